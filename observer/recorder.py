@@ -27,6 +27,7 @@ from rankscope.observer.census.found import FoundRank, RankCensus
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.live import limits, observation
 from rankscope.observer.live.observation import Observation, Progress
+from rankscope.observer.live.shares import jobs_with_room
 from rankscope.observer.window.jobs import matching, names
 from rankscope.probes import rights
 from rankscope.probes.errors import NoRanks, NotPermitted, UsageError
@@ -201,14 +202,13 @@ def _as_ordered(options: RecordOptions, begin: bool, progress: Progress) -> Iter
 
 def observe_on(options: RecordOptions, most_s: float, progress: Progress) -> Iterator[Sequence[Window]]:
     """The windows of `follow`, moment after moment. NoRanks, MissingFeature."""
-    ranks = choose(find_ranks(options.root), options)
-    running = _begin(ranks, options, progress)
+    running = _begin(choose(find_ranks(options.root), options), options, progress)
     ends = time.monotonic() + most_s
     try:
         running.run_until(time.monotonic() + _WARM_UP_S)
         while True:
             yield _window(running, options, progress, read_clocks())
-            if time.monotonic() >= ends or all(running.processes[rank.pid].gone for rank in ranks):
+            if time.monotonic() >= ends or all(running.processes[rank.pid].gone for rank in running.ranks):
                 return
             running.renew()
     finally:
@@ -245,8 +245,10 @@ def observe(options: RecordOptions, progress: Progress) -> list[Window]:
 
 
 def _begin(ranks: Sequence[FoundRank], options: RecordOptions, progress: Progress) -> Observation:
+    ranks, left_out = jobs_with_room(ranks)
     progress(f"{len(ranks)} ranks found; loading kernel probes")
     running = observation.begin(ranks, hz=options.hz, root=options.root, verbose=options.verbose)
+    running.notes += filter(None, [left_out])
     try:
         for remark in running.probes.remarks:
             progress(remark)

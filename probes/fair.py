@@ -6,14 +6,32 @@ nobody is held to anything; beyond that those go on who have cost little themsel
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from rankscope.probes.host import procfs
 from rankscope.probes.host.namespaces import owner_uid
 
 _CGROUP_CAP = 4096
+_User = TypeVar("_User", bound=Hashable)
+_Thing = TypeVar("_Thing")
+
+
+def in_turn(of_users: Mapping[_User, Iterable[_Thing]], most: int) -> list[_Thing]:
+    """At most so many things: the first of each user, then the second of each, and so on. Nobody's many keep out another's few."""
+    found: list[_Thing] = []
+    waiting = [iter(things) for things in of_users.values()]
+    while waiting and len(found) < most:
+        still = []
+        for things in waiting:
+            for thing in things:
+                found.append(thing)
+                still.append(things)
+                break
+        waiting = still
+    return found[:most]
 
 
 @dataclass(slots=True)

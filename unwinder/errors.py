@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+
 from rankscope.probes.errors import EXIT_MISSING, NotPermitted, RankscopeError
+
+UNSEEN = (RankscopeError, OSError, ValueError, ArithmeticError, LookupError, struct.error)
+"""What reading another program may meet, whose memory and files say what it likes: then that process is not seen into, and others are."""
 
 
 class UnwindError(RankscopeError):

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ DEFAULT_FOLDER = Path("/var/lib/rankscope/watch")
 LOG_BYTES = 8 << 20
 _LOG, _LOCK, _TRIGGER = "events.jsonl", "lock", "trigger"
 _JOB_BYTES = 1024
+_WRITTEN_S = 60.0  # a request is by then, or never
 
 
 class AlreadyWatching(RankscopeError):
@@ -93,13 +95,14 @@ class WatchPlace:
         found = []
         with contextlib.suppress(OSError, RankscopeError), opened_folder(self.folder / _TRIGGER) as place:
             for name in sorted(os.listdir(place)):  # noqa: PTH208  by descriptor
-                if name.startswith("."):
-                    continue
                 with contextlib.suppress(OSError):  # what is no request keeps no other one waiting
+                    if name.startswith("."):
+                        _remove_left(place, name)
+                        continue
                     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                     with os.fdopen(os.open(name, flags, dir_fd=place), "rb") as file:
+                        os.unlink(name, dir_fd=place)  # first: what cannot be removed would be asked for each second
                         found.append(file.read(_JOB_BYTES).decode("utf-8", "replace"))
-                    os.unlink(name, dir_fd=place)
         return tuple(dict.fromkeys(found))
 
     def log(self, content: dict[str, Any]) -> None:
@@ -116,3 +119,9 @@ class WatchPlace:
                 write_whole(descriptor, line)
             finally:
                 os.close(descriptor)
+
+
+def _remove_left(place: int, name: str) -> None:
+    """A request whose writer was killed. OSError."""
+    if time.time() - os.stat(name, dir_fd=place, follow_symlinks=False).st_mtime > _WRITTEN_S:
+        os.unlink(name, dir_fd=place)

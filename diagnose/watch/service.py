@@ -26,11 +26,10 @@ from rankscope.diagnose.watch.looks.looking import Looking
 from rankscope.diagnose.watch.sick import Sickness
 from rankscope.diagnose.watch.signals import ENDING
 from rankscope.diagnose.watch.tell import watchdog
-from rankscope.diagnose.watch.tell.drain import reason_of
 from rankscope.diagnose.watch.tell.metrics import ServiceState
 from rankscope.diagnose.watch.tell.otlp import Otlp
 from rankscope.diagnose.watch.voice import Voice, unix
-from rankscope.diagnose.xids import by_application, meaning
+from rankscope.diagnose.watch.xid_events import XidEvents
 from rankscope.observer.live.limits import give_back
 from rankscope.observer.watch.blackbox import BlackBox
 from rankscope.observer.watch.shares import user_of
@@ -86,6 +85,7 @@ class Service:
     cost: OwnCost = field(default_factory=OwnCost)
     _allowances: dict[str, Allowance] = field(default_factory=dict)  # of jobs that are gone too: they may come back
     _failed: int = 0
+    _xids: XidEvents = field(default_factory=XidEvents)
     _voice: Voice = field(init=False)
     _evidence: Evidence = field(init=False)
     _looking: Looking = field(init=False)
@@ -255,14 +255,10 @@ class Service:
                 self._looking.alarm(self.jobs[name], alarm, now_s)
 
     def _hear_hardware(self, now_s: float, logged: Sequence[KernelMessage]) -> None:
-        for xid in logged_xids(logged):
-            what, state, action = meaning(xid.number)
-            words = f"GPU {xid.bus}: Xid {xid.number}, {what}. {action}"
-            broken = ("", reason_of("gpu", "xid", f"{xid.bus} {xid.number}")) if state == CRITICAL else None
-            details = {"xid": xid.number, "bus": xid.bus}
-            self.say(Event("hardware", unix(xid.time_s), words, state=state, details=details, drain=broken))
-            if not by_application(xid.number):
-                self._looking.suspect_hardware(now_s, f"after Xid {xid.number}")
+        for event in self._xids.of(logged_xids(logged), now_s):
+            self.say(event)
+            if not event.details["of_application"]:
+                self._looking.suspect_hardware(now_s, f"after Xid {event.details['xid']}")
         if self._voice.is_due("hardware", now_s, _HARDWARE_EVERY_S):
             for words in self.swept():
                 self.say(Event("hardware", unix(now_s), f"the sweep of this host: {words}", state=CRITICAL))

@@ -2,11 +2,16 @@
 
 Counters are read every few seconds, from files: a port that had a link and has none, a link that went and came back meanwhile, uncorrected
 errors that the memory controllers count. Of GPUs and NVLink the kernel's log tells (Xid), which the service follows anyway.
+
+A host is drained for a link that is down for a while, as the sweep drains after two looks; not for one that somebody switched off, or that
+went into a pod and came back switched off.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +22,9 @@ from rankscope.probes.host.edac import read_edac
 from rankscope.probes.host.procfs import ROOT
 from rankscope.probes.ports.model import Port
 from rankscope.probes.ports.reader import MAX_PORTS, PortReader, find_ports
+
+LASTS_S = 10.0  # a switch that starts again takes longer, a port that trains anew less; the sweep's two looks are as far apart
+_SWITCHED_OFF = "Disabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +48,13 @@ class Sick:
 
     root: Path = ROOT
     sought_again: int = 120  # calls after which ports are: cards come and go with their drivers
+    clock: Callable[[], float] = time.monotonic
     _readers: tuple[PortReader, ...] = ()
     _calls: int = 0
     _up: dict[str, bool] = field(default_factory=dict)
+    _down_since: dict[str, float] = field(default_factory=dict)  # of those that had a link; inf: told that it lasts
     _downs: dict[str, int] = field(default_factory=dict)
-    _errors: dict[str, int] | None = None
+    _errors: dict[str, int] = field(default_factory=dict)
 
     def turned(self) -> tuple[Sickness, ...]:
         """What changed since the last call."""
@@ -61,6 +71,7 @@ class Sick:
             self.close()
             with contextlib.suppress(OSError):
                 self._readers = tuple(find_ports(self.root, True, MAX_PORTS))
+                self._forget({reader.name for reader in self._readers})
         self._calls += 1
         told: list[Sickness] = []
         for reader in self._readers:
@@ -68,23 +79,46 @@ class Sick:
                 told += self._link(reader.read())
         return told
 
+    def _forget(self, here: set[str]) -> None:
+        """All ports but these: what comes back under their names is another one."""
+        for known in (self._up, self._down_since, self._downs):
+            for name in known.keys() - here:
+                del known[name]
+
     def _link(self, port: Port) -> list[Sickness]:
         name = clean(port.name, 60)
         before, was = self._downs.get(port.name), self._up.get(port.name)
         downs = port.errors.link_downed
-        if port.up is not None:
-            self._up[port.name] = port.up
         if downs is not None:
             self._downs[port.name] = downs
-        if was and port.up is False:
-            return [Sickness(f"{name} has lost its link ({clean(port.state, 40)})", CRITICAL, "nic", "down", name)]
+        if port.physical == _SWITCHED_OFF:
+            self._up.pop(port.name, None)
+            self._down_since.pop(port.name, None)
+            return []
+        if port.up is not None:
+            self._up[port.name] = port.up
+        if port.up is False:
+            return self._down(port, name, bool(was))
         if was is False and port.up:
+            self._down_since.pop(port.name, None)
             return [Sickness(f"{name} has its link again", OK, "nic", "down", name)]
         if was and before is not None and downs is not None and downs > before:
             return [
                 Sickness(f"{name} lost its link for a moment, {downs - before} times", WARNING, "nic", "errors", name)
             ]
         return []
+
+    def _down(self, port: Port, name: str, had_link: bool) -> list[Sickness]:
+        """Of one without a link: at once that it was lost, and after a while that it is gone."""
+        now_s, state = self.clock(), clean(port.state, 40)
+        if had_link:
+            self._down_since[port.name] = now_s
+            return [Sickness(f"{name} has lost its link ({state})", WARNING, "nic", "down", name)]
+        since_s = self._down_since.get(port.name)
+        if since_s is None or now_s - since_s < LASTS_S:
+            return []
+        self._down_since[port.name] = float("inf")
+        return [Sickness(f"{name} has no link since {now_s - since_s:.0f} s ({state})", CRITICAL, "nic", "down", name)]
 
     def _memory(self) -> list[Sickness]:
         try:
@@ -94,12 +128,11 @@ class Sick:
         now: dict[str, int] = {}
         for one in found or ():
             now[one.name] = now.get(one.name, 0) + one.uncorrected
-        before, self._errors = self._errors, now
-        if before is None:
-            return []
+        before = self._errors
+        self._errors = {**before, **now}  # what cannot be read now is as it was
         return [
-            Sickness(f"memory {clean(name, 60)}: {count - before.get(name, 0)} errors that could not be corrected",
+            Sickness(f"memory {clean(name, 60)}: {count - before[name]} errors that could not be corrected",
                      CRITICAL, "memory", "ecc-errors", clean(name, 60))
             for name, count in now.items()
-            if count > before.get(name, 0)
+            if count > before.get(name, count)
         ]  # fmt: skip

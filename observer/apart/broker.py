@@ -16,7 +16,7 @@ from typing import Any
 from rankscope.observer.apart import wire
 from rankscope.observer.apart.reading import Reading, number, process
 from rankscope.observer.apart.run import Answer
-from rankscope.observer.live import kernel_probes
+from rankscope.observer.live import kernel_probes, limits
 from rankscope.observer.live.limits import give_back
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.host import kmsg
@@ -26,7 +26,6 @@ from rankscope.unwinder.walk import pyspy
 from rankscope.unwinder.walk.pyspy import Sampling
 
 _MOST_PLACES = 65536  # offsets in one request
-_MOST_SAMPLINGS = 256  # with py-spy
 _LONGEST_S = 3600.0
 _MOST_HZ = 1000  # as for record
 _MOST_NUMBER = 1 << 24  # of ranks, processes, threads: what is made for them has limits of its own
@@ -151,7 +150,7 @@ class Broker(Reading):
 
     def pyspy_start(self, _: Sequence[int], *, pid: int, duration_s: float, rate_hz: int, idle: bool) -> Answer:
         """py-spy on one process."""
-        if pid in self.samplings or len(self.samplings) >= _MOST_SAMPLINGS:
+        if pid in self.samplings or len(self.samplings) >= limits.SAMPLED_BESIDE:
             raise ValueError("sampled already, or too many")
         seconds = min(max(float(duration_s), 0.0), _LONGEST_S)
         self.samplings[process(pid)] = pyspy.start(pid, seconds, number(rate_hz, "rate", _MOST_HZ + 1), idle is True)

@@ -16,6 +16,7 @@ from rankscope.observer.apart.broker import Broker
 from rankscope.observer.apart.confined import Progress
 from rankscope.observer.apart.run import run
 from rankscope.observer.apart.wire import Client
+from rankscope.observer.live import limits
 from rankscope.probes.bpf import tables
 from rankscope.probes.bpf.compiler.compiled import MapShape
 from rankscope.probes.bpf.tables import Table
@@ -24,7 +25,6 @@ from rankscope.probes.errors import BadData
 if TYPE_CHECKING:
     from rankscope.observer.window.folder import Window
 
-_MOST_WINDOWS = 256  # one for each job of the host
 _LONGEST_S = 4200.0  # of the longest window, with what comes before and after it
 _ARRAY = 2  # enum bpf_map_type
 _TRIAL = MapShape("rs_trial", _ARRAY, 4, 4, 1, 0, "int", "int")
@@ -90,8 +90,8 @@ def each_moment(
 
 
 def _add(found: list[Window], window: Window) -> None:
-    if len(found) >= _MOST_WINDOWS:
-        raise BadData(f"the observing process told of more than {_MOST_WINDOWS} windows")
+    if len(found) >= limits.JOBS:
+        raise BadData(f"the observing process told of more than {limits.JOBS} windows")
     found.append(window)
 
 

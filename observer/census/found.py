@@ -39,6 +39,11 @@ class FoundRank:
     owner: int = -1
 
 
+def user_of(rank: FoundRank) -> str:
+    """Whose it is; of root, which is in many containers, the control group."""
+    return f"user {rank.owner}" if rank.owner > 0 else f"root in {rank.cgroup}"
+
+
 @dataclass(frozen=True, slots=True)
 class Rejected:
     """A process that looks like a rank and is none."""

@@ -30,7 +30,7 @@ _BY_HAND = (
 )
 _LATE = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # that scripts set themselves
 
-_MAX_RANK = 10_000_000
+RANK_MOST = 10_000_000  # no job has more ranks, whatever an environment says
 _LOOPBACK = re.compile(r"^(localhost(\..*)?|127\.\d+\.\d+\.\d+|::1|\[::1\]|0\.0\.0\.0)$", re.IGNORECASE)
 _EMPTY_RUN_IDS = ("", "none", "None")
 _RANK_ARGUMENT = re.compile(r"^--?(global[_-]rank|rank|process[_-]id|proc[_-]id)(?:=(\d{1,7}))?$")
@@ -340,7 +340,7 @@ def _integer(environ: Mapping[str, str], name: str) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) < 9):
         return None
     value = int(text)
-    return value if value <= _MAX_RANK else None
+    return value if value <= RANK_MOST else None
 
 
 def _first(environ: Mapping[str, str], default: int, *names: str) -> int:

@@ -5,6 +5,7 @@ A rank's GPUs, by the first of these that says something:
      most; ranks often leave a small context on the first GPU);
   2. CUDA_VISIBLE_DEVICES in its environment, by its local rank where several are visible;
   3. the one /dev/nvidiaN that it has open.
+What a rank merely says (2, 3) gives it no GPU on which a rank of another user has its memory.
 Its ports are those nearest to its GPUs in the PCI tree; of GPUs that are equally near to several, each takes one in turn.
 """
 
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.observer.census.candidates import Candidate
-from rankscope.observer.census.found import FoundRank
+from rankscope.observer.census.found import FoundRank, user_of
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.probes.gpu.model import GpuProcess
 from rankscope.probes.gpu.nvml import read_gpus
@@ -37,13 +38,15 @@ _XLA_DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d{1,4})(?!\
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A process on a GPU that belongs to no rank of the GPU's job. `active`: its share of SM time, None unknown."""
+    """A process on a GPU that belongs to no rank of a job that owns the GPU. `active`: its share of SM time, None unknown; `rank`: pid of
+    the rank of another job that it belongs to."""
 
     gpu: int
     pid: int
     comm: str
     memory_bytes: int | None
     active: float | None
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Owners:
         return Owners(
             gpus,
             {pid: found for pid, found in self.ports.items() if pid in pids},
-            tuple(one for one in self.foreign if one.gpu in mine),
+            tuple(one for one in self.foreign if one.gpu in mine and one.rank not in pids),
             {pid: note for pid, note in self.notes.items() if pid in pids},
         )
 
@@ -100,11 +103,19 @@ def find_owners(
     holds = _memory_by_rank(((growth.index, growth.processes) for growth in gpus.growth), above)
     known = {growth.index for growth in gpus.growth}
     by_uuid = {growth.uuid: growth.index for growth in gpus.growth if growth.uuid}
+    held = {rank.pid: _most_memory(holds.get(rank.pid, {})) for rank in ranks}
+    holders: dict[int, set[str]] = {}
+    for rank in ranks:
+        for index in held[rank.pid]:
+            holders.setdefault(index, set()).add(user_of(rank))
     for rank in ranks:
         hint = hints.get(rank.pid, Hint())
-        mine = _most_memory(holds.get(rank.pid, {})) or _given(hint.visible, rank.identity.local_rank, by_uuid, known)
-        if not mine and len(hint.opened) == 1:
-            mine = tuple(hint.opened & known)
+        said = _given(hint.visible, rank.identity.local_rank, by_uuid, known)
+        if not said and len(hint.opened) == 1:
+            said = tuple(hint.opened & known)
+        mine = held[rank.pid] or tuple(
+            index for index in said if index not in holders or user_of(rank) in holders[index]
+        )
         if mine:
             found[rank.pid] = mine
         elif known and uses_accelerator(rank):
@@ -230,14 +241,14 @@ def _foreign(
     jobs = {rank.pid: rank.identity.job for rank in ranks}
     found = []
     for growth in gpus.growth:
-        owner = next((jobs[pid] for pid, mine in owners.items() if growth.index in mine), None)
-        if owner is None:
+        own = {jobs[pid] for pid, mine in owners.items() if growth.index in mine}
+        if not own:
             continue
         for process in growth.processes:
             rank = above.rank_of(process.pid)
-            if rank is None or jobs[rank] != owner:
+            if rank is None or own != {jobs[rank]}:
                 comm = _comm(process.pid, root)
-                found.append(Foreign(growth.index, process.pid, comm, process.memory_bytes, process.active))
+                found.append(Foreign(growth.index, process.pid, comm, process.memory_bytes, process.active, rank))
     return tuple(found)
 
 

@@ -27,6 +27,7 @@ from rankscope.observer.census.rules.choose import (
     choose_parents_of_ranks,
     choose_spawned,
     choose_unnamed,
+    refuse_absurd_numbers,
     reject_launchers,
 )
 from rankscope.observer.census.rules.contested import resolve_duplicates, separate_launchers, separate_users
@@ -50,6 +51,7 @@ _RULES = (
     separate_users,
     separate_launchers,
     resolve_duplicates,
+    refuse_absurd_numbers,
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,13 @@ from rankscope.observer.finish.wait_target import Seen
 from rankscope.observer.live.observation import Observation, Totals
 from rankscope.observer.tables import reading
 from rankscope.observer.tables.raw import OpenAbsence
+from rankscope.observer.thread.functions import NO_STACK
 from rankscope.observer.window.manifest import ProbeCost
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.launches import LaunchCount
 from rankscope.probes.calls.probe import OpenCall
+from rankscope.probes.fair import Fair
 from rankscope.probes.host import procfs
 from rankscope.probes.network.flows import FlowSummary
 from rankscope.probes.patience import Silent, patiently
@@ -26,6 +29,9 @@ from rankscope.probes.sched import probe as sched
 from rankscope.unwinder.names.native import NativeNames
 
 _NO_SYSCALL = 0xFFFF
+# Seconds of the processor for stacks that nobody has named before the end: of all together, and then of a user's. Nothing is lost
+# meanwhile but time; most are known by then.
+_NAME_FREELY_S, _NAME_EACH_S = 10.0, 1.0
 _STATES = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8}  # of /proc/PID/stat, as sched_switch numbers them
 
 
@@ -62,12 +68,14 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
     takers, open_calls = sched.takers(probes.module), probes.calls.open_calls()
     running.drain()
 
+    fair, whose = Fair(_NAME_FREELY_S, _NAME_EACH_S), running.users()
+
     def name_all() -> None:
         for times in threads.values():
-            running.name_stack(times.stack, times.tgid)
+            running.name_stack(times.stack, times.tgid, fair, whose)
 
     patiently(name_all)
-    still = patiently(lambda: _still_threads(running, threads, start_ns))
+    still = patiently(lambda: _still_threads(running, threads, start_ns, fair))
     untimed = running.fallback.finish(running.stacks) if running.fallback else {}
     running.flows.sample()
     return LastReadings(
@@ -105,11 +113,15 @@ def _events(running: Observation, start_ns: int, window_s: float) -> Events:
 
 
 def _still_threads(
-    running: Observation, threads: Mapping[int, sched.ThreadTimes], start_ns: int
+    running: Observation, threads: Mapping[int, sched.ThreadTimes], start_ns: int, fair: Fair
 ) -> dict[int, OpenAbsence]:
-    """Threads that have been off the CPU since before anybody looked: what /proc says of them, with their stacks."""
-    found = {}
+    """Threads that have been off the CPU since before anybody looked: what /proc says of them, with their stacks.
+
+    Of users with no time left for that it is told without stacks.
+    """
+    found, whose = {}, running.users()
     for process in running.processes.values():
+        user = partial(whose, process)
         for tid in process.threads:
             if tid in threads:
                 continue
@@ -120,14 +132,25 @@ def _still_threads(
                 continue
             words = call.split()
             in_call = len(words) > 1 and words[0].isdigit()
-            number, argument = (int(words[0]), int(words[1], 16)) if in_call else (_NO_SYSCALL, 0)
-            stack = process.still_stack(tid)
+            number, argument = (int(words[0]), _signed(int(words[1], 16))) if in_call else (_NO_SYSCALL, 0)
+            stack, began_s = NO_STACK, time.thread_time()
+            if fair.left(user) > 0:
+                stack = process.still_stack(tid)
+                fair.took(time.thread_time() - began_s, user)
+            else:
+                running.lost_stacks += 1
             identity = -tid & 0xFFFF_FFFF_FFFF_FFFF
             running.stacks[identity] = stack
             state = _STATES.get(stat.state, 1)
             if state:
                 found[tid] = OpenAbsence(tid, start_ns - 1, 0, state, number, argument, identity)
     return found
+
+
+def _signed(word: int) -> int:
+    """An argument as the kernel's probes tell it, in 64 bits with a sign; /proc has it without: wait4(-1)."""
+    word &= 0xFFFF_FFFF_FFFF_FFFF
+    return word - (word >> 63 << 64)
 
 
 def _state(rank: FoundRank, root: Path) -> str:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from rankscope.observer.live import limits
 from rankscope.observer.live.process_watch import in_words
 from rankscope.observer.thread.functions import StackName
 from rankscope.probes.errors import RankscopeError
 from rankscope.unwinder.walk import pyspy
-from rankscope.unwinder.walk.pyspy import PySpyResult
+from rankscope.unwinder.walk.pyspy import PySample
+
+_SLACK = 2  # py-spy takes no more samples of a thread than its rate says, but for what it makes up for
+# What starting it elsewhere, asking for it and reading what it wrote may meet.
+_FAILURES = (RankscopeError, OSError, ValueError, TypeError, RuntimeError)
 
 
 @dataclass(slots=True)
@@ -20,7 +26,7 @@ class Fallback:
     pids: Sequence[int]
     hz: int
     notes: list[str] = field(default_factory=list)
-    _results: dict[int, PySpyResult] = field(default_factory=dict)
+    _found: dict[int, list[tuple[StackName, int]]] = field(default_factory=dict)  # by pid, how often it was at what
     _thread: threading.Thread | None = None
 
     def start(self, seconds: float) -> None:
@@ -30,29 +36,51 @@ class Fallback:
             self._thread.start()
 
     def _run(self, seconds: float) -> None:
+        most = math.ceil(seconds) * self.hz * _SLACK
         try:
-            results = pyspy.record(self.pids, seconds, self.hz, idle=False)
-        except (RankscopeError, OSError) as error:
+            for result in pyspy.record_each(self.pids, seconds, self.hz, idle=False):
+                self._found[result.pid], left_out = main_thread(result.pid, result.samples, most)
+                problem = (
+                    f": {result.problem}" if result.problem else f", {result.taken} samples, {result.failed} failed"
+                )
+                more = (
+                    f"; {left_out} of its lines were left out: they say more samples than there can be"
+                    if left_out
+                    else ""
+                )
+                self.notes.append(f"Python stacks of pid {result.pid} come from py-spy{problem}{more}")
+        except _FAILURES as error:
             self.notes.append(f"py-spy, in place of the kernel walk, failed: {error}")
-            return
-        for result in results:
-            self._results[result.pid] = result
-            problem = f": {result.problem}" if result.problem else f", {result.taken} samples, {result.failed} failed"
-            self.notes.append(f"Python stacks of pid {result.pid} come from py-spy{problem}")
 
     def finish(self, stacks: dict[int, StackName]) -> dict[int, tuple[tuple[int, int], ...]]:
-        """Wait for py-spy; per pid the stacks of its main thread with their counts. New names go into `stacks`."""
+        """Wait for py-spy; per pid the stacks of its main thread with their counts. New names go into `stacks`, while there is room."""
         if self._thread is None:
             return {}
         self._thread.join()
         found: dict[int, tuple[tuple[int, int], ...]] = {}
-        for pid, result in self._results.items():
+        for pid, seen in self._found.items():
             rows = []
-            for sample in result.samples:
-                if sample.frames and (sample.tid == pid or sample.thread_name == "MainThread"):
-                    words = in_words(sample.frames)
-                    identity = hash((pid, words)) & 0x7FFF_FFFF_FFFF_FFFF | 1
+            for words, count in seen:
+                identity = hash((pid, words)) & 0x7FFF_FFFF_FFFF_FFFF | 1
+                if identity in stacks or len(stacks) < limits.STACKS:
                     stacks[identity] = words
-                    rows.append((identity, sample.count))
+                    rows.append((identity, count))
+            if len(rows) < len(seen):
+                self.notes.append(f"pid {pid}: {len(seen) - len(rows)} of its stacks are left out: there were too many")
             found[pid] = tuple(rows)
         return found
+
+
+def main_thread(pid: int, samples: Iterable[PySample], most: int) -> tuple[list[tuple[StackName, int]], int]:
+    """What the main thread was at, and how often; and how many lines are left out, with which it would have been seen more than `most`
+    times. A function may have lines of py-spy's in its name, with any count."""
+    found: list[tuple[StackName, int]] = []
+    room, left_out = most, 0
+    for sample in samples:
+        if sample.frames and (sample.tid == pid or sample.thread_name == "MainThread"):
+            if 0 < sample.count <= room:
+                found.append((in_words(sample.frames), sample.count))
+                room -= sample.count
+            else:
+                left_out += 1
+    return found, left_out

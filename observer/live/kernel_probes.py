@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,7 @@ class KernelProbes:
     calls: CallProbe
     events: ring.Ring
     notes: list[str] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)  # what the kernel had no room for, by what it is
 
     @property
     def maps(self) -> Mapping[str, Table]:
@@ -65,7 +67,7 @@ class KernelProbes:
 
     def watch_process(self, pid: int, role: int) -> None:
         """From now on the threads of `pid` are observed."""
-        self.maps["rs_targets"][ctypes.c_uint32(pid)] = ctypes.c_uint32(role)
+        self._enter("processes", "rs_targets", pid, ctypes.c_uint32(role))
         sched.look_again(self.module)
 
     def forget_process(self, pid: int, threads: Mapping[int, int]) -> None:
@@ -86,9 +88,15 @@ class KernelProbes:
 
     def set_thread(self, host_tid: int, tstate: int, expected: int) -> None:
         """Tell where a thread's PyThreadState is; (0, 0) watches a thread that has none."""
-        table = self.maps["rs_pythreads"]
-        table[ctypes.c_uint32(host_tid)] = table.Leaf(tstate, expected)
+        self._enter("threads", "rs_pythreads", host_tid, self.maps["rs_pythreads"].Leaf(tstate, expected))
         sched.look_again(self.module)
+
+    def _enter(self, what: str, table: str, number: int, leaf: Any) -> None:
+        """Who is too many for the kernel's map (E2BIG) is counted: the others are observed."""
+        try:
+            self.maps[table][ctypes.c_uint32(number)] = leaf
+        except OSError:
+            self.refused[what] += 1
 
     def forget_thread(self, host_tid: int, tstate: int) -> None:
         """The thread has this Python state no more. Where its number means another thread already, that one stays."""
@@ -109,9 +117,10 @@ class KernelProbes:
             return None
 
     def losses(self) -> tuple[Loss, ...]:
-        """Counters of what was not observed, those above zero."""
+        """Counters of what was not observed, those above zero, and what there was no room for in the maps."""
         counted = dict(self.module.counters(COUNTERS))
-        return tuple(Loss("bpf", name, counted[name]) for name in COUNTERS if name in LOSSES and counted[name])
+        lost = [Loss("bpf", name, counted[name]) for name in COUNTERS if name in LOSSES and counted[name]]
+        return (*lost, *(Loss("observer", f"{what}_without_room", count) for what, count in self.refused.items()))
 
     def counted(self) -> dict[str, int]:
         """All counters by name."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rankscope.observer.census.found import FoundRank
+from rankscope.observer.census.found import FoundRank, user_of
 from rankscope.observer.census.workers import FEEDING, is_compiler
 from rankscope.observer.live import kernel_probes, limits, process_watch
 from rankscope.observer.live.fallback import Fallback
@@ -21,6 +21,7 @@ from rankscope.observer.live.gauges import Gauges
 from rankscope.observer.live.kernel_probes import KernelProbes
 from rankscope.observer.live.process_watch import LOADER, TRAINING, ProcessWatch
 from rankscope.observer.live.samplers import Hardware
+from rankscope.observer.live.shares import sampled_beside
 from rankscope.observer.thread.functions import StackName
 from rankscope.observer.window.manifest import Loss, ProbeCost
 from rankscope.probes import rights
@@ -42,6 +43,9 @@ _DRAIN_EVERY_S = 0.25
 # Of the processor, for each look at threads and at workers: of all processes together, and then of a user's. One with ten threads takes
 # 0.3 ms, one with 256 takes 10.
 REFRESH_FREELY_S, REFRESH_EACH_S = 0.25, 0.05
+# The same for putting stacks into words, of one drain: a function takes 25 us to read, all that 64 ranks are in some tenths of a second.
+# For so long the ring has room. What is left out is named when it is met again.
+NAME_FREELY_S, NAME_EACH_S = 2.0, 0.25
 _REFRESH_EVERY_S = 1.0
 _FLOWS_EVERY_S = 2.0  # the kernel walks its table of connections for it, of hundreds of thousands of places: 1 ms and more a namespace
 _SAY_EVERY_S = 5.0
@@ -128,10 +132,11 @@ class Observation:
         identities = np.where(called, events["ready_ns"], events["stack"])
         fresh, first = np.unique(identities, return_index=True)
         owners = events["tgid"][first].tolist()
+        fair, whose = Fair(NAME_FREELY_S, NAME_EACH_S), self.users()
 
         def name_all() -> None:
             for identity, tgid in zip(fresh.tolist(), owners, strict=True):
-                self.name_stack(identity, tgid)
+                self.name_stack(identity, tgid, fair, whose)
 
         patiently(name_all)
 
@@ -158,19 +163,25 @@ class Observation:
         }
         return tuple(Loss("observer", name, count) for name, count in counted.items() if count)
 
-    def name_stack(self, identity: int, tgid: int) -> None:
-        """Words for one stack, once."""
+    def name_stack(self, identity: int, tgid: int, fair: Fair, whose: Callable[[ProcessWatch], str]) -> None:
+        """Words for one stack, once, where its user has time left: who makes stacks that take long to name does so at his own cost."""
         if not identity or identity in self.stacks:
             return
-        if len(self.stacks) >= limits.STACKS:
+        process = self.processes.get(tgid)
+        if process is None or len(self.stacks) >= limits.STACKS or fair.left(user := partial(whose, process)) <= 0:
             self.lost_stacks += 1
             return
-        raw = self.probes.stack(identity)
-        process = self.processes.get(tgid)
-        if raw is None or process is None:
+        began_s, raw = time.thread_time(), self.probes.stack(identity)
+        if raw is None:
             self.lost_stacks += 1
             return
         self.stacks[identity] = process.name_stack(raw)
+        fair.took(time.thread_time() - began_s, user)
+
+    def users(self) -> Callable[[ProcessWatch], str]:
+        """Tells whose a process is; '' of one that belongs to no rank."""
+        owners = {rank.pid: rank for rank in self.ranks}
+        return lambda process: user_of(owners[process.owner]) if process.owner in owners else ""
 
     def refresh(self) -> None:
         """Threads and loader workers come and go; a probe that fires too often is let go."""
@@ -183,11 +194,11 @@ class Observation:
 
     def _refresh_processes(self) -> None:
         """Of whom this takes long not all are looked at each time, those first that were not: nobody empties the ring meanwhile."""
-        fair, ranks = Fair(REFRESH_FREELY_S, REFRESH_EACH_S), {rank.pid: rank for rank in self.ranks}
+        fair, whose = Fair(REFRESH_FREELY_S, REFRESH_EACH_S), self.users()
         for process in sorted(self.processes.values(), key=lambda one: self._refreshed.get(one.pid, 0)):
             if process.gone:
                 process.forget()  # what it left in the ring has been put into words since
-            user, began_s = partial(_user, ranks.get(process.owner)), time.thread_time()
+            user, began_s = partial(whose, process), time.thread_time()
             if fair.left(user) > 0:
                 process.refresh(self.probes)
                 fair.took(time.thread_time() - began_s, user)
@@ -197,7 +208,7 @@ class Observation:
     def _seek_workers(self) -> None:
         fair = Fair(REFRESH_FREELY_S, REFRESH_EACH_S)
         for rank in sorted(self.ranks, key=lambda one: self._sought.get(one.pid, 0)):
-            user, began_s = partial(_user, rank), time.thread_time()
+            user, began_s = partial(user_of, rank), time.thread_time()
             if fair.left(user) <= 0:
                 self._newest_pid = -1  # the others' turn is next
                 continue
@@ -265,10 +276,9 @@ class Observation:
 
     def start_fallback(self, seconds: float, hz: int) -> None:
         """Sample with py-spy what the kernel cannot walk."""
-        unknown = [
-            pid for pid, process in self.processes.items() if process.interpreter is None and process.owner == pid
-        ]
-        self.fallback = Fallback(unknown, hz)
+        watched = [(rank, self.processes[rank.pid]) for rank in self.ranks if rank.pid in self.processes]
+        pids, left_out = sampled_beside([rank for rank, process in watched if process.interpreter is None])
+        self.fallback = Fallback(pids, hz, list(filter(None, [left_out])))
         self.fallback.start(seconds)
 
     def close(self) -> None:
@@ -340,13 +350,6 @@ def _threads(pid: int, root: Path) -> int:
         return len(procfs.threads(pid, root))
     except OSError:
         return 0
-
-
-def _user(rank: FoundRank | None) -> str:
-    """Whose it is; of root, which is in many containers, the control group."""
-    if rank is None:
-        return ""
-    return f"user {rank.owner}" if rank.owner > 0 else f"root in {rank.cgroup}"
 
 
 def feeds(pid: int, root: Path) -> bool:

@@ -18,11 +18,10 @@ from rankscope.observer.thread.functions import NO_STACK, StackName
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.bpf.counters import MEMBER, RANK
 from rankscope.probes.calls.probe import Library
-from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host import procfs
 from rankscope.probes.host.maps import read_maps
 from rankscope.probes.patience import Silent
-from rankscope.unwinder.errors import NotPython
+from rankscope.unwinder.errors import UNSEEN, NotPython
 from rankscope.unwinder.interpreter import gc, gil
 from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
 from rankscope.unwinder.interpreter.memory import ProcessMemory
@@ -69,7 +68,7 @@ class ProcessWatch:
             return
         try:
             found = list_threads(self.interpreter, self.memory, pairs=self.pairs)
-        except (RankscopeError, OSError):
+        except UNSEEN:
             self._forget_if_ended(probes)
             return
         found = tuple(thread for thread in found if thread.host_tid)
@@ -111,7 +110,7 @@ class ProcessWatch:
         for frame in stack.frames:
             try:
                 named.append(self.symbols.resolve(frame.code, frame.lasti, frame.checksum))
-            except (RankscopeError, OSError):
+            except UNSEEN:
                 break
         return in_words(named, whole=not stack.truncated and len(named) == len(stack.frames))
 
@@ -122,7 +121,7 @@ class ProcessWatch:
         try:
             stack = walk_still(self.memory, self.interpreter, self.threads[tid])
             named = [self.symbols.resolve(frame.code, frame.lasti) for frame in stack.frames]
-        except (RankscopeError, OSError):
+        except UNSEEN:
             return NO_STACK
         return NO_STACK if stack.moved else in_words(named)
 
@@ -201,7 +200,7 @@ def _time_collections(pid: int, interpreter: Interpreter, probes: KernelProbes, 
         library = Library(pid, mapping, root)
         with library.open() as file:
             addresses = gc.find_collectors(file, interpreter.version)
-    except (RankscopeError, OSError) as error:
+    except UNSEEN as error:
         probes.notes.append(f"garbage collections of {interpreter.path} are not timed: {error}")
         return
     probes.calls.attach_at("gc", library, addresses)
@@ -219,7 +218,7 @@ def watch(pid: int, owner: int, label: str, probes: KernelProbes, root: Path = P
         probes.set_interpreter(pid, process.interpreter.kernel_record())
         gil.tell(probes.maps, process.interpreter)
         _time_collections(pid, process.interpreter, probes, root)
-    except (RankscopeError, OSError) as error:
+    except UNSEEN as error:
         process.interpreter = None
         # What a rank started besides Python (a daemon of MPI's, nvidia-smi) has no Python stacks to miss.
         if label != TRAINING and isinstance(error, NotPython):

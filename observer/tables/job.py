@@ -151,6 +151,7 @@ def counter_rows(
 ) -> list[CounterRow]:  # fmt: skip
     """The hardware's counters, and what each rank did with its GPU. `whole`: the reading of all jobs."""
     others = frozenset(at for pid, found in whole.owners.gpus.items() if pid not in job.numbers for at in found)
+    others -= {at for pid, found in whole.owners.gpus.items() if pid in job.numbers for at in found}
     ports = frozenset(name for pid, found in whole.owners.ports.items() if pid not in job.numbers for name in found)
     ports -= {name for found in job.reading.owners.ports.values() for name in found}
     copying = {}

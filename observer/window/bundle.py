@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from rankscope.observer.window.folder import MANIFEST, Window, read_window
 from rankscope.observer.window.manifest import to_json
 from rankscope.observer.window.schema import TABLES
-from rankscope.probes.errors import BadData
+from rankscope.probes.errors import BadData, UsageError
 from rankscope.probes.host.folders import open_plain, read_plain
 
 BUNDLE_SCHEMA = "rankscope.bundle/1"
@@ -53,7 +53,7 @@ class Bundle:
 
 
 def pack(windows: Sequence[Window], baseline: Sequence[Window], names_kept: bool) -> bytes:
-    """The bytes of a bundle. `names_kept`: for its reader; nothing is replaced here."""
+    """The bytes of a bundle. `names_kept`: for its reader; nothing is replaced here. UsageError where nobody could read it."""
     about = {
         "schema": BUNDLE_SCHEMA,
         "windows": len(windows),
@@ -72,7 +72,12 @@ def pack(windows: Sequence[Window], baseline: Sequence[Window], names_kept: bool
             entry = tarfile.TarInfo(name)  # owner, mode and time are nobody's business
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
-    return lzma.compress(packed.getvalue(), preset=9 | lzma.PRESET_EXTREME)
+    if len(files) >= _MOST_FILES or packed.tell() > _MOST_UNPACKED:
+        raise UsageError(f"{len(windows)} windows are more than one bundle holds: take fewer")
+    small = lzma.compress(packed.getvalue(), preset=9 | lzma.PRESET_EXTREME)
+    if len(small) > _MOST_PACKED:
+        raise UsageError(f"{len(windows)} windows are more than one bundle holds: take fewer")
+    return small
 
 
 def _plain(table: pa.Table) -> bytes:
@@ -117,7 +122,7 @@ def _unpacked(place: Path) -> dict[str, bytes]:
         content = xz.decompress(packed, _MOST_UNPACKED)
         if not xz.eof:
             raise BadData(f"{place} is cut short, or would take more memory than a bundle may")
-        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:  # packed once, not once more inside
             return _members(place, archive)
     except OSError as error:
         raise BadData(f"{place} cannot be read: {error.strerror or error}") from error

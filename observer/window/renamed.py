@@ -7,7 +7,10 @@ Notes of the observers are free text and are left out.
 
 from __future__ import annotations
 
+import ctypes
+import ipaddress
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from rankscope.observer.window.folder import Window
-from rankscope.observer.window.schema import TABLES
+from rankscope.observer.window.schema import ENDED, SOCKET_TO, TABLES
 
 # Libraries that anybody can have, as their folders in site-packages are called.
 PUBLIC_LIBRARIES = frozenset({
@@ -32,13 +35,30 @@ PUBLIC_LIBRARIES = frozenset({
 _TELLING = re.compile(
     r"backward|bwd|grad|forward|fwd|activation|write|save|checkpoint|ckpt|dump|flush|upload", re.IGNORECASE
 )
-_SPECIAL = re.compile(r"^(<.*>|__\w+__|)$")  # <module>, <locals>, __init__
-_INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d|^kernel$")
-_STANDARD = re.compile(r"/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)")
+_SPECIAL = re.compile(
+    r"<(module|lambda|locals|listcomp|setcomp|dictcomp|genexpr)>|"
+    r"__(init|new|del|call|enter|exit|iter|next|await|aiter|anext|aenter|aexit|get|set|delete|getattr|getattribute|setattr|delattr|"
+    r"getitem|setitem|delitem|contains|len|bool|eq|ne|lt|le|gt|ge|hash|repr|str|format|bytes|add|radd|iadd|sub|mul|matmul|truediv|"
+    r"floordiv|mod|pow|neg|abs|post_init|init_subclass|set_name|class_getitem|missing|reversed|reduce|reduce_ex|getstate|setstate|"
+    r"copy|deepcopy|array|torch_function|torch_dispatch)__|"
+)
+# By which the diagnoser knows what runs Python code, and what feeds the training (diagnose/hypotheses/rank/python.py).
+_INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d")
+_LOADERS = re.compile(r"data_?loader")
+_ITS_FILE = re.compile(r"(lib)?python\d[\d.]*(\.so[\d.]*)?")
+_STANDARD = re.compile(r"/lib(64)?/python\d[\d.]*/(?=([^/.]+))")
+# Those of this Python, and what older and newer ones have beside them.
+_STANDARD_PARTS = sys.stdlib_module_names | {
+    "asynchat", "asyncore", "compression", "concurrent", "distutils", "imp", "lib-dynload", "smtpd", "tomllib", "zipfile", "_bootstrap",
+    "_bootstrap_external"
+}  # fmt: skip
 _PACKAGES = re.compile(r"/lib(64)?/python\d?[\d.]*/(site|dist)-packages/([^/.]+)")
 _PUBLIC_PARTS = re.compile(
-    r"^(usr|lib|lib64|bin|sbin|local|opt|srv|mnt|home|root|tmp|var|data|proc|sys|dev|shm|python\d?[\d.]*|site-packages|dist-packages)$"
+    r"^(utils|usr|lib|lib64|bin|sbin|local|opt|srv|mnt|home|root|tmp|var|data|proc|sys|dev|shm|python\d?[\d.]*|site-packages|dist-packages)$"
 )
+# What has no file: what stays is what kind it is.
+_NO_FILE = re.compile(r"<(string|stdin|unknown|__array_function__ internals|eval_with_key)>(\.\d+)?|[?]")
+_KIND_OF_NO_FILE = re.compile(r"^<(frozen |attrs generated |torch_package_\d+>)")
 _COMPILED = re.compile(r"^(torchinductor_)(.*)$")
 _PUBLIC_PROCESSES = re.compile(
     r"^(python[\d.]*|pt_\w+|(ksoftirqd|kworker|migration|rcu|kswapd|irq|jbd2|kcompactd|khugepaged|watchdog)\b.*)$"
@@ -49,10 +69,13 @@ _PLAIN = re.compile(
 )  # what observers themselves call counters, operations, devices and sets of CPUs
 _DEVICES = ("host", "nic", "disk", "gpu", "nvlink", "pcie")  # scopes of counters whose instances are names of devices
 _PATH = re.compile(r"/[^\s():,;'\"]+")
-_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\[?(?:[0-9a-f]{0,4}:){3,7}[0-9a-f]{0,4}\]?")
+# What may be an address; `ipaddress` decides. With dashes as clouds name hosts by theirs.
+_ADDRESS = re.compile(
+    r"\b\d{1,3}(?:([.-])\d{1,3})(?:\1\d{1,3}){2}\b|\[?(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F.]*\]?"
+)
 _WORD = re.compile(r"[^\W\d]\w*")
 # In descriptions of what is waited for, and of mounts.
-_ORDINARY = frozenset({
+_ORDINARY = frozenset((*ENDED.split(), *SOCKET_TO.split(), *{
     "sleep", "gc", "queue", "throttled", "job", "control", "a", "an", "the", "to", "of", "on", "by", "in", "at", "for", "and", "or",
     "with", "socket", "pipe", "child", "children", "thread", "threads", "that", "ended", "another", "file", "files", "lock", "other",
     "others", "process", "processes", "read", "write", "connect", "accept", "send", "recv", "poll", "select", "epoll", "futex", "gil",
@@ -60,7 +83,7 @@ _ORDINARY = frozenset({
     "host", "kernel", "deleted", "anonymous", "inode", "none", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "nfs", "nfs4", "cifs",
     "smb3", "tmpfs", "ramfs", "overlay", "lustre", "gpfs", "beegfs", "ceph", "fuse", "glusterfs", "squashfs", "vfat", "exfat", "9p",
     "virtiofs", "proc", "sysfs", "devtmpfs", "hugetlbfs", "autofs"
-})  # fmt: skip
+}))  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -82,7 +105,7 @@ class Renaming:
         self._containers, self._owners, self._programs = _Names("container-"), _Names(""), _Names("program-")
         self._functions, self._parts, self._words = _Names("f"), _Names("d"), _Names("w")
         self._subnets, self._within = _Names(""), dict[str, _Names]()
-        self._native = _Names("native_")
+        self._natives = _Names("native_")
 
     def window(self, window: Window) -> Window:
         """The same window under other names."""
@@ -112,7 +135,7 @@ class Renaming:
                 ("caller", "file"): self._function, ("file",): self._file, ("detail",): self._text,
                 ("holder_name", "holder_file"): self._function, ("holder_file",): self._file,
                 ("holder_thread",): self._text,
-                ("native",): lambda name: name if not name or _INTERPRETER.search(name) else self._native.of(name),
+                ("native",): self._native_function,
             },
             "stacks": {("name", "file"): self._function, ("file",): self._file},
             "pauses": {
@@ -132,33 +155,46 @@ class Renaming:
         return ".".join(self._part_of_name(part) for part in name.split("."))
 
     def _part_of_name(self, part: str) -> str:
-        if _SPECIAL.match(part):
+        if _SPECIAL.fullmatch(part):
             return part
-        telling = _TELLING.search(part)
-        return self._functions.of(part) + (f"_{telling[0].lower()}" if telling else "")
+        telling = dict.fromkeys(word.lower() for word in _TELLING.findall(part))
+        return "_".join((self._functions.of(part), *telling))
+
+    def _native_function(self, name: str | None) -> str | None:
+        """What any Python exports stays; of the rest whether it runs Python code."""
+        if not name or name == "kernel" or _ITS_FILE.fullmatch(name) or _is_exported(name):
+            return name
+        return ("Py_" if _INTERPRETER.search(name) else "") + self._natives.of(name)
 
     def _file(self, path: str | None) -> str | None:
         """'/srv/team/train.py' → '/srv/d1/d2.py'."""
-        if not path or path.startswith("<"):
-            return path
+        if not path or _is_public(path):
+            return self._public_file(path) if path else path
+        if path.startswith("<"):
+            kind = _KIND_OF_NO_FILE.match(path)
+            if kind is None:
+                return f"<{self._words.of(path)}>"
+            rest = path[kind.end() :]
+            return kind[0] + (self._path(rest) if kind[0].endswith(">") else f"{self._words.of(rest)}>")
+        return self._path(path)
+
+    def _public_file(self, path: str) -> str:
+        """Where it is installed may say a name, what it is does not."""
         found = _STANDARD.search(path) or _PACKAGES.search(path)
-        if found is None:
-            return self._path(path)
-        public = found.re is _STANDARD or found[3] in PUBLIC_LIBRARIES
-        rest = path[found.start() :] if public else self._path(path[found.start() :])
-        return self._path(path[: found.start()]) + rest
+        return path if found is None else self._path(path[: found.start()]) + path[found.start() :]
 
     def _path(self, path: str) -> str:
         return "/".join(map(self._part_of_path, path.split("/")))
 
     def _part_of_path(self, part: str) -> str:
-        if not part or part.startswith("<") or _PUBLIC_PARTS.match(part):
+        if not part or _PUBLIC_PARTS.match(part):
             return part
         if compiled := _COMPILED.match(part):
             return compiled[1] + self._parts.of(compiled[2])
         stem, point, ending = part.rpartition(".")
         if point and ending in ("py", "pyc", "so", "ipynb"):
-            return f"{self._parts.of(stem)}.{ending}"
+            loads = _LOADERS.search(stem)
+            return f"{self._parts.of(stem)}{f'_{loads[0]}' if loads else ''}.{ending}"
         return self._parts.of(part)
 
     def _address(self, address: str) -> str:
@@ -166,7 +202,11 @@ class Renaming:
         if _LOOPBACK.match(address):
             return address
         if ":" in address:
-            subnet = ":".join(address.split(":")[:4])
+            known = _ip_of(address)
+            if isinstance(known, ipaddress.IPv6Address) and known.ipv4_mapped is not None:
+                return f"::ffff:{self._address(str(known.ipv4_mapped))}"
+            subnet = ":".join((known.exploded if known else address).split(":")[:4])
+            address = known.exploded if known else address
             return f"fd00:{self._subnets.of(subnet)}::{self._within.setdefault(subnet, _Names('')).of(address)}"
         subnet = address.rpartition(".")[0]
         return f"10.0.{self._subnets.of(subnet)}.{self._within.setdefault(subnet, _Names('')).of(address)}"
@@ -205,16 +245,38 @@ class Renaming:
         if word.startswith("/"):
             return self._file(word) or ""
         if _ADDRESS.fullmatch(word):
-            return self._address(word.strip("[]"))
+            bare = word.strip("[]")
+            dashed = "-" in bare
+            if _ip_of(bare.replace("-", ".")) is None:
+                return word  # numbers of a device, a time
+            new = self._address(bare.replace("-", "."))
+            return word.replace(bare, new.replace(".", "-") if dashed else new)
         return word if word.lower() in _ORDINARY else self._words.of(word)
 
 
 def _is_public(file: str) -> bool:
     """Whether anybody can have this file: Python's own, or a public library's."""
-    if file.startswith("<frozen ") or _STANDARD.search(file):
+    if _NO_FILE.fullmatch(file):
         return True
+    if file.startswith("<frozen "):
+        return file[len("<frozen ") :].rstrip(">").partition(".")[0] in _STANDARD_PARTS
     found = _PACKAGES.search(file)
-    return found is not None and found[3] in PUBLIC_LIBRARIES
+    if found is not None:
+        return found[3] in PUBLIC_LIBRARIES
+    standard = _STANDARD.search(file)
+    return standard is not None and standard[2] in _STANDARD_PARTS
+
+
+def _is_exported(name: str) -> bool:
+    """Whether it is of Python's C interface, as this Python has it."""
+    return name.startswith(("Py", "_Py")) and name.isascii() and name.isidentifier() and hasattr(ctypes.pythonapi, name)
+
+
+def _ip_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
 
 
 def _changed(name: str, table: pa.Table, change: dict[tuple[str, ...], Callable[..., Any]]) -> pa.Table:

@@ -31,7 +31,10 @@ SMALL, QUICK = 19, 1  # levels of compression: for a file that is kept, for one 
 
 
 def table_of(name: str, rows: Sequence[Row]) -> pa.Table:
-    """Rows as the table `name`. TypeError where a row belongs to another table."""
+    """Rows as the table `name`; a whole number that its column has no room for is the largest or least that it has.
+
+    TypeError where a row belongs to another table.
+    """
     if not all(isinstance(row, ROWS[name]) for row in rows):
         raise TypeError(f"a row of the table {name} must be a {ROWS[name].__name__}")
     schema = TABLES[name]
@@ -42,8 +45,21 @@ def table_of(name: str, rows: Sequence[Row]) -> pa.Table:
             values = [None if value is None else float(value) for value in values]
         elif not pa.types.is_integer(field.type) and not pa.types.is_boolean(field.type):
             values = list(map(_shown, values))
-        columns.append(pa.array(values, field.type))
+        try:
+            columns.append(pa.array(values, field.type))
+        except (pa.ArrowInvalid, OverflowError):
+            columns.append(pa.array(_within(values, field.type), field.type))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _within(values: Sequence[Any], kind: pa.DataType) -> list[Any]:
+    """Whole numbers brought into the range of their column. Some are what a rank says, or sums of that: one rank that says too much of
+    itself keeps no other out of the window. Raises what it met where that was not it."""
+    if not pa.types.is_integer(kind):
+        return list(values)
+    low = -(1 << kind.bit_width - 1) if pa.types.is_signed_integer(kind) else 0
+    high = low + (1 << kind.bit_width) - 1
+    return [None if value is None else min(max(int(value), low), high) for value in values]
 
 
 @lru_cache(maxsize=4096)

@@ -23,6 +23,7 @@ _HCCL_TYPES = (
 _TYPES = {"nccl": _NCCL_TYPES, "hccl": _HCCL_TYPES}
 _OPERATIONS = {"nccl": ("sum", "prod", "max", "min", "avg"), "hccl": ("sum", "prod", "max", "min")}
 _MPICH_BASIC = 0x4C000000
+_MOST_BYTES = (1 << 62) - 1  # of one call: a caller may say any count, and columns have 64 bits
 
 # Calls whose count is that of one rank's share: the bytes that move are one share for every rank.
 _COUNT_IS_A_SHARE = frozenset({"allgather", "reduce_scatter", "alltoall", "gather", "scatter"})
@@ -62,7 +63,7 @@ def call_bytes(row: CallRow, arg: int, aux: int) -> int:
     """count × size of the datatype; 0 where either is not known or absurd."""
     if not row.argument or arg <= 0:
         return 0
-    return arg * _datatype(row, aux)[1]
+    return min(arg * _datatype(row, aux)[1], _MOST_BYTES)
 
 
 def wire_bytes(row: CallRow, arg: int, aux: int, ranks: int) -> float:

@@ -77,22 +77,24 @@ def read_qdiscs(pid: int | None = None, root: Path = ROOT) -> Qdiscs:
                 if len(message.payload) >= 16:
                     index = struct.unpack_from("=i", message.payload, 4)[0]
                     names[index] = netlink.text(netlink.parse_attributes(message.payload, 16).get(3))
-            found, shaped, missing = [], _Shaped(channel), ()
+            found: list[Qdisc] = []
+            missing: list[str] = []
+            shaped = _Shaped(channel)
             for message in netlink.dump(channel, RTM_GETQDISC, _TCM.pack(0, 0, 0, 0, 0, 0, 0)):
                 qdisc = parse_qdisc(message.payload, names)
                 if qdisc is None or qdisc.kind == "noqueue":
                     continue
                 if len(found) == _MOST:
-                    missing = (f"queueing disciplines of pid {pid or 'self'}: there are more than {_MOST}",)
+                    missing.append(f"queueing disciplines of pid {pid or 'self'}: there are more than {_MOST}")
                     break
                 if qdisc.kind == "htb":
                     qdisc = replace(qdisc, rate_hz=shaped.limit(_index(message.payload)))
                 found.append(qdisc)
             if shaped.left_out:
-                missing += (
-                    f"limits of pid {pid or 'self'}: more than {_MOST_SHAPED} interfaces are shaped by classes",
+                missing.append(
+                    f"limits of pid {pid or 'self'}: more than {_MOST_SHAPED} interfaces are shaped by classes"
                 )
-        return Qdiscs(pid or 0, time.monotonic(), tuple(found), missing)
+        return Qdiscs(pid or 0, time.monotonic(), tuple(found), tuple(missing))
     except (OSError, struct.error) as error:
         return Qdiscs(
             pid or 0, time.monotonic(), (), (f"queueing disciplines of pid {pid or 'self'}: {reason(error)}",)

@@ -48,7 +48,7 @@ class Port:
 
     Speeds in bytes per second, 0.0 unknown; `speed_limit_hz` is the most that the card says it can do (0.0: it does not say,
     as InfiniBand in sysfs; then the best seen and the peers must tell). `width` in lanes, None unknown. `physical`: LinkUp,
-    Polling, Disabled, …; `board` names the model; they and `firmware`
+    Polling, Disabled, … (of Ethernet Disabled alone: switched off); `board` names the model; it and `firmware`
     are '' for Ethernet. `counts` is empty where only the errors were asked for.
     """
 

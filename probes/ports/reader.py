@@ -123,8 +123,14 @@ class PortReader:
             rx_bytes=rx,
             errors=PortErrors(**found),
             interfaces=self.interfaces,
-            physical=_behind_number(self._text("phys_state")),
+            physical=self._physical(),
         )
+
+    def _physical(self) -> str:
+        """Of Ethernet only whether somebody switched it off: then the kernel does not say whether there is a carrier."""
+        if self.port:
+            return _behind_number(self._text("phys_state"))
+        return "Disabled" if self._text("operstate") == "down" and not self._text("carrier") else ""
 
     def read_all(self) -> Port:
         """`read`, and of an InfiniBand or RoCE port its board and every counter by its own name: one open file each."""

@@ -41,5 +41,6 @@ def test_the_pod_of_the_manifest_watches_and_looks_closer(tmp_path: Path) -> Non
         assert told["ranks"] == [0] and 0.01 < told["step_seconds"]["p50"] < 0.06
         assert not [note for note in told["notes"] if "not attached" in note or "not timed" in note]
         assert (node / "textfile/rankscope-watch.prom").exists() and list((node / "cache").iterdir())
+        assert time.time() - (node / "alive/watch").stat().st_mtime < 60
     complaints = [line for line in (node / "errors").read_text().splitlines() if "another observer" not in line]
     assert not complaints

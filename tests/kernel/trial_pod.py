@@ -79,7 +79,10 @@ def _settings(pod: dict[str, Any], folder: Path, command: list[str]) -> dict[str
         "ociVersion": "1.0.2",
         "process": {
             "args": command, "cwd": "/", "user": {"uid": security["runAsUser"], "gid": 0}, "capabilities": held,
-            "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"],
+            "env": [
+                "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root",
+                *(f"{one['name']}={one['value']}" for one in container.get("env", []) if "value" in one),
+            ],
             "noNewPrivileges": not security["allowPrivilegeEscalation"],
         },
         "root": {"path": str(folder / "image"), "readonly": security["readOnlyRootFilesystem"]},

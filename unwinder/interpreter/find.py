@@ -28,7 +28,7 @@ from rankscope.unwinder.errors import (
     UnsupportedInterpreter,
 )
 from rankscope.unwinder.interpreter.elf_facts import ElfFacts, load_bias, read_facts
-from rankscope.unwinder.interpreter.memory import Memory, ProcessMemory, read_u32, read_u64
+from rankscope.unwinder.interpreter.memory import ADDRESS_END, Memory, ProcessMemory, read_u32, read_u64
 from rankscope.unwinder.interpreter.offsets import (
     ABSENT,
     DEBUG_COOKIE,
@@ -204,7 +204,8 @@ def _place(candidate: _Candidate, facts: ElfFacts) -> _RuntimePlace | None:
 
     def live(name: str) -> int:
         address = facts.symbol(name)
-        return address + bias if address else 0
+        there = address + bias if address else 0
+        return there if 0 < there < ADDRESS_END else 0  # a symbol may say any number
 
     return _RuntimePlace(candidate, linked + bias, how, live("Py_Version"), live("_Py_NoneStruct"), live("PyCode_Type"))
 

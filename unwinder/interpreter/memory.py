@@ -19,7 +19,7 @@ from rankscope.probes.patience import ask
 from rankscope.unwinder.errors import MemoryNotPermitted, TargetGone, UnreadableMemory
 
 READ_CAP_BYTES = 256 * 1024
-_ADDRESS_END = 1 << 63  # pread takes a signed offset; user addresses end far below
+ADDRESS_END = 1 << 63  # pread takes a signed offset; user addresses end far below
 
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
@@ -79,7 +79,7 @@ class ProcessMemory:
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly `size` bytes (at most 256 KiB). Raises UnreadableMemory, TargetGone."""
-        if not 0 < size <= READ_CAP_BYTES or not 0 < address < _ADDRESS_END - size:
+        if not 0 < size <= READ_CAP_BYTES or not 0 < address < ADDRESS_END - size:
             raise UnreadableMemory(f"{size} bytes at {address:#x}: out of range")
         try:
             data = ask(self.pid, os.pread, self._fd, size, address)

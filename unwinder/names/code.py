@@ -125,7 +125,9 @@ def _line_at(kind: LineTable, table: bytes, first_line: int, lasti: int) -> int 
 def read_code(memory: Memory, offsets: FrameOffsets, address: int, expected: int, code_type: int = 0) -> _Code | None:
     """The code object at `address`; None where it is not the one whose checksum was `expected`. Raises UnreadableMemory."""
     name_at = offsets.code_qualname if offsets.code_qualname != ABSENT else offsets.code_name
-    last = max(offsets.code_filename, name_at, offsets.code_linetable, offsets.code_firstlineno)
+    pointers = (offsets.code_filename, name_at, offsets.code_linetable)
+    numbers = (offsets.code_argcount, offsets.code_kwonlyargcount, offsets.code_flags, offsets.code_firstlineno)
+    last = max(*pointers, *numbers)
     data = memory.read(address, last + 8)
 
     def number(at: int) -> int:

@@ -148,7 +148,7 @@ class _Speaker:
         try:
             self._place.log(content)
             self._log_works = True
-        except (OSError, RankscopeError) as error:
+        except (OSError, ValueError, RankscopeError) as error:  # ValueError: a number that JSON has not
             if self._log_works:
                 _complain(f"the log cannot be written: {error}")
             self._log_works = False

@@ -6,6 +6,7 @@ What lies there makes services look, judge and drain. So of a folder only that i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from rankscope.observer.window.store.place import Store, open_store
 from rankscope.probes.errors import BadData
 
 TRIGGER, TURN, VERDICT = "trigger", "turn", "verdict"
+_MOST_DIGITS = 20  # with its sign, of 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Board:
         """What was left; None where there is nothing that can be read. UnsafePlace where others could have left it."""
         try:
             path = f"{self._store.path}/{told_key(what, job, start)}"
-            found = json.loads(objects.get(self._store, path, self.most_bytes, ours=True))
+            found = _parsed(objects.get(self._store, path, self.most_bytes, ours=True))
         except (FileNotFoundError, BadData, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
@@ -66,3 +68,21 @@ class Board:
     @property
     def _store(self) -> Store:
         return open_store(self.uri)
+
+
+def _parsed(data: bytes) -> Any:
+    """JSON whose numbers can be told again, as JSON and as floats. ValueError, RecursionError."""
+    return json.loads(data, parse_constant=_finite, parse_float=_finite, parse_int=_integer)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("no number")
+    return number
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError("a number that counts nothing")
+    return int(text)

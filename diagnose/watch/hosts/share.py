@@ -53,7 +53,7 @@ def judged_of(content: Mapping[str, Any], job: str) -> tuple[str, dict[str, Any]
         sound = content["schema"] == JUDGED_SCHEMA and verdict["job"] == clean(job) and verdict["status"] in _STATUSES
         verdict["notes"] = [str(note) for note in verdict["notes"]]
         verdict["suspects"] = [_suspect(each) for each in verdict["suspects"]]
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:
         raise ValueError("a verdict that cannot be read") from error
     if not sound or not host:  # one without a host would pass for this one's own
         raise ValueError("a verdict on something else")

@@ -37,7 +37,9 @@ class _Told:
         """The less the sooner."""
         if self.content.get("drain_reason"):
             return _DRAIN
-        return _HARDWARE if self.content.get("kind") == "hardware" else _OTHER
+        # What a program can bring about itself is as urgent as any alarm.
+        hardware = self.content.get("kind") == "hardware" and not self.content.get("of_application")
+        return _HARDWARE if hardware else _OTHER
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.observer.census.candidates import MPI, Candidate
-from rankscope.observer.census.identity import Claim, parse_arguments, same_rank
+from rankscope.observer.census.identity import RANK_MOST, Claim, parse_arguments, same_rank
 from rankscope.observer.census.launchers import is_ray_controller, is_tool, launcher_name, ray_actor
 from rankscope.observer.census.numbering import number_by_node
 from rankscope.observer.census.rules.draft import Draft
@@ -161,3 +161,14 @@ def choose_unnamed(draft: Draft) -> None:
         claim = Claim("command line", f"local-{draft.host}-{pid}", rank, local, world, 0, "", True)
         draft.chosen[pid] = Chosen(draft.loaded[pid], claim, guessed=True)
         draft.notes.append(f"pid {pid}: rank {rank} is what its command line says; nothing names its job")
+
+
+def refuse_absurd_numbers(draft: Draft) -> None:
+    """Numbers that an environment says are bounded; their products, of hosts and ranks of a host, are here."""
+    for pid, one in list(draft.chosen.items()):
+        if one.claim.rank > RANK_MOST:
+            draft.chosen.pop(pid)
+            draft.rejected[pid] = f"by its environment it is rank {one.claim.rank}: no job has so many"
+        elif one.claim.world_size > RANK_MOST:
+            draft.chosen[pid] = replace(one, claim=replace(one.claim, world_size=0))
+            draft.notes.append(f"{one.claim.job}: how many ranks it has is not known: its environments name too many")

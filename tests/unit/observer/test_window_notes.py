@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 
 from rankscope.observer.finish.windows import of_ranks
 from rankscope.observer.live import process_watch
+from rankscope.observer.thread.functions import NO_STACK
+from rankscope.probes.host import procfs
 from rankscope.unwinder.errors import NotPython
+from rankscope.unwinder.walk.stack import KernelStack, RawFrame
 
 
 def test_what_is_said_of_many_ranks_is_said_once() -> None:
@@ -34,3 +38,27 @@ def test_stacks_of_what_is_no_python_are_missed_of_ranks_alone(
     probes: Any = SimpleNamespace(set_thread=lambda *_: None, watch_process=lambda *_: None)
     process = process_watch.watch(1, 1, label, probes)
     assert bool(process.reason) == missed and process.interpreter is None
+
+
+@pytest.mark.parametrize(
+    "error", [struct.error("argument out of range"), ValueError("x"), OverflowError("x"), IndexError("x")]
+)
+def test_a_process_whose_memory_breaks_what_reads_it_is_without_stacks_and_ends_nobody_elses_window(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> Any:
+        raise error
+
+    probes: Any = SimpleNamespace(set_thread=lambda *_: None, watch_process=lambda *_: None)
+    monkeypatch.setattr(process_watch, "find_interpreter", broken)
+    process = process_watch.watch(1, 1, process_watch.TRAINING, probes)
+    assert process.interpreter is None and str(error) in process.reason
+    there: Any = object()
+    process.interpreter, process.memory, process.threads = there, SimpleNamespace(close=lambda: None), {1: 8}  # type: ignore[assignment]
+    process.symbols = SimpleNamespace(resolve=broken)  # type: ignore[assignment]
+    monkeypatch.setattr(process_watch, "walk_still", lambda *_: KernelStack((RawFrame(8, 0),)))
+    monkeypatch.setattr(process_watch, "list_threads", broken)
+    assert process.name_stack(KernelStack((RawFrame(8, 0),))) == NO_STACK
+    assert process.still_stack(1) == NO_STACK
+    process.start_ticks = procfs.start_ticks(1)
+    process.refresh(probes)

@@ -122,7 +122,7 @@ CONTAINER = {
 POD = {
     "priorityClassName": str, "hostPID": bool, "hostNetwork": bool, "automountServiceAccountToken": bool,
     "restartPolicy": str, "nodeName": str, "tolerations": [{"operator": str}], "containers": [CONTAINER],
-    "volumes": [{"name": str, "hostPath": {"path": str, "type": str}, "emptyDir": {}}], "subdomain": str,
+    "volumes": [{"name": str, "hostPath": {"path": str, "type": str}, "emptyDir": {"medium": str}}], "subdomain": str,
 }  # fmt: skip
 META = {"name": str, "namespace": str, "labels": {"app": str}}
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -235,7 +235,7 @@ def test_the_schema_check_finds_mistakes() -> None:
 def test_every_mount_and_capability_says_what_it_is_for(name: str) -> None:
     text = (DEPLOY / "kubernetes" / name).read_text()
     for pattern in (
-        r"^ +- name: (?:state|cache|textfile|tmp|kmsg|sys)\b.*$",
+        r"^ +- name: (?:state|cache|textfile|tmp|alive|kmsg|sys)\b.*$",
         r"^ +- (?:[A-Z]+_?)+\b.*$",
         r"^ +host(?:PID|Network).*$",
     ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -175,3 +177,13 @@ def test_frames_of_one_function_at_places_without_number_are_not_kept(monkeypatc
     for lasti in range(1000):
         assert symbols.resolve(code, lasti).first_line == 7
         assert kept.ROOM.taken <= 20_000
+
+
+@pytest.mark.parametrize("field", ["code_argcount", "code_kwonlyargcount", "code_flags", "code_firstlineno"])
+def test_a_layout_that_puts_a_number_behind_all_pointers_is_read_as_it_says(field: str) -> None:
+    """From 3.13 on it is the target that says it."""
+    made = Interpreter(layout(13))
+    code = made.code("f", first_line=7)
+    made.image.write(code + 2040, bytes(64))
+    frame = Symboliser(made.image, replace(made.offsets, **{field: 2048})).resolve(code)  # type: ignore[arg-type]
+    assert frame.stale or frame.name == "f"

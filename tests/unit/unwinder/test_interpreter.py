@@ -14,12 +14,13 @@ import pytest
 from images import Image, debug_offsets, layout
 
 from rankscope.probes.elf.local import LocalFile
+from rankscope.probes.elf.reader import Segment
 from rankscope.probes.host.maps import Mapping, read_maps
 from rankscope.probes.mapped.reader import FileNotRead
 from rankscope.unwinder.errors import InterpreterNotReady, NotPython, TargetGone, UnsupportedInterpreter
 from rankscope.unwinder.interpreter import find as find_module
-from rankscope.unwinder.interpreter.elf_facts import read_facts
-from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
+from rankscope.unwinder.interpreter.elf_facts import ElfFacts, read_facts
+from rankscope.unwinder.interpreter.find import Interpreter, _Candidate, _place, find_interpreter
 
 PID = 4242
 BIAS = 0x7F00_0000_0000
@@ -183,3 +184,12 @@ def test_a_runtime_among_extension_modules_is_looked_for_before_them() -> None:
     mappings = tuple(Mapping(n, n + 1, "r-xp", 0, "08:01", n, path) for n, path in enumerate(paths, 1))
     found = [one.path for one in find_module._candidates(mappings, "/usr/bin/trainer")]
     assert found[:2] == ["/usr/bin/trainer", "/n/libourpython.so"]
+
+
+@pytest.mark.parametrize("linked", [(1 << 64) - 1, 1 << 63, (1 << 63) - BIAS, 0])
+def test_a_symbol_beyond_all_addresses_is_not_known(linked: int) -> None:
+    lines = (Mapping(BIAS, BIAS + 0x1000, "r-xp", 0, "", 0, "/x"),)
+    facts = ElfFacts(True, (Segment(0, 0, 0x1000),), 0x10, (("_Py_NoneStruct", linked), ("PyCode_Type", 0x20)))
+    place = _place(_Candidate("/x", "shared", lines), facts)
+    assert place is not None and (place.none, place.code_type) == (0, BIAS + 0x20)
+    assert layout(14).pack(place.none)

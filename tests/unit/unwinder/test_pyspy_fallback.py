@@ -68,6 +68,33 @@ def test_any_output_is_parsed(noise: str, near: str) -> None:
         assert explain(text).isprintable()
 
 
+class Made:
+    """A py-spy that has written one line."""
+
+    def __init__(self, pid: int, folder: Path) -> None:
+        self.pid, self.ends, self._place = pid, 0, folder / str(pid)
+        self._place.write_text(f"thread ({pid}): MainThread;f (a.py:1) 3\n")
+
+    def ended(self) -> bool:
+        return True
+
+    def end(self) -> tuple[int, tuple[int, int]]:
+        self.ends += 1
+        return 0, (os.open(self._place, os.O_RDONLY), os.open(os.devnull, os.O_RDONLY))
+
+
+def test_what_one_wrote_is_read_after_the_one_before_was_taken_and_all_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {pid: Made(pid, tmp_path) for pid in (7, 8, 9)}
+    monkeypatch.setattr(fallback, "start", lambda pid, *_: made[pid])
+    results = fallback.record_each([7, 8, 9], 0.1)
+    assert next(results).pid == 7 and [one.ends for one in made.values()] == [1, 0, 0]
+    results.close()
+    assert [one.ends for one in made.values()] == [1, 1, 1]
+    assert [result.samples[0].count for result in record([7, 8], 0.1)] == [3, 3]
+
+
 @pytest.fixture
 def pyspy() -> None:
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
 import lzma
@@ -29,7 +31,7 @@ from rankscope.observer.window.bundle import Bundle, is_bundle, pack, read_bundl
 from rankscope.observer.window.folder import Window, read_window, write_window
 from rankscope.observer.window.renamed import Renaming
 from rankscope.observer.window.schema import TABLES
-from rankscope.probes.errors import BadData
+from rankscope.probes.errors import BadData, UsageError
 
 SMALL_BYTES = 100 << 10  # for 8 ranks
 
@@ -326,3 +328,82 @@ def test_replaced_names_are_of_a_few_plain_kinds() -> None:
     renamed = Renaming().window(a_private_window())
     names = {text for text in renamed.stacks["name"].to_pylist() if not text.startswith(("<", "_", "Linear", "SGD"))}
     assert names and all(re.fullmatch(r"f\d+(_[a-z]+)?(\.f\d+(_[a-z]+)?)*", name) for name in names)
+
+
+def a_small_bundle(place: Path) -> None:
+    place.write_bytes(pack(build(Job(ranks=2)), [], names_kept=True))
+
+
+@pytest.mark.parametrize("inside", [lzma.compress, gzip.compress, bz2.compress])
+def test_what_is_packed_once_more_inside_is_no_bundle(tmp_path: Path, inside: Callable[[bytes], bytes]) -> None:
+    a_small_bundle(tmp_path / "case")
+    whole = lzma.decompress((tmp_path / "case").read_bytes())
+    (tmp_path / "case").write_bytes(lzma.compress(inside(whole)))
+    with pytest.raises(BadData, match="is no bundle"):
+        read_bundle(tmp_path / "case")
+
+
+@pytest.mark.parametrize(("limit", "most"), [("_MOST_UNPACKED", 1000), ("_MOST_PACKED", 100), ("_MOST_FILES", 3)])
+def test_what_nobody_could_read_is_not_written(monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
+    monkeypatch.setattr(bundle, limit, most)
+    with pytest.raises(UsageError, match="more than one bundle holds"):
+        pack(build(Job(ranks=2)), [], names_kept=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("python (pid 7) that has ended", r"w1 \(w2 7\) that has ended"),
+        ("a socket to [fd00::7]:443", r"a socket to \[fd00:1::1\]:443"),
+        ("a socket to [2001:DB8:0:1:2:3:4:5]:443", r"a socket to \[fd00:1::1\]:443"),
+        ("a socket to [::ffff:10.1.2.3]:443", r"a socket to \[::ffff:10\.0\.1\.1\]:443"),
+        ("ip-10-0-3-7.ec2.internal", r"w1-10-0-1-1\.w2\.w3"),
+        ("at 12:30:45 on 0000:3b:00.0", r"at 12:30:45 on 0000:3b:00\.0"),
+    ],
+)
+def test_descriptions_keep_what_the_diagnoser_asks_and_no_address(text: str, expected: str) -> None:
+    assert re.fullmatch(expected, Renaming()._text(text))
+
+
+def test_an_address_is_one_name_whether_a_description_or_a_connection_has_it() -> None:
+    renaming = Renaming()
+    for peer in ("[fd00::7]:443", "10.1.2.3:443", "[::ffff:10.1.2.4]:443"):
+        assert renaming._text(f"a socket to {peer}") == f"a socket to {renaming._endpoint(peer)}"
+    near, far = renaming._address("fd00::8"), renaming._address("fd00:0:0:1::8")
+    assert near.startswith("fd00:1::") and not far.startswith("fd00:1::"), "of one subnet, and of another"
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "expected"),
+    [
+        ("<attrs generated init acme.models.secret.TrainConfig>", "__init__", "<attrs generated "),
+        ("<torch_package_0>.acme/secret.py", "run", "<torch_package_0>"),
+        ("<frozen acme.secret>", "run", "<frozen "),
+        ("<ipython-input-3-secret>", "run", "<"),
+        ("/home/alice/lib/python3.10/acme_secret/train.py", "Secret.run", "/home/d"),
+        ("/home/alice/lib/python3.10/json/decoder.py", "decode", "/lib/python3.10/json/decoder.py"),
+        ("<frozen importlib._bootstrap>", "exec_module", "<frozen importlib._bootstrap>"),
+        ("<eval_with_key>.3", "forward", "<eval_with_key>.3"),
+        ("/srv/acme/dataloader.py", "read", "_dataloader.py"),
+        ("/srv/acme/secret.py", "<generic parameters of Secret>.__acme_secret__", "/srv/d"),
+    ],
+)
+def test_of_files_that_anybody_can_have_names_stay_and_of_no_others(file: str, name: str, expected: str) -> None:
+    renaming = Renaming()
+    said = f"{renaming._file(file)} {renaming._function(name, file)}".lower()
+    assert expected in said
+    assert not any(secret in said for secret in ("acme", "secret", "alice"))
+
+
+@pytest.mark.parametrize("name", ["PyInit_acme_secret", "PyAcmeModel_forward", "python3acme_secret.so", "acme_kernel"])
+def test_of_native_functions_only_pythons_own_keep_their_names(name: str) -> None:
+    renaming = Renaming()
+    said = renaming._native_function(name) or ""
+    assert not any(secret in said.lower() for secret in ("acme", "secret"))
+    assert bool(re.match(r"^_?Py|^(lib)?python\d", said)) == bool(re.match(r"^_?Py|^(lib)?python\d", name))
+    for own in ("_PyEval_EvalFrameDefault", "libpython3.11.so.1.0", "python3.12", "kernel"):
+        assert renaming._native_function(own) == own
+
+
+def test_all_words_that_tell_what_a_function_does_stay() -> None:
+    assert Renaming()._function("Net.forward_backward", "/srv/net.py") == "f1.f2_forward_backward"

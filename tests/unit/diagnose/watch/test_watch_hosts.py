@@ -300,11 +300,24 @@ def test_what_others_wrote_is_no_trigger(change: dict[str, Any]) -> None:
     "verdict",
     [None, 3, [], {}, {"job": "job"}, {"job": "job", "status": "fault", "notes": [], "suspects": [3]},
      {"job": "job", "status": "fault", "notes": [], "suspects": [{**SUSPECT, "evidence": 3}]},
-     {"job": "job", "status": "fault", "notes": [], "suspects": [{**SUSPECT, "evidence": ["x"]}]}],
+     {"job": "job", "status": "fault", "notes": [], "suspects": [{**SUSPECT, "evidence": ["x"]}]},
+     {"job": "job", "status": "fault", "notes": [], "suspects": [{**SUSPECT, "ranks": [1e999]}]}],
 )  # fmt: skip
 def test_what_others_wrote_is_no_verdict(verdict: Any) -> None:
     with pytest.raises(ValueError, match="verdict"):
         judged_of({"schema": "rankscope.judged/1", "host": "h", "verdict": verdict}, "job")
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "9" * 400])
+def test_what_holds_a_number_that_is_none_is_not_heard(number: str, tmp_path: Path) -> None:
+    """It could not be written into the service's own log."""
+    board = Board((tmp_path / "store").as_uri())
+    board.put(VERDICT, "job", BEGIN, {"host": "h", "lost": 77})
+    (left,) = tmp_path.glob("store/*/*=*")
+    left.write_text(left.read_text().replace("77", number))
+    assert board.get(VERDICT, "job", BEGIN) is None
+    left.write_text(left.read_text().replace(number, "1e300"))
+    assert board.get(VERDICT, "job", BEGIN) == {"host": "h", "lost": 1e300}
 
 
 @pytest.mark.parametrize("host", ["", "  "])

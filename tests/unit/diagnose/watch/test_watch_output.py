@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -99,6 +102,30 @@ def test_requests_are_heard_once(tmp_path: Path) -> None:
     one.ask("")
     assert sorted(one.asked()) == ["", "job"]
     assert one.asked() == ()
+
+
+def test_a_request_that_cannot_be_removed_is_not_heard_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    one = WatchPlace(tmp_path / "watch")
+    one.ask("job")
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "unlink", read_only)
+        assert one.asked() == ()
+    assert one.asked() == ("job",)
+
+
+def test_a_request_whose_writer_was_killed_does_not_stay_for_ever(tmp_path: Path) -> None:
+    one = WatchPlace(tmp_path / "watch")
+    one.ask("job")
+    for age_s, name in ((3600, ".old"), (0, ".new")):
+        (one.folder / "trigger" / name).write_text("x")
+        os.utime(one.folder / "trigger" / name, (time.time() - age_s,) * 2)
+    assert one.asked() == ("job",)
+    assert [path.name for path in (one.folder / "trigger").iterdir()] == [".new"]
 
 
 def test_the_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

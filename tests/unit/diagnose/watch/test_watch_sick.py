@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,19 @@ from rankscope.diagnose.watch import events
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
 from rankscope.diagnose.watch.looks.look import Seen
 from rankscope.diagnose.watch.sick import Sick
+from rankscope.diagnose.watch.tell import hooks
+from rankscope.diagnose.watch.xid_events import XidEvents
+from rankscope.probes.gpu.xid import LoggedXid
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.s = 100.0
+
+    def __call__(self) -> float:
+        return self.s
 
 
 class Machine:
@@ -20,9 +34,9 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.port = root / "sys/class/infiniband/mlx5_3/ports/1"
-        (self.port / "counters").mkdir(parents=True)
+        (self.port / "counters").mkdir(parents=True, exist_ok=True)
         self.memory = root / "sys/devices/system/edac/mc/mc0"
-        (self.memory / "dimm0").mkdir(parents=True)
+        (self.memory / "dimm0").mkdir(parents=True, exist_ok=True)
         (self.memory / "dimm0/dimm_label").write_text("DIMM_A1\n")
         self.link("4: ACTIVE", 0)
         self.errors(0)
@@ -39,11 +53,18 @@ class Machine:
 
 
 def test_a_link_that_goes_down_and_an_error_that_was_not_corrected_are_told_once(tmp_path: Path) -> None:
-    machine, sick = Machine(tmp_path), Sick(tmp_path)
+    machine, now = Machine(tmp_path), Clock()
+    sick = Sick(tmp_path, clock=now)
     assert sick.turned() == sick.turned() == ()
     machine.link("1: DOWN", 1)
+    (lost,) = sick.turned()
+    assert (lost.state, lost.drain) == (WARNING, "")
+    now.s += 5
+    assert sick.turned() == ()
+    now.s += 5
     (down,) = sick.turned()
     assert (down.state, down.drain) == (CRITICAL, "rankscope: nic/down mlx5_3")
+    now.s += 60
     assert sick.turned() == ()
     machine.link("4: ACTIVE", 1)
     (up,) = sick.turned()
@@ -58,6 +79,73 @@ def test_a_link_that_goes_down_and_an_error_that_was_not_corrected_are_told_once
     sick.close()
 
 
+def test_a_link_that_comes_back_in_time_drains_nobody(tmp_path: Path) -> None:
+    machine, now = Machine(tmp_path), Clock()
+    sick = Sick(tmp_path, clock=now)
+    sick.turned()
+    for _ in range(3):
+        machine.link("1: DOWN", 1)
+        now.s += 5
+        assert [one.state for one in sick.turned()] == [WARNING]
+        machine.link("4: ACTIVE", 1)
+        now.s += 5
+        assert [one.state for one in sick.turned()] == [OK]
+    sick.close()
+
+
+def test_a_port_that_somebody_switches_off_is_not_sick(tmp_path: Path) -> None:
+    machine, now = Machine(tmp_path), Clock()
+    sick = Sick(tmp_path, clock=now)
+    (machine.port / "phys_state").write_text("5: LinkUp\n")
+    sick.turned()
+    machine.link("1: DOWN", 1)
+    (machine.port / "phys_state").write_text("3: Disabled\n")
+    for _ in range(4):
+        assert sick.turned() == ()
+        now.s += 20
+    sick.close()
+
+
+def test_an_interface_that_is_switched_off_or_comes_back_from_a_pod_so_is_not_sick(tmp_path: Path) -> None:
+    """Then the kernel answers EINVAL where it is asked for the carrier."""
+    now, card = Clock(), tmp_path / "sys/class/net/eth0"
+    (card / "device").mkdir(parents=True)
+    (card / "operstate").write_text("up\n")
+    (card / "carrier").write_text("1\n")
+    sick = Sick(tmp_path, sought_again=1, clock=now)
+    assert sick.turned() == ()
+    (card / "operstate").write_text("down\n")
+    (card / "carrier").unlink()
+    for _ in range(4):
+        assert sick.turned() == ()
+        now.s += 20
+    # WHEN another one gets its name, without a link
+    shutil.rmtree(card)
+    assert sick.turned() == ()
+    (card / "device").mkdir(parents=True)
+    (card / "operstate").write_text("down\n")
+    (card / "carrier").write_text("0\n")
+    for _ in range(4):
+        assert sick.turned() == ()
+        now.s += 20
+    sick.close()
+
+
+def test_a_counter_that_cannot_be_read_for_once_has_not_grown(tmp_path: Path) -> None:
+    machine, sick = Machine(tmp_path), Sick(tmp_path)
+    machine.errors(9)
+    assert sick.turned() == ()
+    shutil.rmtree(machine.memory)
+    assert sick.turned() == ()
+    machine = Machine(tmp_path)
+    machine.errors(9)
+    assert sick.turned() == ()
+    machine.errors(10)
+    (grown,) = sick.turned()
+    assert "1 errors" in grown.words
+    sick.close()
+
+
 def test_what_is_down_or_wrong_at_the_start_is_nothing_new(tmp_path: Path) -> None:
     machine, sick = Machine(tmp_path), Sick(tmp_path)
     machine.link("1: DOWN", 5)
@@ -68,6 +156,44 @@ def test_what_is_down_or_wrong_at_the_start_is_nothing_new(tmp_path: Path) -> No
 
 def test_a_host_without_any_of_it_is_well(tmp_path: Path) -> None:
     assert Sick(tmp_path).turned() == ()
+
+
+def xids(bus: str, number: int, count: int) -> list[LoggedXid]:
+    return [LoggedXid(bus, number, 1.0)] * count
+
+
+def test_of_a_crash_that_the_kernel_tells_line_by_line_one_event_a_minute_is_made() -> None:
+    one = XidEvents()
+    first = one.of([*xids("0000:3b:00", 13, 132), *xids("0000:5e:00", 13, 1)], 100.0)
+    assert [event.details["bus"] for event in first] == ["0000:3b:00", "0000:5e:00"]
+    assert {(event.state, event.user) for event in first} == {(WARNING, "applications")}
+    assert one.of(xids("0000:3b:00", 13, 3), 159.0) == []
+    (again,) = one.of([], 160.0)
+    assert "(134 more in a minute)" in again.words
+    assert one.of([], 400.0) == []
+    assert len(one.of(xids("0000:3b:00", 13, 1), 401.0)) == 1
+
+
+def test_a_broken_gpu_is_drained_at_its_first_line() -> None:
+    one = XidEvents()
+    (lost,) = one.of(xids("0000:3b:00", 79, 5), 100.0)
+    assert (lost.state, lost.drain) == (CRITICAL, ("", "rankscope: gpu/xid 0000:3b:00 79"))
+    (again,) = one.of([], 160.0)
+    assert again.drain is None
+
+
+def test_xids_of_programs_keep_no_alarm_of_another_user_from_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks.Hooks, "_start", lambda *_: (_ for _ in ()).throw(BlockingIOError(11, "not now")))
+    waiting = hooks.Hooks("/hook")
+    for number in range(10):
+        waiting.tell({"kind": "alarm", "job": f"job{number}"}, WARNING, "user 1000")
+    waiting.tell({"kind": "verdict", "job": "job1"}, WARNING, "user 1000")
+    for number in range(132):
+        (event,) = XidEvents().of(xids(f"0000:{number:02x}:00", 13, 1), 0.0)
+        waiting.tell(event.as_json("host"), event.state, event.user)
+    kinds = [told.content["kind"] for told in waiting._waiting]
+    assert (kinds.count("alarm"), kinds.count("verdict")) == (10, 1)
+    assert len(kinds) == hooks.WAITING_MOST
 
 
 SUSPECT: dict[str, Any] = {

@@ -44,6 +44,22 @@ def test_where_nobody_listens_nothing_happens(monkeypatch: pytest.MonkeyPatch) -
     watchdog.tell(watchdog.ALIVE)
 
 
+def test_a_file_tells_by_its_age_that_the_service_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive = tmp_path / "alive"
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    monkeypatch.setenv("RANKSCOPE_ALIVE", str(alive))
+    watchdog.tell(watchdog.READY)
+    assert not alive.exists(), "it has done nothing yet"
+    watchdog.tell(watchdog.ALIVE)
+    os.utime(alive, (0, 0))
+    watchdog.tell(watchdog.ALIVE)
+    assert alive.stat().st_mtime > 0 and alive.stat().st_mode & 0o777 == 0o600
+    alive.unlink()
+    alive.symlink_to(tmp_path / "elsewhere")
+    watchdog.tell(watchdog.ALIVE)
+    assert not (tmp_path / "elsewhere").exists()
+
+
 HOLD = """
 import sys
 import threading

@@ -115,3 +115,34 @@ def test_who_makes_a_user_namespace_does_not_hide_in_it() -> None:
         process.kill()
         process.wait()
     assert owner_uid(process.pid) == -1
+
+
+def test_numbers_whose_products_no_job_has_are_no_ranks_and_others_stay(tree: Tree) -> None:
+    pids = real(tree, 100)
+    by_node = {"MASTER_ADDR": "10.0.0.9", "NODE_RANK": "10000000", "LOCAL_RANK": "9999", "WORLD_SIZE": "10000000"}
+    tree.process(50, 1, "python3.11", TRAIN, by_node, uid=1666)
+    task = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_PROCID": "9999999", "SLURM_NTASKS": "10000000"}
+    tree.process(60, 1, "python3.11", TRAIN, task, uid=1666)
+    for pid in (61, 62):
+        tree.process(pid, 60, "python3.11", [*TRAIN, "--multiprocessing-fork"], task, uid=1666)
+    tree.connect(61, 62, 5000)
+
+    census = find_ranks(tree.root)
+
+    assert of_job(census) == list(enumerate(pids)) and len(census.ranks) == 3
+    reasons = {one.pid: one.reason for one in census.rejected}
+    assert "it is rank 100000009999: no job has so many" in reasons[50]
+    assert "no job has so many" in reasons[61] and "no job has so many" in reasons[62]
+
+
+def test_a_size_that_no_job_has_is_none(tree: Tree) -> None:
+    task = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_PROCID": "3", "SLURM_NTASKS": "10000000"}
+    tree.process(60, 1, "python3.11", TRAIN, task)
+    for pid in (61, 62):
+        tree.process(pid, 60, "python3.11", [*TRAIN, "--multiprocessing-fork"], task)
+    tree.connect(61, 62, 5000)
+
+    census = find_ranks(tree.root)
+
+    assert [(one.identity.rank, one.identity.world_size) for one in census.ranks] == [(6, 0), (7, 0)]
+    assert any("how many ranks it has is not known" in note for note in census.notes)

@@ -155,3 +155,13 @@ def test_no_stack_is_looked_up_for_a_call_on_a_stream() -> None:
         RawProcess(701, START_NS, WINDOW_S, events, {}, [], frozenset({701}), stacks, {}, 0.0, 99.0), CALL_TABLE
     )
     assert not any(pattern.function.caller == "wrong" for pattern in rows.training)
+
+
+def test_a_job_keeps_the_counters_of_its_gpu_where_another_has_it_too() -> None:
+    raws, reading = recorded((0, 1, 2))
+    growth = (replace(reading.gpus.growth[0], lost=True), *reading.gpus.growth[1:])
+    reading = replace(reading, gpus=replace(reading.gpus, growth=growth))
+    found, gpus = with_gpus(raws, {pid: rank for rank, pid in enumerate(PIDS)}, 3, reading, CALL_TABLE)
+    whole = replace(reading, owners=Owners({**reading.owners.gpus, 900: (0, 7)}))
+    rows = counter_rows(gpus, whole, {}, found, CALL_TABLE)
+    assert [(row.rank, row.value) for row in rows if row.name == "gpu.lost"] == [(0, 1.0)]

@@ -18,11 +18,13 @@ from rankscope.probes.pci.tree import EMPTY
 GIB = 1 << 30
 
 
-def rank(number: int, pid: int, job: str = "job", local: int = -1) -> Any:
+def rank(number: int, pid: int, job: str = "job", local: int = -1, owner: int = 1000) -> Any:
     identity = SimpleNamespace(rank=number, local_rank=local, job=job)
     return SimpleNamespace(
         pid=pid,
         identity=identity,
+        owner=owner,
+        cgroup="",
         libraries=SimpleNamespace(framework="jax", cuda="libcuda.so.1", cudart="", nccl=""),
     )
 
@@ -152,3 +154,27 @@ def test_devices_are_not_asked_for_where_no_rank_uses_one(host: Path, monkeypatc
     one = rank(0, 701)
     one.libraries.cuda = ""
     assert several_devices([one], host) == {}
+
+
+def test_who_merely_says_so_owns_no_gpu_on_which_another_user_has_his_memory(host: Path) -> None:
+    for pid in (701, 801, 802, 803):
+        process(host, pid, CUDA_VISIBLE_DEVICES="0")
+    process(host, 804)
+    (host / "proc/804/fd/3").symlink_to("/dev/nvidia0")
+    ranks = [
+        rank(0, 801, job="a job", owner=1666), rank(1, 804, job="a job", owner=1666), rank(0, 701, owner=1000),
+        rank(0, 802, job="beside", owner=1000),
+    ]  # fmt: skip
+    found = owners_of(ranks, gpus((use(701),), ()), host)
+    assert found.gpus == {701: (0,), 802: (0,)}
+    assert set(found.notes) == {801, 804}
+    assert owners_of(ranks[:1], gpus((), ()), host).gpus == {801: (0,)}, "where nobody holds it, what is said counts"
+
+
+def test_of_two_jobs_on_a_gpu_each_sees_the_other_and_none_itself(host: Path) -> None:
+    for pid in (701, 702, 801):
+        process(host, pid)
+    ranks = [rank(0, 801, job="a job", owner=1666), rank(0, 701), rank(1, 702)]
+    found = owners_of(ranks, gpus((use(701), use(702), use(801))), host)
+    assert [one.pid for one in found.of({701, 702}).foreign] == [801]
+    assert [one.pid for one in found.of({801}).foreign] == [701, 702]

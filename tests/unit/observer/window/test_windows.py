@@ -13,7 +13,7 @@ import pytest
 
 from rankscope.observer.window.folder import Window, find_windows, read_window, write_window
 from rankscope.observer.window.manifest import WINDOW_SCHEMA, Loss, Manifest
-from rankscope.observer.window.rows import ROWS, CounterRow, PauseRow, StackRow
+from rankscope.observer.window.rows import ROWS, CollectiveRow, CounterRow, PauseRow, StackRow
 from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.tables import table_of
 from rankscope.probes.errors import BadData, OutputFailed
@@ -154,3 +154,13 @@ def test_the_steps_of_a_pause_read_back(tmp_path: Path) -> None:
 def test_a_folder_without_windows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadData, match="holds no window"):
         find_windows(tmp_path)
+
+
+def test_a_number_that_its_column_has_no_room_for_is_the_largest_that_it_has() -> None:
+    rows = [
+        CollectiveRow(rank, 0, 0, 0, "allreduce", 0.1, size)
+        for rank, size in ((1, 7), (1 << 40, 1 << 70), (-(1 << 40), 0))
+    ]
+    table = table_of("collectives", rows)
+    assert table["rank"].to_pylist() == [1, (1 << 31) - 1, -(1 << 31)]
+    assert table["bytes"].to_pylist() == [7, (1 << 63) - 1, 0]
