@@ -173,11 +173,13 @@ def _find_place(pid: int, candidates: list[_Candidate], root: Path) -> _RuntimeP
         if place is not None:
             return place
         _refuse_old(candidate, facts)
+    alike = sum(candidate.build != "static" for candidate in candidates)
+    told = f" (of files with such names {_ALIKE_MOST} are looked into)" if alike == _ALIKE_MOST else ""
     if any(named(candidate.path) for candidate in candidates):
         if problems:
-            raise UnsupportedInterpreter("; ".join(problems)[:400]) from last
+            raise UnsupportedInterpreter("; ".join(problems)[:400] + told) from last
         raise InterpreterNotReady(f"{candidates[0].path}: its libpython is not mapped yet")
-    raise NotPython("no Python runtime in " + ", ".join(candidate.path for candidate in candidates)[:300])
+    raise NotPython("no Python runtime in " + ", ".join(candidate.path for candidate in candidates)[:300] + told)
 
 
 def named(path: str) -> tuple[int, int, str] | None:
