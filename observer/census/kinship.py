@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rankscope.probes.fair import Fair, whose
@@ -16,7 +17,9 @@ from rankscope.probes.host.namespaces import namespace_inode
 from rankscope.probes.host.procfs import ROOT, open_files, proc_path, read_file, sockets
 
 _ESTABLISHED = b"01"
-_NET_TCP_CAP = 64 * 1024 * 1024
+_NET_TCP_CAP = 64 << 20
+# Of tables of connections, 150 bytes each, 50 MB a second: of all network namespaces, and then of a user's.
+_FREELY_BYTES, _EACH_BYTES = 64 << 20, 4 << 20
 # Open files that are looked at, 6 us each: of all processes together, and then of a user's. A rank has some hundreds, the one that keeps
 # torch's store one for each rank of the job.
 _FREELY, _EACH = 200_000, 20_000
@@ -38,14 +41,17 @@ class Hub:
 
 @dataclass(slots=True)
 class Connections:
-    """Looks connections up, and remembers what it has read. Unreadable means: none."""
+    """Looks connections up, and remembers what it has read. Unreadable means: none; what was too much to read is in the notes."""
 
     root: Path = ROOT
+    notes: list[str] = field(default_factory=list)
+    _told: set[str] = field(default_factory=set)
     _tables: dict[int, dict[int, Pair]] = field(default_factory=dict)
     _inodes: dict[int, frozenset[int]] = field(default_factory=dict)
     _own: dict[tuple[int, int], frozenset[Pair]] = field(default_factory=dict)
     _spaces: dict[int, int] = field(default_factory=dict)
     _fair: Fair = field(default_factory=lambda: Fair(_FREELY, _EACH))
+    _fair_bytes: Fair = field(default_factory=lambda: Fair(_FREELY_BYTES, _EACH_BYTES))
 
     def inodes(self, pid: int) -> frozenset[int]:
         """Inodes of the sockets a process holds, of those with the lowest descriptors where it has a great many."""
@@ -94,6 +100,11 @@ class Connections:
             grouped.setdefault(find(pid), []).append(pid)
         return [group for group in grouped.values() if len(group) > 1]
 
+    def ends(self, pid: int, parent: int) -> list[tuple[tuple[int, Pair], tuple[int, Pair]]]:
+        """Its own connections, each as it looks from here and from the other side: whoever has the latter here is its other end."""
+        space = self._space(pid)
+        return [((_key(space, pair), pair), (_key(space, pair[::-1]), pair[::-1])) for pair in self.own(pid, parent)]
+
     def hub(self, members: Sequence[int], parents: dict[int, int]) -> Hub | None:
         """The member that all others and itself are connected to at one port: what holds torch's store or JAX's coordinator."""
         pairs = {pid: self.own(pid, parents.get(pid, 0)) for pid in members}
@@ -129,18 +140,28 @@ class Connections:
         return self._spaces[pid]
 
     def _table(self, pid: int) -> dict[int, Pair]:
-        space = self._space(pid)
-        if space in self._tables:
-            return self._tables[space]
-        table: dict[int, Pair] = {}
-        for name in ("tcp", "tcp6"):
-            try:
-                table.update(parse_net_tcp(read_file(proc_path(self.root, pid, "net", name), _NET_TCP_CAP)))
-            except OSError:
-                continue
-        if space:
+        space = self._space(pid) or -pid
+        if space not in self._tables:
+            table: dict[int, Pair] = {}
+            user = partial(whose, pid, self.root)
+            for name in ("tcp", "tcp6"):
+                most = min(max(int(self._fair_bytes.left(user)), 0), _NET_TCP_CAP)
+                try:
+                    data = read_file(proc_path(self.root, pid, "net", name), most)
+                except OSError:
+                    continue
+                self._fair_bytes.took(len(data), user)
+                if len(data) >= most:
+                    data = data[: data.rfind(b"\n") + 1]
+                    self._tell(user(), pid)
+                table.update(parse_net_tcp(data))
             self._tables[space] = table
-        return table
+        return self._tables[space]
+
+    def _tell(self, user: str, pid: int) -> None:
+        if user not in self._told:
+            self._told.add(user)
+            self.notes.append(f"{user}: in the network of pid {pid} are more connections than were looked at")
 
 
 def parse_net_tcp(data: bytes) -> dict[int, Pair]:
@@ -173,5 +194,5 @@ def _is_loopback(endpoint: bytes) -> bool:
 
 
 def _key(space: int, pair: Pair) -> int:
-    """Loopback means something else in every namespace; other addresses mean the same everywhere."""
-    return space if _is_loopback(pair[0]) else 0
+    """Loopback, at either end, means something else in every namespace; other addresses mean the same everywhere."""
+    return space if _is_loopback(pair[0]) or _is_loopback(pair[1]) else 0

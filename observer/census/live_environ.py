@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 
 from rankscope.probes.errors import RankscopeError
-from rankscope.probes.host.maps import read_maps
+from rankscope.probes.host.maps import Mapping, read_maps
 from rankscope.probes.host.procfs import ROOT, parse_environ, proc_path, read_link
 from rankscope.probes.mapped.file import open_mapped
 from rankscope.unwinder.interpreter.elf_facts import load_bias, read_facts
@@ -21,6 +21,7 @@ from rankscope.unwinder.interpreter.memory import Memory, ProcessMemory, read_u6
 
 _NAMES = ("environ", "__environ")
 _LIBC = re.compile(r"/(libc\.so\.6|libc-2\.\d+\.so|(ld|libc)[-.]musl[^/]*)$")
+_ALIKE_MOST = 16  # files with the name of a C library that are looked into: a process has one, and may map thousands
 _PAGE_BYTES = 4096
 _VARIABLES_CAP = 4096
 _TEXT_CAP_BYTES = 512  # of one variable: names and numbers of ranks are short
@@ -42,8 +43,11 @@ def _variable(pid: int, root: Path) -> int | None:
     """Where `environ` is: in the program, if it has a copy of its own (the linker's rule), else in the C library."""
     program = read_link(proc_path(root, pid, "exe"))
     mappings = read_maps(pid, root, lambda path: path == program or bool(_LIBC.search(path)))
-    for path in sorted({mapping.path for mapping in mappings}, key=lambda path: path != program):
-        parts = [mapping for mapping in mappings if mapping.path == path]
+    by_path: dict[str, list[Mapping]] = {}
+    for mapping in mappings:
+        by_path.setdefault(mapping.path, []).append(mapping)
+    for path in sorted(by_path, key=lambda path: path != program)[:_ALIKE_MOST]:
+        parts = by_path[path]
         with open_mapped(pid, parts[0], root) as file:
             facts = read_facts(file, _NAMES)
         linked, bias = facts.symbol(_NAMES[0]) or facts.symbol(_NAMES[1]), load_bias(facts, parts)

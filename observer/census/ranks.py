@@ -31,8 +31,9 @@ from rankscope.observer.census.rules.choose import (
     reject_launchers,
 )
 from rankscope.observer.census.rules.contested import resolve_duplicates, separate_launchers, separate_users
-from rankscope.observer.census.rules.draft import Chosen, Draft
+from rankscope.observer.census.rules.draft import Draft
 from rankscope.observer.census.rules.members import find_workers, reject_rest
+from rankscope.observer.census.rules.taken import Chosen
 from rankscope.observer.census.titles import is_python, runs_anothers, title
 from rankscope.observer.window.missing import missing_ranks
 from rankscope.probes.host.procfs import ROOT

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rankscope.observer.census.found import FoundRank
+from rankscope.observer.finish.mount_views import MountViews
 from rankscope.observer.finish.wait_target import Seen
 from rankscope.observer.live.observation import Observation, Totals
 from rankscope.observer.tables import reading
@@ -57,6 +58,7 @@ class LastReadings:
     hardware: reading.HardwareReading
     launches: LaunchCount | None
     seen: Seen
+    mounts: MountViews
 
 
 def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> LastReadings:
@@ -97,6 +99,7 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         running.hardware.stop().within(start_ns, start_ns + int(window_s * 1e9)),
         running.launches(),
         Seen(root),
+        MountViews(root),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rankscope.observer.finish.last import LastReadings
+from rankscope.observer.finish.mount_views import MountViews
 from rankscope.observer.finish.wait_target import wait_target
 from rankscope.observer.live.observation import Observation
 from rankscope.observer.live.process_watch import ProcessWatch
@@ -18,8 +19,6 @@ from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.table import CALL_TABLE
 from rankscope.probes.files import probe as files
 from rankscope.probes.host import procfs
-from rankscope.probes.host.block_devices import mount_words
-from rankscope.probes.host.mounts import Mounts, read_mounts
 from rankscope.probes.text import printable
 
 _NEAR_THE_END = 0.1  # of the window
@@ -44,7 +43,7 @@ def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProces
         ],
         python_tids=tids,
         stacks=running.stacks,
-        devices=_devices(pid, last.events, running.root),
+        devices=_devices(pid, last.events, last.mounts),
         throttled_s=last.throttled_s.get(pid, 0.0),
         hz=last.hz,
         untimed=last.untimed.get(pid, ()),
@@ -126,17 +125,8 @@ def _progress_ns(events: Events, start_ns: int) -> int:
     return max(int((calls["ts_ns"] + calls["dur_ns"]).max(initial=0)), start_ns)
 
 
-def _devices(pid: int, events: Events, root: Path) -> dict[int, str]:
+def _devices(pid: int, events: Events, mounts: MountViews) -> dict[int, str]:
     """Words for the devices of this process's file calls: the mount point in its own view, type and device number."""
     mine = events[(events["type"] == ring.FILE) & (events["tgid"] == pid)]
     wanted = np.unique(mine["aux"]).tolist()
-    try:
-        mounts = read_mounts(pid, root) if wanted else Mounts(())
-    except OSError:
-        mounts = Mounts(())
-    found = {}
-    for device in wanted:
-        major, minor = files.device_numbers(device)
-        mount = mounts.by_device(major, minor)
-        found[device] = mount_words(mount, major, minor)
-    return found
+    return dict(zip(wanted, mounts.words(pid, map(files.device_numbers, wanted)), strict=True)) if wanted else {}

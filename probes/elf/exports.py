@@ -18,17 +18,18 @@ import numpy.typing as npt
 from rankscope.probes.elf.reader import (
     DYNSYM,
     FUNCTION_TYPES,
-    LOAD,
     SYMBOL,
     SYMTAB,
     WRITABLE,
     ElfFile,
     FileBytes,
+    NotElf,
     SymbolRows,
     SymbolSection,
 )
 
-_MAX_HITS = 64  # of one name in one table
+_MAX_HITS = 64  # of one name in one table: places where it may begin, and functions of it
+_MAX_ROWS = 1 << 16  # symbols of all names that are asked for, some dozens, in one table
 _MAX_NAME_BYTES = 65536  # of one C++ name; templates make long ones
 _PARTS = (
     ".cold",
@@ -89,11 +90,10 @@ def file_offsets(library: FileBytes, addresses: Iterable[int]) -> tuple[int, ...
 def written_parts(library: FileBytes) -> tuple[tuple[int, int], ...]:
     """(begin, end) in the file of what a process maps writable, in whole pages. Raises NotElf, OSError."""
     page = os.sysconf("SC_PAGESIZE")
-    segments = ElfFile(library).segments
     return tuple(
         (one.offset // page * page, -(-(one.offset + one.size) // page) * page)
-        for one in segments
-        if one.kind == LOAD and one.flags & WRITABLE
+        for one in ElfFile(library).loads
+        if one.flags & WRITABLE
     )
 
 
@@ -141,23 +141,26 @@ def _places(elf: ElfFile, table: SymbolSection, names: Sequence[str], whole: boo
 
 def _rows_named(elf: ElfFile, table: SymbolSection, places: npt.NDArray[np.uint32]) -> SymbolRows:
     """The defined symbols whose names begin at one of these places, which are in order."""
-    chosen = [np.empty(0, dtype=SYMBOL)]
+    chosen, count = [np.empty(0, dtype=SYMBOL)], 0
     for first in range(0, table.count if len(places) else 0, _PIECE_SYMBOLS):
         rows = elf.symbols(table, first, _PIECE_SYMBOLS)
         if not len(rows):
             break
         near = np.minimum(np.searchsorted(places, rows["name"]), len(places) - 1)
         chosen.append(rows[(places[near] == rows["name"]) & (rows["value"] != 0) & (rows["section"] != 0)])
+        count += len(chosen[-1])
+        if count > _MAX_ROWS:
+            raise NotElf(f"{elf.name} has more than {_MAX_ROWS} symbols of a few names")
     found: SymbolRows = np.concatenate(chosen)
     return found
 
 
 def _functions(elf: ElfFile, table: SymbolSection, rows: SymbolRows) -> list[Symbol]:
-    symbols = []
-    for row in rows:
+    symbols: list[Symbol] = []
+    for row in rows[np.isin(rows["info"] & 15, FUNCTION_TYPES)][:_MAX_HITS]:
         address, start = int(row["value"]), int(row["name"])
         offset = elf.file_offset(address)
-        if int(row["info"]) & 15 in FUNCTION_TYPES and offset is not None:
+        if offset is not None:
             text = elf.part(table.names_offset + start, min(_MAX_NAME_BYTES, max(table.names_size - start, 0)))
             name = text.partition(b"\0")[0].decode("ascii", "replace")
             if not any(part in name for part in _PARTS):

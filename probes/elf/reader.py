@@ -27,6 +27,9 @@ X86_64 = 62  # e_machine
 _ET_DYN = 3
 _MAX_PART_BYTES = 64 << 20  # read at once; the largest table that is wanted whole has 18 MB (functions.py)
 _MAX_NAMES_BYTES = 1 << 20  # of the sections' names
+# Linkers write a handful of loaded parts and one symbol table of a kind; a header has room for 65,535. Every address is looked for in
+# all parts, and every name in all tables.
+MAX_LOADS, MAX_TABLES = 256, 4
 
 _HEADER = struct.Struct("<16sHH12xQQ6xHHHHH")
 _SEGMENT = struct.Struct("<IIQQ8xQ16x")
@@ -144,7 +147,10 @@ class ElfFile:
     @cached_property
     def loads(self) -> tuple[Segment, ...]:
         """The segments that are loaded."""
-        return tuple(segment for segment in self.segments if segment.kind == LOAD)
+        found = tuple(segment for segment in self.segments if segment.kind == LOAD)
+        if len(found) > MAX_LOADS:
+            raise NotElf(f"{self.name} has {len(found)} loaded parts; {MAX_LOADS} are looked into")
+        return found
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
@@ -179,6 +185,8 @@ class ElfFile:
                     raise NotElf(f"{self.name} has a broken symbol table")
                 names = self.sections[section.link]
                 found.append(SymbolSection(section.offset, section.size // SYMBOL.itemsize, names.offset, names.size))
+        if len(found) > MAX_TABLES:
+            raise NotElf(f"{self.name} has {len(found)} symbol tables of a kind; {MAX_TABLES} are looked into")
         return tuple(found)
 
     def symbols(self, table: SymbolSection, first: int = 0, count: int | None = None) -> SymbolRows:

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from rankscope.probes.host.maps import Mapping
 from rankscope.probes.host.procfs import ROOT, proc_path
-from rankscope.probes.mapped.reader import READER, FileNotRead
+from rankscope.probes.mapped.reader import READER, FileNotRead, Waiting
 
 # Of one file, in all. The largest that is known, jaxlib, takes 130 MB (its names and symbols).
 BUDGET_BYTES = 512 << 20
+# That one from a network file system that was not asked before, at 10 MB/s, takes 13 s.
+BUDGET_S = 20.0
 _NAME_CHARACTERS = 256
 
 _handles = itertools.count(1)
@@ -27,7 +29,7 @@ class MappedFile:
         self.name = mapping.path.rpartition("/")[2][:_NAME_CHARACTERS]
         self.device, self.inode, self.identity = mapping.device, mapping.inode, identity
         self._descriptor, self._handle = descriptor, next(_handles)
-        self._left_bytes = BUDGET_BYTES
+        self._left_bytes, self._waiting = BUDGET_BYTES, Waiting(BUDGET_S)
 
     @property
     def path(self) -> Path:
@@ -43,7 +45,8 @@ class MappedFile:
         """Up to `size` bytes from `at` on, fewer where the file ends. Raises FileNotRead."""
         if self._descriptor < 0:
             raise FileNotRead("closed")
-        data = READER.read(self.device, self._handle, self._descriptor, min(size, self._left_bytes), at)
+        size_left = min(size, self._left_bytes)
+        data = READER.read(self.device, self._handle, self._descriptor, size_left, at, self._waiting)
         self._left_bytes -= len(data)
         if len(data) < size and not self._left_bytes:
             raise FileNotRead(f"more than {BUDGET_BYTES >> 20} MB of it would have to be read")

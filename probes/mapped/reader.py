@@ -17,6 +17,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,9 @@ from rankscope.probes.patience import SILENT, Silent
 DEADLINE_S = 2.0
 # With the deadline: what all that hangs may cost one observation. From then on only devices that have answered are asked.
 MOST_HANGS = 4
+# A file system may also answer each time just before the deadline. What its slow answers may take together; from then on it counts as one
+# that does not answer.
+_SLOW_S, SLOW_MOST_S = 0.25, 30.0
 _DESCRIPTOR_BYTES = array("i").itemsize
 _END = 1 << 62  # no file is larger
 _let_go: list[int] = []  # pids of children that may not have ended yet
@@ -54,6 +58,13 @@ class OpenedFile:
 
     descriptor: int
     identity: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Waiting:
+    """How many seconds its bytes may still be waited for, all its reads together: a file system may answer in time, and slowly."""
+
+    left_s: float
 
 
 class _Child:
@@ -155,6 +166,7 @@ class FileReader:
         self._child: _Child | None = None
         self._hung: set[str] = set()
         self._answered: set[str] = set()
+        self._slow_s: dict[str, float] = {}  # by device
 
     def open(self, path: str, device: str, inode: int) -> OpenedFile:
         """The regular file behind a link of /proc/PID/map_files, which must be this one. Raises FileNotRead.
@@ -180,15 +192,17 @@ class FileReader:
             raise FileNotRead(_why(reply[0]))
         return OpenedFile(received[0], reply[2:])
 
-    def read(self, device: str, handle: int, descriptor: int, size: int, at: int) -> bytes:
+    def read(self, device: str, handle: int, descriptor: int, size: int, at: int, waiting: Waiting) -> bytes:
         """Up to `size` bytes from `at` on of an opened file, fewer where it ends. `handle` names it for ever. FileNotRead."""
         if not 0 <= at < _END - size:
             raise FileNotRead("an absurd place in it")
         data = bytearray()
         while len(data) < size:
+            if waiting.left_s <= 0:
+                raise FileNotRead("its file system answers too slowly")
             request = REQUEST.pack(READ, 0, 0, handle, at + len(data), min(size - len(data), MEMORY_BYTES))
             try:
-                reply, _ = self._ask(device, request, descriptor, data)
+                reply, _ = self._ask(device, request, descriptor, data, waiting)
             except _Late:
                 self._hung.add(device)
                 raise
@@ -199,14 +213,23 @@ class FileReader:
         return bytes(data)
 
     def _ask(
-        self, device: str, request: bytes, descriptor: int | None, into: bytearray | None = None
+        self,
+        device: str,
+        request: bytes,
+        descriptor: int | None,
+        into: bytearray | None = None,
+        waiting: Waiting | None = None,
     ) -> tuple[tuple[int, ...], list[int]]:
-        """The child's answer; bytes that it has read are added to `into`. What it has not yet open is handed to it."""
+        """The child's answer; bytes that it has read are added to `into`. What it has not yet open is handed to it.
+
+        The time that others keep the child busy is no part of `waiting`.
+        """
         with self._lock:
             if device in self._hung:
                 raise FileNotRead("its file system does not answer")
             if len(self._hung) >= MOST_HANGS and device not in self._answered:
                 raise FileNotRead("too many file systems do not answer")
+            began_s = time.monotonic()
             try:
                 self._child = self._child or self._start()
                 answer = self._child.ask(request)
@@ -218,7 +241,15 @@ class FileReader:
             except OSError as error:
                 self._give_up()
                 raise FileNotRead(f"the child that reads files has ended: {error.strerror or error}") from error
+            finally:
+                took_s = time.monotonic() - began_s
+                if waiting is not None:
+                    waiting.left_s -= took_s
             self._answered.add(device)
+            if took_s > _SLOW_S:
+                self._slow_s[device] = self._slow_s.get(device, 0.0) + took_s
+                if self._slow_s[device] > SLOW_MOST_S:
+                    self._hung.add(device)
             if into is not None:
                 into += self._child.memory[: min(answer[0][1], MEMORY_BYTES)]
             return answer
@@ -254,6 +285,7 @@ class FileReader:
                 self._child = None
             self._hung.clear()
             self._answered.clear()
+            self._slow_s.clear()
 
 
 def _must_answer(path: str) -> None:

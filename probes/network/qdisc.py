@@ -6,9 +6,10 @@ Formats: include/uapi/linux/pkt_sched.h. Rates are bytes per second on the wire,
 
 from __future__ import annotations
 
+import socket
 import struct
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rankscope.probes.growth import grown
@@ -25,6 +26,9 @@ _CAKE_BASE_RATE64 = 2
 _TCM = struct.Struct("=BBHiIII")
 _NETEM = struct.Struct("=IIIIII")
 _TC_H_ROOT = 0xFFFFFFFF
+# Who has a network namespace of his own has as many as he likes. A card with 256 queues has one for each; what shapes by classes is asked
+# for all of them, up to 16 MB.
+_MOST, _MOST_SHAPED = 8192, 64  # queueing disciplines; interfaces with classes
 _RATESPEC_RATE_OFFSET = 8
 _NETEM_TICK_S = 64e-9  # PSCHED_TICKS2NS shifts by 6
 
@@ -73,20 +77,47 @@ def read_qdiscs(pid: int | None = None, root: Path = ROOT) -> Qdiscs:
                 if len(message.payload) >= 16:
                     index = struct.unpack_from("=i", message.payload, 4)[0]
                     names[index] = netlink.text(netlink.parse_attributes(message.payload, 16).get(3))
-            found = []
+            found: list[Qdisc] = []
+            missing: list[str] = []
+            shaped = _Shaped(channel)
             for message in netlink.dump(channel, RTM_GETQDISC, _TCM.pack(0, 0, 0, 0, 0, 0, 0)):
                 qdisc = parse_qdisc(message.payload, names)
                 if qdisc is None or qdisc.kind == "noqueue":
                     continue
+                if len(found) == _MOST:
+                    missing.append(f"queueing disciplines of pid {pid or 'self'}: there are more than {_MOST}")
+                    break
                 if qdisc.kind == "htb":
-                    classes = netlink.dump(channel, RTM_GETTCLASS, _TCM.pack(0, 0, 0, _index(message.payload), 0, 0, 0))
-                    qdisc = replace(qdisc, rate_hz=htb_limit([one.payload for one in classes]))
+                    qdisc = replace(qdisc, rate_hz=shaped.limit(_index(message.payload)))
                 found.append(qdisc)
-        return Qdiscs(pid or 0, time.monotonic(), tuple(found), ())
+            if shaped.left_out:
+                missing.append(
+                    f"limits of pid {pid or 'self'}: more than {_MOST_SHAPED} interfaces are shaped by classes"
+                )
+        return Qdiscs(pid or 0, time.monotonic(), tuple(found), tuple(missing))
     except (OSError, struct.error) as error:
         return Qdiscs(
             pid or 0, time.monotonic(), (), (f"queueing disciplines of pid {pid or 'self'}: {reason(error)}",)
         )
+
+
+@dataclass(slots=True)
+class _Shaped:
+    """What the htb of interfaces let pass, asked for once for each interface: the kernel tells all classes of it together."""
+
+    channel: socket.socket
+    left_out: bool = False
+    _limits: dict[int, float | None] = field(default_factory=dict)
+
+    def limit(self, index: int) -> float | None:
+        """Of the interface of this number, None where it is not known. OSError."""
+        if index not in self._limits:
+            if len(self._limits) == _MOST_SHAPED:
+                self.left_out = True
+                return None
+            classes = netlink.dump(self.channel, RTM_GETTCLASS, _TCM.pack(0, 0, 0, index, 0, 0, 0))
+            self._limits[index] = htb_limit([one.payload for one in classes])
+        return self._limits[index]
 
 
 def qdisc_deltas(before: Qdiscs, after: Qdiscs) -> tuple[Qdisc, ...]:

@@ -63,8 +63,8 @@ def load_bias(facts: ElfFacts, mappings: Iterable[Mapping]) -> int | None:
     """
     if not facts.position_independent:
         return 0
-    for mapping in mappings:
-        for segment in facts.segments:
-            if segment.offset & -_PAGE_BYTES == mapping.offset and segment.size:
-                return mapping.start - (segment.address & -_PAGE_BYTES)
-    return None
+    linked: dict[int, int] = {}  # by page in the file
+    for segment in facts.segments:
+        if segment.size:
+            linked.setdefault(segment.offset & -_PAGE_BYTES, segment.address & -_PAGE_BYTES)
+    return next((one.start - linked[one.offset] for one in mappings if one.offset in linked), None)

@@ -41,8 +41,12 @@ from rankscope.unwinder.interpreter.offsets import (
 
 _SYMBOLS = ("_PyRuntime", "Py_Version", "_Py_NoneStruct", "PyCode_Type", "Py_GetVersion")
 _LIBPYTHON = re.compile(r"/libpython(\d)\.(\d+)([a-z]*)\.so")
+_EXTENSION = re.compile(r"\.cpython-\d+[^/]*\.so$")
 _EXECUTABLE = re.compile(r"/python(\d)\.(\d+)([a-z]*)$")
 _STDLIB = re.compile(r"/(?:lib|lib64)/python(\d)\.(\d+)([a-z]*)/")
+# Files with such a name that are looked into: a process has one, and may map thousands. Opening one takes a millisecond, and may take
+# seconds.
+_ALIKE_MOST = 16
 _CHECKS = 5
 _CHECK_PAUSE_S = 0.001
 _YOUNG_S = 5.0  # an exec on a busy host is over long before
@@ -138,16 +142,18 @@ def _candidates(mappings: tuple[Mapping, ...], executable: str) -> list[_Candida
         if _PYPY.search(path):
             raise UnsupportedInterpreter(f"PyPy ({path}), not CPython")
     libraries = [path for path in by_path if _LIBPYTHON.search(path)]
-    found = [_Candidate(path, "shared", tuple(by_path[path])) for path in libraries]
+    found = [_Candidate(path, "shared", tuple(by_path[path])) for path in libraries[:_ALIKE_MOST]]
     if executable in by_path and executable not in libraries:
         found.append(_Candidate(executable, "static", tuple(by_path[executable])))
     if not libraries and "python" not in executable:
-        # An embedder: the runtime may be in a library of any name, but then that name says python.
-        found += [
-            _Candidate(path, "embedded", tuple(by_path[path]))
+        # An embedder: the runtime may be in a library of any name, but then that name says python. So do those of extension modules.
+        alike = [
+            path
             for path in by_path
             if path != executable and "python" in path.rpartition("/")[2] and ".so" in path and "_python" not in path
         ]
+        alike.sort(key=lambda path: _EXTENSION.search(path) is not None)
+        found += [_Candidate(path, "embedded", tuple(by_path[path])) for path in alike[:_ALIKE_MOST]]
     if not found:
         raise InterpreterNotReady("the executable is not mapped yet")
     return found
@@ -167,11 +173,13 @@ def _find_place(pid: int, candidates: list[_Candidate], root: Path) -> _RuntimeP
         if place is not None:
             return place
         _refuse_old(candidate, facts)
+    alike = sum(candidate.build != "static" for candidate in candidates)
+    told = f" (of files with such names {_ALIKE_MOST} are looked into)" if alike == _ALIKE_MOST else ""
     if any(named(candidate.path) for candidate in candidates):
         if problems:
-            raise UnsupportedInterpreter("; ".join(problems)[:400]) from last
+            raise UnsupportedInterpreter("; ".join(problems)[:400] + told) from last
         raise InterpreterNotReady(f"{candidates[0].path}: its libpython is not mapped yet")
-    raise NotPython("no Python runtime in " + ", ".join(candidate.path for candidate in candidates)[:300])
+    raise NotPython("no Python runtime in " + ", ".join(candidate.path for candidate in candidates)[:300] + told)
 
 
 def named(path: str) -> tuple[int, int, str] | None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rankscope.probes.text import printable
 from rankscope.unwinder.errors import UnreadableMemory
 from rankscope.unwinder.interpreter.memory import Memory, read_u64
 from rankscope.unwinder.interpreter.offsets import ABSENT, FrameOffsets, LineTable
 from rankscope.unwinder.names import bytecode
+from rankscope.unwinder.names.kept import Kept
 from rankscope.unwinder.names.linetable import line_at
 
 NAME_CAP = 1024
@@ -25,9 +25,10 @@ NAME_CAP = 1024
 LINE_TABLE_CAP_BYTES = 128 * 1024
 BYTECODE_CAP_BYTES = 32 * 1024  # loops of longer functions are not looked for
 _LENGTH_CAP = 1 << 20  # a longer str is no name: the memory is not what it seems
-_CODE_CAP = 16384
-_LINE_CAP = 65536
 _SHARED_TABLE_BYTES = 4096  # longer tables are not kept for other processes
+# What a code object and a frame of it take beside their texts and tables; a pair of numbers of a loop.
+_CODE_BYTES, _FRAME_BYTES, _LOOP_BYTES = 1024, 256, 128
+_CHARACTER_BYTES = 4
 
 UNKNOWN_NAME = "?"
 
@@ -55,6 +56,13 @@ class _Code:
     first_line: int
     line_table: bytes | None
     loops: bytecode.Loops = ()
+    frames: dict[int, Frame] = field(default_factory=dict, compare=False)  # by code unit, those that were asked for
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, about and at most; its frames come on top."""
+        text = _CHARACTER_BYTES * (len(self.name) + len(self.file))
+        return _CODE_BYTES + text + len(self.line_table or b"") + _LOOP_BYTES * len(self.loops)
 
 
 def checksum(argcount: int, kwonlyargcount: int, flags: int, first_line: int) -> int:
@@ -63,45 +71,40 @@ def checksum(argcount: int, kwonlyargcount: int, flags: int, first_line: int) ->
 
 
 class Symboliser:
-    """Names the frames of one process. Keep it as long as the process is observed; it remembers 16,384 code objects."""
+    """Names the frames of one process. Keep it as long as the process is observed; what it remembers is bounded (kept.py)."""
 
     def __init__(self, memory: Memory, offsets: FrameOffsets, code_type_address: int = 0) -> None:
         """`code_type_address` is that of `PyCode_Type`; 0 leaves the type of objects unchecked."""
         self._memory = memory
         self._offsets = offsets
         self._code_type = code_type_address
-        self._codes: OrderedDict[tuple[int, int], _Code | None] = OrderedDict()
-        self._frames: OrderedDict[tuple[int, int, int], Frame] = OrderedDict()
+        self._codes: Kept[_Code] = Kept()
 
     def resolve(self, code: int, lasti: int = -1, expected: int = 0) -> Frame:
         """The frame at code unit `lasti` of the code object at `code`, whose checksum was `expected` (0: not known).
 
         Raises TargetGone; unreadable or forged memory gives a frame that is `stale`. With `lasti` -1, `line` is None.
         """
-        key = (code, lasti, expected)
-        frame = self._frames.get(key)
-        if frame is not None:
-            self._frames.move_to_end(key)
-            return frame
         found = self._code(code, expected)
         if found is None:
             return Frame(UNKNOWN_NAME, UNKNOWN_NAME, 0, None, stale=True)
+        frame = found.frames.get(lasti)
+        if frame is not None:
+            return frame
         line = None
         if lasti >= 0 and found.line_table is not None:
             find = _line_at if len(found.line_table) <= _SHARED_TABLE_BYTES else line_at
             line = find(self._offsets.line_table, found.line_table, found.first_line, lasti)
         around = bytecode.around(found.loops, lasti)
         frame = Frame(found.name, found.file, found.first_line, line, stale=False, unit=lasti, loops=around)
-        self._frames[key] = frame
-        if len(self._frames) > _LINE_CAP:
-            self._frames.popitem(last=False)
+        found.frames[lasti] = frame
+        self._codes.grew((code, expected), _FRAME_BYTES + _LOOP_BYTES * len(around))
         return frame
 
     def _code(self, address: int, expected: int) -> _Code | None:
         key = (address, expected)
         code = self._codes.get(key)
         if code is not None:
-            self._codes.move_to_end(key)
             return code
         try:
             code = read_code(self._memory, self._offsets, address, expected, self._code_type)
@@ -109,9 +112,7 @@ class Symboliser:
             code = None
         if code is None:
             return None  # not remembered: the object may be half-made, and readable a moment later
-        self._codes[key] = code
-        if len(self._codes) > _CODE_CAP:
-            self._codes.popitem(last=False)
+        self._codes.put(key, code, code.size)
         return code
 
 

@@ -13,19 +13,25 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from rankscope.probes.elf.reader import DYNSYM, FUNCTION_TYPES, SYMTAB, ElfFile, NotElf, Segment
+from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
 from rankscope.probes.host.maps import Mapping, read_maps
 from rankscope.probes.mapped.file import MappedFile, open_mapped
 from rankscope.unwinder.names.demangle import NAME_CAP, readable
 
 KERNEL = "kernel"
-_SYMBOLS_CAP = 2_000_000  # of one table: 48 MB that are looked at a slice at a time
+_SYMBOLS_CAP = 2_000_000  # of one file: 48 MB that are looked at a slice at a time
+_TABLES_BYTES = 128 << 20  # of all files together; jaxlib, the largest known, takes 18 MB
+# Symbols that are looked through, 5,000,000 a second: of all processes together, and then of a user's. A host with ten containers, each
+# with a torch of its own, has 20,000,000. To open a file takes as long as to look through some thousands.
+_FREELY, _EACH, _PER_FILE = 32_000_000, 4_000_000, 5_000
 _SLICE = 131_072
 _NAME_BYTES = 4096
 _FILES = 32
@@ -41,7 +47,13 @@ class SymbolTable:
     sizes: npt.NDArray[np.uint64]
     texts: npt.NDArray[np.uint64]  # where each name begins in the file
     file: MappedFile | None = None
+    rows: int = 0  # symbols that were looked through
     _named: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory, without the names that were wanted."""
+        return self.starts.nbytes + self.sizes.nbytes + self.texts.nbytes
 
     def names(self, offsets: npt.NDArray[np.uint64]) -> list[str]:
         """The function at each offset in the file; the file's name where none is known to reach there."""
@@ -72,10 +84,14 @@ class SymbolTable:
 
 @dataclass(slots=True)
 class NativeNames:
-    """Symbol tables of the files of any number of processes, read when first wanted. Close it."""
+    """Symbol tables of the files of any number of processes, read when first wanted. Close it.
+
+    Who had much looked through already, where all together had, has the names of his further libraries only.
+    """
 
     root: Path = procfs.ROOT
     _tables: OrderedDict[tuple[str, int], SymbolTable] = field(default_factory=OrderedDict)
+    _fair: Fair = field(default_factory=lambda: Fair(_FREELY, _EACH))
 
     def names(self, pid: int, pointers: npt.NDArray[np.uint64]) -> dict[int, str]:
         """Instruction pointer -> name; '' where nothing is known (generated code, a process that has ended)."""
@@ -98,12 +114,20 @@ class NativeNames:
     def _table(self, pid: int, mapping: Mapping) -> SymbolTable:
         key = (mapping.device, mapping.inode)
         table = self._tables.get(key)
-        if table is None:
-            table = read_symbols(pid, mapping, self.root)
-            self._tables[key] = table
-            if len(self._tables) > _FILES:
-                self._tables.popitem(last=False)[1].close()
+        if table is not None:
+            self._tables.move_to_end(key)
+            return table
+        user = partial(whose, pid, self.root)
+        if self._fair.left(user) <= 0:
+            return _nameless(mapping)  # not kept: the same file may be another user's too
+        table = self._tables[key] = read_symbols(pid, mapping, self.root)
+        self._fair.took(_PER_FILE + table.rows, user)
+        while len(self._tables) > _FILES or (len(self._tables) > 1 and self._bytes() > _TABLES_BYTES):
+            self._tables.popitem(last=False)[1].close()
         return table
+
+    def _bytes(self) -> int:
+        return sum(table.nbytes for table in self._tables.values())
 
     def close(self) -> None:
         """Let go of the files."""
@@ -114,18 +138,25 @@ class NativeNames:
 
 def read_symbols(pid: int, mapping: Mapping, root: Path = procfs.ROOT) -> SymbolTable:
     """The functions of the file behind `mapping`; a table without symbols where it cannot be read. Never raises."""
-    name = mapping.path.rpartition("/")[2][:NAME_CAP]
-    nothing = np.empty(0, dtype=np.uint64)
     file = None
     try:
         file = open_mapped(pid, mapping, root)
         elf = ElfFile(file)
-        starts, sizes, texts = function_columns(elf)
-        return SymbolTable(name, elf.loads, starts, sizes, texts, file)
+        (starts, sizes, texts), rows = function_columns(elf)
+        return SymbolTable(_name(mapping), elf.loads, starts, sizes, texts, file, rows)
     except (OSError, NotElf, OverflowError):
         if file is not None:
             file.close()
-        return SymbolTable(name, (), nothing, nothing, nothing)
+        return _nameless(mapping)
+
+
+def _name(mapping: Mapping) -> str:
+    return mapping.path.rpartition("/")[2][:NAME_CAP]
+
+
+def _nameless(mapping: Mapping) -> SymbolTable:
+    nothing = np.empty(0, dtype=np.uint64)
+    return SymbolTable(_name(mapping), (), nothing, nothing, nothing)
 
 
 def _content(file: MappedFile | None, at: int, size: int) -> bytes:
@@ -139,19 +170,26 @@ def _content(file: MappedFile | None, at: int, size: int) -> bytes:
 Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
 
 
-def function_columns(elf: ElfFile) -> Columns:
-    """(address, size, place of the name) of every function, in order of address, the larger first. NotElf, OSError, OverflowError."""
+def function_columns(elf: ElfFile) -> tuple[Columns, int]:
+    """(address, size, place of the name) of every function, in order of address, the larger first; how many symbols were looked through.
+
+    NotElf, OSError, OverflowError.
+    """
     parts: list[Columns] = []
+    looked = 0
     for table in elf.symbol_sections(SYMTAB) or elf.symbol_sections(DYNSYM):  # the former holds the latter
-        for first in range(0, min(table.count, _SYMBOLS_CAP), _SLICE):
-            rows = elf.symbols(table, first, _SLICE)
+        for first in range(0, min(table.count, _SYMBOLS_CAP - looked), _SLICE):
+            rows = elf.symbols(table, first, min(_SLICE, _SYMBOLS_CAP - looked))
+            if not len(rows):
+                break
+            looked += len(rows)
             rows = rows[np.isin(rows["info"] & 15, FUNCTION_TYPES) & (rows["section"] != 0) & (rows["value"] != 0)]
             rows = rows[rows["name"] < table.names_size]
             texts = rows["name"].astype(np.uint64) + np.uint64(table.names_offset)
             parts.append((rows["value"].copy(), rows["size"].copy(), texts))
     if not parts:
         nothing = np.empty(0, dtype=np.uint64)
-        return nothing, nothing, nothing
+        return (nothing, nothing, nothing), looked
     starts, sizes, texts = (np.concatenate([part[i] for part in parts]) for i in range(3))
     order = np.lexsort((sizes, starts))  # of several names for one place the last found is that with a size
-    return starts[order], sizes[order], texts[order]
+    return (starts[order], sizes[order], texts[order]), looked

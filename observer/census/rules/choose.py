@@ -8,7 +8,8 @@ from rankscope.observer.census.candidates import MPI, Candidate
 from rankscope.observer.census.identity import RANK_MOST, Claim, parse_arguments, same_rank
 from rankscope.observer.census.launchers import is_ray_controller, is_tool, launcher_name, ray_actor
 from rankscope.observer.census.numbering import number_by_node
-from rankscope.observer.census.rules.draft import Chosen, Draft
+from rankscope.observer.census.rules.draft import Draft
+from rankscope.observer.census.rules.taken import Chosen
 
 
 def reject_launchers(draft: Draft) -> None:

@@ -6,7 +6,7 @@ In: the processes with a training library (candidates.py). The rules in their or
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rankscope.observer.census.candidates import Candidate, Scan, command_line
@@ -16,19 +16,11 @@ from rankscope.observer.census.kinship import Connections
 from rankscope.observer.census.launchers import SERVER, purpose
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.numbering import Member, number_group
+from rankscope.observer.census.rules.taken import Chosen, Evidence, Taken
 from rankscope.observer.census.workers import is_compiler
 from rankscope.probes.host.namespaces import host_name
 
 _MAX_DEPTH = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """A process taken for a rank so far."""
-
-    process: Candidate
-    claim: Claim
-    guessed: bool = False
 
 
 class Draft:
@@ -41,13 +33,16 @@ class Draft:
         self.scan = found
         self.root = root
         self.host = host_name(root)
-        self.connections = Connections(root)
         self.parents = {pid: stat.ppid for pid, stat in found.processes.items()}
         self.loaded = {pid: one for pid, one in found.candidates.items() if one.libraries.framework}
-        self.chosen: dict[int, Chosen] = {}
+        self.chosen = Taken()
         self.rejected: dict[int, str] = {pid: reason for pid, _, reason in found.unreadable}
         self.notes: list[str] = list(found.notes)
+        self.connections = Connections(root, self.notes)
         self.owners: dict[int, int] = {}
+        self._evidence = Evidence(
+            self.chosen, lambda pid: self.connections.ends(pid, self.parents.get(pid, 0)), self.cgroup
+        )
         self._cgroups: dict[int, str] = {}
         self._later: dict[int, Claim | None] = {}
         self._compile: dict[int, bool] = {}
@@ -109,13 +104,7 @@ class Draft:
 
     def evidence(self, pid: int) -> tuple[bool, bool]:
         """Whether it is connected with a process taken for another rank of its job; whether it is in one's control group."""
-        claim = self.chosen[pid].claim
-        others = [
-            other for other, one in self.chosen.items() if one.claim.job == claim.job and one.claim.rank != claim.rank
-        ]
-        group = [pid, *others]
-        linked = self.connections.groups(group, {each: self.parents.get(each, 0) for each in group})
-        return any(pid in each for each in linked), self.cgroup(pid) in map(self.cgroup, others)
+        return self._evidence.of(pid)
 
     def is_orphan_worker(self, pid: int) -> bool:
         one = self.loaded[pid]

@@ -9,13 +9,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from forged_elf import ADDRESS, SPAN, forged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.probes.elf.exports import find_addresses, find_functions
+from rankscope.probes.elf import exports
+from rankscope.probes.elf.exports import find_addresses, find_functions, find_names
 from rankscope.probes.elf.functions import FunctionTable
 from rankscope.probes.elf.local import LocalFile
-from rankscope.probes.elf.reader import DYNSYM, GNU_EH_FRAME, SYMTAB, ElfFile, NotElf
+from rankscope.probes.elf.reader import DYNSYM, GNU_EH_FRAME, MAX_LOADS, MAX_TABLES, SYMTAB, ElfFile, NotElf
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +126,46 @@ def test_unwind_tables_at_an_absurd_address_are_refused(library: Path, tmp_path:
     path.write_bytes(content)
     with pytest.raises(NotElf):
         FunctionTable(ElfFile(LocalFile(path)))
+
+
+def local(tmp_path: Path, content: bytes) -> LocalFile:
+    path = tmp_path / "forged.so"
+    path.write_bytes(content)
+    return LocalFile(path)
+
+
+def test_of_a_name_that_thousands_of_functions_bear_a_few_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is looked for in all loaded parts, and its name is read."""
+    asked: list[int] = []
+    place = ElfFile.file_offset
+
+    def counted(elf: ElfFile, address: int) -> int | None:
+        asked.append(address)
+        return place(elf, address)
+
+    monkeypatch.setattr(ElfFile, "file_offset", counted)
+    found = find_names(local(tmp_path, forged(loads=MAX_LOADS, rows=5000)), ["rs_wanted", "rs_absent"])
+    assert 1 <= len(found["rs_wanted"]) == len(asked) <= exports._MAX_HITS
+    assert found["rs_wanted"][0].address == ADDRESS + SPAN * (MAX_LOADS - 1)
+    assert found["rs_absent"] == ()
+
+
+def test_a_file_of_symbols_of_one_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "_MAX_ROWS", 1000)
+    monkeypatch.setattr(exports, "_PIECE_SYMBOLS", 100)
+    with pytest.raises(NotElf, match="more than 1000 symbols"):
+        find_functions(local(tmp_path, forged(rows=5000)), ["rs_"])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (forged(loads=MAX_LOADS + 1), f"{MAX_LOADS + 1} loaded parts"),
+        (forged(tables=MAX_TABLES + 1), f"{MAX_TABLES + 1} symbol tables"),
+    ],
+)
+def test_more_parts_and_tables_than_any_linker_writes_are_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    with pytest.raises(NotElf, match=words):
+        find_names(local(tmp_path, content), ["rs_wanted"])

@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rankscope.probes.elf.exports import find_names
 from rankscope.probes.host.maps import Mapping, read_maps
 from rankscope.probes.mapped import file as mapped_file
+from rankscope.probes.mapped import reader
 from rankscope.probes.mapped.file import open_mapped
-from rankscope.probes.mapped.reader import READER, FileNotRead
+from rankscope.probes.mapped.reader import READER, FileNotRead, _Child
 
 CONTENT = b"\x7fELF the file that is mapped\n" * 100
 
@@ -136,6 +138,48 @@ def test_a_file_is_read_up_to_a_budget(
         assert len(file.pread(900, 0)) == 900
         with pytest.raises(FileNotRead, match="more than"):
             file.pread(101, 0)
+
+
+def answers_take(seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """From now on, of a clock of their own, which is returned."""
+    now, ask_at_once = [0.0], _Child.ask
+
+    def ask(child: _Child, request: bytes, passed: int | None = None) -> tuple[tuple[int, ...], list[int]]:
+        now[0] += seconds
+        return ask_at_once(child, request, passed)
+
+    monkeypatch.setattr(reader, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(_Child, "ask", ask)
+    return now
+
+
+def test_a_file_whose_bytes_come_slowly_is_read_for_some_seconds(
+    mapped: Callable[[Path], Mapping], library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer comes in time, and there are hundreds."""
+    monkeypatch.setattr(mapped_file, "BUDGET_S", 10.0)
+    with open_mapped(os.getpid(), mapped(library)) as file:
+        now = answers_take(1.5, monkeypatch)
+        with pytest.raises(FileNotRead, match="too slowly"):
+            for at in range(100):
+                assert file.pread(4, at) == CONTENT[at : at + 4]
+        assert now[0] <= 10.0 + 2 * 1.5
+
+
+def test_slow_files_without_number_are_read_until_their_file_system_counts_as_one_that_does_not_answer(
+    mapped: Callable[[Path], Mapping], library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapping = mapped(library)
+    READER.close()
+    now = answers_take(1.5, monkeypatch)
+    with pytest.raises(FileNotRead, match="does not answer"):
+        for _ in range(100):
+            with open_mapped(os.getpid(), mapping) as file:
+                assert file.pread(4, 0) == b"\x7fELF"
+    assert now[0] <= reader.SLOW_MOST_S + 2 * 1.5
+    READER.close()
+    with open_mapped(os.getpid(), mapping) as file:
+        assert file.pread(4, 0) == b"\x7fELF"
 
 
 def test_a_child_that_was_killed_is_replaced_and_open_files_stay_open(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.probes.network import flows, inet_diag, netlink
+from rankscope.probes.network import flows, inet_diag, netlink, qdisc
 from rankscope.probes.network.interfaces import (
     Interface,
     InterfaceCounters,
@@ -121,12 +121,12 @@ def test_one_question_is_for_connections_of_both_families() -> None:
         assert inodes <= {one.inode for one in flows.tcp_sockets(os.getpid())}
 
 
-def _qdisc(kind: str, options: bytes, parent: int = 0xFFFFFFFF) -> bytes:
+def _qdisc(kind: str, options: bytes, parent: int = 0xFFFFFFFF, index: int = 2) -> bytes:
     stats = attribute(1, struct.pack("=QI", 1300, 13) + b"\0" * 4) + attribute(
         3, struct.pack("=IIIII", 1, 1500, 17, 0, 23)
     )
     return (
-        struct.pack("=BBHiIII", 0, 0, 0, 2, 0x10000, parent, 0)
+        struct.pack("=BBHiIII", 0, 0, 0, index, 0x10000, parent, 0)
         + attribute(1, kind.encode() + b"\0")
         + attribute(2, options)
         + attribute(7, stats)
@@ -161,6 +161,32 @@ def test_the_top_classes_of_htb_tell_its_ceiling() -> None:
     ]
     assert htb_limit([memoryview(one) for one in classes]) == 2000.0
     assert htb_limit([]) is None
+
+
+def test_the_classes_of_an_interface_are_asked_for_once_and_of_some_dozens_of_interfaces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tens of thousands of htb may be below one another, and on as many interfaces."""
+    spec = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, 2000)
+    below = _qdisc("htb", attribute(1, spec + spec + b"\0" * 20))
+    said = [_qdisc("htb", b"", index=index, parent=parent) for index in range(1, 101) for parent in (0xFFFFFFFF, 7, 8)]
+    asked: list[int] = []
+
+    def dump(channel: object, kind: int, payload: bytes) -> list[netlink.Message]:
+        if kind == qdisc.RTM_GETTCLASS:
+            asked.append(struct.unpack_from("=i", payload, 4)[0])
+            return [netlink.Message(40, 1, memoryview(below))]
+        return [netlink.Message(36, 1, memoryview(one)) for one in said] if kind == qdisc.RTM_GETQDISC else []
+
+    monkeypatch.setattr(netlink, "open_netlink", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(netlink, "dump", dump)
+    found = qdisc.read_qdiscs(7)
+    assert asked == list(range(1, 65))
+    assert [one.rate_hz for one in found.qdiscs] == [2000.0] * 3 * 64 + [None] * 3 * 36
+    assert found.missing == ("limits of pid 7: more than 64 interfaces are shaped by classes",)
+    monkeypatch.setattr(qdisc, "_MOST", 30)
+    found = qdisc.read_qdiscs(7)
+    assert len(found.qdiscs) == 30 and found.missing == ("queueing disciplines of pid 7: there are more than 30",)
 
 
 @given(st.binary(max_size=600))

@@ -12,7 +12,7 @@ from images import Interpreter, layout
 from rankscope.probes.text import printable
 from rankscope.unwinder.interpreter.offsets import LineTable
 from rankscope.unwinder.names import code as code_names
-from rankscope.unwinder.names import linetable
+from rankscope.unwinder.names import kept, linetable
 from rankscope.unwinder.names.code import (
     NAME_CAP,
     UNKNOWN_NAME,
@@ -143,6 +143,40 @@ def test_the_line_of_code_that_two_processes_run_is_looked_for_once(monkeypatch:
     # THEN
     assert [frame.line for frame in frames] == [6008, 6008]
     assert len(looked) == 1
+
+
+def test_code_with_long_line_tables_takes_no_more_than_all_processes_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN two processes that run as many functions as they like, with tables of 8 KB
+    monkeypatch.setattr(kept, "ROOM", kept.Room())
+    monkeypatch.setattr(kept, "ALL_BYTES", 100_000)
+    monkeypatch.setattr(kept, "LEAST_BYTES", 20_000)
+    processes = []
+    for _ in range(2):
+        made = Interpreter(layout(11))
+        codes = [made.code(f"f{number}", table=bytes([0x80 | 11 << 3, 0]) * 4096) for number in range(20)]
+        processes.append((made, Symboliser(made.image, made.offsets), codes))
+    # WHEN
+    for _, symbols, codes in processes:
+        assert [symbols.resolve(code, 0).name for code in codes] == [f"f{number}" for number in range(20)]
+    # THEN
+    assert kept.ROOM.taken <= 100_000 + 20_000
+    for made, symbols, codes in processes:
+        made.image.bytes.clear()
+        assert symbols.resolve(codes[0], 0).stale
+        assert symbols.resolve(codes[-1], 0).name == "f19"
+    del processes, symbols
+    assert kept.ROOM.taken == 0
+
+
+def test_frames_of_one_function_at_places_without_number_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "ROOM", kept.Room())
+    monkeypatch.setattr(kept, "ALL_BYTES", 20_000)
+    monkeypatch.setattr(kept, "LEAST_BYTES", 10_000)
+    made = Interpreter(layout(11))
+    code, symbols = made.code(first_line=7), Symboliser(made.image, made.offsets)
+    for lasti in range(1000):
+        assert symbols.resolve(code, lasti).first_line == 7
+        assert kept.ROOM.taken <= 20_000
 
 
 @pytest.mark.parametrize("field", ["code_argcount", "code_kwonlyargcount", "code_flags", "code_firstlineno"])

@@ -16,7 +16,9 @@ from images import Image, debug_offsets, layout
 from rankscope.probes.elf.local import LocalFile
 from rankscope.probes.elf.reader import Segment
 from rankscope.probes.host.maps import Mapping, read_maps
+from rankscope.probes.mapped.reader import FileNotRead
 from rankscope.unwinder.errors import InterpreterNotReady, NotPython, TargetGone, UnsupportedInterpreter
+from rankscope.unwinder.interpreter import find as find_module
 from rankscope.unwinder.interpreter.elf_facts import ElfFacts, read_facts
 from rankscope.unwinder.interpreter.find import Interpreter, _Candidate, _place, find_interpreter
 
@@ -150,6 +152,38 @@ def test_a_library_that_only_speaks_of_python_is_none(find: Callable[..., Interp
 def test_no_process_no_interpreter(tmp_path: Path) -> None:
     with pytest.raises(TargetGone):
         find_interpreter(PID, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["/n/{}/libpython3.9.so", "/n/libpython_of_{}.so", "/n/_x{}.cpython-311-x86_64-linux-gnu.so"]
+)
+def test_of_thousands_of_files_with_the_right_name_a_few_are_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    base = tmp_path / f"proc/{PID}"
+    base.mkdir(parents=True)
+    (base / "stat").write_text(STAT)
+    (base / "exe").symlink_to("/usr/bin/trainer")
+    places = "".join(f"{n:012x}-{n + 1:012x} r--p 00000000 08:01 {n} {name.format(n)}\n" for n in range(1, 3000))
+    (base / "maps").write_text(places + "55d000000000-55d000001000 r-xp 00000000 08:01 9999 /usr/bin/trainer\n")
+    opened: list[str] = []
+
+    def refuse(pid: int, mapping: Mapping, root: Path) -> None:
+        opened.append(mapping.path)
+        raise FileNotRead("its file system does not answer")
+
+    monkeypatch.setattr(find_module, "open_mapped", refuse)
+    with pytest.raises((UnsupportedInterpreter, NotPython), match="16 are looked into"):
+        find_interpreter(PID, tmp_path, Image())
+    assert "/usr/bin/trainer" in opened and len(opened) <= 1 + find_module._ALIKE_MOST
+
+
+def test_a_runtime_among_extension_modules_is_looked_for_before_them() -> None:
+    modules = [f"/n/_m{n}.cpython-314-x86_64-linux-gnu.so" for n in range(200)]
+    paths = [*modules, "/n/libourpython.so", "/usr/bin/trainer"]
+    mappings = tuple(Mapping(n, n + 1, "r-xp", 0, "08:01", n, path) for n, path in enumerate(paths, 1))
+    found = [one.path for one in find_module._candidates(mappings, "/usr/bin/trainer")]
+    assert found[:2] == ["/usr/bin/trainer", "/n/libourpython.so"]
 
 
 @pytest.mark.parametrize("linked", [(1 << 64) - 1, 1 << 63, (1 << 63) - BIAS, 0])

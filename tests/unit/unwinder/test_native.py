@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forged_elf import SPAN, forged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankscope.probes.elf.local import LocalFile
+from rankscope.probes.elf.reader import MAX_TABLES, ElfFile
 from rankscope.probes.host.maps import read_maps
+from rankscope.unwinder.names import native
 from rankscope.unwinder.names.demangle import NAME_CAP, readable
-from rankscope.unwinder.names.native import KERNEL, NativeNames, read_symbols
+from rankscope.unwinder.names.native import KERNEL, NativeNames, function_columns, read_symbols
 
 
 @pytest.mark.parametrize(
@@ -97,3 +103,56 @@ def test_damaged_libraries_give_the_files_name(tail: bytes, patches: list[tuple[
             table = read_symbols(os.getpid(), mapping)
     assert len(table.names(np.array([0, 64, 2**63], dtype=np.uint64))) == 3
     table.close()
+
+
+def test_all_symbol_tables_of_a_file_have_as_many_symbols_as_one_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_SYMBOLS_CAP", 1000)
+    monkeypatch.setattr(native, "_SLICE", 300)
+    (tmp_path / "forged.so").write_bytes(forged(tables=MAX_TABLES, rows=700))
+    (starts, sizes, texts), looked = function_columns(ElfFile(LocalFile(tmp_path / "forged.so")))
+    assert len(starts) == len(sizes) == len(texts) == looked == 1000
+
+
+@contextlib.contextmanager
+def mapped_files(tmp_path: Path, count: int, rows: int) -> Iterator[tuple[int, ...]]:
+    """A pointer into the first function of each of these files, as this process has them mapped."""
+    with contextlib.ExitStack() as held:
+        for number in range(count):
+            path = tmp_path / f"lib{number}.so"
+            path.write_bytes(forged(rows=rows, name=f"rs_{number}"))
+            file = held.enter_context(path.open("rb"))
+            held.enter_context(mmap.mmap(file.fileno(), SPAN, prot=mmap.PROT_READ))
+        found = {one.path: one.start for one in read_maps(os.getpid()) if one.path.startswith(str(tmp_path))}
+        yield tuple(found[str(tmp_path / f"lib{number}.so")] for number in range(count))
+
+
+def test_symbols_of_many_files_take_no_more_memory_than_they_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = 400
+    monkeypatch.setattr(native, "_TABLES_BYTES", 3 * 24 * rows)
+    names = NativeNames()
+    with mapped_files(tmp_path, 8, rows) as pointers:
+        for _ in range(2):
+            found = names.names(os.getpid(), np.array(pointers, dtype=np.uint64))
+            assert [found[pointer] for pointer in pointers] == [f"rs_{number}" for number in range(8)]
+            assert sum(table.nbytes for table in names._tables.values()) <= 3 * 24 * rows
+    names.close()
+
+
+def test_who_has_symbols_without_number_gets_the_names_of_his_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = 400
+    monkeypatch.setattr(native, "_PER_FILE", 0)
+    monkeypatch.setattr(native, "_FREELY", 2 * rows)
+    monkeypatch.setattr(native, "_EACH", rows)
+    monkeypatch.setattr(native, "whose", lambda pid, root: "user 1000")
+    names = NativeNames()
+    with mapped_files(tmp_path, 6, rows) as pointers:
+        found = [names.names(os.getpid(), np.array([pointer], dtype=np.uint64))[pointer] for pointer in pointers]
+    names.close()
+    assert found[:2] == ["rs_0", "rs_1"]
+    assert found[2:] == [f"lib{number}.so" for number in range(2, 6)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -11,8 +12,11 @@ import pytest
 from pace import pace_s
 from rank_trees import Tree, torchrun
 
+from rankscope.observer.census import kinship, live_environ
 from rankscope.observer.census.candidates import EACH_S, FREELY_S, scan
 from rankscope.observer.census.ranks import find_ranks
+from rankscope.probes.host.maps import Mapping
+from rankscope.unwinder.interpreter.elf_facts import ElfFacts
 
 TRAIN = ["/usr/bin/python3.11", "-u", "train.py"]
 # Budgets are seconds of a clock. What is done beside them, to list processes above all, takes 2 to 5 paces.
@@ -108,6 +112,58 @@ def test_connections_of_a_process_with_itself_keep_nobody_busy(tree: Tree) -> No
     expected = real(tree)
     ranks, _ = found(tree)
     assert ranks == expected
+
+
+def test_of_thousands_of_files_with_the_name_of_the_c_library_a_few_are_opened(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = tree.process(1000, 1, "python3", TRAIN, mapped=[f"/n/{number}/libc.so.6" for number in range(3000)])
+    with (tree.root / f"proc/{pid}/maps").open("a") as maps:
+        maps.write("7fff00000000-7fff00001000 r-xp 00000000 fe:00 9999   /usr/bin/python3.11\n")
+    opened: list[str] = []
+
+    def of_nothing(pid: int, mapping: Mapping, root: Path) -> contextlib.AbstractContextManager[None]:
+        opened.append(mapping.path)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(live_environ, "open_mapped", of_nothing)
+    monkeypatch.setattr(live_environ, "read_facts", lambda file, names: ElfFacts(True, (), 0, ()))
+    assert live_environ.read_live_environ(pid, tree.root) == {}
+    assert opened[0] == "/usr/bin/python3.11" and 1 < len(opened) <= live_environ._ALIKE_MOST
+
+
+def test_networks_with_connections_without_number_hide_nobody(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user has network namespaces of his own, and each has a table of its own. All are kept."""
+    monkeypatch.setattr(kinship, "_FREELY_BYTES", 100_000)
+    monkeypatch.setattr(kinship, "_EACH_BYTES", 20_000)
+    read = 0
+    parse = kinship.parse_net_tcp
+
+    def counted(data: bytes) -> dict[int, kinship.Pair]:
+        nonlocal read
+        read += len(data)
+        assert not data or data.endswith(b"\n")
+        return parse(data)
+
+    monkeypatch.setattr(kinship, "parse_net_tcp", counted)
+    pids = [
+        tree.process(1000 + number, 1, "python3", TRAIN, torchrun(number // 2, 0, 20), uid=1666, net=5000 + number)
+        for number in range(40)
+    ]
+    expected = real(tree)
+    lines = "".join(
+        f"   0: 0100007F:{number:04X} 0100007F:9000 01 0:0 00:0 0  0  0 {900_000 + number} 1 0 20 4 30 10 -1\n"
+        for number in range(300)
+    )
+    for pid in pids:
+        tree.hold(pid, 900_007)
+        (tree.root / f"proc/{pid}/net/tcp").write_text(lines)
+    ranks, notes = found(tree)
+    assert ranks == expected
+    assert read <= 100_000 + 2 * 20_000 + len(lines)
+    assert [note for note in notes if "more connections" in note] == [
+        next(note for note in notes if note.startswith("user 1666: in the network of pid"))
+    ]
 
 
 def test_open_files_without_number_hide_nobody(tree: Tree) -> None:

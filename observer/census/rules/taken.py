@@ -1,0 +1,109 @@
+"""The processes taken for ranks, by pid, and what speaks for each: who of its job it is connected with, and shares a control group with.
+
+Of two processes with one number that one is the rank which works with the others. That is asked of each of them, while the draft changes:
+so what a job's ranks are connected by is looked up once, and then follows the changes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+
+from rankscope.observer.census.candidates import Candidate
+from rankscope.observer.census.identity import Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A process taken for a rank so far."""
+
+    process: Candidate
+    claim: Claim
+    guessed: bool = False
+
+
+class Taken(dict[int, Chosen]):
+    """Remembers of which jobs ranks came or went. Changed by `[pid] = …` and `pop` only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed: dict[str, set[int]] = {}
+
+    def __setitem__(self, pid: int, one: Chosen) -> None:
+        self._change(pid)
+        super().__setitem__(pid, one)
+        self._change(pid)
+
+    def pop(self, pid: int, *default: Chosen | None) -> Chosen:  # type: ignore[override]
+        """As of any dictionary."""
+        self._change(pid)
+        return super().pop(pid, *default)
+
+    def _change(self, pid: int) -> None:
+        if pid in self:
+            self._changed.setdefault(self[pid].claim.job, set()).add(pid)
+
+    def changed(self, job: str) -> set[int]:
+        """Of which pids of a job something changed since this was last asked."""
+        return self._changed.pop(job, set())
+
+
+@dataclass(slots=True)
+class _Marks:
+    """By mark, how many processes of each rank bear it."""
+
+    _ranks: dict[Hashable, Counter[int]] = field(default_factory=dict)
+
+    def add(self, mark: Hashable, rank: int) -> None:
+        self._ranks.setdefault(mark, Counter())[rank] += 1
+
+    def remove(self, mark: Hashable, rank: int) -> None:
+        ranks = self._ranks[mark]
+        ranks[rank] -= 1
+        if not ranks[rank]:
+            del ranks[rank]
+
+    def of_another(self, mark: Hashable, rank: int) -> bool:
+        """Whether a process of another rank bears it."""
+        ranks = self._ranks.get(mark)
+        return ranks is not None and len(ranks) > (rank in ranks)
+
+
+@dataclass(slots=True)
+class _Job:
+    ranks: dict[int, int] = field(default_factory=dict)  # by pid, of those that are counted
+    ends: _Marks = field(default_factory=_Marks)
+    cgroups: _Marks = field(default_factory=_Marks)
+
+
+@dataclass(slots=True)
+class Evidence:
+    """`ends`: those of a process's connections, and how each looks from the other side. `cgroup`: its control group."""
+
+    taken: Taken
+    ends: Callable[[int], Iterable[tuple[Hashable, Hashable]]]
+    cgroup: Callable[[int], str]
+    _jobs: dict[str, _Job] = field(default_factory=dict)
+
+    def of(self, pid: int) -> tuple[bool, bool]:
+        """Whether it is connected with a process taken for another rank of its job; whether it is in one's control group."""
+        claim = self.taken[pid].claim
+        job = self._jobs.setdefault(claim.job, _Job())
+        for each in self.taken.changed(claim.job):
+            self._follow(job, claim.job, each)
+        linked = any(job.ends.of_another(other, claim.rank) for _, other in self.ends(pid))
+        return linked, job.cgroups.of_another(self.cgroup(pid), claim.rank)
+
+    def _follow(self, job: _Job, name: str, pid: int) -> None:
+        before = job.ranks.pop(pid, None)
+        now = self.taken.get(pid)
+        if before is not None:
+            for end, _ in self.ends(pid):
+                job.ends.remove(end, before)
+            job.cgroups.remove(self.cgroup(pid), before)
+        if now is not None and now.claim.job == name:
+            rank = job.ranks[pid] = now.claim.rank
+            for end, _ in self.ends(pid):
+                job.ends.add(end, rank)
+            job.cgroups.add(self.cgroup(pid), rank)

@@ -1,0 +1,82 @@
+"""What is remembered of code objects, for as many bytes as all processes together may have kept of them.
+
+How long its names and line tables are, and how many of them there are, a process says itself. While there is room everybody keeps
+what he needs; then who wants more lets go of his own oldest. Everybody may keep a little, whatever others hold.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+# A function takes one or two kilobytes, one process of a job some hundreds of functions.
+ALL_BYTES = 64 << 20
+LEAST_BYTES = 1 << 20  # of one process, also when the others have used up all
+
+What = TypeVar("What")
+
+
+@dataclass(slots=True)
+class Room:
+    """Bytes that several `Kept` hold together."""
+
+    taken: int = 0
+
+
+ROOM = Room()
+
+
+@dataclass(slots=True)
+class _Entry(Generic[What]):
+    what: What
+    size: int
+
+
+@dataclass(slots=True)
+class Kept(Generic[What]):
+    """By key, the last used last. What is let go of is read again when it is wanted."""
+
+    room: Room = field(default_factory=lambda: ROOM)
+    _entries: OrderedDict[Hashable, _Entry[What]] = field(default_factory=OrderedDict)
+    _mine: int = 0
+
+    def get(self, key: Hashable) -> What | None:
+        """What was put there, if it is still kept."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        self._entries.move_to_end(key)
+        return entry.what
+
+    def put(self, key: Hashable, what: What, size: int) -> None:
+        """Keep it; `size` in bytes."""
+        self._drop(key)
+        self._entries[key] = _Entry(what, size)
+        self._count(size)
+        self._make_room()
+
+    def grew(self, key: Hashable, size: int) -> None:
+        """What is kept there has become larger by so much."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            entry.size += size
+            self._count(size)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        while self._mine > LEAST_BYTES and self.room.taken > ALL_BYTES:
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, key: Hashable) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._count(-entry.size)
+
+    def _count(self, size: int) -> None:
+        self._mine += size
+        self.room.taken += size
+
+    def __del__(self) -> None:
+        self.room.taken -= self._mine
