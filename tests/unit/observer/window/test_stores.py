@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +29,7 @@ from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import Loss
 from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.store import container, front, objects, tidy
+from rankscope.observer.window.store import spool as spools
 from rankscope.observer.window.store.keys import key_of, parse
 from rankscope.observer.window.store.place import StoreFailed, StoreForbids, open_store
 from rankscope.observer.window.store.spool import Spool
@@ -458,6 +461,117 @@ def test_windows_of_one_job_throw_out_none_of_another(tmp_path: Path) -> None:
     spool.deliver(1.0, pause=quiet)
     kept = Counter(window.manifest.jobs[0] for window in load([store], every_moment=True).windows)
     assert kept["ours"] == 1 and kept["crowd"] > 1
+
+
+def of_jobs(spool: Spool, jobs: int) -> list[str]:
+    """The keys of a window of each of so many jobs, which wait."""
+    return [spool.add(windows(name=f"job-{at}")[0]) for at in range(jobs)]
+
+
+def test_what_lies_in_the_way_of_one_job_keeps_no_other_from_the_store(tmp_path: Path) -> None:
+    # GIVEN a folder that all may write, in which somebody has made a file and a link that are called as jobs are
+    shared, spool = tmp_path / "shared", Spool(tmp_path / "spool", (tmp_path / "shared").as_uri())
+    shared.mkdir()
+    keys = of_jobs(spool, 4)
+    (shared / keys[0].partition("/")[0]).write_text("")
+    (shared / keys[2].partition("/")[0]).symlink_to(tmp_path / "elsewhere")
+    if not os.geteuid():
+        os.lchown(shared / keys[2].partition("/")[0], 65534, 65534)
+    pauses: list[float] = []
+    # WHEN
+    done = spool.deliver(60.0, pause=pauses.append)
+    # THEN all else goes, at once, and what stays is told
+    assert sorted(done.sent) == [keys[1], keys[3]]
+    assert (done.waiting, len(pauses)) == (2, 1)
+    assert done.trouble
+    assert len(load([spool.uri]).windows) == 2
+
+
+@pytest.mark.parametrize("error", [StoreForbids, StoreFailed])
+def test_a_prefix_that_a_bucket_refuses_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[StoreFailed]
+) -> None:
+    spool = Spool(tmp_path / "spool", (tmp_path / "store").as_uri())
+    refused, *others = of_jobs(spool, 4)
+    put, tried = objects.put, Counter[str]()
+
+    def choosy(store: object, key: str, data: bytes) -> None:
+        tried[key] += 1
+        if key == refused:
+            raise error("not this one")
+        put(store, key, data)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(objects, "put", choosy)
+    done = spool.deliver(60.0, pause=quiet)
+    assert sorted(done.sent) == others
+    assert (done.waiting, done.trouble) == (1, "not this one")
+    assert tried[refused] <= 3
+
+
+def test_a_window_that_the_disk_does_not_give_keeps_no_other_from_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path / "spool", (tmp_path / "store").as_uri())
+    lost, *others = of_jobs(spool, 3)
+    read = spools._read
+
+    def sick(place: int, name: str) -> bytes:
+        if name == lost.replace("/", "!"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(place, name)
+
+    monkeypatch.setattr(spools, "_read", sick)
+    done = spool.deliver(60.0, pause=quiet)
+    assert (sorted(done.sent), done.waiting) == (others, 1)
+    assert "cannot be read: Input/output error" in done.trouble
+
+
+@pytest.mark.parametrize(("error", "most"), [(StoreForbids, 16), (StoreFailed, 25)])
+def test_a_store_that_is_wholly_away_is_not_tried_for_each_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[StoreFailed], most: int
+) -> None:
+    spool = Spool(tmp_path / "spool", (tmp_path / "store").as_uri())
+    of_jobs(spool, 30)
+    tried: list[str] = []
+    now_s = [0.0]
+
+    def away(store: object, key: str, data: bytes) -> None:
+        tried.append(key)
+        raise error("away")
+
+    def pause(seconds: float) -> None:
+        now_s[0] += max(seconds, 2.5)
+
+    monkeypatch.setattr(objects, "put", away)
+    monkeypatch.setattr(spools, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    done = spool.deliver(60.0, pause=pause)
+    assert (done.sent, done.waiting, done.trouble) == ((), 30, "away")
+    assert 1 < len(tried) <= most
+
+
+def test_a_window_is_kept_while_another_observer_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(container.encode(windows()[:1]))
+    spool = Spool(tmp_path / "spool", (tmp_path / "store").as_uri(), most_bytes=2 * size + size // 2)
+    for at in range(2):
+        spool.add(windows(start=NOW + 60 * at)[0])
+    told_by, listdir = spools._told_by, os.listdir
+
+    def then_sent(place: int, name: str) -> int:
+        found = told_by(place, name)
+        os.unlink(name, dir_fd=place)
+        return found
+
+    # WHEN what was listed is gone as it is looked at, and what is to be thrown out as it is
+    monkeypatch.setattr(spools, "_told_by", then_sent)
+    monkeypatch.setattr(spools.os, "listdir", lambda place: [*listdir(place), "job=a!gone.parquet"])
+    key = spool.add(windows(start=NOW + 120)[0])
+    monkeypatch.undo()
+    # THEN it waits, and says of nothing that it was lost
+    done = spool.deliver(1.0, pause=quiet)
+    assert key in done.sent and done.waiting == 0
+    spool.add(windows(start=NOW + 180)[0])
+    spool.deliver(1.0, pause=quiet)
+    assert not any(window.manifest.losses for window in load([spool.uri], every_moment=True).windows)
 
 
 def test_nobody_waits_for_an_observer_that_holds_the_spool_and_hangs(
