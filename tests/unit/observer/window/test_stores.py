@@ -31,7 +31,7 @@ from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.store import container, front, objects, tidy
 from rankscope.observer.window.store import spool as spools
 from rankscope.observer.window.store.keys import key_of, parse
-from rankscope.observer.window.store.place import StoreFailed, StoreForbids, open_store
+from rankscope.observer.window.store.place import Store, StoreFailed, StoreForbids, open_store
 from rankscope.observer.window.store.spool import Spool
 from rankscope.observer.window.store.summary import WANTED
 from rankscope.probes.errors import BadData, OutputFailed, UsageError
@@ -141,6 +141,61 @@ def test_a_store_without_a_readable_window_is_one_line(store: str) -> None:
     objects.put(open_store(store), key_of(windows()[0].manifest), b"nothing")
     with pytest.raises(BadData, match="none of 1 windows can be read"):
         load([store])
+
+
+JUNK = "job=job-a/window={}/shard=00/{}.parquet"
+BEFORE, AFTER = (
+    "20251009T085000Z",
+    "20251009T090000Z",
+)  # ten minutes before and after 08:53:20 or later, when the windows begin
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        [JUNK.format(BEFORE, "hosts=400-aaaa")],
+        [JUNK.format(AFTER, "hosts=400-aaaa")],
+        [JUNK.format(AFTER, f"hosts={at}-aaaa") for at in range(400, 410)],
+        [JUNK.format(BEFORE, f"host-{at}") for at in range(9)],
+        [JUNK.format(f"20251009T0900{at:02d}Z", "host-1") for at in range(5, 50, 5)],
+    ],
+    ids=["one before", "one after", "ten that claim many", "nine of another moment", "nine moments"],
+)
+def test_what_is_no_window_hides_no_windows_of_a_job(store: str, junk: list[str]) -> None:
+    here = windows()
+    send(store, *here)
+    for key in junk:
+        objects.put(open_store(store), key, b"x")
+    loaded = load([store])
+    assert {each.manifest.host for each in loaded.windows} == {each.manifest.host for each in here}
+    [told] = [note.text for note in loaded.notes if note.code is NoteCode.OBJECTS_LEFT_OUT]
+    assert "no window" in told
+    assert ("more" in told) == (len(junk) > 1)
+
+
+def test_an_object_of_one_window_does_not_stand_for_the_many_that_its_name_says(store: str) -> None:
+    here = windows()
+    send(store, *here)
+    [earlier, *_] = windows(start=NOW - 300)
+    folder = key_of(earlier.manifest).rpartition("/")[0]
+    objects.put(open_store(store), f"{folder}/hosts=400-aaaa.parquet", container.encode([earlier] * 8))
+    assert {each.manifest.start for each in load([store]).windows} == {NOW}
+
+
+def test_of_a_moment_that_tells_the_truth_little_is_read_twice(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for start in (NOW - 300, NOW):
+        send(store, *windows(hosts=40, start=start))
+    tidy.compact(open_store(store), NOW + 7200)
+    send(store, *windows(hosts=40, start=NOW + 300))
+    get, read = objects.get, Counter[str]()
+
+    def counted(there: Store, path: str) -> bytes:
+        read[path] += 1
+        return get(there, path)
+
+    monkeypatch.setattr(objects, "get", counted)
+    assert len(load([store]).windows) == 40
+    assert (len(read), read.total()) == (40, 41)
 
 
 def test_windows_put_together_are_the_same_windows(store: str) -> None:
