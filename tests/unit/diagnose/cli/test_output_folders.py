@@ -23,6 +23,8 @@ from rankscope.diagnose.past.history import History
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.observer.window import staging
 from rankscope.observer.window.folder import Window, find_windows, prepare_place, read_window, write_window
+from rankscope.observer.window.store import objects
+from rankscope.observer.window.store.place import open_store
 from rankscope.probes.errors import OutputFailed
 from rankscope.probes.host.folders import UnsafePlace
 
@@ -170,6 +172,60 @@ def test_what_is_being_written_is_left_alone(tmp_path: Path) -> None:
     young, old = left(tmp_path, lock=False), left(tmp_path, lock=False, age_s=1e6)
     write_window(small(), tmp_path)
     assert young.exists() and not old.exists()
+
+
+def left_file(place: Path, pid: int, age_s: float = 0.0) -> Path:
+    """What a writer of a single file has there, or left."""
+    mine, its_boot, _, number = staging.partial_name().removeprefix(".partial-").rsplit("-", 3)
+    file = place / f".partial-{mine}-{its_boot}-{pid}-{number}"
+    file.write_bytes(b"half")
+    os.utime(file, (time.time() - age_s,) * 2)
+    return file
+
+
+def ended() -> int:
+    """The id of a process that is no more."""
+    with subprocess.Popen(["true"]) as one:
+        pass
+    return one.pid
+
+
+def test_a_single_file_removes_only_single_files_that_we_left(tmp_path: Path) -> None:
+    # GIVEN a folder of others, who call root's folders and their own as what a killed writer leaves
+    stays = [left(tmp_path), left(tmp_path, lock=False, age_s=1e6), left_file(tmp_path, os.getpid())]
+    if not os.geteuid():
+        stays.append(left_file(tmp_path, ended()))
+        os.chown(stays[-1], NOBODY, NOBODY)
+    link = tmp_path / f"{stays[0].name[:-8]}{'0' * 8}"
+    link.symlink_to(tmp_path)
+    goes = [left_file(tmp_path, ended()), left_file(tmp_path, os.getpid(), age_s=1e6)]
+    # WHEN
+    staging.write_file(tmp_path / "page.html", b"whole")
+    # THEN
+    assert all(path.exists() for path in (*stays, link, stays[0] / "ranks.parquet", lock_of(stays[0])))
+    assert not any(path.exists() for path in goes)
+    assert (tmp_path / "page.html").read_bytes() == b"whole"
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+@pytest.mark.parametrize("renames", [True, False])
+def test_a_single_file_is_written_where_there_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, renames: bool
+) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", none)
+    if not renames:
+        monkeypatch.setattr(staging, "_rename_no_replace", none)
+    staging.write_file(tmp_path / "page.html", b"whole")
+    with pytest.raises(FileExistsError):
+        staging.write_file(tmp_path / "page.html", b"another")
+    store = open_store((tmp_path / "store").as_uri())
+    assert [objects.put_new(store, "job=a/turn", content) for content in (b"first", b"second")] == [True, False]
+    assert (tmp_path / "page.html").read_bytes() == b"whole"
+    assert (tmp_path / "store/job=a/turn").read_bytes() == b"first"
+    assert not list(tmp_path.rglob(".partial-*"))
 
 
 def _write_for_ever(place: Path) -> None:
