@@ -324,6 +324,26 @@ def test_a_host_removes_its_own_windows_only(tmp_path: Path) -> None:
     assert len(history.entries(host="node-1")) == 4
 
 
+def test_a_host_removes_no_windows_of_another_that_is_called_as_it_is(tmp_path: Path) -> None:
+    mine, theirs = (
+        [
+            replace(window, manifest=replace(window.manifest, machine=machine))
+            for window in (small("localhost", 1_760_000_000.0 + 100 * number) for number in range(at, 6, 2))
+        ]
+        for at, machine in enumerate(("3f2a77", "91bc00"))
+    )
+    size = History(tmp_path / "one").add(mine[0], diagnose([mine[0]])).bytes
+    for window in (*theirs, *mine[:-1]):
+        History(tmp_path / "shared", cap_bytes=1 << 30).add(window, diagnose([window]))
+    (tmp_path / "shared/index.parquet").unlink()
+    History(tmp_path / "shared", cap_bytes=int(1.5 * size)).add(mine[-1], diagnose([mine[-1]]))
+    kept = History(tmp_path / "shared").entries()
+    assert [(entry.machine, entry.start) for entry in kept] == [
+        (each.manifest.machine, each.manifest.start)
+        for each in sorted([*theirs, mine[-1]], key=lambda each: each.manifest.start)
+    ]
+
+
 def test_a_window_that_cannot_be_read_is_not_thrown_away(tmp_path: Path) -> None:
     history = History(tmp_path)
     entry = history.add(small(), diagnose([small()]))
