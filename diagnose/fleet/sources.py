@@ -2,7 +2,8 @@
 
 A window folder was named by somebody: what is wrong with it ends the command. In a store lies what many hosts put there: what cannot be
 read is left out, and counted. A store holds the windows of weeks; by their names only those of one moment of each job are read: of the
-newest moments the one with most hosts. What a listing does not say is not believed either: who is missing is told by the world size.
+newest moments the one with most hosts (newest.py). What a listing does not say is not believed either: who is missing is told by the
+world size.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TypeVar
 
 from rankscope.diagnose.fleet.clocks.far_clocks import with_right_clocks
 from rankscope.diagnose.fleet.labels import ints
+from rankscope.diagnose.fleet.newest import Best, newest
 from rankscope.diagnose.text import clean, rank_list
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.bundle import is_bundle, read_bundle
@@ -31,15 +33,12 @@ from rankscope.observer.window.store.container import (
     summary_of_windows,
 )
 from rankscope.observer.window.store.front import Summary
-from rankscope.observer.window.store.keys import Key, fits, label_of
+from rankscope.observer.window.store.keys import fits, label_of
 from rankscope.observer.window.store.place import is_uri, open_store
 from rankscope.observer.window.store.same_names import told_apart
 from rankscope.observer.window.store.tidy import once
 from rankscope.probes.errors import BadData
 
-_NEWEST = 5  # moments of a job: hosts that are late with one are not late with five
-_SAME_MOMENT_S = 5  # windows begin at multiples of it
-_TOGETHER_S = 120.0  # between the objects of one moment: a minute of tries, and what a host needs to end a window
 _AT_ONCE = 16  # objects that are fetched together: a store answers in tens of milliseconds
 
 
@@ -143,7 +142,7 @@ def find(places: Iterable[Path | str], every_moment: bool = False) -> Sources:
             chosen += (Source("", str(folder)) for folder in _folders(Path(place), uri is not None))
         if uri is not None:
             there = _listed(uri, notes)
-            best = _Best({found.path for found in there}, [], []) if every_moment else _newest(there, notes)
+            best = Best({found.path for found in there}, [], []) if every_moment else _newest(uri, there, notes)
             chosen += (_source(uri, found) for found in there if found.path in best.chosen)
             absent += (_source(uri, found) for found in best.absent)
             # A store that was copied: all came at one time.
@@ -298,64 +297,20 @@ def _source(uri: str, found: objects.Found) -> Source:
     return Source(uri, found.path, found.key.hosts, found.key.host)
 
 
-@dataclass(frozen=True, slots=True)
-class _Best:
-    """Of the objects of a store: the paths of one moment of each job; and `absent` and `together` as in Sources."""
+def _newest(uri: str, there: Sequence[objects.Found], notes: list[Note]) -> Best:
+    """Of a store what is of the newest common moment. What was looked at to find it and cannot be read is told."""
+    unread: dict[str, str] = {}
 
-    chosen: set[str]
-    absent: list[objects.Found]
-    together: list[objects.Found]
+    def hosts_in(found: objects.Found) -> int:
+        told: Unread = []
+        each = [
+            about for part in read_summaries([_source(uri, found)], told) for one in part for about in one.manifests
+        ]
+        unread.update((found.path, why) for why in told)
+        return len({(about.host, about.machine) for about in each})
 
-
-def _newest(found: Sequence[objects.Found], notes: list[Note]) -> _Best:
-    of_job: dict[str, list[objects.Found]] = {}
-    for each in sorted(found, key=lambda one: -one.key.start):
-        of_job.setdefault(each.key.job, []).append(each)
-    chosen: set[str] = set()
-    absent: list[objects.Found] = []
-    together: list[objects.Found] = []
-    left = 0
-    for mine in of_job.values():
-        moments = _moments(_not_from_the_future(mine))
-        best = max(moments[:_NEWEST], key=lambda moment: _hosts(each.key for each in moment))  # the first is the newest
-        chosen.update(each.path for each in best)
-        left += len(moments) - 1
-        if len(best) < len(mine) and all(each.key.host for each in best):  # of what was put together nobody knows whose
-            here = {each.key.host for each in best} | {""}
-            before = {each.key.host for moment in moments[:_NEWEST] for each in moment} - here
-            put_s = sorted(each.put_s for each in best)[len(best) // 2]
-            of_host: dict[str, objects.Found] = {}
-            for each in mine:  # the newest first
-                if each.key.host not in here and (each.key.host in before or abs(each.put_s - put_s) <= _TOGETHER_S):
-                    known = of_host.setdefault(each.key.host, each)
-                    if abs(each.put_s - put_s) < abs(known.put_s - put_s):
-                        of_host[each.key.host] = each
-            absent += (of_host[host] for host in sorted(of_host) if host in before)
-            together += (each for host, each in of_host.items() if host not in before)
-    if left:
-        text = f"of {left + len(of_job)} moments in the store the newest common one of each job is judged; name a window to judge another"
-        notes.append(Note(NoteCode.OTHER_MOMENTS, text))
-    return _Best(chosen, absent, together)
-
-
-def _moments(newest_first: Sequence[objects.Found]) -> list[Sequence[objects.Found]]:
-    if newest_first[0].key.start - newest_first[-1].key.start < _SAME_MOMENT_S:  # of a hundred thousand as well
-        return [newest_first]
-    moments: list[list[objects.Found]] = []
-    for each in newest_first:
-        if moments and moments[-1][0].key.start - each.key.start < _SAME_MOMENT_S:
-            moments[-1].append(each)
-        else:
-            moments.append([each])
-    return [*moments]
-
-
-def _not_from_the_future(found: Sequence[objects.Found]) -> Sequence[objects.Found]:
-    """Without what came before the moment that it says: a few hosts' clocks are ahead. Where many are it is the store's that is behind."""
-    ahead = {each.path for each in found if each.key.start > each.put_s}
-    return [each for each in found if each.path not in ahead] if 0 < 2 * len(ahead) < len(found) else found
-
-
-def _hosts(keys: Iterable[Key]) -> int:
-    """How many hosts objects are of: a host that is in one of several as well counts twice, as nobody can know."""
-    return sum(key.hosts for key in keys)
+    best = newest(there, hosts_in, notes)
+    elsewhere = [why for path, why in unread.items() if path not in best.chosen]  # what is chosen is read once more
+    if elsewhere:
+        notes.append(left_out(elsewhere))
+    return best

@@ -10,7 +10,7 @@ is replaced by a rename; both under the lock, which the kernel releases when a w
 index before or after a write, and skip a window that was removed meanwhile.
 
 Whole windows are kept (about 10 KB per rank), `cap_bytes` of each host, which removes the oldest by itself: of the user that
-has most. What another host made, or what cannot be read, nobody removes.
+has most. What another host made, also one of its name, or what cannot be read, nobody removes.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ INDEX = pa.schema(
         pa.field("step_p50", pa.float64(), False),
         pa.field("bytes", pa.int64(), False),
         pa.field("owner", pa.int64(), False),
+        pa.field("machine", pa.string(), False),
     ]
 )
 
@@ -82,6 +83,11 @@ class Entry:
     step_p50: float  # seconds; NaN without steps
     bytes: int  # on disk
     owner: int = -1  # user id whose job it was; -1 unknown
+    machine: str = ""  # what tells hosts of one name apart
+
+    def is_of_host_of(self, other: Entry) -> bool:
+        """Whether one host made both; hosts may have one name. What names no machine is of none that does."""
+        return (self.host, self.machine) == (other.host, other.machine)
 
 
 class History:
@@ -122,14 +128,14 @@ class History:
         """
         new = entries[-1]
         of_user: dict[int, deque[Entry]] = {}
-        for entry in sorted((one for one in entries[:-1] if one.host == new.host), key=lambda each: each.start):
+        for entry in sorted((one for one in entries[:-1] if one.is_of_host_of(new)), key=lambda each: each.start):
             of_user.setdefault(entry.owner, deque()).append(entry)
         held = Counter({user: sum(entry.bytes for entry in mine) for user, mine in of_user.items()})
         held[new.owner] += new.bytes
         while held.total() > self._cap_bytes and (some := [user for user, mine in of_user.items() if mine]):
             user = max(some, key=lambda each: (held[each], -of_user[each][0].start))
             held[user] -= of_user[user].popleft().bytes
-        kept = [entry for entry in entries[:-1] if entry.host != new.host]
+        kept = [entry for entry in entries[:-1] if not entry.is_of_host_of(new)]
         kept += (entry for mine in of_user.values() for entry in mine)
         return [*sorted(kept, key=lambda each: each.start), new]
 
@@ -268,6 +274,7 @@ def _described(name: str, window: Window, verdict: dict[str, Any], size_bytes: i
         step_p50=float(np.median(seconds)) if len(seconds) else float("nan"),
         bytes=size_bytes,
         owner=owner_of(window, job),
+        machine=manifest.machine,
     )
 
 

@@ -15,6 +15,7 @@ from rankscope.diagnose.severity import CRITICAL, OK, STATES, UNKNOWN, WARNING
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.text import clean, clean_all
+from rankscope.observer.window.staging import partial_name, remove_left_files
 from rankscope.probes.errors import OutputFailed
 from rankscope.probes.host.folders import create_file, opened_folder
 
@@ -156,9 +157,10 @@ def as_prometheus(sweep: Sweep, per_process: Collection[str] = ()) -> str:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replaces a file in one step; readable by others, since an exporter reads it. Raises OutputFailed, with nothing half-written."""
-    partial = f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}"
+    partial = partial_name()
     try:
         with opened_folder(path.parent, of_others=True) as folder:
+            remove_left_files(folder)  # a service writes again and again, and may be killed as often
             try:
                 with os.fdopen(create_file(folder, partial), "w", encoding="utf-8") as stream:
                     stream.write(text)

@@ -5,11 +5,13 @@
     <name>/                                      renamed so, once everything in it has reached the disk
 
 Everything is done through descriptors of folders that nobody else can write; no file that is there is ever opened for writing. What a
-killed writer left is removed by the next one of the same host, and only if nobody holds its lock: never what another host made.
+killed writer left is removed by the next one of the same host, and only if nobody holds its lock: never what another host made. In a
+folder of others, who can call anything there as they like, only single files of ours go.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -30,6 +32,8 @@ _LOCK = ".lock"
 _NAME = re.compile(re.escape(PARTIAL) + r"(.{1,64})-([0-9a-f]{8})-(\d{1,10})-[0-9a-f]{8}")
 _KEPT_S = 3600.0  # no writer takes that long: a window of a thousand ranks is written in seconds
 _MOST_NAMES = 1000
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # as FAT, CIFS and FUSE say it
+_NO_REPLACE = 1  # RENAME_NOREPLACE
 Writer = Callable[[IO[bytes]], None]
 
 
@@ -59,14 +63,14 @@ def write_file(path: Path, content: bytes) -> None:
     Its folder may be another's (/tmp): what has the name there is never opened, followed or replaced.
     """
     with opened_folder(path.parent, of_others=True) as place:
-        remove_left(place)
+        remove_left_files(place)
         draft = partial_name()
         try:
             with os.fdopen(create_file(place, draft), "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(draft, path.name, src_dir_fd=place, dst_dir_fd=place, follow_symlinks=False)
+            rename_new(place, draft, path.name)
         finally:
             with suppress(OSError):
                 os.unlink(draft, dir_fd=place)
@@ -89,14 +93,68 @@ def partial_name() -> str:
     return f"{PARTIAL}{_host()}-{_boot()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
+def rename_new(place: int, draft: str, name: str) -> None:
+    """Give a file of ours its name unless something has it: FileExistsError. OSError.
+
+    Where there are neither links nor such renames (some of FUSE) an empty file keeps the name until the whole one takes its place.
+    """
+    try:
+        os.link(draft, name, src_dir_fd=place, dst_dir_fd=place, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+    else:
+        os.unlink(draft, dir_fd=place)
+        return
+    try:
+        _rename_no_replace(place, draft, name)
+    except OSError as error:
+        if error.errno not in (*_NO_LINKS, errno.EINVAL):
+            raise
+        os.close(create_file(place, name))
+        try:
+            os.rename(draft, name, src_dir_fd=place, dst_dir_fd=place)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=place)
+            raise
+
+
+def _rename_no_replace(place: int, draft: str, name: str) -> None:
+    """renameat2(2) with RENAME_NOREPLACE. OSError; ENOSYS where the C library has none."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    failed = call(place, os.fsencode(draft), place, os.fsencode(name), _NO_REPLACE) if call is not None else -1
+    if failed:
+        number = ctypes.get_errno() if call is not None else errno.ENOSYS
+        raise OSError(number, os.strerror(number), name)
+
+
 def remove_left(place: int) -> None:
-    """Remove what killed writers of this host left. Never raises."""
+    """Remove what killed writers of this host left in a folder of ours. Never raises."""
     with suppress(OSError):
-        for name in {entry.removesuffix(_LOCK) for entry in os.listdir(place)}:
-            found = _NAME.fullmatch(name)
-            if found and found[1] == _host():
-                with suppress(OSError):
-                    _remove_left(place, name, found[2] == _boot(), found[3])
+        for name, same_boot, pid in _left(place):
+            with suppress(OSError):
+                _remove_left(place, name, same_boot, pid)
+
+
+def remove_left_files(place: int) -> None:
+    """The same in a folder that may be another's: no folders, as its owner may give one of root's such a name, and no files but our own.
+    Never raises."""
+    with suppress(OSError):
+        for name, same_boot, pid in _left(place):
+            with suppress(OSError):
+                about = os.stat(name, dir_fd=place, follow_symlinks=False)
+                ours = stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid()
+                if ours and (_is_old(place, name) or (same_boot and not Path("/proc", pid).exists())):
+                    os.unlink(name, dir_fd=place)
+
+
+def _left(place: int) -> Iterator[tuple[str, bool, str]]:
+    """Names of what writers of this host have not ended, whether they were of this boot, and their process ids. OSError."""
+    for name in {entry.removesuffix(_LOCK) for entry in os.listdir(place)}:
+        found = _NAME.fullmatch(name)
+        if found and found[1] == _host():
+            yield name, found[2] == _boot(), found[3]
 
 
 def _remove_left(place: int, name: str, same_boot: bool, pid: str) -> None:

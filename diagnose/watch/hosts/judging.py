@@ -97,10 +97,11 @@ def _send(window: Window, share: Share) -> str:
     """Into the spool, and from there to the store; what kept it from getting there."""
     try:
         spool = Spool(share.spool, share.uri)
-        spool.add(window)
+        key = spool.add(window)
         # All hosts end at one moment: so many that they may not meet wait by chance, two do not.
         spread_s = min(share.hosts / _TAKES_HZ, SPREAD_S)
-        return spool.deliver(share.pace.gather_s / 2, spread_s=spread_s).trouble
+        done = spool.deliver(share.pace.gather_s / 2, spread_s=spread_s)
+        return "" if key in done.sent else done.trouble
     except RankscopeError as error:
         return str(error)
 

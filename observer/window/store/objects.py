@@ -6,7 +6,6 @@ In a bucket a PUT is atomic, and a rename is not to be had. In a folder an objec
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyarrow import fs
 
-from rankscope.observer.window.staging import PARTIAL, partial_name, remove_left
+from rankscope.observer.window.staging import PARTIAL, partial_name, remove_left, rename_new
 from rankscope.observer.window.store.container import MOST_OBJECT_BYTES
 from rankscope.observer.window.store.keys import Key, parse, start_of_moment, told_about
 from rankscope.observer.window.store.place import Store, StoreFailed, failures
@@ -300,7 +299,9 @@ def _put_once(path: Path, data: bytes, new: bool) -> bool:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            if not new or not _linked(place, name, path.name):
+            if new:
+                rename_new(place, name, path.name)
+            else:
                 os.rename(name, path.name, src_dir_fd=place, dst_dir_fd=place)
         except BaseException as error:
             with suppress(OSError):
@@ -310,19 +311,4 @@ def _put_once(path: Path, data: bytes, new: bool) -> bool:
             raise
         with suppress(OSError):  # it is there whole; a disk that cannot say when it is safe cannot be helped
             os.fsync(place)
-    return True
-
-
-def _linked(place: int, staging: str, name: str) -> bool:
-    """Give a file its name unless something has it: FileExistsError. False where the file system has no links, and nothing has the name."""
-    try:
-        os.link(staging, name, src_dir_fd=place, dst_dir_fd=place, follow_symlinks=False)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
-        with suppress(FileNotFoundError):
-            os.stat(name, dir_fd=place, follow_symlinks=False)
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from None
-        return False
-    os.unlink(staging, dir_fd=place)
     return True

@@ -8,6 +8,7 @@ neither a URI nor what a server answered is shown as it is.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -50,6 +51,10 @@ class StoreForbids(StoreFailed):
 
     help = "Give the host's role, or the credentials in its environment, the right to list, read and write there."
     exit_code = EXIT_NOT_PERMITTED
+
+
+class InTheWay(StoreFailed):
+    """In a folder something else lies where one object is to be, or on the way there: of others it says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,8 @@ def failures(shown: str, uri: str = "") -> Iterator[None]:
         raise
     except OSError as error:
         text = str(error)
+        if isinstance(error, (NotADirectoryError, IsADirectoryError)) or error.errno == errno.ELOOP:
+            raise InTheWay(f"{shown} failed: {_without_secrets(error.strerror or text, uri)}") from None
         if isinstance(error, PermissionError) or _FORBIDDEN.search(text):
             raise StoreForbids(f"{shown} refuses: not permitted") from None
         if _ABSENT.search(text):

@@ -12,7 +12,7 @@ import hashlib
 import os
 import random
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -24,10 +24,10 @@ from rankscope.observer.window.staging import PARTIAL, partial_name, remove_left
 from rankscope.observer.window.store import objects
 from rankscope.observer.window.store.container import decode_summary, encode
 from rankscope.observer.window.store.keys import key_of
-from rankscope.observer.window.store.place import StoreFailed, StoreForbids, open_store, shown_of
+from rankscope.observer.window.store.place import InTheWay, StoreFailed, StoreForbids, open_store, shown_of
 from rankscope.observer.window.store.users import by_user
 from rankscope.probes.errors import BadData, OutputFailed
-from rankscope.probes.host.folders import create_file, opened_folder, take_lock
+from rankscope.probes.host.folders import UnsafePlace, create_file, opened_folder, take_lock
 
 DEFAULT_FOLDER = Path("/var/lib/rankscope/spool")
 MOST_BYTES = 256 << 20  # as the history; some thousand windows of eight ranks
@@ -37,6 +37,8 @@ _LOCK = "lock"
 _SLASH = "!"  # is in no key
 SPREAD_S = 2.0  # hosts observe the same window and end it together
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
+_FAILED_MOST = 3  # times in a row of one job while others' windows go: it is not the store that is away
+_REFUSED_MOST = 16  # in a row: it is all that is forbidden, and a store is not to be asked for each of thousands
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,39 +84,57 @@ class Spool:
         chance: random.Random | None = None,
         spread_s: float = SPREAD_S,
     ) -> Delivery:
-        """Send what waits, the oldest first; the first after a pause of up to `spread_s`, by chance. What fails is tried again for
-        `within_s`, after pauses that grow and that chance shortens: a store that was away is not met by all hosts at once. What does
-        not go stays."""
+        """Send what waits, of each job the oldest first, the jobs in turn; the first after a pause of up to `spread_s`, by chance. While
+        the store is away it is tried for `within_s`, after pauses that grow and that chance shortens: it is not met by all hosts at
+        once. What cannot be sent, or not even read, keeps nothing else from going, and stays."""
         chance = chance or random.Random()
         sent: list[str] = []
+        failed = Counter[str]()  # by job, since one of its windows went
+        later: deque[deque[str]] = deque()  # jobs with one that failed: after all others
         until = time.monotonic() + within_s
-        longest, trouble = _FIRST_PAUSE_S, ""
+        longest, trouble, stay, refused = _FIRST_PAUSE_S, "", 0, 0
         pause(chance.uniform(0, min(spread_s, within_s)))
         with self._opened(alone=False) as place:  # it may wait for long, and what is sent twice is one object
-            waiting = _waiting(place)
-            while waiting:
-                name = waiting[0]
+            turns = _turns(place, chance)
+            while refused < _REFUSED_MOST and (turns or later):
+                if not turns:
+                    turns, later = later, turns
+                mine = turns.popleft()
+                name = mine.popleft()
+                job = _job_of(name)
                 try:
-                    objects.put(open_store(self.uri), name.replace(_SLASH, "/"), _read(place, name))
-                except StoreForbids as error:
-                    trouble = str(error)
-                    break
+                    data = _read(place, name)
+                    objects.put(open_store(self.uri), name.replace(_SLASH, "/"), data)
+                except FileNotFoundError:  # another observer's, which made room or sent it
+                    pass
+                except (UnsafePlace, InTheWay) as error:  # somebody else has its name, or its job's
+                    trouble, stay = str(error), stay + 1
+                except StoreForbids as error:  # all, or one prefix
+                    trouble, stay, refused = str(error), stay + 1, refused + 1
                 except StoreFailed as error:
                     trouble = str(error)
+                    failed[job] += 1
+                    mine.appendleft(name)
+                    if sent and failed[job] >= _FAILED_MOST:
+                        stay += len(mine)
+                        continue
+                    later.append(mine)
                     if time.monotonic() + longest > until:
                         break
                     pause(chance.uniform(0, longest))
                     longest = min(2 * longest, _LONGEST_PAUSE_S)
                     continue
-                except FileNotFoundError:  # another observer's, which made room
-                    waiting.pop(0)
-                    continue
-                with suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=place)
-                sent.append(name.replace(_SLASH, "/"))
-                waiting.pop(0)
-                trouble = ""
-        return Delivery(tuple(sent), len(waiting), trouble)
+                except OSError as error:
+                    trouble, stay = f"a window in the spool cannot be read: {error.strerror}", stay + 1
+                else:
+                    with suppress(OSError):  # then it is sent once more, which is the same object
+                        os.unlink(name, dir_fd=place)
+                    sent.append(name.replace(_SLASH, "/"))
+                    failed[job] = refused = 0
+                if mine:
+                    turns.append(mine)
+        waiting = stay + sum(map(len, (*turns, *later)))
+        return Delivery(tuple(sent), waiting, trouble if waiting else "")
 
     @contextmanager
     def _opened(self, alone: bool = True) -> Iterator[int]:
@@ -141,21 +161,24 @@ class Spool:
     def _make_room(self, place: int, size_bytes: int, told: int) -> None:
         """Throw out the oldest until so much fits, of the job with most, and count them; of those counted `told` are told by the window
         that is to come."""
-        sizes = {name: os.stat(name, dir_fd=place, follow_symlinks=False).st_size for name in _waiting(place)}
+        sizes = dict(_waiting(place))
         lost, over = 0, sum(sizes.values()) + size_bytes - self.most_bytes
         held = Counter[str]()
         for name, size in sizes.items():
             held[_job_of(name)] += size
         while sizes and over > 0:
             name = max(sizes, key=lambda each: held[_job_of(each)])  # of one job the first, which is the oldest
-            lost += 1 + _told_by(place, name)
-            os.unlink(name, dir_fd=place)
+            told_by_it = _told_by(place, name)
+            with suppress(FileNotFoundError):  # it was sent meanwhile
+                os.unlink(name, dir_fd=place)
+                lost += 1 + told_by_it
             held[_job_of(name)] -= sizes[name]
             over -= sizes.pop(name)
         if lost:
             _write(place, _LOST, str(lost).encode())
         elif told:
-            os.unlink(_LOST, dir_fd=place)
+            with suppress(FileNotFoundError):
+                os.unlink(_LOST, dir_fd=place)
 
 
 def _job_of(name: str) -> str:
@@ -172,10 +195,26 @@ def _told_by(place: int, name: str) -> int:
     return 0
 
 
-def _waiting(place: int) -> list[str]:
-    """Names of what waits, the oldest first."""
-    names = [name for name in os.listdir(place) if name.endswith(".parquet") and not name.startswith(PARTIAL)]
-    return sorted(names, key=lambda name: (os.stat(name, dir_fd=place, follow_symlinks=False).st_mtime_ns, name))
+def _waiting(place: int) -> list[tuple[str, int]]:
+    """Names of what waits and their sizes in bytes, the oldest first. What another observer sent meanwhile is left out."""
+    found = []
+    for name in os.listdir(place):
+        if name.endswith(".parquet") and not name.startswith(PARTIAL):
+            with suppress(FileNotFoundError):
+                about = os.stat(name, dir_fd=place, follow_symlinks=False)
+                found.append((about.st_mtime_ns, name, about.st_size))
+    return [(name, size_bytes) for _, name, size_bytes in sorted(found)]
+
+
+def _turns(place: int, chance: random.Random) -> deque[deque[str]]:
+    """Names of what waits by job, of each the oldest first; the jobs in the order of these, from any of them on: where many are refused, it
+    is not always the same ones that are tried."""
+    of_job: dict[str, deque[str]] = {}
+    for name, _ in _waiting(place):
+        of_job.setdefault(_job_of(name), deque()).append(name)
+    turns = deque(of_job.values())
+    turns.rotate(chance.randrange(max(len(turns), 1)))
+    return turns
 
 
 def _read(place: int, name: str) -> bytes:

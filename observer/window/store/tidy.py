@@ -13,7 +13,7 @@ from rankscope.observer.window.folder import Window
 from rankscope.observer.window.store import objects
 from rankscope.observer.window.store.age import Clocks, old_in
 from rankscope.observer.window.store.container import MOST_OBJECT_BYTES, decode, encode
-from rankscope.observer.window.store.keys import folder_of_moment, key_of_several, start_of_moment
+from rankscope.observer.window.store.keys import fits, folder_of_moment, key_of_several, start_of_moment
 from rankscope.observer.window.store.objects import Found, Listing
 from rankscope.observer.window.store.place import Store, StoreFailed
 from rankscope.probes.errors import BadData
@@ -26,7 +26,8 @@ _MOST_TOGETHER_BYTES = MOST_OBJECT_BYTES // 8
 @dataclass(frozen=True, slots=True)
 class Tidied:
     """How many objects went, how many bytes, how many came in their place; what was left alone because it cannot be read, looked at or
-    removed; how many things there are no windows; and how many windows that stay are of a moment to come, by their names."""
+    removed, or is of another host or moment than its name says; how many things there are no windows; and how many windows that stay are of
+    a moment to come, by their names."""
 
     removed: int
     removed_bytes: int
@@ -129,10 +130,16 @@ def _read(store: Store, members: list[Found], unreadable: list[str]) -> tuple[li
     for found in members:
         try:
             # What is put together is ours from then on: nothing that others could have written becomes so.
-            windows += decode(objects.get(store, found.path, ours=True))
-            read.append(found)
+            inside = decode(objects.get(store, found.path, ours=True))
         except FileNotFoundError:
             whole = False
         except (BadData, UnsafePlace):
             unreadable.append(store.at(found.path))
+        else:
+            # Readers ask of one host's object whose its windows are, and of those put together they cannot.
+            if found.key.host and not all(fits(found.path, window.manifest) for window in inside):
+                unreadable.append(store.at(found.path))
+                continue
+            windows += inside
+            read.append(found)
     return sorted(once(windows), key=lambda window: (window.manifest.host, window.manifest.start)), read, whole

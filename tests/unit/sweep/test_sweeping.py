@@ -24,7 +24,7 @@ from rankscope.diagnose.sweep.config import Config, ConfigError, parse_config
 from rankscope.diagnose.sweep.context import Context, Earlier
 from rankscope.diagnose.sweep.engine import MAX_FINDINGS_PER_CHECK, sweep
 from rankscope.diagnose.sweep.finding import Finding
-from rankscope.diagnose.sweep.output import as_json, as_prometheus, as_text
+from rankscope.diagnose.sweep.output import as_json, as_prometheus, as_text, write_atomically
 from rankscope.diagnose.sweep.peers import HostSweep, odd_ones, parse_sweep
 from rankscope.diagnose.sweep.registry import Check, all_checks
 from rankscope.diagnose.sweep.store import Point, SweepRunning, open_store
@@ -486,6 +486,26 @@ def test_textfile_is_replaced_whole(tmp_path: Path) -> None:
     assert "rankscope_sweep_last_run_timestamp_seconds" in target.read_text() and target.stat().st_mode & 0o777 == 0o644
     assert [path.name for path in tmp_path.glob(".rankscope*")] == []
     assert command_line([*arguments[:-1], str(tmp_path / "none" / "x.prom")]) == 69
+
+
+def test_what_a_killed_writer_left_beside_a_textfile_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "rankscope.prom"
+
+    def killed(*_: object, **__: object) -> None:
+        os._exit(9)
+
+    # GIVEN a service that is killed as it writes, twice, and one that was not
+    for _ in range(2):
+        if not (child := os.fork()):
+            try:
+                monkeypatch.setattr(os, "rename", killed)
+                write_atomically(target, "half")
+            finally:
+                os._exit(1)
+        os.waitpid(child, 0)
+        assert len(list(tmp_path.iterdir())) == 1  # the second one removed what the first left
+    write_atomically(target, "whole")
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
 
 
 def test_many_hosts_are_compared_from_their_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

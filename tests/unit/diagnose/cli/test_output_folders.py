@@ -23,6 +23,8 @@ from rankscope.diagnose.past.history import History
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.observer.window import staging
 from rankscope.observer.window.folder import Window, find_windows, prepare_place, read_window, write_window
+from rankscope.observer.window.store import objects
+from rankscope.observer.window.store.place import open_store
 from rankscope.probes.errors import OutputFailed
 from rankscope.probes.host.folders import UnsafePlace
 
@@ -172,6 +174,60 @@ def test_what_is_being_written_is_left_alone(tmp_path: Path) -> None:
     assert young.exists() and not old.exists()
 
 
+def left_file(place: Path, pid: int, age_s: float = 0.0) -> Path:
+    """What a writer of a single file has there, or left."""
+    mine, its_boot, _, number = staging.partial_name().removeprefix(".partial-").rsplit("-", 3)
+    file = place / f".partial-{mine}-{its_boot}-{pid}-{number}"
+    file.write_bytes(b"half")
+    os.utime(file, (time.time() - age_s,) * 2)
+    return file
+
+
+def ended() -> int:
+    """The id of a process that is no more."""
+    with subprocess.Popen(["true"]) as one:
+        pass
+    return one.pid
+
+
+def test_a_single_file_removes_only_single_files_that_we_left(tmp_path: Path) -> None:
+    # GIVEN a folder of others, who call root's folders and their own as what a killed writer leaves
+    stays = [left(tmp_path), left(tmp_path, lock=False, age_s=1e6), left_file(tmp_path, os.getpid())]
+    if not os.geteuid():
+        stays.append(left_file(tmp_path, ended()))
+        os.chown(stays[-1], NOBODY, NOBODY)
+    link = tmp_path / f"{stays[0].name[:-8]}{'0' * 8}"
+    link.symlink_to(tmp_path)
+    goes = [left_file(tmp_path, ended()), left_file(tmp_path, os.getpid(), age_s=1e6)]
+    # WHEN
+    staging.write_file(tmp_path / "page.html", b"whole")
+    # THEN
+    assert all(path.exists() for path in (*stays, link, stays[0] / "ranks.parquet", lock_of(stays[0])))
+    assert not any(path.exists() for path in goes)
+    assert (tmp_path / "page.html").read_bytes() == b"whole"
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+@pytest.mark.parametrize("renames", [True, False])
+def test_a_single_file_is_written_where_there_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, renames: bool
+) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", none)
+    if not renames:
+        monkeypatch.setattr(staging, "_rename_no_replace", none)
+    staging.write_file(tmp_path / "page.html", b"whole")
+    with pytest.raises(FileExistsError):
+        staging.write_file(tmp_path / "page.html", b"another")
+    store = open_store((tmp_path / "store").as_uri())
+    assert [objects.put_new(store, "job=a/turn", content) for content in (b"first", b"second")] == [True, False]
+    assert (tmp_path / "page.html").read_bytes() == b"whole"
+    assert (tmp_path / "store/job=a/turn").read_bytes() == b"first"
+    assert not list(tmp_path.rglob(".partial-*"))
+
+
 def _write_for_ever(place: Path) -> None:
     window = small()
     while True:
@@ -266,6 +322,26 @@ def test_a_host_removes_its_own_windows_only(tmp_path: Path) -> None:
     history.add(windows[-1], diagnose([windows[-1]]))
     assert [entry.start for entry in history.entries(host="node-2")] == [1_760_000_200.0, 1_760_000_300.0]
     assert len(history.entries(host="node-1")) == 4
+
+
+def test_a_host_removes_no_windows_of_another_that_is_called_as_it_is(tmp_path: Path) -> None:
+    mine, theirs = (
+        [
+            replace(window, manifest=replace(window.manifest, machine=machine))
+            for window in (small("localhost", 1_760_000_000.0 + 100 * number) for number in range(at, 6, 2))
+        ]
+        for at, machine in enumerate(("3f2a77", "91bc00"))
+    )
+    size = History(tmp_path / "one").add(mine[0], diagnose([mine[0]])).bytes
+    for window in (*theirs, *mine[:-1]):
+        History(tmp_path / "shared", cap_bytes=1 << 30).add(window, diagnose([window]))
+    (tmp_path / "shared/index.parquet").unlink()
+    History(tmp_path / "shared", cap_bytes=int(1.5 * size)).add(mine[-1], diagnose([mine[-1]]))
+    kept = History(tmp_path / "shared").entries()
+    assert [(entry.machine, entry.start) for entry in kept] == [
+        (each.manifest.machine, each.manifest.start)
+        for each in sorted([*theirs, mine[-1]], key=lambda each: each.manifest.start)
+    ]
 
 
 def test_a_window_that_cannot_be_read_is_not_thrown_away(tmp_path: Path) -> None:

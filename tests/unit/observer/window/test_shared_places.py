@@ -224,12 +224,8 @@ def test_what_others_wrote_does_not_become_ours_by_being_put_together(tmp_path: 
     store = open_store((tmp_path / "store").as_uri())
     for start in range(3):
         about = replace(window().manifest, host="host", start=1.0e9, machine=f"m{start}")
-        objects.put(
-            store,
-            f"job=j/window=20010909T014640Z/shard=00/h{start}.parquet",
-            encode([replace(window(), manifest=about)]),
-        )
-    theirs = Path(store.path) / "job=j/window=20010909T014640Z/shard=00/h1.parquet"
+        objects.put(store, key_of(about), encode([replace(window(), manifest=about)]))
+    theirs = Path(store.path) / key_of(replace(window().manifest, machine="m1"))
     os.chown(theirs, SOMEBODY, SOMEBODY)
     done = tidy.compact(store, 2.0e9)
     assert (done.made, done.removed, done.unreadable) == (1, 2, (f"file://{theirs}",))

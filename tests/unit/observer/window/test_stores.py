@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,8 +29,9 @@ from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import Loss
 from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.store import container, front, objects, tidy
+from rankscope.observer.window.store import spool as spools
 from rankscope.observer.window.store.keys import key_of, parse
-from rankscope.observer.window.store.place import StoreFailed, StoreForbids, open_store
+from rankscope.observer.window.store.place import Store, StoreFailed, StoreForbids, open_store
 from rankscope.observer.window.store.spool import Spool
 from rankscope.observer.window.store.summary import WANTED
 from rankscope.probes.errors import BadData, OutputFailed, UsageError
@@ -140,6 +143,61 @@ def test_a_store_without_a_readable_window_is_one_line(store: str) -> None:
         load([store])
 
 
+JUNK = "job=job-a/window={}/shard=00/{}.parquet"
+BEFORE, AFTER = (
+    "20251009T085000Z",
+    "20251009T090000Z",
+)  # ten minutes before and after 08:53:20 or later, when the windows begin
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        [JUNK.format(BEFORE, "hosts=400-aaaa")],
+        [JUNK.format(AFTER, "hosts=400-aaaa")],
+        [JUNK.format(AFTER, f"hosts={at}-aaaa") for at in range(400, 410)],
+        [JUNK.format(BEFORE, f"host-{at}") for at in range(9)],
+        [JUNK.format(f"20251009T0900{at:02d}Z", "host-1") for at in range(5, 50, 5)],
+    ],
+    ids=["one before", "one after", "ten that claim many", "nine of another moment", "nine moments"],
+)
+def test_what_is_no_window_hides_no_windows_of_a_job(store: str, junk: list[str]) -> None:
+    here = windows()
+    send(store, *here)
+    for key in junk:
+        objects.put(open_store(store), key, b"x")
+    loaded = load([store])
+    assert {each.manifest.host for each in loaded.windows} == {each.manifest.host for each in here}
+    [told] = [note.text for note in loaded.notes if note.code is NoteCode.OBJECTS_LEFT_OUT]
+    assert "no window" in told
+    assert ("more" in told) == (len(junk) > 1)
+
+
+def test_an_object_of_one_window_does_not_stand_for_the_many_that_its_name_says(store: str) -> None:
+    here = windows()
+    send(store, *here)
+    [earlier, *_] = windows(start=NOW - 300)
+    folder = key_of(earlier.manifest).rpartition("/")[0]
+    objects.put(open_store(store), f"{folder}/hosts=400-aaaa.parquet", container.encode([earlier] * 8))
+    assert {each.manifest.start for each in load([store]).windows} == {NOW}
+
+
+def test_of_a_moment_that_tells_the_truth_little_is_read_twice(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for start in (NOW - 300, NOW):
+        send(store, *windows(hosts=40, start=start))
+    tidy.compact(open_store(store), NOW + 7200)
+    send(store, *windows(hosts=40, start=NOW + 300))
+    get, read = objects.get, Counter[str]()
+
+    def counted(there: Store, path: str) -> bytes:
+        read[path] += 1
+        return get(there, path)
+
+    monkeypatch.setattr(objects, "get", counted)
+    assert len(load([store]).windows) == 40
+    assert (len(read), read.total()) == (40, 41)
+
+
 def test_windows_put_together_are_the_same_windows(store: str) -> None:
     here = windows(hosts=40)
     send(store, *here)
@@ -167,6 +225,29 @@ def test_putting_together_that_was_stopped_is_finished_the_next_time(store: str)
     assert done.made == 0
     assert {found.path for found in several} <= {found.path for found in objects.listing(opened).objects}
     assert len(load([store]).windows) == 40
+
+
+def test_what_speaks_for_another_host_is_not_put_together_with_that_ones(store: str) -> None:
+    """Of what is put together nobody asks any more whose name it was under."""
+    mine, theirs = (
+        replace(window, manifest=replace(window.manifest, host="localhost", machine=machine))
+        for window, machine in zip(windows(hosts=2), ("3f2a77", "91bc00"), strict=True)
+    )
+    send(store, mine, theirs)
+    # GIVEN under one host's own name, before the other's by path, a window that says it is the other's
+    [first, second] = sorted((mine, theirs), key=lambda each: key_of(each.manifest))
+    liar, victim = first.manifest, second.manifest
+    lie = replace(first, manifest=victim)
+    objects.put(open_store(store), key_of(liar), container.encode([lie]))
+    third = replace(first, manifest=replace(liar, machine="ffffff"))
+    send(store, third)
+    # WHEN
+    done = tidy.compact(open_store(store), NOW + 7200)
+    # THEN it stays where it is, and is told
+    assert [path.rpartition("/")[2] for path in done.unreadable] == [key_of(liar).rpartition("/")[2]]
+    assert (done.removed, done.made) == (2, 1)
+    back = {window.manifest.machine: window for window in load([store]).windows}
+    assert back.keys() == {victim.machine, "ffffff"} and back[victim.machine].ranks.equals(second.ranks)
 
 
 def test_what_begins_now_is_not_put_together_yet(store: str) -> None:
@@ -435,6 +516,117 @@ def test_windows_of_one_job_throw_out_none_of_another(tmp_path: Path) -> None:
     spool.deliver(1.0, pause=quiet)
     kept = Counter(window.manifest.jobs[0] for window in load([store], every_moment=True).windows)
     assert kept["ours"] == 1 and kept["crowd"] > 1
+
+
+def of_jobs(spool: Spool, jobs: int) -> list[str]:
+    """The keys of a window of each of so many jobs, which wait."""
+    return [spool.add(windows(name=f"job-{at}")[0]) for at in range(jobs)]
+
+
+def test_what_lies_in_the_way_of_one_job_keeps_no_other_from_the_store(tmp_path: Path) -> None:
+    # GIVEN a folder that all may write, in which somebody has made a file and a link that are called as jobs are
+    shared, spool = tmp_path / "shared", Spool(tmp_path / "spool", (tmp_path / "shared").as_uri())
+    shared.mkdir()
+    keys = of_jobs(spool, 4)
+    (shared / keys[0].partition("/")[0]).write_text("")
+    (shared / keys[2].partition("/")[0]).symlink_to(tmp_path / "elsewhere")
+    if not os.geteuid():
+        os.lchown(shared / keys[2].partition("/")[0], 65534, 65534)
+    pauses: list[float] = []
+    # WHEN
+    done = spool.deliver(60.0, pause=pauses.append)
+    # THEN all else goes, at once, and what stays is told
+    assert sorted(done.sent) == [keys[1], keys[3]]
+    assert (done.waiting, len(pauses)) == (2, 1)
+    assert done.trouble
+    assert len(load([spool.uri]).windows) == 2
+
+
+@pytest.mark.parametrize("error", [StoreForbids, StoreFailed])
+def test_a_prefix_that_a_bucket_refuses_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[StoreFailed]
+) -> None:
+    spool = Spool(tmp_path / "spool", (tmp_path / "store").as_uri())
+    refused, *others = of_jobs(spool, 4)
+    put, tried = objects.put, Counter[str]()
+
+    def choosy(store: object, key: str, data: bytes) -> None:
+        tried[key] += 1
+        if key == refused:
+            raise error("not this one")
+        put(store, key, data)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(objects, "put", choosy)
+    done = spool.deliver(60.0, pause=quiet)
+    assert sorted(done.sent) == others
+    assert (done.waiting, done.trouble) == (1, "not this one")
+    assert tried[refused] <= 3
+
+
+def test_a_window_that_the_disk_does_not_give_keeps_no_other_from_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path / "spool", (tmp_path / "store").as_uri())
+    lost, *others = of_jobs(spool, 3)
+    read = spools._read
+
+    def sick(place: int, name: str) -> bytes:
+        if name == lost.replace("/", "!"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(place, name)
+
+    monkeypatch.setattr(spools, "_read", sick)
+    done = spool.deliver(60.0, pause=quiet)
+    assert (sorted(done.sent), done.waiting) == (others, 1)
+    assert "cannot be read: Input/output error" in done.trouble
+
+
+@pytest.mark.parametrize(("error", "most"), [(StoreForbids, 16), (StoreFailed, 25)])
+def test_a_store_that_is_wholly_away_is_not_tried_for_each_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[StoreFailed], most: int
+) -> None:
+    spool = Spool(tmp_path / "spool", (tmp_path / "store").as_uri())
+    of_jobs(spool, 30)
+    tried: list[str] = []
+    now_s = [0.0]
+
+    def away(store: object, key: str, data: bytes) -> None:
+        tried.append(key)
+        raise error("away")
+
+    def pause(seconds: float) -> None:
+        now_s[0] += max(seconds, 2.5)
+
+    monkeypatch.setattr(objects, "put", away)
+    monkeypatch.setattr(spools, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    done = spool.deliver(60.0, pause=pause)
+    assert (done.sent, done.waiting, done.trouble) == ((), 30, "away")
+    assert 1 < len(tried) <= most
+
+
+def test_a_window_is_kept_while_another_observer_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(container.encode(windows()[:1]))
+    spool = Spool(tmp_path / "spool", (tmp_path / "store").as_uri(), most_bytes=2 * size + size // 2)
+    for at in range(2):
+        spool.add(windows(start=NOW + 60 * at)[0])
+    told_by, listdir = spools._told_by, os.listdir
+
+    def then_sent(place: int, name: str) -> int:
+        found = told_by(place, name)
+        os.unlink(name, dir_fd=place)
+        return found
+
+    # WHEN what was listed is gone as it is looked at, and what is to be thrown out as it is
+    monkeypatch.setattr(spools, "_told_by", then_sent)
+    monkeypatch.setattr(spools.os, "listdir", lambda place: [*listdir(place), "job=a!gone.parquet"])
+    key = spool.add(windows(start=NOW + 120)[0])
+    monkeypatch.undo()
+    # THEN it waits, and says of nothing that it was lost
+    done = spool.deliver(1.0, pause=quiet)
+    assert key in done.sent and done.waiting == 0
+    spool.add(windows(start=NOW + 180)[0])
+    spool.deliver(1.0, pause=quiet)
+    assert not any(window.manifest.losses for window in load([spool.uri], every_moment=True).windows)
 
 
 def test_nobody_waits_for_an_observer_that_holds_the_spool_and_hangs(
