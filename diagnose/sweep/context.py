@@ -100,6 +100,7 @@ class Context:
     shared: Shared = field(default_factory=Shared)
     counters: dict[str, float] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
 
     # --- settings and files
 
@@ -132,10 +133,17 @@ class Context:
 
     # --- from sweep to sweep
 
-    def grown(self, key: str, value: float, lifetime: bool = False) -> Growth:
-        """Change of a counter; kept for the next sweep. `lifetime`: the device keeps it over a boot."""
-        self.counters[key] = value
+    def grown(self, key: str, value: float | None, lifetime: bool = False) -> Growth:
+        """Change of a counter; kept for the next sweep. `lifetime`: the device keeps it over a boot.
+
+        None: it could not be read now. Nothing has grown then, and the next sweep is held against the reading that is there.
+        """
         then = self.earlier.counters.get((self.id, key))
+        if value is None:
+            self.unread.add(key)
+            return Growth(0.0, 0.0, then is None)
+        value = float(value)  # a dead device answers all ones: more than 63 bits are no integer of SQLite's
+        self.counters[key] = value
         if then is None:
             return Growth(0.0, 0.0, True)
         rebooted = bool(then.boot and self.boot and then.boot != self.boot)

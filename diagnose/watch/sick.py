@@ -93,7 +93,8 @@ class Sick:
             return []
         now: dict[str, int] = {}
         for one in found or ():
-            now[one.name] = now.get(one.name, 0) + one.uncorrected
+            if one.uncorrected is not None:
+                now[one.name] = one.uncorrected
         before, self._errors = self._errors, now
         if before is None:
             return []
