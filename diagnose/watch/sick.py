@@ -127,7 +127,8 @@ class Sick:
             return []
         now: dict[str, int] = {}
         for one in found or ():
-            now[one.name] = now.get(one.name, 0) + one.uncorrected
+            if one.uncorrected is not None:
+                now[one.name] = one.uncorrected
         before = self._errors
         self._errors = {**before, **now}  # what cannot be read now is as it was
         return [

@@ -6,6 +6,7 @@ the driver knows no DIMMs. Counters start at 0 when the driver is loaded.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +17,11 @@ MAX_DIMMS = 1024
 
 @dataclass(frozen=True, slots=True)
 class MemoryErrors:
-    """Errors of one DIMM or controller; `name` is the board's label where it has one."""
+    """Errors of one DIMM or controller, None where they cannot be read now; `name` is the board's label where it has one of its own."""
 
     name: str
-    corrected: int
-    uncorrected: int
+    corrected: int | None
+    uncorrected: int | None
 
 
 def read_edac(root: Path = ROOT) -> tuple[MemoryErrors, ...] | None:
@@ -33,21 +34,29 @@ def read_edac(root: Path = ROOT) -> tuple[MemoryErrors, ...] | None:
     for controller in controllers:
         dimms = [*sorted(controller.glob("dimm[0-9]*")), *sorted(controller.glob("rank[0-9]*"))][:MAX_DIMMS]
         listed = [
-            MemoryErrors(
-                f"{controller.name}/{_text(dimm / 'dimm_label') or dimm.name}",
-                _count(dimm / "dimm_ce_count"),
-                _count(dimm / "dimm_ue_count"),
-            )
-            for dimm in dimms
+            MemoryErrors(f"{controller.name}/{name}", _count(dimm / "dimm_ce_count"), _count(dimm / "dimm_ue_count"))
+            for dimm, name in zip(dimms, _names(dimms), strict=True)
         ]
-        corrected, uncorrected = _count(controller / "ce_count"), _count(controller / "ue_count")
         found += listed
         # What the controller could not trace to a DIMM.
-        corrected -= sum(one.corrected for one in listed)
-        uncorrected -= sum(one.uncorrected for one in listed)
-        if not listed or corrected > 0 or uncorrected > 0:
-            found.append(MemoryErrors(controller.name, max(0, corrected), max(0, uncorrected)))
+        corrected = _rest(_count(controller / "ce_count"), [one.corrected for one in listed])
+        uncorrected = _rest(_count(controller / "ue_count"), [one.uncorrected for one in listed])
+        if not listed or corrected or uncorrected:
+            found.append(MemoryErrors(controller.name, corrected, uncorrected))
     return tuple(found)
+
+
+def _names(dimms: list[Path]) -> list[str]:
+    """Labels; some boards give several DIMMs the same, whose counts must not be taken for one another's."""
+    labels = [_text(dimm / "dimm_label") or dimm.name for dimm in dimms]
+    often = Counter(labels)
+    return [label if often[label] == 1 else f"{label} ({dimm.name})" for dimm, label in zip(dimms, labels, strict=True)]
+
+
+def _rest(all_of_them: int | None, counted: list[int | None]) -> int | None:
+    """What is left of a controller's count; not known where one of its parts is not."""
+    known = [count for count in counted if count is not None]
+    return None if all_of_them is None or len(known) < len(counted) else max(0, all_of_them - sum(known))
 
 
 def _text(path: Path) -> str:
@@ -59,6 +68,6 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _count(path: Path) -> int:
+def _count(path: Path) -> int | None:
     text = _text(path)
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None

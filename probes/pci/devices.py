@@ -29,11 +29,11 @@ class PciLink:
 
 @dataclass(frozen=True, slots=True)
 class AerCounters:
-    """PCIe errors since boot."""
+    """PCIe errors since boot; None where they cannot be read now."""
 
-    correctable: int
-    nonfatal: int
-    fatal: int
+    correctable: int | None
+    nonfatal: int | None
+    fatal: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def _able(path: str) -> PciLink:
 
 def _aer(path: str) -> AerCounters | None:
     texts = [_text(f"{path}/aer_dev_{name}") for name in ("correctable", "nonfatal", "fatal")]
-    return AerCounters(*map(parse_aer, texts)) if any(texts) else None
+    return AerCounters(*(parse_aer(text) if text else None for text in texts)) if any(texts) else None
 
 
 def _least(one: float | None, other: float | None) -> float | None:

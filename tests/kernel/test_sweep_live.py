@@ -20,9 +20,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def sweep(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """One sweep of a host that keeps its state in this folder, without a pause before the second look at what is critical."""
+    """One sweep of a host that keeps its state in this folder, without a pause before the second look at what is critical, for which
+    nothing needs to have lasted for long."""
     config = folder / "sweep.toml"
-    config.write_text("[sweep]\nconfirm_s = 0\n")
+    config.write_text('[sweep]\nconfirm_s = 0\n\n[check."fs.stuck"]\ncritical_s = 0\n')
     command = [RANKSCOPE, "sweep", "--config", str(config), "--state", str(folder / "state"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 

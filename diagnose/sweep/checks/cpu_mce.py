@@ -1,11 +1,13 @@
 """CPUs report no machine-check errors.
 
-Reads the MCE line of /proc/interrupts (growth since the last sweep) and hardware errors in the kernel's log since boot.
+Reads the MCE line of /proc/interrupts (growth since the last sweep, CPU by CPU: those that are off are not in it) and hardware
+errors in the kernel's log since boot.
 An uncorrected error is critical until the host was rebooted; corrected ones are a warning for `hours`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from rankscope.diagnose.severity import CRITICAL, OK
@@ -20,9 +22,10 @@ SETTINGS = {"hours": 24.0}
 
 def run(context: Context) -> Iterator[Finding]:
     exceptions = parse_exceptions(read_file(proc_path(context.root, "interrupts"), 16 << 20))
-    if exceptions is not None and (grown := context.grown("exceptions", exceptions)).amount:
+    grown = sum(context.grown(cpu, count).amount for cpu, count in exceptions.items())
+    if grown:
         yield context.critical(
-            "/proc/interrupts", grown.amount, unit="exceptions", expected="no machine check since the last sweep",
+            "/proc/interrupts", grown, unit="exceptions", expected="no machine check since the last sweep",
             why="the CPU reported a hardware error", action="Read the record (rasdaemon, mcelog); have the hardware inspected.",
         )  # fmt: skip
     errors = [event for event in logged_events(context) if event.family == MCE]
@@ -39,13 +42,18 @@ def run(context: Context) -> Iterator[Finding]:
                 action=last.action, since_s=unix_time(context, found[0].time_s),
             )  # fmt: skip
             return
-    yield context.ok("/proc/interrupts, /dev/kmsg", 0.0, unit="records")
+    if not grown:
+        yield context.ok("/proc/interrupts, /dev/kmsg", 0.0, unit="records")
 
 
-def parse_exceptions(data: bytes) -> int | None:
-    """Machine-check exceptions of all CPUs; None where the architecture has no such line. Never raises."""
-    for line in data.split(b"\n"):
+def parse_exceptions(data: bytes) -> dict[str, int]:
+    """Machine-check exceptions by CPU; none where the architecture has no such line. Never raises."""
+    lines = data.split(b"\n")
+    cpus = [word.decode("ascii", "replace") for word in lines[0].split() if word.startswith(b"CPU")]
+    for line in lines:
         words = line.split()
         if words and words[0] == b"MCE:":
-            return sum(int(word) for word in words[1:] if word.isdigit() and len(word) < 19)
-    return None
+            counts = itertools.takewhile(bytes.isdigit, words[1:])
+            names = itertools.chain(cpus, (f"CPU{number}" for number in itertools.count(len(cpus))))
+            return {cpu: int(count) for cpu, count in zip(names, counts, strict=False) if len(count) < 19}
+    return {}

@@ -1,7 +1,8 @@
 """All CPUs that are there are in use.
 
-Reads present and online under /sys/devices/system/cpu. Second threads that are off because SMT is off are fine. A CPU that
-an earlier sweep saw online is critical: the kernel or firmware took it away, mostly after hardware errors.
+Reads present, online and smt/control under /sys/devices/system/cpu. CPUs that are off while SMT is off, wholly or in part, are
+fine, whenever it was switched off. Else a CPU that an earlier sweep saw online is critical: the kernel or firmware took it away,
+mostly after hardware errors.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ def run(context: Context) -> Iterator[Finding]:
         raise NotApplicable("the kernel does not list CPUs")
     off = parse_cpu_list(present) - parse_cpu_list(online)
     before = parse_cpu_list(context.recall("online") or "")
-    lost = off & before
-    smt_off = context.text("sys/devices/system/cpu/smt/control") in ("off", "forceoff")
+    smt = context.text("sys/devices/system/cpu/smt/control") or ""
+    smt_off = smt in ("off", "forceoff") or smt.isdigit()  # a number: of so many threads per core
+    # Of a CPU that is off the kernel says no more whether it is a second thread.
+    lost = frozenset() if smt_off else off & before
     context.keep("online", _ranges(before & parse_cpu_list(present) | parse_cpu_list(online)))
     if lost or (off and not smt_off):
         listed = ", ".join(map(str, sorted(lost or off)[:8]))

@@ -1,10 +1,11 @@
 """Mounts answer, and no process hangs in the kernel.
 
 Asks statvfs of every mount from a child process, which may hang without harm: a mount that does not answer in `patience_s` is a
-warning, and critical if it did not in the last sweep either. Looks twice, `wait_s` apart, for processes in state D
-(uninterruptible) that did not run meanwhile: a warning, and critical if they have not run since the last sweep and the kernel
-waits in a driver, for a file server or a disk (/proc/PID/stack). Of the processes `most_shown` are told, the worst first, and of equals
-one of each user in turn. Mounts of users (FUSE), and mounts that such a one covers, are not asked. Reads /proc/*/stat, status.
+warning, and critical if it did not in an earlier sweep either, at least `critical_s` ago; one of a local file system only where the
+kernel says what the child waits for. Looks twice, `wait_s` apart, for processes in state D (uninterruptible) that did not run meanwhile:
+a warning, and critical if they have not run for `critical_s` either and the kernel waits in a driver, for a file server or a disk
+(/proc/PID/stack). Of the processes `most_shown` are told, the worst first, and of equals one of each user in turn. Mounts of users (FUSE,
+loop devices), and mounts that such a one covers, are not asked. Reads /proc/*/stat, status.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rankscope.diagnose.severity import CRITICAL, WARNING, weight
-from rankscope.diagnose.sweep.context import Context
+from rankscope.diagnose.sweep.context import Context, Unreadable
 from rankscope.diagnose.sweep.finding import Finding
-from rankscope.diagnose.sweep.readings.filesystems import usages
+from rankscope.diagnose.sweep.readings.filesystems import MAX_MOUNTS, Usage, left_out, usages
 from rankscope.diagnose.sweep.readings.kernel_stacks import Held, held
 from rankscope.diagnose.sweep.turns import in_turn
-from rankscope.probes.host.mounts import Mount
 from rankscope.probes.host.procfs import pids, proc_path, read_file, read_stat
 from rankscope.probes.patience import patiently
 
 ID = "fs.stuck"
-SETTINGS = {"patience_s": 1.0, "wait_s": 0.5, "most_shown": 20.0}
+# A file server that hands over to another is away for 15 to 90 s, and sweeps before and after jobs follow each other within seconds.
+SETTINGS = {"patience_s": 1.0, "wait_s": 0.5, "critical_s": 120.0, "most_shown": 20.0}
 PER_PROCESS = True
 KTHREADD = 2
 # How long stacks are read, in seconds; who comes later counts as one whose stack may not be read. One takes about 0.05 ms.
@@ -52,11 +53,21 @@ class _Hanging:
 
 
 def run(context: Context) -> Iterator[Finding]:
+    # Mounts first: processes of users may use up the time that there is.
+    silent: list[Usage] = []
+    unasked: Unreadable | None = None
+    try:
+        silent = [usage for usage in usages(context, context.number("patience_s")) if not usage.answered]
+    except Unreadable as why:
+        unasked = why
+    for usage in silent:
+        yield _silent(context, usage)
+    if more := left_out(context):
+        yield context.unknown(
+            "/proc/1/mountinfo", f"{more} more mounts than are asked ({MAX_MOUNTS})", instance="mounts"
+        )
     first = patiently(lambda: _uninterruptible(context, None))
     begun = time.monotonic()
-    silent = [usage for usage in usages(context, context.number("patience_s")) if not usage.answered]
-    for usage in silent:
-        yield _silent(context, usage.mount)
     stuck: list[_Waiting] = []
     if first:
         time.sleep(max(0.0, context.number("wait_s") - (time.monotonic() - begun)))
@@ -68,29 +79,52 @@ def run(context: Context) -> Iterator[Finding]:
     hanging = [_hanging(context, one, until) for one in in_turn(stuck, lambda one: one.user)]
     hanging.sort(key=lambda one: (weight(one.finding.state), one.waits, one.never_ran), reverse=True)
     yield from (one.finding for one in hanging[: int(context.number("most_shown"))])
+    if unasked is not None:
+        raise unasked
     if not stuck and not silent:
         yield context.ok("statvfs, /proc/*/stat", 0.0, unit="hanging")
 
 
-def _silent(context: Context, mount: Mount) -> Finding:
+def _silent(context: Context, usage: Usage) -> Finding:
     """A mount that did not answer: a slow answer may be load, which is no fault; one that never comes is."""
+    mount = usage.mount
     key = f"silent {mount.mount_point} {mount.source}"
-    since = context.recall(key)
-    context.keep(key, since or f"{context.now_s:.0f}")
+    hung_s = _lasting_s(context, context.recall(key))
+    context.keep(key, _since(context, hung_s or 0.0))
+    # Whatever lives on this host answers from memory; what does not may only be slow, as the host is.
+    at_fault = usage.network or usage.waits
+    why = f"{mount.fs_type} {mount.source} hangs"
     return context.bad(
-        CRITICAL if since else WARNING, "statvfs", "no answer", instance=mount.mount_point,
-        expected=f"an answer in {context.number('patience_s'):g} s",
-        why=f"{mount.fs_type} {mount.source} hangs" + (", as in the last sweep" if since else ""),
-        action="Check the file server and the way to it; umount -l as a last resort.", since_s=float(since) if since else None,
+        CRITICAL if at_fault and hung_s is not None and hung_s >= context.number("critical_s") else WARNING, "statvfs", "no answer",
+        instance=mount.mount_point, expected=f"an answer in {context.number('patience_s'):g} s",
+        why=why + (f": it waits for {usage.waits}" if usage.waits else "") + (f", as {hung_s:.0f} s ago" if hung_s else ""),
+        action="Check the file server and the way to it; umount -l as a last resort.",
+        since_s=None if hung_s is None else context.now_s - hung_s,
     )  # fmt: skip
+
+
+def _since(context: Context, lasting_s: float) -> str:
+    """That something has lasted for so long, to be kept: by the time since boot, as the clock may be set."""
+    return f"{context.boot or '-'} {context.uptime_s - lasting_s:.2f}"
+
+
+def _lasting_s(context: Context, word: str | None) -> float | None:
+    """For how long it has, by what was kept; None where it began in this sweep, or in another boot."""
+    boot, _, since = (word or "").rpartition(" ")
+    try:
+        lasting_s = context.uptime_s - float(since)
+    except ValueError:
+        return None
+    return max(lasting_s, 0.0) if boot == (context.boot or "-") else None
 
 
 def _hanging(context: Context, one: _Waiting, until: float) -> _Hanging:
     """A process that did not run while it was looked at. `until`: when to look at stacks no more (time.monotonic)."""
     key = f"{one.pid}.{one.start_ticks}"
-    run, _, since = (context.recall(key) or "").rpartition(" ")
-    never_ran = since != "" and run == _digest(one.switches)
-    context.keep(key, f"{_digest(one.switches)} {since if never_ran else f'{context.now_s:.0f}'}")
+    run, _, since = (context.recall(key) or "").partition(" ")
+    still_s = _lasting_s(context, since) if run == _digest(one.switches) else None
+    context.keep(key, f"{_digest(one.switches)} {_since(context, still_s or 0.0)}")
+    lasts = still_s is not None and still_s >= context.number("critical_s")
     waits = Held("", False)
     if time.monotonic() < until:
         with contextlib.suppress(OSError):  # it has ended
@@ -99,13 +133,13 @@ def _hanging(context: Context, one: _Waiting, until: float) -> _Hanging:
     if waits.seen and not waits.by:
         where = ", in no driver, and for no file server or disk"
     finding = context.bad(
-        CRITICAL if never_ran and waits.by else WARNING, f"/proc/{one.pid}/stack", "D", instance=f"{one.comm} ({one.pid})",
+        CRITICAL if lasts and waits.by else WARNING, f"/proc/{one.pid}/stack", "D", instance=f"{one.comm} ({one.pid})",
         expected="never long in state D",
-        why=f"it hangs in the kernel{', and has not run since the last sweep' if never_ran else ''}{where}",
+        why=f"it hangs in the kernel{f', and has not run for {still_s:.0f} s' if still_s else ''}{where}",
         action=f"cat /proc/{one.pid}/stack says where{'' if waits.seen else '; the sweep has no right to (CAP_SYS_ADMIN)'}.",
-        since_s=float(since) if never_ran else None,
+        since_s=None if still_s is None else context.now_s - still_s,
     )  # fmt: skip
-    return _Hanging(finding, waits.by != "", never_ran)
+    return _Hanging(finding, waits.by != "", still_s is not None)
 
 
 def _digest(switches: bytes) -> str:

@@ -2,7 +2,7 @@
 
 Reads ECC counters from NVML; judged by growth since the last sweep. An uncorrected error is critical: the job that met it has
 died or computes with wrong numbers. Corrected errors are a warning above `corrected_per_hour`. ECC switched off on a GPU whose
-siblings have it on is a warning.
+siblings have it on is a warning. A count that could be read earlier and cannot now is unknown.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ def run(context: Context) -> Iterator[Finding]:
                 yield context.ok("NVML", "off", instance=name)
             continue
         # Volatile counts begin anew with every driver load.
-        lost = context.grown(f"{gpu.uuid}.uncorrected", gpu.ecc_uncorrected or 0)
-        corrected = context.grown(f"{gpu.uuid}.corrected", gpu.ecc_corrected or 0)
+        lost = context.grown(f"{gpu.uuid}.uncorrected", gpu.ecc_uncorrected)
+        corrected = context.grown(f"{gpu.uuid}.corrected", gpu.ecc_corrected)
         if lost.amount:
             yield context.critical(
                 "NVML", lost.amount, unit="uncorrected errors", instance=name, expected="none since the last sweep",
                 why="GPU memory lost data", action="Drain the host and reset the GPU; inspect it if it repeats.",
             )  # fmt: skip
+        elif gpu.ecc_uncorrected is None and not lost.first:
+            yield context.unknown("NVML", "its uncorrected errors cannot be read now", instance=name)
         else:
             yield context.judged(
                 round(corrected.per_hour, 1), context.number("corrected_per_hour"), float("inf"), "NVML", instance=name,

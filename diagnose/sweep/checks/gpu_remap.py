@@ -21,7 +21,7 @@ def run(context: Context) -> Iterator[Finding]:
     if not found:
         raise NotApplicable("no GPU remaps rows or retires pages")
     for gpu in found:
-        rows = context.grown(f"{gpu.uuid}.rows", gpu.remap_uncorrected or 0, lifetime=True)
+        rows = context.grown(f"{gpu.uuid}.rows", gpu.remap_uncorrected, lifetime=True)
         if gpu.remap_failed:
             yield context.critical("NVML", "failed", instance=name_of(gpu), expected="no failed remap",
                                    why="no spare rows are left", action="Replace the GPU.")  # fmt: skip

@@ -1,16 +1,19 @@
 """InfiniBand and RoCE ports are active at their full rate.
 
 Reads state, phys_state and rate under /sys/class/infiniband. A port that an earlier sweep saw active, or whose equals (same
-board) on this host are active, must be active; and no slower than they are, or than it was. Unused ports are left alone; the
-settings `ports` and `rate_gbps` say what is expected instead.
+board) on this host are active, must be active; and no slower than they are, or than it was. One that is not there any more is a
+warning for a day, critical where its card is on the PCI bus and does not answer; virtual functions may come and go. Unused ports are
+left alone; the settings `ports` and `rate_gbps` say what is expected instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context, NotApplicable
 from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.missing_ports import function_of, missing, remember
 from rankscope.probes.ports.model import Port
 from rankscope.probes.ports.reader import read_ports
 
@@ -21,10 +24,19 @@ _ACTION = "Check cable, transceiver and switch port (ibdiagnet, mlxlink)."
 
 def run(context: Context) -> Iterator[Finding]:
     ports = context.shared.get("ib", lambda: read_ports(context.root, interfaces=False))
-    if not ports:
+    gone = list(missing(context, {port.number for port in ports}, {_function(context, port) for port in ports}))
+    if not ports and not gone and not context.number("ports"):
         raise NotApplicable("no InfiniBand or RoCE device")
     for port in ports:
         yield _judge(context, port, ports)
+    for one in gone:
+        if before := context.recall(one.name):
+            context.keep(one.name, before)
+        yield context.bad(
+            CRITICAL if one.dead else WARNING, "/sys/class/infiniband", "absent", instance=one.name,
+            expected="ACTIVE, as in an earlier sweep", why=f"the port is not there any more: {one.why}",
+            action="Look for the card in lspci and the kernel's log. If it was taken out on purpose, add it to `ignore`.",
+        )  # fmt: skip
     active = sum(port.state == "ACTIVE" for port in ports)
     if active < context.number("ports"):
         yield context.critical(
@@ -40,6 +52,7 @@ def _judge(context: Context, port: Port, ports: tuple[Port, ...]) -> Finding:
     equals = [one for one in ports if one is not port and one.board == port.board and one.state == "ACTIVE"]
     if port.state == "ACTIVE":
         context.keep(port.number, f"{max(best, port.rate_gbps):g}")
+        remember(context, port.number, _function(context, port))
         expected = context.number("rate_gbps") or max([best, *(one.rate_gbps for one in equals)])
         if port.rate_gbps < expected:
             return context.warning(
@@ -49,6 +62,7 @@ def _judge(context: Context, port: Port, ports: tuple[Port, ...]) -> Finding:
         return context.ok(read, port.rate_gbps, instance=port.number, unit="Gbit/s")
     if before:
         context.keep(port.number, before)
+        remember(context, port.number, _function(context, port))
     value = f"{port.state} ({port.physical})"
     if before:
         return context.critical(
@@ -65,3 +79,7 @@ def _judge(context: Context, port: Port, ports: tuple[Port, ...]) -> Finding:
             action=f"{_ACTION} If it is unused on purpose, add it to `ignore`.",
         )  # fmt: skip
     return context.ok(read, value, "not in use", instance=port.number)
+
+
+def _function(context: Context, port: Port) -> str:
+    return function_of(context, "sys/class/infiniband", port.device, "device")

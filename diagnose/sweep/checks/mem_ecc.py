@@ -1,7 +1,8 @@
 """Memory (DIMMs) has no errors.
 
 Reads ce_count and ue_count per DIMM under /sys/devices/system/edac; judged by growth since the last sweep. An uncorrected error
-is critical: data was lost. Corrected ones are normal up to some per hour; more come before an uncorrected one.
+is critical: data was lost. Corrected ones are normal up to some per hour; more come before an uncorrected one. A count that could be
+read earlier and cannot now is unknown.
 """
 
 from __future__ import annotations
@@ -21,6 +22,13 @@ def run(context: Context) -> Iterator[Finding]:
     if memory is None:
         raise NotApplicable("no EDAC driver (no ECC memory, or a virtual machine)")
     for dimm in memory:
+        if dimm.corrected is None and dimm.uncorrected is None:
+            if not context.grown(f"{dimm.name}.ue", None).first:
+                yield context.unknown(
+                    "/sys/devices/system/edac/mc", "its counts cannot be read now", instance=dimm.name
+                )
+            context.grown(f"{dimm.name}.ce", None)
+            continue
         corrected = context.grown(f"{dimm.name}.ce", dimm.corrected)
         uncorrected = context.grown(f"{dimm.name}.ue", dimm.uncorrected)
         read = "/sys/devices/system/edac/mc"

@@ -2,16 +2,19 @@
 
 Reads carrier, operstate, flags and carrier_down_count under /sys/class/net for interfaces with a device behind them. A port
 without a cable is nobody's fault, so a missing link is critical only where an earlier sweep saw one, and a warning for a
-member of a bond. Losing the link more often than `flaps` times since the last sweep is a warning.
+member of a bond. An interface that had one and is not there any more is a warning for a day, critical where its card is on the PCI
+bus and does not answer; virtual functions may come and go. Losing the link more often than `flaps` times since the last sweep is a warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context, NotApplicable
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.interfaces import IFF_UP, Nic, physical
+from rankscope.diagnose.sweep.readings.missing_ports import function_of, missing, remember
 
 ID = "net.link"
 SETTINGS = {"flaps": 0.0}
@@ -19,10 +22,19 @@ SETTINGS = {"flaps": 0.0}
 
 def run(context: Context) -> Iterator[Finding]:
     nics = physical(context)
-    if not nics:
+    gone = list(missing(context, {nic.name for nic in nics}, {_function(context, nic) for nic in nics}))
+    if not nics and not gone:
         raise NotApplicable("no physical network interface")
     for nic in nics:
         yield _judge(context, nic)
+    for one in gone:
+        if before := context.recall(one.name):
+            context.keep(one.name, before)
+        yield context.bad(
+            CRITICAL if one.dead else WARNING, "/sys/class/net", "absent", instance=one.name, expected="up, as in an earlier sweep",
+            why=f"the interface is not there any more: {one.why}",
+            action="Look for the card in lspci and the kernel's log. If it was taken out on purpose, add it to `ignore`.",
+        )  # fmt: skip
 
 
 def _judge(context: Context, nic: Nic) -> Finding:
@@ -31,6 +43,7 @@ def _judge(context: Context, nic: Nic) -> Finding:
     downs = context.grown(f"{nic.name}.downs", nic.carrier_downs)
     if nic.up:
         context.keep(nic.name, "up")
+        remember(context, nic.name, _function(context, nic))
         if downs.amount > context.number("flaps"):
             return context.warning(
                 f"/sys/class/net/{nic.name}/carrier_down_count",
@@ -46,6 +59,7 @@ def _judge(context: Context, nic: Nic) -> Finding:
         return context.ok(read, "switched off", "an administrator switched it off", instance=nic.name)
     context.keep(nic.name, "up" if was_up else "down")
     if was_up:
+        remember(context, nic.name, _function(context, nic))
         return context.critical(
             read, nic.state, instance=nic.name, expected="up, as in an earlier sweep", why="the link is lost",
             action="Check cable, transceiver and switch port.",
@@ -56,3 +70,7 @@ def _judge(context: Context, nic: Nic) -> Finding:
             why=f"bond {nic.bond} runs without this member", action="Check cable, transceiver and switch port.",
         )  # fmt: skip
     return context.ok(read, nic.state, "no sweep has seen a link here", instance=nic.name)
+
+
+def _function(context: Context, nic: Nic) -> str:
+    return function_of(context, "sys/class/net", nic.name, "device")

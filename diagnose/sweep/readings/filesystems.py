@@ -23,7 +23,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.diagnose.sweep.context import Context
+from rankscope.diagnose.sweep.context import Context, Unreadable
+from rankscope.diagnose.sweep.readings.kernel_stacks import Held, held
+from rankscope.diagnose.sweep.readings.trees import names
+from rankscope.diagnose.sweep.turns import in_turn
 from rankscope.probes.host.mounts import Mount, read_mounts
 from rankscope.probes.host.namespaces import namespace_inode
 from rankscope.probes.host.procfs import ROOT
@@ -77,8 +80,16 @@ _NETWORK = (
     "virtiofs",
 )
 _OWNER = re.compile(r"(?:^|,)user_id=(\d+)(?:,|$)")
-MAX_MOUNTS = 200
+# Block devices that users without root may attach, with any damage on them. The device below a mapped one counts as well.
+_ATTACHED = re.compile(r"(?:loop|sr|fd|zram)\d+(?:p\d+)?")
+# Each is a finding or two, of which a check has 512 at most; a host of many pods has thousands, in memory nearly all of them.
+MAX_MOUNTS = 400
+_MAX_NESTED = 200
+_MAX_MAPPED = 4  # devices one upon the other
 _MAX_CHILDREN = 3
+# An interpreter starts in some 20 ms. On a host that has no memory or no disk to spare it takes seconds, which is no mount's fault.
+_START_S = 2.0
+_LOAD = "Look at the host's memory and disks: mem.pressure, disk.slow."
 # Reads `way`, `base`, `point` for each mount: the ids of the mounts that may be met on the way to it, its own last ('' where ids
 # mean nothing), the folder to begin at, and where it is mounted. Nothing is looked up in a mount before its id was seen.
 _SCRIPT = """
@@ -103,6 +114,7 @@ def mount_of(at):
     with open(f"/proc/self/fdinfo/{at}") as info:
         return next((line.split()[1] for line in info if line.startswith("mnt_id:")), "")
 
+print("begun", flush=True)
 words = sys.stdin.read().split("\\0")
 for way, base, point in zip(words[::3], words[1::3], words[2::3]):
     try:
@@ -115,8 +127,9 @@ for way, base, point in zip(words[::3], words[1::3], words[2::3]):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """One mount. `answered` False: it did not in time. `error` an errno, 0 if none. Inodes 0: it does not count them. `covered`: another
-    mount lies over it or on the way to it, so that it could not be asked."""
+    """One mount. `answered` False: it did not in time; `waits`: what of the host was waited for meanwhile, in words, '' if nothing was
+    seen. `error` an errno, 0 if none. Inodes 0: it does not count them. `covered`: another mount lies over it or on the way to it, so that
+    it could not be asked."""
 
     mount: Mount
     answered: bool
@@ -127,6 +140,7 @@ class Usage:
     inodes: int = 0
     inodes_percent: float = 0.0
     covered: bool = False
+    waits: str = ""
 
     @property
     def network(self) -> bool:
@@ -146,12 +160,18 @@ def of_user(mount: Mount) -> bool:
 
 def mounts(context: Context) -> tuple[Mount, ...]:
     """Mounts of real file systems, one per device, none of users: those of process 1, so that a pod or a sandboxed service
-    sees the host's."""
-    return context.shared.get("mounts", lambda: _mounts(context))
+    sees the host's. Where there are too many, those on disks and in the network first, and of each some of every type."""
+    return _all_of_host(context)[:MAX_MOUNTS]
+
+
+def left_out(context: Context) -> int:
+    """How many more than that there are."""
+    return max(0, len(_all_of_host(context)) - MAX_MOUNTS)
 
 
 def usages(context: Context, patience_s: float = 1.0) -> tuple[Usage, ...]:
-    """All of them asked that can be reached, once per sweep; those that do not answer within `patience_s` are said so."""
+    """All of them asked that can be reached, once per sweep; those that do not answer within `patience_s` are said so. Raises
+    Unreadable where they cannot be asked."""
     return context.shared.get("usages", lambda: _ask(context, mounts(context), patience_s))
 
 
@@ -161,17 +181,39 @@ def _all_mounts(context: Context) -> tuple[Mount, ...]:
     )
 
 
+def _all_of_host(context: Context) -> tuple[Mount, ...]:
+    return context.shared.get("mounts", lambda: _mounts(context))
+
+
 def _mounts(context: Context) -> tuple[Mount, ...]:
     seen: dict[tuple[int, int], Mount] = {}
     for mount in _all_mounts(context):
         if mount.fs_type in _PSEUDO or mount.mount_point.startswith(("/proc/", "/sys/", "/dev/", "/run/credentials")):
             continue
-        if of_user(mount):
+        if of_user(mount) or _attached(context, mount):
             continue
         key = (mount.major, mount.minor)
         if key not in seen or len(mount.mount_point) < len(seen[key].mount_point):
             seen[key] = mount
-    return tuple(seen.values())[:MAX_MOUNTS]
+    if len(seen) <= MAX_MOUNTS:
+        return tuple(seen.values())
+    by_type = in_turn(seen.values(), lambda mount: mount.fs_type)
+    return tuple(sorted(by_type, key=lambda mount: not (is_network(mount.fs_type) or mount.source.startswith("/dev/"))))
+
+
+def _attached(context: Context, mount: Mount) -> bool:
+    """Whether it is on a device that a user may have attached, or on one that is mapped to such a one."""
+    folder, _, device = mount.source.rpartition("/")
+    if not folder.startswith("/dev"):
+        return False
+    if _ATTACHED.fullmatch(device):
+        return True
+    below = names(context, "sys/dev/block", f"{mount.major}:{mount.minor}", "slaves")
+    for _ in range(_MAX_MAPPED):
+        if any(_ATTACHED.fullmatch(name) for name in below):
+            return True
+        below = [deeper for name in below for deeper in names(context, "sys/class/block", name, "slaves")]
+    return False
 
 
 def _foreign(root: Path) -> bool:
@@ -196,7 +238,12 @@ def _ask(context: Context, wanted: tuple[Mount, ...], patience_s: float) -> tupl
         left = slice(len(found), None)
         if not wanted[left]:
             break
-        found += _ask_child(questions[left], wanted[left], patience_s)
+        try:
+            found += _ask_child(questions[left], wanted[left], patience_s)
+        except Unreadable:
+            if all(usage.answered for usage in found):
+                raise
+            break  # one hangs: that is told, whatever else there is
     return tuple(usage for usage in found if not usage.covered)
 
 
@@ -204,7 +251,7 @@ def _way(mount: Mount, known: Mapping[int, Mount]) -> str:
     """Ids of the mounts on the way to one, its own last, those of users left out; '' where none are known."""
     way: list[str] = []
     at = known.get(mount.mount_id)
-    while at is not None and len(way) < MAX_MOUNTS:  # a namespace that changes while it is read may show a circle
+    while at is not None and len(way) < _MAX_NESTED:  # a namespace that changes while it is read may show a circle
         if not of_user(at):
             way.append(str(at.mount_id))
         at = known.get(at.parent_id)
@@ -212,33 +259,43 @@ def _way(mount: Mount, known: Mapping[int, Mount]) -> str:
 
 
 def _ask_child(questions: Sequence[tuple[str, str, str]], wanted: tuple[Mount, ...], patience_s: float) -> list[Usage]:
-    child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _SCRIPT],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    assert child.stdin is not None and child.stdout is not None
+    """Up to the first that does not answer. Raises Unreadable where the child does not come to asking."""
+    with os.fdopen(os.memfd_create("mounts"), "w+b") as asked:  # a pipe that is full waits for who may never read it
+        asked.write("\0".join(itertools.chain.from_iterable(questions)).encode("utf-8", "surrogateescape"))
+        asked.seek(0)
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _SCRIPT],
+            stdin=asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    assert child.stdout is not None
     lines: list[bytes] = []
-    buffer = b""
+    buffer, waits, ended = b"", Held("", False), False
     try:
-        child.stdin.write("\0".join(itertools.chain.from_iterable(questions)).encode("utf-8", "surrogateescape"))
-        child.stdin.close()
-        deadline = time.monotonic() + patience_s
-        while len(lines) < len(wanted):
+        deadline = time.monotonic() + _START_S
+        while len(lines) <= len(wanted):
             ready, _, _ = select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))
             chunk = os.read(child.stdout.fileno(), 65536) if ready else b""
             if not chunk:
+                ended = bool(ready)  # killed for memory, say
                 break
             buffer += chunk
             *complete, buffer = buffer.split(b"\n")
             lines += complete
             deadline = time.monotonic() + patience_s
+        if len(lines) <= len(wanted):
+            with contextlib.suppress(OSError):
+                waits = held(child.pid)
     finally:
         child.kill()
         child.stdout.close()
     with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel: it ends when its mount does
         child.wait(0.2)
-    answers = [_usage(mount, line) for mount, line in zip(wanted, lines, strict=False)]
-    return answers if len(answers) == len(wanted) else [*answers, Usage(wanted[len(answers)], False)]
+    if ended:
+        raise Unreadable("the program that asks the mounts ended before it had asked them all", _LOAD)
+    if not lines:
+        raise Unreadable(f"the program that asks the mounts did not begin within {_START_S:g} s: none was asked", _LOAD)
+    answers = [_usage(mount, line) for mount, line in zip(wanted, lines[1:], strict=False)]
+    return answers if len(answers) == len(wanted) else [*answers, Usage(wanted[len(answers)], False, waits=waits.by)]
 
 
 def _usage(mount: Mount, line: bytes) -> Usage:

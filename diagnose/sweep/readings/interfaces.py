@@ -15,7 +15,7 @@ _MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One interface. `speed_mbps` None where the driver does not say; `model` is vendor:device of its PCI card."""
+    """One interface. `speed_mbps` None where the driver does not say, so are counters; `model` is vendor:device of its PCI card."""
 
     name: str
     state: str
@@ -26,12 +26,8 @@ class Nic:
     bond: str
     model: str
     driver: str
-    carrier_downs: int
-    counters: tuple[tuple[str, int], ...]
-
-    def counter(self, name: str) -> int:
-        """A counter of `statistics`, 0 where there is none."""
-        return dict(self.counters).get(name, 0)
+    carrier_downs: int | None
+    counters: tuple[tuple[str, int | None], ...]
 
 
 def physical(context: Context) -> tuple[Nic, ...]:
@@ -65,8 +61,8 @@ def _nic(context: Context, name: str) -> Nic:
         bond=master.resolve().name if bonded else "",
         model=":".join((context.text(base, "device", part) or "").removeprefix("0x") for part in ("vendor", "device")),
         driver=(device / "driver").resolve().name if (device / "driver").exists() else "",
-        carrier_downs=context.integer(base, "carrier_down_count") or 0,
-        counters=tuple((one, context.integer(base, "statistics", one) or 0) for one in _COUNTERS),
+        carrier_downs=context.integer(base, "carrier_down_count"),
+        counters=tuple((one, context.integer(base, "statistics", one)) for one in _COUNTERS),
     )
 
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context, Unreadable
 from rankscope.probes.host.kmsg import KernelMessage, read_kmsg
 
 IO, MCE, OOM, READONLY, OTHER = "io", "mce", "oom", "readonly", "other"
+MLX5_HEALTH = "mlx5-health"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,8 @@ PATTERNS = (
          "Check the slot's power budget and the card's seating."),
     _row("mlx5-temperature", OTHER, WARNING, r"mlx5_core ([0-9a-f:.]{12}).{0,40}: .*Port module event\[error\].*[Hh]igh [Tt]emperature",
          "Check airflow and the transceiver."),
-    _row("mlx5-health", OTHER, CRITICAL,
-         r"mlx5_core ([0-9a-f:.]{12}).{0,40}: .*(?:health compromised|device's health compromised|fatal error)",
+    _row(MLX5_HEALTH, OTHER, CRITICAL,
+         r"mlx5_core ([0-9a-f:.]{12}).{0,40}: .*(?:health compromised|device's health compromised|[Ff]atal error)",
          "Drain the host; reset the NIC, inspect it if it repeats."),
     _row("nfs-timeout", OTHER, WARNING, r"nfs: server (\S{1,64}) not responding, ", "Check the file server and the way to it."),
     _row("lustre-evicted", OTHER, WARNING, r"LustreError: \d+-\d: \S{1,80}: This client was evicted by (\S{1,64})",
@@ -155,7 +156,16 @@ def events(messages: Iterable[KernelMessage]) -> tuple[Event, ...]:
 def logged_events(context: Context) -> tuple[Event, ...]:
     """Events of the kernel's log, parsed once per sweep. Raises Unreadable."""
     messages = kernel_log(context)
-    return context.shared.get("events", lambda: events(messages))
+    return context.shared.get("events", lambda: tuple(_of_this_host(context, event) for event in events(messages)))
+
+
+def _of_this_host(context: Context, event: Event) -> Event:
+    """The event, a warning where it tells of a virtual function: the driver calls it dead whenever SR-IOV is switched off, by which
+    time the bus does not list it any more."""
+    if event.name != MLX5_HEALTH:
+        return event
+    device = context.path("sys/bus/pci/devices", event.instance)
+    return event if device.exists() and not (device / "physfn").exists() else replace(event, state=WARNING)
 
 
 def recent(context: Context, time_s: float, hours: float) -> bool:

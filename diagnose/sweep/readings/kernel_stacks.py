@@ -5,19 +5,21 @@ their own, a page that userfaultfd(2) keeps back). What counts is where the kern
 lock of a file, say, can be held by somebody who hangs for reasons of their own. Where a page of a process is waited for, only what
 waits for that page counts: a driver that copies from a process waits for whoever is to bring the page, who may be a FUSE server.
 
-In: /proc/PID/task/TID/stack (CAP_SYS_ADMIN); without that right wchan, which names one function and no module.
+In: /proc/PID/task/TID/stack (CAP_SYS_ADMIN); without that right wchan, which names one function and no module. /sys/block: whether
+there are loop devices in use, whose file a user may have given.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.probes.host.procfs import ROOT, proc_path, read_file
 
-NVIDIA = "the NVIDIA driver"
+NVIDIA, DISK = "the NVIDIA driver", "a disk"
 _FRAME = re.compile(r"^\[<[0-9a-f]+>\] ([\w.]+)\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[(\w+)\])?$")
 _STACK_CAP = 16 << 10
 # Module, or how the names of its functions begin where it is built in: what waits there.
@@ -29,12 +31,14 @@ _MODULES = {
     "libceph": "a request to a Ceph server",
     "cifs": "a request to an SMB server",
     **dict.fromkeys(("mlx5_core", "mlx5_ib", "ib_core", "rdma_cm"), "an RDMA driver"),
-    **dict.fromkeys(("nvme", "nvme_core", "nvme_rdma", "nvme_tcp", "scsi_mod", "sd_mod", "md_mod"), "a disk"),
+    **dict.fromkeys(("nvme", "nvme_core", "nvme_rdma", "nvme_tcp", "scsi_mod", "sd_mod", "md_mod"), DISK),
 }
 _FUNCTIONS = {
     "rpc_": "sunrpc", "xprt_": "sunrpc", "nvidia_": "nvidia", "uvm_": "nvidia_uvm", "ptlrpc_": "ptlrpc", "mlx5_": "mlx5_core",
-    "nvme_": "nvme_core", "scsi_": "scsi_mod", "blk_mq_get_tag": "sd_mod", "blk_execute_rq": "sd_mod", "submit_bio_wait": "sd_mod",
+    "nvme_": "nvme_core", "scsi_": "scsi_mod",
 }  # fmt: skip
+# A block device is waited for; these do not say which. It may be a loop device that a user attached.
+_ANY_BLOCK_DEVICE = ("blk_mq_get_tag", "blk_execute_rq", "submit_bio_wait")
 # A frame of these: somebody without root decides how long it takes.
 _OF_USERS = re.compile(
     r"^(?:fuse_|handle_userfault|__do_sys_vfork|ptrace_|__refrigerator|.*(?:flock|setlk|posix_lock))"
@@ -72,16 +76,37 @@ def held(pid: int, tid: int | None = None, root: Path = ROOT) -> Held:
         except PermissionError:
             name = ""
         frames = [(name, "")] if name not in ("", "0") else []
-    return Held(waits_for(frames), bool(frames))
+    by = waits_for(frames)
+    if not by and (of_disks := waits_for(frames, True)) and not _loop_devices(root):
+        by = of_disks
+    return Held(by, bool(frames))
 
 
-def waits_for(frames: list[tuple[str, str]]) -> str:
-    """Of (function, module), innermost first: what of the host is waited for, '' if nothing is. Never raises."""
+def _loop_devices(root: Path) -> bool:
+    """Whether a loop device is in use. What cannot be read counts as one: then nobody is accused."""
+    try:
+        with os.scandir(Path(root) / "sys/block") as blocks:
+            return any(
+                os.path.exists(f"{block.path}/loop/backing_file")  # noqa: PTH110
+                for block in blocks
+                if block.name.startswith("loop")
+            )
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+def waits_for(frames: list[tuple[str, str]], block_layer: bool = False) -> str:
+    """Of (function, module), innermost first: what of the host is waited for, '' if nothing is. `block_layer`: the block layer's own
+    functions count as a disk, whichever it is. Never raises."""
     if any(_OF_USERS.match(function) for function, _ in frames):
         return ""
     inside = itertools.takewhile(lambda frame: not _OF_MEMORY.match(frame[0]), frames)
     for function, module in inside:
         built_in = next((name for start, name in _FUNCTIONS.items() if function.startswith(start)), "")
+        if block_layer and function.startswith(_ANY_BLOCK_DEVICE):
+            return DISK
         if found := _MODULES.get(module or built_in):
             return found
     return ""

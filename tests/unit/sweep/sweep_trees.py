@@ -13,6 +13,7 @@ from rankscope.probes.gpu.nvml import Gpu, NvmlReading, to_json
 
 NOW_S, UPTIME_S, BOOT = 1_800_000_000.0, 100_000.0, "boot-one"
 HOUR_S = 3600.0
+MOVES = " 1.00\n"  # an uptime that goes on with the clock
 CHECKS = {check.id: check for check in all_checks()}
 
 
@@ -29,7 +30,7 @@ def host(root: Path, files: dict[str, str] | None = None) -> Path:
     put(
         root,
         {
-            "proc/uptime": f"{UPTIME_S} 1.0\n",
+            "proc/uptime": f"{UPTIME_S}{MOVES}",
             "proc/sys/kernel/random/boot_id": f"{BOOT}\n",
             "proc/sys/kernel/hostname": "node-7\n",
             "proc/sys/kernel/osrelease": "6.1.0\n",
@@ -73,7 +74,10 @@ def look(
 def look_all(
     root: Path, identifier: str, earlier: Earlier | None = None, now_s: float = NOW_S, **settings: float
 ) -> Sweep:
-    """A sweep of one check."""
+    """A sweep of one check. The host has been up for as much longer as it is later, unless the test says for how long."""
+    uptime = root / "proc/uptime"
+    if now_s != NOW_S and uptime.read_text().endswith(MOVES):
+        uptime.write_text(f"{UPTIME_S + now_s - NOW_S}{MOVES}")
     config = Config(overrides={identifier: settings})
     return sweep([CHECKS[identifier]], config, earlier or Earlier(), root, now_s)
 

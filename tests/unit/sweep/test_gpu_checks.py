@@ -114,6 +114,17 @@ def test_a_library_that_does_not_work_is_unknown_not_healthy(tmp_path: Path) -> 
     assert state_of(look(tmp_path, "gpu.ecc")) == "unknown"
 
 
+@pytest.mark.parametrize("identifier", ["gpu.ecc", "gpu.remap"])
+def test_a_count_that_cannot_be_read_for_once_has_not_grown_since(tmp_path: Path, identifier: str) -> None:
+    with_gpus(host(tmp_path), GPU)
+    known = remember(look_all(tmp_path, identifier))
+    with_gpus(tmp_path, replace(GPU, ecc_corrected=None, ecc_uncorrected=None, remap_uncorrected=None))
+    unread = look_all(tmp_path, identifier, known)
+    with_gpus(tmp_path, GPU)
+    assert state_of(look(tmp_path, identifier, remember(unread))) == "ok"
+    assert state_of(unread.findings) == ("unknown" if identifier == "gpu.ecc" else "ok")
+
+
 def test_a_reading_survives_recording() -> None:
     reading = NvmlReading("570.1", (GPU, Gpu(1, lost=True)))
     assert from_json(to_json(reading).encode()) == reading

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from sweep_trees import (
     CHECKS,
+    NOW_S,
     UPTIME_S,
     host,
     ib,
@@ -37,7 +39,7 @@ PORT = "sys/bus/pci/devices/0000:3b:00.0"
 BY_CHANGE: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     "pcie.link": (pci_device("0000:3b:00.0", "nic"), {f"{PORT}/current_link_width": "8"}, "warning"),
     "pcie.aer": (
-        pci_device("0000:3b:00.0", "nic", aer_dev_correctable="TOTAL_ERR_COR 71"),
+        pci_device("0000:3b:00.0", "nic", aer_dev_correctable="TOTAL_ERR_COR 71", aer_dev_fatal="TOTAL_ERR_FATAL 0"),
         {f"{PORT}/aer_dev_fatal": "TOTAL_ERR_FATAL 1"},
         "critical",
     ),
@@ -217,3 +219,165 @@ def test_a_mount_that_a_sandbox_made_read_only_is_no_fault(tmp_path: Path) -> No
     host(tmp_path, {"etc/fstab": "/dev/sda1 / ext4 rw 0 1\n"})
     sandboxed = {"proc/self/mountinfo": "21 1 8:1 / / ro,relatime - ext4 /dev/sda1 rw\n"}
     assert state_of(twice(tmp_path, "disk.readonly", sandboxed)) == "ok"
+
+
+def test_a_count_that_cannot_be_read_for_once_has_not_grown_since(tmp_path: Path) -> None:
+    # GIVEN a DIMM and a device with errors of long ago, and a link that went once
+    counts = {
+        f"{EDAC}/ue_count": "3",
+        f"{EDAC}/ce_count": "3000",
+        f"{PORT}/aer_dev_fatal": "TOTAL_ERR_FATAL 3",
+        f"{NET}/carrier_down_count": "3",
+    }
+    files = {
+        **pci_device("0000:3b:00.0", "nic", aer_dev_correctable="TOTAL_ERR_COR 7"),
+        **nic("eth0"),
+    }
+    host(tmp_path, {**files, **counts})
+    for identifier in ("mem.ecc", "pcie.aer", "net.link"):
+        put(tmp_path, counts)
+        known = remember(look_all(tmp_path, identifier))
+        # WHEN they cannot be read in one sweep, and can in the next
+        put(tmp_path, dict.fromkeys(counts, ""))
+        unread = look_all(tmp_path, identifier, known)
+        put(tmp_path, counts)
+        again = look(tmp_path, identifier, remember(unread))
+        # THEN nothing has grown, and what is not known is not called well
+        assert state_of(again) == "ok", identifier
+        assert state_of(unread.findings) == ("unknown" if identifier == "mem.ecc" else "ok"), identifier
+
+
+def test_dimms_of_the_same_label_are_two(tmp_path: Path) -> None:
+    # GIVEN a board that calls all its DIMMs the same, one of which had errors long ago
+    host(tmp_path, {f"{EDAC}/ue_count": "3", f"{EDAC}/ce_count": "0"})
+    for name, errors in (("dimm0", "3"), ("dimm1", "0")):
+        put(tmp_path, {f"{EDAC}/{name}/dimm_label": "unknown memory", f"{EDAC}/{name}/dimm_ce_count": "0",
+                       f"{EDAC}/{name}/dimm_ue_count": errors})  # fmt: skip
+    assert state_of(twice(tmp_path, "mem.ecc", {})) == "ok"
+    found = twice(tmp_path, "mem.ecc", {f"{EDAC}/dimm1/dimm_ue_count": "1", f"{EDAC}/ue_count": "4"})
+    assert [one.instance for one in found if one.state == "critical"] == ["mc0/unknown memory (dimm1)"]
+
+
+SMT = f"{CPU}/smt/control"
+
+
+@pytest.mark.parametrize(("control", "state"), [("off", "ok"), ("forceoff", "ok"), ("2", "ok"), ("on", "critical")])
+def test_cpus_that_are_off_as_smt_was_switched_off_are_not_lost(tmp_path: Path, control: str, state: str) -> None:
+    host(tmp_path, {SMT: "on\n"})
+    found = twice(tmp_path, "cpu.offline", {SMT: f"{control}\n", f"{CPU}/online": "0-1\n"})
+    assert state_of(found) == state
+
+
+def test_cpus_that_come_back_bring_no_machine_checks_along(tmp_path: Path) -> None:
+    # GIVEN a CPU that reported errors long ago
+    table = "           CPU0       CPU1\nMCE:          2          5   Machine check exceptions\n"
+    host(tmp_path, {"proc/interrupts": table})
+    known = remember(look_all(tmp_path, "cpu.mce"))
+    # WHEN it is switched off, and on again
+    put(tmp_path, {"proc/interrupts": "           CPU0\nMCE:          2   Machine check exceptions\n"})
+    off = look_all(tmp_path, "cpu.mce", known)
+    put(tmp_path, {"proc/interrupts": table})
+    on = look_all(tmp_path, "cpu.mce", remember(off))
+    assert state_of(off.findings) == state_of(on.findings) == "ok"
+    # THEN only what is new counts, whichever others are there
+    put(tmp_path, {"proc/interrupts": "           CPU1\nMCE:          6   Machine check exceptions\n"})
+    (found,) = look(tmp_path, "cpu.mce", remember(on))
+    assert (found.state, found.value) == ("critical", 1.0)
+
+
+CARD = "sys/devices/pci0000:00/0000:3b:00.0"
+
+
+def card(root: Path) -> None:
+    """The RoCE port mlx5_0 and the interface eth0 of one PCI function, as sysfs links them."""
+    put(root, {**ib("mlx5_0"), **nic("eth0"), f"{CARD}/config": "\x15\xb3", "sys/bus/pci/drivers/vfio-pci/x": ""})
+    put(root, {"sys/bus/pci/drivers/mlx5_core/x": "", f"{CARD}/vendor": "0x15b3", f"{CARD}/device": "0x1021"})
+    (root / CARD / "driver").symlink_to("../../../bus/pci/drivers/mlx5_core")
+    (root / "sys/bus/pci/devices").mkdir(parents=True)
+    (root / "sys/bus/pci/devices/0000:3b:00.0").symlink_to("../../../devices/pci0000:00/0000:3b:00.0")
+    (root / "sys/class/infiniband/mlx5_0/device").symlink_to("../../../devices/pci0000:00/0000:3b:00.0")
+    shutil.rmtree(root / "sys/class/net/eth0/device")
+    (root / "sys/class/net/eth0/device").symlink_to("../../../devices/pci0000:00/0000:3b:00.0")
+
+
+def without(root: Path) -> None:
+    """Port and interface are gone."""
+    for folder in ("infiniband/mlx5_0", "net/eth0"):
+        if (root / f"sys/class/{folder}").exists():
+            shutil.rmtree(root / f"sys/class/{folder}")
+
+
+PORTS = {"ib.port": "mlx5_0/1", "net.link": "eth0"}
+
+
+@pytest.mark.parametrize("identifier", PORTS)
+def test_a_port_that_is_not_there_any_more_is_missed_for_a_day(tmp_path: Path, identifier: str) -> None:
+    card(host(tmp_path))
+    known = look_all(tmp_path, identifier)
+    assert state_of(known.findings) == "ok"
+    # WHEN it is the only one and disappears, its card still being there
+    without(tmp_path)
+    gone = look_all(tmp_path, identifier, remember(known), NOW_S + 300)
+    # THEN that is said, for a day
+    assert [(one.state, one.instance) for one in gone.findings] == [("warning", PORTS[identifier])]
+    assert "driver mlx5_core" in gone.findings[0].why
+    later = look_all(tmp_path, identifier, remember(gone), NOW_S + 80_000)
+    assert state_of(later.findings) == "warning"
+    assert state_of(look(tmp_path, identifier, remember(later), NOW_S + 87_000)) == ""
+
+
+@pytest.mark.parametrize("identifier", PORTS)
+def test_a_card_that_does_not_answer_any_more_is_critical_after_a_while(tmp_path: Path, identifier: str) -> None:
+    card(host(tmp_path))
+    known = look_all(tmp_path, identifier)
+    without(tmp_path)
+    (tmp_path / CARD / "config").write_bytes(b"\xff" * 64)
+    # A card whose firmware begins anew reads so too.
+    early = look_all(tmp_path, identifier, remember(known), NOW_S + 300)
+    assert state_of(early.findings) == "warning"
+    assert state_of(look(tmp_path, identifier, remember(early), NOW_S + 330)) == "warning"
+    assert state_of(look(tmp_path, identifier, remember(early), NOW_S + 600)) == "critical"
+
+
+@pytest.mark.parametrize("identifier", PORTS)
+@pytest.mark.parametrize("how", ["virtual function", "virtual machine", "another name"])
+def test_a_port_that_was_given_away_is_not_missed(tmp_path: Path, identifier: str, how: str) -> None:
+    card(host(tmp_path))
+    if how == "virtual function":
+        (tmp_path / CARD / "physfn").mkdir()
+    known = remember(look_all(tmp_path, identifier))
+    without(tmp_path)
+    if how == "virtual machine":
+        (tmp_path / CARD / "driver").unlink()
+        (tmp_path / CARD / "driver").symlink_to("../../../bus/pci/drivers/vfio-pci")
+    elif how == "another name":
+        put(tmp_path, {**ib("rocep59s0"), **nic("ens3")})
+        shutil.rmtree(tmp_path / "sys/class/net/ens3/device")
+        for name in ("infiniband/rocep59s0", "net/ens3"):
+            (tmp_path / f"sys/class/{name}/device").symlink_to("../../../devices/pci0000:00/0000:3b:00.0")
+    assert state_of(look(tmp_path, identifier, known, NOW_S + 300)) in ("", "ok")
+
+
+def test_an_interface_in_the_namespace_of_a_pod_is_not_missed(tmp_path: Path) -> None:
+    card(host(tmp_path))
+    (tmp_path / CARD / "infiniband/mlx5_0").mkdir(parents=True)  # which is seen in all namespaces
+    known = remember(look_all(tmp_path, "net.link"))
+    without(tmp_path)
+    assert state_of(look(tmp_path, "net.link", known, NOW_S + 300)) == ""
+
+
+def test_fewer_ports_than_the_setting_are_critical_where_there_are_none(tmp_path: Path) -> None:
+    assert state_of(look(host(tmp_path), "ib.port", ports=2.0)) == "critical"
+
+
+HEALTH = "mlx5_core 0000:3b:00.0: poll_health:800:(pid 0): Fatal error 3 detected"
+
+
+def test_a_network_card_s_fatal_error_is_critical_and_a_virtual_function_s_is_not(tmp_path: Path) -> None:
+    # SR-IOV that is switched off makes the driver call its virtual functions dead, which then leave the bus
+    host(tmp_path, {KMSG: line(HEALTH)})
+    assert state_of(look(tmp_path, "os.kmsg")) == "warning"
+    put(tmp_path, pci_device("0000:3b:00.0", "nic"))
+    assert state_of(look(tmp_path, "os.kmsg")) == "critical"
+    (tmp_path / PORT / "physfn").mkdir()
+    assert state_of(look(tmp_path, "os.kmsg")) == "warning"

@@ -57,6 +57,7 @@ LINES = [
     ("LustreError: 167-0: fs-OST0001-osc-ffff: This client was evicted by fs-OST0001; in progress operations", "lustre-evicted",
      "fs-OST0001;"),
     ("mlx5_core 0000:3b:00.0: poll_health:721:(pid 0): device's health compromised - reached miss count", "mlx5-health", "0000:3b:00.0"),
+    ("mlx5_core 0000:3b:00.0: poll_health:800:(pid 0): Fatal error 3 detected", "mlx5-health", "0000:3b:00.0"),
     ("mce: [Hardware Error]: Machine check events logged", "hardware-error", ""),
     ("{1}[Hardware Error]: event severity: fatal", "uncorrected-error", ""),
     ("mlx5_core 0000:3b:00.0: mlx5_pcie_event:301:(pid 1): Detected insufficient power on the PCIe slot (27W).", "mlx5-power",

@@ -216,6 +216,42 @@ def test_a_user_s_mount_that_became_read_only_is_nobody_s_business(tmp_path: Pat
     assert state_of(twice(tmp_path, "disk.readonly", {"proc/self/mountinfo": base + OF_A_USER.format("ro")})) == "ok"
 
 
+@pytest.mark.parametrize("source", ["/dev/loop0", "/dev/loop0p1", "/dev/sr0", "/dev/mapper/theirs"])
+def test_a_device_that_a_user_attached_is_nobody_s_business(tmp_path: Path, source: str) -> None:
+    base, errors = (
+        "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n",
+        f"sys/fs/ext4/{source.rpartition('/')[2]}/errors_count",
+    )
+    host(tmp_path, {"proc/self/mountinfo": f"{base}30 21 7:0 / /media/x rw - ext4 {source} rw\n", errors: "0\n"})
+    # what is mapped lies on another mapped device, and that on a loop device
+    if source == "/dev/mapper/theirs":
+        put(tmp_path, {"sys/dev/block/7:0/slaves/dm-0/x": "", "sys/class/block/dm-0/slaves/loop0/x": ""})
+    change = {"proc/self/mountinfo": f"{base}30 21 7:0 / /media/x ro - ext4 {source} ro\n", errors: "1\n"}
+    found = twice(tmp_path, "disk.readonly", change)
+    assert [(one.instance, one.state) for one in found] == [("/", "ok")]
+
+
+_WRITES = ("submit_bio_wait", "blkdev_issue_flush", "ext4_sync_file [ext4]", "__x64_sys_fsync", "do_syscall_64")
+
+
+@pytest.mark.parametrize(
+    ("frames", "without", "beside"),
+    [
+        (_WRITES, "a disk", ""),
+        (("blk_mq_get_tag", "__blk_mq_alloc_requests"), "a disk", ""),
+        (("io_schedule_timeout", "nvme_submit_user_cmd [nvme_core]", *_WRITES), "a disk", "a disk"),
+        (("__wait_for_common", "blk_execute_rq", "__scsi_execute [scsi_mod]"), "a disk", "a disk"),
+    ],
+)
+def test_the_block_layer_speaks_of_no_disk_while_a_user_may_have_attached_one(
+    tmp_path: Path, frames: tuple[str, ...], without: str, beside: str
+) -> None:
+    host(tmp_path, {**process(11, "D", 1, "cp"), "proc/11/stack": stack(*frames), "sys/block/loop0/size": "0\n"})
+    assert held(11, root=tmp_path).by == without
+    put(tmp_path, {"sys/block/loop1/loop/backing_file": "/home/u/image\n"})
+    assert held(11, root=tmp_path).by == beside
+
+
 def test_a_read_only_file_system_without_a_word_of_the_kernel_is_a_warning(tmp_path: Path) -> None:
     host(tmp_path)
     assert (

@@ -1,0 +1,188 @@
+"""What hangs, and for how long: a host that is slow, or waits for a file server that starts again, is no broken one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from sweep_trees import NOW_S, UPTIME_S, host, look, look_all, process, put, remember, state_of
+
+from rankscope.diagnose.sweep.checks import fs_stuck, os_zombie_gpu
+from rankscope.diagnose.sweep.context import Context, Unreadable
+from rankscope.diagnose.sweep.readings import filesystems
+from rankscope.diagnose.sweep.readings.filesystems import Usage, mounts, usages
+from rankscope.diagnose.sweep.readings.kernel_stacks import Held
+
+NFS = "21 1 0:40 / /data rw - nfs4 filer:/x rw\n"
+RPC = "[<0>] rpc_wait_bit_killable+0x1e/0x90 [sunrpc]\n"
+NV = "[<0>] nvidia_ioctl+0x1/0x2 [nvidia]\n"
+BEGINS_LATE = "import time; time.sleep(20)"
+BEGINS_AND_WAITS = "print('begun', flush=True); import time; time.sleep(20)"
+BEGINS_AND_ENDS = "print('begun', flush=True)"
+
+
+def silent_mounts(monkeypatch: pytest.MonkeyPatch, waits: str = "") -> None:
+    monkeypatch.setattr(
+        fs_stuck, "usages", lambda context, _: [Usage(mount, False, waits=waits) for mount in mounts(context)]
+    )
+
+
+@pytest.fixture(params=["mount", "process"])
+def hanging(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host on which a mount of a file server, or a process in a driver, hangs."""
+    if request.param == "mount":
+        silent_mounts(monkeypatch)
+        return host(tmp_path, {"proc/self/mountinfo": NFS})
+    monkeypatch.setattr(fs_stuck, "usages", lambda context, _: ())
+    return host(tmp_path, {**process(11, "D", 1, "cp"), "proc/11/stack": RPC})
+
+
+def test_what_hangs_is_critical_when_it_has_for_a_while(hanging: Path) -> None:
+    seen = look_all(hanging, "fs.stuck", wait_s=0.01)
+    # sweeps before and after jobs: a file server that hands over to another is not away for ever
+    for seconds, state in ((2, "warning"), (15, "warning"), (119, "warning"), (121, "critical"), (600, "critical")):
+        seen = look_all(hanging, "fs.stuck", remember(seen), NOW_S + seconds, wait_s=0.01)
+        assert state_of(seen.findings) == state, seconds
+        assert seen.findings[0].since_s == NOW_S
+
+
+def test_a_clock_that_is_set_makes_nothing_hang_longer(hanging: Path) -> None:
+    seen = remember(look_all(hanging, "fs.stuck", wait_s=0.01))
+    put(hanging, {"proc/uptime": f"{UPTIME_S + 15} 1.0\n"})
+    assert state_of(look(hanging, "fs.stuck", seen, NOW_S + 86400, wait_s=0.01)) == "warning"
+    put(hanging, {"proc/uptime": f"{UPTIME_S + 300} 1.0\n"})
+    assert state_of(look(hanging, "fs.stuck", seen, NOW_S - 86400, wait_s=0.01)) == "critical"
+
+
+def test_what_hung_in_another_boot_does_not_count(hanging: Path) -> None:
+    seen = remember(look_all(hanging, "fs.stuck", wait_s=0.01))
+    put(hanging, {"proc/sys/kernel/random/boot_id": "boot-two\n"})
+    assert state_of(look(hanging, "fs.stuck", seen, NOW_S + 300, wait_s=0.01)) == "warning"
+
+
+@pytest.mark.parametrize(("waits", "state"), [("", "warning"), ("a disk", "critical")])
+def test_a_local_file_system_that_does_not_answer_is_critical_only_by_what_the_kernel_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str, state: str
+) -> None:
+    silent_mounts(monkeypatch, waits)
+    seen = remember(look_all(host(tmp_path), "fs.stuck", wait_s=0.01))
+    (found,) = look(tmp_path, "fs.stuck", seen, NOW_S + 300, wait_s=0.01)
+    assert (found.instance, found.state) == ("/", state) and waits in found.why
+
+
+@pytest.mark.parametrize("script", [BEGINS_LATE, BEGINS_AND_ENDS])
+def test_a_program_of_ours_that_does_not_come_to_asking_speaks_against_no_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    # GIVEN a host that has no time or no memory for it, and more to ask than fits into a pipe
+    monkeypatch.setattr(filesystems, "_START_S", 0.2 if script == BEGINS_LATE else 10.0)
+    monkeypatch.setattr(filesystems, "_SCRIPT", script)
+    lines = "".join(
+        f"{number} 1 0:{number} / /{'x' * 1000}/{number} rw - nfs4 filer:/{number} rw\n" for number in range(2, 300)
+    )
+    host(tmp_path, {"proc/self/mountinfo": lines})
+    began = time.monotonic()
+    assert [(one.state, one.instance) for one in look(tmp_path, "fs.stuck", wait_s=0.01)] == [("unknown", "")]
+    assert time.monotonic() - began < 3
+
+
+def test_patience_with_a_mount_begins_when_the_program_that_asks_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN a program that begins later than a mount may take to answer
+    late = f"import time; time.sleep(0.7)\n{filesystems._SCRIPT}"
+    monkeypatch.setattr(filesystems, "_SCRIPT", late)
+    monkeypatch.setattr(filesystems, "_START_S", 10.0)
+    host(tmp_path)
+    assert [usage.answered for usage in usages(Context("fs.stuck", {}, tmp_path), 0.6)] == [True]
+
+
+def test_what_our_program_waits_for_is_seen_before_it_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filesystems, "_SCRIPT", BEGINS_AND_WAITS)
+    monkeypatch.setattr(
+        filesystems, "held", lambda pid: Held("a disk" if Path(f"/proc/{pid}/stat").exists() else "", True)
+    )
+    (found,) = usages(Context("fs.stuck", {}, host(tmp_path)), 0.1)
+    assert not found.answered and found.waits == "a disk"
+
+
+def test_where_one_mount_hangs_the_next_child_that_does_not_begin_hides_it_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Callable[[tuple[filesystems.Mount, ...]], list[Usage]]] = [lambda wanted: [Usage(wanted[0], False)]]
+
+    def ask(_: object, wanted: tuple[filesystems.Mount, ...], __: float) -> list[Usage]:
+        if not answers:
+            raise Unreadable("late")
+        return answers.pop()(wanted)
+
+    monkeypatch.setattr(filesystems, "_ask_child", ask)
+    host(tmp_path, {"proc/self/mountinfo": NFS + NFS.replace("0:40", "0:41").replace("/data", "/more")})
+    found = usages(Context("fs.stuck", {}, tmp_path))
+    assert [(usage.mount.mount_point, usage.answered) for usage in found] == [("/data", False)]
+
+
+def test_mounts_in_memory_push_no_disk_and_no_file_server_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN more mounts of pods than are looked at, before the host's own
+    monkeypatch.setattr(filesystems, "MAX_MOUNTS", 8)
+    pods = "".join(f"{100 + one} 1 0:{100 + one} / /pod/{one} rw - tmpfs tmpfs rw\n" for one in range(40))
+    others = "300 1 0:300 / /pod/layer rw - overlay overlay rw\n301 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+    host(tmp_path, {"proc/self/mountinfo": f"{pods}{others}{NFS}"})
+    found = [mount.mount_point for mount in mounts(Context("disk.full", {}, tmp_path))]
+    assert len(found) == 8 and {*found[:2]} == {"/", "/data"} and "/pod/layer" in found
+    # THEN it is said once how many are not
+    monkeypatch.setattr(fs_stuck, "usages", lambda context, _: ())
+    unknown = [one for one in look(tmp_path, "fs.stuck", wait_s=0.01) if one.state == "unknown"]
+    assert [(one.instance, one.why.split()[0]) for one in unknown] == [("mounts", "35")]
+
+
+def test_mounts_are_asked_before_processes_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN a user whose processes keep whoever reads of them waiting
+    told: list[str] = []
+    silent_mounts(monkeypatch)
+
+    def waits(*_: object) -> list[object]:
+        told.append("processes")
+        return []
+
+    monkeypatch.setattr(fs_stuck, "_uninterruptible", waits)
+    host(tmp_path, {"proc/self/mountinfo": NFS})
+    context = Context("fs.stuck", fs_stuck.SETTINGS, tmp_path, NOW_S, UPTIME_S)
+    first = next(iter(fs_stuck.run(context)))
+    assert first.instance == "/data" and told == []
+
+
+def test_a_crowd_in_state_d_does_not_keep_the_driver_s_victims_from_being_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN many processes of one user, and one of another with a higher number that the driver keeps
+    host(tmp_path, {"proc/driver/nvidia/version": "NVRM version\n"})
+    for pid in (*range(100, 140), 900):
+        files = process(pid, "D", 1)
+        stat, user = files[f"proc/{pid}/stat"], 1001 if pid == 900 else 1000
+        put(
+            tmp_path,
+            {**files, f"proc/{pid}/task/{pid}/stat": stat, f"proc/{pid}/task/{pid}/stack": NV if pid == 900 else ""},
+        )
+        put(
+            tmp_path,
+            {f"proc/{pid}/status": f"Tgid:\t{pid}\nUid:\t{user}\t{user}\n", f"proc/{pid}/task/{pid}/wchan": "0"},
+        )
+    looked: list[int] = []
+    real = os_zombie_gpu.held
+
+    def slowly(pid: int, tid: int | None, root: Path) -> Held:
+        looked.append(pid)  # each costs a second of this clock
+        return real(pid, tid, root)
+
+    # WHEN there is time for some of them
+    monkeypatch.setattr(os_zombie_gpu, "held", slowly)
+    monkeypatch.setattr(os_zombie_gpu, "_STACKS_S", 5.0)
+    monkeypatch.setattr(os_zombie_gpu, "time", SimpleNamespace(sleep=time.sleep, monotonic=lambda: float(len(looked))))
+    found = look(tmp_path, "os.zombie-gpu", wait_s=0.0)
+    # THEN the other user's turn comes in time, and it is said that there are more
+    assert len(looked) == 6 and looked[1] == 900
+    assert [(one.state, one.instance) for one in found] == [("critical", "python (900)"), ("unknown", "")]
