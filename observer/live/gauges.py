@@ -91,6 +91,7 @@ class Gauges:
             if netns not in self._interfaces:
                 self._interfaces[netns] = interfaces.read_interfaces(pid, self.root, speeds=False)
                 self._qdiscs[netns] = qdisc.read_qdiscs(pid, self.root)
+                self.notes += self._qdiscs[netns].missing
 
     @property
     def interfaces(self) -> Mapping[int, Interfaces]:
