@@ -35,6 +35,7 @@ import numpy as np
 from benchkit.fleet_windows import RANKS, Plan, Planted, groups, plan, window_of
 from rankscope.diagnose.collector import paused
 from rankscope.diagnose.fleet.large import engines
+from rankscope.diagnose.fleet.large.isolated import isolate_children
 from rankscope.diagnose.fleet.sources import find
 from rankscope.diagnose.no_pandas import spare_pandas
 from rankscope.diagnose.solve.large_fleet import diagnose_large
@@ -145,6 +146,7 @@ def _plan(name: str, hosts: int, seed: int, options: argparse.Namespace) -> Plan
 
 def _write(fleet: Plan, folder: Path, brief: bool) -> None:
     """As the hosts would; each host's object for itself."""
+    isolate_children()
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("spawn")) as pool:
         jobs = []
         for first in range(0, fleet.hosts, _CHUNK):

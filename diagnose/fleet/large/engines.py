@@ -21,6 +21,7 @@ from multiprocessing import get_context
 from threading import Event, Thread
 from typing import Any
 
+from rankscope.diagnose.fleet.large.isolated import isolate_children
 from rankscope.diagnose.no_pandas import spare_pandas
 from rankscope.probes.errors import EXIT_MISSING, RankscopeError, UsageError
 
@@ -89,6 +90,7 @@ class _Processors(ProcessPoolExecutor):
     """This host's processors: processes read windows, and threads work on arrays, where numpy lets others run."""
 
     def __init__(self, workers: int) -> None:
+        isolate_children()
         # spawn: the file systems of pyarrow do not survive a fork
         super().__init__(workers, mp_context=get_context("spawn"), initializer=spare_pandas)
         self.threads = ThreadPoolExecutor(workers)
