@@ -21,7 +21,6 @@ import math
 import os
 import resource
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -33,6 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from benchkit.fleet_windows import RANKS, Plan, Planted, groups, plan, window_of
+from labkit.machine.shell import module
 from rankscope.diagnose.collector import paused
 from rankscope.diagnose.fleet.large import engines
 from rankscope.diagnose.fleet.large.isolated import isolate_children
@@ -166,8 +166,8 @@ def _write_part(part: Plan, first: int, hosts: int, uri: str, brief: bool) -> No
 
 
 def _apart(name: str, hosts: int, seed: int, folder: Path, workers: int, options: argparse.Namespace) -> Judged:
-    command = [sys.executable, "-m", "benchkit", "fleet", "--one", f"{name}:{hosts}:{seed}:{folder}", "--engine", options.engine,
-               "--noise", str(options.noise), "--workers", str(workers)]  # fmt: skip
+    command = module("benchkit", "fleet", "--one", f"{name}:{hosts}:{seed}:{folder}", "--engine", options.engine)
+    command += ["--noise", str(options.noise), "--workers", str(workers)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
