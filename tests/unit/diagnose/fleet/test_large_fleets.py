@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -328,29 +327,6 @@ def test_an_engine_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyP
 def test_an_engine_that_dies_in_the_middle_is_one_line() -> None:
     with pytest.raises(engines.EngineFailed, match="the engine local failed"), engines.started("local", 1) as pool:
         pool.submit(os._exit, 1).result()
-
-
-PROGRAM = """
-import os
-from rankscope.diagnose.fleet.large import engines
-
-if __name__ == "__main__":
-    with engines.started("local", 1) as pool:
-        assert pool.submit(os.getpid).result() != os.getpid()
-"""
-PLANTED = "open('ran', 'a').write(__name__)\nraise ImportError('planted')\n"
-
-
-def test_a_folder_that_is_stood_in_gives_no_module_to_the_processes_that_read(tmp_path: Path) -> None:
-    program, theirs = tmp_path / "ours/program.py", tmp_path / "theirs"
-    for folder in (program.parent, theirs):
-        folder.mkdir()
-    program.write_text(PROGRAM)
-    for name in ("multiprocessing", "pickle", "numpy", "rankscope"):
-        (theirs / f"{name}.py").write_text(PLANTED)
-    done = subprocess.run([sys.executable, str(program)], cwd=theirs, capture_output=True, text=True, check=False)
-    assert not (theirs / "ran").exists(), (theirs / "ran").read_text()
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_is_wrong_with_a_window_is_not_the_engines_fault(tmp_path: Path) -> None:
