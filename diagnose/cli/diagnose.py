@@ -16,7 +16,7 @@ from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.large import engines
 from rankscope.diagnose.fleet.large.topology import Group, read_topology
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.fleet.roll_call import jobs_in, roll_call
+from rankscope.diagnose.fleet.roll_call import jobs_in, largest, roll_call
 from rankscope.diagnose.fleet.sources import Loaded, Source, Sources, find, load, load_baseline, load_found
 from rankscope.diagnose.fleet.timings.from_steps_file import fleet_of
 from rankscope.diagnose.fleet.timings.steps_file import read_timings
@@ -196,13 +196,14 @@ def _judge_all(
 ) -> list[Verdict]:  # fmt: skip
     """One verdict for each job that is meant, the worst first. A baseline is for the jobs that it holds, if it holds one of them."""
     windows, earlier = told_apart(loaded.windows, earlier)
-    titles = jobs_in(roll_call(windows), wanted)
+    found, notes = jobs_in(roll_call(windows), wanted), list(loaded.notes)
+    called = names(found)
+    titles = largest(found, notes)
     held = {job for window in earlier for job in window.ranks["job"].to_pylist()} & titles.keys()
-    called = names(titles)
     verdicts = []
     for job, title in titles.items():
         without = bool(held) and job not in held
-        verdict = judge.diagnose(windows, () if without else earlier, job, history, loaded.notes, shared, flight)
+        verdict = judge.diagnose(windows, () if without else earlier, job, history, tuple(notes), shared, flight)
         if without:
             note = Note(NoteCode.BASELINE_NONE, "the baseline is of another job: this one is judged without it")
             verdict = replace(verdict, notes=(*verdict.notes, note))

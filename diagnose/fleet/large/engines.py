@@ -13,7 +13,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -127,12 +127,10 @@ def _dask(workers: int) -> Iterator[Executor]:
     from distributed import Client
 
     address = os.environ.get("DASK_SCHEDULER_ADDRESS")
-    with (
-        nullcontext({}) if address else dask_options(workers) as options,
-        Client(address, set_as_default=False, timeout="30s", **options) as client,
-        client.get_executor() as pool,
-    ):
-        yield pool
+    with ExitStack() as open_now:
+        options = {} if address else open_now.enter_context(dask_options(workers))
+        client = open_now.enter_context(Client(address, set_as_default=False, timeout="30s", **options))
+        yield open_now.enter_context(client.get_executor())
 
 
 @contextmanager

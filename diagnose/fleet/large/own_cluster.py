@@ -31,7 +31,7 @@ def dask_options(workers: int) -> Iterator[dict[str, Any]]:
     pyarrow's and numpy's, and those let others run. Its pages say nothing, and what it imports from is no folder that all users share."""
     import dask
 
-    quiet = {f"distributed.{who}.http.routes": [] for who in ("scheduler", "worker")}
+    quiet: dict[str, list[str]] = {f"distributed.{who}.http.routes": [] for who in ("scheduler", "worker")}
     with scratch() as folder, dask.config.set({"temporary-directory": folder, **quiet}):
         yield {
             "n_workers": 1, "threads_per_worker": workers, "processes": False, "protocol": "inproc://",
