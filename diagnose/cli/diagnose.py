@@ -9,14 +9,14 @@ from pathlib import Path
 
 from rankscope.diagnose.cli.keep_history import remember
 from rankscope.diagnose.cli.live import observe_until_told
-from rankscope.diagnose.cli.output import free_place, patience, tell, width_of, wrap, write_result
+from rankscope.diagnose.cli.output import complain, free_place, patience, tell, telling, width_of, wrap, write_result
 from rankscope.diagnose.cli.report import print_reports
 from rankscope.diagnose.collector import paused
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.large import engines
 from rankscope.diagnose.fleet.large.topology import Group, read_topology
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.fleet.roll_call import jobs_in, roll_call
+from rankscope.diagnose.fleet.roll_call import jobs_in, largest, roll_call
 from rankscope.diagnose.fleet.sources import Loaded, Source, Sources, find, load, load_baseline, load_found
 from rankscope.diagnose.fleet.timings.from_steps_file import fleet_of
 from rankscope.diagnose.fleet.timings.steps_file import read_timings
@@ -95,7 +95,7 @@ def run(
         code = _print(verdicts, as_json, verbose)
         if keep:
             for trouble in remember(store, windows, verdicts):
-                sys.stderr.write(f"rankscope: {clean(trouble, 300)}\n")
+                complain(trouble)
         # Last: what cannot be written must cost neither the verdict nor the history.
         if out is not None:
             for window in windows:
@@ -165,13 +165,14 @@ def report(
         verdicts = _judge_all(loaded, load_baseline(baseline, folders), job, None, ())
         say("making the page")
         _write_page(place, gather(loaded.windows, verdicts[0].job), verdicts)
-    if as_json:
-        print(to_json(*verdicts))
-    else:
-        for verdict in verdicts:
-            print("\n".join(wrap(answer(verdict), " " * 7, width_of(sys.stdout))))
-        tell(f"the page is in {clean(str(place), 4096)}")
-    return verdicts[0].exit_code
+    with telling("the verdict") as told:
+        if as_json:
+            print(to_json(*verdicts))
+        else:
+            for verdict in verdicts:
+                print("\n".join(wrap(answer(verdict), " " * 7, width_of(sys.stdout))))
+            tell(f"the page is in {clean(str(place), 4096)}")
+    return told.code(verdicts[0].exit_code)
 
 
 def _page_too(place: Path | None, windows: Sequence[Window], verdicts: Sequence[Verdict]) -> None:
@@ -195,13 +196,14 @@ def _judge_all(
 ) -> list[Verdict]:  # fmt: skip
     """One verdict for each job that is meant, the worst first. A baseline is for the jobs that it holds, if it holds one of them."""
     windows, earlier = told_apart(loaded.windows, earlier)
-    titles = jobs_in(roll_call(windows), wanted)
+    found, notes = jobs_in(roll_call(windows), wanted), list(loaded.notes)
+    called = names(found)
+    titles = largest(found, notes)
     held = {job for window in earlier for job in window.ranks["job"].to_pylist()} & titles.keys()
-    called = names(titles)
     verdicts = []
     for job, title in titles.items():
         without = bool(held) and job not in held
-        verdict = judge.diagnose(windows, () if without else earlier, job, history, loaded.notes, shared, flight)
+        verdict = judge.diagnose(windows, () if without else earlier, job, history, tuple(notes), shared, flight)
         if without:
             note = Note(NoteCode.BASELINE_NONE, "the baseline is of another job: this one is judged without it")
             verdict = replace(verdict, notes=(*verdict.notes, note))
@@ -220,10 +222,10 @@ def _judge_large(
 
 
 def _print(verdicts: Sequence[Verdict], as_json: bool, verbose: bool) -> int:
-    """`verdicts`: the worst first; its exit code is that of the command."""
-    if as_json:
-        print(to_json(*verdicts))
-    else:
-        print_reports(verdicts, sys.stdout, verbose)
-    sys.stdout.flush()
-    return verdicts[0].exit_code
+    """`verdicts`: the worst first; its exit code is that of the command. History, windows and page come after it, whoever reads this."""
+    with telling("the verdict") as told:
+        if as_json:
+            print(to_json(*verdicts))
+        else:
+            print_reports(verdicts, sys.stdout, verbose)
+    return told.code(verdicts[0].exit_code)

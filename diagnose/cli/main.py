@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.metadata
 import io
@@ -321,9 +322,13 @@ def run(arguments: list[str]) -> int:
         return _say(error, error.help, error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return _say("interrupted; nothing was left behind", "", EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader (head, less) has gone: nothing more to say, and nothing to flush at exit.
-        sys.stderr.close()
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        # What Typer makes of a reader (head, less) that has gone: nothing more to say, and nothing to flush at exit.
+        from rankscope.diagnose.cli.output import say_no_more
+
+        say_no_more(sys.stdout)
         return 0
     except PermissionError as error:
         return _say(error, "Run as root.", EXIT_NOT_PERMITTED)
@@ -371,7 +376,8 @@ def _say(message: object, remedy: str, code: int) -> int:
     if sys.stderr.isatty():  # a terminal would break words; what reads a pipe wants one line
         width = shutil.get_terminal_size().columns
         said = textwrap.fill(said, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    sys.stderr.write(f"{said}\n")
+    with contextlib.suppress(OSError):  # nobody reads it
+        sys.stderr.write(f"{said}\n")
     return code
 
 

@@ -15,14 +15,15 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO
 
 from rankscope.diagnose.text import clean, clean_all, held, short
 from rankscope.observer.window.staging import write_file
-from rankscope.probes.errors import OutputFailed
+from rankscope.probes.errors import EXIT_CRITICAL, EXIT_MISSING, OutputFailed
 
 WIDTH = 80
 NARROWEST, WIDEST = 40, 200  # what is narrower is wrapped by the terminal; what is wider nobody reads
@@ -99,8 +100,9 @@ def patience(what: str, lines: bool = True) -> Iterator[Callable[[str], None]]:
         if terminal:
             room = width_of(sys.stderr) - 1  # a line that the terminal wraps could not be taken back
             shown[0] = short(f"{time.monotonic() - began:4.0f} s  {clean(doing[0], 70)}", room)
-            sys.stderr.write(f"\r{shown[0]}\x1b[K")
-            sys.stderr.flush()
+            with suppress(OSError):
+                sys.stderr.write(f"\r{shown[0]}\x1b[K")
+                sys.stderr.flush()
         elif lines and doing[0] != shown[0]:
             shown[0] = doing[0]
             _say(f"{doing[0]} …")
@@ -116,13 +118,57 @@ def patience(what: str, lines: bool = True) -> Iterator[Callable[[str], None]]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         if terminal and shown[0]:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            with suppress(OSError):
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"{clean(text, 200)}\n")
-    sys.stderr.flush()
+def _say(text: str, most: int = 200) -> None:
+    with suppress(OSError):  # who has gone need not be told, and what is done goes on
+        sys.stderr.write(f"{clean(text, most)}\n")
+        sys.stderr.flush()
+
+
+def complain(text: str) -> None:
+    """What went wrong beside what was asked for, in one line on stderr."""
+    _say(f"rankscope: {text}", 300)
+
+
+@dataclass
+class Telling:
+    """Whether all could be said. A reader that has gone (head, less) is no failure."""
+
+    failed: bool = False
+
+    def code(self, code: int) -> int:
+        """The exit code of a command whose result was this one."""
+        return EXIT_MISSING if self.failed and code != EXIT_CRITICAL else code
+
+
+@contextmanager
+def telling(what: str) -> Iterator[Telling]:
+    """For what is printed before all is done: where stdout does not take it, what is left is done nevertheless, and `what` is complained
+    of. Nothing more is said on stdout then."""
+    told = Telling()
+    try:
+        yield told
+        sys.stdout.flush()
+    except BrokenPipeError:
+        say_no_more(sys.stdout)
+    except OSError as error:
+        told.failed = True
+        complain(f"{what} could not be printed: {error.strerror or error}")
+        say_no_more(sys.stdout)
+
+
+def say_no_more(stream: TextIO) -> None:
+    """What it still holds, and what comes, goes nowhere: Python, at its end, would complain of it with an exit code of its own."""
+    with suppress(OSError, ValueError):  # no file of the system
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, stream.fileno())
+        finally:
+            os.close(nowhere)
 
 
 def print_json(content: Any) -> None:

@@ -10,12 +10,14 @@ import contextlib
 import gc
 import os
 import sys
+from typing import TextIO
 
 _CRITICAL, _MISSING, _INTERNAL, _INTERRUPTED = 2, 69, 70, 130
 
 
 def main() -> None:
     """Run the command line and end the process."""
+    open_all()
     spare_threads()
     gc.disable()  # until the command begins (collector.py)
     try:
@@ -39,6 +41,14 @@ def main() -> None:
     except BaseException as error:
         code = _complain(f"cannot start: {type(error).__name__}: {error}", _INTERNAL)
     sys.exit(_flushed(code))
+
+
+def open_all() -> None:
+    """A stream that is closed (`>&-`) is one to nowhere: the next file that is opened, a store say, would get its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            setattr(sys, name, open(nowhere, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
 
 
 def spare_threads() -> None:
@@ -69,15 +79,21 @@ def _flushed(code: int) -> int:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        pass  # the reader (head, less) has what it wants
+        _say_no_more(sys.stdout)  # the reader (head, less) has what it wants
     except (OSError, ValueError) as error:
         said = _complain(f"the output could not be written: {error}", _MISSING)
         code = code if code == _CRITICAL else said
-    else:
-        return code
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _say_no_more(sys.stdout)
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        _say_no_more(sys.stderr)  # nobody hears complaints: the code says it
     return code
+
+
+def _say_no_more(stream: TextIO) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

@@ -5,13 +5,15 @@ No Python loop runs over ranks: of a million of them there are 125,000 windows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
 
+from rankscope.diagnose.budgets import JOBS_MOST, TOLD
 from rankscope.diagnose.fleet.labels import equals, ints, labels
 from rankscope.diagnose.fleet.moment import COLUMNS, of_one_moment
 from rankscope.diagnose.stats.integers import distinct
@@ -111,6 +113,18 @@ def jobs_in(roll: RollCall, wanted: str | None = None) -> dict[str, str]:
         known = ", ".join(clean(name, 100) for name in list(names(found).values())[:5])
         raise JobUnknown(f"job {clean(wanted, 60)!r} is not in these windows (jobs seen: {known})")
     return {name: title for name, title in found.items() if name in meant}
+
+
+def largest(found: Mapping[str, str], notes: list[Note]) -> dict[str, str]:
+    """Of jobs as `jobs_in` has them those that are judged, each for itself; the others are told: how many a window holds is up to whoever
+    wrote it."""
+    if len(found) <= JOBS_MOST:
+        return dict(found)
+    others = list(names(found).values())[JOBS_MOST:]
+    text = f"{len(found)} jobs were seen; the {JOBS_MOST} with most ranks are judged, name another with --job: "
+    told = ", ".join(clean(name, 60) for name in others[:TOLD])
+    notes.append(Note(NoteCode.OTHER_JOBS, f"{text}{told}{', …' if len(others) > TOLD else ''}"))
+    return dict(islice(found.items(), JOBS_MOST))
 
 
 def choose(

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from rankscope.diagnose import collector
+from rankscope.diagnose.budgets import JOBS_MOST
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.from_windows import rows_of
 from rankscope.diagnose.fleet.gather import fleet_of
@@ -29,7 +30,7 @@ from rankscope.diagnose.fleet.large.stand_out import LONGEST, hosts_to_read
 from rankscope.diagnose.fleet.large.survey import GROUP, Survey, survey, together, with_right_clocks
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.fleet.roll_call import jobs_in, of_job, windows_of
+from rankscope.diagnose.fleet.roll_call import jobs_in, largest, of_job, windows_of
 from rankscope.diagnose.fleet.sources import Source, Sources, absent_notes, left_out, read
 from rankscope.diagnose.fleet.step_matrix import Grid, filled, possible
 from rankscope.diagnose.past.baseline import Reference, read_baseline
@@ -76,7 +77,7 @@ def _each_job(
         seen, notes = _everyone(found, grids, pool)
         jobs = _jobs(seen, wanted, grids)
     sources = (*found.chosen, *_elsewhere(found))
-    named = shown(jobs if wanted is None else jobs_in(seen.roll))
+    named = shown(jobs if wanted is None and len(jobs) < JOBS_MOST else jobs_in(seen.roll))
     last = next(reversed(jobs), None)
     for job, called in jobs.items():
         said = [*notes, *called.notes]
@@ -97,8 +98,9 @@ class _Called:
 
 def _jobs(seen: Survey, wanted: str | None, grids: Mapping[str, Grid]) -> dict[str, _Called]:
     found = {}
-    for job, title in jobs_in(seen.roll, wanted).items():
-        notes: list[Note] = []
+    left: list[Note] = []
+    for job, title in largest(jobs_in(seen.roll, wanted), left).items():
+        notes = [*left]
         step_s = grids[job].step_s if job in grids else _usual_step_s(seen)
         found[job] = _Called(title, windows_of(seen.roll, job, notes, step_s), notes)
     return found

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from labkit.machine.shell import REPOSITORY, LabError
+from labkit.machine.shell import REPOSITORY, LabError, module
 
 TARGET_SHARE = 0.01
 _INSIDE = "benchkit.counters"
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         tempfile.TemporaryDirectory(prefix="rankscope-bench-", dir="/dev/shm") as folder,
         Machine(Path(folder) / "machine", gpus=options.gpus) as machine,
     ):
-        command = [sys.executable, "-m", _INSIDE, str(options.seconds), "profile" if options.profile else ""]
+        command = module(_INSIDE, str(options.seconds), "profile" if options.profile else "")
         for _ in range(max(1, options.rounds)):
             rounds.append(_measure(machine.observer_command(command)))
     worst = max(rounds, key=lambda one: one["share"])

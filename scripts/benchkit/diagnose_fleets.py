@@ -23,7 +23,6 @@ import json
 import math
 import resource
 import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from benchkit.other_rules import KINDS, eroica, matrix_of, median_mad
+from labkit.machine.shell import module
 from rankscope.diagnose.fleet.counters import Counters
 from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.fleet.model import Fleet, Flows, Patterns, Ranks, Steps
@@ -138,7 +138,7 @@ def _small(index: int) -> tuple[int, float, int, int, int, float]:
 
 
 def _apart(ranks: int, noise: float, seed: int, culprits: int, whole: bool) -> Score:
-    command = [sys.executable, "-m", "benchkit", "diagnose", "--one", f"{ranks}:{noise}:{seed}:{culprits}"]
+    command = module("benchkit", "diagnose", "--one", f"{ranks}:{noise}:{seed}:{culprits}")
     if whole:
         command.append("--whole-step-noise")
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -21,7 +21,6 @@ import math
 import os
 import resource
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -33,8 +32,10 @@ from pathlib import Path
 import numpy as np
 
 from benchkit.fleet_windows import RANKS, Plan, Planted, groups, plan, window_of
+from labkit.machine.shell import module
 from rankscope.diagnose.collector import paused
 from rankscope.diagnose.fleet.large import engines
+from rankscope.diagnose.fleet.large.isolated import isolate_children
 from rankscope.diagnose.fleet.sources import find
 from rankscope.diagnose.no_pandas import spare_pandas
 from rankscope.diagnose.solve.large_fleet import diagnose_large
@@ -145,6 +146,7 @@ def _plan(name: str, hosts: int, seed: int, options: argparse.Namespace) -> Plan
 
 def _write(fleet: Plan, folder: Path, brief: bool) -> None:
     """As the hosts would; each host's object for itself."""
+    isolate_children()
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("spawn")) as pool:
         jobs = []
         for first in range(0, fleet.hosts, _CHUNK):
@@ -164,8 +166,8 @@ def _write_part(part: Plan, first: int, hosts: int, uri: str, brief: bool) -> No
 
 
 def _apart(name: str, hosts: int, seed: int, folder: Path, workers: int, options: argparse.Namespace) -> Judged:
-    command = [sys.executable, "-m", "benchkit", "fleet", "--one", f"{name}:{hosts}:{seed}:{folder}", "--engine", options.engine,
-               "--noise", str(options.noise), "--workers", str(workers)]  # fmt: skip
+    command = module("benchkit", "fleet", "--one", f"{name}:{hosts}:{seed}:{folder}", "--engine", options.engine)
+    command += ["--noise", str(options.noise), "--workers", str(workers)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])

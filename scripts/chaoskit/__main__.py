@@ -1,4 +1,4 @@
-"""python -m chaoskit: what scripts/chaos runs."""
+"""scripts/start.py chaoskit: what scripts/chaos runs."""
 
 import os
 import sys

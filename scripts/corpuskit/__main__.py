@@ -1,4 +1,4 @@
-"""python -m corpuskit"""
+"""scripts/start.py corpuskit: what scripts/corpus runs."""
 
 import sys
 

@@ -20,6 +20,7 @@ from corpuskit.numbers import overrides
 from corpuskit.numbers.overrides import Overrides
 from labkit import verdicts
 from labkit.jobs.score import outcome_of
+from rankscope.diagnose.fleet.large.isolated import isolate_children
 from rankscope.diagnose.solve.notes.rhythm import LATER_PART
 
 # Uneven by design: told beside a fault, but nothing that the fault took.
@@ -117,6 +118,7 @@ def judges(corpus: Corpus, processes: int, by: str = TODAY) -> Iterator[Judges]:
     for name in _ONE_THREAD:
         os.environ.setdefault(name, "1")
     # Started anew, not forked: what a judge imports must be its own, and threads of a parent do not survive a fork.
+    isolate_children()
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         yield Judges(corpus, pool, processes, by)
 

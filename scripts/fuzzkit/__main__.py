@@ -1,4 +1,4 @@
-"""python -m fuzzkit: what scripts/fuzz runs."""
+"""scripts/start.py fuzzkit: what scripts/fuzz runs."""
 
 import sys
 

@@ -19,6 +19,7 @@ from fuzzkit.target import Target
 from fuzzkit.targets import TARGETS
 from fuzzkit.watch import MOST_BYTES, MOST_S
 from labkit.machine.command import Parser
+from labkit.machine.shell import module
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REGRESSIONS = REPOSITORY / "tests/data/fuzz"
@@ -144,7 +145,7 @@ def _run_all(wanted: Sequence[Target], args: argparse.Namespace) -> None:
     ]  # fmt: skip
     if not left:
         return
-    command = [sys.executable, "-m", "fuzzkit.workers", *left]
+    command = module("fuzzkit.workers", *left)
     command += ["--sources", json.dumps(sources), "--elsewhere", json.dumps(others)]
     for name in ("state", "crashes", "inputs", "seconds", "jobs"):
         command += [f"--{name}", str(getattr(args, name))]

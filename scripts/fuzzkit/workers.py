@@ -1,4 +1,4 @@
-"""Each target in a process of its own: python -m fuzzkit.workers NAME… --state DIR --crashes DIR --inputs N --seconds S --jobs N
+"""Each target in a process of its own: scripts/start.py fuzzkit.workers NAME… --state DIR --crashes DIR --inputs N --seconds S --jobs N
 --sources JSON.
 
 What is fuzzed is imported once, which takes longer than a short run: the instrumentation is put into it meanwhile. Each target

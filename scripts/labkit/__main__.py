@@ -1,4 +1,4 @@
-"""python -m labkit: what scripts/lab runs."""
+"""scripts/start.py labkit: what scripts/lab runs."""
 
 import os
 import sys

@@ -102,7 +102,7 @@ def _serving() -> Iterator[dict[str, str]]:
     run("ip", "-n", SWITCH, "link", "set", "lo", "up")
     run("ip", "-n", SWITCH, "addr", "add", f"{_SERVER}/24", "dev", "bridge0")
     server = subprocess.Popen(
-        [_MOTO, "-c", _SERVE], preexec_fn=_behind_the_switch, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL  # noqa: PLW1509
+        [_MOTO, "-I", "-c", _SERVE], preexec_fn=_behind_the_switch, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL  # noqa: PLW1509
     )  # fmt: skip
     try:
         assert server.stdout is not None
@@ -115,7 +115,7 @@ def _serving() -> Iterator[dict[str, str]]:
             "AWS_REGION": "us-east-1",
         }
         put = "import sys, urllib.request as u; u.urlopen(u.Request(sys.argv[1], method='PUT'), timeout=10)"
-        made = _as_behind_the_switch([str(_MOTO), "-c", put, f"http://{_SERVER}:{_PORT}/{_BUCKET}"], environment)
+        made = _as_behind_the_switch([str(_MOTO), "-I", "-c", put, f"http://{_SERVER}:{_PORT}/{_BUCKET}"], environment)
         if made.returncode:
             raise LabError(f"the S3 server makes no bucket: {made.stderr.strip()[-200:]}")
         yield environment

@@ -1,4 +1,4 @@
-"""python -m soakkit: what scripts/soak runs."""
+"""scripts/start.py soakkit: what scripts/soak runs."""
 
 import os
 import sys

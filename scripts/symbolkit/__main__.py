@@ -120,7 +120,7 @@ def _download(source: Source, version: str) -> Path:
         command = ["apt-get", "download", "-q", source.package]
     else:
         command = [
-            sys.executable, "-m", "pip", "download", "-q", "--retries", "0", "--timeout", "20", "--no-deps",
+            sys.executable, "-I", "-m", "pip", "download", "-q", "--retries", "0", "--timeout", "20", "--no-deps",
             "--only-binary", ":all:", "-d", str(CACHE), f"{source.package}=={version}",
         ]  # fmt: skip
     subprocess.run(command, check=True, cwd=CACHE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import syslog
@@ -10,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankscope.diagnose.cli.output import patience, print_json, print_table, tell, width_of, wrap
+from rankscope.diagnose.cli.output import patience, print_json, print_table, tell, telling, width_of, wrap
 from rankscope.diagnose.severity import CRITICAL, OK, exit_code
 from rankscope.diagnose.sweep.config import FAIL_ON, Config, read_config
 from rankscope.diagnose.sweep.confirm import confirmed
@@ -24,7 +23,7 @@ from rankscope.diagnose.sweep.spare import PLACE, Spare
 from rankscope.diagnose.sweep.store import Store, open_store
 from rankscope.diagnose.sweep.trends import trends
 from rankscope.diagnose.text import clean
-from rankscope.probes.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, EXIT_MISSING, OutputFailed, UsageError
+from rankscope.probes.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, OutputFailed, UsageError
 from rankscope.probes.host.procfs import ROOT
 
 DEFAULT_CONFIG = Path("/etc/rankscope/sweep.toml")
@@ -105,27 +104,14 @@ def _tell(done: Sweep, options: Options, config: Config, per_process: Collection
     done = replace(done, notes=(*done.notes, *notes))
     if options.to_syslog:
         _syslog(done)
-    failed = not _print(done, options) or failed
-    code = exit_code((finding.state for finding in done.findings), config.fail_on)
-    return EXIT_MISSING if failed and code != EXIT_CRITICAL else code
-
-
-def _print(done: Sweep, options: Options) -> bool:
-    """Whether it could be said. A reader that has gone (head, less) is no failure."""
-    try:
+    with telling("the findings") as told:
         if options.as_json:
             print_json(as_json(done))
         else:
             for line in as_text(done, options.verbose, width_of(sys.stdout) if sys.stdout.isatty() else None):
                 print(line)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        sys.stderr.write(f"rankscope: the findings could not be printed: {error.strerror}\n")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
-    return True
+    told.failed = told.failed or failed
+    return told.code(exit_code((finding.state for finding in done.findings), config.fail_on))
 
 
 def list_checks(as_json_wanted: bool) -> int:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rankscope.diagnose.cli.output import patience, print_json, print_table, tell
+from rankscope.diagnose.budgets import JOBS_MOST
+from rankscope.diagnose.cli.output import complain, patience, print_json, print_table, tell, telling
 from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.labels import ints
-from rankscope.diagnose.fleet.roll_call import jobs_in, roll_call
+from rankscope.diagnose.fleet.labels import ints, labels
+from rankscope.diagnose.fleet.roll_call import RollCall, jobs_in, roll_call
 from rankscope.diagnose.fleet.sources import load
 from rankscope.diagnose.past.history import DEFAULT_FOLDER
 from rankscope.diagnose.past.reputation import Reputations, Repute, Vote
@@ -32,9 +33,15 @@ def run(places: tuple[str, ...], *, keep: Path | None, as_json: bool, verbose: b
         new = book.add(_votes(load(places, every_moment=True).windows), time.time()) if places else 0
     known = book.all()
     named = [one for one in known if one.named]
-    if as_json:
-        print_json({"new_votes": new, "components": [_as_json(one) for one in known]})
-        return EXIT_DEGRADED if named else EXIT_HEALTHY
+    with telling("who is slow") as told:
+        if as_json:
+            print_json({"new_votes": new, "components": [_as_json(one) for one in known]})
+        else:
+            _print(known, named, verbose)
+    return told.code(EXIT_DEGRADED if named else EXIT_HEALTHY)
+
+
+def _print(known: Sequence[Repute], named: Sequence[Repute], verbose: bool) -> None:
     tell(f"{'degraded' if named else 'healthy'}: {len(named)} of {len(known)} components are always a little slow")
     shown = known[: max(_SHOWN, len(named))] if verbose else named
     if shown:
@@ -46,7 +53,6 @@ def run(places: tuple[str, ...], *, keep: Path | None, as_json: bool, verbose: b
                 for one in shown
             ],
         )  # fmt: skip
-    return EXIT_DEGRADED if named else EXIT_HEALTHY
 
 
 def _votes(windows: Sequence[Window]) -> Iterator[Vote]:
@@ -54,8 +60,12 @@ def _votes(windows: Sequence[Window]) -> Iterator[Vote]:
     if not windows:
         return
     roll = roll_call(windows)
-    for job in jobs_in(roll):
-        mine = sorted(np.unique(ints(roll.of(job), WINDOW)).tolist(), key=lambda number: windows[number].manifest.start)
+    jobs = jobs_in(roll)
+    asked = _windows_of(roll)
+    if left := len(jobs) - len(asked):
+        complain(f"{left} jobs are left out, which have fewer ranks than {JOBS_MOST} others in the same window")
+    for job in (job for job in jobs if job in asked):
+        mine = sorted(asked[job], key=lambda number: windows[number].manifest.start)
         moments: list[list[Window]] = []
         for number in mine:
             window = windows[number]
@@ -65,6 +75,21 @@ def _votes(windows: Sequence[Window]) -> Iterator[Vote]:
                 moments.append([window])
         for moment in moments:
             yield from votes(gather(moment, job))
+
+
+def _windows_of(roll: RollCall) -> dict[str, list[int]]:
+    """By job its windows. Of a window its largest jobs are asked: each of them reads it once more."""
+    known = roll.ranks.filter(roll.ranks["job"].is_valid())
+    job = labels(known, "job")
+    pairs, ranks = np.unique(ints(known, WINDOW).astype(np.int64) * len(job.values) + job.codes, return_counts=True)
+    window, code = np.divmod(pairs, len(job.values))
+    order = np.lexsort((code, -ranks, window))
+    window, code = window[order], code[order]
+    place = np.arange(len(window)) - np.searchsorted(window, window)  # of the job in its window, the largest first
+    found: dict[str, list[int]] = {}
+    for number, its in zip(window[place < JOBS_MOST].tolist(), code[place < JOBS_MOST].tolist(), strict=True):
+        found.setdefault(job.values[its], []).append(number)
+    return found
 
 
 def _as_json(one: Repute) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
     local    as many processes as there are processors for us
     ray      the cluster of RAY_ADDRESS, else one on this host             (rankscope[ray])
-    dask     the scheduler of DASK_SCHEDULER_ADDRESS, else one on this host (rankscope[dask])
+    dask     the scheduler of DASK_SCHEDULER_ADDRESS, else threads of ours  (rankscope[dask])
 
 Workers of a cluster need rankscope in their environment, and must reach the store by the same URI.
 """
@@ -13,7 +13,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +21,8 @@ from multiprocessing import get_context
 from threading import Event, Thread
 from typing import Any
 
+from rankscope.diagnose.fleet.large.isolated import isolate_children
+from rankscope.diagnose.fleet.large.own_cluster import dask_options, scratch, start_ray
 from rankscope.diagnose.no_pandas import spare_pandas
 from rankscope.probes.errors import EXIT_MISSING, RankscopeError, UsageError
 
@@ -89,6 +91,7 @@ class _Processors(ProcessPoolExecutor):
     """This host's processors: processes read windows, and threads work on arrays, where numpy lets others run."""
 
     def __init__(self, workers: int) -> None:
+        isolate_children()
         # spawn: the file systems of pyarrow do not survive a fork
         super().__init__(workers, mp_context=get_context("spawn"), initializer=spare_pandas)
         self.threads = ThreadPoolExecutor(workers)
@@ -124,11 +127,10 @@ def _dask(workers: int) -> Iterator[Executor]:
     from distributed import Client
 
     address = os.environ.get("DASK_SCHEDULER_ADDRESS")
-    options: dict[str, Any] = (
-        {} if address else {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
-    )
-    with Client(address, set_as_default=False, timeout="30s", **options) as client, client.get_executor() as pool:
-        yield pool
+    with ExitStack() as open_now:
+        options = {} if address else open_now.enter_context(dask_options(workers))
+        client = open_now.enter_context(Client(address, set_as_default=False, timeout="30s", **options))
+        yield open_now.enter_context(client.get_executor())
 
 
 @contextmanager
@@ -179,21 +181,20 @@ def _begun(workers: int) -> Iterator[_Begun]:
 
 
 def _keep_ray(workers: int, begun: _Begun) -> None:
-    try:
-        import ray
+    with scratch() as folder:
+        try:
+            import ray
 
-        ours = not ray.is_initialized()
+            ours = not ray.is_initialized()
+            if ours:
+                start_ray(workers, folder)
+        except BaseException as error:
+            begun.ready.set_exception(error)
+            return
+        begun.ready.set_result(None)
+        begun.over.wait()
         if ours:
-            address = os.environ.get("RAY_ADDRESS")
-            options: dict[str, Any] = {} if address else {"num_cpus": workers, "include_dashboard": False}
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
-    except BaseException as error:
-        begun.ready.set_exception(error)
-        return
-    begun.ready.set_result(None)
-    begun.over.wait()
-    if ours:
-        ray.shutdown()  # what its workers sent stays where it is, as long as somebody holds it
+            ray.shutdown()  # what its workers sent stays where it is, as long as somebody holds it
 
 
 _BEGUN: ContextVar[_Begun | None] = ContextVar("begun", default=None)

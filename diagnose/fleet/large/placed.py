@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rankscope.diagnose.fleet.clocks.align import Clocks
 from rankscope.diagnose.fleet.labels import equals, ints
-from rankscope.diagnose.fleet.roll_call import RollCall, jobs_in, windows_of
+from rankscope.diagnose.fleet.roll_call import RollCall, jobs_in, largest, windows_of
 from rankscope.diagnose.fleet.sources import Source
 from rankscope.diagnose.fleet.step_matrix import (
     Columns,
@@ -73,7 +73,7 @@ def grids_of(roll: RollCall, begins_s: Sequence[float], steps: pa.Table) -> dict
     except NoRanks:
         return {}
     found = {}
-    for job in jobs:
+    for job in largest(jobs, []):
         windows = windows_of(roll, job, [])
         window_s = float(np.median([roll.manifests[number].seconds for number in windows]))
         mine = _Members.of(roll.ranks, job, np.array(windows), begins_s)

@@ -159,7 +159,7 @@ def _print_paces(paces: Sequence[Pace]) -> None:
 
 def _load(index: int, seconds: float) -> subprocess.Popen[str] | None:
     """Matrix products with gaps on the GPU, for as long as all measurements can take; None without PyTorch and CUDA."""
-    command = [sys.executable, "-c", _LOAD, str(60 + 20 * seconds)]
+    command = [sys.executable, "-I", "-c", _LOAD, str(60 + 20 * seconds)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                                env={"CUDA_VISIBLE_DEVICES": str(index), **_environment()})  # fmt: skip
     assert process.stdout is not None

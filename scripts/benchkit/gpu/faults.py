@@ -182,7 +182,7 @@ def _done(case: Case, file: Path, step_s: float, pids: Sequence[int], options: a
 
 def _stranger(gpu: int) -> Callable[[], object]:
     environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(gpu)}
-    process = subprocess.Popen([python(), "-c", _STRANGER], env=environment, stdout=subprocess.PIPE)
+    process = subprocess.Popen([python(), "-I", "-c", _STRANGER], env=environment, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
 

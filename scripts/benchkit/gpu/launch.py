@@ -19,7 +19,7 @@ _CUDA = "import torch; print(torch.version.cuda or '-', torch.cuda.device_count(
 
 def devices_of_torch() -> tuple[str, int, str]:
     """CUDA's version ('-' where there is none), how many GPUs PyTorch finds, PyTorch's version; LabError without PyTorch."""
-    done = subprocess.run([python(), "-c", _CUDA], capture_output=True, text=True, check=False)
+    done = subprocess.run([python(), "-I", "-c", _CUDA], capture_output=True, text=True, check=False)
     if done.returncode:
         raise LabError("PyTorch is not installed here", "Run scripts/setup --lab.")
     cuda, devices, version = done.stdout.split()

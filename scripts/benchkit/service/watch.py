@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchkit.service.step_shapes import ASIDE, TUNED, Shape
+from rankscope.diagnose.fleet.large.isolated import isolate_children
 from rankscope.diagnose.stats.change import ChangeDetector, State
 
 SHIFTS = (0.03, 0.05, 0.1, 0.3)
@@ -66,6 +67,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the table; 0 where every shape is within the targets."""
     began = time.monotonic()
+    isolate_children()
     with ProcessPoolExecutor() as pool:
         rows = [
             *_measure(TUNED, False, options.seed, options, pool),

@@ -56,7 +56,7 @@ class Noisy(Fault):
         cores = self.job.cores_of(0)
         self._noise: list[subprocess.Popen[bytes]] = [
             self.job.start_companion(
-                [python(), "-c", BURSTS, str(self.rng.randrange(1 << 30)), str(BUSY[self.dose])], group, cores
+                [python(), "-I", "-c", BURSTS, str(self.rng.randrange(1 << 30)), str(BUSY[self.dose])], group, cores
             )
             for _ in range(PROCESSES)
         ]

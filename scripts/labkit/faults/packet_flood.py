@@ -72,7 +72,7 @@ class PacketFlood(Fault):
 
     def _flood(self, rate_hz: float) -> None:
         self._end()
-        command = [python(), "-c", SENDER, self._host.address, f"{rate_hz:.0f}"]
+        command = [python(), "-I", "-c", SENDER, self._host.address, f"{rate_hz:.0f}"]
         cores = self.job.cores_of(1 - self.victim)
         self._sender = self.job.start_companion(command, self._group, cores, self._other)
 

@@ -170,7 +170,7 @@ class CpuTaken(Fault):
     def inject(self) -> Truth:
         core = max(os.sched_getaffinity(0))
         self._bind({core})
-        self._hogs = [self.job.start_other([sys.executable, "-c", COMPUTE], {core}) for _ in range(HOGS)]
+        self._hogs = [self.job.start_other([sys.executable, "-I", "-c", COMPUTE], {core}) for _ in range(HOGS)]
         causes = {"cpu": frozenset({"contended", "affinity"})}
         # The others may use that core as well: where they do, all ranks are kept from it.
         everybody = Truth("fault", causes, tuple(range(self.job.row.ranks)), everyone=True, culprit="hogs")
@@ -234,7 +234,7 @@ class Healthy(Fault):
     _other: subprocess.Popen[bytes] | None = None
 
     def inject(self) -> Truth:
-        self._other = self.job.start_other([sys.executable, "-c", HALF_A_CORE])
+        self._other = self.job.start_other([sys.executable, "-I", "-c", HALF_A_CORE])
         return Truth("healthy", {})
 
     def revert(self) -> None:

@@ -60,7 +60,7 @@ def reaper() -> Iterator[None]:
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); from labkit.jobs import machine; "
     code += "sys.stdin.buffer.read(); machine.clean_up()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        [sys.executable, "-I", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip
     assert process.stdin is not None

@@ -42,6 +42,11 @@ def run(*argv: str | Path) -> str:
     return done.stdout
 
 
+def module(name: str, *arguments: str) -> list[str]:
+    """The command that runs a module below scripts/ in a process of its own, wherever one stands."""
+    return [sys.executable, str(REPOSITORY / "scripts/start.py"), name, *arguments]
+
+
 def quietly(*argv: str | Path) -> bool:
     """Run a command of which nobody minds the failure; whether it succeeded."""
     try:
@@ -65,7 +70,12 @@ def set_up(torch: bool) -> None:
 
 def _installed(package: str) -> bool:
     # By its metadata, which pip writes last: an interrupted installation does not count.
-    asked = [str(REPOSITORY / ".venv/bin/python"), "-c", f"import importlib.metadata as m; m.version({package!r})"]
+    asked = [
+        str(REPOSITORY / ".venv/bin/python"),
+        "-I",
+        "-c",
+        f"import importlib.metadata as m; m.version({package!r})",
+    ]
     try:
         return subprocess.run(asked, capture_output=True, check=False).returncode == 0
     except OSError:

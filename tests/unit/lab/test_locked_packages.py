@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 try:
@@ -118,3 +122,78 @@ def test_without_a_network_everything_comes_from_the_folder(clone: Path, tmp_pat
     assert "runtime.lock" in asked[0] and not any("dev.lock" in line for line in asked)
     assert set_up(clone, "--offline", str(tmp_path / "none"))[0] == 64
     assert set_up(clone, "--offline", str(folder), "--jobs")[0] == 64
+
+
+def test_a_folder_with_blanks_in_its_name_is_one_folder_to_pip(clone: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "of a #1 stick"
+    folder.mkdir()
+    code, asked, said = set_up(clone, "--offline", str(folder), "--runtime")
+    if code in (69, 77) and not asked:
+        pytest.skip(f"distribution packages are missing here: {said}")
+    assert [line.partition(": install ")[0] for line in asked] == [f"1 {folder.as_uri()}"] * 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")
+@pytest.mark.parametrize("whose", ["the folder", "a file in it", "open to others", "behind a link", "a folder above"])
+def test_what_others_can_put_there_is_not_installed_by_root(clone: Path, tmp_path: Path, whose: str) -> None:
+    folder = tmp_path / "above/packages"
+    folder.mkdir(parents=True)
+    file = folder / "one.deb"
+    file.touch()
+    if whose == "open to others":
+        folder.chmod(0o777)
+    elif whose == "behind a link":
+        file.rename(tmp_path / "one.deb")
+        file.symlink_to(tmp_path / "one.deb")
+    else:
+        os.chown({"the folder": folder, "a file in it": file, "a folder above": folder.parent}[whose], 65534, 65534)
+    code, asked, said = set_up(clone, "--offline", str(folder), "--runtime")
+    assert (code, asked) == (77, []) and "others than root can write" in said and "one.deb" not in said
+
+
+def slow(clone: Path) -> Path:
+    """pip takes long, and writes down its processes."""
+    pids = clone / "pids"
+    (clone / ".venv/bin/pip").write_text(f"#!/bin/sh\necho $$ >> {pids}\nsleep 60\n")
+    return pids
+
+
+def begun(clone: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([str(clone / "scripts/setup"), "--runtime"], stdout=subprocess.PIPE, text=True)
+
+
+def until(true: object, seconds: float = 20.0) -> bool:
+    assert callable(true)
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.02)
+    return bool(true())
+
+
+def alive(group: int) -> list[int]:
+    return [
+        one.pid for one in psutil.process_iter() if one.status() != psutil.STATUS_ZOMBIE and group_of(one.pid) == group
+    ]
+
+
+def group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def test_a_setup_that_is_ended_leaves_no_pip_behind_and_two_wait_for_one_another(clone: Path) -> None:
+    pids = slow(clone)
+    with begun(clone) as first:
+        if not until(lambda: pids.exists() or first.poll() is not None) or first.poll() is not None:
+            pytest.skip("distribution packages are missing here")
+        with begun(clone) as second:
+            assert second.stdout is not None and "another scripts/setup is at work" in second.stdout.readline()
+            second.kill()
+        (pip,) = pids.read_text().split()
+        group = os.getpgid(int(pip))
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(10) == 130
+    assert group != os.getpgid(0)
+    assert until(lambda: not alive(group), 5)

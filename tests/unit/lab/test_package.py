@@ -83,3 +83,8 @@ def test_a_removal_keeps_what_was_recorded_and_a_purge_leaves_nothing(tmp_path: 
     maintained("postrm", tmp_path, "purge")
     assert not any(folder.exists() for folder in kept) and (other / "file").exists()
     assert not (tmp_path / "var/lib/rankscope").exists()
+
+
+def test_a_package_whose_files_are_gone_can_be_removed(tmp_path: Path) -> None:
+    maintained("prerm", tmp_path, "remove")
+    maintained("postrm", tmp_path, "remove")

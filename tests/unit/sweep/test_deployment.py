@@ -149,6 +149,11 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "spec": {"clusterIP": "None", "publishNotReadyAddresses": bool, "selector": {"job-name": str},
                  "ports": [{"name": str, "port": int}]},
     },
+    "NetworkPolicy": {
+        "apiVersion": "networking.k8s.io/v1", "kind": str, "metadata": META,
+        "spec": {"podSelector": {"matchLabels": {"job-name": str}}, "policyTypes": ["Ingress"],
+                 "ingress": [{"from": [{"podSelector": {"matchLabels": {"job-name": str}}}]}]},
+    },
     "ValidatingAdmissionPolicy": {
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": str, "metadata": META,
         "spec": {"failurePolicy": "Fail",

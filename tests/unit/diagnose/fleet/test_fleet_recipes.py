@@ -81,3 +81,12 @@ def test_the_first_pod_ends_well_whatever_the_verdict_is(place: Path, code: int,
     other = subprocess.run(["sh", "-c", text], env={**given, "JOB_COMPLETION_INDEX": "4"}, timeout=60, check=False)
     assert other.returncode == 0
     assert "dask worker tcp://rankscope-diagnose-0.rankscope-diagnose:8786" in (place / "told").read_text()
+
+
+def test_the_pods_that_judge_hear_one_another_alone() -> None:
+    documents = list(yaml.safe_load_all((DEPLOY / "kubernetes/diagnose-job.yaml").read_text()))
+    kinds = {document["kind"]: document for document in documents}
+    theirs = {"matchLabels": {"job-name": kinds["Job"]["metadata"]["name"]}}
+    policy = kinds["NetworkPolicy"]["spec"]
+    assert policy["podSelector"] == theirs and policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"] == [{"from": [{"podSelector": theirs}]}]

@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnose.cli.diagnose import _judge_all
+from rankscope.diagnose.fleet import roll_call
 from rankscope.diagnose.fleet.sources import Loaded, find, load
 from rankscope.diagnose.past.auto_baseline import choose
 from rankscope.diagnose.past.history import History
+from rankscope.diagnose.solve import large_fleet
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.solve.large_fleet import diagnose_large
 from rankscope.diagnose.verdict.contract import Verdict
@@ -79,6 +81,19 @@ def test_who_has_more_ranks_on_more_hosts_does_not_take_the_job(tmp_path: Path, 
     assert mine.suspects[0].ranks == (3,)
     assert not any("evil" in host for host in mine.hosts)
     assert set(verdicts) == {tuple(range(8)), tuple(range(12))}
+
+
+@pytest.mark.parametrize("how", ["one", "large"])
+def test_of_too_many_jobs_the_largest_keep_the_names_by_which_they_are_told_apart(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for where in (roll_call, large_fleet):
+        monkeypatch.setattr(where, "JOBS_MOST", 1)
+    windows = [*windows_of(OURS, Job(hosts=2)), *windows_of(THEIRS, Job(ranks=12, hosts=3), "evil-")]
+    [verdict] = judged(windows, tmp_path, how)
+    assert len(verdict.ranks) == 12 and NoteCode.OTHER_JOBS in codes(verdict)
+    if how == "large":
+        assert verdict.job == "job-a of user 1666"
 
 
 @pytest.mark.parametrize("how", ["one", "large"])

@@ -10,9 +10,14 @@ import builders
 import pytest
 from builders import Job, build
 
+from rankscope.diagnose import budgets
+from rankscope.diagnose.cli import diagnose as command
 from rankscope.diagnose.cli.main import run
+from rankscope.diagnose.fleet import roll_call
+from rankscope.diagnose.fleet.sources import Loaded
 from rankscope.diagnose.past.history import History
 from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.observer.window.folder import Window, write_window
 
 
@@ -52,6 +57,37 @@ def test_the_json_is_the_worst_verdict_with_the_others_in_it(both: Path, capsys:
     found = json.loads(capsys.readouterr().out)
     assert (found["status"], found["job"]) == ("fault", "job-b")
     assert [(other["status"], other["job"]) for other in found["other_jobs"]] == [("healthy", "job-a")]
+
+
+def test_of_too_many_jobs_the_largest_are_judged_and_the_others_told(
+    both: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roll_call, "JOBS_MOST", 1)
+    assert run(["diagnose", str(both), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["job"] == "job-a" and not found.get("other_jobs")
+    assert "2 jobs were seen; the 1 with most ranks are judged, name another with --job: tune.py" in found["notes"]
+    # One that is named is judged, however small it is.
+    assert run(["diagnose", str(both), "--job", "tune.py"]) == 1
+    assert "--job" not in capsys.readouterr().out
+
+
+def test_a_window_full_of_jobs_is_put_together_for_few_of_them(
+    both: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = build(Job(name="job-a"))[0]
+    rows = window.ranks.to_pylist()
+    many = [row | {"job": f"{row['job']}-{number}"} for number in range(300) for row in rows]
+    crowded = builders.columns(window, "ranks", many)
+    asked: list[str | None] = []
+    verdict = diagnose([window])
+
+    def judged(_: object, __: object, job: str | None, *___: object) -> Verdict:
+        asked.append(job)
+        return replace(verdict, job=job or "")
+
+    monkeypatch.setattr(command.judge, "diagnose", judged)
+    assert len(command._judge_all(Loaded((crowded,), ()), (), None, None, ())) == budgets.JOBS_MOST == len(asked)
 
 
 @pytest.mark.parametrize("wanted, code", [("pretrain.py", 0), ("tune", 1), ("job-a", 0), ("job-", 1)])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import Job, build
+from builders import Job, build, columns
 from hardware_builders import Machine
 
 from rankscope.diagnose.cli.stores import reputation as command
@@ -170,3 +170,19 @@ def test_the_command_takes_windows_in_and_says_who_is_named(tmp_path: Path, caps
     assert '"new_votes": 8' in capsys.readouterr().out
     assert command.run((), keep=tmp_path / "book", as_json=False, verbose=True) == 0
     assert "healthy: 0 of 8 components" in capsys.readouterr().out
+
+
+def test_of_a_window_full_of_jobs_the_largest_vote(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    window = build(Job(ranks=4))[0]
+    rows = window.ranks.to_pylist()
+    many = [row | {"job": f"j{number}"} for number in range(200) for row in rows[: 4 if number == 150 else 2]]
+    crowded = columns(window, "ranks", many)
+    asked: list[str | None] = []
+    monkeypatch.setattr(command, "gather", lambda _, job: asked.append(job))
+    monkeypatch.setattr(command, "votes", lambda _: [])
+    assert list(command._votes([crowded, window])) == []
+    # Each window has its own: a job that is alone in one is asked of it.
+    assert len(asked) == command.JOBS_MOST + 1 and asked[0] == "j150" and "job-a" in asked
+    assert "136 jobs are left out" in capsys.readouterr().err
