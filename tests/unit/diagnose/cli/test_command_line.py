@@ -104,7 +104,8 @@ def test_record_says_where_each_window_lies_though_one_name_begins_like_the_othe
     windows = [replace(window, manifest=replace(window.manifest, jobs=(job,))) for job in jobs]
     monkeypatch.setattr(recorder.os, "geteuid", lambda: 0)
     monkeypatch.setattr(recorder, "find_ranks", lambda _: RankCensus((), (), ()))
-    monkeypatch.setattr(recorder, "choose", lambda *_: (1, 2))
+    ranks = tuple(MagicMock(**{"identity.job": job}) for job in jobs)
+    monkeypatch.setattr(recorder, "choose", lambda *_: ranks)
     monkeypatch.setattr(recorder.observation, "begin", MagicMock())
     monkeypatch.setattr(finish, "close_windows", lambda *_: windows)
     # THEN the folder that is printed for a job holds the window of that job
