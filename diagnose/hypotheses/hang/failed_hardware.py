@@ -96,13 +96,13 @@ def _xids(fleet: Fleet) -> Iterator[tuple[int, Counter, str]]:
     """(number, counter, who says so): Xids of the window, then those that the kernel logged before it for ranks that are gone."""
     for prefix, source in (("gpu.xid.", "nvml"), ("gpu.earlier_xid.", "kernel log")):
         for name in fleet.counters.names(prefix):
-            number = name.removeprefix(prefix)
-            if not number.isdigit():
+            number = xids.number_of(name.removeprefix(prefix))
+            if number is None:
                 continue
             for counter in fleet.counters.moved(name):
                 row = rank_of(fleet, counter)
                 if prefix == "gpu.xid." or (row >= 0 and fleet.ranks.state[row] == "exited"):
-                    yield int(number), counter, source
+                    yield number, counter, source
 
 
 def _failure(

@@ -157,6 +157,17 @@ def test_an_xid_of_no_number_is_ignored() -> None:
     assert (verdict.status, verdict.suspects) == ("hang", ())
 
 
+@pytest.mark.parametrize("said_number", ["²", "٧٩", "9" * 4400])
+def test_an_xid_whose_number_is_none_ends_no_judging(said_number: str) -> None:
+    # GIVEN a counter whose name somebody else chose, beside a job that hangs
+    verdict = hung(1, WAITS, event(1, f"gpu.xid.{said_number}"), event(1, f"gpu.earlier_xid.{said_number}"))
+    # THEN it names nobody and is no Xid
+    assert (verdict.status, verdict.suspects) == ("hang", ()) and NoteCode.XID not in codes(verdict)
+    # AND a slow GPU is judged without it
+    slow = Machine(kernels={5: 1.4}, more=[event(5, f"gpu.xid.{said_number}")]).verdict()
+    assert named(slow) == [("gpu", "slow", "gpu5", (5,))] and NoteCode.XID not in codes(slow)
+
+
 def test_a_gpu_whose_hung_rank_the_driver_no_longer_lists_is_found_by_who_has_none() -> None:
     verdict = hung(3, {**WAITS, "gpus": []}, event(3, "gpu.lost", of=-1))
     assert named(verdict) == [("gpu", "lost", "gpu3", (3,))]
