@@ -28,6 +28,7 @@ from rankscope.diagnose.fleet.step_matrix import (
     clocks_against,
     filled,
     grid_of,
+    hold,
     note_absurd,
     note_counts,
     steps_of_each,
@@ -173,6 +174,7 @@ def _steps(seen: Survey, job: str, ranks: _Rows, grid: Grid | None, notes: list[
     clocks = Clocks(offset_s, unsure)
     notes += clock_notes(hosts.names, clocks)
     columns = Columns.of(grid, hosts, clocks)
+    hold(len(counts), len(columns.grid_s), int(counts.sum()))
     shape, rows_there = (len(counts), len(columns.grid_s)), [ranks.of[piece.rows] for piece in pieces]
     # A rank is in one piece: where all are, nothing is left empty.
     whole = sum(int((at >= 0).sum()) for at in rows_there) == len(counts)
