@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose import budgets, limits
+from rankscope.diagnose.fleet.labels import distinct_texts
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import message_names
 from rankscope.diagnose.stats.integers import distinct
@@ -40,7 +41,7 @@ def blind(fleet: Fleet) -> Bools:
     seen[table.rank[rows & (table.beta > 0)]] = True
     if fleet.timed or not seen.any() or seen.all():
         return np.zeros(len(seen), dtype=bool)
-    host = np.unique(np.array(fleet.ranks.observed_on, dtype=object).astype(str), return_inverse=True)[1].reshape(-1)
+    host = distinct_texts(fleet.ranks.observed_on)[1]
     share = np.bincount(host, seen) / np.bincount(host)
     none: Bools = (share == 0)[host]
     return none if (share == 1).any() else np.zeros(len(seen), dtype=bool)
@@ -49,7 +50,7 @@ def blind(fleet: Fleet) -> Bools:
 def _same_work(fleet: Fleet) -> Ints:
     said = np.zeros(len(fleet.ranks), dtype=np.int64)
     if any(fleet.ranks.role):
-        return np.unique(np.array(fleet.ranks.role, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)
+        return distinct_texts(fleet.ranks.role)[1]
     if fleet.timed:
         return _by_collectives(fleet)
     share = _by_function(fleet)

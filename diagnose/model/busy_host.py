@@ -25,6 +25,7 @@ from functools import lru_cache
 import numpy as np
 
 from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.labels import distinct_texts
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.stats.robust import mean_of_known, nan_median
 from rankscope.probes.arrays import Floats, Ints
@@ -124,7 +125,7 @@ def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> 
     theirs, and behind them its own training thread stands for `behind_s` seconds per step."""
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
     _, total = _taken_from(fleet)
-    host = np.array(fleet.ranks.observed_on)
+    host = distinct_texts(fleet.ranks.observed_on)[1]
     by_it = rows[(table.rank[rows] >= 0) & (table.pid[rows] == fleet.ranks.pid[row])]
     theirs = part * np.bincount(table.rank[by_it], weights=table.value[by_it], minlength=len(total))
     theirs[host != host[row]] = 0.0
@@ -138,7 +139,7 @@ def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> 
 def _cost_s(fleet: Fleet, theirs: Floats, total: Floats) -> Floats:
     """taken(r, s) of those who ran for `theirs` seconds of the `total` while r stood in the queue."""
     share = np.divide(theirs, total, out=np.zeros(len(total)), where=total > 0)
-    _, host = np.unique(fleet.ranks.observed_on, return_inverse=True)
+    host = distinct_texts(fleet.ranks.observed_on)[1]
     of_host, all_of_host = (np.bincount(host, weights=each)[host] for each in (theirs, total))
     claim = np.divide(of_host, all_of_host, out=np.zeros(len(total)), where=all_of_host > 0)
     part = np.where(share > 0, share + np.minimum(claim, 1 - _kept(fleet, share)) * (1 - share), 0.0)

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.labels import distinct_texts
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
 from rankscope.diagnose.text import rate as rate_text
@@ -94,9 +95,9 @@ class Cells:
 
     def ends(self) -> tuple[Ints, Ints, tuple[str, ...]]:
         """Source and destination of each entry as numbers of addresses, and the addresses."""
-        names, codes = np.unique(np.array([*self.source, *self.peer]), return_inverse=True)
+        names, codes = distinct_texts([*self.source, *self.peer])
         count = len(self.source)
-        return codes[:count].astype(np.int64), codes[count:].astype(np.int64), tuple(names.tolist())
+        return codes[:count], codes[count:], names
 
 
 def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[Hypothesis, ...]:

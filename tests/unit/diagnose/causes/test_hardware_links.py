@@ -260,7 +260,12 @@ def test_half_the_ports_without_counters() -> None:
     assert not Machine(transfer=4.0, blind=(0, 1, 2, 5)).verdict().suspects
 
 
-SILENT = ("nic.burst_hz", "nic.collective_mu", "nic.tx_bytes", "nic.rx_bytes")  # so that the speed alone says what a port costs
+SILENT = (
+    "nic.burst_hz",
+    "nic.collective_mu",
+    "nic.tx_bytes",
+    "nic.rx_bytes",
+)  # so that the speed alone says what a port costs
 
 
 def test_a_speed_that_is_nothing_beside_its_peers_is_still_a_share_of_theirs() -> None:
