@@ -161,17 +161,18 @@ def _inclusive(fleet: Fleet) -> Floats | None:
         len(stacks) == 0
         or ranks <= 2  # of two that differ neither would have a peer
         or ranks * max(len(table.stack.frames), len(stacks)) > budgets.PARTS_MOST
+        or len(stacks) * len(table.stack.frames) > budgets.CELLS_MOST
     ):
         return None
     # The rank's shares by stack, and which frames are on each stack.
     shares = np.zeros((ranks, len(stacks)))
     np.add.at(shares, (table.rank[places], stack.reshape(-1)), table.beta[places])
     on = np.zeros((len(stacks), len(table.stack.frames)))
-    for number, leaf in enumerate(stacks.tolist()):
-        node = leaf
-        while node >= 0:
-            on[number, table.stack.frame[node]] = 1.0
-            node = int(table.stack.parent[node])
+    number, node = np.arange(len(stacks)), stacks
+    while len(node):  # all stacks at once, a frame of each
+        on[number, table.stack.frame[node]] = 1.0
+        node = table.stack.parent[node]
+        number, node = number[node >= 0], node[node >= 0]
     if ((shares > 0).sum(axis=1) == 0).any():  # a rank without stacks: nothing is foreign to it
         return None
     return np.asarray(shares @ on, dtype=np.float64)
@@ -234,11 +235,20 @@ def _by_function(fleet: Fleet) -> Floats | None:
     if len(rows) == 0:
         return None
     key = table.name.codes[rows] * (len(table.file.values) + 1) + table.file.codes[rows]
-    names, key = distinct(key)
-    weight = np.bincount(
-        table.rank[rows] * len(names) + key, weights=table.beta[rows], minlength=len(fleet.ranks) * len(names)
-    )
-    return np.asarray(weight.reshape(len(fleet.ranks), len(names)), dtype=np.float64)
+    key, width, rows = _largest(*distinct(key), rows, table.beta, len(fleet.ranks))
+    weight = np.bincount(table.rank[rows] * width + key, weights=table.beta[rows], minlength=len(fleet.ranks) * width)
+    return np.asarray(weight.reshape(len(fleet.ranks), width), dtype=np.float64)
+
+
+def _largest(names: Ints, key: Ints, rows: Ints, weight: Floats | Ints, ranks: int) -> tuple[Ints, int, Ints]:
+    """Of each row its column, how many columns there are, and the rows: of more names than fit beside so many ranks the largest."""
+    room = max(budgets.CELLS_MOST // max(ranks, 1), 1)
+    if len(names) <= room:
+        return key, len(names), rows
+    place = np.full(len(names), -1, dtype=np.int64)
+    place[np.argsort(-np.bincount(key, weight[rows], len(names)), kind="stable")[:room]] = np.arange(room)
+    kept = place[key] >= 0
+    return place[key[kept]], room, rows[kept]
 
 
 def _by_collectives(fleet: Fleet) -> Ints:
@@ -248,9 +258,9 @@ def _by_collectives(fleet: Fleet) -> Ints:
     rows = np.flatnonzero(table.kind.codes == table.kind.code("collective"))
     if len(rows) == 0:
         return np.zeros(ranks, dtype=np.int64)
-    names, column = np.unique(table.name.codes[rows], return_inverse=True)
-    count = np.zeros((ranks, len(names)))
-    np.add.at(count, (table.rank[rows], column.reshape(-1)), table.count[rows])
+    column, width, rows = _largest(*distinct(table.name.codes[rows]), rows, table.count, ranks)
+    count = np.zeros((ranks, width))
+    np.add.at(count, (table.rank[rows], column), table.count[rows])
     each = count / steps[:, None]
     signature = np.stack([_groups(column, 0.5) for column in each.T], axis=1)  # less is not a part of every step
     unique, inverse, counts = np.unique(signature, axis=0, return_inverse=True, return_counts=True)
