@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from rankscope.diagnose import budgets, limits
@@ -68,17 +70,35 @@ def alike(sets: Bools, counts: Ints, has: Bools | None = None) -> Ints:
     """Sets (rows) that are merged with the most frequent one of a role while their Jaccard similarity with it is at least 0.3. `has`:
     what of either set counts as common where both have it; nothing but the sets themselves where None."""
     has = sets if has is None else has
-    leaders: list[int] = []
-    code = np.zeros(len(sets), dtype=np.int64)
-    for index in np.argsort(-counts):
-        for position, leader in enumerate(leaders):
-            either = sets[index] | sets[leader]
-            if not either.any() or (either & has[index] & has[leader]).sum() / either.sum() >= _ALIKE:
-                code[index] = position
-                break
-        else:
-            code[index] = len(leaders)
-            leaders.append(int(index))
+
+    def joins(leader: int, others: Ints) -> Bools:
+        either = sets[others] | sets[leader]
+        members = either.sum(axis=1)
+        common = (either & has[others] & has[leader]).sum(axis=1)
+        return np.asarray((members == 0) | (common / np.maximum(members, 1) >= _ALIKE), dtype=np.bool_)
+
+    order = np.argsort(-counts)
+    code = np.empty(len(sets), dtype=np.int64)
+    code[order] = _led(order, joins)
+    return code
+
+
+def _led(order: Ints, joins: Callable[[int, Ints], Bools]) -> Ints:
+    """Of each of these the number of the first leader that it joins; who joins none leads those behind it. After budgets.EXAMINED leaders
+    nobody is asked any more, and each that is left has a number of its own: a job has a few roles, not one for every other rank.
+
+    `joins`: which of the others join a leader.
+    """
+    code = np.empty(len(order), dtype=np.int64)
+    left = np.arange(len(order))
+    for leader in range(budgets.EXAMINED):
+        if not len(left):
+            return code
+        first, rest = left[0], left[1:]
+        same = joins(int(order[first]), order[rest])
+        code[first], code[rest[same]] = leader, leader
+        left = rest[~same]
+    code[left] = budgets.EXAMINED + np.arange(len(left))
     return code
 
 
@@ -133,20 +153,21 @@ def _by_own_functions(fleet: Fleet, found: Ints, mostly: bool = False) -> Ints:
     marks = np.concatenate([much, never], axis=1)
     first, inverse, _ = _distinct(marks)
     kinds, width = marks[first], own.shape[1]
+
+    def joins(leader: int, others: Ints) -> Bools:
+        a, not_a, theirs = kinds[leader, :width], kinds[leader, width:], kinds[others]
+        differ = (theirs[:, width:] & a).any(axis=1) & (theirs[:, :width] & not_a).any(axis=1)
+        return np.asarray(~differ, dtype=np.bool_)
+
     result: Ints = found.copy()
     following = int(found.max()) + 1
     for role in np.unique(found):
         members = np.flatnonzero(found == role)
-        leaders: list[int] = []
-        code = np.zeros(len(kinds), dtype=np.int64)
-        for kind in np.unique(inverse[members]).tolist():
-            a, not_a = kinds[kind, :width], kinds[kind, width:]
-            differs = [bool((a & kinds[b, width:]).any() and (kinds[b, :width] & not_a).any()) for b in leaders]
-            code[kind] = differs.index(False) if False in differs else len(leaders)
-            leaders += [kind] * all(differs)
-        if len(leaders) > 1:
-            result[members] = following + code[inverse[members]]
-            following += len(leaders)
+        here, of_member = np.unique(inverse[members], return_inverse=True)
+        code = _led(here, joins)
+        if (several := int(code.max(initial=-1)) + 1) > 1:
+            result[members] = following + code[of_member.reshape(-1)]
+            following += several
     return result
 
 
