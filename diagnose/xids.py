@@ -61,6 +61,14 @@ _LOST = 79
 # 94 is on the operators' list of application errors because the application is to be restarted; what it reports is a memory error
 # that no application can cause.
 _OF_APPLICATION = frozenset((13, 31, 32, 43, 45, 65, 68, 69, 137))
+_DIGITS_MOST = 9  # of a number: no Xid has more than three
+
+
+def number_of(text: str) -> int | None:
+    """The number that the end of a counter's name says; None where it says none. Whoever writes a window chooses the name: '²' is a digit
+    and no number, and of thousands of digits Python makes none."""
+    plain = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MOST
+    return int(text) if plain else None
 
 
 def meaning(number: int) -> tuple[str, str, str]:

@@ -21,6 +21,7 @@ from rankscope.probes.arrays import Ints
 
 _COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 _NAMELESS = (*_COMPREHENSIONS, "<lambda>")
+_LOCALS = ".<locals>"
 _Place = tuple[str, str]  # name, file
 
 
@@ -31,9 +32,12 @@ def is_nameless(name: str) -> bool:
 
 def holder_name(name: str) -> str:
     """The function that holds it by its qualified name; '' where the name does not say."""
-    while is_nameless(name):
-        name = name.rpartition(".")[0].removesuffix(".<locals>")
-    return name
+    end = len(name)
+    while name.endswith(_NAMELESS, 0, end):
+        end = max(name.rfind(".", 0, end), 0)
+        if name.endswith(_LOCALS, 0, end):
+            end -= len(_LOCALS)
+    return name[:end]
 
 
 def holder_of(frame: StackFrame, callers: Sequence[StackFrame], lines: Mapping[_Place, int]) -> StackFrame:

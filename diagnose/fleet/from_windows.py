@@ -19,7 +19,7 @@ from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.missing import LocalRank, missing_ranks
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.observer.window.store.summary import address_of
-from rankscope.probes.arrays import Bools, Ints
+from rankscope.probes.arrays import Bools, Floats, Ints
 from rankscope.probes.errors import NoRanks
 
 
@@ -296,10 +296,17 @@ def counters(table: pa.Table, rows: Ints) -> Counters:
             unit=labels(table, "unit"),
             kind=labels(table, "kind"),
             value=value[keep],
-            minimum=floats(table, "minimum"),
-            maximum=floats(table, "maximum"),
-            limit=floats(table, "limit"),
+            minimum=_finite(table, "minimum"),
+            maximum=_finite(table, "maximum"),
+            limit=_finite(table, "limit"),
             comm=labels(table, "comm"),
             pid=ints(table, "pid"),
         )
     )
+
+
+def _finite(table: pa.Table, name: str) -> Floats:
+    """A column in which what is endless is not known."""
+    values = floats(table, name)
+    endless = np.isinf(values)
+    return np.where(endless, np.nan, values) if endless.any() else values

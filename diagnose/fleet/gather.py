@@ -13,7 +13,7 @@ import pyarrow as pa
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.collectives.slots import read_slots
 from rankscope.diagnose.fleet.collectives.stays import made_each
-from rankscope.diagnose.fleet.labels import equals, floats, ints, labels
+from rankscope.diagnose.fleet.labels import distinct_texts, equals, floats, ints, labels
 from rankscope.diagnose.fleet.model import Fleet, Ranks, Steps
 from rankscope.diagnose.fleet.roll_call import choose, of_job, roll_call
 from rankscope.diagnose.fleet.step_matrix import Hosts, read_steps
@@ -122,10 +122,9 @@ def note_strangers(ranks: pa.Table, job: str, numbers: Ints, notes: list[Note]) 
 
 
 def _hosts(ranks: Ranks, manifests: Sequence[Manifest]) -> Hosts:
-    names, host = np.unique(np.array(ranks.observed_on, dtype=str), return_inverse=True)
+    names, host = distinct_texts(ranks.observed_on)
     begins_s = {about.host: about.start for about in manifests}
-    of_name = tuple(names.tolist())
-    return Hosts(of_name, host.reshape(-1), np.array([begins_s[name] for name in of_name]))
+    return Hosts(names, host, np.array([begins_s[name] for name in names]))
 
 
 def fleet_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,18 @@ from rankscope.diagnose.stats.integers import distinct
 from rankscope.observer.window.store.columns import Labels, equals, floats, ints, labels, texts
 from rankscope.probes.arrays import Ints
 
-__all__ = ["GilHolder", "Holders", "Labels", "distinct_rows", "equals", "floats", "ints", "labels", "texts"]
+__all__ = [
+    "GilHolder",
+    "Holders",
+    "Labels",
+    "distinct_rows",
+    "distinct_texts",
+    "equals",
+    "floats",
+    "ints",
+    "labels",
+    "texts",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +70,11 @@ def distinct_rows(columns: tuple[Ints, ...]) -> Ints:
         if int(key.max(initial=0)) > 2**31:
             key = distinct(key)[1]
     return distinct(key)[1]
+
+
+def distinct_texts(texts: Sequence[str]) -> tuple[tuple[str, ...], Ints]:
+    """The distinct texts in rising order, and for each text its place among them. An array of numpy's would give each the room of the
+    longest, and whoever writes a window chooses how long that is."""
+    found = sorted(set(texts))
+    place = {text: number for number, text in enumerate(found)}
+    return tuple(found), np.fromiter(map(place.__getitem__, texts), dtype=np.int64, count=len(texts))

@@ -6,11 +6,13 @@ several ranks share has counters of no rank: it belongs to those that name it am
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.counters import Columns
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.stats.robust import peers_median, robust_sd_of_others
 from rankscope.probes.arrays import Bools, Floats, Ints
@@ -22,29 +24,36 @@ class Ports:
 
     rank: Ints  # row in fleet.ranks: the first rank that uses it
     instance: tuple[str, ...]
-    values: dict[str, Floats]  # counter name → value
-    limits: dict[str, Floats]
-    least: dict[str, Floats]  # the counter's minimum over the window
+    prefix: str
+    counted: Mapping[str, tuple[Ints, Ints]]  # counter name → rows of `table`, and the port (an entry here) of each
+    table: Columns
 
     def __len__(self) -> int:
         return len(self.rank)
 
     def value(self, name: str) -> Floats:
-        return self.values.get(name, np.full(len(self), np.nan))
+        return self._of_each(name, self.table.value)
 
     def limit(self, name: str) -> Floats:
-        return self.limits.get(name, np.full(len(self), np.nan))
+        return self._of_each(name, self.table.limit)
 
     def lowest(self, name: str) -> Floats:
-        return self.least.get(name, np.full(len(self), np.nan))
+        """The counter's minimum over the window."""
+        return self._of_each(name, self.table.minimum)
 
     @property
     def bytes(self) -> Floats:
         """The busier direction; NaN where neither is counted."""
-        names = [name for name in self.values if name.endswith((".tx_bytes", ".rx_bytes"))]
-        if not names:
-            return np.full(len(self), np.nan)
-        return np.asarray(np.fmax.reduce([self.values[name] for name in names]), dtype=np.float64)
+        sent, received = (self.value(f"{self.prefix}{way}_bytes") for way in ("tx", "rx"))
+        return np.asarray(np.fmax(sent, received), dtype=np.float64)
+
+    def _of_each(self, name: str, column: Floats) -> Floats:
+        """Made for names that are asked for alone: how many names there are is chosen by whoever writes the windows."""
+        array = np.full(len(self), np.nan)
+        if name in self.counted:
+            rows, place = self.counted[name]
+            array[place[::-1]] = column[rows][::-1]  # several ranks on one port report it alike: the first counts
+        return array
 
 
 def ports(fleet: Fleet, prefix: str) -> Ports:
@@ -52,21 +61,19 @@ def ports(fleet: Fleet, prefix: str) -> Ports:
     counters, table = fleet.counters, fleet.counters.table
     names = counters.names(prefix)
     owner = _owners(fleet, names)
-    rows = {name: (found := counters.rows(name))[owner[found] >= 0] for name in names}
-    everything = np.concatenate([np.empty(0, np.int64), *rows.values()])
-    key, first = np.unique(_keys(fleet, everything, owner), return_index=True)
-    chosen = everything[first]
-    values: dict[str, Floats] = {}
-    most: dict[str, Floats] = {}
-    least: dict[str, Floats] = {}
-    for name, mine in rows.items():
-        mine = mine[np.isfinite(table.value[mine])]  # noqa: PLW2901
-        place = np.searchsorted(key, _keys(fleet, mine, owner))
-        for target, column in ((values, table.value), (most, table.limit), (least, table.minimum)):
-            array = np.full(len(key), np.nan)
-            array[place[::-1]] = column[mine][::-1]  # several ranks on one port report it alike: the first counts
-            target[name] = array
-    return Ports(owner[chosen], tuple(table.instance.at(int(row)) for row in chosen), values, most, least)
+    of_name = [counters.rows(name) for name in names]
+    everything = np.concatenate([np.empty(0, np.int64), *of_name])
+    used = owner[everything] >= 0
+    rows = everything[used]
+    _, first, place = np.unique(_keys(fleet, rows, owner), return_index=True, return_inverse=True)
+    chosen, known = rows[first], np.isfinite(table.value[rows])
+    edges = np.cumsum(used)[np.cumsum([len(each) for each in of_name], dtype=np.int64) - 1].tolist()
+    counted: dict[str, tuple[Ints, Ints]] = {}
+    for name, begin, end in zip(names, [0, *edges], edges, strict=False):
+        mine = known[begin:end]
+        counted[name] = rows[begin:end][mine], place.reshape(-1)[begin:end][mine]
+    instance = tuple(table.instance.at(int(row)) for row in chosen)
+    return Ports(owner[chosen], instance, prefix, counted, table)
 
 
 def _owners(fleet: Fleet, names: tuple[str, ...]) -> Ints:

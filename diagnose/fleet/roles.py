@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from rankscope.diagnose import budgets, limits
+from rankscope.diagnose.fleet.labels import distinct_texts
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import message_names
 from rankscope.diagnose.stats.integers import distinct
@@ -40,7 +43,7 @@ def blind(fleet: Fleet) -> Bools:
     seen[table.rank[rows & (table.beta > 0)]] = True
     if fleet.timed or not seen.any() or seen.all():
         return np.zeros(len(seen), dtype=bool)
-    host = np.unique(np.array(fleet.ranks.observed_on, dtype=object).astype(str), return_inverse=True)[1].reshape(-1)
+    host = distinct_texts(fleet.ranks.observed_on)[1]
     share = np.bincount(host, seen) / np.bincount(host)
     none: Bools = (share == 0)[host]
     return none if (share == 1).any() else np.zeros(len(seen), dtype=bool)
@@ -49,7 +52,7 @@ def blind(fleet: Fleet) -> Bools:
 def _same_work(fleet: Fleet) -> Ints:
     said = np.zeros(len(fleet.ranks), dtype=np.int64)
     if any(fleet.ranks.role):
-        return np.unique(np.array(fleet.ranks.role, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)
+        return distinct_texts(fleet.ranks.role)[1]
     if fleet.timed:
         return _by_collectives(fleet)
     share = _by_function(fleet)
@@ -67,17 +70,35 @@ def alike(sets: Bools, counts: Ints, has: Bools | None = None) -> Ints:
     """Sets (rows) that are merged with the most frequent one of a role while their Jaccard similarity with it is at least 0.3. `has`:
     what of either set counts as common where both have it; nothing but the sets themselves where None."""
     has = sets if has is None else has
-    leaders: list[int] = []
-    code = np.zeros(len(sets), dtype=np.int64)
-    for index in np.argsort(-counts):
-        for position, leader in enumerate(leaders):
-            either = sets[index] | sets[leader]
-            if not either.any() or (either & has[index] & has[leader]).sum() / either.sum() >= _ALIKE:
-                code[index] = position
-                break
-        else:
-            code[index] = len(leaders)
-            leaders.append(int(index))
+
+    def joins(leader: int, others: Ints) -> Bools:
+        either = sets[others] | sets[leader]
+        members = either.sum(axis=1)
+        common = (either & has[others] & has[leader]).sum(axis=1)
+        return np.asarray((members == 0) | (common / np.maximum(members, 1) >= _ALIKE), dtype=np.bool_)
+
+    order = np.argsort(-counts)
+    code = np.empty(len(sets), dtype=np.int64)
+    code[order] = _led(order, joins)
+    return code
+
+
+def _led(order: Ints, joins: Callable[[int, Ints], Bools]) -> Ints:
+    """Of each of these the number of the first leader that it joins; who joins none leads those behind it. After budgets.EXAMINED leaders
+    nobody is asked any more, and each that is left has a number of its own: a job has a few roles, not one for every other rank.
+
+    `joins`: which of the others join a leader.
+    """
+    code = np.empty(len(order), dtype=np.int64)
+    left = np.arange(len(order))
+    for leader in range(budgets.EXAMINED):
+        if not len(left):
+            return code
+        first, rest = left[0], left[1:]
+        same = joins(int(order[first]), order[rest])
+        code[first], code[rest[same]] = leader, leader
+        left = rest[~same]
+    code[left] = budgets.EXAMINED + np.arange(len(left))
     return code
 
 
@@ -132,20 +153,21 @@ def _by_own_functions(fleet: Fleet, found: Ints, mostly: bool = False) -> Ints:
     marks = np.concatenate([much, never], axis=1)
     first, inverse, _ = _distinct(marks)
     kinds, width = marks[first], own.shape[1]
+
+    def joins(leader: int, others: Ints) -> Bools:
+        a, not_a, theirs = kinds[leader, :width], kinds[leader, width:], kinds[others]
+        differ = (theirs[:, width:] & a).any(axis=1) & (theirs[:, :width] & not_a).any(axis=1)
+        return np.asarray(~differ, dtype=np.bool_)
+
     result: Ints = found.copy()
     following = int(found.max()) + 1
     for role in np.unique(found):
         members = np.flatnonzero(found == role)
-        leaders: list[int] = []
-        code = np.zeros(len(kinds), dtype=np.int64)
-        for kind in np.unique(inverse[members]).tolist():
-            a, not_a = kinds[kind, :width], kinds[kind, width:]
-            differs = [bool((a & kinds[b, width:]).any() and (kinds[b, :width] & not_a).any()) for b in leaders]
-            code[kind] = differs.index(False) if False in differs else len(leaders)
-            leaders += [kind] * all(differs)
-        if len(leaders) > 1:
-            result[members] = following + code[inverse[members]]
-            following += len(leaders)
+        here, of_member = np.unique(inverse[members], return_inverse=True)
+        code = _led(here, joins)
+        if (several := int(code.max(initial=-1)) + 1) > 1:
+            result[members] = following + code[of_member.reshape(-1)]
+            following += several
     return result
 
 
@@ -160,17 +182,18 @@ def _inclusive(fleet: Fleet) -> Floats | None:
         len(stacks) == 0
         or ranks <= 2  # of two that differ neither would have a peer
         or ranks * max(len(table.stack.frames), len(stacks)) > budgets.PARTS_MOST
+        or len(stacks) * len(table.stack.frames) > budgets.CELLS_MOST
     ):
         return None
     # The rank's shares by stack, and which frames are on each stack.
     shares = np.zeros((ranks, len(stacks)))
     np.add.at(shares, (table.rank[places], stack.reshape(-1)), table.beta[places])
     on = np.zeros((len(stacks), len(table.stack.frames)))
-    for number, leaf in enumerate(stacks.tolist()):
-        node = leaf
-        while node >= 0:
-            on[number, table.stack.frame[node]] = 1.0
-            node = int(table.stack.parent[node])
+    number, node = np.arange(len(stacks)), stacks
+    while len(node):  # all stacks at once, a frame of each
+        on[number, table.stack.frame[node]] = 1.0
+        node = table.stack.parent[node]
+        number, node = number[node >= 0], node[node >= 0]
     if ((shares > 0).sum(axis=1) == 0).any():  # a rank without stacks: nothing is foreign to it
         return None
     return np.asarray(shares @ on, dtype=np.float64)
@@ -233,11 +256,20 @@ def _by_function(fleet: Fleet) -> Floats | None:
     if len(rows) == 0:
         return None
     key = table.name.codes[rows] * (len(table.file.values) + 1) + table.file.codes[rows]
-    names, key = distinct(key)
-    weight = np.bincount(
-        table.rank[rows] * len(names) + key, weights=table.beta[rows], minlength=len(fleet.ranks) * len(names)
-    )
-    return np.asarray(weight.reshape(len(fleet.ranks), len(names)), dtype=np.float64)
+    key, width, rows = _largest(*distinct(key), rows, table.beta, len(fleet.ranks))
+    weight = np.bincount(table.rank[rows] * width + key, weights=table.beta[rows], minlength=len(fleet.ranks) * width)
+    return np.asarray(weight.reshape(len(fleet.ranks), width), dtype=np.float64)
+
+
+def _largest(names: Ints, key: Ints, rows: Ints, weight: Floats | Ints, ranks: int) -> tuple[Ints, int, Ints]:
+    """Of each row its column, how many columns there are, and the rows: of more names than fit beside so many ranks the largest."""
+    room = max(budgets.CELLS_MOST // max(ranks, 1), 1)
+    if len(names) <= room:
+        return key, len(names), rows
+    place = np.full(len(names), -1, dtype=np.int64)
+    place[np.argsort(-np.bincount(key, weight[rows], len(names)), kind="stable")[:room]] = np.arange(room)
+    kept = place[key] >= 0
+    return place[key[kept]], room, rows[kept]
 
 
 def _by_collectives(fleet: Fleet) -> Ints:
@@ -247,9 +279,9 @@ def _by_collectives(fleet: Fleet) -> Ints:
     rows = np.flatnonzero(table.kind.codes == table.kind.code("collective"))
     if len(rows) == 0:
         return np.zeros(ranks, dtype=np.int64)
-    names, column = np.unique(table.name.codes[rows], return_inverse=True)
-    count = np.zeros((ranks, len(names)))
-    np.add.at(count, (table.rank[rows], column.reshape(-1)), table.count[rows])
+    column, width, rows = _largest(*distinct(table.name.codes[rows]), rows, table.count, ranks)
+    count = np.zeros((ranks, width))
+    np.add.at(count, (table.rank[rows], column), table.count[rows])
     each = count / steps[:, None]
     signature = np.stack([_groups(column, 0.5) for column in each.T], axis=1)  # less is not a part of every step
     unique, inverse, counts = np.unique(signature, axis=0, return_inverse=True, return_counts=True)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from rankscope.diagnose.budgets import JOBS_MOST, TOLD
-from rankscope.diagnose.fleet.labels import equals, ints, labels
+from rankscope.diagnose.fleet.labels import distinct_texts, equals, ints, labels
 from rankscope.diagnose.fleet.moment import COLUMNS, of_one_moment
 from rankscope.diagnose.stats.integers import distinct
 from rankscope.diagnose.text import clean
@@ -86,9 +86,7 @@ def jobs_in(roll: RollCall, wanted: str | None = None) -> dict[str, str]:
     each = np.stack(np.unravel_index(keys, shape), axis=1)
     sizes: dict[str, int] = {}
     titles: dict[str, dict[str, int]] = {}
-    rising = np.argsort(np.array(title_of.values, dtype=str), kind="stable")
-    later = np.empty(len(rising), dtype=np.int64)
-    later[rising] = np.arange(len(rising))
+    later = distinct_texts(title_of.values)[1]
     # Of one window what most of its ranks say: the last one of each window, by how many say it, then by name.
     order = np.lexsort((later[each[:, 2]], counts, each[:, 1], each[:, 0]))
     each, counts = each[order], counts[order]

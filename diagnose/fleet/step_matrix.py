@@ -22,8 +22,10 @@ from rankscope.diagnose.fleet.labels import floats, ints
 from rankscope.diagnose.fleet.model import Steps
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.errors import BadData
 
 COLUMNS = ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
+_EMPTY_MOST = 4  # cells of a matrix beyond budgets.CELLS_MOST for each step that was read: nearly every rank has nearly every step
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,7 @@ def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: S
     grid, ranks = columns.grid_s, len(hosts.of_rank)
     if not len(grid) or not (rows >= 0).any():
         return Steps(grid[:0], *(np.empty((ranks, 0)) for _ in COLUMNS))
+    hold(ranks, len(grid), int((rows >= 0).sum()))
     matrices = {
         name: np.full((ranks, len(grid)), np.nan) if name in names else np.empty((ranks, 0)) for name in COLUMNS
     }
@@ -205,6 +208,15 @@ def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: S
         if number is not None:
             number[at] = ints(part, "step")[chosen]
     return Steps(grid, *matrices.values(), number=number)
+
+
+def hold(ranks: int, columns: int, steps: int) -> None:
+    """BadData where the matrices of so many ranks were far larger than the steps that were read: a host may claim any number of ranks
+    and show a step of none, and each would have a row as long as the others'."""
+    if ranks * columns > max(budgets.CELLS_MOST, _EMPTY_MOST * steps):
+        raise BadData(
+            f"{ranks} ranks are claimed and show {steps} steps in all, where one has {columns}: they cannot be compared"
+        )
 
 
 def _crowded(grid: Floats, start: Floats, cell: Ints, number: Ints, near_s: float) -> Bools:

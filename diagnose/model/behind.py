@@ -66,11 +66,14 @@ def _usual_s(fleet: Fleet, rows: Ints, others: Ints, peers: Ints, pool: Ints) ->
     table, result = fleet.counters.table, np.full(len(others), np.nan)
     for at, other in enumerate(others.tolist()):
         beside = peers[(pool[peers] == pool[other]) & (peers != other)]
-        if not 1 <= len(cpus_of(fleet.ranks.cpus[other])) <= len(beside):
+        if not 1 <= sum(map(len, cpus_of(fleet.ranks.cpus[other]))) <= len(beside):
             continue
         mine = rows[table.rank[rows] == other]
-        by_them = table.pid[mine][:, None] == fleet.ranks.pid[beside][None, :]
-        result[at] = np.median((table.value[mine][:, None] * by_them).sum(axis=0))
+        pids, place = np.unique(fleet.ranks.pid[beside], return_inverse=True)
+        by_whom = np.minimum(np.searchsorted(pids, table.pid[mine]), len(pids) - 1)
+        theirs = pids[by_whom] == table.pid[mine]
+        taken = np.bincount(by_whom[theirs], table.value[mine][theirs], len(pids))
+        result[at] = np.median(taken[place.reshape(-1)])
     return result
 
 

@@ -25,10 +25,11 @@ from functools import lru_cache
 import numpy as np
 
 from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.labels import distinct_texts
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.stats.robust import mean_of_known, nan_median
 from rankscope.probes.arrays import Floats, Ints
-from rankscope.probes.host.procfs import parse_cpu_list
+from rankscope.probes.host.procfs import cpu_ranges, joined_ranges
 
 OF_INTERRUPTS = ("cpu.softirq_s", "cpu.irq_s")
 _FEW, _UNEVEN = 3, 0.4  # ranks of a role
@@ -124,7 +125,7 @@ def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> 
     theirs, and behind them its own training thread stands for `behind_s` seconds per step."""
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
     _, total = _taken_from(fleet)
-    host = np.array(fleet.ranks.observed_on)
+    host = distinct_texts(fleet.ranks.observed_on)[1]
     by_it = rows[(table.rank[rows] >= 0) & (table.pid[rows] == fleet.ranks.pid[row])]
     theirs = part * np.bincount(table.rank[by_it], weights=table.value[by_it], minlength=len(total))
     theirs[host != host[row]] = 0.0
@@ -138,7 +139,7 @@ def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> 
 def _cost_s(fleet: Fleet, theirs: Floats, total: Floats) -> Floats:
     """taken(r, s) of those who ran for `theirs` seconds of the `total` while r stood in the queue."""
     share = np.divide(theirs, total, out=np.zeros(len(total)), where=total > 0)
-    _, host = np.unique(fleet.ranks.observed_on, return_inverse=True)
+    host = distinct_texts(fleet.ranks.observed_on)[1]
     of_host, all_of_host = (np.bincount(host, weights=each)[host] for each in (theirs, total))
     claim = np.divide(of_host, all_of_host, out=np.zeros(len(total)), where=all_of_host > 0)
     part = np.where(share > 0, share + np.minimum(claim, 1 - _kept(fleet, share)) * (1 - share), 0.0)
@@ -156,11 +157,12 @@ def _kept(fleet: Fleet, share: Floats) -> Floats:
 def _wanted(fleet: Fleet) -> tuple[Ints, Ints, Ints]:
     """Of each rank its pool, how many ranks share that, and how many CPUs it has: enough where nobody says on which ranks may run."""
     pool = pools(fleet)
-    cpus = dict[int, set[int]]()
+    cpus = dict[int, list[range]]()
     for number, names in {(int(each), names) for each, names in zip(pool, fleet.ranks.cpus, strict=True)}:
-        cpus.setdefault(number, set()).update(cpus_of(names))
+        cpus.setdefault(number, []).extend(cpus_of(names))
+    many = {number: sum(map(len, joined_ranges(ranges))) for number, ranges in cpus.items()}
     wanted_by = np.bincount(pool)[pool]
-    there = [len(cpus[number]) or wanted for number, wanted in zip(pool.tolist(), wanted_by.tolist(), strict=True)]
+    there = [many[number] or wanted for number, wanted in zip(pool.tolist(), wanted_by.tolist(), strict=True)]
     return pool, wanted_by, np.array(there, dtype=np.int64)
 
 
@@ -319,28 +321,42 @@ def pools(fleet: Fleet) -> Ints:
 def _pools(hosts: tuple[str, ...], cpus_of_each: tuple[str, ...]) -> Ints:
     """Asked several times of one fleet."""
     places = list(zip(hosts, cpus_of_each, strict=True))
-    of_host = dict[str, list[tuple[set[int], list[str]]]]()  # CPUs, and the lists of CPUs that make them up
+    of_host = dict[str, list[str]]()
     for host, cpus in dict.fromkeys(places):
-        joined, lists = cpus_of(cpus), [cpus]
-        apart = []
-        for those, names in of_host.get(host, []):
-            if those & joined:
-                joined, lists = joined | those, lists + names
-            else:
-                apart.append((those, names))
-        of_host[host] = [*apart, (joined, lists)]
+        of_host.setdefault(host, []).append(cpus)
     number = dict[tuple[str, str], int]()
-    for host, found in of_host.items():
-        for _, lists in found:
-            number |= dict.fromkeys(((host, each) for each in lists), len(number))
+    for host, lists in of_host.items():
+        first = len(number)
+        number |= {(host, cpus): first + pool for cpus, pool in zip(lists, _joined(lists), strict=True)}
     result: Ints = np.array([number[place] for place in places], dtype=np.int64)
     result.flags.writeable = False
     return result
 
 
-def cpus_of(text: str) -> set[int]:
+def _joined(lists: list[str]) -> list[int]:
+    """Of each of these lists of CPUs a number, the same for those that hold a CPU together, or are held together by others."""
+    above = list(range(len(lists)))  # each, another one of its pool that came before; the first one itself
+
+    def first_of(one: int) -> int:
+        while above[one] != one:
+            above[one] = above[above[one]]
+            one = above[one]
+        return one
+
+    ranges = sorted((each.start, each.stop, at) for at, cpus in enumerate(lists) for each in cpus_of(cpus))
+    reached, holder = -1, -1
+    for start, stop, at in ranges:
+        if start < reached:
+            one, other = sorted((first_of(at), first_of(holder)))
+            above[other] = one
+        if stop > reached:
+            reached, holder = stop, at
+    return [first_of(at) for at in range(len(lists))]
+
+
+def cpus_of(text: str) -> tuple[range, ...]:
     """CPUs from a list as taskset writes it; none where it is no such list."""
     try:
-        return set(parse_cpu_list(text))
+        return cpu_ranges(text)
     except ValueError:  # of a window that somebody forged
-        return set()
+        return ()

@@ -16,6 +16,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.labels import GilHolder, distinct_rows
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.stats.integers import distinct
+from rankscope.diagnose.stats.medians import medians_of_sums
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.probes.arrays import Bools, Floats, Ints
 
@@ -178,8 +179,9 @@ class Functions:
         keys, place = distinct(self._key[rows])
         first = np.empty(len(keys), dtype=np.int64)
         first[place[::-1]] = rows[::-1]  # of several the last one written stays
-        seconds = self._sum(rows, place, len(keys), ranks)
-        return _ByFunction(keys, first, nan_median(seconds, 0) if len(keys) else np.empty(0))
+        number = self._numbers(ranks)[self._table.rank[rows]]
+        seconds = medians_of_sums(number, place, self._table.per_step_s[rows], len(ranks), len(keys))
+        return _ByFunction(keys, first, seconds)
 
     def _rows(self, ranks: Ints) -> Ints:
         """Rows of these ranks, in the order of the table."""
@@ -204,11 +206,15 @@ class Functions:
 
     def _sum(self, rows: Ints, column: Ints, width: int, ranks: Ints) -> Floats:
         """Sum per_step_s of `rows` into a matrix of `ranks` x `width` columns."""
-        place = np.full(self._ranks, -1, dtype=np.int64)
-        place[ranks] = np.arange(len(ranks))
-        where = place[self._table.rank[rows]] * width + column
+        where = self._numbers(ranks)[self._table.rank[rows]] * width + column
         total = np.bincount(where, weights=self._table.per_step_s[rows], minlength=len(ranks) * width)
         return np.asarray(total, dtype=np.float64).reshape(len(ranks), width)
+
+    def _numbers(self, ranks: Ints) -> Ints:
+        """Of each rank its place among these; -1 of others."""
+        place = np.full(self._ranks, -1, dtype=np.int64)
+        place[ranks] = np.arange(len(ranks))
+        return place
 
     def _describe(self, row: int, own_s: float, peers_s: float) -> FunctionExcess:
         table = self._table

@@ -19,6 +19,7 @@ from rankscope.diagnose.fleet.roles import roles
 from rankscope.diagnose.model.excess import differences
 from rankscope.diagnose.model.functions import WAITING
 from rankscope.diagnose.past.demand import NO_DEMAND, Demand, demand_of, queue_of_demand_s
+from rankscope.diagnose.stats.medians import medians_of_sums
 from rankscope.diagnose.stats.robust import median_of_each, nan_median, robust_sd_of
 from rankscope.diagnose.verdict.contract import Baseline
 from rankscope.diagnose.verdict.function import Function
@@ -156,10 +157,9 @@ def function_medians(fleet: Fleet, thread: str = "training") -> dict[tuple[str, 
     file, line = np.where(queue, -1, table.file.codes[rows]), np.where(queue, 0, table.line[rows])
     columns = np.stack([table.kind.codes[rows], table.name.codes[rows], file, line, table.detail.codes[rows]])
     unique, key = np.unique(columns, axis=1, return_inverse=True)
-    width = unique.shape[1]
-    total = np.bincount(table.rank[rows] * width + key.reshape(-1), weights=table.per_step_s[rows],
-                        minlength=len(fleet.ranks) * width).reshape(len(fleet.ranks), width)  # fmt: skip
-    median = np.median(total, axis=0)
+    median = medians_of_sums(
+        table.rank[rows], key.reshape(-1), table.per_step_s[rows], len(fleet.ranks), unique.shape[1]
+    )
     return {
         (table.kind.values[kind], table.name.values[name], table.file.values[place] if place >= 0 else "", int(at),
          table.detail.values[detail]): float(median[index])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ ENVIRON_CAP = 256 * 1024
 CMDLINE_CAP = 64 * 1024
 FILE_CAP = 1024 * 1024
 COMM_CAP = 64
+CPUS_MOST = 65_536  # that a list names: eight times what Linux can have
 OPEN_FILES_MOST = 65_536  # of a process that are looked at, 6 us each: a job may have millions
 ROOT = Path("/")
 
@@ -352,16 +353,32 @@ def parse_cmdline(data: bytes) -> tuple[str, ...]:
 
 def parse_cpu_list(text: str) -> frozenset[int]:
     """CPUs of a list such as '0-3,8'. Raises ValueError for anything else."""
-    return frozenset(_cpus(text))
+    return frozenset(itertools.chain.from_iterable(cpu_ranges(text)))
 
 
-def _cpus(text: str) -> Iterator[int]:
+def cpu_ranges(text: str) -> tuple[range, ...]:
+    """The same as ranges that rise and do not touch. A list that names CPUs again and again is none either."""
+    found: list[range] = []
+    named = 0
     for part in text.strip().split(","):
         if not part:
             continue
         first, dash, last = part.partition("-")
         start = int(first)
-        stop = int(last) if dash else start
-        if not 0 <= start <= stop < 65536:
+        stop = int(last) + 1 if dash else start + 1
+        named += stop - start
+        if not 0 <= start < stop <= CPUS_MOST or named > CPUS_MOST:
             raise ValueError(f"not a list of CPUs: {text[:80]!r}")
-        yield from range(start, stop + 1)
+        found.append(range(start, stop))
+    return joined_ranges(found)
+
+
+def joined_ranges(ranges: Iterable[range]) -> tuple[range, ...]:
+    """What ranges of whole numbers hold together, as ranges that rise and do not touch."""
+    found: list[range] = []
+    for each in sorted(ranges, key=lambda one: one.start):
+        if found and each.start <= found[-1].stop:
+            found[-1] = range(found[-1].start, max(found[-1].stop, each.stop))
+        else:
+            found.append(each)
+    return tuple(found)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.clocks.align import Clocks, clock_notes
 from rankscope.diagnose.fleet.gather import Setting, note_strangers, setting_of
-from rankscope.diagnose.fleet.labels import Labels, floats, ints, labels
+from rankscope.diagnose.fleet.labels import Labels, distinct_texts, floats, ints, labels
 from rankscope.diagnose.fleet.large.placed import ROW, SEEN
 from rankscope.diagnose.fleet.large.survey import Survey
 from rankscope.diagnose.fleet.roll_call import of_job
@@ -28,6 +28,7 @@ from rankscope.diagnose.fleet.step_matrix import (
     clocks_against,
     filled,
     grid_of,
+    hold,
     note_absurd,
     note_counts,
     steps_of_each,
@@ -85,16 +86,13 @@ def crowd_of(seen: Survey, job: str, windows: Sequence[int], grid: Grid | None, 
     `grid`: what the survey put this job's steps in columns by, if it did.
     """
     manifests = [seen.manifests[number] for number in windows]
-    names, host_of_window = np.unique(
-        np.array([about.host for about in seen.manifests], dtype=str), return_inverse=True
-    )
-    host_of_window = host_of_window.reshape(-1)
+    names, host_of_window = distinct_texts([about.host for about in seen.manifests])
     begins_s = np.zeros(len(names))
     begins_s[host_of_window[list(windows)]] = [about.start for about in manifests]
     mine = np.flatnonzero(np.isin(ints(seen.ranks, WINDOW), windows))
     everyone = seen.ranks if len(mine) == seen.ranks.num_rows else seen.ranks.take(pa.array(mine))
     host = host_of_window[ints(everyone, WINDOW)]
-    observed_on = pa.DictionaryArray.from_arrays(pa.array(host.astype(np.int32)), pa.array(names.tolist(), pa.string()))
+    observed_on = pa.DictionaryArray.from_arrays(pa.array(host.astype(np.int32)), pa.array(names, pa.string()))
     everyone = everyone.append_column("observed_on", observed_on).append_column(ROW, pa.array(mine))
     setting = setting_of(job, manifests, everyone, notes)
     table = of_job(everyone, job)
@@ -102,10 +100,8 @@ def crowd_of(seen: Survey, job: str, windows: Sequence[int], grid: Grid | None, 
     note_strangers(everyone, job, number, notes)
     table = table.select(_USED).take(pa.array(first))
     observed, node = labels(table, "observed_on"), labels(table, "node")
-    place = {name: at for at, name in enumerate(names.tolist())}
-    hosts = Hosts(
-        tuple(names.tolist()), np.array([place.get(name, -1) for name in observed.values])[observed.codes], begins_s
-    )
+    place = {name: at for at, name in enumerate(names)}
+    hosts = Hosts(names, np.array([place.get(name, -1) for name in observed.values])[observed.codes], begins_s)
     row_of = np.full(seen.ranks.num_rows + 1, -1, dtype=np.int64)  # the last one: of steps of nobody
     row_of[ints(table, ROW)] = np.arange(len(number))
     window_s = grid.window_s if grid is not None else setting.seconds
@@ -173,6 +169,7 @@ def _steps(seen: Survey, job: str, ranks: _Rows, grid: Grid | None, notes: list[
     clocks = Clocks(offset_s, unsure)
     notes += clock_notes(hosts.names, clocks)
     columns = Columns.of(grid, hosts, clocks)
+    hold(len(counts), len(columns.grid_s), int(counts.sum()))
     shape, rows_there = (len(counts), len(columns.grid_s)), [ranks.of[piece.rows] for piece in pieces]
     # A rank is in one piece: where all are, nothing is left empty.
     whole = sum(int((at >= 0).sum()) for at in rows_there) == len(counts)

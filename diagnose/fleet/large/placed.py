@@ -25,6 +25,7 @@ from rankscope.diagnose.fleet.step_matrix import (
     clocks_against,
     filled,
     grid_of,
+    hold,
     steps_of_each,
 )
 from rankscope.observer.window.store.summary import WINDOW
@@ -99,6 +100,7 @@ def placed(job: str, grid: Grid, ranks: pa.Table, begins_s: Sequence[float], ste
         found = filled(steps, rows, mine.hosts, columns, SEEN)
         matrices = {name: getattr(found, name).astype(np.float32) for name in SEEN}
     else:  # none of them shows a step
+        hold(len(mine.rows), len(columns.grid_s), 0)
         matrices = {name: np.full((len(mine.rows), len(columns.grid_s)), np.nan, dtype=np.float32) for name in SEEN}
     return Placed(mine.rows, matrices, steps_of_each(rows, len(mine.rows)), absurd, mine.windows, clocks)
 

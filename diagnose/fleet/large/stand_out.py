@@ -39,7 +39,7 @@ def hosts_to_read(crowd: Crowd, pool: Executor) -> frozenset[str]:
     """The hosts (by the observer's name) of whom everything is wanted. `pool`: where blocks of ranks are worked on."""
     role = _roles(crowd)
     of_rank = crowd.hosts.of_rank
-    names = np.array(crowd.hosts.names, dtype=str)
+    names = crowd.hosts.names
     shown = _shown(crowd, role, pool)
     slow = _slow_links(crowd, role)
     odd = _oddness(crowd, shown.odd) + 1.0 * slow
@@ -59,7 +59,7 @@ def hosts_to_read(crowd: Crowd, pool: Executor) -> frozenset[str]:
         lacking = limits.PEERS_EXACT - int(chosen[of_rank[members]].sum())
         if lacking > 0:
             chosen[of_rank[members[:: max(len(members) // limits.PEERS_EXACT, 1)][: limits.PEERS_EXACT]]] = True
-    return frozenset(names[chosen].tolist())
+    return frozenset(names[place] for place in np.flatnonzero(chosen).tolist())
 
 
 def _roles(crowd: Crowd) -> Ints:

@@ -15,7 +15,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.counters import Counters
-from rankscope.diagnose.fleet.labels import Labels
+from rankscope.diagnose.fleet.labels import Labels, distinct_texts
 from rankscope.diagnose.fleet.model import Fleet, Flows, Patterns, Pipelines, Ranks, Steps
 from rankscope.diagnose.fleet.stacks import Stacks
 from rankscope.diagnose.fleet.timings.not_timed import NAME, not_timed
@@ -74,8 +74,7 @@ def fleet_of(timings: Timings, job: str) -> Fleet:
 
 def with_untimed(timings: Timings, fleet: Fleet) -> Timings | None:
     """The timings of this fleet with what nobody timed as a function of its own; None where nobody is waited for meanwhile."""
-    role = np.unique(np.array(fleet.ranks.role, dtype=object).astype(str), return_inverse=True)[1].reshape(-1)
-    more = not_timed(fleet.steps.own_s, fleet.steps.wait_s, role.astype(np.int64))
+    more = not_timed(fleet.steps.own_s, fleet.steps.wait_s, distinct_texts(fleet.ranks.role)[1])
     if not more.any():
         return None
     labels, _ = _steps_of(timings, np.unique(timings.rank, return_inverse=True)[1], len(fleet.ranks), [])
@@ -300,7 +299,7 @@ def _pipelines(
 
     A stay in a message contains the filling of the pipeline, so the transfer is taken from the other collectives.
     """
-    roles, code = np.unique(np.array(ranks.role, dtype=object).astype(str), return_inverse=True)
+    roles, code = distinct_texts(ranks.role)
     sizes = np.bincount(code)
     if len(roles) < 2 or "" in roles or len(set(sizes.tolist())) > 1:
         return None

@@ -16,8 +16,7 @@ from rankscope.probes.arrays import Ints
 
 def global_numbers(rank: Ints, step: Ints, host: Labels, usable: Ints, notes: list[Note]) -> Ints:
     """The rank of every row, other ones for each host where most numbers stand for a rank of each. `usable`: rows that can be right."""
-    order = np.argsort(np.array(host.values, dtype=str), kind="stable")
-    named = [int(code) for code in order.tolist() if host.values[int(code)]]
+    named = [code for code in sorted(range(len(host.values)), key=host.values.__getitem__) if host.values[code]]
     place = np.full(len(host.values), -1, dtype=np.int64)
     place[named] = np.arange(len(named))
     where = place[host.codes]

@@ -26,7 +26,8 @@ _BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # n
 def failed_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
     """GPUs of the job's ranks that are lost or have failed, one entry each, lost ones first."""
     found: dict[tuple[tuple[int, ...], str], Hypothesis] = {}
-    for failure in (*_lost(fleet), *_by_xid(fleet), *_by_memory(fleet)):
+    owners = Owners(fleet)
+    for failure in (*_lost(fleet, owners), *_by_xid(fleet, owners), *_by_memory(fleet, owners)):
         found.setdefault((failure.rows, failure.instance), failure)
     return tuple(found.values())
 
@@ -36,6 +37,7 @@ def orphaned_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
     ranks = fleet.ranks
     if int(ranks.world_size.max(initial=0)) <= len(ranks) or not any(ranks.gpus):
         return ()
+    owners, hosts = Owners(fleet), frozenset(ranks.observed_on)
     return tuple(
         Hypothesis(
             component="gpu",
@@ -49,7 +51,7 @@ def orphaned_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
             instance=counter.instance,
         )
         for counter in fleet.counters.moved("gpu.lost")
-        if rank_of(fleet, counter) < 0 and counter.observed_on in ranks.observed_on
+        if owners.rank_of(counter) < 0 and counter.observed_on in hosts
     )
 
 
@@ -73,18 +75,20 @@ def failed_ports(fleet: Fleet) -> tuple[Hypothesis, ...]:
 def application_failures(fleet: Fleet, rows: Iterable[int]) -> tuple[Hypothesis, ...]:
     """Of the ranks that ended: those that their own code ended on the GPU."""
     found: list[Hypothesis] = []
+    owners, by_row = Owners(fleet), dict[int, list[tuple[int, Counter, str]]]()
+    for number, counter, source in _xids(fleet, owners):
+        if xids.ends_application(number):
+            by_row.setdefault(owners.rank_of(counter), []).append((number, counter, source))
     for row in rows:
         status = fleet.ranks.exit_status[row]
         killed = np.isfinite(status) and int(status) & 0x7F in _BY_OTHERS
         if fleet.ranks.state[row] == "exited" and not killed:
-            found.extend(_by_application(fleet, row))
+            found.extend(_by_application(fleet, row, by_row.get(row, ())))
     return tuple(found)
 
 
-def _by_application(fleet: Fleet, row: int) -> Iterator[Hypothesis]:
-    for number, counter, source in _xids(fleet):
-        if not xids.ends_application(number) or rank_of(fleet, counter) != row:
-            continue
+def _by_application(fleet: Fleet, row: int, told_of: Iterable[tuple[int, Counter, str]]) -> Iterator[Hypothesis]:
+    for number, counter, source in told_of:
         what, _, action = xids.meaning(number)
         text = f"Xid {number} on {counter.instance}: {what}, as user code can cause it"
         told = Evidence(source, text, counter.value, None, "events")
@@ -92,17 +96,17 @@ def _by_application(fleet: Fleet, row: int) -> Iterator[Hypothesis]:
         yield _failure(fleet, row, "gpu", "xid", counter.instance, (told,), see, REPORTED)
 
 
-def _xids(fleet: Fleet) -> Iterator[tuple[int, Counter, str]]:
+def _xids(fleet: Fleet, owners: Owners) -> Iterator[tuple[int, Counter, str]]:
     """(number, counter, who says so): Xids of the window, then those that the kernel logged before it for ranks that are gone."""
     for prefix, source in (("gpu.xid.", "nvml"), ("gpu.earlier_xid.", "kernel log")):
         for name in fleet.counters.names(prefix):
-            number = name.removeprefix(prefix)
-            if not number.isdigit():
+            number = xids.number_of(name.removeprefix(prefix))
+            if number is None:
                 continue
             for counter in fleet.counters.moved(name):
-                row = rank_of(fleet, counter)
+                row = owners.rank_of(counter)
                 if prefix == "gpu.xid." or (row >= 0 and fleet.ranks.state[row] == "exited"):
-                    yield int(number), counter, source
+                    yield number, counter, source
 
 
 def _failure(
@@ -116,26 +120,34 @@ def _failure(
     )  # fmt: skip
 
 
-def rank_of(fleet: Fleet, counter: Counter) -> int:
-    """The rank (row) of a GPU's counter, also if its process is gone and the driver lists nobody on it; -1: nobody's."""
-    if counter.rank >= 0:
-        return counter.rank
-    ranks, gpu = fleet.ranks, counter.instance
-    for row, gpus in enumerate(ranks.gpus):
-        if gpu in gpus and ranks.observed_on[row] == counter.observed_on:
-            return row
-    # Nobody claims the GPU: it was that of the only rank of the host that claims none, in a job whose ranks do claim GPUs.
-    if not any(ranks.gpus):
-        return -1
-    homeless = [
-        row for row in range(len(ranks)) if ranks.observed_on[row] == counter.observed_on and not ranks.gpus[row]
-    ]
-    return homeless[0] if len(homeless) == 1 else -1
+class Owners:
+    """Whose GPU a counter is of, also if its process is gone and the driver lists nobody on it."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._ranks = fleet.ranks
+        self._first: dict[tuple[str, str], int] | None = None  # by host and GPU; made where somebody asks
+        self._homeless: dict[str, int] = {}  # by host the only rank without a GPU; -1: several
+
+    def rank_of(self, counter: Counter) -> int:
+        """The rank (row); -1: nobody's."""
+        if counter.rank >= 0:
+            return counter.rank
+        ranks = self._ranks
+        if self._first is None:
+            self._first = {}
+            for row, (host, gpus) in enumerate(zip(ranks.observed_on, ranks.gpus, strict=False)):
+                for gpu in gpus:
+                    self._first.setdefault((host, gpu), row)
+                if not gpus:
+                    self._homeless[host] = -1 if host in self._homeless else row
+        # Nobody claims the GPU: it was that of the only rank of the host that claims none, in a job whose ranks do claim GPUs.
+        nobody = self._homeless.get(counter.observed_on, -1) if self._first else -1
+        return self._first.get((counter.observed_on, counter.instance), nobody)
 
 
-def _lost(fleet: Fleet) -> Iterator[Hypothesis]:
+def _lost(fleet: Fleet, owners: Owners) -> Iterator[Hypothesis]:
     for counter in fleet.counters.moved("gpu.lost"):
-        row = rank_of(fleet, counter)
+        row = owners.rank_of(counter)
         if row >= 0:
             action = _lost_action(fleet.ranks.host[row], counter.instance)
             yield _failure(fleet, row, "gpu", "lost", counter.instance, (_gone(counter.instance),), action)
@@ -149,9 +161,9 @@ def _lost_action(host: str, instance: str) -> str:
     return f"Drain {host} and power-cycle it; have {instance} inspected if it falls off the bus again (`dmesg -T | grep Xid`)."
 
 
-def _by_xid(fleet: Fleet) -> Iterator[Hypothesis]:
-    for number, counter, source in sorted(_xids(fleet), key=lambda each: not xids.means_lost(each[0])):
-        row = rank_of(fleet, counter)
+def _by_xid(fleet: Fleet, owners: Owners) -> Iterator[Hypothesis]:
+    for number, counter, source in sorted(_xids(fleet, owners), key=lambda each: not xids.means_lost(each[0])):
+        row = owners.rank_of(counter)
         if row < 0 or not xids.ends_ranks(number):
             continue
         what, _, action = xids.meaning(number)
@@ -161,7 +173,7 @@ def _by_xid(fleet: Fleet) -> Iterator[Hypothesis]:
         yield _failure(fleet, row, "gpu", cause, counter.instance, (told,), see)
 
 
-def _by_memory(fleet: Fleet) -> Iterator[Hypothesis]:
+def _by_memory(fleet: Fleet, owners: Owners) -> Iterator[Hypothesis]:
     counters = fleet.counters
     for name in ("gpu.ecc_uncorrected", "gpu.remap_failed"):
         rows = counters.rows(name)
@@ -169,7 +181,7 @@ def _by_memory(fleet: Fleet) -> Iterator[Hypothesis]:
         if len(moved) * 2 > max(len(rows), 2):
             continue
         for counter in map(counters.at, np.sort(moved).tolist()):
-            row = rank_of(fleet, counter)
+            row = owners.rank_of(counter)
             if row >= 0:
                 told = Evidence(
                     "nvml", f"{name[4:].replace('_', ' ')} on {counter.instance}", counter.value, 0.0, "events"

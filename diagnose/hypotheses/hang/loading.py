@@ -90,11 +90,14 @@ def _without_steps(fleet: Fleet, row: int) -> Load | None:
     waits = [each]
     if table.kind.at(each) == "sync" and table.name.at(each) in LOCKS:
         waits = np.flatnonzero((table.rank == row) & (table.thread.codes == table.thread.code("other"))).tolist()
+    of_peer: dict[str, list[int]] = {}
+    for flow in np.flatnonzero(flows.rank == row).tolist():
+        of_peer.setdefault(flows.peer[flow], []).append(flow)
     for wait in waits:
         awaited = table.detail.at(wait).partition(SOCKET_TO)[2]
         if not awaited:
             continue
-        there = (flows.rank == row) & np.array([peer == address_of(awaited) for peer in flows.peer], dtype=bool)
+        there = np.array(of_peer.get(address_of(awaited), ()), dtype=np.int64)
         received, sent = float(flows.received_bytes[there].sum()), float(flows.sent_bytes[there].sum())
         if _brings(received, sent, float(table.count[wait]), fleet.seconds):
             return Load(awaited, received)

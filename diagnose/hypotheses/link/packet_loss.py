@@ -20,7 +20,8 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import SEEN, Hypothesis
-from rankscope.diagnose.hypotheses.link.slow_flows import Cells, End, cells_of, end_at, shapers, tight
+from rankscope.diagnose.hypotheses.link.shapers import shapers, tight_ends
+from rankscope.diagnose.hypotheses.link.slow_flows import Cells, End, cells_of, end_at
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats
@@ -37,8 +38,8 @@ def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]
         return ()
     cells = cells_of(fleet)
     # Where one pair loses, what does not fit through the shaper of one end is that end's.
-    shaped = shapers(fleet)
-    found = max(lossy_ends(cells), key=lambda one: (tight(one[1], shaped) is not None, one), default=None)
+    tight = tight_ends(shapers(fleet))
+    found = max(lossy_ends(cells), key=lambda one: (one[1] in tight, one), default=None)
     if found is None:
         return ()
     _, address, share, rest = found
@@ -48,7 +49,7 @@ def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]
         Evidence("steps", "step less the longest own time, in those", float(np.median(held_s[late])), usual, "s"),
     )
     ratio = share / max(rest, 0.2 * limits.LOSS_SHARE)
-    return (_charge(end_at(fleet, address), tight(address, shaped), lost_s, ratio, SEEN, evidence),)
+    return (_charge(end_at(fleet, address), tight.get(address), lost_s, ratio, SEEN, evidence),)
 
 
 def lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
@@ -56,7 +57,7 @@ def lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
     losing = cells.retransmitted >= limits.LOSS_SHARE
     if not losing.any():
         return
-    source, peer, names = cells.ends()
+    source, peer, names = cells.sends, cells.receives, cells.addresses
     for number in sorted({*source[losing].tolist(), *peer[losing].tolist()}):
         mine = (source == number) | (peer == number)
         if mine.all():

@@ -26,17 +26,24 @@ no shaper and no losses say more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
+from rankscope.diagnose.fleet.labels import distinct_texts
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
+from rankscope.diagnose.hypotheses.link.shapers import shapers, tight_ends
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats, Ints
+
+_CELLS_EXAMINED = (
+    budgets.EXAMINED**2
+)  # pairs, each beside all others: seconds; more are slow at one common end, or it is not the network
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +80,13 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """One entry per pair of addresses (source, destination)."""
+    """One entry per pair of addresses (source, destination). `sends`, `receives`: numbers of these in `addresses`."""
 
     source: tuple[str, ...]
     peer: tuple[str, ...]
+    sends: Ints
+    receives: Ints
+    addresses: tuple[str, ...]
     interface: tuple[str, ...]
     sent_bytes: Floats
     sending_s: Floats
@@ -92,11 +102,9 @@ class Cells:
         """Share of the bytes that had to be sent again."""
         return self.retransmitted_bytes / np.maximum(self.sent_bytes, 1.0)
 
-    def ends(self) -> tuple[Ints, Ints, tuple[str, ...]]:
-        """Source and destination of each entry as numbers of addresses, and the addresses."""
-        names, codes = np.unique(np.array([*self.source, *self.peer]), return_inverse=True)
-        count = len(self.source)
-        return codes[:count].astype(np.int64), codes[count:].astype(np.int64), tuple(names.tolist())
+    def touching(self, number: int) -> Bools:
+        """Which pairs an address is an end of."""
+        return np.asarray((self.sends == number) | (self.receives == number), dtype=np.bool_)
 
 
 def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[Hypothesis, ...]:
@@ -109,17 +117,18 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[H
     slow: list[tuple[int, float, float]] = []  # cell, reference rate, lost
     besides: list[tuple[int, float, float]] = []  # cells of a slow end that cost little themselves
     shaped, queued, ends = shapers(fleet), _queued_s(fleet), _slow_ends(cells)
-    standing = _standing(cells)
+    standing, tight = _standing(cells), tight_ends(shaped)
+    shares = sorted(shaped.values())
     queue = np.array([max(queued.get(end, 0.0) for end in pair) for pair in zip(cells.source, cells.peer, strict=True)])
-    for index in range(len(cells.source)):
+    for index in _slowest(cells, standing):
         others = _others(cells, index)
-        if not others:  # one link only: nothing to compare it with
+        if not len(others):  # one link only: nothing to compare it with
             continue
         reference = _usual_rate(cells, index, others)
-        narrow = tight(cells.source[index], shaped) or tight(cells.peer[index], shaped)
+        narrow = tight.get(cells.source[index]) or tight.get(cells.peer[index])
         late = max(float(queue[index] - np.median(queue[others])), 0.0) / steps
         if narrow is not None:
-            wide = [value for value in shaped.values() if value > narrow]
+            wide = shares[bisect_right(shares, narrow) :]
             reference = min(reference, float(np.median(wide))) if wide else reference
         whole = index in standing or not ends.isdisjoint((cells.source[index], cells.peer[index]))
         needed = limits.CONCENTRATED if whole else _needed(cells, index, narrow)
@@ -140,7 +149,7 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[H
             besides.append((index, reference, max(lost, 0.0)))
     if not slow:
         return ()
-    return (_accuse(fleet, cells, slow + besides, shaped),)
+    return (_accuse(fleet, cells, slow + besides, shaped, tight),)
 
 
 def cells_of(fleet: Fleet) -> Cells:
@@ -164,9 +173,13 @@ def cells_of(fleet: Fleet) -> Cells:
         interface.setdefault(pair, flows.interface[index])
     pairs = sorted(totals)
     columns = np.array([totals[pair] for pair in pairs], dtype=np.float64).reshape(len(pairs), 4)
+    addresses, ends = distinct_texts([*(pair[0] for pair in pairs), *(pair[1] for pair in pairs)])
     return Cells(
         source=tuple(pair[0] for pair in pairs),
         peer=tuple(pair[1] for pair in pairs),
+        sends=ends[: len(pairs)],
+        receives=ends[len(pairs) :],
+        addresses=addresses,
         interface=tuple(interface[pair] for pair in pairs),
         sent_bytes=columns[:, 0],
         sending_s=columns[:, 1],
@@ -175,53 +188,71 @@ def cells_of(fleet: Fleet) -> Cells:
     )
 
 
-def _others(cells: Cells, index: int) -> list[int]:
+def _slowest(cells: Cells, standing: Mapping[int, float]) -> list[int]:
+    """The cells that may be slow, rising: half as quick as the quickest, or in a queue; of very many those with the lowest rate."""
+    slow = cells.rate.max() >= limits.CONCENTRATED * cells.rate
+    slow[list(standing)] = True
+    found = np.flatnonzero(slow)
+    if len(found) > _CELLS_EXAMINED:
+        found = np.sort(found[np.argsort(cells.rate[found], kind="stable")[:_CELLS_EXAMINED]])
+    return [int(index) for index in found]
+
+
+def _others(cells: Cells, index: int) -> Ints:
     """The cells that touch neither end of this one, of these those that carry at least half as much; else those that share one end."""
-    ends = {cells.source[index], cells.peer[index]}
-    apart = [i for i in range(len(cells.source)) if not ends & {cells.source[i], cells.peer[i]}]
-    return _alike(cells, index, apart) or [i for i in range(len(cells.source)) if i != index]
+    touching = cells.touching(int(cells.sends[index])) | cells.touching(int(cells.receives[index]))
+    apart = _alike(cells, index, ~touching)
+    return apart if len(apart) else np.delete(np.arange(len(cells.source)), index)
 
 
-def _alike(cells: Cells, index: int, others: list[int]) -> list[int]:
+def _alike(cells: Cells, index: int, others: Bools) -> Ints:
     """Of these cells those that carry at least half as much as this one, if there are any."""
-    return [i for i in others if limits.CONCENTRATED * cells.sent_bytes[i] >= cells.sent_bytes[index]] or others
+    as_much = others & (limits.CONCENTRATED * cells.sent_bytes >= cells.sent_bytes[index])
+    return np.flatnonzero(as_much if as_much.any() else others)
 
 
-def _usual_rate(cells: Cells, index: int, others: list[int]) -> float:
+def _usual_rate(cells: Cells, index: int, others: Ints) -> float:
     """The median of these; where they are fewer than three, one of which may be slow itself and one fast by chance, that of the cells
     that leave out one end of this one, of the end that makes more of it."""
     if len(others) >= 3:
         return float(np.median(cells.rate[others]))
-    beside = [
-        _alike(cells, index, [i for i in range(len(cells.source)) if end not in (cells.source[i], cells.peer[i])])
-        for end in (cells.source[index], cells.peer[index])
-    ]
-    return (
-        max(float(np.median(cells.rate[each])) for each in beside if each)
-        if any(beside)
-        else float(np.max(cells.rate[others]))
-    )
+    beside = [_alike(cells, index, ~cells.touching(int(end))) for end in (cells.sends[index], cells.receives[index])]
+    usual = [float(np.median(cells.rate[each])) for each in beside if len(each)]
+    return max(usual) if usual else float(np.max(cells.rate[others]))
+
+
+class _Elsewhere:
+    """Pairs in an order, of which the first that an address is no end of is wanted."""
+
+    def __init__(self, order: Ints, cells: Cells) -> None:
+        self._pairs = list(
+            zip(order.tolist(), cells.sends[order].tolist(), cells.receives[order].tolist(), strict=True)
+        )
+
+    def first(self, number: int) -> int:
+        """-1 where the address is an end of all. No more are passed than it has."""
+        return next((pair for pair, *ends in self._pairs if number not in ends), -1)
 
 
 def _slow_ends(cells: Cells) -> set[str]:
     """Addresses of which every pair, both ways, is slower and queues more than every other pair; two of each at least. Of pairs that carry
     half as much as any or more: how fast small messages are says how long they take to be read."""
+    much = np.flatnonzero(limits.CONCENTRATED * cells.sent_bytes >= cells.sent_bytes.max())
+    count, rate, inflation = len(cells.addresses), cells.rate, cells.inflation
+    sent, received = (np.bincount(end[much], minlength=count) for end in (cells.sends, cells.receives))
+    quickest, shortest = np.full(count, -np.inf), np.full(count, np.inf)
+    for end in (cells.sends, cells.receives):
+        np.maximum.at(quickest, end[much], rate[much])
+        np.minimum.at(shortest, end[much], inflation[much])
+    slowest_of = _Elsewhere(much[np.argsort(rate[much])], cells)
+    longest_of = _Elsewhere(much[np.argsort(-inflation[much])], cells)
     found = set()
-    source, peer, names = cells.ends()
-    much = limits.CONCENTRATED * cells.sent_bytes >= cells.sent_bytes.max()
-    for number, address in enumerate(names):
-        mine, others = (
-            much & part for part in ((source == number) | (peer == number), (source != number) & (peer != number))
-        )
-        both_ways = (mine & (source == number)).any() and (mine & (peer == number)).any()
-        if not both_ways or min(mine.sum(), others.sum()) < 2:
-            continue
-        slower = float(cells.rate[others].min()) >= limits.CONCENTRATED * float(cells.rate[mine].max())
-        queues = float(cells.inflation[mine].min()) >= max(
-            limits.LINK_RATIO, limits.CONCENTRATED * float(cells.inflation[others].max())
-        )
-        if slower and queues:
-            found.add(address)
+    enough = (sent + received >= 2) & (len(much) - sent - received >= 2)
+    for number in np.flatnonzero((sent > 0) & (received > 0) & enough).tolist():
+        slowest, longest = slowest_of.first(number), longest_of.first(number)
+        slower = float(rate[slowest]) >= limits.CONCENTRATED * float(quickest[number])
+        if slower and shortest[number] >= max(limits.LINK_RATIO, limits.CONCENTRATED * float(inflation[longest])):
+            found.add(cells.addresses[number])
     return found
 
 
@@ -229,67 +260,40 @@ def _standing(cells: Cells) -> dict[int, float]:
     """Pairs that stand in a queue of one end: how many times longer than the longest between two others. Each way the pair that carries
     most, where both stand LINK_RATIO times longer: a queue that only one flow sees is its own, and an end that is slow has two."""
     found: dict[int, float] = {}
-    source, peer, names = cells.ends()
-    for number in range(len(names)):
-        ways = [np.flatnonzero(end == number) for end in (source, peer)]
-        others = cells.inflation[(source != number) & (peer != number)]
-        if len(others) < 2 or not all(map(len, ways)):
-            continue
-        heaviest = [int(way[cells.sent_bytes[way].argmax()]) for way in ways]
-        times = {each: float(cells.inflation[each] / others.max()) for each in heaviest}
+    heaviest = np.full((2, len(cells.addresses)), -1, dtype=np.int64)
+    order = np.argsort(-cells.sent_bytes, kind="stable")[::-1]
+    for of_way, end in zip(heaviest, (cells.sends, cells.receives), strict=True):
+        of_way[end[order]] = order  # the last one written carries most
+    touching = np.bincount(cells.sends, minlength=len(cells.addresses)) + np.bincount(
+        cells.receives, minlength=len(cells.addresses)
+    )
+    longest_of = _Elsewhere(np.argsort(-cells.inflation), cells)
+    enough = (len(cells.source) - touching >= 2) & (heaviest >= 0).all(axis=0)
+    for number in np.flatnonzero(enough).tolist():
+        longest = cells.inflation[longest_of.first(number)]
+        times = {each: float(cells.inflation[each] / longest) for each in heaviest[:, number].tolist()}
         if min(times.values()) >= limits.LINK_RATIO:
             found.update(times)
     return found
 
 
-def shapers(fleet: Fleet) -> dict[str, float]:
-    """Addresses behind a shaper, bytes/s."""
-    found: dict[str, float] = {}
-    ranks, flows = fleet.ranks, fleet.flows
-    for counter in fleet.counters.named("qdisc.rate_limit"):
-        if not counter.value > 0:
-            continue
-        if counter.rank >= 0:
-            # Interfaces of one name exist in every network namespace: ranks of the same one share the shaper.
-            near = (ranks.netns[flows.rank] == ranks.netns[counter.rank]) & _on(fleet, flows.rank, counter.observed_on)
-        else:
-            near = _on(fleet, flows.rank, counter.observed_on)
-        for index in np.flatnonzero(near):
-            if flows.interface[index] == counter.instance or not flows.interface[index]:
-                found[flows.local[index]] = min(found.get(flows.local[index], np.inf), counter.value)
-    return found
-
-
 def _queued_s(fleet: Fleet) -> dict[str, float]:
     """How long the worst process behind each address stood in the run queue, all its threads together, seconds."""
+    most: dict[int, float] = {}
+    for counter in fleet.counters.moved("cpu.process_ready_s"):
+        most[counter.rank] = max(most.get(counter.rank, 0.0), counter.value)
     found: dict[str, float] = {}
-    flows = fleet.flows
-    for counter in fleet.counters.named("cpu.process_ready_s"):
-        if not counter.value > 0:
-            continue
-        for address in {flows.local[index] for index in np.flatnonzero(flows.rank == counter.rank)}:
-            found[address] = max(found.get(address, 0.0), counter.value)
+    for rank, address in zip(fleet.flows.rank.tolist(), fleet.flows.local, strict=True):
+        if rank in most:
+            found[address] = max(found.get(address, 0.0), most[rank])
     return found
-
-
-def _on(fleet: Fleet, rows: Ints, host: str) -> Bools:
-    return np.array([fleet.ranks.observed_on[row] == host for row in rows], dtype=bool)
-
-
-def tight(address: str, shaped: dict[str, float]) -> float | None:
-    """The shaper of an address, if it is clearly below those of the others or the others have none."""
-    mine = shaped.get(address)
-    if mine is None:
-        return None
-    others = [value for other, value in shaped.items() if other != address]
-    return mine if not others or mine <= limits.MOST * float(np.median(others)) else None
 
 
 def _needed(cells: Cells, index: int, narrow: float | None) -> float:
     """How many times slower than its peers this cell must be."""
     if narrow is not None:
         return limits.CONCENTRATED
-    if {*cells.source, *cells.peer} == {cells.source[index], cells.peer[index]} and not _loses(cells, index):
+    if len(cells.addresses) == 2 and not _loses(cells, index):
         return limits.OTHER_KIND
     return limits.LINK_RATIO
 
@@ -297,12 +301,12 @@ def _needed(cells: Cells, index: int, narrow: float | None) -> float:
 def _loses(cells: Cells, index: int) -> bool:
     """Of few cells two may touch the lossy end: the lower median says what is usual."""
     share = cells.retransmitted
-    others = np.sort(np.delete(share, index))
-    usual = float(others[(len(others) - 1) // 2]) if len(others) else 0.0
+    others, middle = np.delete(share, index), (len(share) - 2) // 2
+    usual = float(np.partition(others, middle)[middle]) if len(others) else 0.0
     return bool(share[index] >= max(limits.NOTHING, limits.LINK_RATIO * usual))
 
 
-def _small_messages(cells: Cells, index: int, others: list[int]) -> bool:
+def _small_messages(cells: Cells, index: int, others: Ints) -> bool:
     """Whether it carries less than half as much as these, and loses nothing."""
     little = cells.sent_bytes[index] * limits.CONCENTRATED < np.median(cells.sent_bytes[others])
     return bool(little) and not _loses(cells, index)
@@ -319,9 +323,11 @@ def _longer_trips(cells: Cells, index: int) -> float:
     return float(cells.inflation[index]) / max(usual, 1.0)
 
 
-def _accuse(fleet: Fleet, cells: Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float]) -> Hypothesis:
+def _accuse(
+    fleet: Fleet, cells: Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float], tight: dict[str, float]
+) -> Hypothesis:
     """One charge: the end that most of the slow cells have in common."""
-    address = _common_end(cells, slow, shaped)
+    address = _common_end(cells, slow, tight)
     mine = [item for item in slow if address in (cells.source[item[0]], cells.peer[item[0]])]
     worst, reference, _ = max(mine, key=lambda item: item[2])
     sending = {cells.source[index] == address for index, _, _ in mine}
@@ -330,7 +336,7 @@ def _accuse(fleet: Fleet, cells: Cells, slow: list[tuple[int, float, float]], sh
     end = end_at(fleet, address, next((name for name in named if name), ""))
     loses = any(_loses(cells, index) for index, _, _ in mine)
     queues = any(_queues(cells, index) for index, _, _ in mine)
-    narrow = tight(address, shaped)
+    narrow = tight.get(address)
     action = f"Check {end}: {'the shaper on it, ' if narrow is not None else ''}its cable, its switch port, its speed."
     if len(mine) == 1 and narrow is None:
         other = cells.peer[worst] if cells.source[worst] == address else cells.source[worst]
@@ -347,12 +353,12 @@ def _accuse(fleet: Fleet, cells: Cells, slow: list[tuple[int, float, float]], sh
     )
 
 
-def _common_end(cells: Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float]) -> str:
+def _common_end(cells: Cells, slow: list[tuple[int, float, float]], tight: dict[str, float]) -> str:
     weight: dict[str, float] = {}
     for index, _, lost in slow:
         # A sender is a little likelier than the receiver: its queue is where a rate is enforced.
         for address, part in ((cells.source[index], 1 + limits.EFFECT_SHARE), (cells.peer[index], 1.0)):
-            convicted = 1.5 if tight(address, shaped) is not None else 1.0
+            convicted = 1.5 if address in tight else 1.0
             weight[address] = weight.get(address, 0.0) + lost * part * convicted
     return max(sorted(weight), key=lambda each: weight[each])
 

@@ -13,7 +13,8 @@ Where no counter speaks the charge stands with less support.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,11 +25,11 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import ALIKE, CONVICTED, EXCUSED, NO_COUNTER, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.threads import beside_evidence
+from rankscope.diagnose.model.busy_host import cpus_of
 from rankscope.diagnose.model.demand import wanted_s
 from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools
-from rankscope.probes.host.procfs import parse_cpu_list
 
 INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for interrupts that are too many
 
@@ -252,12 +253,12 @@ def _is_crowded(case: Case) -> bool:
     on_host = [row for row in range(len(ranks)) if ranks.observed_on[row] == host]
     if len(on_host) > 4096 or not mine or not 2 <= sum(ranks.cpus[row] == mine for row in on_host) <= len(on_host) / 2:
         return False
-    others = {ranks.cpus[row] for row in on_host} - {mine}
-    return any(not _allowed(cpus) <= _allowed(mine) for cpus in others)
+    others, allowed = {ranks.cpus[row] for row in on_host} - {mine}, cpus_of(mine)
+    return any(not _within(cpus_of(cpus), allowed) for cpus in others)
 
 
-def _allowed(cpus: str) -> frozenset[int]:
-    try:
-        return parse_cpu_list(cpus)
-    except ValueError:  # what another version wrote: nothing can be said of it
-        return frozenset()
+def _within(some: Sequence[range], all_of_them: Sequence[range]) -> bool:
+    """Whether these CPUs are among those. Both rise, and none of their ranges touch: one of these lies in one of those."""
+    starts = [each.start for each in all_of_them]
+    at = [bisect_right(starts, each.start) - 1 for each in some]
+    return all(place >= 0 and each.stop <= all_of_them[place].stop for each, place in zip(some, at, strict=True))

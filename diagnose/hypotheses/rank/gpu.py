@@ -293,11 +293,12 @@ def _xid(case: Case) -> Hypothesis | None:
 
 def _xids(case: Case) -> list[Counter]:
     names = case.fleet.counters.names("gpu.xid.")
-    return [c for name in names for c in case.counters(name) if c.value > 0 and name[8:].isdigit()]
+    return [c for name in names for c in case.counters(name) if c.value > 0 and xids.number_of(name[8:]) is not None]
 
 
 def _number(counter: Counter) -> int:
-    return int(counter.name.removeprefix("gpu.xid."))
+    number = xids.number_of(counter.name.removeprefix("gpu.xid."))
+    return -1 if number is None else number
 
 
 def _xid_evidence(counter: Counter) -> Evidence:

@@ -16,7 +16,8 @@ is not 'interrupted'.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,11 +27,12 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import ORDERED, REPORTED, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.cpu import INTERRUPTS
-from rankscope.diagnose.model.busy_host import OF_INTERRUPTS
+from rankscope.diagnose.model.busy_host import OF_INTERRUPTS, cpus_of
 from rankscope.diagnose.model.functions import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools
-from rankscope.probes.host.procfs import parse_cpu_list
+
+_DIGITS_MOST = 5  # of the number of a CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 def interrupted(fleet: Fleet) -> Bools:
     """Ranks (rows) whose CPUs are in interrupts for 5 % more of the window than is usual in the job."""
     spent, ranks = _per_cpu(fleet), fleet.ranks
-    busy = {host for (host, _), seconds in spent.items() if seconds >= limits.EFFECT_SHARE * fleet.seconds}
+    busy = {host for host, each in spent.items() if max(each.seconds) >= limits.EFFECT_SHARE * fleet.seconds}
     share = np.zeros(len(ranks))
     for row in (row for row, host in enumerate(ranks.observed_on) if host in busy):
         share[row] = _share_of(fleet, row, spent) or 0.0
@@ -99,7 +101,7 @@ def _growth_beside(case: Case, computing: Sequence[FunctionExcess], function: Fu
     return (own - peers) / peers if peers > 0 and own - peers >= limits.Z_CLEAR * error else 0.0
 
 
-def _by_cpu(case: Case, spent: dict[tuple[str, str], float]) -> _Share | None:
+def _by_cpu(case: Case, spent: Mapping[str, _Host]) -> _Share | None:
     own = _share_of(case.fleet, case.rank, spent)
     if own is None or own < limits.EFFECT_SHARE:
         return None
@@ -107,33 +109,49 @@ def _by_cpu(case: Case, spent: dict[tuple[str, str], float]) -> _Share | None:
     return _Share(own, float(np.median(others)), f"cpu{case.fleet.ranks.cpus[case.rank]}", ORDERED) if others else None
 
 
-def _per_cpu(fleet: Fleet) -> dict[tuple[str, str], float]:
-    """Seconds in interrupts by host and CPU, of the CPUs that the windows name."""
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """Seconds in interrupts of the CPUs of a host that its window names; their numbers rise."""
+
+    cpus: list[int]
+    seconds: list[float]
+
+    def of(self, cpus: range) -> float:
+        return sum(self.seconds[bisect_left(self.cpus, cpus.start) : bisect_left(self.cpus, cpus.stop)])
+
+
+def _per_cpu(fleet: Fleet) -> dict[str, _Host]:
+    """By host."""
     counters = fleet.counters
-    table, found = counters.table, dict[tuple[str, str], float]()
+    table, found = counters.table, dict[str, dict[int, float]]()
     for name in OF_INTERRUPTS:
-        rows = counters.rows_of(name, -1)
-        for row in rows[table.instance.codes[rows] != table.instance.code("")]:
-            key = table.observed_on.at(row), table.instance.at(row)
-            found[key] = found.get(key, 0.0) + float(table.value[row])
-    return found
+        for row in counters.rows_of(name, -1).tolist():
+            number = _number(table.instance.at(row))
+            if number is not None:
+                of_host = found.setdefault(table.observed_on.at(row), {})
+                of_host[number] = of_host.get(number, 0.0) + float(table.value[row])
+    return {host: _Host(*map(list, zip(*sorted(of_host.items()), strict=True))) for host, of_host in found.items()}
 
 
-def _share_of(fleet: Fleet, rank: int, spent: dict[tuple[str, str], float]) -> float | None:
+def _share_of(fleet: Fleet, rank: int, spent: Mapping[str, _Host]) -> float | None:
     """Mean share of the window that the CPUs which a rank may use spent in interrupts; None where nobody knows them."""
     ranks = fleet.ranks
-    cpus = _cpus(ranks.cpus[rank])
+    cpus, host = cpus_of(ranks.cpus[rank]), spent.get(ranks.observed_on[rank])
     if not cpus:
         return None
-    total = sum(spent.get((ranks.observed_on[rank], cpu), 0.0) for cpu in cpus)
-    return total / (len(cpus) * max(fleet.seconds, 1e-9))
+    total = sum(map(host.of, cpus)) if host is not None else 0.0
+    return total / (sum(map(len, cpus)) * max(fleet.seconds, 1e-9))
+
+
+def _number(instance: str) -> int | None:
+    """12 of 'cpu12'."""
+    digits = instance.removeprefix("cpu")
+    plain = digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MOST
+    return int(digits) if plain and instance == f"cpu{int(digits)}" else None
 
 
 def _cpus(text: str) -> frozenset[str]:
-    try:
-        return frozenset(f"cpu{number}" for number in parse_cpu_list(text))
-    except ValueError:
-        return frozenset()
+    return frozenset(f"cpu{number}" for each in cpus_of(text) for number in each)
 
 
 def _by_daemon(case: Case) -> _Share | None:

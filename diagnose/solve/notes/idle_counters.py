@@ -142,12 +142,15 @@ def _below(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iter
 
 def _xids(fleet: Fleet, accused: set[tuple[str, str]]) -> Iterator[Note]:
     for name in fleet.counters.names("gpu.xid."):
+        number = xids.number_of(name[8:])
+        if number is None:
+            continue
         rows = fleet.counters.rows(name)
         for row in rows[fleet.counters.table.value[rows] > 0].tolist():
             counter = fleet.counters.at(row)
-            if name[8:].isdigit() and not _known(fleet, row, accused, set()):
-                what, state, action = xids.meaning(int(name[8:]))
-                text = f"Xid {name[8:]} on {counter.instance}{_whose(fleet, row)}: {what} ({state}). {action}"
+            if not _known(fleet, row, accused, set()):
+                what, state, action = xids.meaning(number)
+                text = f"Xid {number} on {counter.instance}{_whose(fleet, row)}: {what} ({state}). {action}"
                 yield Note(NoteCode.XID, text)
 
 

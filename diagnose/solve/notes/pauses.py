@@ -99,14 +99,14 @@ def _places(fleet: Fleet) -> dict[_Place, Ints]:
     key = np.column_stack([table.name.codes, table.file.codes, table.line, table.inside.codes, table.more]).reshape(
         -1, 5
     )
-    each, number = np.unique(key, axis=0, return_inverse=True)
-    found: dict[_Place, Ints] = {}
-    for index, (name, file, line, inside, more) in enumerate(each.tolist()):
+    each, number, count = np.unique(key, axis=0, return_inverse=True, return_counts=True)
+    rows = np.split(np.argsort(number.reshape(-1), kind="stable"), np.cumsum(count)[:-1])
+    found: dict[_Place, list[Ints]] = {}
+    for (name, file, line, inside, more), mine in zip(each.tolist(), rows, strict=False):
         frame = StackFrame(table.name.values[name], table.file.values[file], line)
         place = _Place(holder_of(frame, (), lines), table.inside.values[inside], bool(more))
-        rows = np.flatnonzero(number.reshape(-1) == index)
-        found[place] = np.append(found[place], rows) if place in found else rows
-    return found
+        found.setdefault(place, []).append(mine)
+    return {place: np.concatenate(parts) for place, parts in found.items()}
 
 
 def _told(fleet: Fleet, place: _Place, entries: Ints, working: Ints) -> ToldPause | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -99,10 +101,27 @@ def test_any_name_survives_stat(name: bytes, pid: int) -> None:
     assert (stat.pid, stat.comm, stat.state) == (pid, name.decode("utf-8", "replace"), "R")
 
 
-@pytest.mark.parametrize("text", ["x", "3-1", "0-99999999", "-1"])
+@pytest.mark.parametrize("text", ["x", "3-1", "0-99999999", "-1", "0-65536", "0-65535,0", "²"])
 def test_a_list_of_cpus_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         procfs.parse_cpu_list(text)
+
+
+def test_a_list_that_names_all_cpus_again_and_again_is_refused_at_the_second_time() -> None:
+    began = time.process_time()
+    with pytest.raises(ValueError):
+        procfs.parse_cpu_list("0-65535," * 5000)
+    assert time.process_time() - began < 0.2
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=8))
+def test_ranges_of_cpus_hold_what_the_list_names(named: list[tuple[int, int]]) -> None:
+    text = ",".join(f"{first}-{first + more}" for first, more in named)
+    ranges = procfs.cpu_ranges(text)
+    cpus = [cpu for each in ranges for cpu in each]
+    assert cpus == sorted({cpu for first, more in named for cpu in range(first, first + more + 1)})
+    assert all(before.stop < after.start for before, after in itertools.pairwise(ranges))
+    assert procfs.parse_cpu_list(text) == set(cpus)
 
 
 MOUNTINFO = rb"""22 27 0:21 / /proc rw - proc proc rw

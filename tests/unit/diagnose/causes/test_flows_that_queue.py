@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from builders import Job, build, columns
+from hypothesis import given
+from hypothesis import strategies as st
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.fleet.model import Fleet, Flows
 from rankscope.diagnose.hypotheses.link import slow_flows
+from rankscope.diagnose.hypotheses.link.shapers import tight_ends
 from rankscope.observer.window.folder import Window
 
 _STEP_S, _TRANSFER_S, _STEPS = 0.2, 0.04, 80
@@ -85,3 +93,29 @@ def test_how_long_small_messages_take_to_be_read_hides_no_slow_host_from_those_t
     slow = _sent(window, trips, {0: 6.3e6, 1: 6.5e6, 2: 18e6, 3: 26e6}, back={0: 3.2e6, 1: 4.5e6, 2: 5.8e6, 3: 6.3e6})
     # THEN
     assert _named(slow) == ["slow-link lab-host-1"]
+
+
+def test_very_many_pairs_are_judged_soon_and_the_slow_end_among_them_named(window: Window) -> None:
+    # GIVEN each of 60 addresses with each other, at uneven rates, and one that is slow both ways
+    fleet, count = _sent(window, {}), 60
+    source, peer = (each.reshape(-1) for each in np.meshgrid(np.arange(count), np.arange(count)))
+    source, peer = source[source != peer], peer[source != peer]
+    slow = (source == 7) | (peer == 7)
+    rate = np.where(slow, 1e6, np.random.default_rng(0).uniform(1e8, 9e8, len(slow)))
+    sent, trips = np.full(len(slow), 1e8), np.where(slow, 1e-2, 1e-5)
+    names = [tuple(f"198.18.0.{each}" for each in end.tolist()) for end in (source, peer)]
+    none = np.zeros(len(slow))
+    flows = Flows(source % 8, *names, ("",) * len(slow), sent, sent, none, sent / rate, none, trips, none + 1e-5)
+    began = time.process_time()
+    found = slow_flows.judge(replace(fleet, flows=flows), _STEPS, _STEP_S, _TRANSFER_S)
+    assert time.process_time() - began < 3
+    assert [each.instance for each in found] == ["198.18.0.7"]
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=9))
+def test_a_shaper_is_tight_that_is_clearly_below_the_median_of_the_others(values: list[int]) -> None:
+    found = tight_ends({str(place): float(value) for place, value in enumerate(values)})
+    others = [values[:place] + values[place + 1 :] for place in range(len(values))]
+    assert list(found) == [
+        str(place) for place, rest in enumerate(others) if not rest or values[place] <= limits.MOST * np.median(rest)
+    ]

@@ -258,3 +258,23 @@ def test_half_the_ports_without_counters() -> None:
     verdict = Machine(transfer=4.0, counters=of_nic(3, speed_hz=NIC_HZ / 4), blind=(0, 1, 2, 5)).verdict()
     assert named(verdict) == [("nic", "speed-degraded", nic(3), (3,))]
     assert not Machine(transfer=4.0, blind=(0, 1, 2, 5)).verdict().suspects
+
+
+SILENT = (
+    "nic.burst_hz",
+    "nic.collective_mu",
+    "nic.tx_bytes",
+    "nic.rx_bytes",
+)  # so that the speed alone says what a port costs
+
+
+def test_a_speed_that_is_nothing_beside_its_peers_is_still_a_share_of_theirs() -> None:
+    # GIVEN speeds that no port has, of which one by the other is less than any number
+    speeds = {(rank, "nic.speed_hz"): 1e-18 if rank == 3 else 8e307 for rank in range(8)}
+    verdict = Machine(transfer=4.0, counters=speeds, without=SILENT).verdict()
+    assert named(verdict) == [("nic", "speed-degraded", nic(3), (3,))] and first(verdict).lost_seconds_per_step < 1
+
+
+def test_a_port_that_could_be_endlessly_fast_is_not_below_its_speed() -> None:
+    machine = Machine(ranks=2, transfer=4.0, limits={(1, "nic.speed_hz"): float("inf")}, without=SILENT)
+    assert ("nic", "speed-degraded", nic(1), (1,)) not in named(machine.verdict())

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
 import builders
+import numpy as np
 import pytest
 from builders import Job, build
 
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.hypotheses.rank.interrupts import interrupted
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Suspect
 
@@ -150,3 +154,21 @@ def test_few_noisy_steps_do_where_the_kernel_counts_that_it_ran_in_the_ranks_pla
     assert (suspect.component, suspect.cause, suspect.ranks) == ("cpu", "irq", (1,))
     # AND where it does not count them nobody is accused
     assert not diagnose(build(noisy)).suspects
+
+
+def test_ranks_that_may_run_on_very_many_cpus_are_held_against_those_that_the_window_names() -> None:
+    # GIVEN ranks that may use nearly all CPUs that there could be, each another list of them, and odd names of CPUs
+    count = 300
+    job = Job(ranks=4)
+    job.counters += [spent(1, 0.5), spent(200, 0.5)]
+    job.counters += [
+        {**spent(1, 9.0), "instance": name} for name in ("cpu01", "cpu²", "cpu", "CPU1", "cpu" + "1" * 4400)
+    ]
+    fleet = gather(build(job))
+    ranks = fleet.ranks.taken(np.zeros(count, dtype=np.int64))
+    fleet = replace(fleet, ranks=replace(ranks, cpus=("1", "1,200", *(f"{rank}-65535" for rank in range(2, count)))))
+    began = time.process_time()
+    found = interrupted(fleet)
+    # THEN those are interrupted whose CPUs are, soon
+    assert np.flatnonzero(found).tolist() == [0, 1]
+    assert time.process_time() - began < 2

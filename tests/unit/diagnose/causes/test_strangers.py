@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from builders import BUSY, QUEUE, Job, build, columns
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.model.busy_host import busy_noise_s, even_queue_s, pools, strangers_shares, taken_s
+from rankscope.diagnose.hypotheses.rank.cpu import _within
+from rankscope.diagnose.model.busy_host import _pools, busy_noise_s, even_queue_s, pools, strangers_shares, taken_s
 from rankscope.diagnose.solve.judge import diagnose
+from rankscope.probes.host.procfs import cpu_ranges
 
 CPUS = 8
 
@@ -260,6 +265,35 @@ def test_ranks_that_may_run_on_the_same_cpus_share_one_queue() -> None:
     assert len(set(pools(gather(build(made))).tolist())) == 2
 
 
+def by_sets(lists: list[set[int]]) -> list[frozenset[int]]:
+    """Of each list those that are in one queue with it."""
+    found: list[set[int]] = []
+    for at, cpus in enumerate(lists):
+        here = [pool for pool in found if any(lists[other] & cpus for other in pool)]
+        found = [pool for pool in found if pool not in here] + [{at}.union(*here)]
+    return [next(frozenset(pool) for pool in found if at in pool) for at in range(len(lists))]
+
+
+@given(st.lists(st.sets(st.integers(0, 15), max_size=4), min_size=1, max_size=8))
+def test_pools_are_those_that_sets_of_cpus_give(lists: list[set[int]]) -> None:
+    # GIVEN lists that are different texts
+    texts = [",".join(map(str, sorted(cpus))) + "," * at for at, cpus in enumerate(lists)]
+    pool = _pools(("host",) * len(texts), tuple(texts)).tolist()
+    mine = [frozenset(at for at in range(len(texts)) if pool[at] == each) for each in pool]
+    assert mine == by_sets(lists)
+
+
+def test_ranks_on_cpus_of_their_own_are_sorted_into_queues_soon() -> None:
+    # GIVEN a host of which each of very many ranks may use one CPU that no other may, or nearly all of them
+    count = 4000
+    began = time.process_time()
+    apart = _pools(("host",) * count, tuple(map(str, range(count))))
+    beside = _pools(("host",) * count, tuple(f"{rank}-65535" for rank in range(count)))
+    # THEN it takes no longer for that
+    assert len(set(apart.tolist())) == count and len(set(beside.tolist())) == 1
+    assert time.process_time() - began < 1
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_who_stands_longer_behind_ranks_of_the_job_on_cpus_that_all_share_is_not_accused(seed: int) -> None:
     # GIVEN three stages of a pipeline on two CPUs, of which the middle one is woken when both its neighbours are
@@ -271,3 +305,9 @@ def test_who_stands_longer_behind_ranks_of_the_job_on_cpus_that_all_share_is_not
             made.counters.append({"rank": rank, **taken})
     verdict = diagnose(build(made))
     assert (verdict.status, verdict.suspects) == ("healthy", ()), verdict.notes
+
+
+@given(st.sets(st.integers(0, 9)), st.sets(st.integers(0, 9)))
+def test_cpus_are_within_others_as_their_sets_are(some: set[int], others: set[int]) -> None:
+    found = [cpu_ranges(",".join(map(str, sorted(cpus)))) for cpus in (some, others)]
+    assert _within(*found) == (some <= others)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import builders
 import pytest
 from builders import ROOT, TRAIN, Job, Work, build, columns
 
-from rankscope.diagnose.fleet.enclosing import holder_of
+from rankscope.diagnose.fleet.enclosing import holder_name, holder_of
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.observer.window.folder import Window
@@ -129,6 +131,21 @@ def test_what_starts_a_program_is_not_what_it_starts() -> None:
 def test_holders(frame: StackFrame, callers: tuple[StackFrame, ...], holder: StackFrame) -> None:
     lines = {} if callers else {("f", TRAIN): 7}
     assert holder_of(frame, callers, lines) == holder
+
+
+@pytest.mark.parametrize(
+    ("name", "holder"),
+    [("<genexpr>", ""), (".<genexpr>", ""), ("f.<genexpr>", "f"), ("f.<locals>.g<lambda>", "f"), ("<locals>.<lambda>", "<locals>"),
+     ("f.<locals>.<locals>.<lambda>", "f.<locals>"), ("f", "f")],
+)  # fmt: skip
+def test_holders_by_qualified_names(name: str, holder: str) -> None:
+    assert holder_name(name) == holder
+
+
+def test_a_name_of_nothing_but_lambdas_is_read_once() -> None:
+    began = time.process_time()
+    assert holder_name("f" + ".<lambda>" * 120_000) == "f"
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(

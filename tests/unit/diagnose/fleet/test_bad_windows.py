@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from spoilt import spoilt
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.cli.report import report
 from rankscope.diagnose.fleet.sources import load
 from rankscope.diagnose.solve.judge import diagnose
@@ -164,3 +165,23 @@ def test_any_numbers_now_and_in_the_baseline_end_in_a_valid_verdict(data: st.Dat
     assert json.loads(to_json(verdict))["schema"] == "rankscope.verdict/1"
     assert all(len(line) <= 80 for line in report(verdict, verbose=True))
     assert sum(suspect.lost_percent for suspect in verdict.suspects) <= 100.5
+
+
+def test_ranks_that_are_claimed_and_show_no_step_get_no_row_as_long_as_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # GIVEN an honest job, beside it a host that claims many more of its ranks, and little room
+    monkeypatch.setattr(budgets, "CELLS_MOST", 10_000)
+    window = build(Job())[0]
+    like = window.ranks.to_pylist()[0]
+    claimed = [{**like, "rank": number, "pid": number} for number in range(8, 400)]
+    liar = replace(window, manifest=replace(window.manifest, host="liar"))
+    for table in ("steps", "patterns", "flows", "counters", "collectives"):
+        liar = builders.columns(liar, table, [])
+    liar = builders.columns(liar, "ranks", claimed)
+    # THEN it is one line
+    with pytest.raises(BadData, match="400 ranks are claimed"):
+        diagnose([window, liar])
+    # AND a job whose ranks do show their steps is judged, however little room there is
+    monkeypatch.setattr(budgets, "CELLS_MOST", 100)
+    assert diagnose([window]).status == "healthy"

@@ -17,7 +17,9 @@ import pyarrow as pa
 import pytest
 
 from benchkit.fleet_windows import START, Plan, plan, window_of
+from rankscope.diagnose import budgets
 from rankscope.diagnose.cli import diagnose as command
+from rankscope.diagnose.fleet import step_matrix
 from rankscope.diagnose.fleet.large import engines, placed, stand_out, survey
 from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
 from rankscope.diagnose.fleet.roll_call import choose
@@ -143,18 +145,36 @@ def test_steps_put_in_columns_by_groups_are_those_put_in_columns_together(
 def test_a_group_of_hosts_of_which_none_shows_a_step_is_put_with_the_others(
     folder: Path, fleet: Plan, tmp_path: Path, placed_by_workers: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silent = {source.path.rpartition("/")[2] for source in find([folder]).chosen[7:14]}
-    for path in folder.rglob("*.parquet"):
-        [window] = decode(path.read_bytes())
-        if path.name in silent:
-            window = replace(window, steps=window.steps.slice(0, 0))
-        objects.put(open_store(tmp_path.as_uri()), key_of(window.manifest), encode([window]))
+    with_seven_silent(folder, tmp_path)
     by_groups, said = crowd_in(tmp_path)
     monkeypatch.setattr(placed, "MANY", HOSTS)
     together, also_said = crowd_in(tmp_path)
     assert said == also_said
     np.testing.assert_array_equal(by_groups.steps.own_s, together.steps.own_s)
     assert np.isfinite(by_groups.steps.own_s).any(axis=1).sum() == 8 * (HOSTS - 7)
+
+
+@pytest.mark.parametrize("by_groups", [True, False])
+def test_ranks_without_steps_get_no_rows_beyond_the_room_for_them(
+    folder: Path, tmp_path: Path, placed_by_workers: None, monkeypatch: pytest.MonkeyPatch, by_groups: bool
+) -> None:
+    with_seven_silent(folder, tmp_path)
+    monkeypatch.setattr(budgets, "CELLS_MOST", 100)
+    monkeypatch.setattr(step_matrix, "_EMPTY_MOST", 1)
+    if not by_groups:
+        monkeypatch.setattr(placed, "MANY", HOSTS)
+    with pytest.raises(BadData, match="ranks are claimed and show"):
+        crowd_in(tmp_path)
+
+
+def with_seven_silent(folder: Path, copy: Path) -> None:
+    """What lies there, seven hosts side by side without steps."""
+    silent = {source.path.rpartition("/")[2] for source in find([folder]).chosen[7:14]}
+    for path in folder.rglob("*.parquet"):
+        [window] = decode(path.read_bytes())
+        if path.name in silent:
+            window = replace(window, steps=window.steps.slice(0, 0))
+        objects.put(open_store(copy.as_uri()), key_of(window.manifest), encode([window]))
 
 
 def crowd_in(folder: Path) -> tuple[Crowd, list[Note]]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
+import numpy as np
 import pytest
 from builders import TRAIN, Job, Work, build
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.roles import roles
+from rankscope.diagnose.fleet.roles import alike, roles
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.observer.window.stacks import StackFrame
 
@@ -77,3 +81,45 @@ def test_stages_that_pass_messages_stay_together() -> None:
     extra[0].append((LEARN, 0.02))
     extra[3].append((LOSS, 0.02))
     assert set(roles(gather(build(Job(ranks=4, extra=extra)))).tolist()) == {0}
+
+
+def one_after_the_other(sets: np.ndarray, counts: np.ndarray, has: np.ndarray) -> list[int]:
+    leaders: list[int] = []
+    code = [0] * len(sets)
+    for index in np.argsort(-counts).tolist():
+        for place, leader in enumerate(leaders):
+            either = sets[index] | sets[leader]
+            if not either.any() or (either & has[index] & has[leader]).sum() / either.sum() >= 0.3:
+                code[index] = place
+                break
+        else:
+            code[index] = len(leaders)
+            leaders.append(index)
+    return code
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sets_join_the_first_leader_that_they_are_like(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sets = rng.random((int(rng.integers(1, 60)), int(rng.integers(1, 12)))) < rng.random()
+    counts, has = rng.integers(1, 9, len(sets)), sets | (rng.random(sets.shape) < 0.2)
+    assert alike(sets, counts).tolist() == one_after_the_other(sets, counts, sets)
+    assert alike(sets, counts, has).tolist() == one_after_the_other(sets, counts, has)
+
+
+def test_sets_of_which_none_is_like_another_are_held_against_few() -> None:
+    # GIVEN ranks each of which says to do something else
+    count = 1500
+    began = time.process_time()
+    found = alike(np.eye(count, dtype=bool), np.ones(count, dtype=np.int64))
+    # THEN each is a role of its own, soon
+    assert len(set(found.tolist())) == count > budgets.EXAMINED and found.max() == count - 1
+    assert time.process_time() - began < 4
+
+
+def test_ranks_whose_work_excludes_that_of_all_others_are_roles_of_their_own() -> None:
+    works = [
+        Work("python", f"f{rank}", 0, 10 + rank, frames=(StackFrame(f"g{rank}", TRAIN, 58),)) for rank in range(70)
+    ]
+    job = Job(ranks=70, scale=dict.fromkeys(range(70), 0.0), extra={rank: [(works[rank], 0.3)] for rank in range(70)})
+    assert len(set(roles(gather(build(job))).tolist())) == 70

@@ -13,7 +13,7 @@ import pytest
 from builders import Job, build
 
 from rankscope.diagnose.cli.diagnose import run
-from rankscope.diagnose.flight import pickles
+from rankscope.diagnose.flight import account, pickles
 from rankscope.diagnose.flight.account import MISSING, OTHER, SILENT, UNFINISHED, blames
 from rankscope.diagnose.flight.dumps import parse, read_folder
 from rankscope.diagnose.solve import judge
@@ -217,3 +217,25 @@ def test_dumps_name_who_is_missing_where_every_rank_waits_in_a_collective() -> N
     assert verdict.status == "hang"
     assert [(one.cause, one.ranks) for one in verdict.suspects] == [("missing-collective", (3,))]
     assert "flight recorder" in {each.source for each in verdict.suspects[0].evidence}
+
+
+def test_ranks_that_wait_in_a_collective_each_are_one_line_where_they_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # GIVEN ranks each of which waits in another collective of all
+    dumps = [dump(10 + rank, 9 + rank, ranks=30) for rank in range(30)]
+    assert told(*dumps) == [(0, UNFINISHED)]
+    # WHEN there is no room for all of them with all of their members
+    monkeypatch.setattr(account, "_LOOKED_AT_MOST", 30 * 30 - 1)
+    with pytest.raises(BadData, match="30 collectives"):
+        told(*dumps)
+    # AND ranks that wait in the same one have room
+    assert told(*(dump(8, 7, ranks=30) for _ in range(29))) == [(29, SILENT)]
+
+
+def test_whom_ranks_keep_waiting_is_kept_once_for_all_of_them() -> None:
+    late = [dump(9, 5 if rank < 50 else 9, ranks=100) for rank in range(100)]
+    odd = [dump(8, 7, ranks=9, operation="broadcast" if rank < 4 else "barrier") for rank in range(9)]
+    for contents in (late, odd):
+        found = blames([parse(content, rank) for rank, content in enumerate(contents)])
+        assert len(found) in (50, 4) and len({id(one.waiting) for one in found}) == 1

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import Any
 
 import builders
+import numpy as np
 import pytest
 from builders import codes, first, said
 from hardware_builders import Machine, gpu, named, nic
 
 from rankscope.diagnose.cli.report import report
+from rankscope.diagnose.fleet.counters import Columns, Counters
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.labels import Labels
+from rankscope.diagnose.hypotheses.hang.failed_hardware import failed_gpus
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
@@ -157,6 +164,17 @@ def test_an_xid_of_no_number_is_ignored() -> None:
     assert (verdict.status, verdict.suspects) == ("hang", ())
 
 
+@pytest.mark.parametrize("said_number", ["²", "٧٩", "9" * 4400])
+def test_an_xid_whose_number_is_none_ends_no_judging(said_number: str) -> None:
+    # GIVEN a counter whose name somebody else chose, beside a job that hangs
+    verdict = hung(1, WAITS, event(1, f"gpu.xid.{said_number}"), event(1, f"gpu.earlier_xid.{said_number}"))
+    # THEN it names nobody and is no Xid
+    assert (verdict.status, verdict.suspects) == ("hang", ()) and NoteCode.XID not in codes(verdict)
+    # AND a slow GPU is judged without it
+    slow = Machine(kernels={5: 1.4}, more=[event(5, f"gpu.xid.{said_number}")]).verdict()
+    assert named(slow) == [("gpu", "slow", "gpu5", (5,))] and NoteCode.XID not in codes(slow)
+
+
 def test_a_gpu_whose_hung_rank_the_driver_no_longer_lists_is_found_by_who_has_none() -> None:
     verdict = hung(3, {**WAITS, "gpus": []}, event(3, "gpu.lost", of=-1))
     assert named(verdict) == [("gpu", "lost", "gpu3", (3,))]
@@ -183,3 +201,18 @@ def test_a_rank_that_ended_before_the_window_left_a_lost_gpu(missing: tuple[int,
     ranks = (4,) if len(missing) == 1 else ()
     assert verdict.status == "hang" and named(verdict) == [("gpu", "lost", "gpu4", ranks)]
     assert list(report(verdict))
+
+
+def test_lost_gpus_that_nobody_claims_are_asked_of_all_ranks_once() -> None:
+    # GIVEN very many ranks of a host, and very many lost GPUs there that are none of theirs
+    fleet, count, gone = gather(Machine().windows()), 20_000, 2000
+    ranks = fleet.ranks.taken(np.zeros(count, dtype=np.int64))
+    row, one = np.arange(gone), np.zeros(gone, dtype=np.int64)
+    name, same = Labels(one, ("gpu.lost",)), Labels(one, (ranks.observed_on[0],))
+    gpus = Labels(row, tuple(f"gpu{number}" for number in range(100, 100 + gone)))
+    ones = one + 1.0
+    columns = Columns(same, name, gpus, one - 1, name, name, name, ones, ones, ones, ones, name, one)
+    fleet = replace(fleet, ranks=ranks, counters=Counters(columns))
+    began = time.process_time()
+    assert failed_gpus(fleet) == ()
+    assert time.process_time() - began < 1.5

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from builders import Job, build, codes, said, slow_python
 
+from rankscope.diagnose.fleet.counters import Counters
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.labels import Labels
+from rankscope.diagnose.fleet.model import Flows
+from rankscope.diagnose.hypotheses.hang.loading import Load, loads
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.observer.window.schema import SOCKET_TO
 
 SILENT_S, S3 = 8.0, "10.9.0.1:443"
 
@@ -56,3 +66,29 @@ def test_a_fault_of_the_steps_before_is_told_beside_it() -> None:
     assert verdict.status == "fault"
     assert verdict.suspects[0].ranks == (3,)
     assert NoteCode.LOADING in codes(verdict)
+
+
+def test_what_comes_from_very_many_addresses_is_looked_up_by_address() -> None:
+    # GIVEN a rank that waits for a lock, very many threads of it that wait for a connection each, and very many connections
+    fleet, count = gather(build(Job())), 4000
+    row, one, ones = np.arange(count), np.zeros(count, dtype=np.int64), np.ones(count)
+    first = row == 0
+    peers = tuple(f"10.0.{each // 256}.{each % 256}" for each in row.tolist())
+    table = replace(
+        fleet.patterns,
+        rank=one,
+        thread=Labels(one + ~first, ("training", "other")),
+        kind=Labels(one, ("sync",)),
+        name=Labels(one, ("futex",)),
+        detail=Labels(row, ("", *(f"x{SOCKET_TO}{peer}:443" for peer in peers[1:]))),
+        beta=ones,
+        count=one,
+    )
+    much = np.where(row == count - 1, 1e12, 0.0)
+    flows = Flows(one, peers, peers, ("",) * count, one + 0.0, much, *(one + 0.0 for _ in range(5)))
+    fleet = replace(fleet, patterns=table, flows=flows, counters=Counters())
+    began = time.process_time()
+    found = loads(fleet, 0, fleet.seconds)
+    # THEN the last one is found soon
+    assert found == Load(f"{peers[-1]}:443", 1e12)
+    assert time.process_time() - began < 1.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 from builders import ASLEEP, BUSY, QUEUE, Job, Work, build
 
+from rankscope.diagnose.fleet.counters import Columns, Counters
 from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.fleet.model import Fleet, Slots
-from rankscope.diagnose.model.behind import behind_each, without
+from rankscope.diagnose.model.behind import _usual_s, behind_each, without
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.probes.arrays import Floats
@@ -173,3 +176,24 @@ def test_what_it_costs_is_with_the_queue_of_the_others(seed: int) -> None:
     # A third of a queue of 100 ms, nearly all of it; and behind one that sleeps they will stand for longer.
     assert 0.015 < more - plain < 0.035
     assert less < plain - 0.005
+
+
+def test_what_very_many_peers_took_is_added_up_by_process_without_a_table_of_all_by_all() -> None:
+    # GIVEN a rank in whose place each of very many peers ran, and one of them twice
+    fleet, count = gather(build(crowded(USUAL_S))), 2000
+    ranks = fleet.ranks.taken(np.zeros(count, dtype=np.int64))
+    ranks = replace(ranks, pid=np.arange(count), cpus=("0-3",) * count)
+    one, text = np.zeros(count, dtype=np.int64), Labels(np.zeros(count, dtype=np.int64), ("cpu.taken_s",))
+    value, pid = np.arange(count, dtype=np.float64), np.arange(count)
+    value[0], pid[0] = 5000.0, 1999
+    counters = Counters(Columns(*[text] * 3, one, *[text] * 3, *[value] * 4, text, pid))
+    fleet = replace(fleet, ranks=ranks, counters=counters)
+    others, everyone = np.array([0]), np.arange(count)
+    tracemalloc.start()
+    try:
+        usual = _usual_s(fleet, everyone, others, everyone, one)
+        assert tracemalloc.get_traced_memory()[1] < 1e6
+    finally:
+        tracemalloc.stop()
+    # THEN the median of them is known
+    assert usual.tolist() == [1000.0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,13 @@ import pytest
 from builders import TRAIN, Job, Work, build, codes, columns, said
 
 from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.labels import Labels
+from rankscope.diagnose.fleet.model import Pauses
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.solve.notes import pauses
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
+from rankscope.observer.window.stacks import StackFrame
 
 RANKS, STEPS = 4, 90
 SAVE = ("save_checkpoint", 74, "")
@@ -184,3 +189,24 @@ def test_two_long_steps_of_one_rank_are_told_with_the_function_in_which_they_wer
         "2 of 70 steps, 30 apart, each time in main (train.py:76), in its call of save, for 0.017 s of each step"
         in text
     )
+
+
+def test_rows_of_very_many_functions_are_put_in_their_places_soon() -> None:
+    # GIVEN pauses in functions of which half lie in one that holds them
+    count = 120_000
+    fleet = gather([a_window()])
+    row, one = np.arange(count), np.zeros(count, dtype=np.int64)
+    name = Labels(row % 2, ("f", "g.<locals>.<genexpr>"))
+    told = Pauses(
+        one, name, Labels(one, (TRAIN,)), row, Labels(one, ("",)), one > 0, one, one, one, one, one, np.append(row, 0)
+    )
+    stack = replace(fleet.patterns.stack, frames=(StackFrame("g", TRAIN, 7),))
+    fleet = replace(fleet, pauses=told, patterns=replace(fleet.patterns, stack=stack))
+    began = time.process_time()
+    places = pauses._places(fleet)
+    took_s = time.process_time() - began
+    # THEN each row is in one place, in order
+    found = {(place.function.name, place.function.line): rows.tolist() for place, rows in places.items()}
+    assert len(found) == count / 2 + 1 and found["g", 7] == row[1::2].tolist()
+    assert all(found["f", line] == [line] for line in row[::2].tolist())
+    assert took_s < 2
