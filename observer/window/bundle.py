@@ -13,7 +13,6 @@ import lzma
 import os
 import re
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from rankscope.observer.window.manifest import to_json
 from rankscope.observer.window.schema import TABLES
 from rankscope.probes.errors import BadData, UsageError
 from rankscope.probes.host.folders import open_plain, read_plain
+from rankscope.probes.host.scratch import scratch
 
 BUNDLE_SCHEMA = "rankscope.bundle/1"
 _ABOUT = "bundle.json"
@@ -101,13 +101,14 @@ def read_bundle(place: Path) -> Bundle:
     files = _unpacked(place)
     about = _about(place, files.pop(_ABOUT, b""))
     windows, baseline = (_count(about, name) for name in ("windows", "baseline"))
-    with tempfile.TemporaryDirectory(prefix="rankscope-bundle-") as folder:
+    with scratch() as made:
+        folder = made.path
         for name, content in files.items():
-            target = Path(folder) / name
+            target = folder / name
             target.parent.mkdir(exist_ok=True)
             target.write_bytes(content)
         try:
-            found = [read_window(Path(folder) / str(number)) for number in range(windows + baseline)]
+            found = [read_window(folder / str(number)) for number in range(windows + baseline)]
         except BadData as error:
             said = str(error).replace(f"{folder}/", "its window ")
             raise BadData(f"{place}: {said}") from None

@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from rankscope.probes import rights
 from rankscope.probes.confine import credentials
+from rankscope.probes.host.scratch import Scratch, scratch
 from rankscope.probes.text import printable
 from rankscope.unwinder.errors import FallbackFailed
 from rankscope.unwinder.names.code import NAME_CAP, Frame
@@ -86,7 +86,7 @@ class Sampling:
 
     pid: int
     process: subprocess.Popen[bytes]
-    folder: Path
+    folder: Scratch
 
     def ended(self) -> bool:
         """Whether it is over."""
@@ -97,9 +97,9 @@ class Sampling:
         code = self.process.poll()
         _end(self.process)
         try:
-            return code, (_opened(self.folder / _STACKS), _opened(self.folder / _LOG))
+            return code, (_opened(self.folder.path / _STACKS), _opened(self.folder.path / _LOG))
         finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.close()
 
 
 class _Elsewhere:
@@ -153,11 +153,11 @@ def record_each(
 def start(pid: int, duration_s: float, rate_hz: int, idle: bool, program: Path | None = None) -> Sampling:
     """Begin to sample one process. FallbackFailed."""
     program = program or find_pyspy()
-    folder = Path(tempfile.mkdtemp(prefix="rankscope-pyspy-"))
+    folder = scratch()
     try:
-        return Sampling(pid, _start(program, pid, duration_s, rate_hz, idle, folder), folder)
+        return Sampling(pid, _start(program, pid, duration_s, rate_hz, idle, folder.path), folder)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.close()
         raise
 
 

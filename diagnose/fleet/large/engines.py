@@ -22,7 +22,7 @@ from threading import Event, Thread
 from typing import Any
 
 from rankscope.diagnose.fleet.large.isolated import isolate_children
-from rankscope.diagnose.fleet.large.own_cluster import dask_options, scratch, start_ray
+from rankscope.diagnose.fleet.large.own_cluster import dask_options, short_scratch, start_ray
 from rankscope.diagnose.no_pandas import spare_pandas
 from rankscope.probes.errors import EXIT_MISSING, RankscopeError, UsageError
 
@@ -181,7 +181,7 @@ def _begun(workers: int) -> Iterator[_Begun]:
 
 
 def _keep_ray(workers: int, begun: _Begun) -> None:
-    with scratch() as folder:
+    with short_scratch() as folder:
         try:
             import ray
 

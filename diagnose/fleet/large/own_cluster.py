@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from rankscope.probes.errors import EXIT_MISSING, RankscopeError
+from rankscope.probes.host.scratch import scratch
 
 _NO_PAGE = "127.0.0.1:0"  # None is port 8787 of every address
 
@@ -32,7 +31,7 @@ def dask_options(workers: int) -> Iterator[dict[str, Any]]:
     import dask
 
     quiet: dict[str, list[str]] = {f"distributed.{who}.http.routes": [] for who in ("scheduler", "worker")}
-    with scratch() as folder, dask.config.set({"temporary-directory": folder, **quiet}):
+    with short_scratch() as folder, dask.config.set({"temporary-directory": folder, **quiet}):
         yield {
             "n_workers": 1, "threads_per_worker": workers, "processes": False, "protocol": "inproc://",
             "dashboard_address": _NO_PAGE, "worker_dashboard_address": _NO_PAGE, "local_directory": folder,
@@ -40,13 +39,10 @@ def dask_options(workers: int) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def scratch() -> Iterator[str]:
+def short_scratch() -> Iterator[str]:
     """A folder that is ours; the name is short, as Ray's sockets lie in it, and those have 107 characters."""
-    folder = tempfile.mkdtemp(prefix="rs-", dir=os.environ.get("RAY_TMPDIR") or "/tmp")
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)  # what ends may still write
+    with scratch(os.environ.get("RAY_TMPDIR") or "/tmp", "rs-") as folder:
+        yield str(folder.path)
 
 
 def start_ray(workers: int, folder: str) -> None:

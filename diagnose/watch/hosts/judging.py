@@ -6,7 +6,6 @@ Runs in the child of a look (watch/looks/look.py): it may take its time.
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,6 +30,7 @@ from rankscope.observer.window.store.keys import label_of
 from rankscope.observer.window.store.spool import SPREAD_S, Spool
 from rankscope.observer.window.store.users import by_user
 from rankscope.probes.errors import BadData, OutputFailed, RankscopeError
+from rankscope.probes.host.scratch import scratch
 
 _TAKES_HZ = 1000.0  # objects that any store takes, and names of them that it lists
 
@@ -169,7 +169,7 @@ def _with_own(found: Sources, mine: tuple[Window, ...]) -> Iterator[Sources]:
         return
     with ExitStack() as closing:
         try:
-            folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="rankscope-")))
+            folder = closing.enter_context(scratch()).path
             own = tuple(Source("", str(write_window(window, folder))) for window in mine)
         except (OSError, OutputFailed):  # what is missing then is told by the number of hosts
             own = ()
