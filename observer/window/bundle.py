@@ -26,7 +26,7 @@ from rankscope.observer.window.manifest import to_json
 from rankscope.observer.window.schema import TABLES
 from rankscope.probes.errors import BadData, UsageError
 from rankscope.probes.host.folders import open_plain, read_plain
-from rankscope.probes.host.scratch import scratch
+from rankscope.probes.scratch import scratch
 
 BUNDLE_SCHEMA = "rankscope.bundle/1"
 _ABOUT = "bundle.json"

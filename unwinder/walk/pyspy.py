@@ -22,7 +22,7 @@ from pathlib import Path
 
 from rankscope.probes import rights
 from rankscope.probes.confine import credentials
-from rankscope.probes.host.scratch import Scratch, scratch
+from rankscope.probes.scratch import Scratch, scratch
 from rankscope.probes.text import printable
 from rankscope.unwinder.errors import FallbackFailed
 from rankscope.unwinder.names.code import NAME_CAP, Frame

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rankscope.probes.errors import EXIT_MISSING, RankscopeError
-from rankscope.probes.host.scratch import scratch
+from rankscope.probes.scratch import scratch
 
 _NO_PAGE = "127.0.0.1:0"  # None is port 8787 of every address
 

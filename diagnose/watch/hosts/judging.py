@@ -30,7 +30,7 @@ from rankscope.observer.window.store.keys import label_of
 from rankscope.observer.window.store.spool import SPREAD_S, Spool
 from rankscope.observer.window.store.users import by_user
 from rankscope.probes.errors import BadData, OutputFailed, RankscopeError
-from rankscope.probes.host.scratch import scratch
+from rankscope.probes.scratch import scratch
 
 _TAKES_HZ = 1000.0  # objects that any store takes, and names of them that it lists
 

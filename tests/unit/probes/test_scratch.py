@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.probes.host import scratch
-from rankscope.probes.host.scratch import PREFIX
+from rankscope.probes import scratch
+from rankscope.probes.scratch import PREFIX
 
 MAKES = """
 import sys
-from rankscope.probes.host.scratch import scratch
+from rankscope.probes.scratch import scratch
 held = scratch(sys.argv[1])
 (held.path / "content").write_text("x")
 print(held.path, flush=True)
