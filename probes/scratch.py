@@ -1,7 +1,8 @@
 """Folders for a moment, where temporary files go. One whose maker was killed is removed by the next.
 
-A lock on the folder says that its maker lives: the kernel lets go of it, however he ends. Removed is only what is ours, and only in a place
-where nobody else can have moved it: his alone, or one like /tmp, where everybody may move only what is his.
+A lock on the folder says that its maker lives: the kernel lets go of it, however he ends. Removed is only what says that it is such a
+folder, and is ours, and only in a place where nobody else can have moved it: his alone, or one like /tmp, where everybody may move only
+what is his.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.probes.host.folders import others_can_write
+from rankscope.probes.host.folders import create_file, others_can_write
 
 PREFIX = "rankscope-"
 _LOCKED_S = 60.0  # a folder is, so long after it was made
+_MARK = ".rankscope-scratch"  # in each: anybody may call a folder as he likes
 
 
 @dataclass(slots=True)
@@ -51,7 +53,12 @@ def scratch(place: str | None = None, prefix: str = PREFIX) -> Scratch:
     path = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     try:
         lock = _opened(path)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.close(create_file(lock, _MARK))
+        except BaseException:
+            os.close(lock)
+            raise
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise
@@ -73,12 +80,13 @@ def _remove_left(place: Path, prefix: str) -> None:
 
 
 def _remove_if_left(path: Path) -> None:
-    """OSError, where somebody holds it too."""
+    """OSError, also where somebody holds it, and where it is none of these folders."""
     lock = _opened(path)
     try:
         found = os.fstat(lock)
         if found.st_uid == os.geteuid() and time.time() - found.st_ctime > _LOCKED_S:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.stat(_MARK, dir_fd=lock, follow_symlinks=False)
             shutil.rmtree(path)
     finally:
         os.close(lock)

@@ -17,7 +17,8 @@ MAX_DIMMS = 1024
 
 @dataclass(frozen=True, slots=True)
 class MemoryErrors:
-    """Errors of one DIMM or controller, None where they cannot be read now; `name` is the board's label where it has one of its own."""
+    """Errors of one DIMM, or of a controller that no DIMM of it had; None where they cannot be read now. `name` is the board's label where
+    it has one of its own."""
 
     name: str
     corrected: int | None
@@ -38,11 +39,10 @@ def read_edac(root: Path = ROOT) -> tuple[MemoryErrors, ...] | None:
             for dimm, name in zip(dimms, _names(dimms), strict=True)
         ]
         found += listed
-        # What the controller could not trace to a DIMM.
+        # What the controller could not trace to a DIMM; also where that is none yet, so that the first one is seen to be new.
         corrected = _rest(_count(controller / "ce_count"), [one.corrected for one in listed])
         uncorrected = _rest(_count(controller / "ue_count"), [one.uncorrected for one in listed])
-        if not listed or corrected or uncorrected:
-            found.append(MemoryErrors(controller.name, corrected, uncorrected))
+        found.append(MemoryErrors(controller.name, corrected, uncorrected))
     return tuple(found)
 
 

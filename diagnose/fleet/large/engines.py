@@ -181,14 +181,15 @@ def _begun(workers: int) -> Iterator[_Begun]:
 
 
 def _keep_ray(workers: int, begun: _Begun) -> None:
-    with short_scratch() as folder:
+    with ExitStack() as held:
         try:
+            folder = held.enter_context(short_scratch())
             import ray
 
             ours = not ray.is_initialized()
             if ours:
                 start_ray(workers, folder)
-        except BaseException as error:
+        except BaseException as error:  # whoever waits for it waits no longer
             begun.ready.set_exception(error)
             return
         begun.ready.set_result(None)

@@ -55,6 +55,14 @@ def test_what_a_killed_command_left_goes_with_the_next_and_what_a_living_one_hol
         assert list(tmp_path.iterdir()) == [one.path]
 
 
+def test_what_is_called_so_and_is_none_stays(tmp_path: Path) -> None:
+    """`record --out /tmp/rankscope-windows`, say."""
+    (tmp_path / f"{PREFIX}windows").mkdir()
+    (tmp_path / f"{PREFIX}windows/one").mkdir()
+    with scratch.scratch(str(tmp_path)):
+        assert (tmp_path / f"{PREFIX}windows/one").exists()
+
+
 def test_who_has_just_made_a_folder_has_time_to_lock_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch, "_LOCKED_S", 60.0)
     (tmp_path / f"{PREFIX}new").mkdir()
@@ -71,6 +79,7 @@ def test_what_others_can_have_put_there_stays(tmp_path: Path, what: str) -> None
     place.chmod(0o1777)
     kept.mkdir()
     (kept / "content").write_text("x")
+    (kept / scratch._MARK).touch()
     name = place / f"{PREFIX}{'1' * 8}"
     if what == "a link":
         name.symlink_to(kept)

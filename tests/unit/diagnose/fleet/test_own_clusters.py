@@ -122,6 +122,13 @@ def test_a_cluster_that_is_named_is_used_as_it_is(
     assert "RAY_AUTH_TOKEN" not in os.environ
 
 
+def test_where_there_is_no_room_for_its_files_nobody_waits_for_ray(ray: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", "/nonexistent")
+    with pytest.raises(engines.EngineFailed, match="FileNotFoundError"), engines.started("ray", 2) as pool:
+        pool.submit(os.getpid)
+    assert ray == []
+
+
 PROGRAM = """
 import os, sys
 from rankscope.diagnose.fleet.large import engines

@@ -144,10 +144,18 @@ def test_a_counter_that_cannot_be_read_for_once_has_not_grown(tmp_path: Path) ->
         machine = Machine(tmp_path)
         machine.errors(9)
         assert sick.turned() == ()
-    assert sick.turned() == ()
     machine.errors(10)
     (grown,) = sick.turned()
     assert "1 errors" in grown.words
+    sick.close()
+
+
+def test_the_first_error_that_no_dimm_has_is_told(tmp_path: Path) -> None:
+    machine, sick = Machine(tmp_path), Sick(tmp_path)
+    assert sick.turned() == ()
+    (machine.memory / "ue_count").write_text("1\n")
+    (found,) = sick.turned()
+    assert found.drain == "rankscope: memory/ecc-errors mc0"
     sick.close()
 
 
