@@ -12,10 +12,12 @@ TEXT_MOST = 300  # characters of a text: two files and a function
 NOTE_MOST = TEXT_MOST * 4  # where a job waits takes three places with their files
 NAME_MOST = 4096  # of what must stay whole: the longest path that Linux takes
 DEPTH_MOST = 200  # frames of a stack: other programs read the tree by recursion
+DIGITS_MOST = 9  # of the number of a device
 DAY_S = 86_400.0  # no window and no function of a step is longer
 
 # Held: of one matrix half a gigabyte, of what is made on the way several times as much.
 CELLS_MOST = 50_000_000
+EMPTY_MOST = 4  # cells beyond those for each step that was read: nearly every rank has nearly every step
 PARTS_MOST = CELLS_MOST // 10
 PAIRS_OF_MOST = math.isqrt(PARTS_MOST)  # values of which all pairs are looked at
 BLOCK = 1 << 20  # cells that are worked on at once: megabytes

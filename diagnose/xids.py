@@ -7,6 +7,7 @@ They are warnings, for whoever may use a GPU could have its host drained by them
 
 from __future__ import annotations
 
+from rankscope.diagnose.budgets import DIGITS_MOST
 from rankscope.diagnose.severity import CRITICAL, WARNING
 
 _RESET, _INSPECT = "Drain the host and reset the GPU or reboot.", "Drain the host; have the GPU inspected."
@@ -61,13 +62,12 @@ _LOST = 79
 # 94 is on the operators' list of application errors because the application is to be restarted; what it reports is a memory error
 # that no application can cause.
 _OF_APPLICATION = frozenset((13, 31, 32, 43, 45, 65, 68, 69, 137))
-_DIGITS_MOST = 9  # of a number: no Xid has more than three
 
 
 def number_of(text: str) -> int | None:
     """The number that the end of a counter's name says; None where it says none. Whoever writes a window chooses the name: '²' is a digit
     and no number, and of thousands of digits Python makes none."""
-    plain = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MOST
+    plain = text.isascii() and text.isdecimal() and len(text) <= DIGITS_MOST
     return int(text) if plain else None
 
 

@@ -25,7 +25,6 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 from rankscope.probes.errors import BadData
 
 COLUMNS = ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
-_EMPTY_MOST = 4  # cells of a matrix beyond budgets.CELLS_MOST for each step that was read: nearly every rank has nearly every step
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +212,7 @@ def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: S
 def hold(ranks: int, columns: int, steps: int) -> None:
     """BadData where the matrices of so many ranks were far larger than the steps that were read: a host may claim any number of ranks
     and show a step of none, and each would have a row as long as the others'."""
-    if ranks * columns > max(budgets.CELLS_MOST, _EMPTY_MOST * steps):
+    if ranks * columns > max(budgets.CELLS_MOST, budgets.EMPTY_MOST * steps):
         raise BadData(
             f"{ranks} ranks are claimed and show {steps} steps in all, where one has {columns}: they cannot be compared"
         )

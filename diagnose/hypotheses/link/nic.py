@@ -28,7 +28,6 @@ ERRORS = ("nic.symbol_errors", "nic.crc_errors")
 LOSSES = ("nic.retransmits", "nic.out_of_sequence")
 PAUSES = ("nic.pause",)
 CONGESTED = ("nic.cnp",)
-_SHARE_LEAST = 1e-12  # of a speed: a smaller one is no port's, and its like would be 0, by which is divided
 
 
 def moved(found: Found) -> Bools:
@@ -110,7 +109,7 @@ def _speed(found: Found) -> Floats:
     # InfiniBand does not say what a port could do: the limit is then the speed itself, and the peers decide.
     told = able > 1.02 * speed
     low = (speed > 0) & (speed <= limits.HALVED * expected) & ~(told & (speed > limits.HALVED * able))
-    return np.where(low, np.maximum(speed / expected, _SHARE_LEAST), 1.0)
+    return np.where(low, np.maximum(speed / expected, limits.NOTHING), 1.0)
 
 
 def _speed_charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:

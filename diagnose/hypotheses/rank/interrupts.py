@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import ORDERED, REPORTED, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
@@ -31,8 +31,6 @@ from rankscope.diagnose.model.busy_host import OF_INTERRUPTS, cpus_of
 from rankscope.diagnose.model.functions import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools
-
-_DIGITS_MOST = 5  # of the number of a CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,7 @@ def _share_of(fleet: Fleet, rank: int, spent: Mapping[str, _Host]) -> float | No
 def _number(instance: str) -> int | None:
     """12 of 'cpu12'."""
     digits = instance.removeprefix("cpu")
-    plain = digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MOST
+    plain = digits.isascii() and digits.isdecimal() and len(digits) <= budgets.DIGITS_MOST
     return int(digits) if plain and instance == f"cpu{int(digits)}" else None
 
 
