@@ -42,7 +42,7 @@ from rankscope.probes.host.folders import UnsafePlace, create_file, opened_folde
 DEFAULT_FOLDER = Path("/var/lib/rankscope/history")
 CAP_BYTES = budgets.STORE_BYTES_MOST
 _INDEX, _WINDOWS, _LOCK, _VERDICT = "index.parquet", "windows", "lock", "verdict.json"
-_ASKED_MOST = 256  # manifests that are read while the lock is held: a tenth of a second, and some of a slow disk
+_ASKED_MOST = 256  # manifests that are read while the lock is held: milliseconds, and of a slow disk of 10 ms each 3 s
 
 INDEX = pa.schema(
     [
