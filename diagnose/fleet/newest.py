@@ -7,7 +7,7 @@ names is looked at before it is believed: what says that it holds most hosts, an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.store.objects import Found
@@ -16,7 +16,9 @@ NEWEST = 5  # moments of a job: hosts that are late with one are not late with f
 _SAME_MOMENT_S = 5  # windows begin at multiples of it
 _TOGETHER_S = 120.0  # between the objects of one moment: a minute of tries, and what a host needs to end a window
 _LOOKED_AT = 4  # of one moment those that claim most: they are all alike where nobody lies
-HostsIn = Callable[[Found], int]  # of how many hosts an object is in truth; none where it cannot be read
+_SAMPLE = 16  # then, spread over it: of what is of another version, or junk, not one is a window
+_ASKED_MOST = NEWEST * _SAMPLE  # of one job: newest moments of a large fleet, and more of a few hosts
+HostsIn = Callable[[Sequence[Found]], Sequence[int]]  # of how many hosts each is in truth; none where it cannot be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,12 @@ def newest(found: Sequence[Found], hosts_in: HostsIn, notes: list[Note]) -> Best
     chosen: set[str] = set()
     absent: list[Found] = []
     together: list[Found] = []
-    left = 0
+    left = unreadable = 0
     for mine in of_job.values():
         moments = _moments(_not_from_the_future(mine))
         left += len(moments) - 1
-        best = _best(moments, hosts_in) if len(moments) > 1 else moments[0]
+        best, passed = _best(moments, hosts_in) if len(moments) > 1 else (moments[0], 0)
+        unreadable += passed
         chosen.update(each.path for each in best)
         if len(best) < len(mine) and all(each.key.host for each in best):  # of what was put together nobody knows whose
             here = {each.key.host for each in best} | {""}
@@ -56,44 +59,84 @@ def newest(found: Sequence[Found], hosts_in: HostsIn, notes: list[Note]) -> Best
             together += (each for host, each in of_host.items() if host not in before)
     if left:
         text = f"of {left + len(of_job)} moments in the store the newest common one of each job is judged; name a window to judge another"
+        text += (
+            f"; {unreadable} are passed over, as nothing that was looked at of them can be read" if unreadable else ""
+        )
         notes.append(Note(NoteCode.OTHER_MOMENTS, text))
     return Best(chosen, absent, together)
 
 
-def _best(moments: list[Sequence[Found]], hosts_in: HostsIn) -> Sequence[Found]:
-    """The moment with most hosts of the newest, the first where several have them. Moments of which nothing can be read are taken out, but
-    where that is so of all."""
-    seen: dict[str, int] = {}
+@dataclass(slots=True)
+class _Looks:
+    """What was looked at of one job. `seen`: of how many hosts it is, by path; `left`: how many more may be looked at."""
+
+    hosts_in: HostsIn
+    seen: dict[str, int] = field(default_factory=dict)
+    left: int = _ASKED_MOST
+
+    def at(self, some: Sequence[Found]) -> Sequence[Found]:
+        """Look at those that were not looked at yet, all together; those."""
+        new = [each for each in some if each.path not in self.seen][: self.left]
+        self.left -= len(new)
+        for each, hosts in zip(new, self.hosts_in(new) if new else (), strict=True):
+            self.seen[each.path] = min(hosts, each.key.hosts)
+        return new
+
+
+def _best(moments: list[Sequence[Found]], hosts_in: HostsIn) -> tuple[Sequence[Found], int]:
+    """The moment with most hosts of the newest, the first where several have them; and how many moments were taken out, as nothing of
+    them can be read. Where that is so of all that may be looked at, the first."""
+    looks = _Looks(hosts_in)
     hosts: dict[float, int] = {}  # by when the moment begins
     first: Sequence[Found] = ()
-    while moments:
+    passed = 0
+    while moments and looks.left:
         for moment in moments[:NEWEST]:
             if (begins := moment[0].key.start) not in hosts:
-                hosts[begins] = sum(seen.get(each.path, each.key.hosts) for each in moment)
+                hosts[begins] = sum(looks.seen.get(each.path, each.key.hosts) for each in moment)
         at = max(range(len(moments[:NEWEST])), key=lambda number: hosts[moments[number][0].key.start])
         best = moments[at]
         first = first or best
-        if _lies(best, seen, hosts_in):
+        lies = _lies(best, looks)
+        if not _is_readable(best, looks):
+            del moments[at]
+            passed += 1
+        elif lies:
             del hosts[best[0].key.start]
-            continue
-        if any(seen.get(each.path) for each in best) or any(hosts_in(each) for each in best if each.key.host):
-            return best
-        del moments[at]
-    return first
+        else:
+            return best, passed
+    return first, 0
 
 
-def _lies(moment: Sequence[Found], seen: dict[str, int], hosts_in: HostsIn) -> bool:
-    """Whether something of a moment that says that it is of several hosts is of fewer; `seen`: of how many all that was looked at is, by
-    path. Where the first ones say the truth the others are believed."""
-    lies = False
+def _lies(moment: Sequence[Found], looks: _Looks) -> bool:
+    """Whether something of a moment that says that it is of several hosts is of fewer. Where all that were looked at together say the truth
+    the others are believed; where none of them does no other is."""
     claims = sorted((each for each in moment if not each.key.host), key=lambda each: -each.key.hosts)
-    for number, each in enumerate(claims):
-        if number >= _LOOKED_AT and not lies:
-            break
-        if each.path not in seen:
-            seen[each.path] = min(hosts_in(each), each.key.hosts)
-            lies = lies or seen[each.path] < each.key.hosts
+    part: Sequence[Found] = claims[:_LOOKED_AT]
+    lies = False
+    while new := looks.at(part):
+        true = sum(looks.seen[each.path] == each.key.hosts for each in new)
+        if true == len(new):
+            return lies
+        others = [each for each in claims if each.path not in looks.seen]
+        part = _spread(others) if true or not lies else []
+        lies = True
+    if lies:
+        for each in claims:
+            looks.seen.setdefault(each.path, 0)
     return lies
+
+
+def _is_readable(moment: Sequence[Found], looks: _Looks) -> bool:
+    """Whether anything that was looked at can be read; of the objects of one host one is looked at, and some more where that one cannot."""
+    if any(looks.seen.get(each.path) for each in moment):
+        return True
+    some = _spread([each for each in moment if each.key.host])
+    return any(looks.seen[each.path] for part in (some[:1], some[1:]) for each in looks.at(part))
+
+
+def _spread(some: Sequence[Found]) -> Sequence[Found]:
+    return [some[len(some) * at // _SAMPLE] for at in range(_SAMPLE)] if len(some) > _SAMPLE else some
 
 
 def _moments(newest_first: Sequence[Found]) -> list[Sequence[Found]]:

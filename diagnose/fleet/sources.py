@@ -301,13 +301,14 @@ def _newest(uri: str, there: Sequence[objects.Found], notes: list[Note]) -> Best
     """Of a store what is of the newest common moment. What was looked at to find it and cannot be read is told."""
     unread: dict[str, str] = {}
 
-    def hosts_in(found: objects.Found) -> int:
+    def hosts_in(some: Sequence[objects.Found]) -> list[int]:
         told: Unread = []
-        each = [
-            about for part in read_summaries([_source(uri, found)], told) for one in part for about in one.manifests
-        ]
-        unread.update((found.path, why) for why in told)
-        return len({(about.host, about.machine) for about in each})
+        hosts = []
+        for found, part in zip(some, read_summaries([_source(uri, each) for each in some], told), strict=True):
+            if told:
+                unread[found.path] = told.pop()
+            hosts.append(len({(about.host, about.machine) for one in part for about in one.manifests}))
+        return hosts
 
     best = newest(there, hosts_in, notes)
     elsewhere = [why for path, why in unread.items() if path not in best.chosen]  # what is chosen is read once more

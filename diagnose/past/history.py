@@ -21,7 +21,7 @@ import shutil
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,17 @@ import pyarrow.parquet as pq
 from rankscope.diagnose import budgets
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.observer.window.folder import MANIFEST, Window, read_window, write_window
+from rankscope.observer.window.folder import MANIFEST, Window, read_manifest, read_window, write_window
+from rankscope.observer.window.schema import NOTHING
 from rankscope.observer.window.staging import PARTIAL, partial_name, remove_left
-from rankscope.observer.window.tables import cast, read_table
+from rankscope.observer.window.tables import cast, read_table, with_absent
 from rankscope.probes.errors import BadData, OutputFailed
 from rankscope.probes.host.folders import UnsafePlace, create_file, opened_folder, read_plain, take_lock
 
 DEFAULT_FOLDER = Path("/var/lib/rankscope/history")
 CAP_BYTES = budgets.STORE_BYTES_MOST
 _INDEX, _WINDOWS, _LOCK, _VERDICT = "index.parquet", "windows", "lock", "verdict.json"
+_ASKED_MOST = 256  # manifests that are read while the lock is held: milliseconds, and of a slow disk of 10 ms each 3 s
 
 INDEX = pa.schema(
     [
@@ -59,7 +61,7 @@ INDEX = pa.schema(
         pa.field("step_p50", pa.float64(), False),
         pa.field("bytes", pa.int64(), False),
         pa.field("owner", pa.int64(), False),
-        pa.field("machine", pa.string(), False),
+        pa.field("machine", pa.string(), True, {"absent": NOTHING}),  # the youngest; without it nothing is read anew
     ]
 )
 
@@ -83,7 +85,7 @@ class Entry:
     step_p50: float  # seconds; NaN without steps
     bytes: int  # on disk
     owner: int = -1  # user id whose job it was; -1 unknown
-    machine: str = ""  # what tells hosts of one name apart
+    machine: str | None = ""  # what tells hosts of one name apart; None: an older index does not say
 
     def is_of_host_of(self, other: Entry) -> bool:
         """Whether one host made both; hosts may have one name. What names no machine is of none that does."""
@@ -108,7 +110,8 @@ class History:
         with self._locked() as place:
             remove_left(place)
             name = self._write(window, verdict)
-            entries = [*self._reconciled(name), describe(name, window, verdict, _size(self._place(name)))]
+            before = self._with_machines(self._reconciled(name), window.manifest.host)
+            entries = [*before, describe(name, window, verdict, _size(self._place(name)))]
             kept = self._within_cap(entries)
             self._write_index(kept, place)
             names = {entry.name for entry in kept}
@@ -149,6 +152,20 @@ class History:
         known = [entry for entry in self._read_index() if entry.name in there]
         missing = sorted(there - {entry.name for entry in known})
         return [*known, *(entry for name in missing if (entry := self._entry_of_folder(name)) is not None)]
+
+    def _with_machines(self, entries: Sequence[Entry], host: str) -> list[Entry]:
+        """The same, with the machine of entries of this host's name from an older index: of the oldest, which go first. Of more the
+        next time; until then they are of no machine, and stay."""
+        unknown = [entry for entry in entries if entry.machine is None and entry.host == host]
+        asked = sorted(unknown, key=lambda each: each.start)[:_ASKED_MOST]
+        known = {entry.name: replace(entry, machine=self._machine_of(entry.name)) for entry in asked}
+        return [known.get(entry.name, entry) for entry in entries]
+
+    def _machine_of(self, name: str) -> str:
+        try:
+            return read_manifest(self._place(name) / MANIFEST)[0].machine
+        except BadData:
+            return ""
 
     def _entry_of_folder(self, name: str) -> Entry | None:
         folder = self._place(name)
@@ -221,7 +238,7 @@ class History:
     def _read_index(self, job: str | None = None, host: str | None = None) -> list[Entry]:
         # As a table of a window is read: a damaged file that is scanned as a dataset can end the process.
         try:
-            rows = cast(read_table(self.folder / _INDEX, INDEX), INDEX).to_pylist()
+            rows = cast(with_absent(read_table(self.folder / _INDEX, INDEX), INDEX), INDEX).to_pylist()
         except (OSError, pa.ArrowException, KeyError, ValueError):
             return self._from_folders(job, host)
         # A name leads nowhere else, whoever wrote it.

@@ -127,7 +127,7 @@ def read_window(folder: Path) -> Window:
 
 def read_files(place: Path, path_of: Callable[[str], Path]) -> Window:
     """The same of files that lie anywhere; `place` is what errors name. BadData."""
-    manifest, rows = _read_manifest(path_of(MANIFEST))
+    manifest, rows = read_manifest(path_of(MANIFEST))
     old = manifest.schema == FIRST_SCHEMA
     tables = {}
     for name, schema in (upgrade.TABLES if old else TABLES).items():
@@ -177,7 +177,7 @@ def window_of(manifest: Manifest, tables: Mapping[str, pa.Table], where: str) ->
     return Window(manifest, **tables, **without)
 
 
-def _read_manifest(path: Path) -> tuple[Manifest, dict[str, int]]:
+def read_manifest(path: Path) -> tuple[Manifest, dict[str, int]]:
     try:
         content = json.loads(read_plain(path, _MAX_MANIFEST_BYTES))
     except OSError as error:

@@ -183,7 +183,7 @@ def _manifest(data: bytes) -> None:
     home = place() / "manifest"
     home.mkdir(exist_ok=True)
     (home / folder.MANIFEST).write_bytes(data)
-    folder._read_manifest(home / folder.MANIFEST)
+    folder.read_manifest(home / folder.MANIFEST)
 
 
 def _sentences(data: bytes) -> None:

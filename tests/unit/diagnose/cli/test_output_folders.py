@@ -16,13 +16,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from builders import Job, build
 
+from rankscope.diagnose.past import history as kept
 from rankscope.diagnose.past.history import History
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.observer.window import staging
-from rankscope.observer.window.folder import Window, find_windows, prepare_place, read_window, write_window
+from rankscope.observer.window.folder import (
+    Window,
+    find_windows,
+    prepare_place,
+    read_manifest,
+    read_window,
+    write_window,
+)
+from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.store import objects
 from rankscope.observer.window.store.place import open_store
 from rankscope.probes.errors import OutputFailed
@@ -342,6 +352,40 @@ def test_a_host_removes_no_windows_of_another_that_is_called_as_it_is(tmp_path: 
         (each.manifest.machine, each.manifest.start)
         for each in sorted([*theirs, mine[-1]], key=lambda each: each.manifest.start)
     ]
+
+
+def test_an_index_that_names_no_machine_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older version wrote it last: whoever reads it reads no window for that; who adds asks some manifests of its host's name."""
+    windows = [small("localhost", 1_760_000_000.0 + 100 * number) for number in range(6)]
+    for at, window in enumerate(windows):
+        windows[at] = replace(window, manifest=replace(window.manifest, machine=("3f2a77", "91bc00")[at % 2]))
+        entry = History(tmp_path).add(windows[at], diagnose([windows[at]]))
+    index = tmp_path / "index.parquet"
+    pq.write_table(pq.read_table(index).drop_columns(["machine"]), index)
+    asked: list[Path] = []
+
+    def counted(path: Path) -> tuple[Manifest, dict[str, int]]:
+        asked.append(path)
+        return read_manifest(path)
+
+    def never(folder: Path) -> Window:
+        raise AssertionError(folder)
+
+    monkeypatch.setattr(kept, "read_manifest", counted)
+    monkeypatch.setattr(kept, "read_window", never)
+    monkeypatch.setattr(kept, "_ASKED_MOST", 4)
+    assert len(History(tmp_path).entries()) == 6 and not asked
+    machines = []
+    for number in range(2):
+        another = small("localhost", 1_760_001_000.0 + number)
+        another = replace(another, manifest=replace(another.manifest, machine="3f2a77"))
+        History(tmp_path, cap_bytes=int(2.5 * entry.bytes)).add(another, diagnose([another]))
+        machines.append([each.machine for each in History(tmp_path).entries()])
+    assert machines == [
+        ["91bc00", "3f2a77", "91bc00", None, None, "3f2a77"],
+        ["91bc00", "91bc00", "91bc00", "3f2a77", "3f2a77"],
+    ]
+    assert len(asked) == 6
 
 
 def test_a_window_that_cannot_be_read_is_not_thrown_away(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import random
 import stat
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,14 +23,15 @@ from s3_server import KEY, SECRET, uri
 
 from rankscope.diagnose.cli.stores.sending import Sending
 from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.newest import NEWEST, newest
 from rankscope.diagnose.fleet.sources import load
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import Loss
 from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.store import container, front, objects, tidy
 from rankscope.observer.window.store import spool as spools
-from rankscope.observer.window.store.keys import key_of, parse
+from rankscope.observer.window.store.keys import Key, key_of, parse
 from rankscope.observer.window.store.place import Store, StoreFailed, StoreForbids, open_store
 from rankscope.observer.window.store.spool import Spool
 from rankscope.observer.window.store.summary import WANTED
@@ -196,6 +197,56 @@ def test_of_a_moment_that_tells_the_truth_little_is_read_twice(store: str, monke
     monkeypatch.setattr(objects, "get", counted)
     assert len(load([store]).windows) == 40
     assert (len(read), read.total()) == (40, 41)
+
+
+def of_one_host(moment: int, host: int) -> objects.Found:
+    return objects.Found(f"{moment}/{host}", Key("job-a", moment, "00", f"host-{host}"), 9, moment + 20.0)
+
+
+def of_many_hosts(moment: int, number: int, hosts: int = 100) -> objects.Found:
+    return objects.Found(f"{moment}/hosts={hosts}-{number}", Key("job-a", moment, "00", "", hosts), 9, moment + 20.0)
+
+
+@pytest.mark.parametrize("kind", [of_one_host, of_many_hosts])
+def test_of_moments_of_which_nothing_can_be_read_few_are_looked_at(kind: Callable[[int, int], objects.Found]) -> None:
+    """As where a diagnoser is older than its observers: hosts and moments without end, and each look a call to a store."""
+    there = [kind(60 * moment, number) for moment in range(1, 21) for number in range(200)]
+    calls: list[list[objects.Found]] = []
+
+    def unreadable(some: Sequence[objects.Found]) -> list[int]:
+        calls.append([*some])
+        return [0] * len(some)
+
+    best = newest(there, unreadable, [])
+    assert best.chosen == {each.path for each in there if each.key.start == 1200}
+    assert len(calls) <= 2 * NEWEST and sum(map(len, calls)) <= 16 * NEWEST
+
+
+def test_a_moment_in_which_one_object_of_many_can_be_read_is_judged_and_few_are_looked_at() -> None:
+    there = [of_one_host(60 * moment, host) for moment in (1, 2) for host in range(200)]
+    looked = Counter[str]()
+
+    def of_some(some: Sequence[objects.Found]) -> list[int]:
+        looked.update(each.path for each in some)
+        return [int(each.key.host.endswith("0")) for each in some]
+
+    best = newest(there[1:], of_some, [])
+    assert best.chosen == {each.path for each in there if each.key.start == 120}
+    assert looked.total() <= 16
+
+
+def test_names_that_claim_many_hosts_hide_none_that_say_the_truth() -> None:
+    junk = [of_many_hosts(120, number, 400) for number in range(9)]
+    there = [of_many_hosts(60 * moment, number) for moment in (1, 2) for number in range(125)]
+    notes: list[Note] = []
+    best = newest([*there, *junk], lambda some: [0 if each in junk else each.key.hosts for each in some], notes)
+    assert best.chosen == {each.path for each in [*there, *junk] if each.key.start == 120}
+    lost = newest([*there, *junk], lambda some: [each.key.hosts * (each.key.start == 60) for each in some], notes)
+    assert lost.chosen == {each.path for each in there if each.key.start == 60}
+    assert [note.text.partition("judge another; ")[2] for note in notes] == [
+        "",
+        "1 are passed over, as nothing that was looked at of them can be read",
+    ]
 
 
 def test_windows_put_together_are_the_same_windows(store: str) -> None:
