@@ -19,11 +19,19 @@ _User = TypeVar("_User", bound=Hashable)
 _Thing = TypeVar("_Thing")
 
 
-def in_turn(of_users: Mapping[_User, Iterable[_Thing]], most: int) -> list[_Thing]:
-    """At most so many things: the first of each user, then the second of each, and so on. Nobody's many keep out another's few."""
+def by_kind(things: Iterable[_Thing], kind: Callable[[_Thing], _User]) -> dict[_User, list[_Thing]]:
+    """Things of each kind (of each user, say), for `in_turn`: the kind that comes first has the first turn."""
+    of_users: dict[_User, list[_Thing]] = {}
+    for thing in things:
+        of_users.setdefault(kind(thing), []).append(thing)
+    return of_users
+
+
+def in_turn(of_users: Mapping[_User, Iterable[_Thing]], most: int | None = None) -> list[_Thing]:
+    """At most so many things, or all: the first of each user, then the second of each, and so on. Nobody's many keep out another's few."""
     found: list[_Thing] = []
     waiting = [iter(things) for things in of_users.values()]
-    while waiting and len(found) < most:
+    while waiting and (most is None or len(found) < most):
         still = []
         for things in waiting:
             for thing in things:

@@ -58,6 +58,11 @@ class Config:
     hook_timeout_s: float = 30.0
     overrides: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
 
+    @property
+    def longest_s(self) -> float:
+        """How long a sweep takes at most: two looks, the time between them, and the hook."""
+        return 2 * self.timeout_s + self.confirm_s + self.hook_timeout_s
+
     def settings(self, check: Check) -> Mapping[str, Setting]:
         """The settings of a check: its defaults with what the file says."""
         return {**check.settings, **self.overrides.get(check.id, {})}

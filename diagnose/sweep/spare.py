@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.diagnose.sweep.turns import in_turn
+from rankscope.observer.window.staging import partial_name, remove_left_files
 from rankscope.probes.errors import OutputFailed
+from rankscope.probes.fair import by_kind, in_turn
 from rankscope.probes.host.folders import create_file, opened_folder, read_ours
 
 PLACE = Path("/run/rankscope/sweep")
@@ -43,15 +44,16 @@ class Spare:
     def write(self, after: float | None, words: Words) -> str:
         """Keeps them, some of each check where they are too many. What is to be said of it; '' for nothing. Never raises."""
         rows, size = [], 0
-        for (identifier, key), word in in_turn(words.items(), lambda item: item[0][0]):
+        for (identifier, key), word in in_turn(by_kind(words.items(), lambda item: item[0][0])):
             row = (str(identifier), str(key), str(word))  # a damaged database gives anything
             size += len(json.dumps(row))
             if size > _MOST_BYTES:
                 break
             rows.append(row)
-        partial = f".{_FILE}.{os.getpid()}.{os.urandom(4).hex()}"
+        partial = partial_name()
         try:
             with opened_folder(self.folder, make=True) as folder:
+                remove_left_files(folder)  # nobody else does: this memory is given back at the next boot only
                 try:
                     with os.fdopen(create_file(folder, partial), "w", encoding="utf-8") as stream:
                         stream.write(json.dumps((after, rows)))
@@ -68,4 +70,5 @@ class Spare:
     def clear(self) -> None:
         """The state folder took a sweep. Never raises."""
         with suppress(OSError, OutputFailed), opened_folder(self.folder) as folder:
+            remove_left_files(folder)
             os.unlink(_FILE, dir_fd=folder)

@@ -34,6 +34,7 @@ from rankscope.probes.host.procfs import reason
 STATE_FILE, _LOCK = "sweep.db", "lock"
 _VERSION = 1
 _MAX_ROWS = 500_000
+_POLL_S = 0.05
 # A damaged file makes sqlite complain in words that are no UTF-8, or ask for as much memory as its numbers say; what does not go into its
 # 64 bits is an OverflowError.
 FAILURES = (sqlite3.Error, UnicodeError, MemoryError, OverflowError)
@@ -75,7 +76,8 @@ class Store:
         self, folder: Path | None, database: sqlite3.Connection | None, notes: list[str], spare: Spare | None = None
     ) -> None:
         self.folder, self._database, self.notes, self._spare = folder, database, notes, spare
-        self._words: Words = {}
+        self._words: Words = {}  # of the last sweep; once this one is saved, of this one
+        self._spared = False  # the state folder did not take this sweep: what the spare has counts at the next one
 
     def earlier(self) -> Earlier:
         """What the last sweep left. Never raises: what cannot be read is said in the notes."""
@@ -104,6 +106,10 @@ class Store:
 
         Checks that did not run (`ran` has those that did) keep what they knew.
         """
+        anew = _words_anew(sweep, set(ran))
+        kept = {key: word for key, word in self._words.items() if key[0] not in anew}
+        kept.update(((identifier, key), word) for identifier, key, word in sweep.words)
+        self._words = kept
         if self._database is not None:
             try:
                 if leap := _leap(self._database, sweep.time_s):
@@ -117,9 +123,7 @@ class Store:
                     f"this sweep could not be remembered ({error}); the next one is held against the last that was"
                 )
         if self._spare is not None:
-            anew = _words_anew(sweep, set(ran))
-            kept = {key: word for key, word in self._words.items() if key[0] not in anew}
-            kept.update(((identifier, key), word) for identifier, key, word in sweep.words)
+            self._spared = True
             if said := self._spare.write(self._last(), kept):
                 self.notes.append(said)
         return replace(sweep, findings=tuple(_since(finding, sweep.time_s) for finding in sweep.findings))
@@ -136,14 +140,23 @@ class Store:
 
     def paid(self, keys: Iterable[str]) -> None:
         """The hook ended well: it is owed these no more. Never raises."""
-        if self._database is None:
+        gone = {(owed.ID, key) for key in keys}
+        failure = ""
+        if self._database is not None:
+            try:
+                self._database.executemany("DELETE FROM words WHERE id = ? AND key = ?", gone)
+            except FAILURES as error:
+                failure = f" ({error})"
+        if self._spare is not None and (self._spared or failure):
+            # Else an operator who mends the host and resumes it without a boot would see it drained again.
+            self._words = {key: word for key, word in self._words.items() if key not in gone}
+            self._spare.write(self._last(), self._words)
+            left = self._spare.read(self._last())
+            if left is not None and not gone & left.keys():
+                return
+        elif not failure:
             return
-        try:
-            self._database.executemany("DELETE FROM words WHERE id = ? AND key = ?", ((owed.ID, key) for key in keys))
-        except FAILURES as error:
-            self.notes.append(
-                f"that the hook ended well could not be remembered ({error}); the next sweep calls it again"
-            )
+        self.notes.append(f"that the hook ended well could not be remembered{failure}; the next sweep calls it again")
 
     def history(self, since_s: float, until_s: float) -> tuple[Point, ...]:
         """Entries between two Unix times, oldest first; what a clock that was ahead left is after the second. Never raises."""
@@ -189,8 +202,11 @@ def _write(database: sqlite3.Connection, sweep: Sweep, ran: tuple[str, ...], ret
 
 
 @contextmanager
-def open_store(folder: Path, spare: Spare | None = None) -> Iterator[Store]:
-    """The state folder, locked against other sweeps; `spare`: for words that it does not take. Raises SweepRunning."""
+def open_store(folder: Path, spare: Spare | None = None, patience_s: float = 0.0) -> Iterator[Store]:
+    """The state folder, locked against other sweeps, which may have so long to end; `spare`: for words that it does not take.
+
+    Raises SweepRunning.
+    """
     try:
         with opened_folder(folder, make=True) as place:
             lock = _lock_file(place)
@@ -200,10 +216,7 @@ def open_store(folder: Path, spare: Spare | None = None) -> Iterator[Store]:
         yield Store(None, None, [f"no memory of earlier sweeps: {folder}: {why}; counters cannot be judged"], spare)
         return
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise SweepRunning("another sweep is running") from error
+        _locked(lock, patience_s)
         notes: list[str] = []
         database = _open(folder / STATE_FILE, notes)
         try:
@@ -222,6 +235,20 @@ def _lock_file(place: int) -> int:
         return os.open(_LOCK, os.O_RDWR | os.O_CREAT | flags, 0o600, dir_fd=place)
     except OSError:
         return os.open(_LOCK, os.O_RDONLY | flags, dir_fd=place)
+
+
+def _locked(lock: int, patience_s: float) -> None:
+    """Waits until no other sweep has the lock. Raises SweepRunning."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= until:
+                raise SweepRunning("another sweep is running") from error
+            time.sleep(_POLL_S)
+        else:
+            return
 
 
 def _make_file(place: int) -> None:

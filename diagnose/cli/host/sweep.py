@@ -53,7 +53,9 @@ def run(options: Options) -> int:
     config = _config(options, checks)
     chosen = choose(checks, options.only, (*options.skip, *config.skip))
     spare = Spare(PLACE) if (options.root, options.state) == (ROOT, DEFAULT_STATE) else None
-    with patience("checking this host", lines=False), open_store(options.state, spare) as store:
+    # Another sweep may just be draining this host: a prolog that does not wait for it would let a job start.
+    waiting = open_store(options.state, spare, config.longest_s)
+    with patience("checking this host", lines=False), waiting as store:
         earlier = store.earlier()
         done = run_sweep(chosen, config, earlier, options.root)
         done = confirmed(done, chosen, config, earlier, options.root)

@@ -4,16 +4,19 @@ Asks statvfs of every mount from a child process, which may hang without harm: a
 warning, and critical if it did not in an earlier sweep either, at least `critical_s` ago; one of a local file system only where the
 kernel says what the child waits for. Looks twice, `wait_s` apart, for processes in state D (uninterruptible) that did not run meanwhile:
 a warning, and critical if they have not run for `critical_s` either and the kernel waits in a driver, for a file server or a disk
-(/proc/PID/stack). Of the processes `most_shown` are told, the worst first, and of equals one of each user in turn. Mounts of users (FUSE,
-loop devices), and mounts that such a one covers, are not asked. Reads /proc/*/stat, status.
+(/proc/PID/stack). Mounts that do not answer keep the first look waiting for `patience_s` at most. Of the processes `most_shown` are told,
+the worst first, and of equals one of each user in turn. Mounts of users (FUSE, loop devices), and mounts that such a one covers, are
+not asked. Reads /proc/*/stat, status.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from rankscope.diagnose.severity import CRITICAL, WARNING, weight
@@ -21,7 +24,8 @@ from rankscope.diagnose.sweep.context import Context, Unreadable
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.filesystems import MAX_MOUNTS, Usage, left_out, usages
 from rankscope.diagnose.sweep.readings.kernel_stacks import Held, held
-from rankscope.diagnose.sweep.turns import in_turn
+from rankscope.probes import room
+from rankscope.probes.fair import by_kind, in_turn
 from rankscope.probes.host.procfs import pids, proc_path, read_file, read_stat
 from rankscope.probes.patience import patiently
 
@@ -53,7 +57,8 @@ class _Hanging:
 
 
 def run(context: Context) -> Iterator[Finding]:
-    # Mounts first: processes of users may use up the time that there is.
+    # Mounts first, and nobody waits for processes to tell of them: those of users may use up the time that there is.
+    first = _FirstLook(context)
     silent: list[Usage] = []
     unasked: Unreadable | None = None
     try:
@@ -66,23 +71,56 @@ def run(context: Context) -> Iterator[Finding]:
         yield context.unknown(
             "/proc/1/mountinfo", f"{more} more mounts than are asked ({MAX_MOUNTS})", instance="mounts"
         )
-    first = patiently(lambda: _uninterruptible(context, None))
-    begun = time.monotonic()
+    waiting, ended_s = first.result()
     stuck: list[_Waiting] = []
-    if first:
-        time.sleep(max(0.0, context.number("wait_s") - (time.monotonic() - begun)))
-        before = set(first)
-        among = {one.pid for one in first}
+    if waiting:
+        time.sleep(max(0.0, context.number("wait_s") - (time.monotonic() - ended_s)))
+        before = set(waiting)
+        among = {one.pid for one in waiting}
         stuck = [one for one in patiently(lambda: _uninterruptible(context, among)) if one in before]
     # Not the first by number: any user can have processes that hang without harm, with lower numbers than one that the host keeps.
     until = time.monotonic() + _STACKS_S
-    hanging = [_hanging(context, one, until) for one in in_turn(stuck, lambda one: one.user)]
+    hanging = [_hanging(context, one, until) for one in in_turn(by_kind(stuck, lambda one: one.user))]
     hanging.sort(key=lambda one: (weight(one.finding.state), one.waits, one.never_ran), reverse=True)
     yield from (one.finding for one in hanging[: int(context.number("most_shown"))])
     if unasked is not None:
         raise unasked
     if not stuck and not silent:
         yield context.ok("statvfs, /proc/*/stat", 0.0, unit="hanging")
+
+
+class _FirstLook:
+    """The first look at processes, on a thread of its own: mounts that hang leave no time for it afterwards.
+
+    It begins when mounts that answer have all done so (`patience_s`), or when `result` is asked for.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._asked = threading.Event()
+        self._found: Future[tuple[list[_Waiting], float]] = Future()
+        self._thread: threading.Thread | None = threading.Thread(target=self._run, name="first-look", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            if not room.refused_a_thread(error):
+                raise
+            self._thread = None
+
+    def result(self) -> tuple[list[_Waiting], float]:
+        """Who waited, and when the look ended (time.monotonic). Raises what it raised."""
+        self._asked.set()
+        if self._thread is None:
+            self._run()
+        return self._found.result()
+
+    def _run(self) -> None:
+        self._asked.wait(self._context.number("patience_s"))
+        try:
+            found = patiently(lambda: _uninterruptible(self._context, None))
+            self._found.set_result((found, time.monotonic()))
+        except BaseException as error:
+            self._found.set_exception(error)
 
 
 def _silent(context: Context, usage: Usage) -> Finding:

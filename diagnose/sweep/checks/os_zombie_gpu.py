@@ -16,7 +16,7 @@ from rankscope.diagnose.sweep.context import Context, NotApplicable
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.gpus import loaded
 from rankscope.diagnose.sweep.readings.kernel_stacks import NVIDIA, Held, held
-from rankscope.diagnose.sweep.turns import in_turn
+from rankscope.probes.fair import by_kind, in_turn
 from rankscope.probes.host.procfs import ProcStat, pids, read_stat, read_status, threads
 from rankscope.probes.patience import patiently
 
@@ -39,7 +39,7 @@ def run(context: Context) -> Iterator[Finding]:
         suspects = [stat for stat in suspects if stat.pid in again and again[stat.pid].start_ticks == stat.start_ticks]
     until = time.monotonic() + _STACKS_S
     bad = unseen = 0
-    for stat in in_turn(suspects, lambda stat: _user(context, stat.pid)):
+    for stat in in_turn(by_kind(suspects, lambda stat: _user(context, stat.pid))):
         waits = _where(context, stat, until)
         if waits is None:
             unseen += 1

@@ -23,7 +23,7 @@ from rankscope.observer.recorder import RecordOptions
 from rankscope.observer.tables.raw import OpenAbsence
 from rankscope.observer.thread.functions import NO_STACK, StackName
 from rankscope.probes.bpf import ring
-from rankscope.probes.fair import Fair, in_turn
+from rankscope.probes.fair import Fair, by_kind, in_turn
 from rankscope.unwinder.names.code import Frame
 from rankscope.unwinder.walk.pyspy import PySample, PySpyResult
 
@@ -42,6 +42,7 @@ def test_each_user_has_his_first_before_anybody_has_his_second() -> None:
     assert in_turn({"many": range(9), "few": ["a"], "none": []}, 4) == [0, "a", 1, 2]
     assert in_turn({"many": range(2)}, 4) == [0, 1]
     assert in_turn({}, 4) == []
+    assert in_turn(by_kind([1, 3, 5, 2], lambda number: number % 2)) == [1, 2, 3, 5]
 
 
 def test_of_too_many_jobs_each_users_largest_are_observed(monkeypatch: pytest.MonkeyPatch) -> None:

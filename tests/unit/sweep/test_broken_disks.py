@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,25 @@ import pytest
 from sweep_trees import host, ib, put
 
 from rankscope.diagnose.cli.main import run as command_line
+from rankscope.diagnose.sweep import owed
 from rankscope.diagnose.sweep import spare as spares
 from rankscope.diagnose.sweep import store as stores
 from rankscope.diagnose.sweep.config import Config
-from rankscope.diagnose.sweep.context import Context
+from rankscope.diagnose.sweep.context import Context, Earlier
 from rankscope.diagnose.sweep.engine import sweep as run_sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.registry import Check
 from rankscope.diagnose.sweep.spare import Spare
 from rankscope.diagnose.sweep.store import open_store
 
+# Statements that a disk refuses, by what is lost.
+DISK_FAILS = {
+    "nothing": (),
+    "the sweep": ("INSERT",),
+    "the last word": ("DELETE",),
+    "both": ("INSERT", "DELETE"),
+    "no state folder": (),
+}
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
 
 
@@ -196,6 +206,64 @@ def test_who_keeps_the_disk_full_makes_no_sweep_forget_what_hung(
 def test_a_state_folder_that_cannot_be_made_keeps_words_none_the_less(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert [_hangs(tmp_path, tmp_path / "file/state")[0] for _ in range(2)] == ["", "a hung"]
+
+
+@pytest.mark.parametrize("trouble", DISK_FAILS)
+def test_a_hook_that_ended_well_is_owed_no_more_whatever_the_disk_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    state = tmp_path / ("file/state" if trouble == "no state folder" else "state")
+
+    class Full(sqlite3.Connection):
+        def executemany(self, statement: str, *more: Any) -> sqlite3.Cursor:
+            if statement.startswith(DISK_FAILS[trouble]):
+                raise sqlite3.OperationalError("database or disk is full")
+            return super().executemany(statement, *more)
+
+    connect = sqlite3.connect
+    ours = (owed.ID, "cpu.mce"), (owed.ID, "mem.ecc"), ("ib.port", "x")
+    done = run_sweep([], Config(), Earlier(), host(tmp_path / "tree"))
+    done = replace(done, words=tuple((*key, "a word") for key in ours))
+    # GIVEN a disk that fails while the sweep is remembered, or after that WHEN the hook ends well
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", lambda *arguments, **more: connect(*arguments, **more, factory=Full))
+        with open_store(state, Spare(tmp_path / "run")) as store:
+            store.earlier()
+            store.save(done, (), 14)
+            store.paid(["cpu.mce"])
+            assert not any("calls it again" in note for note in store.notes)
+    # THEN the next sweep owes it this no more, and all else as before
+    with open_store(state, Spare(tmp_path / "run")) as store:
+        assert set(store.earlier().words) == set(ours[1:])
+
+
+def test_where_nothing_takes_the_word_that_a_hook_ended_well_it_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with open_store(tmp_path / "file/state", Spare(tmp_path / "file/run")) as store:
+        store.save(run_sweep([], Config(), Earlier(), host(tmp_path / "tree")), (), 14)
+        store.paid(["cpu.mce"])
+        assert "the next sweep calls it again" in store.notes[-1]
+
+
+def test_what_a_killed_sweep_left_in_memory_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, word = tmp_path / "run", {("fs.stuck", "a"): "a hung"}
+
+    def killed(*_: object, **__: object) -> None:
+        os._exit(9)
+
+    # GIVEN sweeps that are killed as they write
+    for _ in range(2):
+        if not (child := os.fork()):
+            try:
+                monkeypatch.setattr(os, "rename", killed)
+                Spare(run).write(None, word)
+            finally:
+                os._exit(1)
+        os.waitpid(child, 0)
+        assert len(list(run.iterdir())) == 1  # the second one removed what the first left
+    Spare(run).write(None, word)
+    assert [path.name for path in run.iterdir()] == ["words.json"]
 
 
 @pytest.mark.parametrize("trouble", ["another's", "damaged", "no folder"])

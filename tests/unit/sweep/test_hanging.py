@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import select
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sweep_trees import NOW_S, UPTIME_S, host, look, look_all, process, put, remember, state_of
@@ -92,9 +95,17 @@ def test_a_program_of_ours_that_does_not_come_to_asking_speaks_against_no_mount(
 def test_patience_with_a_mount_begins_when_the_program_that_asks_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # GIVEN a program that begins later than a mount may take to answer
-    late = f"import time; time.sleep(0.7)\n{filesystems._SCRIPT}"
-    monkeypatch.setattr(filesystems, "_SCRIPT", late)
+    # GIVEN a program that begins later than a mount may take to answer, by a clock on which every wait for it takes so long
+    clock, takes = [0.0], [0.7, 0.5, 0.5]
+
+    def ready(*of: Any) -> tuple[list[Any], list[Any], list[Any]]:
+        *streams, limit_s = of
+        needed = takes.pop(0)
+        clock[0] += min(needed, limit_s)
+        return ([], [], []) if limit_s < needed else select.select(*streams, 60.0)
+
+    monkeypatch.setattr(filesystems, "select", SimpleNamespace(select=ready))
+    monkeypatch.setattr(filesystems, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(filesystems, "_START_S", 10.0)
     host(tmp_path)
     assert [usage.answered for usage in usages(Context("fs.stuck", {}, tmp_path), 0.6)] == [True]
@@ -153,6 +164,68 @@ def test_mounts_are_asked_before_processes_are_looked_at(tmp_path: Path, monkeyp
     context = Context("fs.stuck", fs_stuck.SETTINGS, tmp_path, NOW_S, UPTIME_S)
     first = next(iter(fs_stuck.run(context)))
     assert first.instance == "/data" and told == []
+
+
+def test_mounts_that_hang_leave_time_for_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN mounts that take all the time that there is
+    began = threading.Event()
+    beside: list[bool] = []
+
+    def slowly(context: Context, _: float) -> list[Usage]:
+        beside.append(began.wait(2.0))
+        return [Usage(mount, False) for mount in mounts(context)]
+
+    real = fs_stuck._uninterruptible
+
+    def looks(*of: Any) -> Any:
+        began.set()
+        return real(*of)
+
+    monkeypatch.setattr(fs_stuck, "usages", slowly)
+    monkeypatch.setattr(fs_stuck, "_uninterruptible", looks)
+    host(tmp_path, {"proc/self/mountinfo": NFS, **process(11, "D", 1, "cp")})
+    # THEN processes are looked at meanwhile
+    found = look(tmp_path, "fs.stuck", patience_s=0.05, wait_s=0.01)
+    assert beside == [True] and [one.instance for one in found] == ["/data", "cp (11)"]
+
+
+def test_processes_that_keep_the_first_look_waiting_keep_no_mount_from_being_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, kept = threading.Event(), threading.Event()
+
+    def never(*_: object) -> list[object]:
+        looking.set()
+        kept.wait(60)
+        return []
+
+    def slowly(context: Context, _: float) -> list[Usage]:
+        looking.wait(10)
+        return [Usage(mount, False) for mount in mounts(context)]
+
+    monkeypatch.setattr(fs_stuck, "usages", slowly)
+    monkeypatch.setattr(fs_stuck, "_uninterruptible", never)
+    host(tmp_path, {"proc/self/mountinfo": NFS})
+    context = Context("fs.stuck", {**fs_stuck.SETTINGS, "patience_s": 0.01}, tmp_path, NOW_S, UPTIME_S)
+    findings = fs_stuck.run(context)
+    assert next(findings).instance == "/data" and looking.is_set()
+    kept.set()
+    assert list(findings) == []
+
+
+def test_where_no_thread_is_to_be_had_processes_are_looked_at_after_mounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            if self.name == "first-look":
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    monkeypatch.setattr(fs_stuck, "usages", lambda context, _: ())
+    monkeypatch.setattr(fs_stuck, "threading", SimpleNamespace(Thread=Refused, Event=threading.Event))
+    host(tmp_path, process(11, "D", 1, "cp"))
+    assert [one.instance for one in look(tmp_path, "fs.stuck", wait_s=0.01)] == ["cp (11)"]
 
 
 def test_a_crowd_in_state_d_does_not_keep_the_driver_s_victims_from_being_seen(

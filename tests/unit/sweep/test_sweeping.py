@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -205,6 +206,32 @@ def test_two_sweeps_never_overlap(tmp_path: Path) -> None:
         pass
     with open_store(tmp_path / "state") as store:
         assert store.folder
+
+
+def test_a_sweep_waits_until_another_and_its_hook_have_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # GIVEN a sweep that has found the host critical: its hook drains it now
+    tree, state, config = host(tmp_path / "root", ib("mlx5_0")), tmp_path / "state", tmp_path / "sweep.toml"
+    config.write_text("[sweep]\nhook_timeout_s = 30\nconfirm_s = 0\n")
+    arguments = ["sweep", "--root", str(tree), "--state", str(state), "--only", "ib.port", "--config", str(config)]
+    assert command_line(arguments) == 0
+    lock, ended = os.open(state / "lock", os.O_RDWR), threading.Event()
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def ends() -> None:
+        ended.set()
+        os.close(lock)
+
+    # WHEN a prolog sweeps it, too THEN its result comes after that
+    hook = threading.Timer(0.15, ends)
+    hook.start()
+    assert command_line(arguments) == 0 and ended.is_set()
+    hook.join()
+    # but it waits no longer than a sweep may take
+    config.write_text("[sweep]\nhook_timeout_s = 0.1\nconfirm_s = 0\ntimeout_s = 0.1\n")
+    with open_store(state):
+        assert command_line(arguments) == 3 and "another sweep is running" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damage", [b"no database at all", b"SQLite format 3\0" + b"\xff" * 5000, b"\0" * 4096])
