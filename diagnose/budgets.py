@@ -24,7 +24,7 @@ BLOCK = 1 << 20  # cells that are worked on at once: megabytes
 
 # Looked at one by one: of more the worst; they have one common reason, or the comparison is wrong.
 EXAMINED = 64
-JOBS_MOST = 64  # of all in the windows those with most ranks: each is put together anew, and nothing is said before the last is judged
+JOBS_MOST = 64  # of all in the windows, each user's largest first: each is put together anew, and nothing is said before the last is judged
 
 # Told and shown.
 TOLD = 3  # of things of one kind in one sentence

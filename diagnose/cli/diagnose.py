@@ -16,7 +16,7 @@ from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.large import engines
 from rankscope.diagnose.fleet.large.topology import Group, read_topology
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.fleet.roll_call import jobs_in, largest, roll_call
+from rankscope.diagnose.fleet.roll_call import jobs_in, largest, roll_call, windows_of
 from rankscope.diagnose.fleet.sources import Loaded, Source, Sources, find, load, load_baseline, load_found
 from rankscope.diagnose.fleet.timings.from_steps_file import fleet_of
 from rankscope.diagnose.fleet.timings.steps_file import read_timings
@@ -28,6 +28,7 @@ from rankscope.diagnose.report.words import answer
 from rankscope.diagnose.solve import judge
 from rankscope.diagnose.solve.judge_steps_file import judge_file
 from rankscope.diagnose.solve.large_fleet import diagnose_large, is_large
+from rankscope.diagnose.solve.unjudged import each_by_itself, is_unjudged, unjudged
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict, worst_first
@@ -164,7 +165,7 @@ def report(
         say("judging")
         verdicts = _judge_all(loaded, load_baseline(baseline, folders), job, None, ())
         say("making the page")
-        _write_page(place, gather(loaded.windows, verdicts[0].job), verdicts)
+        _page_of(place, loaded.windows, verdicts)
     with telling("the verdict") as told:
         if as_json:
             print(to_json(*verdicts))
@@ -178,7 +179,13 @@ def report(
 def _page_too(place: Path | None, windows: Sequence[Window], verdicts: Sequence[Verdict]) -> None:
     if place is not None:
         with patience("making the page"):
-            _write_page(place, gather(windows, verdicts[0].job), verdicts)
+            _page_of(place, windows, verdicts)
+
+
+def _page_of(place: Path, windows: Sequence[Window], verdicts: Sequence[Verdict]) -> None:
+    """The page on the first verdict that is one: of what could not be judged nothing can be drawn. BadData where none could."""
+    drawn = sorted(verdicts, key=is_unjudged)
+    _write_page(place, gather(windows, drawn[0].job), drawn)
 
 
 def _write_page(place: Path, fleet: Fleet, verdicts: Sequence[Verdict]) -> None:
@@ -196,19 +203,25 @@ def _judge_all(
 ) -> list[Verdict]:  # fmt: skip
     """One verdict for each job that is meant, the worst first. A baseline is for the jobs that it holds, if it holds one of them."""
     windows, earlier = told_apart(loaded.windows, earlier)
-    found, notes = jobs_in(roll_call(windows), wanted), list(loaded.notes)
+    roll, notes = roll_call(windows), list(loaded.notes)
+    found = jobs_in(roll, wanted)
     called = names(found)
-    titles = largest(found, notes)
+    titles = largest(roll, found, notes)
     held = {job for window in earlier for job in window.ranks["job"].to_pylist()} & titles.keys()
-    verdicts = []
-    for job, title in titles.items():
+
+    def judged(job: str) -> Verdict:
         without = bool(held) and job not in held
         verdict = judge.diagnose(windows, () if without else earlier, job, history, tuple(notes), shared, flight)
         if without:
             note = Note(NoteCode.BASELINE_NONE, "the baseline is of another job: this one is judged without it")
             verdict = replace(verdict, notes=(*verdict.notes, note))
-        verdicts.append(verdict if called[job] == title else replace(verdict, title=called[job]))
-    return worst_first(verdicts)
+        return verdict if called[job] == titles[job] else replace(verdict, title=called[job])
+
+    def refused(job: str, why: Note) -> Verdict:
+        said = [why, *notes]
+        return replace(unjudged(roll, job, windows_of(roll, job, said), said), title=called[job])
+
+    return worst_first(verdict for _, verdict in each_by_itself(titles, judged, refused))
 
 
 def _judge_large(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from operator import attrgetter
 
 import numpy as np
@@ -25,6 +24,7 @@ from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.store.summary import WINDOW
 from rankscope.probes.arrays import Ints
 from rankscope.probes.errors import BadData, NoRanks
+from rankscope.probes.fair import in_turn
 
 _HOST, _SECONDS = attrgetter("host"), attrgetter("seconds")
 
@@ -113,16 +113,34 @@ def jobs_in(roll: RollCall, wanted: str | None = None) -> dict[str, str]:
     return {name: title for name, title in found.items() if name in meant}
 
 
-def largest(found: Mapping[str, str], notes: list[Note]) -> dict[str, str]:
-    """Of jobs as `jobs_in` has them those that are judged, each for itself; the others are told: how many a window holds is up to whoever
-    wrote it."""
+def largest(roll: RollCall, found: Mapping[str, str], notes: list[Note]) -> dict[str, str]:
+    """Of jobs as `jobs_in` has them those that are judged, each for itself: each user's largest before another's second, as anybody has as
+    many jobs as he names. The others are told."""
     if len(found) <= JOBS_MOST:
         return dict(found)
-    others = list(names(found).values())[JOBS_MOST:]
-    text = f"{len(found)} jobs were seen; the {JOBS_MOST} with most ranks are judged, name another with --job: "
+    owner = _owners(roll)
+    of_users: dict[int, list[str]] = {}
+    for job in found:
+        of_users.setdefault(owner[job], []).append(job)
+    kept = frozenset(in_turn(of_users, JOBS_MOST))
+    called = names(found)
+    others = [called[job] for job in found if job not in kept]
+    which = (
+        f"the {JOBS_MOST} with most ranks" if len(of_users) == 1 else f"{JOBS_MOST}, of each user the largest first,"
+    )
     told = ", ".join(clean(name, 60) for name in others[:TOLD])
+    text = f"{len(found)} jobs were seen; {which} are judged, name another with --job: "
     notes.append(Note(NoteCode.OTHER_JOBS, f"{text}{told}{', …' if len(others) > TOLD else ''}"))
-    return dict(islice(found.items(), JOBS_MOST))
+    return {job: title for job, title in found.items() if job in kept}
+
+
+def _owners(roll: RollCall) -> dict[str, int]:
+    """The user of each job; -1 where nobody knows. Of whose ranks some have ended, and so are nobody's, it is the others'."""
+    known = roll.ranks.select(["job", "owner"])
+    job = labels(known, "job")
+    owner = np.full(len(job.values), -1, dtype=np.int64)
+    np.maximum.at(owner, job.codes, ints(known, "owner"))
+    return dict(zip(job.values, owner.tolist(), strict=True))
 
 
 def choose(

@@ -27,6 +27,12 @@ from rankscope.probes.errors import BadData
 COLUMNS = ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
 
 
+class NoRoomForSteps(BadData):
+    """The matrices of a job would be far larger than the steps that were read."""
+
+    help = "Record a shorter window (--window): with fewer steps there is room for more ranks."
+
+
 @dataclass(frozen=True, slots=True)
 class Hosts:
     """Which host each rank is on, and the Unix time at which the window of each begins."""
@@ -210,12 +216,17 @@ def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: S
 
 
 def hold(ranks: int, columns: int, steps: int) -> None:
-    """BadData where the matrices of so many ranks were far larger than the steps that were read: a host may claim any number of ranks
-    and show a step of none, and each would have a row as long as the others'."""
-    if ranks * columns > max(budgets.CELLS_MOST, budgets.EMPTY_MOST * steps):
-        raise BadData(
+    """NoRoomForSteps where there is not, in words."""
+    if not has_room(ranks, columns, steps):
+        raise NoRoomForSteps(
             f"{ranks} ranks are claimed and show {steps} steps in all, where one has {columns}: they cannot be compared"
         )
+
+
+def has_room(ranks: int, columns: int, steps: int) -> bool:
+    """Whether matrices of so many ranks are not far larger than the steps that were read: a host may claim any number of ranks and show a
+    step of none, and each would have a row as long as the others'."""
+    return ranks * columns <= max(budgets.CELLS_MOST, budgets.EMPTY_MOST * steps)
 
 
 def _crowded(grid: Floats, start: Floats, cell: Ints, number: Ints, near_s: float) -> Bools:

@@ -35,6 +35,7 @@ from rankscope.diagnose.fleet.sources import Source, Sources, absent_notes, left
 from rankscope.diagnose.fleet.step_matrix import Grid, filled, possible
 from rankscope.diagnose.past.baseline import Reference, read_baseline
 from rankscope.diagnose.solve.judge import judge
+from rankscope.diagnose.solve.unjudged import each_by_itself, unjudged
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.jobs import shown
@@ -59,7 +60,7 @@ def diagnose_large(
     """`pool`: from large/engines.py, let go once all is read. `shared`: hosts that share something. `baseline`: of earlier windows those of
     the hosts that are read in full are compared with.
 
-    The title and the verdict of each job that is meant, the largest first. BadData, NoRanks.
+    The title and the verdict of each job that is meant, the largest first, behind them those that could not be judged. BadData, NoRanks.
     """
     with collector.paused():
         yield from _each_job(found, wanted, pool, shared, baseline)
@@ -79,12 +80,18 @@ def _each_job(
     sources = (*found.chosen, *_elsewhere(found))
     named = shown(jobs if wanted is None and len(jobs) < JOBS_MOST else jobs_in(seen.roll))
     last = next(reversed(jobs), None)
-    for job, called in jobs.items():
-        said = [*notes, *called.notes]
-        crowd = crowd_of(seen, job, called.windows, grids.get(job), said)
-        part = _in_full(sources, seen, called.windows, crowd, said, pool, job == last)
-        verdict = _judged(seen, called.windows, crowd, replace(part, groups=tuple(shared)), baseline)
-        yield called.title, replace(verdict, job=named[job])
+
+    def judged(job: str) -> Verdict:
+        mine, said = jobs[job].windows, [*notes, *jobs[job].notes]
+        crowd = crowd_of(seen, job, mine, grids.get(job), said)
+        part = _in_full(sources, seen, mine, crowd, said, pool, job == last)
+        return _judged(seen, mine, crowd, replace(part, groups=tuple(shared)), baseline)
+
+    def refused(job: str, why: Note) -> Verdict:
+        return unjudged(seen.roll, job, jobs[job].windows, (why, *notes, *jobs[job].notes))
+
+    for job, verdict in each_by_itself(jobs, judged, refused):
+        yield jobs[job].title, replace(verdict, job=named[job])
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,7 @@ class _Called:
 def _jobs(seen: Survey, wanted: str | None, grids: Mapping[str, Grid]) -> dict[str, _Called]:
     found = {}
     left: list[Note] = []
-    for job, title in largest(jobs_in(seen.roll, wanted), left).items():
+    for job, title in largest(seen.roll, jobs_in(seen.roll, wanted), left).items():
         notes = [*left]
         step_s = grids[job].step_s if job in grids else _usual_step_s(seen)
         found[job] = _Called(title, windows_of(seen.roll, job, notes, step_s), notes)

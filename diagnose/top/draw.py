@@ -88,7 +88,7 @@ def _heading(snapshot: Snapshot, width: int, signs: Glyphs) -> str:
 
 
 def _job(job: JobNow, width: int, signs: Glyphs) -> list[Line]:
-    title = f"{job.title}: {rank_list(tuple(rank.number for rank in job.ranks))}"
+    title = f"{job.title}: {rank_list(tuple(rank.number for rank in job.ranks)) if job.ranks else 'no ranks'}"
     told = [Line(_fit(f"{title}  {job.status.upper()}".rstrip(), width, signs), _TONES.get(job.status, ""))]
     said = f"step {_step(job)}  "
     room = width - len(said)

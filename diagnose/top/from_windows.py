@@ -22,6 +22,7 @@ from rankscope.diagnose.top.snapshot import CPU, FILES, LOCKS, OTHERS, OWN, PART
 from rankscope.diagnose.verdict.contract import Suspect, Verdict
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.rows import CounterRow
+from rankscope.probes.errors import BadData
 
 LOOKS = 6  # windows that suspects are counted over
 _STEPS = 200  # a sparkline is no longer
@@ -37,8 +38,11 @@ class Course:
 
     def take(self, window: Window) -> JobNow:
         """The job as it is in this window."""
-        fleet = gather([window])
-        verdict = judge(fleet)
+        try:
+            fleet = gather([window])
+            verdict = judge(fleet)
+        except BadData as error:
+            return self._unknown(window, error)
         per_step = nan_median(fleet.steps.seconds, 0) if fleet.steps.count else np.empty(0)
         self.steps_s.extend(per_step[np.isfinite(per_step)].tolist())
         self.accused.append({_who(one): accusation(one, verdict.guessed) for one in verdict.suspects})
@@ -50,6 +54,18 @@ class Course:
             status=verdict.status,
             suspects=self._suspects(),
             remark=remark,
+        )
+
+    def _unknown(self, window: Window, error: BadData) -> JobNow:
+        """A job of whose window nothing can be made: the others are shown as ever."""
+        self.accused.append({})
+        return JobNow(
+            title=short(window.manifest.jobs[0], 60),
+            ranks=(),
+            steps_s=tuple(self.steps_s),
+            status="unknown",
+            suspects=self._suspects(),
+            remark=clean(str(error), 200),
         )
 
     def _suspects(self) -> tuple[SuspectNow, ...]:

@@ -77,6 +77,7 @@ class NoteCode(str, Enum):
     WORST_ONLY = "worst-only"
     READ_IN_FULL = "read-in-full"  # of a large fleet
     # Why nobody can be named.
+    NOT_JUDGED = "not-judged"  # what is there of this job cannot be used
     NO_STEPS = "no-steps"
     NO_STEP_YET = "no-step-yet"  # the ranks are at work: it may be long
     FEW_STEPS = "few-steps"

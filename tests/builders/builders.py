@@ -13,7 +13,7 @@ A job whose noise is 0 has none of them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -274,6 +274,16 @@ def first(verdict: Verdict) -> Suspect:
 def codes(verdict: Verdict) -> list[NoteCode]:
     """What the notes of a verdict are about."""
     return [note.code for note in verdict.notes]
+
+
+def claimed(window: Window, ranks: int) -> Window:
+    """What another host sends that claims ranks of the same job up to this number, and shows a step of none."""
+    like = window.ranks.to_pylist()[0]
+    numbers = range(window.ranks.num_rows, ranks)
+    liar = replace(window, manifest=replace(window.manifest, host="liar"))
+    for table in ("steps", "patterns", "flows", "counters", "collectives"):
+        liar = columns(liar, table, [])
+    return columns(liar, "ranks", [{**like, "rank": number, "pid": number} for number in numbers])
 
 
 def said(verdict: Verdict, code: NoteCode) -> str:

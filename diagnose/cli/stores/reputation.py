@@ -20,7 +20,8 @@ from rankscope.diagnose.solve.votes import votes
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.store.summary import WINDOW
-from rankscope.probes.errors import EXIT_DEGRADED, EXIT_HEALTHY
+from rankscope.probes.arrays import Ints
+from rankscope.probes.errors import EXIT_DEGRADED, EXIT_HEALTHY, BadData
 
 FILE = DEFAULT_FOLDER.parent / "reputation.sqlite"
 _SHOWN = 10
@@ -63,7 +64,9 @@ def _votes(windows: Sequence[Window]) -> Iterator[Vote]:
     jobs = jobs_in(roll)
     asked = _windows_of(roll)
     if left := len(jobs) - len(asked):
-        complain(f"{left} jobs are left out, which have fewer ranks than {JOBS_MOST} others in the same window")
+        complain(
+            f"{left} jobs are left out: {JOBS_MOST} others of the same window are asked, of each user the largest first"
+        )
     for job in (job for job in jobs if job in asked):
         mine = sorted(asked[job], key=lambda number: windows[number].manifest.start)
         moments: list[list[Window]] = []
@@ -74,22 +77,38 @@ def _votes(windows: Sequence[Window]) -> Iterator[Vote]:
             else:
                 moments.append([window])
         for moment in moments:
-            yield from votes(gather(moment, job))
+            try:
+                found = votes(gather(moment, job))
+            except BadData as error:  # what is there of one job keeps no other from voting
+                complain(f"a moment of {clean(job, 60)} is left out: {error}")
+                continue
+            yield from found
 
 
 def _windows_of(roll: RollCall) -> dict[str, list[int]]:
-    """By job its windows. Of a window its largest jobs are asked: each of them reads it once more."""
+    """By job its windows. Of a window few are asked, as each reads it once more: each user's largest before another's second."""
     known = roll.ranks.filter(roll.ranks["job"].is_valid())
     job = labels(known, "job")
-    pairs, ranks = np.unique(ints(known, WINDOW).astype(np.int64) * len(job.values) + job.codes, return_counts=True)
+    keys = ints(known, WINDOW).astype(np.int64) * len(job.values) + job.codes
+    pairs, of_row, ranks = np.unique(keys, return_inverse=True, return_counts=True)
     window, code = np.divmod(pairs, len(job.values))
-    order = np.lexsort((code, -ranks, window))
+    owner = np.full(len(pairs), -1, dtype=np.int64)
+    np.maximum.at(owner, of_row.reshape(-1), ints(known, "owner"))
+    order = np.lexsort((code, -ranks, owner, window))
+    window, code, ranks, owner = window[order], code[order], ranks[order], owner[order]
+    turn = _place_in(np.append(0, np.cumsum((np.diff(window) != 0) | (np.diff(owner) != 0)))[: len(window)])
+    order = np.lexsort((code, -ranks, turn, window))
     window, code = window[order], code[order]
-    place = np.arange(len(window)) - np.searchsorted(window, window)  # of the job in its window, the largest first
+    place = _place_in(window)  # of the job in its window
     found: dict[str, list[int]] = {}
     for number, its in zip(window[place < JOBS_MOST].tolist(), code[place < JOBS_MOST].tolist(), strict=True):
         found.setdefault(job.values[its], []).append(number)
     return found
+
+
+def _place_in(group: Ints) -> Ints:
+    """Of each its place among those of its group; groups are numbers that rise."""
+    return np.asarray(np.arange(len(group)) - np.searchsorted(group, group), dtype=np.int64)
 
 
 def _as_json(one: Repute) -> dict[str, object]:

@@ -25,7 +25,7 @@ from rankscope.diagnose.fleet.step_matrix import (
     clocks_against,
     filled,
     grid_of,
-    hold,
+    has_room,
     steps_of_each,
 )
 from rankscope.observer.window.store.summary import WINDOW
@@ -74,7 +74,7 @@ def grids_of(roll: RollCall, begins_s: Sequence[float], steps: pa.Table) -> dict
     except NoRanks:
         return {}
     found = {}
-    for job in largest(jobs, []):
+    for job in largest(roll, jobs, []):
         windows = windows_of(roll, job, [])
         window_s = float(np.median([roll.manifests[number].seconds for number in windows]))
         mine = _Members.of(roll.ranks, job, np.array(windows), begins_s)
@@ -86,7 +86,8 @@ def grids_of(roll: RollCall, begins_s: Sequence[float], steps: pa.Table) -> dict
 
 
 def placed(job: str, grid: Grid, ranks: pa.Table, begins_s: Sequence[float], steps: pa.Table) -> Placed | None:
-    """The steps of a job's ranks in these windows; None where it has none there."""
+    """The steps of a job's ranks in these windows; None where it has none there, or these ranks show too few for their matrices: then they
+    stay in the table, and whether there is room is asked of all ranks together (crowd.py). No other job waits for that here."""
     mine = _Members.of(ranks, job, None, begins_s)
     if not len(mine.rows):
         return None
@@ -96,11 +97,12 @@ def placed(job: str, grid: Grid, ranks: pa.Table, begins_s: Sequence[float], ste
     rows = np.where(sane, rows, -1)
     clocks = clocks_against(grid, steps, rows, mine.numbers, mine.hosts)
     columns = Columns.of(grid, mine.hosts, clocks)
+    if not has_room(len(mine.rows), len(columns.grid_s), int((rows >= 0).sum())):
+        return None
     if (rows >= 0).any():
         found = filled(steps, rows, mine.hosts, columns, SEEN)
         matrices = {name: getattr(found, name).astype(np.float32) for name in SEEN}
     else:  # none of them shows a step
-        hold(len(mine.rows), len(columns.grid_s), 0)
         matrices = {name: np.full((len(mine.rows), len(columns.grid_s)), np.nan, dtype=np.float32) for name in SEEN}
     return Placed(mine.rows, matrices, steps_of_each(rows, len(mine.rows)), absurd, mine.windows, clocks)
 

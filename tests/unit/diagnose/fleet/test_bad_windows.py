@@ -173,12 +173,7 @@ def test_ranks_that_are_claimed_and_show_no_step_get_no_row_as_long_as_the_other
     # GIVEN an honest job, beside it a host that claims many more of its ranks, and little room
     monkeypatch.setattr(budgets, "CELLS_MOST", 10_000)
     window = build(Job())[0]
-    like = window.ranks.to_pylist()[0]
-    claimed = [{**like, "rank": number, "pid": number} for number in range(8, 400)]
-    liar = replace(window, manifest=replace(window.manifest, host="liar"))
-    for table in ("steps", "patterns", "flows", "counters", "collectives"):
-        liar = builders.columns(liar, table, [])
-    liar = builders.columns(liar, "ranks", claimed)
+    liar = builders.claimed(window, 400)
     # THEN it is one line
     with pytest.raises(BadData, match="400 ranks are claimed"):
         diagnose([window, liar])

@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import Job, build, codes, slow_python
+from builders import Job, build, claimed, codes, said, slow_python
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.cli.diagnose import _judge_all
 from rankscope.diagnose.fleet import roll_call
 from rankscope.diagnose.fleet.sources import Loaded, find, load
@@ -94,6 +95,34 @@ def test_of_too_many_jobs_the_largest_keep_the_names_by_which_they_are_told_apar
     assert len(verdict.ranks) == 12 and NoteCode.OTHER_JOBS in codes(verdict)
     if how == "large":
         assert verdict.job == "job-a of user 1666"
+
+
+@pytest.mark.parametrize("how", ["one", "large"])
+def test_one_users_many_jobs_take_no_place_of_anothers(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for where in (roll_call, large_fleet):
+        monkeypatch.setattr(where, "JOBS_MOST", 2)
+    theirs = [
+        window for at in range(3) for window in windows_of(THEIRS, Job(name=f"many-{at}", ranks=9), f"evil-{at}-")
+    ]
+    verdicts = judged([*theirs, *windows_of(OURS, slow_python(3, 0.08))], tmp_path, how)
+    assert sorted(verdict.job for verdict in verdicts) == ["job-a", "many-0"]
+    text = "4 jobs were seen; 2, of each user the largest first, are judged, name another with --job: "
+    assert all(said(verdict, NoteCode.OTHER_JOBS).startswith(text) for verdict in verdicts)
+
+
+@pytest.mark.parametrize("how", ["one", "large"])
+def test_a_job_whose_ranks_are_merely_claimed_keeps_no_verdict_of_anothers_back(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "CELLS_MOST", 10_000)
+    [theirs] = windows_of(THEIRS, Job(name="claim"), "evil-")
+    windows = [*windows_of(OURS, slow_python(3, 0.08)), theirs, claimed(theirs, 400)]
+    verdicts = {verdict.job: verdict for verdict in judged(windows, tmp_path, how)}
+    assert {job: verdict.status for job, verdict in verdicts.items()} == {"job-a": "fault", "claim": "unknown"}
+    assert verdicts["claim"].ranks == tuple(range(400))
+    assert "400 ranks are claimed" in verdicts["claim"].notes[0].text
 
 
 @pytest.mark.parametrize("how", ["one", "large"])

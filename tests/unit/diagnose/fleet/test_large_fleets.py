@@ -33,6 +33,7 @@ from rankscope.observer.window.store import front, objects
 from rankscope.observer.window.store.container import decode, encode
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import open_store
+from rankscope.observer.window.store.users import called
 from rankscope.probes.errors import BadData, UsageError
 
 HOSTS = 48
@@ -165,6 +166,26 @@ def test_ranks_without_steps_get_no_rows_beyond_the_room_for_them(
         monkeypatch.setattr(placed, "MANY", HOSTS)
     with pytest.raises(BadData, match="ranks are claimed and show"):
         crowd_in(tmp_path)
+
+
+def test_a_job_whose_steps_have_no_room_leaves_the_columns_of_the_others_as_they_are(
+    folder: Path, tmp_path: Path, placed_by_workers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN beside the fleet another job, of whose twenty hosts one shows steps
+    for place, path in enumerate(sorted(folder.rglob("*.parquet"))):
+        [window] = decode(path.read_bytes())
+        other = called(window, {"synthetic": "claim"})
+        if place:
+            other = replace(other, steps=other.steps.slice(0, 0))
+        for each in [window, other][: 2 if place < 20 else 1]:
+            objects.put(open_store(tmp_path.as_uri()), key_of(each.manifest), encode([each]))
+    monkeypatch.setattr(budgets, "CELLS_MOST", 100)
+    # WHEN
+    with here() as pool:
+        verdicts = {verdict.job: verdict for _, verdict in diagnose_large(find([tmp_path]), None, pool)}
+    # THEN
+    assert verdicts["claim"].notes[0].code is NoteCode.NOT_JUDGED
+    assert verdicts["synthetic"].suspects == judged(folder).suspects != ()
 
 
 def with_seven_silent(folder: Path, copy: Path) -> None:

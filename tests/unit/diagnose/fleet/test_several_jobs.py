@@ -59,6 +59,63 @@ def test_the_json_is_the_worst_verdict_with_the_others_in_it(both: Path, capsys:
     assert [(other["status"], other["job"]) for other in found["other_jobs"]] == [("healthy", "job-a")]
 
 
+@pytest.fixture
+def absurd(monkeypatch: pytest.MonkeyPatch) -> list[Window]:
+    """A job of which a host claims far more ranks than there are steps, and little room."""
+    monkeypatch.setattr(budgets, "CELLS_MOST", 10_000)
+    window = titled(build(Job(name="job-c"))[0], "claim.py")
+    return [window, builders.claimed(window, 400)]
+
+
+def test_a_job_that_cannot_be_judged_is_told_so_and_keeps_no_verdict_of_another_back(
+    both: Path, absurd: list[Window], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for window in absurd:
+        write_window(window, both)
+    assert run(["diagnose", str(both), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    each = {one["job"]: one for one in (found, *found["other_jobs"])}
+    assert {job: one["status"] for job, one in each.items()} == {
+        "job-a": "healthy",
+        "job-b": "fault",
+        "job-c": "unknown",
+    }
+    refused = each["job-c"]
+    assert "400 ranks are claimed" in refused["notes"][0] and "a shorter window" in refused["notes"][0]
+    assert (refused["ranks"], refused["hosts"]) == (list(range(400)), ["liar", "node-0"])
+
+
+def test_a_page_is_on_a_job_that_could_be_judged(
+    absurd: list[Window], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for window in [*absurd, titled(build(Job(name="job-a"))[0], "pretrain.py")]:
+        write_window(window, tmp_path / "two")
+    assert run(["report", str(tmp_path / "two"), "--html", str(tmp_path / "page.html")]) == 3
+    assert capsys.readouterr().out.startswith("UNKNOWN  400 ranks are claimed")
+    page = (tmp_path / "page.html").read_text()
+    assert "pretrain.py" in page and "400 ranks are claimed" in page
+
+
+def test_what_was_observed_of_a_job_that_cannot_be_judged_is_kept(
+    absurd: list[Window], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "observe_until_told", lambda *given: (absurd, given[-1](absurd)))
+    assert run(["diagnose", "--out", str(tmp_path / "out"), "--history", str(tmp_path / "history")]) == 3
+    assert capsys.readouterr().out.startswith("UNKNOWN  400 ranks are claimed")
+    assert len(list((tmp_path / "out").iterdir())) == 2
+    kept = [json.loads(path.read_text()) for path in (tmp_path / "history" / "windows").glob("*/verdict.json")]
+    assert kept and {(one["job"], one["status"]) for one in kept} == {("job-c", "unknown")}
+
+
+def test_a_baseline_of_none_of_the_jobs_is_refused_as_ever(
+    both: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for window in build(Job(name="other", start=1_750_000_000.0)):
+        write_window(window, tmp_path / "earlier")
+    assert run(["diagnose", str(both), "--baseline", str(tmp_path / "earlier")]) == 65
+    assert "another job" in capsys.readouterr().err
+
+
 def test_of_too_many_jobs_the_largest_are_judged_and_the_others_told(
     both: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import Job, build, columns
+from builders import Job, build, claimed, columns
 from hardware_builders import Machine
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.cli.stores import reputation as command
 from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.roll_call import roll_call
 from rankscope.diagnose.past.device_votes import device_votes
 from rankscope.diagnose.past.reputation import Reputations, Vote, needed_nats, votes_of
 from rankscope.diagnose.solve.votes import votes_on
@@ -186,3 +188,24 @@ def test_of_a_window_full_of_jobs_the_largest_vote(
     # Each window has its own: a job that is alone in one is asked of it.
     assert len(asked) == command.JOBS_MOST + 1 and asked[0] == "j150" and "job-a" in asked
     assert "136 jobs are left out" in capsys.readouterr().err
+
+
+def test_one_users_many_jobs_take_no_vote_of_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "JOBS_MOST", 3)
+    window = build(Job(ranks=4))[0]
+    rows = window.ranks.to_pylist()
+    theirs = [row | {"job": f"many-{number}", "owner": 1666} for number in range(9) for row in rows]
+    ours = [row | {"job": job, "owner": 1000} for job, ranks in (("b", 2), ("a", 3)) for row in rows[:ranks]]
+    asked = command._windows_of(roll_call([columns(window, "ranks", [*theirs, *ours])]))
+    assert set(asked) == {"many-0", "a", "many-1"}
+
+
+def test_a_job_of_which_nothing_can_be_made_keeps_no_other_from_voting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(budgets, "CELLS_MOST", 10_000)
+    [window] = build(Job(name="claim"))
+    honest = build(Job(ranks=8, hosts=8))
+    voted = list(command._votes([window, claimed(window, 400), *honest]))
+    assert {vote.job for vote in voted} == {"job-a"} and voted
+    assert "a moment of claim is left out: 400 ranks are claimed" in capsys.readouterr().err

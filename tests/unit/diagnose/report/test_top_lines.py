@@ -16,6 +16,7 @@ import pytest
 from builders import Job, build
 from hostile import hostile
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.cli.main import run
 from rankscope.diagnose.top import draw, from_watch
 from rankscope.diagnose.top.from_windows import LOOKS, Scene
@@ -55,6 +56,20 @@ def test_a_slow_rank_is_marked_with_what_it_works_on_and_waits_least() -> None:
     assert min(job.ranks, key=lambda rank: rank.parts[OTHERS]).number == 3
     assert all(sum(rank.parts) == pytest.approx(1, abs=0.05) for rank in job.ranks)
     assert len(job.steps_s) > 5 and job.ranks[0].step_s == pytest.approx(job.steps_s[-1], rel=0.2)
+
+
+def test_a_job_of_whose_window_nothing_can_be_made_is_shown_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets, "CELLS_MOST", 10_000)
+    scene = Scene("windows of 5 s")
+    scene.take(build(Job())[0])
+    window = build(Job(name="claim"))[0]
+    rows = window.ranks.to_pylist()
+    more = [{**rows[0], "rank": number, "pid": number} for number in range(8, 400)]
+    snapshot = scene.take(builders.columns(window, "ranks", [*rows, *more]))
+    honest, claim = snapshot.jobs
+    assert (honest.status, claim.status) == ("healthy", "unknown")
+    assert "400 ranks are claimed" in claim.remark
+    assert "claim: no ranks  UNKNOWN" in [line.text for line in draw.lines(snapshot, 80, 40)]
 
 
 def test_a_suspect_forms_over_looks_and_stays_for_a_while_after_it_was_seen_last() -> None:

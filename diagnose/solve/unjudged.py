@@ -1,0 +1,67 @@
+"""Several jobs are judged each by itself: what is there of one may be anything, and keeps no other's verdict back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from rankscope.diagnose.budgets import NOTE_MOST
+from rankscope.diagnose.fleet.labels import ints
+from rankscope.diagnose.fleet.roll_call import RollCall, of_job
+from rankscope.diagnose.fleet.step_matrix import NoRoomForSteps
+from rankscope.diagnose.stats.integers import distinct
+from rankscope.diagnose.text import clean
+from rankscope.diagnose.verdict.contract import StepSeconds, Verdict
+from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.window.store.summary import WINDOW
+from rankscope.probes.errors import BadData
+
+
+def each_by_itself(
+    jobs: Iterable[str], judged: Callable[[str], Verdict], refused: Callable[[str, Note], Verdict]
+) -> Iterator[tuple[str, Verdict]]:
+    """The verdict of each job; behind them what `refused` makes of those whose data cannot be used, and why.
+
+    Raises the first reason where it holds for all, and is none that lies in a job's steps: then it is what was asked that makes no sense.
+    """
+    reasons: dict[str, BadData] = {}
+    some = False
+    for job in jobs:
+        try:
+            verdict = judged(job)
+        except BadData as error:
+            reasons[job] = error.with_traceback(None)  # which would hold all that was read of the job
+            continue
+        some = True
+        yield job, verdict
+    if reasons and not some and not any(isinstance(reason, NoRoomForSteps) for reason in reasons.values()):
+        raise next(iter(reasons.values()))
+    for job, reason in reasons.items():
+        yield job, refused(job, Note(NoteCode.NOT_JUDGED, clean(f"{reason}. {reason.help}", NOTE_MOST)))
+
+
+def unjudged(roll: RollCall, job: str, windows: Sequence[int], notes: Sequence[Note]) -> Verdict:
+    """The verdict on a job of which these windows cannot be used. `notes`: first of all why."""
+    about = [roll.manifests[number] for number in windows]
+    mine = of_job(roll.ranks.select(["job", "rank", WINDOW]), job)
+    numbers = ints(mine.filter(pa.array(np.isin(ints(mine, WINDOW), windows))), "rank")
+    return Verdict(
+        status="unknown",
+        job=job,
+        hosts=tuple(sorted({each.host for each in about})),
+        ranks=tuple(distinct(numbers[numbers >= 0])[0].tolist()),
+        start=min(each.start for each in about),
+        end=max(each.start + each.seconds for each in about),
+        baseline=None,
+        step_seconds=StepSeconds(None, None, None),
+        slowdown_percent=0.0,
+        suspects=(),
+        notes=tuple(notes),
+    )
+
+
+def is_unjudged(verdict: Verdict) -> bool:
+    """Whether nothing could be made of the job's windows: nor can a page."""
+    return any(note.code is NoteCode.NOT_JUDGED for note in verdict.notes)
