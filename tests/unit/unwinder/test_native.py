@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.probes.elf.local import LocalFile
-from rankscope.probes.elf.reader import MAX_TABLES, ElfFile, SymbolRows, SymbolSection
+from rankscope.probes.elf.reader import MAX_LOADS, MAX_TABLES, ElfFile, SymbolRows, SymbolSection
 from rankscope.probes.host.maps import read_maps
 from rankscope.unwinder.names import native
 from rankscope.unwinder.names.demangle import NAME_CAP, readable
@@ -183,3 +183,12 @@ def test_symbols_of_files_that_break_at_their_end_were_looked_through_too(
     names.close()
     assert found == [f"lib{number}.so" for number in range(6)]
     assert asked == [0, most] * 2
+
+
+def test_headers_without_number_were_looked_through_too(tmp_path: Path) -> None:
+    path = tmp_path / "headers.so"
+    path.write_bytes(forged(loads=MAX_LOADS + 1))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), SPAN, prot=mmap.PROT_READ):
+        (mapping,) = read_maps(os.getpid(), wanted=lambda name: name == str(path))
+        table = read_symbols(os.getpid(), mapping)
+    assert not len(table.starts) and table.rows > MAX_LOADS
