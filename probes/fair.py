@@ -52,9 +52,9 @@ class Fair:
     _by_user: dict[str, float] = field(default_factory=dict)
 
     def left(self, user: Callable[[], str]) -> float:
-        """How much of it there is for a user; nobody is asked who it is while there is plenty."""
+        """How much of it there is for a user, of what is free or of his own; nobody is asked who it is while there is plenty."""
         free = self.freely - self._all
-        return free if free > 0 else self.each - self._by_user.get(user(), 0.0)
+        return free if free >= self.each else max(free, self.each - self._by_user.get(user(), 0.0))
 
     def took(self, amount: float, user: Callable[[], str]) -> None:
         """So much went for a process of that user. While there is plenty what is next to nothing is nobody's: to ask whose it is costs

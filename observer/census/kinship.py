@@ -7,15 +7,17 @@ Files, not netlink: recorded trees serve as well, and only doubtful cases are lo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from rankscope.probes.common_tables import CommonTables
 from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host.namespaces import namespace_inode
-from rankscope.probes.host.procfs import ROOT, open_files, proc_path, read_file, sockets
+from rankscope.probes.host.procfs import ROOT, open_files, sockets
 
+NET_TCP = ("net/tcp", "net/tcp6")  # below /proc/PID
 _ESTABLISHED = b"01"
 _NET_TCP_CAP = 64 << 20
 # Of tables of connections, 150 bytes each, 50 MB a second: of all network namespaces, and then of a user's.
@@ -45,13 +47,15 @@ class Connections:
 
     root: Path = ROOT
     notes: list[str] = field(default_factory=list)
-    _told: set[str] = field(default_factory=set)
-    _tables: dict[int, dict[int, Pair]] = field(default_factory=dict)
     _inodes: dict[int, frozenset[int]] = field(default_factory=dict)
     _own: dict[tuple[int, int], frozenset[Pair]] = field(default_factory=dict)
     _spaces: dict[int, int] = field(default_factory=dict)
     _fair: Fair = field(default_factory=lambda: Fair(_FREELY, _EACH))
-    _fair_bytes: Fair = field(default_factory=lambda: Fair(_FREELY_BYTES, _EACH_BYTES))
+    _tables: CommonTables[int, int, Pair] = field(init=False)
+
+    def __post_init__(self) -> None:
+        fair = Fair(_FREELY_BYTES, _EACH_BYTES)
+        self._tables = CommonTables(self.root, NET_TCP, parse_net_tcp, _NET_TCP_CAP, fair, self._tell)
 
     def inodes(self, pid: int) -> frozenset[int]:
         """Inodes of the sockets a process holds, of those with the lowest descriptors where it has a great many."""
@@ -69,7 +73,7 @@ class Connections:
         """(local, peer) of the connections that a process has and its parent has not: a fork inherits its parent's."""
         if (pid, parent) not in self._own:
             inodes = self.inodes(pid) - self.inodes(parent)
-            table = self._table(pid) if inodes else {}
+            table: Mapping[int, Pair] = self._table(pid) if inodes else {}
             self._own[pid, parent] = frozenset(table[inode] for inode in inodes if inode in table)
         return self._own[pid, parent]
 
@@ -139,29 +143,16 @@ class Connections:
                 self._spaces[pid] = 0
         return self._spaces[pid]
 
-    def _table(self, pid: int) -> dict[int, Pair]:
-        space = self._space(pid) or -pid
-        if space not in self._tables:
-            table: dict[int, Pair] = {}
-            user = partial(whose, pid, self.root)
-            for name in ("tcp", "tcp6"):
-                most = min(max(int(self._fair_bytes.left(user)), 0), _NET_TCP_CAP)
-                try:
-                    data = read_file(proc_path(self.root, pid, "net", name), most)
-                except OSError:
-                    continue
-                self._fair_bytes.took(len(data), user)
-                if len(data) >= most:
-                    data = data[: data.rfind(b"\n") + 1]
-                    self._tell(user(), pid)
-                table.update(parse_net_tcp(data))
-            self._tables[space] = table
-        return self._tables[space]
+    def _table(self, pid: int) -> Mapping[int, Pair]:
+        return self._tables.of(pid, self._space(pid) or -pid, partial(whose, pid, self.root))
 
     def _tell(self, user: str, pid: int) -> None:
-        if user not in self._told:
-            self._told.add(user)
-            self.notes.append(f"{user}: in the network of pid {pid} are more connections than were looked at")
+        self.notes.append(more_connections(user, pid))
+
+
+def more_connections(user: str, pid: int) -> str:
+    """A note: not all of that table was read."""
+    return f"{user}: in the network of pid {pid} are more connections than were looked at"
 
 
 def parse_net_tcp(data: bytes) -> dict[int, Pair]:

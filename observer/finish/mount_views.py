@@ -1,7 +1,7 @@
 """What devices are called by those who see them mounted: read once for all processes with one view of the mounts.
 
 In: /proc/PID/mountinfo. Who has a mount namespace of his own mounts there as much as he likes: what is read is bounded, for all together
-and then for a user; a device whose mount was not read is told by its number.
+and then for a user; a device whose mount was not read is told by its number, and a note says whose mounts were too many.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from rankscope.probes.common_tables import CommonTables
 from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
 from rankscope.probes.host.block_devices import mount_words
@@ -28,15 +29,16 @@ class MountViews:
     """Keep it for one window: mounts come and go."""
 
     root: Path
-    _views: dict[_View, dict[_Device, Mount]] = field(default_factory=dict)
-    _fair: Fair = field(default_factory=lambda: Fair(_FREELY, _EACH))
+    notes: list[str] = field(default_factory=list)
+    _views: CommonTables[_View, _Device, Mount] = field(init=False)
+
+    def __post_init__(self) -> None:
+        fair = Fair(_FREELY, _EACH)
+        self._views = CommonTables(self.root, ("mountinfo",), _by_device, MOUNTINFO_CAP, fair, self._tell)
 
     def words(self, pid: int, devices: Iterable[_Device]) -> list[str]:
         """`/data (ext4 254:1)`: the mount of each device as the process sees it."""
-        view = self._view(pid)
-        if view not in self._views:
-            self._views[view] = self._read(pid)
-        mounts = self._views[view]
+        mounts = self._views.of(pid, self._view(pid), partial(whose, pid, self.root))
         return [mount_words(mounts.get(device), *device) for device in devices]
 
     def _view(self, pid: int) -> _View:
@@ -47,22 +49,17 @@ class MountViews:
         except (OSError, ValueError):
             return -pid, ""
 
-    def _read(self, pid: int) -> dict[_Device, Mount]:
-        user = partial(whose, pid, self.root)
-        most = min(max(int(self._fair.left(user)), 0), MOUNTINFO_CAP)
-        try:
-            data = procfs.read_file(procfs.proc_path(self.root, pid, "mountinfo"), most)
-        except OSError:
-            return {}
-        self._fair.took(len(data), user)
-        if len(data) >= most:
-            data = data[: data.rfind(b"\n") + 1]
-        found: dict[_Device, Mount] = {}
-        for mount in parse_mountinfo(data):
-            device = mount.major, mount.minor
-            if device not in found or _order(mount) < _order(found[device]):
-                found[device] = mount
-        return found
+    def _tell(self, user: str, pid: int) -> None:
+        self.notes.append(f"{user}: pid {pid} sees more mounts than were looked at: some devices are told by number")
+
+
+def _by_device(data: bytes) -> dict[_Device, Mount]:
+    found: dict[_Device, Mount] = {}
+    for mount in parse_mountinfo(data):
+        device = mount.major, mount.minor
+        if device not in found or _order(mount) < _order(found[device]):
+            found[device] = mount
+    return found
 
 
 def _order(mount: Mount) -> tuple[bool, int]:

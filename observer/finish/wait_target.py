@@ -11,13 +11,15 @@ wait4, waitid, a pipe         /proc/PID/task/PID/children: the names of the chil
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from rankscope.observer.census.kinship import Pair, parse_net_tcp
+from rankscope.observer.census.kinship import NET_TCP, Pair, more_connections, parse_net_tcp
 from rankscope.observer.thread import syscalls
 from rankscope.observer.window.schema import ENDED, SOCKET_TO
+from rankscope.probes.common_tables import CommonTables
 from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
 from rankscope.probes.host.namespaces import namespace_inode
@@ -49,10 +51,14 @@ class Seen:
     """What was read at the end of a window, once for all threads that wait: hundreds of each process may."""
 
     root: Path
+    notes: list[str] = field(default_factory=list)
     _children: dict[int, str] = field(default_factory=dict)
-    _connections: dict[int, dict[int, Pair]] = field(default_factory=dict)
     _locks: list[list[str]] | None = None
     _fair: Fair = field(default_factory=lambda: Fair(_FREELY_BYTES, _EACH_BYTES))
+    _connections: CommonTables[int, int, Pair] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._connections = CommonTables(self.root, NET_TCP, parse_net_tcp, _NET_TCP_CAP, self._fair, self._tell)
 
     def children(self, pid: int) -> str:
         """In words."""
@@ -60,25 +66,16 @@ class Seen:
             self._children[pid] = _children(pid, self.root)
         return self._children[pid]
 
-    def connections(self, pid: int) -> dict[int, Pair]:
+    def connections(self, pid: int) -> Mapping[int, Pair]:
         """By inode, those of its network namespace."""
         try:
             space = namespace_inode(pid, "net", self.root)
         except (OSError, ValueError):
             space = -pid
-        if space not in self._connections:
-            table: dict[int, Pair] = {}
-            user = partial(whose, pid, self.root)
-            for name in ("tcp", "tcp6"):
-                most = min(max(int(self._fair.left(user)), 0), _NET_TCP_CAP)
-                try:
-                    data = procfs.read_file(procfs.proc_path(self.root, pid, "net", name), most)
-                except OSError:
-                    continue
-                self._fair.took(len(data), user)
-                table.update(parse_net_tcp(data))
-            self._connections[space] = table
-        return self._connections[space]
+        return self._connections.of(pid, space, partial(whose, pid, self.root))
+
+    def _tell(self, user: str, pid: int) -> None:
+        self.notes.append(more_connections(user, pid))
 
     def locks(self) -> list[list[str]]:
         """The words of each line of /proc/locks."""
@@ -127,7 +124,7 @@ def _polled(pid: int, tid: int, address: int, root: Path) -> int:
         return -1
 
 
-def _socket(link: str, connections: dict[int, Pair]) -> str:
+def _socket(link: str, connections: Mapping[int, Pair]) -> str:
     """`a socket to 10.0.0.7:443`; without its end where it is not of an established TCP connection."""
     inode = link.removeprefix("socket:[").removesuffix("]")
     if inode.isdigit() and int(inode) in connections:

@@ -112,6 +112,7 @@ def _job_window(
         behind, said = ras.missing(ranks, {address_of(flow.local) for flow in last.flows if flow.pid in numbers})
         tables.counters += behind
         notes += said
+    notes += [*last.mounts.notes, *last.seen.notes]
     tables.flows += [pattern_rows.flow_row(numbers[flow.pid], flow) for flow in last.flows if flow.pid in numbers]
     return tables.window(_manifest(running, job, last, start, _notes(running, notes, frozenset(numbers))))
 

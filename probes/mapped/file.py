@@ -41,6 +41,11 @@ class MappedFile:
         """The open file (O_PATH), for another process to attach to. It stays ours."""
         return self._descriptor
 
+    @property
+    def read_bytes(self) -> int:
+        """How much of it was read; it is known of a closed one too."""
+        return BUDGET_BYTES - self._left_bytes
+
     def pread(self, size: int, at: int) -> bytes:
         """Up to `size` bytes from `at` on, fewer where the file ends. Raises FileNotRead."""
         if self._descriptor < 0:

@@ -26,7 +26,7 @@ TABLES_OF_CASES = ("diagnose/sweep/checks", "diagnose/hypotheses/")
 FLOORS: dict[str, tuple[str, ...]] = {
     "probes": (
         "errors", "text", "arrays", "rights", "room", "patience", "abilities", "growth", "confine", "warden", "host", "scratch", "fair",
-        "mapped", "elf", "bpf", "sched", "files", "network", "sampling", "pci", "ports", "gpu", "nccl", "calls",
+        "common_tables", "mapped", "elf", "bpf", "sched", "files", "network", "sampling", "pci", "ports", "gpu", "nccl", "calls",
     ),
     "unwinder": ("errors", "interpreter", "names", "walk"),
     "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder", "watch", "doctor"),

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rankscope.probes.elf.reader import DYNSYM, FUNCTION_TYPES, SYMTAB, ElfFile, NotElf, Segment
+from rankscope.probes.elf.reader import DYNSYM, FUNCTION_TYPES, SYMBOL, SYMTAB, ElfFile, NotElf, Segment
 from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
 from rankscope.probes.host.maps import Mapping, read_maps
@@ -47,7 +47,7 @@ class SymbolTable:
     sizes: npt.NDArray[np.uint64]
     texts: npt.NDArray[np.uint64]  # where each name begins in the file
     file: MappedFile | None = None
-    rows: int = 0  # symbols that were looked through
+    rows: int = 0  # symbols that were looked through, and headers by their size
     _named: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -137,26 +137,35 @@ class NativeNames:
 
 
 def read_symbols(pid: int, mapping: Mapping, root: Path = procfs.ROOT) -> SymbolTable:
-    """The functions of the file behind `mapping`; a table without symbols where it cannot be read. Never raises."""
-    file = None
+    """The functions of the file behind `mapping`; a table without symbols where it cannot be read. Never raises.
+
+    What was looked through counts either way: a file may break at its end.
+    """
     try:
         file = open_mapped(pid, mapping, root)
-        elf = ElfFile(file)
-        (starts, sizes, texts), rows = function_columns(elf)
-        return SymbolTable(_name(mapping), elf.loads, starts, sizes, texts, file, rows)
-    except (OSError, NotElf, OverflowError):
-        if file is not None:
-            file.close()
+    except (OSError, OverflowError):
         return _nameless(mapping)
+    try:
+        elf = ElfFile(file)
+        (starts, sizes, texts), _ = function_columns(elf)
+        return SymbolTable(_name(mapping), elf.loads, starts, sizes, texts, file, _looked(file))
+    except (OSError, NotElf, OverflowError):
+        file.close()
+        return _nameless(mapping, _looked(file))
+
+
+def _looked(file: MappedFile) -> int:
+    """In symbols: with the headers, of which a file may have tens of thousands."""
+    return file.read_bytes // SYMBOL.itemsize
 
 
 def _name(mapping: Mapping) -> str:
     return mapping.path.rpartition("/")[2][:NAME_CAP]
 
 
-def _nameless(mapping: Mapping) -> SymbolTable:
+def _nameless(mapping: Mapping, rows: int = 0) -> SymbolTable:
     nothing = np.empty(0, dtype=np.uint64)
-    return SymbolTable(_name(mapping), (), nothing, nothing, nothing)
+    return SymbolTable(_name(mapping), (), nothing, nothing, nothing, rows=rows)
 
 
 def _content(file: MappedFile | None, at: int, size: int) -> bytes:

@@ -71,3 +71,31 @@ def test_mounts_without_number_in_views_without_number_are_read_for_so_many_byte
         views.words(pid, [(0, 1)])
     assert sum(read) <= 50_000 + 10_000 + len(many)
     assert views.words(7, [(8, 16)]) == ["/mnt/b (xfs 8:16)"]
+
+
+def test_who_has_used_up_his_share_does_not_leave_others_without_the_mounts_that_they_see_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[int]
+) -> None:
+    monkeypatch.setattr(mount_views, "_FREELY", 10_000)
+    monkeypatch.setattr(mount_views, "_EACH", 1_000)
+    monkeypatch.setattr(mount_views, "whose", lambda pid, root: "user 1000" if pid < 100 else "user 1666")
+    process(tmp_path, 100, 100, "".join(f"{n} 1 0:{n} / /{n} rw - tmpfs none rw\n" for n in range(1000)))
+    process(tmp_path, 103, 100, "")
+    for pid in (7, 8, 101, 102):
+        process(tmp_path, pid, 7, MOUNTS)
+    views = MountViews(tmp_path)
+    assert views.words(100, [(0, 1)]) == views.words(103, [(0, 1)]) == ["/1 (tmpfs 0:1)"]
+    assert views.words(101, [(8, 16)]) == views.words(102, [(8, 16)]) == ["device 8:16"]
+    assert [views.words(pid, [(8, 16)]) for pid in (7, 8, 101)] == [["/mnt/b (xfs 8:16)"]] * 3
+    assert views.notes == ["user 1666: pid 100 sees more mounts than were looked at: some devices are told by number"]
+    assert [size for size in read if size] == [10_000, len(MOUNTS)]
+
+
+def test_who_cannot_be_read_leaves_nobody_without_the_mounts_that_they_see_too(tmp_path: Path) -> None:
+    for pid in (7, 8):
+        process(tmp_path, pid, 7, MOUNTS)
+    (tmp_path / "proc/7/mountinfo").unlink()
+    views = MountViews(tmp_path)
+    assert views.words(7, [(8, 16)]) == ["device 8:16"]
+    assert views.words(8, [(8, 16)]) == views.words(7, [(8, 16)]) == ["/mnt/b (xfs 8:16)"]
+    assert not views.notes

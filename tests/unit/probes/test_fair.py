@@ -29,6 +29,13 @@ def test_nobody_is_asked_who_it_is_while_there_is_plenty() -> None:
         fair.took(0.0004, lambda: pytest.fail("asked"))
 
 
+def test_who_leaves_next_to_nothing_of_what_is_free_leaves_others_their_own() -> None:
+    fair = Fair(2.0, 0.5)
+    fair.took(1.999, lambda: "many")
+    assert fair.left(lambda: "other") == 0.5
+    assert fair.left(lambda: "many") == pytest.approx(0.001)
+
+
 def test_of_root_each_control_group_counts_as_one(tmp_path: Path) -> None:
     for pid, uid, group in ((7, 0, "/pod-a"), (8, 0, "/pod-b"), (9, 1000, "/pod-a")):
         folder = tmp_path / f"proc/{pid}"

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.probes.elf.local import LocalFile
-from rankscope.probes.elf.reader import MAX_TABLES, ElfFile
+from rankscope.probes.elf.reader import MAX_LOADS, MAX_TABLES, ElfFile, SymbolRows, SymbolSection
 from rankscope.probes.host.maps import read_maps
 from rankscope.unwinder.names import native
 from rankscope.unwinder.names.demangle import NAME_CAP, readable
@@ -156,3 +156,39 @@ def test_who_has_symbols_without_number_gets_the_names_of_his_libraries(
     names.close()
     assert found[:2] == ["rs_0", "rs_1"]
     assert found[2:] == [f"lib{number}.so" for number in range(2, 6)]
+
+
+def test_symbols_of_files_that_break_at_their_end_were_looked_through_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, most = 400, 300
+    monkeypatch.setattr(native, "_PER_FILE", 0)
+    monkeypatch.setattr(native, "_SLICE", most)
+    monkeypatch.setattr(native, "_FREELY", 2 * most)
+    monkeypatch.setattr(native, "_EACH", most)
+    monkeypatch.setattr(native, "whose", lambda pid, root: "user 1000")
+    asked: list[int] = []
+    symbols = ElfFile.symbols
+
+    def broken(elf: ElfFile, table: SymbolSection, first: int = 0, count: int | None = None) -> SymbolRows:
+        asked.append(first)
+        if first:
+            raise OSError
+        return symbols(elf, table, first, count)
+
+    monkeypatch.setattr(ElfFile, "symbols", broken)
+    names = NativeNames()
+    with mapped_files(tmp_path, 6, rows) as pointers:
+        found = [names.names(os.getpid(), np.array([pointer], dtype=np.uint64))[pointer] for pointer in pointers]
+    names.close()
+    assert found == [f"lib{number}.so" for number in range(6)]
+    assert asked == [0, most] * 2
+
+
+def test_headers_without_number_were_looked_through_too(tmp_path: Path) -> None:
+    path = tmp_path / "headers.so"
+    path.write_bytes(forged(loads=MAX_LOADS + 1))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), SPAN, prot=mmap.PROT_READ):
+        (mapping,) = read_maps(os.getpid(), wanted=lambda name: name == str(path))
+        table = read_symbols(os.getpid(), mapping)
+    assert not len(table.starts) and table.rows > MAX_LOADS

@@ -166,6 +166,23 @@ def test_networks_with_connections_without_number_hide_nobody(tree: Tree, monkey
     ]
 
 
+def test_who_has_used_up_his_share_does_not_leave_others_without_connections_in_the_network_that_they_share(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinship, "_FREELY_BYTES", 10_000)
+    monkeypatch.setattr(kinship, "_EACH_BYTES", 2_000)
+    greedy = tree.process(1000, 1, "python3", TRAIN, uid=1666, net=5000)
+    shared = tree.process(1001, 1, "python3", TRAIN, uid=1666)
+    ranks = [pid for _, pid in real(tree)]
+    tree.hold(greedy, 900_000)
+    tree.hold(shared, 900_001)
+    (tree.root / f"proc/{greedy}/net/tcp").write_text("x" * 50_000)
+    connections = kinship.Connections(tree.root)
+    assert connections.own(greedy, 1) == connections.own(shared, 1) == frozenset()
+    assert connections.groups(ranks, dict.fromkeys(ranks, 1)) == [ranks]
+    assert connections.notes == [f"user 1666: in the network of pid {greedy} are more connections than were looked at"]
+
+
 def test_open_files_without_number_hide_nobody(tree: Tree) -> None:
     files = tree.root / "files"
     files.mkdir()

@@ -1,0 +1,73 @@
+"""What many processes see alike, as the connections of a network or the mounts of a view: read once for all, for a number of bytes.
+
+In: files of a process below /proc, and by what it is known who sees the same. Out: what is in them. Who reads such tables without number
+comes to an end (`fair.py`); a table that was cut short because of that is his alone: others read it for themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from rankscope.probes.fair import Fair
+from rankscope.probes.host import procfs
+
+_View = TypeVar("_View", bound=Hashable)
+_Key = TypeVar("_Key", bound=Hashable)
+_Row = TypeVar("_Row")
+
+
+@dataclass(slots=True)
+class CommonTables(Generic[_View, _Key, _Row]):
+    """`files`: below /proc/PID, which make one table. `file_cap`: bytes of each, whoever asks. `fair`: bytes of all, and of a user.
+
+    `tell` is called once for a user: who he is, and of which process not all was read.
+    """
+
+    root: Path
+    files: tuple[str, ...]
+    parse: Callable[[bytes], Mapping[_Key, _Row]]
+    file_cap: int
+    fair: Fair
+    tell: Callable[[str, int], None]
+    _whole: dict[_View, Mapping[_Key, _Row]] = field(default_factory=dict)
+    _cut: dict[_View, dict[str, Mapping[_Key, _Row]]] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
+
+    def of(self, pid: int, view: _View, user: Callable[[], str]) -> Mapping[_Key, _Row]:
+        """The table of all that have this view, as the process has it. What cannot be read is empty, and asked for again."""
+        if view in self._whole:
+            return self._whole[view]
+        if view in self._cut and (who := user()) in self._cut[view]:
+            return self._cut[view][who]
+        return self._read(pid, view, user)
+
+    def _read(self, pid: int, view: _View, user: Callable[[], str]) -> Mapping[_Key, _Row]:
+        table: dict[_Key, _Row] = {}
+        is_read, is_whole = False, True
+        for name in self.files:
+            most = min(max(int(self.fair.left(user)), 0), self.file_cap)
+            try:
+                data = procfs.read_file(procfs.proc_path(self.root, pid, name), most)
+            except OSError:
+                continue  # a kernel without IPv6 has no tcp6
+            is_read = True
+            self.fair.took(len(data), user)
+            if len(data) >= most:
+                data = data[: data.rfind(b"\n") + 1]
+                is_whole = is_whole and most == self.file_cap  # that much is read for nobody
+                self._tell(user(), pid)
+            table.update(self.parse(data))
+        if is_read and is_whole:
+            self._whole[view] = table
+            self._cut.pop(view, None)
+        elif is_read:
+            self._cut.setdefault(view, {})[user()] = table
+        return table
+
+    def _tell(self, user: str, pid: int) -> None:
+        if user not in self._told:
+            self._told.add(user)
+            self.tell(user, pid)
