@@ -91,8 +91,8 @@ class _Tree:
         if not len(leaves):
             return np.zeros(self.count)
         at = np.concatenate([self.steps[leaf] for leaf in leaves])
-        spent: Floats = np.bincount(at, np.concatenate([self.seconds[leaf] for leaf in leaves]), self.count)
-        return spent
+        seconds = np.concatenate([self.seconds[leaf] for leaf in leaves])
+        return np.bincount(at, seconds, self.count).astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
