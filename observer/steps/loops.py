@@ -10,7 +10,7 @@ A loop around all calls of which none is made there directly cannot be seen to t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,7 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 _NEARLY_ALL = 0.9
 _OUTSIDE = 0  # what calls the job's code again and again without a loop in it (an actor)
+_LOOPS_MOST = 256  # around one call, the outermost: a function that calls itself lies in its loops once more each time
 Chain = tuple[int, ...]  # loops by number, outermost first
 
 
@@ -50,13 +51,14 @@ class _Numbers:
 
 
 def chains(paths: Sequence[CallPath]) -> list[Chain]:
-    """The loops around each of these places; a loop has the same number in all of them."""
+    """The loops around each of these places; a loop has the same number in all of them. What lies deeper than `_LOOPS_MOST` counts to the
+    last of these."""
     prefixes, loops = _Numbers(), _Numbers()
     found = []
     for path in paths:
         prefix, chain = 0, [_OUTSIDE]
         for call in path:
-            chain += [loops.of((prefix, call.function, begin)) for begin in call.loops]
+            chain += [loops.of((prefix, call.function, begin)) for begin in call.loops[: _LOOPS_MOST - len(chain)]]
             prefix = prefixes.of((prefix, call.function, call.at))
         found.append(tuple(chain))
     return found
@@ -135,30 +137,45 @@ def _unseen(between: _Between, known: bool) -> dict[int, Chain]:
     are half as many at least; and the inner one turns as often in less, or is `known` to be one that may turn once only.
     """
     turns_of: dict[Chain, list[int]] = {}
+    within: dict[Chain, list[int]] = {}
     at_once: dict[Chain, int] = {}
     for at, (chain, one, again) in enumerate(zip(between.owner, between.turned, between.again, strict=True)):
+        within.setdefault(chain, []).append(at)
         if one:
             turns_of.setdefault(chain, []).append(at)
         at_once[chain] = at_once.get(chain, 0) + again
     found: dict[int, Chain] = {}
-    for inner, mine in turns_of.items():
-        outer = next((inner[:length] for length in range(len(inner) - 1, 1, -1) if inner[:length] in turns_of), None)
-        if outer is None:
-            continue
-        gap_s = between.gap_s[mine]
-        long = gap_s >= 0.5 * _own_s(between, outer, turns_of[outer])
+    around = _nearest_around(turns_of)
+    own_s = {outer: _own_s(between.gap_s, within[outer], turns_of[outer]) for outer in set(around.values())}
+    for inner, outer in around.items():
+        mine = turns_of[inner]
+        long = between.gap_s[mine] >= 0.5 * own_s[outer]
         often = int(long.sum())
         if 2 * often >= len(turns_of[outer]) and (known or often <= len(mine) - often + at_once[inner]):
             found.update((at, outer) for at, one in zip(mine, long.tolist(), strict=True) if one)
     return found
 
 
-def _own_s(between: _Between, loop: Chain, seen: list[int]) -> float:
-    """How long a turn of a loop is, median, without the loops inside it and without calls; `seen`: the pairs of calls between which it
-    turned. Where it turns alone tells little: an actor works between its last broadcast and its gather, in the middle of a turn."""
-    within = np.array([chain == loop for chain in between.owner])
-    turn = np.searchsorted(seen, np.flatnonzero(within))
-    return float(np.median(np.bincount(turn, between.gap_s[within], len(seen))[: len(seen)]))
+def _nearest_around(loops: Iterable[Chain]) -> dict[Chain, Chain]:
+    """For each of these loops that lies in another one of them, the innermost of those."""
+    found: dict[Chain, Chain] = {}
+    holding: list[Chain] = []
+    for loop in sorted(loops):  # what a loop holds follows it
+        while holding and loop[: len(holding[-1])] != holding[-1]:
+            holding.pop()
+        if holding:
+            found[loop] = holding[-1]
+        if loop != (_OUTSIDE,):
+            holding.append(loop)
+    return found
+
+
+def _own_s(gap_s: Floats, within: list[int], seen: list[int]) -> float:
+    """How long a turn of a loop is, median, without the loops inside it and without calls; `within`: the pairs of calls that it holds and
+    no loop inside it does; `seen`: those between which it turned. Where it turns alone tells little: an actor works between its last
+    broadcast and its gather, in the middle of a turn."""
+    turn = np.searchsorted(seen, within)
+    return float(np.median(np.bincount(turn, gap_s[within], len(seen))[: len(seen)]))
 
 
 def _shared(one: Chain, other: Chain) -> Chain:
@@ -184,15 +201,24 @@ def _chosen(between: _Between) -> Chain | None:
     for chain, one, gap_s in zip(between.owner, between.turned, between.gap_s.tolist(), strict=True):
         times[chain] = times.get(chain, 0) + one
         within_s[chain] = within_s.get(chain, 0.0) + gap_s
-    whole = {chain[:length] for chain in times for length in range(1, len(chain) + 1)}
-    enough = [
-        loop
-        for loop in whole
-        if sum(spent for chain, spent in within_s.items() if chain[: len(loop)] == loop)
-        >= _NEARLY_ALL * float(between.gap_s.sum())
-        and sum(times.get(loop[:length], 0) for length in range(1, len(loop) + 1)) >= MIN_REPEATS
-    ]
-    return max(enough, key=len, default=None)
+    least_s = _NEARLY_ALL * float(between.gap_s.sum())
+    best: Chain = ()
+    left = [
+        (0, 0, list(within_s))
+    ]  # how deep a loop is, how often it or one around it turned, and the chains through it
+    while left:
+        depth, turned, through = left.pop()
+        below: dict[int, list[Chain]] = {}
+        for chain in through:
+            if len(chain) > depth:
+                below.setdefault(chain[depth], []).append(chain)
+        for inside in below.values():
+            if sum(within_s[chain] for chain in inside) >= least_s:
+                often = turned + sum(times[chain] for chain in inside if len(chain) == depth + 1)
+                left.append((depth + 1, often, inside))
+                if often >= MIN_REPEATS and depth >= len(best):
+                    best = inside[0][: depth + 1]
+    return best or None
 
 
 def outermost(markers: Markers, key: Ints, candidates: Sequence[int]) -> list[int]:
@@ -212,13 +238,14 @@ def outermost(markers: Markers, key: Ints, candidates: Sequence[int]) -> list[in
     return [one for one, chain in of_place.items() if chain == least]
 
 
-def held(markers: Markers, inner: Bools, outer: Bools) -> bool:
-    """Whether the calls of `inner` come from a loop inside one of the loops that the calls of `outer` come from, which are not in it."""
-    one, other = (_usual_chain(markers, calls) for calls in (inner, outer))
-    return 1 < len(_shared(one, other)) < len(one)
+def usual_chain(markers: Markers, around: Sequence[Chain], calls: Bools) -> Chain:
+    """The loops around the place from which most of these calls come; empty where it is not known. `around`: `chains` of the paths."""
+    if markers.path is None:
+        return ()
+    known, often = np.unique(markers.path[calls & (markers.path >= 0)], return_counts=True)
+    return around[int(known[often.argmax()])] if len(known) else ()
 
 
-def _usual_chain(markers: Markers, calls: Bools) -> Chain:
-    """The loops around the place from which most of these calls come; empty where it is not known."""
-    known = np.empty(0, dtype=np.int64) if markers.path is None else markers.path[calls & (markers.path >= 0)]
-    return chains(markers.paths)[int(np.bincount(known).argmax())] if len(known) else ()
+def holds(outer: Chain, inner: Chain) -> bool:
+    """Whether one of the loops of `outer` holds both, and `inner` lies in a loop inside it that `outer` does not lie in."""
+    return 1 < len(_shared(inner, outer)) < len(inner)

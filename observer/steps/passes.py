@@ -51,11 +51,14 @@ def _last_before(update_s: Floats, time_s: Floats) -> Ints:
 
 def _held(markers: Markers, update: Bools, exchanging: Bools, rounds: int) -> bool:
     """Whether a call that is made in nearly every round comes from a loop that holds the loop of the updates."""
+    around = loops.chains(markers.paths)
+    inner = loops.usual_chain(markers, around, update)
+    update_s = markers.start_s[update]
     _, key = markers.keys()
     for one in np.unique(key[exchanging]).tolist():
         mine = key == one
-        often = len(_last_before(markers.start_s[update], markers.start_s[mine])) >= AGREEMENT * rounds
-        if often and loops.held(markers, update, mine):
+        often = len(_last_before(update_s, markers.start_s[mine])) >= AGREEMENT * rounds
+        if often and loops.holds(loops.usual_chain(markers, around, mine), inner):
             return True
     return False
 

@@ -62,10 +62,22 @@ def _leaf(
         for identity, count in zip(*np.unique(samples.stack[inside], return_counts=True), strict=True):
             _add(weight, stacks.get(int(identity)), float(count))
     if not weight:
-        for index in np.flatnonzero(absences.syscall != GIL).tolist():
-            overlap = np.minimum(ends, absences.end_s[index]) - np.maximum(starts, absences.start_s[index])
-            _add(weight, stacks.get(int(absences.stack[index])), float(overlap[overlap > 0].sum()))
+        away = absences.syscall != GIL
+        overlap_s = _waited_until(absences.end_s[away], starts, ends) - _waited_until(
+            absences.start_s[away], starts, ends
+        )
+        distinct, first, which = np.unique(absences.stack[away], return_index=True, return_inverse=True)
+        seconds = np.bincount(which, overlap_s, len(distinct))
+        for at in np.argsort(first).tolist():
+            _add(weight, stacks.get(int(distinct[at])), float(seconds[at]))
     return max(weight, key=lambda leaf: weight[leaf], default=None)
+
+
+def _waited_until(time_s: Floats, starts: Floats, ends: Floats) -> Floats:
+    """How much of the waits lies before each of these times."""
+    edges = np.maximum.accumulate(np.stack((starts, ends), axis=1).reshape(-1))
+    waited = np.cumsum(np.diff(edges, prepend=edges[:1]) * (np.arange(len(edges)) % 2))
+    return np.interp(time_s, edges, waited)
 
 
 def _add(weight: dict[Leaf, float], stack: StackName | None, much: float) -> None:

@@ -13,7 +13,7 @@ Definitions, for a function f on one thread in a window of W seconds with steps 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,9 +83,9 @@ def measure(
 ) -> tuple[MeasuredPattern, ...]:
     """The patterns of these activities, largest first."""
     found = _merge_small(activities, window_s * MIN_SHARE)
-    cpu_by_leaf, ready_by_leaf = _cpu_and_ready(found, steps.count)
+    utilisations = _cpu_utilisations(found, steps.count)
     measured = [
-        _measure(function, activities, steps.count, window_s if on_critical_path else None, cpu_by_leaf, ready_by_leaf)
+        _measure(function, activities, steps.count, window_s if on_critical_path else None, utilisations)
         for function, activities in found.items()
     ]
     return tuple(sorted(measured, key=lambda pattern: -pattern.total_s))
@@ -102,21 +102,36 @@ def _merge_small(whole: Mapping[FunctionKey, Activities], least_s: float) -> dic
 _Leaf = tuple[str, str, int]
 
 
-def _cpu_and_ready(
-    found: Mapping[FunctionKey, Activities], count: int
-) -> tuple[dict[_Leaf, Floats], dict[_Leaf, Floats]]:
-    cpu: dict[_Leaf, Floats] = {}
-    ready: dict[_Leaf, Floats] = {}
+def _cpu_utilisations(found: Mapping[FunctionKey, Activities], count: int) -> dict[_Leaf, tuple[float, float]]:
+    """μ and σ of the CPU for each Python function that ran, whoever called it. One after the other: the seconds of all of them in each
+    step would be a number for each function and step."""
+    cpu: dict[_Leaf, list[Activities]] = {}
+    ready: dict[_Leaf, list[Activities]] = {}
     for function, activities in found.items():
         if function.kind == "python" and not function.detail:
-            key, into = (function.name, function.file, function.line), cpu
+            cpu.setdefault((function.name, function.file, function.line), []).append(activities)
         elif function.kind == "sched" and function.name == "ready":
-            key, into = (function.caller, function.file, function.line), ready
-        else:
-            continue
-        series = np.append(activities.per_step(count), activities.total_s)
-        into[key] = into.get(key, np.zeros(count + 1)) + series
-    return cpu, ready
+            ready.setdefault((function.caller, function.file, function.line), []).append(activities)
+    return {
+        leaf: _cpu_utilisation(_together_s(mine, count), _together_s(ready.get(leaf, ()), count))
+        for leaf, mine in cpu.items()
+    }
+
+
+def _together_s(activities: Sequence[Activities], count: int) -> Floats:
+    """Their seconds in each step, and last in all."""
+    together = np.zeros(count + 1)
+    for each in activities:
+        together[:-1] += each.per_step(count)
+        together[-1] += each.total_s
+    return together
+
+
+def _cpu_utilisation(ran: Floats, waited: Floats) -> tuple[float, float]:
+    mu = float(ran[-1] / (ran[-1] + waited[-1])) if ran[-1] + waited[-1] > 0 else 1.0
+    both = ran[:-1] + waited[:-1]
+    shares = ran[:-1][both > 0] / both[both > 0]
+    return mu, float(shares.std()) if len(shares) else 0.0
 
 
 def _measure(
@@ -124,8 +139,7 @@ def _measure(
     activities: Activities,
     count: int,
     critical_window_s: float | None,
-    cpu: Mapping[_Leaf, Floats],
-    ready: Mapping[_Leaf, Floats],
+    utilisations: Mapping[_Leaf, tuple[float, float]],
 ) -> MeasuredPattern:
     durations = np.concatenate(activities.durations)
     total = float(durations.sum())
@@ -136,7 +150,7 @@ def _measure(
         if function.detail == "gc":
             mu = 1.0
         elif not function.detail:
-            mu, sigma = _cpu_utilisation((function.name, function.file, function.line), cpu, ready)
+            mu, sigma = utilisations[function.name, function.file, function.line]
     return MeasuredPattern(
         function,
         beta=total / critical_window_s if critical_window_s else 0.0,
@@ -152,12 +166,3 @@ def _measure(
         bytes=activities.bytes,
         native=activities.native.most_common(1)[0][0] if activities.native else "",
     )
-
-
-def _cpu_utilisation(leaf: _Leaf, cpu: Mapping[_Leaf, Floats], ready: Mapping[_Leaf, Floats]) -> tuple[float, float]:
-    ran = cpu.get(leaf, np.zeros(1))
-    waited = ready.get(leaf, np.zeros(len(ran)))
-    mu = float(ran[-1] / (ran[-1] + waited[-1])) if ran[-1] + waited[-1] > 0 else 1.0
-    both = ran[:-1] + waited[:-1]
-    shares = ran[:-1][both > 0] / both[both > 0]
-    return mu, float(shares.std()) if len(shares) else 0.0

@@ -70,15 +70,29 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Leaves of the tree: their path from the root, their seconds in each step (leaves x steps), and what they are."""
+    """Leaves of the tree: their path from the root, the steps that each is in with its seconds there, in all, and what they are.
+
+    Most functions are in few steps: with a number for each function and step, a thread of many of both would fill the memory.
+    """
 
     paths: Sequence[tuple[StackFrame, ...]]
-    spent_s: Floats
+    count: int  # of steps
+    steps: Sequence[Ints]
+    seconds: Sequence[Floats]
+    total_s: Sequence[float]
     runs: Bools  # seen by samples
     waits: Bools  # for other ranks
     queued: Bools
     hz: float
     users: UsersCode
+
+    def spent_s(self, leaves: Sequence[int] | Ints) -> Floats:
+        """Seconds of these leaves together in each step."""
+        if not len(leaves):
+            return np.zeros(self.count)
+        at = np.concatenate([self.steps[leaf] for leaf in leaves])
+        seconds = np.concatenate([self.seconds[leaf] for leaf in leaves])
+        return np.bincount(at, seconds, self.count).astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +134,23 @@ def _lengths(steps: FoundSteps) -> _Lengths | None:
 
 def _tree(found: Mapping[FunctionKey, Activities], count: int, hz: float) -> _Tree:
     functions = [function for function, activities in found.items() if activities.durations]
-    spent = np.array([found[function].per_step(count) for function in functions]).reshape(len(functions), count)
+    steps, seconds, total_s = [], [], []
+    for function in functions:
+        spent = found[function].per_step(count)
+        steps.append(np.flatnonzero(spent).astype(np.int64))
+        seconds.append(spent[steps[-1]])
+        total_s.append(float(spent.sum()))
     return _Tree(
         [_path(function) for function in functions],
-        spent,
+        count,
+        steps,
+        seconds,
+        total_s,
         runs=np.array([function.kind == "python" and not function.detail for function in functions], dtype=bool),
         waits=np.array([function.kind == "collective" for function in functions], dtype=bool),
         queued=np.array([function.kind == "sched" for function in functions], dtype=bool),
         hz=hz,
-        users=users_code(zip((each.stack for each in functions), spent.sum(axis=1).tolist(), strict=True)),
+        users=users_code(zip((each.stack for each in functions), total_s, strict=True)),
     )
 
 
@@ -157,7 +179,7 @@ def _nodes(tree: _Tree, lengths: _Lengths) -> Iterator[tuple[int, list[int]]]:
         depth, leaves = left.pop()
         for below in _children(tree, depth, leaves):
             alike = depth >= 0 and len(below) == len(leaves)  # an only child takes what its caller takes
-            spent = np.empty(0) if alike else tree.spent_s[below].sum(axis=0)
+            spent = np.empty(0) if alike else tree.spent_s(below)
             if alike or float(spent.max(initial=0.0)) >= LONGER * lengths.median_s:
                 if not alike and _is_pause(tree, np.array(below), lengths):
                     yield depth + 1, below
@@ -168,8 +190,7 @@ def _nodes(tree: _Tree, lengths: _Lengths) -> Iterator[tuple[int, list[int]]]:
 def _is_pause(tree: _Tree, leaves: Ints, lengths: _Lengths) -> bool:
     """The rules of the module's text."""
     leaves = leaves[~tree.queued[leaves]]
-    rows = tree.spent_s[leaves]
-    spent = rows.sum(axis=0)
+    spent = tree.spent_s(leaves)
     if not len(leaves) or float(spent.max()) < LONGER * lengths.median_s:
         return False
     at = spent >= _PRESENT * spent.max()
@@ -179,9 +200,9 @@ def _is_pause(tree: _Tree, leaves: Ints, lengths: _Lengths) -> bool:
     usual = float(np.median(spent[at]))
     if usual < LONGER * lengths.median_s or float(np.median(lengths.extra_s[at])) < _HALF * usual:
         return False
-    if np.mean(rows[tree.waits[leaves]].sum(axis=0)[at] > 0) >= _HALF:
+    if np.mean(tree.spent_s(leaves[tree.waits[leaves]])[at] > 0) >= _HALF:
         return True
-    ran_s = float(rows[tree.runs[leaves]][:, at].sum())
+    ran_s = float(tree.spent_s(leaves[tree.runs[leaves]])[at].sum())
     if ran_s <= _HALF * total:
         return True
     count, chosen, share = len(at), int(at.sum()), float(lengths.share[at].sum())
@@ -191,10 +212,10 @@ def _is_pause(tree: _Tree, leaves: Ints, lengths: _Lengths) -> bool:
 
 
 def _pause(tree: _Tree, function: StackFrame, inside: str, leaves: Sequence[int]) -> Pause:
-    spent = tree.spent_s[leaves].sum(axis=0)
+    spent = tree.spent_s(leaves)
     at = np.flatnonzero(spent >= _PRESENT * spent.max()).astype(np.int64)
     waits = [leaf for leaf in leaves if tree.waits[leaf]]
-    return Pause(function, inside, at, spent[at], float(tree.spent_s[waits][:, at].sum()))
+    return Pause(function, inside, at, spent[at], float(tree.spent_s(waits)[at].sum()))
 
 
 def _more_of_the_usual(tree: _Tree, lengths: _Lengths, pauses: Sequence[Pause]) -> Pause | None:
@@ -228,7 +249,7 @@ def _more_of_the_usual(tree: _Tree, lengths: _Lengths, pauses: Sequence[Pause]) 
 
 
 def _above_median(tree: _Tree, leaves: Sequence[int], at: Ints) -> Floats:
-    spent = tree.spent_s[list(leaves)].sum(axis=0)
+    spent = tree.spent_s(leaves)
     more: Floats = spent[at] - float(np.median(spent))
     return more
 
@@ -238,7 +259,7 @@ def _told(tree: _Tree, depth: int, leaves: Sequence[int]) -> tuple[StackFrame, s
     path = tree.paths[leaves[0]][: depth + 1]
     if path == (GC,) or (path[-1].file and tree.users.has(path[-1].file)):
         return path[-1], ""
-    total = float(tree.spent_s[leaves].sum())
+    total = sum(tree.total_s[leaf] for leaf in leaves)
     below = _heaviest(tree, leaves, lambda path: _first_of_users(tree.users, path[depth + 1 :]))
     if below is not None and below[1] >= _HALF * total:
         return below[0], ""
@@ -266,5 +287,5 @@ def _heaviest(
     for leaf in leaves:
         frame = chosen(tree.paths[leaf])
         if frame is not None:
-            seconds[frame] = seconds.get(frame, 0.0) + float(tree.spent_s[leaf].sum())
+            seconds[frame] = seconds.get(frame, 0.0) + tree.total_s[leaf]
     return max(seconds.items(), key=lambda item: item[1], default=None)

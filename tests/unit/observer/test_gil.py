@@ -102,3 +102,44 @@ def test_the_looks_of_one_wait_are_one_activity_and_a_collection_is_taken_from_w
     assert running.total_s == pytest.approx(5.0 - 0.2 - 0.0119 - 1.0)
     assert running.native == "memcpy"
     assert collected.native == waited.native == ""
+
+
+class Counted(dict[int, StackName]):
+    """Stacks by number, with how often one was asked for."""
+
+    asked = 0
+
+    def get(self, key: int, default: StackName | None = None) -> StackName | None:  # type: ignore[override]
+        self.asked += 1
+        return super().get(key, default)
+
+
+def test_the_absences_of_a_holder_are_weighed_together() -> None:
+    """A thread that goes off the CPU as fast as it can must not make each of its absences cost a look at each wait."""
+    start = np.arange(2000) / 1000
+    blocked = absences(*((at, at + 0.0005, 0, 0, 2 + number % 2) for number, at in enumerate(start.tolist())))
+    stacks = Counted(STACKS)
+    found = gil.held_by(WAITS, stacks, {0x50: 7}, {7: "thread pump"}, lambda _: (NO_SAMPLES, blocked))
+    assert len(found) == 1
+    assert stacks.asked <= len(WAITS.start_s) + 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_blocked_holder_was_where_most_of_the_waiting_passed(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+
+    def stretches(count: int, syscall: int) -> Absences:
+        edges = np.sort(rng.random(2 * count)).reshape(-1, 2)
+        return absences(*((float(a), float(b), syscall, 0x50, 1 + int(rng.integers(1, 3))) for a, b in edges))
+
+    waiting, blocked = stretches(30, GIL), stretches(40, 0)
+    seconds = {HOG.name: 0.0, OTHER.name: 0.0}
+    for a, b, stack in zip(blocked.start_s, blocked.end_s, blocked.stack.tolist(), strict=True):
+        overlap = np.minimum(b, waiting.end_s) - np.maximum(a, waiting.start_s)
+        seconds[STACKS[stack].name] += float(np.maximum(overlap, 0.0).sum())
+    one_place = Absences(
+        waiting.start_s, waiting.end_s, waiting.ready_s, waiting.syscall, waiting.argument, waiting.state,
+        np.ones(30, dtype=np.uint64),
+    )  # fmt: skip
+    found = gil.held_by(one_place, STACKS, {0x50: 7}, {7: "thread pump"}, lambda _: (NO_SAMPLES, blocked))
+    assert [holder.name for holder in found.values()] == [max(seconds, key=lambda name: seconds[name])]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from rankscope.observer.steps.found import FoundSteps
-from rankscope.observer.thread import patterns, timeline
+from rankscope.observer.thread import functions, patterns, timeline, waits
+from rankscope.observer.thread.activities import Activities
 from rankscope.observer.thread.functions import FunctionKey, StackName
 from rankscope.observer.thread.samples import Samples, Words
 from rankscope.observer.thread.step_times import step_times
-from rankscope.observer.thread.timeline import Absences, Scopes
+from rankscope.observer.thread.timeline import NO_SCOPES, Absences, Scopes, Timeline
 
 FORWARD = StackName("forward", "model.py", 10)
 AUGMENT = StackName("augment", "data.py", 20)
@@ -90,3 +93,54 @@ def test_the_quota_explains_only_as_much_waiting_as_it_took() -> None:
     found = a_thread(throttled_s=0.1 * 7)
     assert found["sched", "ready", "throttled"].total_s == pytest.approx(0.7)
     assert found["sched", "ready", "queue"].total_s == pytest.approx(0.1 * (STEPS - 7))
+
+
+def test_many_functions_in_many_steps_are_measured_one_after_the_other() -> None:
+    count, steps = 100, 4000
+    found = {}
+    for number in range(count):
+        at, seconds = [np.array([number], dtype=np.int64)], [np.array([0.1])]
+        stack = StackName(f"f{number}", "model.py", number + 1)
+        found[functions.python(stack)] = Activities(seconds, at)
+        found[functions.waiting("sched", "ready", "queue", stack, "cpu")] = Activities(seconds, at)
+    tracemalloc.start()
+    try:
+        measured = patterns.measure(float(steps), found, FoundSteps(np.arange(steps + 1.0), 1))
+        assert tracemalloc.get_traced_memory()[1] < count * steps * 8 / 4
+    finally:
+        tracemalloc.stop()
+    assert [each.mu for each in measured if each.function.kind == "python"] == [0.5] * count
+
+
+def test_the_pieces_of_one_wait_are_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where other threads of the process stand in the run queue again and again, a collective is cut into pieces."""
+    nothing, none = np.empty(0), np.empty(0, dtype=np.int64)
+    away = Absences(nothing, nothing, nothing, none, none, none, np.empty(0, dtype=np.uint64))
+    at = np.arange(0.0, 10.0, 0.05)
+    line = timeline.build(
+        10.0, away, Scopes(np.array([0.0, 5.0]), np.array([5.0, 10.0]), np.arange(2)), NO_SCOPES,
+        file_kinds=none, edges_s=nothing, queued=Scopes(at, at + 0.01, np.zeros(len(at), dtype=np.int64)),
+    )  # fmt: skip
+    assert len(line.kind) >= 2 * len(at)
+    words = Words(STACKS, [FunctionKey("collective", "wait", detail="gloo")] * 2, [], np.empty(0), np.zeros(2))
+    name, seconds = waits._Waits.name, Timeline.seconds.fget
+    named, summed = [], []
+
+    def counted_name(self: waits._Waits, segment: int) -> tuple[FunctionKey, int, int]:
+        named.append(segment)
+        return name(self, segment)
+
+    def counted_seconds(self: Timeline) -> np.ndarray:
+        summed.append(self)
+        return seconds(self)
+
+    monkeypatch.setattr(waits._Waits, "name", counted_name)
+    monkeypatch.setattr(Timeline, "seconds", property(counted_seconds))
+    found: dict[FunctionKey, Activities] = {}
+    samples = Samples(nothing, np.empty(0, dtype=np.uint64))
+    waits.add_waits(found, line, away, samples, words, FoundSteps(np.array([0.0, 10.0]), 1), HZ, 0.0)
+    assert (len(named), len(summed)) == (4, 2)
+    assert {function.kind: round(each.total_s, 6) for function, each in found.items()} == {
+        "sched": 2.0,
+        "collective": 8.0,
+    }

@@ -8,9 +8,10 @@ import pytest
 from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.tables.rank import side_patterns
 from rankscope.observer.tables.raw import RawProcess
+from rankscope.observer.tables.thread_line import thread_line
 from rankscope.observer.thread.functions import StackName
 from rankscope.probes.bpf import ring
-from rankscope.probes.calls.table import CALL_TABLE
+from rankscope.probes.calls.table import CALL_TABLE, UPDATE
 
 START_NS, MAIN, READER = 1_000_000_000, 10, 11
 CLOCK_NANOSLEEP, INTERRUPTIBLE = 230, 1
@@ -42,3 +43,22 @@ def test_a_thread_that_ended_ran_until_it_was_last_heard_of() -> None:
 
 def test_a_thread_that_is_there_at_the_end_runs_until_then() -> None:
     assert seconds_of(frozenset({MAIN, READER})) == {"read": pytest.approx(2.0), "parse": pytest.approx(7.0)}
+
+
+@pytest.mark.parametrize(("in_collective", "pieces"), [(False, 2), (True, 202)])
+def test_waits_of_other_threads_for_a_cpu_cut_what_is_inside_a_collective_alone(
+    in_collective: bool, pieces: int
+) -> None:
+    """A rank may have hundreds of such threads, and its libraries' threads may queue ten thousand times each second."""
+    queued = np.concatenate([event(ring.OFFCPU, 1.0 + number * 0.01, 0.005, 0) for number in range(100)])
+    queued["tid"], queued["ready_ns"] = MAIN + 90, 4_000_000
+    row = next(index for index, row in enumerate(CALL_TABLE) if row.name == UPDATE)
+    call = event(ring.CALL, 0.5, 9.0, 0)
+    call["what"] = row
+    calls = call if in_collective else call[:0]
+    raw = RawProcess(
+        MAIN, START_NS, 10.0, np.concatenate((event(ring.OFFCPU, 0.5, 9.0, 1), queued, calls)), {}, (),
+        frozenset({MAIN, READER}), STACKS, {}, 0.0, 99.0, alive_tids=frozenset({MAIN, READER}),
+    )  # fmt: skip
+    line = thread_line(raw, calls, CALL_TABLE, READER, FoundSteps(np.empty(0), 0))[0]
+    assert len(line.kind) == pieces

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rankscope.observer.steps import loops
 from rankscope.observer.steps.find import common_guide, find_steps
@@ -201,3 +204,80 @@ def test_code_that_a_library_calls_back_tells_no_loop() -> None:
         for hook in ("gather", "reduce", "scatter"):
             job.call(place(30, 10, deeper=(Call((hook, "hooks.py", 3), 5),)))
     assert loops.turns(job.markers()) is None
+
+
+def chosen_by_listing(between: loops._Between) -> loops.Chain | None:
+    """The deepest of all loops that hold nearly all of the time and turn often enough, or lie in one that does."""
+    whole = {chain[:length] for chain in between.owner for length in range(1, len(chain) + 1)}
+
+    def held_s(loop: loops.Chain) -> float:
+        return sum(gap for chain, gap in zip(between.owner, between.gap_s, strict=True) if chain[: len(loop)] == loop)
+
+    def turned(loop: loops.Chain) -> int:
+        return sum(
+            one and loop[: len(chain)] == chain for chain, one in zip(between.owner, between.turned, strict=True)
+        )
+
+    all_s = float(between.gap_s.sum())
+    return max((loop for loop in whole if held_s(loop) >= 0.9 * all_s and turned(loop) >= 3), key=len, default=None)
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(1, 2), max_size=4), st.booleans(), st.sampled_from((1.0, 4.0, 64.0))), min_size=1
+    )
+)
+def test_the_loop_is_the_deepest_that_holds_nearly_all_of_the_time(pairs: list[tuple[list[int], bool, float]]) -> None:
+    between = loops._Between(
+        [(0, *chain) for chain, _, _ in pairs],
+        [turned for _, turned, _ in pairs],
+        [False] * len(pairs),
+        np.array([gap for _, _, gap in pairs]),
+    )
+    assert loops._chosen(between) == chosen_by_listing(between)
+
+
+def recursive(at: int, frames: int, around: int) -> CallPath:
+    return (*(Call(HELPER, 30, tuple(range(around))),) * (frames - 1), Call(HELPER, at, tuple(range(around))))
+
+
+def test_a_function_that_calls_itself_in_loops_costs_no_more_than_its_frames() -> None:
+    job = Job()
+    paths = [recursive(at, 126, 8) for at in (40, 50)]
+    for iteration in range(12):
+        job.work(0.01)
+        job.call(paths[iteration % 2])
+    markers = job.markers()
+    tracemalloc.start()
+    try:
+        turned = loops.turns(markers)
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()
+    assert turned is not None
+    assert len(turned.start_s) == 5
+
+
+def test_loops_far_deeper_than_a_job_has_count_to_the_last_that_is_told() -> None:
+    deep = loops.chains([recursive(40, 126, 20), recursive(50, 126, 20), recursive(40, 3, 2)])
+    assert [len(chain) for chain in deep] == [256, 256, 7]
+    assert deep[0] == deep[1]
+
+
+def test_many_loops_inside_one_are_held_against_its_turns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job()
+    for _ in range(12):
+        for inner in range(40):
+            for _ in range(2):
+                job.work(0.01)
+                job.call(place(100 + 10 * inner, 10, 100 + 10 * inner - 5))
+        job.call(place(600, 10))
+    own_s, asked = loops._own_s, []
+
+    def counted(*args: object) -> float:
+        asked.append(args)
+        return float(own_s(*args))
+
+    monkeypatch.setattr(loops, "_own_s", counted)
+    assert loops.turns(job.markers()) is not None
+    assert len(asked) == 1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
+from rankscope.observer.steps import loops, passes
 from rankscope.observer.steps.find import common_guide, find_steps
 from rankscope.observer.steps.markers import Call, CallPath, Markers
 from rankscope.observer.tables.rank import steps_alone
@@ -202,3 +204,22 @@ def test_collectives_inside_a_backward_pass_count_though_they_are_no_markers(thr
     steps = steps_alone(RawProcess(10, 0, 2.4, whole, {}, [], frozenset({10}), stacks, {}, 0.0, 99.0), CALL_TABLE)
     assert steps.passes == 1
     assert float(np.mean(np.diff(steps.edge_s))) == pytest.approx(0.02, rel=0.03)
+
+
+def test_the_loops_are_told_once_however_many_places_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = Rank()
+    for _ in range(12):
+        for _ in range(2):
+            rank.backward(IN_MICRO)
+        for at in range(40):
+            rank.call(REDUCE, place(100 + at, EPOCHS, STEPS, MICRO))  # beside the pass, in its own loop: none holds it
+    markers = rank.markers()
+    chains, asked = loops.chains, []
+
+    def counted(paths: Sequence[CallPath]) -> list[loops.Chain]:
+        asked.append(paths)
+        return chains(paths)
+
+    monkeypatch.setattr(loops, "chains", counted)
+    assert not passes.seen(markers, markers.of(markers.backward)).held
+    assert len(asked) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -244,6 +245,23 @@ def test_the_row_of_a_pause_lists_no_more_steps_than_it_may() -> None:
     assert (row.count, len(row.steps), row.steps[:3]) == (count, PAUSED_STEPS_MOST, (0, 10, 20))
     assert row.total_s == pytest.approx(0.01 * count)
     assert table_of("pauses", [row]).num_rows == 1
+
+
+def test_many_functions_in_many_steps_are_held_by_the_steps_that_they_are_in() -> None:
+    count, steps = 200, 5000
+    found = {
+        runs(*MAIN, library(f"f{number}")): Activities([np.ones(1)], [np.array([number])]) for number in range(count)
+    }
+    found[runs(*EVALUATE)] = Activities([np.full(50, 5.0)], [np.arange(0, steps, 100)])
+    lengths = np.ones(steps)
+    lengths[::100] += 5.0
+    tracemalloc.start()
+    try:
+        pauses = find_pauses(found, FoundSteps(np.concatenate(([0.0], np.cumsum(lengths)))), HZ)
+        assert tracemalloc.get_traced_memory()[1] < count * steps * 8 / 4
+    finally:
+        tracemalloc.stop()
+    assert ("evaluate", 61, "", 50) in told(pauses)
 
 
 FRAMES = st.lists(st.sampled_from([*MAIN, *FORWARD, *SAVE, library("save"), frame("", 0, "")]), max_size=6)
