@@ -1,4 +1,4 @@
-"""What the processes of one user may cost who looks at all. Pure but for `whose`.
+"""What the processes of one user may cost who looks at all. Pure but for `whose` and the clock.
 
 A user says how many processes he has, how many files they map and hold, and how long reading that takes. While all together cost little
 nobody is held to anything; beyond that those go on who have cost little themselves.
@@ -6,7 +6,9 @@ nobody is held to anything; beyond that those go on who have cost little themsel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+import heapq
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -40,6 +42,21 @@ def in_turn(of_users: Mapping[_User, Iterable[_Thing]], most: int | None = None)
                 break
         waiting = still
     return found[:most]
+
+
+def least_first(of_users: Mapping[_User, Iterable[_Thing]]) -> Iterator[_Thing]:
+    """All things, of each user in order: the next is always of the user on whose things the least time went (CLOCK_MONOTONIC), which is
+    what passes until the one after it is asked for."""
+    waiting = [(0.0, place, iter(things)) for place, things in enumerate(of_users.values())]
+    while waiting:
+        spent_s, place, things = waiting[0]
+        began_s = time.monotonic()
+        for thing in things:
+            yield thing
+            heapq.heapreplace(waiting, (spent_s + time.monotonic() - began_s, place, things))
+            break
+        else:
+            heapq.heappop(waiting)
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from rankscope.observer.watch.pulse import Pulse
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
-from rankscope.probes.patience import SILENT, Silent, patiently, told_silent
+from rankscope.probes.patience import SILENT, patiently, told_silent
 
 _CENSUS_ANYWAY_S = 600.0  # 0.03-0.1 s of CPU
 _CENSUS_AGAIN_S = 30.0  # after one for which this host had no room
@@ -137,14 +137,14 @@ class Newcomers:
 def _age_s(pid: int, root: Path) -> float:
     """Since the process was started; 0 where it has ended."""
     stat = stat_of(pid, root)
-    return 0.0 if stat is None or isinstance(stat, Silent) else time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_s
+    return 0.0 if stat is None or isinstance(stat, OSError) else time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_s
 
 
-def stat_of(pid: int, root: Path) -> procfs.ProcStat | Silent | None:
-    """None where it has ended."""
+def stat_of(pid: int, root: Path) -> procfs.ProcStat | OSError | None:
+    """None where it has ended; why, where that is not known: it is silent, or this host has no descriptor left for who asks."""
     try:
         return procfs.read_stat(pid, root)
-    except Silent as silent:
-        return silent
-    except (OSError, ValueError):
+    except (FileNotFoundError, ProcessLookupError, ValueError):
         return None
+    except OSError as error:
+        return error

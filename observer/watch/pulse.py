@@ -86,10 +86,10 @@ class Pulse:
         with contextlib.suppress(KeyError):
             del self.module.maps["rs_targets"][ctypes.c_uint32(pid)]
 
-    def listen(self, pid: int, rows: Collection[int] | None = None) -> frozenset[Place]:
+    def listen(self, pid: int, rows: Collection[int] | None = None, user: str = "") -> frozenset[Place]:
         """Attach to these functions (None: all) of the libraries that this process maps. Which of them it has.
 
-        Takes `LOOK_MOST_S` and what one library takes (`_FIND_MOST_S`) at most; what was not looked at is a note.
+        Takes `LOOK_MOST_S` and what one library takes (`_FIND_MOST_S`) at most; what was not looked at is a note, as of `user`.
         """
         found = set()
         mapped, until = libraries_of(pid, _PREFIXES, self.root), time.monotonic() + LOOK_MOST_S
@@ -98,12 +98,13 @@ class Pulse:
             if library.key not in self._functions and time.monotonic() >= until:
                 left_out += 1
                 continue
-            for row, function in self._functions_in(library).items():
-                if (rows is None or row in rows) and self._attach(library, row, function):
+            for row, function in self._functions_in(library, user).items():
+                if (rows is None or row in rows) and self._attach(library, row, function, user):
                     found.add((row, library.key))
         if left_out:
             self.notes.add(
-                f"{left_out} libraries of pid {pid} were not looked at: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s"
+                f"{left_out} libraries of pid {pid} were not looked at: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s",
+                user,
             )
         return frozenset(found)
 
@@ -127,28 +128,28 @@ class Pulse:
         self.events.close()
         self.module.close()
 
-    def _functions_in(self, library: Library) -> dict[int, _Function]:
+    def _functions_in(self, library: Library, user: str = "") -> dict[int, _Function]:
         known = self._functions.get(library.key)
         if known is None:
             try:
                 known = look(partial(_find, library), _Functions, longest_s=_FIND_MOST_S).of_row
             except RankscopeError as error:
-                self.notes.add(f"{library.name}: {error}")
+                self.notes.add(f"{library.name}: {error}", user)
                 known = {}
             except OSError as error:  # no process to be had, say: the next time that somebody asks
-                self.later(library.name, error)
+                self.later(library.name, error, user)
                 return {}
             self._functions[library.key] = known
             if len(self._functions) > _LIBRARIES_KNOWN:
                 del self._functions[next(iter(self._functions))]
         return known
 
-    def later(self, what: str, error: OSError) -> None:
+    def later(self, what: str, error: OSError, user: str = "") -> None:
         """Count, and say once, what this host had no room for."""
         self.put_off += 1
-        self.notes.add(f"{what}: not now ({error.strerror or error})")
+        self.notes.add(f"{what}: not now ({error.strerror or error})", user)
 
-    def _attach(self, library: Library, row: int, function: _Function) -> bool:
+    def _attach(self, library: Library, row: int, function: _Function, user: str) -> bool:
         place = row, library.key
         if place in self._links:
             return True
@@ -163,7 +164,7 @@ class Pulse:
         except Exception as error:
             self.module.release(links)
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            self.notes.add(f"{MARKERS[row].name} in {library.name}: {reason}")
+            self.notes.add(f"{MARKERS[row].name} in {library.name}: {reason}", user)
             return False
         self._links[place] = tuple(links)
         return True

@@ -7,13 +7,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rankscope.observer.census.found import FoundRank
-from rankscope.observer.watch.users import OfUsers
+from rankscope.observer.watch.users import USERS_KNOWN, OfUsers
+from rankscope.probes.fair import in_turn
 
 RANKS_MOST = 1024  # room in the kernel: RS_MAX_PROCESSES (probes/bpf/common.bpf.h)
 RANKS_EACH = 256  # of one user; a host with eight GPUs has eight, one without as many as cores
 LOOK_EACH_S = 60.0  # an hour and user; a job that brings jaxlib, the largest library, takes 1 s
-_NOTES_AN_HOUR = 32
-_NOTES_KNOWN = 256
+# Notes of an hour: so many whosever they are, then of a user, and of all together, as anybody may be many users.
+_NOTES_FREELY, _NOTES_EACH, _NOTES_MOST = 32, 8, 256
+_NOTES_WAITING = 33  # of a user: as many as may be told of one, and one that says that there are more
+_NOTES_KNOWN = 256  # of a user, by their hashes
 _NOTE_CHARACTERS = 400
 _HOUR_S = 3600.0
 
@@ -45,32 +48,60 @@ class Looking:
 
 @dataclass(slots=True)
 class Notes:
-    """What is not seen, and why: each told once, and so many an hour, as much of it is text of jobs."""
+    """What is not seen, and why: each told once, and so many an hour, as much of it is text of jobs. Of whom much is told leaves others
+    theirs. `user`: as `user_of` calls him whose processes it is about; '' of the host."""
 
-    _waiting: dict[str, None] = field(default_factory=dict)
-    _told: dict[str, None] = field(default_factory=dict)
+    _waiting: dict[str, dict[str, None]] = field(default_factory=dict)
+    _known: OfUsers[dict[int, None]] = field(default_factory=OfUsers)  # told, or left out
+    _counts: OfUsers[int] = field(default_factory=OfUsers)  # in this hour
+    _over: OfUsers[bool] = field(default_factory=OfUsers)  # of whom was said in this hour that there are more
     _since_s: float = float("-inf")
     _count: int = 0
 
-    def add(self, words: str) -> None:
+    def add(self, words: str, user: str = "") -> None:
         """To be told, unless it was."""
         words = words[:_NOTE_CHARACTERS]
-        if words not in self._told and len(self._waiting) < _NOTES_KNOWN:
-            self._waiting[words] = None
+        room = user in self._waiting or len(self._waiting) < USERS_KNOWN
+        if not room or hash(words) in self._known.get(user, {}):
+            return
+        mine = self._waiting.setdefault(user, {})
+        if len(mine) < _NOTES_WAITING:
+            mine[words] = None
 
     def take(self, now_s: float) -> tuple[str, ...]:
-        """What is to be told now."""
+        """What is to be told now, of each user in turn; what others leave no room for waits for the next hour."""
         if not self._waiting:
             return ()
         if now_s - self._since_s >= _HOUR_S:
-            self._since_s, self._count = now_s, 0
-        room = max(_NOTES_AN_HOUR - self._count, 0)
-        fresh = tuple(self._waiting)[:room]
-        if fresh and len(self._waiting) >= room:
-            fresh = (*fresh, "more of this kind is not told in this hour")
-        self._count += len(fresh)
-        self._told.update(self._waiting)
-        self._waiting.clear()
-        for old in tuple(self._told)[: max(len(self._told) - _NOTES_KNOWN, 0)]:
-            del self._told[old]
-        return fresh
+            self._since_s, self._count, self._counts, self._over = now_s, 0, OfUsers(), OfUsers()
+        if self._count >= _NOTES_MOST:
+            return ()
+        of_users = {user: [(user, words) for words in mine] for user, mine in self._waiting.items()}
+        told: list[str] = []
+        for user, words in in_turn(of_users, len(of_users) * _NOTES_WAITING):
+            if self._count >= _NOTES_MOST:
+                break
+            del self._waiting[user][words]
+            self._know(user, words)
+            said = self._told_of(user, words)
+            self._count += len(said)
+            told += said
+        self._waiting = {user: mine for user, mine in self._waiting.items() if mine}
+        return tuple(told)
+
+    def _told_of(self, user: str, words: str) -> list[str]:
+        count = self._counts.get(user, 0)
+        if self._count < _NOTES_FREELY or count < _NOTES_EACH:
+            self._counts.keep(user, count + 1)
+            return [words]
+        if self._over.get(user, False):
+            return []
+        self._over.keep(user, True)
+        return [f"more of {user or 'this kind'} is not told in this hour"]
+
+    def _know(self, user: str, words: str) -> None:
+        known = self._known.get(user, {})
+        known[hash(words)] = None
+        if len(known) > _NOTES_KNOWN:
+            del known[next(iter(known))]
+        self._known.keep(user, known)

@@ -138,12 +138,15 @@ class Tier0:
     def _states(self, now: float) -> tuple[list[Death], frozenset[int]]:
         """Ranks whose end was not told (the event was lost, or another process has their number), and those in job-control stop, or
         stopped by a tracer, at two polls."""
-        gone, still = [], set()
+        gone, still, refused = [], set(), None
         stats = patiently(lambda: {pid: stat_of(pid, self.root) for pid in self.ranks})
         for pid, rank in list(self.ranks.items()):
             stat = stats[pid]
             if isinstance(stat, Silent):
-                self.pulse.notes.add(f"pid {pid}: {SILENT}")
+                self.pulse.notes.add(f"pid {pid}: {SILENT}", user_of(rank.found))
+                continue
+            if isinstance(stat, OSError):  # what this host has no room for is no end of a rank
+                refused = stat
                 continue
             if stat is None or stat.start_ticks != rank.found.start_ticks or stat.state in ("Z", "X"):
                 if not rank.missing:  # how it ended may lie in the ring already: the next drain tells
@@ -158,6 +161,8 @@ class Tier0:
                 rank.stopped_since_s = now
             else:
                 still.add(pid)
+        if refused is not None:
+            self.pulse.later("whether ranks still run was not read", refused)
         return gone, frozenset(still)
 
     def write_hz(self, job: str) -> float:
@@ -211,7 +216,8 @@ class Tier0:
         self.left_out = sum(left.values())
         for user in left:
             self.pulse.notes.add(
-                f"not all ranks of {user} are watched: there is room for {RANKS_EACH} of a user, {RANKS_MOST} in all"
+                f"not all ranks of {user} are watched: there is room for {RANKS_EACH} of a user, {RANKS_MOST} in all",
+                user,
             )
         return tuple(born)
 
@@ -231,12 +237,13 @@ class Tier0:
             if self._looking.spent_s(learning.user, now) >= LOOK_EACH_S:
                 learning.waiting.clear()
                 self.pulse.notes.add(
-                    f"not all libraries of {learning.user} were looked at: it took {LOOK_EACH_S:g} s in this hour"
+                    f"not all libraries of {learning.user} were looked at: it took {LOOK_EACH_S:g} s in this hour",
+                    learning.user,
                 )
                 continue
             pid = learning.waiting.pop(0)
             if pid in self.ranks:
-                learning.places |= self.pulse.listen(pid)
+                learning.places |= self.pulse.listen(pid, user=learning.user)
                 self._looking.took(learning.user, now, time.monotonic() - now)
 
     def _steps(self, events: Events) -> dict[int, Steps]:

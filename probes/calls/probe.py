@@ -23,6 +23,7 @@ from rankscope.probes.elf.exports import Symbol, file_offsets, find_functions, f
 from rankscope.probes.elf.reader import FileBytes
 from rankscope.probes.elf.return_sites import Leaves
 from rankscope.probes.errors import RankscopeError
+from rankscope.probes.fair import least_first, whose
 from rankscope.probes.host.maps import Mapping, read_maps
 from rankscope.probes.host.procfs import read_memory
 from rankscope.probes.mapped.file import MappedFile, open_mapped
@@ -108,11 +109,14 @@ class CallProbe:
     _exported: set[int] = field(default_factory=set)
 
     def watch(self, pids: Iterable[int], root: Path = Path("/")) -> None:
-        """Attach to every library of the table that these processes map and that is not attached yet."""
-        watched = list(pids)
+        """Attach to every library of the table that these processes map and that is not attached yet: first of the user at whose
+        libraries was looked least, as nobody's many large ones take the time of others."""
+        of_users: dict[str, list[int]] = {}
+        for pid in (watched := list(pids)):
+            of_users.setdefault(whose(pid, root), []).append(pid)
         left_out: dict[int, int] = {}
         until = time.monotonic() + _LOOK_ALL_MOST_S
-        for pid in watched:
+        for pid in least_first(of_users):
             mapped = libraries_of(pid, _prefixes(self.table), root)
             fresh = [one for one in mapped.libraries if one.key not in self._looked_at]
             left = mapped.left_out + len(fresh) - self._look_at(fresh, min(until, time.monotonic() + LOOK_MOST_S))

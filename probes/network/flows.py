@@ -116,13 +116,15 @@ class _Namespace:
     owners: dict[int, int] = field(default_factory=dict)
     owners_due_s: float = float("-inf")
     begun: bool = False
+    whole: bool = True  # every look since `begin` showed all connections
 
 
 class FlowTracker:
     """Follows the TCP connections of processes: `begin()`, `sample()` now and then, `summaries()`.
 
     `begin()` starts a window (and may be called again for the next one). A connection opened within the window counts
-    from zero; one that closes keeps what was last seen of it. `notes` says what could not be seen. Use as a context
+    from zero, where every look since showed all of them; one that closes keeps what was last seen of it. `notes` says what could not be
+    seen. Use as a context
     manager, or call `close()`: open sockets keep namespaces alive.
     """
 
@@ -166,11 +168,11 @@ class FlowTracker:
             namespace.interfaces = known.get(namespace.inode) or read_interfaces(
                 namespace.pids[0], self._root, speeds=False
             )
-            if not namespace.interfaces.interfaces and namespace.interfaces.missing:
-                self._note(namespace.interfaces.missing[0])
+            for note in namespace.interfaces.missing:
+                self._note(note)
             namespace.flows = {}
             namespace.foreign = set()
-            namespace.begun = False
+            namespace.begun, namespace.whole = False, True
         self.sample()
         for namespace in self._namespaces:
             namespace.begun = True
@@ -181,7 +183,10 @@ class FlowTracker:
             try:
                 self._sample(namespace)
             except (OSError, struct.error) as error:
+                namespace.whole &= namespace.begun  # what the first look misses is not new at the next one
                 self._note(f"connections of pid {namespace.pids[0]}: {reason(error)}")
+                if isinstance(error, OSError) and error.errno == errno.EBUSY:
+                    self._renew(namespace)
 
     def summaries(self) -> tuple[FlowSummary, ...]:
         """What was seen of each connection since `begin()`."""
@@ -189,29 +194,54 @@ class FlowTracker:
         return tuple(_summary(flow, carriers) for carriers, flows in of_each for flow in flows)
 
     def _open(self, inode: int, members: list[int]) -> None:
+        channel = self._channel(members)
+        if channel is not None:
+            self._namespaces.append(_Namespace(inode, members, channel, Interfaces(members[0], 0.0, (), ())))
+
+    def _channel(self, members: list[int]) -> socket.socket | None:
+        """Into the network namespace of these processes; None, and a note, where there is none to be had."""
         error: OSError | None = None
         for pid in members:  # the first may have ended meanwhile
             try:
-                channel = netlink.open_netlink(netlink.NETLINK_SOCK_DIAG, pid, self._root)
+                return netlink.open_netlink(netlink.NETLINK_SOCK_DIAG, pid, self._root)
             except OSError as caught:
                 error = caught
-                continue
-            self._namespaces.append(_Namespace(inode, members, channel, Interfaces(pid, 0.0, (), ())))
-            return
         if error is not None:
             self._note(f"connections of pid {members[0]}: {reason(error)}")
+        return None
 
     def _sample(self, namespace: _Namespace) -> None:
         unknown: dict[int, netlink.Message] = {}
-        for message in _connections(namespace.channel):
+        seen = set()
+        answer = _connections(namespace.channel)
+        if not answer.whole:
+            self._cut(namespace)
+        for message in answer:
             cookie, inode = inet_diag.message_key(message.payload)
+            seen.add(cookie)
             flow = namespace.flows.get(cookie)
             if flow is not None:
                 flow.add(message)
             elif cookie not in namespace.foreign and inode:
                 unknown[cookie] = message
+        namespace.foreign &= seen  # others open and close connections for as long as a window is
         if unknown:
             self._adopt(namespace, unknown)
+
+    def _cut(self, namespace: _Namespace) -> None:
+        """There are more connections than are read: one that is seen later may have been there all the time."""
+        namespace.whole = False
+        self._note(
+            f"pid {namespace.pids[0]} is in a network with more connections than are read: not all of its own are followed"
+        )
+        self._renew(namespace)
+
+    def _renew(self, namespace: _Namespace) -> None:
+        """Another channel: on one whose answer was not read to its end the kernel gives no other."""
+        channel = self._channel(namespace.pids)
+        if channel is not None:
+            namespace.channel.close()
+            namespace.channel = channel
 
     def _adopt(self, namespace: _Namespace, unknown: dict[int, netlink.Message]) -> None:
         """Finds out whose the new connections are."""
@@ -233,7 +263,7 @@ class FlowTracker:
                 namespace.foreign.add(cookie)
                 continue
             self._room.took(1, user)
-            flow = _Flow(pid, _opened(now) if namespace.begun else now, message)
+            flow = _Flow(pid, _opened(now) if namespace.begun and namespace.whole else now, message)
             flow.add(message)
             namespace.flows[cookie] = flow
 
@@ -275,15 +305,20 @@ def tcp_sockets(pid: int, root: Path = ROOT) -> tuple[TcpSocket, ...]:
         )
 
 
-def _connections(channel: socket.socket) -> list[netlink.Message]:
-    """All TCP connections of a namespace. Raises OSError."""
+def _connections(channel: socket.socket) -> netlink.Answer:
+    """The TCP connections of a namespace. Raises OSError."""
     try:
         return netlink.dump(channel, inet_diag.TCPDIAG_GETSOCK, inet_diag.request_of_all())
     except OSError as error:
         if error.errno not in _OLD_QUESTION:
             raise
-    by_family = (netlink.dump(channel, inet_diag.SOCK_DIAG_BY_FAMILY, inet_diag.request(one)) for one in _FAMILIES)
-    return [message for messages in by_family for message in messages]
+    found: list[netlink.Message] = []
+    for family in _FAMILIES:
+        answer = netlink.dump(channel, inet_diag.SOCK_DIAG_BY_FAMILY, inet_diag.request(family))
+        found += answer
+        if not answer.whole:
+            return netlink.Answer(found, whole=False)
+    return netlink.Answer(found)
 
 
 def _parse(message: netlink.Message) -> TcpSocket:

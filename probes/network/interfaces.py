@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import socket
 import struct
 import time
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up")
 # struct rtnl_link_stats64: packets, bytes, errors, dropped, each received then sent, come first.
 _STATS = struct.Struct("=8Q")
+# Of a network namespace, 10,000 addresses: whoever makes one gives it as many as he likes, and each is kept for the whole window.
+_ADDRESSES_MOST_BYTES = 1 << 20
 _IFINFO, _IFADDR = struct.Struct("=BBHiII"), struct.Struct("=BBBBi")
 
 
@@ -96,7 +99,7 @@ def read_interfaces(pid: int | None = None, root: Path = ROOT, speeds: bool = Tr
     found: tuple[Interface, ...] = ()
     if root == ROOT:
         try:
-            found = _ask_netlink(pid, root)
+            found = _ask_netlink(pid, root, missing)
             if speeds:
                 found = _with_speeds(found, pid, root, missing)
         except OSError as error:
@@ -176,16 +179,31 @@ def parse_address(payload: memoryview) -> tuple[int, str] | None:
     return index, str(ipaddress.ip_address(bytes(raw)))
 
 
-def _ask_netlink(pid: int | None, root: Path) -> tuple[Interface, ...]:
+def _ask_netlink(pid: int | None, root: Path, missing: list[str]) -> tuple[Interface, ...]:
     with netlink.open_netlink(netlink.NETLINK_ROUTE, pid, root) as channel:
-        addresses: dict[int, list[str]] = {}
-        for message in netlink.dump(channel, RTM_GETADDR, _IFADDR.pack(0, 0, 0, 0, 0)):
-            found = parse_address(message.payload)
-            if found is not None:
-                addresses.setdefault(found[0], []).append(found[1])
         links = netlink.dump(channel, RTM_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0, 0))
+        if not links.whole:
+            missing.append(
+                f"interfaces of pid {pid or 'self'}: there are more than are read, and none has its addresses"
+            )
+        addresses = _addresses(channel, pid, missing) if links.whole else {}
         interfaces = [parse_link(message.payload, addresses) for message in links]
         return tuple(interface for interface in interfaces if interface is not None and interface.name)
+
+
+def _addresses(channel: socket.socket, pid: int | None, missing: list[str]) -> dict[int, list[str]]:
+    """By interface. They are the last that is asked for: after an answer that is not whole the kernel gives no other."""
+    answer = netlink.dump(channel, RTM_GETADDR, _IFADDR.pack(0, 0, 0, 0, 0), _ADDRESSES_MOST_BYTES)
+    if not answer.whole:
+        missing.append(
+            f"addresses of pid {pid or 'self'}: there are more than are read, and not every connection is known by its interface"
+        )
+    addresses: dict[int, list[str]] = {}
+    for message in answer:
+        found = parse_address(message.payload)
+        if found is not None:
+            addresses.setdefault(found[0], []).append(found[1])
+    return addresses
 
 
 def _with_speeds(

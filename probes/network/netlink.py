@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,7 @@ _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _RECEIVE_BYTES = 256 * 1024
 _SOCKET_BUFFER_BYTES = 1024 * 1024
-# 16 MiB hold 50,000 sockets: more than any host has, and an end to a kernel that would never stop.
+# 16 MiB hold 50,000 sockets: more than a host that trains has, and an end to a kernel that would never stop.
 ANSWER_CAP = 16 * 1024 * 1024
 _TIMEOUT_S = 2.0
 _sequences = itertools.count(1)
@@ -48,6 +48,18 @@ class Message:
     payload: memoryview
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What answers one dump request. `whole`: whether it is all of it; else the kernel has more for this socket and refuses the next
+    request on it (EBUSY)."""
+
+    messages: Sequence[Message]
+    whole: bool = True
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+
 def open_netlink(protocol: int, pid: int | None = None, root: Path = ROOT) -> socket.socket:
     """A netlink socket in the network namespace of `pid` (own namespace: None). Raises OSError. The caller closes it."""
     if (asked := rights.elsewhere()) is not None:
@@ -57,30 +69,31 @@ def open_netlink(protocol: int, pid: int | None = None, root: Path = ROOT) -> so
     return in_namespace(pid, "net", lambda: _open(protocol), root)
 
 
-def dump(channel: socket.socket, kind: int, payload: bytes) -> list[Message]:
-    """All messages that answer one dump request. Raises OSError (what the kernel said, or no answer in 2 s)."""
+def dump(channel: socket.socket, kind: int, payload: bytes, most_bytes: int = 0) -> Answer:
+    """The messages that answer one dump request, of so many bytes and what comes with the last of them (0: `ANSWER_CAP`). Raises
+    OSError (what the kernel said, or no answer in 2 s)."""
     sequence = next(_sequences) & 0xFFFFFFFF
     request = _HEADER.pack(_HEADER.size + len(payload), kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, 0) + payload
     channel.send(request)
     messages: list[Message] = []
     size = 0
-    while size < ANSWER_CAP:
+    while size < (most_bytes or ANSWER_CAP):
         data = channel.recv(_RECEIVE_BYTES)
         size += len(data)
         for message in parse_messages(data):
             if message.sequence != sequence:
                 continue  # the rest of an earlier answer that was given up
             if message.kind == NLMSG_DONE:
-                return messages
+                return Answer(messages)
             if message.kind == NLMSG_ERROR:
                 number = -struct.unpack_from("=i", message.payload)[0] if len(message.payload) >= 4 else 0
                 if number:
                     raise OSError(number, os.strerror(number))
-                return messages
+                return Answer(messages)
             messages.append(message)
         if not data:
             break
-    return messages
+    return Answer(messages, whole=False)
 
 
 def parse_messages(data: bytes) -> Iterator[Message]:

@@ -25,7 +25,7 @@ from rankscope.observer.window.folder import Window, fitted, window_of
 from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest, from_json, to_json
 from rankscope.observer.window.pages import check_pages, read_footer
 from rankscope.observer.window.schema import TABLES, YOUNGER
-from rankscope.observer.window.store.front import MOST_WINDOWS, Summary, summarised, summary_in, with_summary
+from rankscope.observer.window.store.front import MOST_WINDOWS, Summary, summarised, summary_in, unfolded, with_summary
 from rankscope.observer.window.store.summary import WANTED
 from rankscope.observer.window.tables import LONGEST_TEXT_BYTES, MOST_BYTES, QUICK, SMALL, check_rows, check_texts
 from rankscope.probes.errors import BadData
@@ -157,7 +157,7 @@ def _check(data: bytes | pa.Buffer) -> None:
 
 
 def _manifests(footer: Any) -> list[tuple[Manifest, dict[str, int]]]:
-    said = json.loads((footer.metadata or {})[_MANIFESTS])
+    said = unfolded((footer.metadata or {})[_MANIFESTS])
     if not isinstance(said, list) or len(said) != footer.num_rows:
         raise ValueError("manifests that are not those of its windows")
     if any(not isinstance(each, dict) or each.get("schema") != WINDOW_SCHEMA for each in said):

@@ -74,7 +74,7 @@ class FakePulse:
     def forget(self, pid: int) -> None:
         self.watched.discard(pid)
 
-    def listen(self, pid: int, rows: Any = None) -> frozenset[tuple[int, tuple[str, int]]]:
+    def listen(self, pid: int, rows: Any = None, user: str = "") -> frozenset[tuple[int, tuple[str, int]]]:
         self.heard.append(pid)
         self.turn(self.takes_s)
         return frozenset((row, LIBRARY) for row in (UPDATES, BROADCAST))
@@ -412,6 +412,59 @@ def test_notes_with_text_of_jobs_are_few_and_each_is_told_once() -> None:
     assert notes.take(3700.0) == ("later",)
     notes.add("later")
     assert notes.take(8000.0) == ()
+
+
+def test_many_notes_of_one_user_keep_nobody_elses_away() -> None:
+    notes = Notes()
+    for number in range(1000):
+        notes.add(f"libnccl.so.{number}", "user 1666")
+    told = notes.take(0.0)
+    assert len(told) == 33 and told[-1] == "more of user 1666 is not told in this hour"
+    for number in range(20):
+        notes.add(f"pid {number} is silent", "user 1000")
+        notes.add(f"libtorch.so.{number}", "user 1666")
+    notes.add("processes were not listed")
+    told = notes.take(1.0)
+    assert "processes were not listed" in told and not any("libtorch" in words for words in told)
+    assert sum("is silent" in words for words in told) == 8
+    assert told[-1] == "more of user 1000 is not told in this hour"
+    for number in range(20):
+        notes.add(f"pid {number} is silent", "user 1000")
+    assert notes.take(3700.0) == (), "each once"
+
+
+def test_notes_of_many_users_are_bounded_and_what_they_leave_no_room_for_is_told_in_the_next_hour() -> None:
+    notes = Notes()
+    for number in range(5000):
+        for each in range(3):
+            notes.add(f"note {each}", f"user {number}")
+    told = notes.take(0.0)
+    assert len(told) == 256 == told.count("note 0"), "of each user the first, before any second"
+    assert notes.take(1.0) == ()
+    assert len(notes.take(3700.0)) == 256
+
+
+def test_a_host_without_descriptors_buries_nobody(known: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any user can use them up."""
+    read, missing = newcomers.procfs.read_stat, [errno.EMFILE]
+
+    def refused(pid: int, root: Path) -> Any:
+        if missing[0]:
+            raise OSError(missing[0], os.strerror(missing[0]))
+        return read(pid, root)
+
+    monkeypatch.setattr(newcomers.procfs, "read_stat", refused)
+    told = []
+    for _ in range(4):
+        beat = known.poll(4.0)
+        assert beat.died == () and sorted(known.tier.ranks) == [101, 102]
+        told += beat.notes
+    assert told == ["whether ranks still run was not read: not now (Too many open files)"]
+    assert known.pulse.put_off == 4
+    missing[0] = 0
+    assert known.poll(4.0).died == ()
+    missing[0] = errno.ESRCH
+    assert sorted(death.pid for _ in range(3) for death in known.poll(4.0).died) == [101, 102]
 
 
 def test_of_a_process_with_thousands_of_libraries_some_are_looked_at_for_some_seconds(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from rankscope.probes.fair import Fair, whose
+from rankscope.probes.fair import Fair, least_first, whose
 
 
 @pytest.mark.parametrize("piece", [0.2, 0.0004])
@@ -47,3 +48,14 @@ def test_of_root_each_control_group_counts_as_one(tmp_path: Path) -> None:
     assert len({whose(pid, tmp_path) for pid in (7, 8, 9)}) == 3
     assert whose(9, tmp_path) == "user 1000"
     assert whose(os.getpid(), Path("/"))
+
+
+def test_the_next_is_always_of_whom_least_time_went_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    takes_s = {"a": 10.0, "b": 3.0, "c": 1.0}
+    order = []
+    for thing in least_first({"slow": ["a"] * 3, "none": [], "quick": ["b"] * 5, "few": ["c"]}):
+        order.append(thing)
+        now[0] += takes_s[thing]
+    assert "".join(order) == "abcbbbaba"

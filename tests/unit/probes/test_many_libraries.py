@@ -72,3 +72,28 @@ def test_what_ordinary_processes_share_is_looked_at_once_and_nothing_is_said(
     calls = CallProbe(cast(Any, None))
     calls.watch([7, 8, 9], tmp_path)
     assert len(looked) == 5 and calls.notes == []
+
+
+def owned(root: Path, pid: int, uid: int) -> None:
+    (root / "proc" / str(pid) / "status").write_text(
+        f"Name:\tx\nState:\tS (x)\nTgid:\t{pid}\nPid:\t{pid}\nPPid:\t1\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
+        f"NSpid:\t{pid}\nThreads:\t1\nCpus_allowed_list:\t0\n"
+    )
+
+
+def test_nobodys_large_libraries_take_the_time_for_those_of_others(
+    tmp_path: Path, looked: list[tuple[int, str]]
+) -> None:
+    """Ranks come by the names of their jobs, which their users choose."""
+    for pid in range(100, 110):
+        process(tmp_path, pid, 16, first=1000 * pid)
+        owned(tmp_path, pid, 1666)
+    for pid in range(200, 208):
+        process(tmp_path, pid, 1, first=1000 * pid)
+        owned(tmp_path, pid, 1000)
+    calls = CallProbe(cast(Any, None))
+    calls.watch([*range(100, 110), *range(200, 208)], tmp_path)
+    assert [pid for pid, _ in looked if pid >= 200] == list(range(200, 208))
+    assert [pid for pid, _ in looked][5] == 200, "who has had nothing is next"
+    assert len(looked) * 2.0 <= probe._LOOK_ALL_MOST_S
+    assert len(calls.notes) == 1 and "of pid 100 and 9 more processes" in calls.notes[0]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
+import struct
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from rankscope.probes.host.procfs import open_files, socket_inodes
-from rankscope.probes.network import flows
+from rankscope.probes.network import flows, inet_diag, netlink
 from rankscope.probes.network.flows import OWNERS_EACH, OWNERS_FREELY, FlowTracker
 from rankscope.probes.network.interfaces import Interface, InterfaceCounters, Interfaces
 
@@ -79,3 +83,117 @@ def test_so_many_connections_of_all_namespaces_together_are_followed(monkeypatch
         assert [note for note in tracker.notes if "more connections than are followed" in note]
         tracker.begin()
         assert len(tracker.summaries()) == 20, "a new window has room again"
+
+
+# ---- connections without number ---------------------------------------------------------------------------------------
+
+
+def connection(cookie: int, inode: int, sent_bytes: int = 0) -> netlink.Message:
+    """As the kernel tells of it."""
+    payload = struct.pack(
+        "=BBBB2s2s16s16sIQIIIII", socket.AF_INET, inet_diag.ESTABLISHED, 0, 0, b"sH", b"\0\7", bytes([10, 0, 0, 1] + [0] * 12),
+        bytes([10, 0, 0, 2] + [0] * 12), 0, cookie, 0, 0, 0, 0, inode,
+    )  # fmt: skip
+    info = bytearray(232)
+    struct.pack_into("=Q", info, 120, sent_bytes)  # tcpi_bytes_acked
+    return netlink.Message(
+        20, 1, memoryview(payload + struct.pack("=HH", 4 + len(info), inet_diag.INET_DIAG_INFO) + info)
+    )
+
+
+def tracker_of(
+    root: Path, monkeypatch: pytest.MonkeyPatch, answers: Sequence[netlink.Answer | OSError]
+) -> tuple[FlowTracker, list[int]]:
+    """One that follows a process with the socket 7 and is answered so; and, for each channel that it opened, for whom."""
+    files = root / "files"
+    files.mkdir()
+    (files / "3").symlink_to("socket:[7]")
+    pid, coming, opened = process(root, 77, 1000, files), iter(answers), list[int]()
+
+    def answer(_: object) -> netlink.Answer:
+        found = next(coming)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    def channel(_: int, pid: int, root: Path) -> Any:
+        opened.append(pid)
+        return contextlib.ExitStack()
+
+    monkeypatch.setattr(flows, "_connections", answer)
+    monkeypatch.setattr(netlink, "open_netlink", channel)
+    tracker = FlowTracker([], root)
+    tracker._namespaces.append(
+        flows._Namespace(1, [pid], cast(Any, contextlib.ExitStack()), Interfaces(pid, 0.0, (), ()))
+    )
+    return tracker, opened
+
+
+MINE, OTHER = connection(1, 7, 10**13), connection(2, 8)
+
+
+@pytest.mark.parametrize(
+    ("first", "sent_bytes"),
+    [
+        (netlink.Answer([OTHER]), 10**13),
+        (netlink.Answer([OTHER], whole=False), 0),
+        (OSError(errno.ENOBUFS, "no room"), 0),
+    ],
+)
+def test_a_connection_that_the_first_look_may_have_missed_counts_from_when_it_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: netlink.Answer | OSError, sent_bytes: int
+) -> None:
+    """Somebody else has more of them than are read: what was sent before the window is not sent in it."""
+    tracker, _ = tracker_of(tmp_path, monkeypatch, [first, netlink.Answer([OTHER, MINE])])
+    with tracker:
+        tracker.begin()
+        tracker._namespaces[0].owners_due_s = 0.0
+        tracker.sample()
+        assert [flow.sent_bytes for flow in tracker.summaries()] == [sent_bytes]
+
+
+def test_that_not_all_connections_are_read_is_told_and_the_kernel_is_asked_on_another_channel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+    answers = [netlink.Answer([MINE]), netlink.Answer([MINE], whole=False), busy, netlink.Answer([MINE])]
+    tracker, opened = tracker_of(tmp_path, monkeypatch, answers)
+    with tracker:
+        tracker.begin()
+        assert opened == [] and not any("connections" in note for note in tracker.notes)
+        tracker.sample()
+        assert opened == [77] and any("more connections than are read" in note for note in tracker.notes)
+        tracker.sample()
+        assert opened == [77, 77]
+        tracker.sample()
+        assert opened == [77, 77] and len(tracker.summaries()) == 1
+
+
+def test_connections_of_others_are_forgotten_when_they_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [netlink.Answer([connection(100 * at + n, 1000) for n in range(100)]) for at in range(20)]
+    tracker, _ = tracker_of(tmp_path, monkeypatch, answers)
+    with tracker:
+        tracker.begin()
+        for _ in answers[1:]:
+            tracker._namespaces[0].owners_due_s = 0.0
+            tracker.sample()
+        assert len(tracker._namespaces[0].foreign) <= 100
+
+
+def test_after_an_answer_that_is_cut_all_connections_are_seen_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel goes on with an answer that was not read to its end, and refuses the next question meanwhile."""
+    with contextlib.ExitStack() as held:
+        server = held.enter_context(socket.create_server(("127.0.0.1", 0), backlog=200))
+        for _ in range(150):
+            held.enter_context(socket.create_connection(server.getsockname()))
+            held.enter_context(server.accept()[0])
+        tracker = held.enter_context(FlowTracker([os.getpid()]))
+        monkeypatch.setattr(netlink, "ANSWER_CAP", 1)
+        tracker.begin()
+        assert len(tracker.summaries()) < 300
+        monkeypatch.setattr(netlink, "ANSWER_CAP", 1 << 24)
+        tracker._namespaces[0].owners_due_s = 0.0
+        tracker.sample()
+        assert len(tracker.summaries()) == 300

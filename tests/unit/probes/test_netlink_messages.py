@@ -8,12 +8,13 @@ import os
 import socket
 import struct
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.probes.network import flows, inet_diag, netlink, qdisc
+from rankscope.probes.network import flows, inet_diag, interfaces, netlink, qdisc
 from rankscope.probes.network.interfaces import (
     Interface,
     InterfaceCounters,
@@ -95,16 +96,64 @@ def test_a_kernel_that_answers_for_one_family_at_a_time_is_asked_so(
 ) -> None:
     asked: list[int] = []
 
-    def dump(channel: object, kind: int, payload: bytes) -> list[netlink.Message]:
+    def dump(channel: object, kind: int, payload: bytes) -> netlink.Answer:
         if kind == inet_diag.TCPDIAG_GETSOCK:
             raise OSError(error, "not known")
         asked.append(payload[0])
-        return [netlink.Message(kind, 1, memoryview(payload))]
+        return netlink.Answer([netlink.Message(kind, 1, memoryview(payload))])
 
     monkeypatch.setattr(netlink, "dump", dump)
     with socket.socket() as channel:
         found = flows._connections(channel)
     assert asked == [socket.AF_INET, socket.AF_INET6] == [message.payload[0] for message in found]
+
+
+class Kernel:
+    """A netlink socket that answers each request with so many datagrams of one message, and `kind` at the end."""
+
+    def __init__(self, datagrams: int, payload: bytes, kind: int = netlink.NLMSG_DONE) -> None:
+        self.datagrams, self.payload, self.kind = datagrams, payload, kind
+        self.sequence = self.sent = 0
+
+    def send(self, data: bytes) -> None:
+        self.sequence = struct.unpack_from("=IHHI", data)[3]
+
+    def recv(self, _: int) -> bytes:
+        self.sent += 1
+        body, kind = (self.payload, 20) if self.sent <= self.datagrams else (b"\0" * 4, self.kind)
+        return struct.pack("=IHHII", 16 + len(body), kind, 0, self.sequence, 0) + body
+
+
+def test_an_answer_says_whether_it_is_whole() -> None:
+    whole = netlink.dump(cast(Any, Kernel(10, b"x" * 84)), 20, b"", 1001)
+    assert len(whole.messages) == 10 and whole.whole
+    refused = netlink.dump(cast(Any, Kernel(10, b"x" * 84, netlink.NLMSG_ERROR)), 20, b"", 1001)
+    assert len(refused.messages) == 10 and refused.whole
+    cut = netlink.dump(cast(Any, Kernel(11, b"x" * 84)), 20, b"", 1000)
+    assert len(cut.messages) == 10 and not cut.whole
+
+
+@pytest.mark.parametrize(("answers", "said"), [(True, 0), (False, 1)])
+def test_of_addresses_without_number_some_are_read_and_the_rest_is_told(
+    monkeypatch: pytest.MonkeyPatch, answers: bool, said: int
+) -> None:
+    asked: list[tuple[int, int]] = []
+    address = struct.pack("=BBBBi", socket.AF_INET, 8, 0, 0, 2) + attribute(2, bytes([10, 0, 0, 1]))
+    link = struct.pack("=BBHiII", 0, 0, 1, 2, 0, 0) + attribute(3, b"eth0\0")
+
+    def dump(channel: object, kind: int, payload: bytes, most_bytes: int = 0) -> netlink.Answer:
+        asked.append((kind, most_bytes))
+        is_link = kind == interfaces.RTM_GETLINK
+        return netlink.Answer([netlink.Message(16, 1, memoryview(link if is_link else address))], is_link or answers)
+
+    monkeypatch.setattr(netlink, "open_netlink", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(netlink, "dump", dump)
+    found = read_interfaces(7, speeds=False)
+    assert [(one.name, one.addresses) for one in found.interfaces] == [("eth0", ("10.0.0.1",))]
+    assert [note for note in found.missing if note.startswith("addresses of pid 7")] == list(found.missing)
+    assert len(found.missing) == said
+    # After an answer that is cut the kernel gives no other on this socket: what may be cut is asked for last.
+    assert asked == [(interfaces.RTM_GETLINK, 0), (interfaces.RTM_GETADDR, 1 << 20)]
 
 
 def test_one_question_is_for_connections_of_both_families() -> None:
@@ -221,8 +270,8 @@ def test_interface_counters_of_proc() -> None:
 
 def test_an_address_leads_to_its_interface() -> None:
     counters = InterfaceCounters("eth0", *[0] * 8)
-    interfaces = Interfaces(0, 0.0, (Interface(2, "eth0", 1500, "up", 0.0, ("10.0.0.1", "fe80::1"), counters),), ())
-    assert [interfaces.carriers().carrying(end) for end in ("10.0.0.1:5", "[fe80::1]:5", "10.0.0.1", "127.0.0.9:1", "10.0.0.2:5", "")] == [
+    known = Interfaces(0, 0.0, (Interface(2, "eth0", 1500, "up", 0.0, ("10.0.0.1", "fe80::1"), counters),), ())
+    assert [known.carriers().carrying(end) for end in ("10.0.0.1:5", "[fe80::1]:5", "10.0.0.1", "127.0.0.9:1", "10.0.0.2:5", "")] == [
         "eth0", "eth0", "eth0", "lo", "", "",
     ]  # fmt: skip
     assert address_of("fe80::1") == "fe80::1"

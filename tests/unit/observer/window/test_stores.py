@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import io
+import json
 import os
 import random
 import stat
@@ -27,7 +28,7 @@ from rankscope.diagnose.fleet.newest import NEWEST, newest
 from rankscope.diagnose.fleet.sources import load
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
-from rankscope.observer.window.manifest import Loss
+from rankscope.observer.window.manifest import Loss, ProbeCost, to_json
 from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.store import container, front, objects, tidy
 from rankscope.observer.window.store import spool as spools
@@ -475,6 +476,46 @@ def test_a_summary_takes_no_more_room_than_it_may() -> None:
         data[at : at + 4] = claim.to_bytes(4, "little")
         with pytest.raises(BadData):
             container.decode_summary(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("thing", "most"), [(b"[],", front._OPENED_MOST), (b"{},", front._OPENED_MOST), (b"1,", front._COMMAS_MOST)]
+)
+def test_manifests_of_millions_of_things_are_refused_before_they_are_unfolded(
+    thing: bytes, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few hundred bytes may unpack to 64 MB of empty lists, which take 1.5 GB."""
+    monkeypatch.setattr(front.json, "loads", lambda _: pytest.fail("unfolded"))
+    with pytest.raises(ValueError, match="more than those of windows"):
+        front.unfolded(b"[" + thing * (most + 1) + thing[:-1] + b"]")
+
+
+def test_forged_manifests_of_a_summary_and_of_a_footer_make_a_bad_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = container.encode(windows())
+    monkeypatch.setattr(front, "_OPENED_MOST", 20)
+    for read in (container.decode, container.decode_summary, lambda one: container.decode_parts(one, WANTED)):
+        with pytest.raises(BadData, match="more than those of windows"):
+            read(data)
+
+
+def test_manifests_of_as_many_windows_as_an_object_has_are_not_refused() -> None:
+    """With 60 programs that ran: twice as many as beside a job on CPUs."""
+    about = replace(windows(1)[0].manifest, costs=tuple(ProbeCost(f"rs_enter_{n}", n, n) for n in range(60)))
+    said = json.dumps([to_json(about, dict.fromkeys(TABLES, 9))] * front.MOST_WINDOWS).encode()
+    assert len(front.unfolded(said)) == front.MOST_WINDOWS
+
+
+def test_text_with_commas_and_brackets_is_no_reason_to_refuse_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "_OPENED_MOST", 3)
+    monkeypatch.setattr(front, "_COMMAS_MOST", 3)
+    said = [{"notes": ["{[,,,", 'a \\" \\\\', ",,,[{\\", ""]}]
+    assert front.unfolded(json.dumps(said).encode()) == said
+    said[0]["notes"] += ["", ""]
+    for refused in (json.dumps(said), json.dumps([[[[]]]])):
+        with pytest.raises(ValueError, match="more than those of windows"):
+            front.unfolded(refused.encode())
+    with pytest.raises(ValueError, match="utf-8"):
+        front.unfolded(json.dumps(["\u2222" * 3], ensure_ascii=False).encode("utf-16"))
 
 
 # ---- two windows of one host -----------------------------------------------------------------------------------------
