@@ -92,6 +92,7 @@ class Tier0:
         steps = self._steps(events[events["type"] == ring.CALL])
         self._learn(now)
         vanished, stopped = self._states(now)
+        self.pulse.tidy(now, bool(died or vanished))
         return Beat(now, steps, born, (*died, *vanished), stopped, self.pulse.notes.take(now))
 
     def of_job(self, job: str) -> tuple[RankPulse, ...]:

@@ -19,7 +19,9 @@ from rankscope.observer.watch.marker import MARKERS
 from rankscope.observer.watch.shares import LOOK_EACH_S, RANKS_EACH, RANKS_MOST, Notes
 from rankscope.observer.watch.tier0 import Beat, Tier0
 from rankscope.probes.bpf import ring
+from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 from rankscope.probes.bpf.ring import Events
+from rankscope.probes.calls import in_progress
 from rankscope.probes.calls.probe import LIBRARIES_MOST, LOOK_MOST_S, Library
 from rankscope.probes.calls.table import UPDATE
 from rankscope.probes.errors import BadData
@@ -47,6 +49,7 @@ class FakePulse:
         self.room = 1 << 20
         self.takes_s = 0.0
         self.heard: list[int] = []
+        self.tidied: list[bool] = []
         self.turn: Any = lambda _: None
         self.events = self
 
@@ -81,6 +84,9 @@ class FakePulse:
 
     def keep(self, places: Any) -> None:
         self.kept = set(places)
+
+    def tidy(self, now_s: float, ended: bool) -> None:
+        self.tidied.append(ended)
 
 
 class Host:
@@ -453,6 +459,51 @@ def test_a_library_that_could_not_be_looked_at_for_want_of_a_process_is_later(
     assert listening._functions_in(library) == {} and listening.put_off == 1
     monkeypatch.setattr(pulse, "look", lambda *_, **__: pulse._Functions({7: pulse._Function((1,), None)}))
     assert list(listening._functions_in(library)) == [7]
+
+
+def test_calls_that_never_return_are_taken_out_each_minute_and_soon_after_a_process_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[float] = []
+    now = 0.0
+    monkeypatch.setattr(in_progress, "take_out_ended", lambda *_: taken.append(now))
+    listening = pulse.Pulse(cast(Any, SimpleNamespace(maps={})), cast(Any, None))
+    for second in range(200):
+        now = float(second)
+        listening.tidy(now, ended=second in (70, 71, 72))
+    assert taken == [0.0, 60.0, 75.0, 135.0, 195.0]
+
+
+def test_maps_that_are_not_read_now_are_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> int:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(in_progress, "take_out_ended", refused)
+    listening = pulse.Pulse(cast(Any, SimpleNamespace(maps={})), cast(Any, None))
+    listening.tidy(0.0, ended=False)
+    assert listening.put_off == 1
+
+
+def test_no_process_can_fill_the_map_of_calls_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def loaded(*_: Any, **how: Any) -> Any:
+        asked.update(how)
+        raise BpfUnavailable("not here")
+
+    monkeypatch.setattr(pulse.loader, "load", loaded)
+    monkeypatch.setattr(pulse, "in_initial_pid_namespace", lambda _: True)
+    with pytest.raises(BpfUnavailable):
+        pulse.load()
+    assert asked["entries"]["rs_calls"] >= asked["defines"]["RS_CALLS_EACH"] * RANKS_MOST
+
+
+def test_the_probes_hear_of_ends(known: Host) -> None:
+    known.pulse.tidied.clear()
+    known.poll()
+    known.pulse.queue.append((ring.EXIT, 102, 0, known.now, 0.0, SIGKILL))
+    known.poll()
+    assert known.pulse.tidied == [False, True]
 
 
 def test_whoever_reads_what_others_wrote_is_not_the_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
