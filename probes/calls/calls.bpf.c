@@ -79,6 +79,8 @@ int rs_call_site(struct pt_regs *ctx)
 }
 #endif
 
+#define RS_DIRECTION_UNKNOWN 7 /* above all that libraries have: a process has no more sums of a row than these */
+
 struct rs_call_sum_key {
 	u32 tgid;
 	u16 row, aux;
@@ -86,7 +88,7 @@ struct rs_call_sum_key {
 struct rs_call_sum {
 	u64 count, bytes, ns;
 };
-/* Calls of rows that are summed up. 64 ranks x 32 rows x 4 directions. */
+/* Calls of rows that are summed up. 64 ranks x 32 rows x 4 directions; one process makes some 100 at most. */
 BPF_HASH(rs_call_sums, struct rs_call_sum_key, struct rs_call_sum, 8192);
 
 /* Counts the trap, whoever paid it; returns whether the process is watched. */
@@ -126,6 +128,13 @@ static __always_inline u64 rs_stack_argument(struct pt_regs *ctx, int n)
 	bpf_probe_read_user(&value, sizeof(value), (void *)(PT_REGS_SP(ctx) + 8 * (n - 6)));
 #endif
 	return value;
+}
+
+/* A copy's direction as the caller says it, which may be any number; copies.py has words for five. */
+static __always_inline u32 rs_direction(u64 said)
+{
+	u32 direction = (u32)said;
+	return direction < RS_DIRECTION_UNKNOWN ? direction : RS_DIRECTION_UNKNOWN;
 }
 
 static __always_inline u64 rs_word(u64 address)
