@@ -41,12 +41,14 @@ from rankscope.probes.sched import exits
 _RING_BYTES = (
     256 * 4096
 )  # 1 MiB, 16,384 events: 16 ranks while they are learnt, 500 calls a second each, for two seconds
+RING_EVENTS = _RING_BYTES // ring.STRIDE_BYTES
 _FIND_MOST_S = 10.0  # in one library: jaxlib, the largest, takes 1 s
 _LIBRARIES_KNOWN = 4096  # files whose functions are remembered
 # Calls in progress of one process: 16 threads, 4 nested. Of all together the map has as many (9 MB), so that nobody can fill it.
 _CALLS_EACH = 64
 _TIDY_EACH_S = 60.0  # calls that will never return go
 _TIDY_AFTER_END_S = 5.0  # sooner after a process has ended: its place may be another's, which has calls of its own
+_OF_ANYBODY = ("ring_full", "call_map_full")
 Place = tuple[int, tuple[str, int]]  # row of MARKERS, library file
 
 
@@ -138,6 +140,10 @@ class Pulse:
     def lost(self) -> int:
         """Events that were not seen, since the beginning."""
         return sum(count for name, count in self.module.counters(COUNTERS) if name in LOSSES)
+
+    def missed(self) -> int:
+        """Calls and ends that were lost though nobody had more than his share, since the beginning: anybody's may be among them."""
+        return sum(count for name, count in self.module.counters(COUNTERS) if name in _OF_ANYBODY)
 
     def close(self) -> None:
         """Detach and free everything."""

@@ -50,6 +50,7 @@ class FakePulse:
         self.takes_s = 0.0
         self.heard: list[int] = []
         self.tidied: list[bool] = []
+        self.lost = 0
         self.turn: Any = lambda _: None
         self.events = self
 
@@ -84,6 +85,9 @@ class FakePulse:
 
     def keep(self, places: Any) -> None:
         self.kept = set(places)
+
+    def missed(self) -> int:
+        return self.lost
 
     def tidy(self, now_s: float, ended: bool) -> None:
         self.tidied.append(ended)
@@ -496,6 +500,78 @@ def test_no_process_can_fill_the_map_of_calls_in_progress(monkeypatch: pytest.Mo
     with pytest.raises(BpfUnavailable):
         pulse.load()
     assert asked["entries"]["rs_calls"] >= asked["defines"]["RS_CALLS_EACH"] * RANKS_MOST
+
+
+def _flood(host: Host, pid: int, calls: int) -> None:
+    host.pulse.queue += [(ring.CALL, pid, UPDATES, host.now + n / calls, 1e-6, 0) for n in range(calls)]
+    host.pulse.lost += 1
+
+
+def test_who_fills_the_ring_is_listened_to_no_more_where_others_are_lost(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier0, "_SHARE_HZ", 300.0)
+    host.come(1666, range(200, 202))
+    host.poll()
+    host.calls(UPDATES, 0.1, 40)
+    host.poll()
+    assert {rank.marker is not None for rank in host.tier.ranks.values()} == {True}
+    _flood(host, 200, 1000)
+    host.pulse.queue += [(ring.CALL, pid, UPDATES, host.now, 0.01, 0) for pid in (101, 102, 201)]
+    beat = host.poll()
+    assert host.pulse.watched == {101, 102, 201}
+    assert [note for note in beat.notes if note.startswith("pid 200 makes so many calls")]
+    assert [pid for pid, rank in host.tier.ranks.items() if rank.marker is None] == [200]
+    host.tier.ranks[200].begin(host.tier.markers["job"])
+    assert host.tier.ranks[200].marker is None, "it would be silent"
+
+
+def test_where_nothing_was_lost_or_nobody_else_is_there_everybody_is_listened_to(
+    known: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier0, "_SHARE_HZ", 300.0)
+    _flood(known, 101, 1000)
+    known.poll()
+    assert known.pulse.watched == {101, 102}, "all of one user"
+    known.come(1666, range(200, 201))
+    known.pulse.loaded.add(200)
+    for _ in range(20):
+        known.poll(4.0)
+    _flood(known, 200, 1000)
+    known.pulse.lost -= 1
+    known.poll()
+    assert known.pulse.watched == {101, 102, 200}
+
+
+def test_jobs_that_are_learnt_may_crowd_others_out_for_a_minute_an_hour(
+    known: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each job that comes anew has half a minute."""
+    monkeypatch.setattr(tier0, "_SHARE_HZ", 50.0)
+    crowded = []
+    for pid in range(200, 240):
+        crowded.append(0)
+        known.come(1666, range(pid, pid + 1))
+        known.pulse.loaded.add(pid)
+        for _ in range(5):
+            known.poll(4.0)
+        for _ in range(3):
+            if pid in known.tier.ranks and pid in known.pulse.watched:
+                crowded[-1] += 1
+                _flood(known, pid, 100)
+            known.poll()
+    assert (crowded[:10], crowded[-10:]) == ([3] * 10, [1] * 10)
+    assert {101, 102} <= known.pulse.watched
+
+
+def test_a_step_is_not_told_across_calls_that_were_lost(known: Host) -> None:
+    known.pulse.queue.append((ring.CALL, 101, UPDATES, known.now, 0.01, 0))
+    known.pulse.lost += 1
+    known.poll()
+    known.pulse.queue.append((ring.CALL, 101, UPDATES, known.now, 0.01, 0))
+    assert known.poll(3.0).steps == {}
+    known.pulse.queue.append((ring.CALL, 101, UPDATES, known.now, 0.01, 0))
+    assert known.poll(3.0).steps[101].seconds == pytest.approx([3.0])
 
 
 def test_the_probes_hear_of_ends(known: Host) -> None:
