@@ -1,7 +1,8 @@
 """When to look closer at a job, from what tier 0 tells of it. Pure: times in, alarms out.
 
   slower   its steps last longer than they did (diagnose/stats/change.py)
-  silent   no rank here has ended a step for 5 usual ones and 5 s, and for half as long again as the longest pause of those that repeat;
+  silent   no rank here has ended a step for 5 usual ones and 5 s, and for half as long again as the longest pause of those that repeat,
+           and no calls were lost in that time, among which theirs may have been;
            while a rank writes to disk, as for a checkpoint, this waits, ten times as long at most
   stopped  a rank is stopped (SIGSTOP, a debugger)
   dead     a rank ended otherwise than by itself with 0 or because it was told to; or by itself, and the others make steps without it, or
@@ -172,7 +173,9 @@ class JobWatch:
 
     def _is_silent(self, now_s: float, ranks: Sequence[RankPulse], written_hz: float) -> bool:
         """Whether nothing was heard of ranks that are left, for longer than is usual: neither a step nor an end."""
-        signs_s = [one.last_s for one in ranks if one.marker is not None] + [one.at_s for one in self._deaths]
+        signs_s = [max(one.last_s, one.missed_s) for one in ranks if one.marker is not None] + [
+            one.at_s for one in self._deaths
+        ]
         if not ranks or not signs_s:
             return False
         least_s = max(SILENT_S, limits.STEPS_LEAST * (self.step_s or 0.0), _PAUSES * self.detector.pauses.longest_s)

@@ -36,12 +36,12 @@ _WALK = Path(__file__).resolve().parents[2] / "unwinder" / "walk"
 _RING_PAGES = 512  # for up to 8 ranks (probes/bpf/common.bpf.h)
 _MOST_RING_PAGES = 8192  # 32 MiB
 _PAGE_BYTES = 4096
-_OF_NOW = ("rs_threads", "rs_calls", "rs_file_entries")  # what threads are in the middle of
+_OF_NOW = ("rs_threads", "rs_calls", "rs_calls_open", "rs_file_entries")  # what threads are in the middle of
 _MOST_ENTRIES = 1 << 18  # of a map: 40 MB in the kernel for the largest entries
 # What the C says.
 _USUAL_ENTRIES = {
     "rs_targets": 1024, "rs_interpreters": 1024, "rs_gils": 1024, "rs_pythreads": 8192, "rs_call_sums": 8192,
-    "rs_file_sums": 8192, "rs_calls": 8192, "rs_threads": 32768, "rs_file_entries": 32768,
+    "rs_file_sums": 8192, "rs_calls": 8192, "rs_calls_open": 2048, "rs_threads": 32768, "rs_file_entries": 32768,
 }  # fmt: skip
 
 
@@ -75,7 +75,7 @@ class KernelProbes:
 
         Sums of what it did stay: they belong to the window.
         """
-        for table in ("rs_targets", "rs_interpreters", "rs_gils"):
+        for table in ("rs_targets", "rs_interpreters", "rs_gils", "rs_calls_open"):
             _discard(self.maps[table], ctypes.c_uint32(pid))
         for tid, tstate in threads.items():
             self._forget_thread(tid, tstate)
@@ -234,6 +234,7 @@ def map_sizes(processes: int, threads: int) -> dict[str, int]:
     found = {
         "rs_targets": processes, "rs_interpreters": processes, "rs_gils": processes, "rs_pythreads": 8 * processes,
         "rs_call_sums": 8 * processes, "rs_file_sums": 8 * processes, "rs_calls": 4 * processes,
+        "rs_calls_open": processes,
         "rs_threads": threads, "rs_file_entries": threads,
     }  # fmt: skip
     return {name: min(2 * count, _MOST_ENTRIES) for name, count in found.items() if 2 * count > _USUAL_ENTRIES[name]}

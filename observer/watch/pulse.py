@@ -17,12 +17,13 @@ from pathlib import Path
 from rankscope.observer.apart.look import look
 from rankscope.observer.live.kernel_probes import in_initial_pid_namespace
 from rankscope.observer.watch.marker import MARKERS
-from rankscope.observer.watch.shares import Notes
+from rankscope.observer.watch.shares import RANKS_MOST, Notes
 from rankscope.observer.window.manifest import ProbeCost
 from rankscope.probes.bpf import loader, ring
 from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 from rankscope.probes.bpf.counters import COUNTERS, LOSSES, RANK
 from rankscope.probes.bpf.module import Module
+from rankscope.probes.calls import in_progress
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.probe import (
     LIBRARIES_MOST,
@@ -40,8 +41,14 @@ from rankscope.probes.sched import exits
 _RING_BYTES = (
     256 * 4096
 )  # 1 MiB, 16,384 events: 16 ranks while they are learnt, 500 calls a second each, for two seconds
+RING_EVENTS = _RING_BYTES // ring.STRIDE_BYTES
 _FIND_MOST_S = 10.0  # in one library: jaxlib, the largest, takes 1 s
 _LIBRARIES_KNOWN = 4096  # files whose functions are remembered
+# Calls in progress of one process: 16 threads, 4 nested. Of all together the map has as many (9 MB), so that nobody can fill it.
+_CALLS_EACH = 64
+_TIDY_EACH_S = 60.0  # calls that will never return go
+_TIDY_AFTER_END_S = 5.0  # sooner after a process has ended: its place may be another's, which has calls of its own
+_OF_ANYBODY = ("ring_full", "call_map_full")
 Place = tuple[int, tuple[str, int]]  # row of MARKERS, library file
 
 
@@ -72,6 +79,7 @@ class Pulse:
     put_off: int = 0
     _links: dict[Place, tuple[int, ...]] = field(default_factory=dict)
     _functions: dict[tuple[str, int], dict[int, _Function]] = field(default_factory=dict)
+    _tidy_s: float = float("-inf")  # when next
 
     def watch(self, pid: int) -> None:
         """The calls of this process count from now on, and its end is told. OSError where the kernel has no room for it."""
@@ -115,6 +123,17 @@ class Pulse:
         if descriptors:
             self._aside(lambda: self.module.release(descriptors))
 
+    def tidy(self, now_s: float, ended: bool) -> None:
+        """Once in a while, sooner where processes have `ended`: calls of threads that were killed in them are in progress no more."""
+        if now_s >= self._tidy_s:
+            self._tidy_s = now_s + _TIDY_EACH_S
+            try:
+                in_progress.take_out_ended(self.module.maps, self.root)
+            except OSError as error:
+                self.later("calls in progress", error)
+        if ended:
+            self._tidy_s = min(self._tidy_s, now_s + _TIDY_AFTER_END_S)
+
     def costs(self) -> tuple[ProbeCost, ...]:
         """Run count and time of each program since it was loaded."""
         return tuple(ProbeCost(one.program, one.run_count, one.run_time_ns) for one in self.module.costs())
@@ -122,6 +141,10 @@ class Pulse:
     def lost(self) -> int:
         """Events that were not seen, since the beginning."""
         return sum(count for name, count in self.module.counters(COUNTERS) if name in LOSSES)
+
+    def missed(self) -> int:
+        """Calls and ends that were lost though nobody had more than his share, since the beginning: anybody's may be among them."""
+        return sum(count for name, count in self.module.counters(COUNTERS) if name in _OF_ANYBODY)
 
     def close(self) -> None:
         """Detach and free everything."""
@@ -205,8 +228,9 @@ def load(root: Path = Path("/")) -> Pulse:
             "this process is in a pid namespace of its own, where threads have other numbers than in the kernel"
         )
     module = loader.load(
-        (calls.SOURCE, exits.SOURCE), defines=exits.defines(root), generated=programs(MARKERS),
-        entries={"rs_events": _RING_BYTES}, root=root,
+        (calls.SOURCE, exits.SOURCE), defines={"RS_CALLS_EACH": _CALLS_EACH, **exits.defines(root)},
+        generated=programs(MARKERS),
+        entries={"rs_events": _RING_BYTES, "rs_calls": _CALLS_EACH * RANKS_MOST}, root=root,
     )  # fmt: skip
     try:
         module.attach(exits.TRACEPOINTS)

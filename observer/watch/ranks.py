@@ -73,12 +73,15 @@ class Death:
 
 @dataclass(slots=True)
 class RankPulse:
-    """One rank. `last_s`: when it was last heard of, by CLOCK_MONOTONIC; when it was found at first."""
+    """One rank. `last_s`: when it was last heard of, by CLOCK_MONOTONIC; when it was found at first. `missed_s`: when calls were lost
+    last, which may have been its own; `unheard`: its calls are not listened to, and count no steps."""
 
     found: FoundRank
     since_s: float
     last_s: float
     marker: StepMarker | None = None
+    missed_s: float = float("-inf")
+    unheard: bool = False
     stopped_since_s: float | None = None
     missing: bool = False  # it was not there at the last poll
     recent: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=_STEPS_KEPT))
@@ -87,8 +90,17 @@ class RankPulse:
 
     def begin(self, marker: StepMarker) -> None:
         """Count steps by this marker from now on."""
-        self.marker, self._edge_s = marker, None
+        self.marker, self._edge_s = None if self.unheard else marker, None
         self._open.clear()
+
+    def miss(self, now_s: float) -> None:
+        """Calls were lost: what is heard next does not follow upon what was heard."""
+        self.missed_s, self._edge_s = now_s, None
+        self._open.clear()
+
+    def hear_no_more(self) -> None:
+        """Its calls are not listened to from now on."""
+        self.marker, self.unheard = None, True
 
     def take(self, calls: Calls) -> Steps:
         """The steps that end with these calls of the marker."""

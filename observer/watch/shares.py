@@ -4,6 +4,8 @@ notes. Pure.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rankscope.observer.census.found import FoundRank
@@ -13,6 +15,7 @@ from rankscope.probes.fair import in_turn
 RANKS_MOST = 1024  # room in the kernel: RS_MAX_PROCESSES (probes/bpf/common.bpf.h)
 RANKS_EACH = 256  # of one user; a host with eight GPUs has eight, one without as many as cores
 LOOK_EACH_S = 60.0  # an hour and user; a job that brings jaxlib, the largest library, takes 1 s
+CROWD_EACH_S = 60.0  # an hour and user in which the calls of jobs that are learnt may crowd others out: two jobs, as long as it takes
 # Notes of an hour: so many whosever they are, then of a user, and of all together, as anybody may be many users.
 _NOTES_FREELY, _NOTES_EACH, _NOTES_MOST = 32, 8, 256
 _NOTES_WAITING = 33  # of a user: as many as may be told of one, and one that says that there are more
@@ -28,9 +31,23 @@ def user_of(rank: FoundRank) -> str:
     return f"user {rank.owner}"
 
 
+def over_share(told: Mapping[int, int], users: Mapping[int, str], most: float) -> tuple[int, ...]:
+    """Pids without which no user would have told more than `most`: of each user who did, those that told most."""
+    sums = Counter[str]()
+    for pid, count in told.items():
+        sums[users[pid]] += count
+    out = []
+    for pid in sorted(told, key=lambda one: -told[one]):
+        if sums[users[pid]] > most:
+            sums[users[pid]] -= told[pid]
+            out.append(pid)
+    return tuple(out)
+
+
 @dataclass(slots=True)
 class Looking:
-    """How long libraries of each user were looked into in this hour. Times are seconds of one clock."""
+    """How long libraries of each user were looked into in this hour, or what else such time was counted for. Times are seconds of one
+    clock."""
 
     _spent: OfUsers[tuple[float, float]] = field(default_factory=OfUsers)  # since when, and how long
 

@@ -20,9 +20,17 @@ import numpy as np
 from rankscope.observer.census.found import FoundRank, RankCensus
 from rankscope.observer.watch.marker import MARKERS, Calls, StepMarker, choose
 from rankscope.observer.watch.newcomers import Newcomers, stat_of, take_census
-from rankscope.observer.watch.pulse import Place, Pulse
+from rankscope.observer.watch.pulse import RING_EVENTS, Place, Pulse
 from rankscope.observer.watch.ranks import NO_STEPS, Death, RankPulse, Steps
-from rankscope.observer.watch.shares import LOOK_EACH_S, RANKS_EACH, RANKS_MOST, Looking, user_of
+from rankscope.observer.watch.shares import (
+    CROWD_EACH_S,
+    LOOK_EACH_S,
+    RANKS_EACH,
+    RANKS_MOST,
+    Looking,
+    over_share,
+    user_of,
+)
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.host import procfs
@@ -34,6 +42,7 @@ _LEARN_AGAIN_S = 300.0  # after a try in which nothing repeated
 _LISTEN_MOST_S = 5.0  # of a poll, for looking into libraries; what is left waits for the next one
 _WRITES_APART_S = 5.0
 _MOST_HZ = 100.0  # calls a second and rank that a marker may cost: 0.2 % of a core at 20 µs each
+_SHARE_HZ = RING_EVENTS / 4  # calls a second of one user, where others' are lost; a poll is about a second
 _CALLS_MOST = 20_000  # kept of one rank while its marker is sought
 
 
@@ -73,6 +82,9 @@ class Tier0:
     notes: dict[str, str] = field(default_factory=dict)
     left_out: int = 0
     _looking: Looking = field(default_factory=Looking)
+    _crowding: Looking = field(default_factory=Looking)
+    _missed: int = 0  # as the probes had it at the last poll, which was at:
+    _polled_s: float = float("-inf")
     _learning: dict[str, _Learning] = field(default_factory=dict)
     _again_s: dict[str, float] = field(default_factory=dict)
     _kept: dict[str, frozenset[Place]] = field(default_factory=dict)
@@ -89,9 +101,12 @@ class Tier0:
         died = self._ends(events)
         born = self._find_new(now)
         self._listen()
-        steps = self._steps(events[events["type"] == ring.CALL])
+        calls = events[events["type"] == ring.CALL]
+        steps = self._steps(calls)
+        self._miss(calls, now)
         self._learn(now)
         vanished, stopped = self._states(now)
+        self.pulse.tidy(now, bool(died or vanished))
         return Beat(now, steps, born, (*died, *vanished), stopped, self.pulse.notes.take(now))
 
     def of_job(self, job: str) -> tuple[RankPulse, ...]:
@@ -264,6 +279,34 @@ class Tier0:
                 if steps is not NO_STEPS:
                     told[pid] = steps
         return told
+
+    def _miss(self, calls: Events, now: float) -> None:
+        """Where some were lost, nobody is silent whom we may have missed; and who fills the ring is not listened to."""
+        before, self._missed = self._missed, self.pulse.missed()
+        since_s, self._polled_s = self._polled_s, now
+        if self._missed == before:
+            return
+        for rank in self.ranks.values():
+            rank.miss(now)
+        users = {pid: user_of(rank.found) for pid, rank in self.ranks.items()}
+        if len(set(users.values())) < 2:
+            return
+        seconds = min(max(now - since_s, 1.0), LEARN_S)
+        pids, counts = np.unique(calls["tgid"], return_counts=True)
+        told = {pid: n for pid, n in zip(pids.tolist(), counts.tolist(), strict=True) if pid in users}
+        crowds = over_share(told, users, _SHARE_HZ * seconds)
+        learnt = {pid for pid in crowds if self.is_learning(self.ranks[pid].found.identity.job)}
+        for user in {users[pid] for pid in learnt}:
+            self._crowding.took(user, now, seconds)
+        for pid in crowds:
+            if pid in learnt and self._crowding.spent_s(users[pid], now) <= CROWD_EACH_S:
+                continue
+            self.pulse.forget(pid)
+            self.ranks[pid].hear_no_more()
+            self.pulse.notes.add(
+                f"pid {pid} makes so many calls that those of others were lost: it is not listened to any more",
+                users[pid],
+            )
 
     def _learn(self, now: float) -> None:
         for job, learning in list(self._learning.items()):

@@ -8,12 +8,16 @@
  * library's inode, so a process that no one watches pays the trap too, and is let go after it has been counted.
  *
  * Cost: a uprobe is 1-2 us on bare metal and about 10 us in a nested virtual machine, twice per call; so probe.py watches
- * rs_call_hits and detaches a row that exceeds its budget.
+ * rs_call_hits and detaches a row that exceeds its budget. The count per process came later, a look into a map at each end: not
+ * measured anew.
  */
 #include "common.bpf.h"
 
 #ifndef RS_MAX_ROWS
 #define RS_MAX_ROWS 256
+#endif
+#ifndef RS_CALLS_EACH
+#define RS_CALLS_EACH 512 /* of one process in progress at once: eight times 16 threads x 4 nested */
 #endif
 
 /* scope: the row, or one number for all rows of a role of which only the outermost call counts. */
@@ -28,9 +32,17 @@ struct rs_call_entry {
 	u64 shortest_ns; /* > 0: the call is summed up, and is an event only if it lasts that long */
 	s64 arg;
 	u32 row, aux;
+	u32 tgid; /* whose it is: the number of a thread that ended in a call may be another process's by now */
+	u32 unused; /* no hole, which the verifier would find not written */
 };
 /* Calls in progress. 16 ranks x (16 threads x 4 nested) with room. */
 BPF_HASH(rs_calls, struct rs_call, struct rs_call_entry, 8192);
+/*
+ * tgid -> how many of them are its own, so that nobody has more than RS_CALLS_EACH. A thread that is killed in a call, or jumps out of
+ * it, leaves its entry behind: user space takes those out and says the number anew (in_progress.py). RS_MAX_PROCESSES, and as many
+ * that have ended since.
+ */
+BPF_HASH(rs_calls_open, u32, s64, 2048);
 
 /* Traps per row in watched processes, and from RS_MAX_ROWS on in all others. */
 BPF_PERCPU_ARRAY(rs_call_hits, u64, 2 * RS_MAX_ROWS);
@@ -67,6 +79,8 @@ int rs_call_site(struct pt_regs *ctx)
 }
 #endif
 
+#define RS_DIRECTION_UNKNOWN 7 /* above all that libraries have: a process has no more sums of a row than these */
+
 struct rs_call_sum_key {
 	u32 tgid;
 	u16 row, aux;
@@ -74,7 +88,7 @@ struct rs_call_sum_key {
 struct rs_call_sum {
 	u64 count, bytes, ns;
 };
-/* Calls of rows that are summed up. 64 ranks x 32 rows x 4 directions. */
+/* Calls of rows that are summed up. 64 ranks x 32 rows x 4 directions; one process makes some 100 at most. */
 BPF_HASH(rs_call_sums, struct rs_call_sum_key, struct rs_call_sum, 8192);
 
 /* Counts the trap, whoever paid it; returns whether the process is watched. */
@@ -116,11 +130,43 @@ static __always_inline u64 rs_stack_argument(struct pt_regs *ctx, int n)
 	return value;
 }
 
+/* A copy's direction as the caller says it, which may be any number; copies.py has words for five. */
+static __always_inline u32 rs_direction(u64 said)
+{
+	u32 direction = (u32)said;
+	return direction < RS_DIRECTION_UNKNOWN ? direction : RS_DIRECTION_UNKNOWN;
+}
+
 static __always_inline u64 rs_word(u64 address)
 {
 	u64 value = 0;
 	bpf_probe_read_user(&value, sizeof(value), (void *)address);
 	return value;
+}
+
+/* One call less in progress. */
+static __always_inline void rs_call_over(u32 tgid)
+{
+	s64 *open = rs_calls_open.lookup(&tgid);
+	if (open)
+		__sync_fetch_and_add(open, -1);
+}
+
+/* One call more; returns whether the process may have it. Several CPUs may each let one too many in. */
+static __always_inline int rs_call_begins(u32 tgid)
+{
+	s64 zero = 0;
+	s64 *open = rs_calls_open.lookup_or_try_init(&tgid, &zero);
+	if (!open) {
+		rs_count(RS_C_CALL_MAP_FULL);
+		return 0;
+	}
+	if (*open >= RS_CALLS_EACH) {
+		rs_count(RS_C_CALL_SHARE_FULL);
+		return 0;
+	}
+	__sync_fetch_and_add(open, 1);
+	return 1;
 }
 
 static __always_inline int
@@ -130,10 +176,18 @@ rs_enter(struct pt_regs *ctx, u32 row, u32 scope, u64 shortest_ns, int throws, s
 	if (!rs_call_watched(id, row))
 		return 0;
 	u64 sp = PT_REGS_SP(ctx);
+	u32 tgid = id >> 32;
 	struct rs_call key = {.tid = (u32)id, .scope = scope};
 	struct rs_call_entry *outer = rs_calls.lookup(&key);
-	if (outer && sp < outer->sp && (!outer->caller || rs_word(outer->sp) == outer->caller))
-		return 0; /* the stack grows downwards: this call is inside the other one */
+	if (outer && outer->tgid == tgid) {
+		if (sp < outer->sp && (!outer->caller || rs_word(outer->sp) == outer->caller))
+			return 0; /* the stack grows downwards: this call is inside the other one */
+	} else { /* nothing, or what a thread that had this number has left: this takes its place */
+		if (!rs_call_begins(tgid))
+			return 0;
+		if (outer)
+			rs_call_over(outer->tgid);
+	}
 	struct rs_call_entry entry = {
 		.ts_ns = bpf_ktime_get_ns(),
 		.sp = sp,
@@ -143,9 +197,12 @@ rs_enter(struct pt_regs *ctx, u32 row, u32 scope, u64 shortest_ns, int throws, s
 		.arg = arg,
 		.row = row,
 		.aux = aux,
+		.tgid = tgid,
 	};
-	if (rs_calls.update(&key, &entry))
+	if (rs_calls.update(&key, &entry)) {
+		rs_call_over(tgid);
 		rs_count(RS_C_CALL_MAP_FULL);
+	}
 	return 0;
 }
 
@@ -160,7 +217,7 @@ static __always_inline int rs_return(struct pt_regs *ctx, u32 scope, int at_retu
 		return 0;
 	struct rs_call key = {.tid = (u32)id, .scope = scope};
 	struct rs_call_entry *entry = rs_calls.lookup(&key);
-	if (!entry) { /* entered before we came */
+	if (!entry || entry->tgid != id >> 32) { /* entered before we came, or refused there */
 		rs_count(RS_C_CALL_UNMATCHED);
 		return 0;
 	}
@@ -185,6 +242,7 @@ static __always_inline int rs_return(struct pt_regs *ctx, u32 scope, int at_retu
 		rs_call_sites.delete(&place);
 	}
 	rs_calls.delete(&key);
+	rs_call_over(event.tgid);
 	if (shortest_ns) {
 		rs_call_add(event.tgid, event.what, event.aux, event.arg, event.dur_ns);
 		if (event.dur_ns < shortest_ns)

@@ -6,7 +6,6 @@ budget is detached, with a word about it: a probe must never cost the job more t
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import threading
 import time
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.probes.bpf.module import Module
+from rankscope.probes.calls import in_progress
 from rankscope.probes.calls.launches import LaunchMeter
 from rankscope.probes.calls.programs import enter_program, leave_program
 from rankscope.probes.calls.row import LAUNCH, MAX_ROWS, SITED
@@ -270,11 +270,8 @@ class CallProbe:
 
     def _let_go(self, index: int, links: Sequence[int]) -> None:
         self.module.release(links)
-        calls = self.module.maps["rs_calls"]
-        for key, entry in calls.items():  # their returns will not be seen: they would hide the next call of their role
-            if int(entry.row) == index:
-                with contextlib.suppress(KeyError):
-                    del calls[key]
+        # Their returns will not be seen: they would hide the next call of their role.
+        in_progress.take_out(self.module.maps, lambda call: call.row == index)
 
     def open_calls(self) -> tuple[OpenCall, ...]:
         """Calls in progress now, in which a thread may be waiting for ever."""

@@ -48,12 +48,13 @@ def _entry(row: CallRow) -> str:
     if row.second:
         argument += f" * (s64){_argument(row.second)}"
     picks = (
-        (row.direction, 0xFF, 0),
         (row.datatype, 0xFF, 0),
         (row.operation, 0xFF, OPERATION_SHIFT),
         (row.peer, 0xFFFF, PEER_SHIFT),
     )
     parts = [f"((u32){_argument(position)} & {mask}) << {shift}" for position, mask, shift in picks if position]
+    if row.direction:
+        parts = [f"rs_direction({_argument(row.direction)})"]
     if row.handle:
         parts = [f"(u32){_argument(row.handle)}"]
     aux = " | ".join(parts) or _TOWARDS

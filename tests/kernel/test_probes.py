@@ -15,6 +15,7 @@ import pytest
 from bare_probes import CLOCK_NANOSLEEP, FUTEX, RING_PAGES, Observed, load
 
 from rankscope.probes.bpf import btf, ring
+from rankscope.probes.calls import copies
 from rankscope.probes.calls.probe import CallProbe
 from rankscope.probes.calls.table import CallRow
 from rankscope.probes.files import probe as files
@@ -273,6 +274,19 @@ def test_calls_into_a_library_are_timed_with_their_argument(program: Start, tmp_
     assert sorted(outer["arg"].tolist()) == list(range(29))
     assert (inner["dur_ns"] >= 3_000_000).all()
     assert (outer["dur_ns"] >= inner["dur_ns"]).all()
+    observed.close()
+
+
+def test_directions_that_no_library_has_are_one_and_take_no_room_of_others(program: Start, tmp_path: Path) -> None:
+    table = (CallRow("librslab", "rs_lab_outer", "outer", "memory", direction=1, shortest_ns=1 << 30),)
+    observed = load(table)
+    process = program(CALLER, str(_library(tmp_path)), "43")
+    probe = CallProbe(observed.module, table)
+    probe.watch([process.pid])
+    observed.run(process)
+    sums = {one.aux: one.count for one in probe.sums()}
+    assert sums == {**dict.fromkeys(range(7), 1), 7: 36}
+    assert copies.direction(7) == copies.direction(copies.BY_ADDRESS)
     observed.close()
 
 

@@ -19,7 +19,9 @@ from rankscope.observer.watch.marker import MARKERS
 from rankscope.observer.watch.shares import LOOK_EACH_S, RANKS_EACH, RANKS_MOST, Notes
 from rankscope.observer.watch.tier0 import Beat, Tier0
 from rankscope.probes.bpf import ring
+from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 from rankscope.probes.bpf.ring import Events
+from rankscope.probes.calls import in_progress
 from rankscope.probes.calls.probe import LIBRARIES_MOST, LOOK_MOST_S, Library
 from rankscope.probes.calls.table import UPDATE
 from rankscope.probes.errors import BadData
@@ -47,6 +49,8 @@ class FakePulse:
         self.room = 1 << 20
         self.takes_s = 0.0
         self.heard: list[int] = []
+        self.tidied: list[bool] = []
+        self.lost = 0
         self.turn: Any = lambda _: None
         self.events = self
 
@@ -81,6 +85,12 @@ class FakePulse:
 
     def keep(self, places: Any) -> None:
         self.kept = set(places)
+
+    def missed(self) -> int:
+        return self.lost
+
+    def tidy(self, now_s: float, ended: bool) -> None:
+        self.tidied.append(ended)
 
 
 class Host:
@@ -506,6 +516,124 @@ def test_a_library_that_could_not_be_looked_at_for_want_of_a_process_is_later(
     assert listening._functions_in(library) == {} and listening.put_off == 1
     monkeypatch.setattr(pulse, "look", lambda *_, **__: pulse._Functions({7: pulse._Function((1,), None)}))
     assert list(listening._functions_in(library)) == [7]
+
+
+def test_calls_that_never_return_are_taken_out_each_minute_and_soon_after_a_process_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[float] = []
+    now = 0.0
+    monkeypatch.setattr(in_progress, "take_out_ended", lambda *_: taken.append(now))
+    listening = pulse.Pulse(cast(Any, SimpleNamespace(maps={})), cast(Any, None))
+    for second in range(200):
+        now = float(second)
+        listening.tidy(now, ended=second in (70, 71, 72))
+    assert taken == [0.0, 60.0, 75.0, 135.0, 195.0]
+
+
+def test_maps_that_are_not_read_now_are_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> int:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(in_progress, "take_out_ended", refused)
+    listening = pulse.Pulse(cast(Any, SimpleNamespace(maps={})), cast(Any, None))
+    listening.tidy(0.0, ended=False)
+    assert listening.put_off == 1
+
+
+def test_no_process_can_fill_the_map_of_calls_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def loaded(*_: Any, **how: Any) -> Any:
+        asked.update(how)
+        raise BpfUnavailable("not here")
+
+    monkeypatch.setattr(pulse.loader, "load", loaded)
+    monkeypatch.setattr(pulse, "in_initial_pid_namespace", lambda _: True)
+    with pytest.raises(BpfUnavailable):
+        pulse.load()
+    assert asked["entries"]["rs_calls"] >= asked["defines"]["RS_CALLS_EACH"] * RANKS_MOST
+
+
+def _flood(host: Host, pid: int, calls: int) -> None:
+    host.pulse.queue += [(ring.CALL, pid, UPDATES, host.now + n / calls, 1e-6, 0) for n in range(calls)]
+    host.pulse.lost += 1
+
+
+def test_who_fills_the_ring_is_listened_to_no_more_where_others_are_lost(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier0, "_SHARE_HZ", 300.0)
+    host.come(1666, range(200, 202))
+    host.poll()
+    host.calls(UPDATES, 0.1, 40)
+    host.poll()
+    assert {rank.marker is not None for rank in host.tier.ranks.values()} == {True}
+    _flood(host, 200, 1000)
+    host.pulse.queue += [(ring.CALL, pid, UPDATES, host.now, 0.01, 0) for pid in (101, 102, 201)]
+    beat = host.poll()
+    assert host.pulse.watched == {101, 102, 201}
+    assert [note for note in beat.notes if note.startswith("pid 200 makes so many calls")]
+    assert [pid for pid, rank in host.tier.ranks.items() if rank.marker is None] == [200]
+    host.tier.ranks[200].begin(host.tier.markers["job"])
+    assert host.tier.ranks[200].marker is None, "it would be silent"
+
+
+def test_where_nothing_was_lost_or_nobody_else_is_there_everybody_is_listened_to(
+    known: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier0, "_SHARE_HZ", 300.0)
+    _flood(known, 101, 1000)
+    known.poll()
+    assert known.pulse.watched == {101, 102}, "all of one user"
+    known.come(1666, range(200, 201))
+    known.pulse.loaded.add(200)
+    for _ in range(20):
+        known.poll(4.0)
+    _flood(known, 200, 1000)
+    known.pulse.lost -= 1
+    known.poll()
+    assert known.pulse.watched == {101, 102, 200}
+
+
+def test_jobs_that_are_learnt_may_crowd_others_out_for_so_long_an_hour(
+    known: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each job that comes anew has as long as it is learnt: here until the poll after its first calls."""
+    monkeypatch.setattr(tier0, "_SHARE_HZ", 50.0)
+    monkeypatch.setattr(tier0, "CROWD_EACH_S", 10.0)
+    crowded = []
+    for pid in range(200, 230):
+        crowded.append(0)
+        known.come(1666, range(pid, pid + 1))
+        known.pulse.loaded.add(pid)
+        for _ in range(5):
+            known.poll(4.0)
+        for _ in range(3):
+            if pid in known.tier.ranks and pid in known.pulse.watched:
+                crowded[-1] += 1
+                _flood(known, pid, 100)
+            known.poll()
+    assert (crowded[:10], crowded[-10:]) == ([2] * 10, [1] * 10)
+    assert {101, 102} <= known.pulse.watched
+
+
+def test_a_step_is_not_told_across_calls_that_were_lost(known: Host) -> None:
+    known.pulse.queue.append((ring.CALL, 101, UPDATES, known.now, 0.01, 0))
+    known.pulse.lost += 1
+    known.poll()
+    known.pulse.queue.append((ring.CALL, 101, UPDATES, known.now, 0.01, 0))
+    assert known.poll(3.0).steps == {}
+    known.pulse.queue.append((ring.CALL, 101, UPDATES, known.now, 0.01, 0))
+    assert known.poll(3.0).steps[101].seconds == pytest.approx([3.0])
+
+
+def test_the_probes_hear_of_ends(known: Host) -> None:
+    known.pulse.tidied.clear()
+    known.poll()
+    known.pulse.queue.append((ring.EXIT, 102, 0, known.now, 0.0, SIGKILL))
+    known.poll()
+    assert known.pulse.tidied == [False, True]
 
 
 def test_whoever_reads_what_others_wrote_is_not_the_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_every_row_of_the_call_table_has_its_programs() -> None:
         (CallRow("libcuda.so", "cuMemcpy", "copy", "memory", 3, towards=2), "RS_NUMBER(3), (u64)0)"),
         (
             CallRow("libcuda.so", "cudaMemcpy", "copy", "memory", 3, direction=4),
-            "((u32)PT_REGS_PARM4(ctx) & 255) << 0,",
+            "rs_direction(PT_REGS_PARM4(ctx)), (u64)0)",
         ),
     ],
 )

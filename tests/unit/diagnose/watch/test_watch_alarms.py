@@ -79,6 +79,18 @@ def test_silence_is_an_alarm_once_and_its_end_is_told(job: Job) -> None:
     assert kinds(job.beats(2)) == [("Relief", AlarmKind.SILENT)]
 
 
+def test_nobody_is_silent_whose_calls_may_have_been_lost(job: Job) -> None:
+    for _ in range(60):
+        for one in job.ranks:
+            one.miss(job.now)
+        assert job.beat(None) == []
+    assert kinds(job.beats(10, None)) == [("Alarm", AlarmKind.SILENT)]
+    for one in job.ranks:
+        one.miss(job.now)
+    assert job.beat(None) == [], "a loss is no sign of life"
+    assert kinds(job.beats(2)) == [("Relief", AlarmKind.SILENT)]
+
+
 def test_ranks_that_write_a_checkpoint_are_given_time(job: Job) -> None:
     assert job.beats(30, None, written_hz=50e6) == []
     assert kinds(job.beats(1, None)) == [("Alarm", AlarmKind.SILENT)]

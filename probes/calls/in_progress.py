@@ -1,0 +1,64 @@
+"""Calls in progress, as the maps of calls.bpf.c have them: what will never return goes, and each process's number of them is said anew.
+
+A thread that is killed in a call, or jumps out of it, leaves its entry behind, and the number counts it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankscope.probes.host import procfs
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A thread of a process is in a function of this row, as far as the kernel's map tells."""
+
+    tgid: int
+    tid: int
+    row: int
+
+
+def take_out(maps: Mapping[str, Any], is_over: Callable[[Call], bool]) -> int:
+    """Take out those that are over; how many. Calls go on meanwhile: a number may be wrong by those few until it is said again. OSError."""
+    calls, numbers = maps["rs_calls"], maps["rs_calls_open"]
+    left, taken = Counter[int](), 0
+    for key, entry in calls.items():
+        call = Call(int(entry.tgid), int(key.tid), int(entry.row))
+        if not is_over(call):
+            left[call.tgid] += 1
+            continue
+        with contextlib.suppress(KeyError):
+            del calls[key]
+            taken += 1
+    for key, number in numbers.items():
+        mine = left[int(key.value)]
+        if not mine:  # the next call makes it anew: only processes in a call have one
+            with contextlib.suppress(KeyError):
+                del numbers[key]
+        elif int(number.value) != mine:
+            numbers[key] = type(number)(mine)
+    return taken
+
+
+def take_out_ended(maps: Mapping[str, Any], root: Path = Path("/")) -> int:
+    """Those of processes that are not watched, and of threads that are not there. How many. OSError."""
+    watched = {int(key.value) for key in maps["rs_targets"].keys()}  # noqa: SIM118  a table in the kernel is no dict
+
+    def is_over(call: Call) -> bool:
+        return call.tgid not in watched or not _is_there(root, call)
+
+    return take_out(maps, is_over)
+
+
+def _is_there(root: Path, call: Call) -> bool:
+    try:
+        Path(procfs.proc_path(root, call.tgid, "task", call.tid)).stat()
+    except OSError:
+        return False
+    return True
