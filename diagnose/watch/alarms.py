@@ -173,7 +173,9 @@ class JobWatch:
 
     def _is_silent(self, now_s: float, ranks: Sequence[RankPulse], written_hz: float) -> bool:
         """Whether nothing was heard of ranks that are left, for longer than is usual: neither a step nor an end."""
-        signs_s = [max(one.last_s, one.missed_s) for one in ranks if one.marker is not None] + [one.at_s for one in self._deaths]
+        signs_s = [max(one.last_s, one.missed_s) for one in ranks if one.marker is not None] + [
+            one.at_s for one in self._deaths
+        ]
         if not ranks or not signs_s:
             return False
         least_s = max(SILENT_S, limits.STEPS_LEAST * (self.step_s or 0.0), _PAUSES * self.detector.pauses.longest_s)
