@@ -143,7 +143,7 @@ class Pulse:
         return sum(count for name, count in self.module.counters(COUNTERS) if name in LOSSES)
 
     def missed(self) -> int:
-        """Calls and ends that were lost though nobody had more than his share, since the beginning: anybody's may be among them."""
+        """Calls and ends that were lost where all share the room, since the beginning: anybody's may be among them."""
         return sum(count for name, count in self.module.counters(COUNTERS) if name in _OF_ANYBODY)
 
     def close(self) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import in_progress
+from rankscope.probes.calls.attached import FileKey, Row, first_to_go, processes_of
 from rankscope.probes.calls.launches import LaunchMeter
 from rankscope.probes.calls.programs import enter_program, leave_program
 from rankscope.probes.calls.row import LAUNCH, MAX_ROWS, SITED
@@ -100,8 +101,8 @@ class CallProbe:
     site_budget_hz: float = 300.0  # of a row: a walk of 10-40 frames costs the process 5-15 µs more
     notes: list[str] = field(default_factory=list)
     launches: LaunchMeter | None = None
-    _attached: dict[int, list[int]] = field(default_factory=dict)
-    _sites: dict[int, list[int]] = field(default_factory=dict)
+    _rows: dict[int, Row] = field(default_factory=dict)
+    _mapped_by: dict[FileKey, set[int]] = field(default_factory=dict)
     _looked_at: set[tuple[str, int]] = field(default_factory=set)
     _placed: set[tuple[str, str, int]] = field(default_factory=set)
     _hits: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -118,6 +119,8 @@ class CallProbe:
         until = time.monotonic() + _LOOK_ALL_MOST_S
         for pid in least_first(of_users):
             mapped = libraries_of(pid, _prefixes(self.table), root)
+            for one in mapped.libraries:
+                self._mapped_by.setdefault(one.key, set()).add(pid)
             fresh = [one for one in mapped.libraries if one.key not in self._looked_at]
             left = mapped.left_out + len(fresh) - self._look_at(fresh, min(until, time.monotonic() + LOOK_MOST_S))
             if left:
@@ -162,7 +165,7 @@ class CallProbe:
             except (OSError, RankscopeError) as error:
                 self.notes.append(f"{row.name} in {library.name} is not timed: {error}")
                 continue
-            self._attach(file, index, [symbol.offset for symbol in symbols], ends)
+            self._attach(file, library.key, index, [symbol.offset for symbol in symbols], ends)
         if not any(found.values()) and any(library.name.startswith(row.library) for _, row in rows if row.library):
             self.notes.append(f"{library.name} has none of the functions that are timed")
 
@@ -191,19 +194,22 @@ class CallProbe:
         except (OSError, RankscopeError) as error:
             self.notes.append(f"{name} in {library.name} is not timed: {error}")
             return
-        self._attach(file, index, offsets)
+        self._mapped_by.setdefault(library.key, set()).add(library.pid)
+        self._attach(file, library.key, index, offsets)
 
     def _attach(
-        self, library: MappedFile, index: int, offsets: Sequence[int], ends: Sequence[int] | None = None
+        self, library: MappedFile, key: FileKey, index: int, offsets: Sequence[int], ends: Sequence[int] | None = None
     ) -> None:
         """Probes on the functions at `offsets`, and on their ends: where these are not said, by return probe."""
         if not offsets:
             return
-        row, links = self.table[index], self._attached.setdefault(index, [])
+        row, held = self.table[index], self._rows.setdefault(index, Row())
+        held.seen.add(key)
+        links = held.links.setdefault(key, [])
         try:
             links += self.module.attach_uprobes(enter_program(index), library, offsets)
             if row.role in SITED:
-                sites = self._sites.setdefault(index, [])
+                sites = held.sites.setdefault(key, [])
                 sites += self.module.attach_uprobes("rs_call_site", library, offsets)
             leave = leave_program(index, row)
             if ends is None:
@@ -221,7 +227,8 @@ class CallProbe:
         return frozenset(self._exported)
 
     def enforce_budget(self, processes: int) -> None:
-        """Detach rows called more than `budget_hz` times a second per process since the last call of this method.
+        """Detach rows called more than `budget_hz` times a second per process since the last call of this method: first from the files
+        that few processes map, from all of them in a few such calls.
 
         Processes that nobody watches pay for the trap too. Their calls are counted apart and have the same allowance, that
         of `processes` processes, as how many of them call is not known.
@@ -233,21 +240,29 @@ class CallProbe:
             for index in sorted(self._exported)
         }
         seconds = now - self._hits_at
-        allowed = self.budget_hz * max(processes, 1) * seconds
-        for index, after in hits.items():
+        for index, after in [*hits.items()]:
             if index not in self._hits:
                 continue
+            row = self._rows[index]
+            allowed = self.budget_hz * max(processes, 1) * seconds * row.share(self._mapped_by)
             watched, other = after[0] - self._hits[index][0], after[1] - self._hits[index][1]
             if max(watched, other) <= allowed:
-                if watched > self.site_budget_hz * max(processes, 1) * seconds and index in self._sites:
-                    self._aside(self.module.release, self._sites.pop(index))
+                if watched > self.site_budget_hz * max(processes, 1) * seconds and row.sites:
+                    self._aside(self.module.release, [one for links in row.sites.values() for one in links])
+                    row.sites.clear()
                     self.notes.append(
                         f"{self.table[index].name} is called more than {self.site_budget_hz:.0f} times a second per process: "
                         "it is timed, but no longer told where it is called from"
                     )
                 continue
-            self._detach(index)
+            files = first_to_go(row, self._mapped_by) if watched > allowed >= other else tuple(row.links)
+            self._detach(index, files)
             name, limit = self.table[index].name, f"{self.budget_hz:.0f} times a second"
+            if index in self._exported:
+                del hits[index]  # what was counted until they are gone is not the others'
+                where = f"in {len(files)} files that the fewest processes map"
+                self.notes.append(f"{name} is called more than {limit} per process: no longer timed {where}")
+                continue
             self.notes.append(
                 f"{name} is called more than {limit} per process: no longer timed"
                 if watched > allowed
@@ -258,9 +273,15 @@ class CallProbe:
         if self.launches is not None:
             self.launches.processes = max(processes, 1)
 
-    def _detach(self, index: int) -> None:
-        self._exported.discard(index)
-        self._aside(self._let_go, index, (*self._attached.pop(index, ()), *self._sites.pop(index, ())))
+    def _detach(self, index: int, files: Sequence[FileKey]) -> None:
+        row = self._rows[index]
+        links = row.take(files)
+        whose: Collection[int] | None = processes_of(files, self._mapped_by)
+        if not row.links:
+            self._exported.discard(index)
+            del self._rows[index]
+            whose = None
+        self._aside(self._let_go, index, links, whose)
 
     def _aside(self, work: Callable[..., None], *arguments: object) -> None:
         """On a thread: letting go takes 20 ms, or 0.3 s a function before Linux 6.6, and the ring must be drained meanwhile."""
@@ -268,10 +289,10 @@ class CallProbe:
         self.module.before_close.append(letting_go.join)
         letting_go.start()
 
-    def _let_go(self, index: int, links: Sequence[int]) -> None:
+    def _let_go(self, index: int, links: Sequence[int], whose: Collection[int] | None) -> None:
         self.module.release(links)
-        # Their returns will not be seen: they would hide the next call of their role.
-        in_progress.take_out(self.module.maps, lambda call: call.row == index)
+        # `whose`: of which processes, None: of all. Their returns will not be seen: they would hide the next call of their role.
+        in_progress.take_out(self.module.maps, lambda call: call.row == index and (whose is None or call.tgid in whose))
 
     def open_calls(self) -> tuple[OpenCall, ...]:
         """Calls in progress now, in which a thread may be waiting for ever."""

@@ -303,6 +303,27 @@ def test_a_function_called_too_often_is_let_go(program: Start, tmp_path: Path) -
     observed.close()
 
 
+def test_a_file_of_ones_own_that_is_called_too_often_is_let_go_and_the_others_stay(
+    program: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "own").mkdir()
+    observed, shared, own = load(TABLE), str(_library(tmp_path)), str(_library(tmp_path / "own"))
+    others = [program(CALLER, shared, "31") for _ in range(2)]
+    busy = program(CALLER, own, "211")
+    probe = CallProbe(observed.module, TABLE, budget_hz=50)
+    probe.watch([busy.pid, *(one.pid for one in others)])
+    probe.enforce_budget(3)
+    observed.run(busy)
+    probe.enforce_budget(3)
+    assert probe.rows_attached() == frozenset({0, 1})
+    assert [note for note in probe.notes if note.startswith("outer") and "in 1 files" in note]
+    probe.enforce_budget(3)
+    for other in others:
+        events = observed.run(other)
+        assert int((events["type"] == ring.CALL).sum()) == 2 * 31
+    observed.close()
+
+
 def test_a_full_ring_is_counted_not_hidden(program: Start) -> None:
     observed = load(RS_MIN_OFFCPU_NS=0)
     process = program(
