@@ -15,8 +15,8 @@ from rankscope.observer.window.store.objects import Found
 NEWEST = 5  # moments of a job: hosts that are late with one are not late with five
 _SAME_MOMENT_S = 5  # windows begin at multiples of it
 _TOGETHER_S = 120.0  # between the objects of one moment: a minute of tries, and what a host needs to end a window
-_LOOKED_AT = 4  # of one moment those that claim most: they are all alike where nobody lies
-_SAMPLE = 16  # then, spread over it: of what is of another version, or junk, not one is a window
+_SAMPLE = 16  # of one moment those that claim most, then as many spread over it: of junk, or another version, not one is a window
+_ROUNDS = 3
 _ASKED_MOST = NEWEST * _SAMPLE  # of one job: newest moments of a large fleet, and more of a few hosts
 HostsIn = Callable[[Sequence[Found]], Sequence[int]]  # of how many hosts each is in truth; none where it cannot be read
 
@@ -85,45 +85,44 @@ class _Looks:
 
 def _best(moments: list[Sequence[Found]], hosts_in: HostsIn) -> tuple[Sequence[Found], int]:
     """The moment with most hosts of the newest, the first where several have them; and how many moments were taken out, as nothing of
-    them can be read. Where that is so of all that may be looked at, the first."""
+    them can be read. Where the looks are used up, by what is known then; where nothing of all that was looked at can be read, the first."""
     looks = _Looks(hosts_in)
-    hosts: dict[float, int] = {}  # by when the moment begins
     first: Sequence[Found] = ()
-    passed = 0
-    while moments and looks.left:
-        for moment in moments[:NEWEST]:
-            if (begins := moment[0].key.start) not in hosts:
-                hosts[begins] = sum(looks.seen.get(each.path, each.key.hosts) for each in moment)
-        at = max(range(len(moments[:NEWEST])), key=lambda number: hosts[moments[number][0].key.start])
-        best = moments[at]
+    left, passed = list(moments), 0
+    while left:
+        best = max(left[:NEWEST], key=lambda moment: _hosts(moment, looks))
         first = first or best
+        if not looks.left:
+            return (best, passed) if any(looks.seen.values()) else (first, 0)
         lies = _lies(best, looks)
         if not _is_readable(best, looks):
-            del moments[at]
+            left = [moment for moment in left if moment is not best]
             passed += 1
-        elif lies:
-            del hosts[best[0].key.start]
-        else:
+        elif not lies:
             return best, passed
     return first, 0
 
 
+def _hosts(moment: Sequence[Found], looks: _Looks) -> int:
+    """As its objects say, those that were looked at in truth."""
+    return sum(looks.seen.get(each.path, each.key.hosts) for each in moment)
+
+
 def _lies(moment: Sequence[Found], looks: _Looks) -> bool:
     """Whether something of a moment that says that it is of several hosts is of fewer. Where all that were looked at together say the truth
-    the others are believed; where none of them does no other is."""
+    the others are believed; else as large a part of them as of those that were looked at last."""
     claims = sorted((each for each in moment if not each.key.host), key=lambda each: -each.key.hosts)
-    part: Sequence[Found] = claims[:_LOOKED_AT]
     lies = False
-    while new := looks.at(part):
+    part: Sequence[Found] = claims[:_SAMPLE]
+    for _ in range(_ROUNDS):
+        new = looks.at(part)
         true = sum(looks.seen[each.path] == each.key.hosts for each in new)
         if true == len(new):
             return lies
-        others = [each for each in claims if each.path not in looks.seen]
-        part = _spread(others) if true or not lies else []
         lies = True
-    if lies:
-        for each in claims:
-            looks.seen.setdefault(each.path, 0)
+        part = _spread([each for each in claims if each.path not in looks.seen])
+    for each in claims:
+        looks.seen.setdefault(each.path, each.key.hosts * true // len(new))
     return lies
 
 

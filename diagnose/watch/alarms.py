@@ -186,6 +186,9 @@ class JobWatch:
     def _silence(self, now_s: float, ranks: Sequence[RankPulse], written_hz: float) -> list[Alarm | Relief]:
         heard = [one.last_s for one in ranks if one.marker is not None]
         usual_s = self.step_s
+        if not heard and ranks and self._silent_since_s is not None and all(one.unheard for one in ranks):
+            since_s, self._silent_since_s = self._silent_since_s, None
+            return [Relief(AlarmKind.SILENT, self.job, since_s, now_s, "it is not listened to any more")]
         if not heard or usual_s is None:
             return []
         last_s = max(heard)

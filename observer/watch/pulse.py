@@ -120,8 +120,16 @@ class Pulse:
         """Let go of all other functions: on a thread, as the kernel takes its time."""
         dropped = [place for place in self._links if place not in places]
         descriptors = [descriptor for place in dropped for descriptor in self._links.pop(place)]
-        if descriptors:
-            self._aside(lambda: self.module.release(descriptors))
+        if not descriptors:
+            return
+        gone = {row for row, _ in dropped} - {row for row, _ in self._links}
+
+        def let_go() -> None:
+            self.module.release(descriptors)
+            with contextlib.suppress(OSError):  # their returns will not be seen; `tidy` tells what there is no room for
+                in_progress.take_out(self.module.maps, lambda call: call.row in gone)
+
+        self._aside(let_go)
 
     def tidy(self, now_s: float, ended: bool) -> None:
         """Once in a while, sooner where processes have `ended`: calls of threads that were killed in them are in progress no more."""

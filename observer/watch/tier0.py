@@ -304,7 +304,7 @@ class Tier0:
             self.pulse.forget(pid)
             self.ranks[pid].hear_no_more()
             self.pulse.notes.add(
-                f"pid {pid} makes so many calls that those of others were lost: it is not listened to any more",
+                f"pid {pid} makes so many calls that those of others were lost: it is not listened to any more, nor is seen how it ends",
                 users[pid],
             )
 

@@ -250,6 +250,24 @@ def test_names_that_claim_many_hosts_hide_none_that_say_the_truth() -> None:
     ]
 
 
+def test_a_moment_in_which_many_lie_a_little_does_not_use_up_the_looks_at_others() -> None:
+    """One claims a million hosts, hundreds claim more than they have."""
+    lies = [of_many_hosts(120, 0, 1_000_000), *(of_many_hosts(120, number, 100) for number in range(1, 300))]
+    there = [of_many_hosts(60, number, 10) for number in range(100)]
+    true = {each.path: each.key.hosts for each in there}
+    true |= {each.path: 3 if number % 2 else 0 for number, each in enumerate(lies)}
+    true |= {each.path: 100 for each in lies[1::40]}
+    looked: list[str] = []
+
+    def in_truth(some: Sequence[objects.Found]) -> list[int]:
+        looked.extend(each.path for each in some)
+        return [true[each.path] for each in some]
+
+    best = newest([*there, *lies], in_truth, [])
+    assert best.chosen == {each.path for each in there}
+    assert len(looked) <= 16 * NEWEST
+
+
 def test_windows_put_together_are_the_same_windows(store: str) -> None:
     here = windows(hosts=40)
     send(store, *here)
