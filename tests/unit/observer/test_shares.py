@@ -168,6 +168,9 @@ class Slow:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
         monkeypatch.setattr(observation.time, "thread_time", lambda: self.now_s)
+        monkeypatch.setattr(
+            observation.limits, "resident_bytes", lambda: 0
+        )  # of a process of many tests it may be too much
 
     def process(self, owner: int, threads: dict[int, int], each_s: float) -> Any:
         def take(_: object) -> StackName:

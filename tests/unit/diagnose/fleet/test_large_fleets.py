@@ -19,7 +19,6 @@ import pytest
 from benchkit.fleet_windows import START, Plan, plan, window_of
 from rankscope.diagnose import budgets
 from rankscope.diagnose.cli import diagnose as command
-from rankscope.diagnose.fleet import step_matrix
 from rankscope.diagnose.fleet.large import engines, placed, stand_out, survey
 from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
 from rankscope.diagnose.fleet.roll_call import choose
@@ -161,7 +160,7 @@ def test_ranks_without_steps_get_no_rows_beyond_the_room_for_them(
 ) -> None:
     with_seven_silent(folder, tmp_path)
     monkeypatch.setattr(budgets, "CELLS_MOST", 100)
-    monkeypatch.setattr(step_matrix, "_EMPTY_MOST", 1)
+    monkeypatch.setattr(budgets, "EMPTY_MOST", 1)
     if not by_groups:
         monkeypatch.setattr(placed, "MANY", HOSTS)
     with pytest.raises(BadData, match="ranks are claimed and show"):
