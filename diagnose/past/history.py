@@ -34,10 +34,10 @@ from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.observer.window.folder import MANIFEST, Window, read_manifest, read_window, write_window
 from rankscope.observer.window.schema import NOTHING
-from rankscope.observer.window.staging import PARTIAL, partial_name, remove_left
+from rankscope.observer.window.staging import PARTIAL, put_file, remove_left
 from rankscope.observer.window.tables import cast, read_table, with_absent
 from rankscope.probes.errors import BadData, OutputFailed
-from rankscope.probes.host.folders import UnsafePlace, create_file, opened_folder, read_plain, take_lock
+from rankscope.probes.host.folders import UnsafePlace, opened_folder, read_plain, take_lock
 
 DEFAULT_FOLDER = Path("/var/lib/rankscope/history")
 CAP_BYTES = budgets.STORE_BYTES_MOST
@@ -178,17 +178,7 @@ class History:
 
     def _write_index(self, entries: Sequence[Entry], place: int) -> None:
         table = pa.Table.from_pylist([asdict(entry) for entry in entries], INDEX)
-        partial = partial_name()
-        try:
-            with os.fdopen(create_file(place, partial), "wb") as file:
-                pq.write_table(table, file, compression="zstd")
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(partial, _INDEX, src_dir_fd=place, dst_dir_fd=place)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(partial, dir_fd=place)
-            raise
+        put_file(place, _INDEX, lambda file: pq.write_table(table, file, compression="zstd"))
 
     @contextmanager
     def _locked(self) -> Iterator[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import textwrap
 import time
 from collections import Counter
@@ -15,9 +13,9 @@ from rankscope.diagnose.severity import CRITICAL, OK, STATES, UNKNOWN, WARNING
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.text import clean, clean_all
-from rankscope.observer.window.staging import partial_name, remove_left_files
+from rankscope.observer.window.staging import put_file, remove_left_files
 from rankscope.probes.errors import OutputFailed
-from rankscope.probes.host.folders import create_file, opened_folder
+from rankscope.probes.host.folders import opened_folder
 
 SCHEMA = "rankscope.sweep/1"
 _CODES = {OK: 0, WARNING: 1, CRITICAL: 2, UNKNOWN: 3}
@@ -157,19 +155,10 @@ def as_prometheus(sweep: Sweep, per_process: Collection[str] = ()) -> str:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replaces a file in one step; readable by others, since an exporter reads it. Raises OutputFailed, with nothing half-written."""
-    partial = partial_name()
     try:
         with opened_folder(path.parent, of_others=True) as folder:
             remove_left_files(folder)  # a service writes again and again, and may be killed as often
-            try:
-                with os.fdopen(create_file(folder, partial), "w", encoding="utf-8") as stream:
-                    stream.write(text)
-                    os.fchmod(stream.fileno(), 0o644)
-                os.rename(partial, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(partial, dir_fd=folder)
-                raise
+            put_file(folder, path.name, lambda file: file.write(text.encode()), public=True, lasting=False)
     except OSError as error:
         raise OutputFailed(f"{path}: {error.strerror}") from error
 

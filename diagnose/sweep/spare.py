@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.observer.window.staging import partial_name, remove_left_files
+from rankscope.observer.window.staging import put_file, remove_left_files
 from rankscope.probes.errors import OutputFailed
 from rankscope.probes.fair import by_kind, in_turn
-from rankscope.probes.host.folders import create_file, opened_folder, read_ours
+from rankscope.probes.host.folders import opened_folder, read_ours
 
 PLACE = Path("/run/rankscope/sweep")
 _FILE = "words.json"
@@ -50,18 +50,11 @@ class Spare:
             if size > _MOST_BYTES:
                 break
             rows.append(row)
-        partial = partial_name()
+        content = json.dumps((after, rows)).encode()
         try:
             with opened_folder(self.folder, make=True) as folder:
                 remove_left_files(folder)  # nobody else does: this memory is given back at the next boot only
-                try:
-                    with os.fdopen(create_file(folder, partial), "w", encoding="utf-8") as stream:
-                        stream.write(json.dumps((after, rows)))
-                    os.rename(partial, _FILE, src_dir_fd=folder, dst_dir_fd=folder)
-                except BaseException:
-                    with suppress(OSError):
-                        os.unlink(partial, dir_fd=folder)
-                    raise
+                put_file(folder, _FILE, lambda file: file.write(content), lasting=False)
         except (OSError, OutputFailed):
             return ""  # that nothing is remembered was said of the state folder
         left = len(words) - len(rows)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rankscope.observer.census.found import FoundRank, user_of
 from rankscope.observer.live import limits
-from rankscope.probes.fair import in_turn
+from rankscope.probes.fair import by_kind, in_turn
 
 
 def jobs_with_room(ranks: Sequence[FoundRank]) -> tuple[tuple[FoundRank, ...], str]:
@@ -18,10 +18,8 @@ def jobs_with_room(ranks: Sequence[FoundRank]) -> tuple[tuple[FoundRank, ...], s
     sizes = Counter(rank.identity.job for rank in ranks)
     if len(sizes) <= limits.JOBS:
         return tuple(ranks), ""
-    of_users: dict[str, list[str]] = {}
     whose = {rank.identity.job: user_of(rank) for rank in reversed(ranks)}
-    for job in sorted(sizes, key=lambda one: (-sizes[one], one)):
-        of_users.setdefault(whose[job], []).append(job)
+    of_users = by_kind(sorted(sizes, key=lambda one: (-sizes[one], one)), whose.__getitem__)
     kept = frozenset(in_turn(of_users, limits.JOBS))
     said = f"{len(sizes) - len(kept)} of the {len(sizes)} jobs of this host were not observed: there is room for {limits.JOBS}"
     return tuple(rank for rank in ranks if rank.identity.job in kept), said
@@ -29,9 +27,6 @@ def jobs_with_room(ranks: Sequence[FoundRank]) -> tuple[tuple[FoundRank, ...], s
 
 def sampled_beside(unknown: Sequence[FoundRank]) -> tuple[list[int], str]:
     """Pids of as many of these ranks as py-spy runs beside at once, and what to say of the others; '' where there are none."""
-    of_users: dict[str, list[int]] = {}
-    for rank in unknown:
-        of_users.setdefault(user_of(rank), []).append(rank.pid)
-    kept = in_turn(of_users, limits.SAMPLED_BESIDE)
+    kept = [rank.pid for rank in in_turn(by_kind(unknown, user_of), limits.SAMPLED_BESIDE)]
     left = len(unknown) - len(kept)
     return kept, f"py-spy was run on {len(kept)} ranks alone: {left} more are without stacks" if left else ""

@@ -64,16 +64,39 @@ def write_file(path: Path, content: bytes) -> None:
     """
     with opened_folder(path.parent, of_others=True) as place:
         remove_left_files(place)
-        draft = partial_name()
-        try:
-            with os.fdopen(create_file(place, draft), "wb") as file:
-                file.write(content)
-                file.flush()
+        put_file(place, path.name, lambda file: file.write(content), new=True)
+
+
+def put_file(
+    place: int,
+    name: str,
+    write: Callable[[IO[bytes]], object],
+    *,
+    new: bool = False,
+    public: bool = False,
+    lasting: bool = True,
+) -> None:
+    """A file in an open folder, there whole or not at all, in place of what has the name; `new`: FileExistsError where something has it.
+
+    `public`: others may read it; `lasting`: once it has reached the disk. Raises OSError and what `write` raises; nothing is half-written.
+    """
+    draft = partial_name()
+    try:
+        with os.fdopen(create_file(place, draft), "wb") as file:
+            write(file)
+            file.flush()
+            if public:
+                os.fchmod(file.fileno(), 0o644)
+            if lasting:
                 os.fsync(file.fileno())
-            rename_new(place, draft, path.name)
-        finally:
-            with suppress(OSError):
-                os.unlink(draft, dir_fd=place)
+        if new:
+            rename_new(place, draft, name)
+        else:
+            os.rename(draft, name, src_dir_fd=place, dst_dir_fd=place)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(draft, dir_fd=place)
+        raise
 
 
 def try_place(into: Path, size_bytes: int) -> None:

@@ -24,7 +24,7 @@ from rankscope.probes.elf.exports import Symbol, file_offsets, find_functions, f
 from rankscope.probes.elf.reader import FileBytes
 from rankscope.probes.elf.return_sites import Leaves
 from rankscope.probes.errors import RankscopeError
-from rankscope.probes.fair import least_first, whose
+from rankscope.probes.fair import by_kind, least_first, whose
 from rankscope.probes.host.maps import Mapping, read_maps
 from rankscope.probes.host.procfs import read_memory
 from rankscope.probes.mapped.file import MappedFile, open_mapped
@@ -112,9 +112,7 @@ class CallProbe:
     def watch(self, pids: Iterable[int], root: Path = Path("/")) -> None:
         """Attach to every library of the table that these processes map and that is not attached yet: first of the user at whose
         libraries was looked least, as nobody's many large ones take the time of others."""
-        of_users: dict[str, list[int]] = {}
-        for pid in (watched := list(pids)):
-            of_users.setdefault(whose(pid, root), []).append(pid)
+        of_users = by_kind(watched := list(pids), lambda pid: whose(pid, root))
         left_out: dict[int, int] = {}
         until = time.monotonic() + _LOOK_ALL_MOST_S
         for pid in least_first(of_users):

@@ -123,9 +123,8 @@ class FlowTracker:
     """Follows the TCP connections of processes: `begin()`, `sample()` now and then, `summaries()`.
 
     `begin()` starts a window (and may be called again for the next one). A connection opened within the window counts
-    from zero, where every look since showed all of them; one that closes keeps what was last seen of it. `notes` says what could not be
-    seen. Use as a context
-    manager, or call `close()`: open sockets keep namespaces alive.
+    from zero, where every look since showed all of them; one that closes keeps what was last seen of it. `notes` says what
+    could not be seen. Use as a context manager, or call `close()`: open sockets keep namespaces alive.
     """
 
     def __init__(self, pids: Iterable[int], root: Path = ROOT) -> None:

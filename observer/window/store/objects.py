@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyarrow import fs
 
-from rankscope.observer.window.staging import PARTIAL, partial_name, remove_left, rename_new
+from rankscope.observer.window.staging import PARTIAL, partial_name, put_file, remove_left
 from rankscope.observer.window.store.container import MOST_OBJECT_BYTES
 from rankscope.observer.window.store.keys import Key, parse, start_of_moment, told_about
 from rankscope.observer.window.store.place import Store, StoreFailed, failures
@@ -293,20 +293,10 @@ def _put_file(path: Path, data: bytes, new: bool = False) -> bool:
 def _put_once(path: Path, data: bytes, new: bool) -> bool:
     with opened_folder(path.parent, make=True) as place:
         remove_left(place)
-        name = partial_name()
         try:
-            with os.fdopen(create_file(place, name), "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            put_file(place, path.name, lambda file: file.write(data), new=new)
+        except FileExistsError:
             if new:
-                rename_new(place, name, path.name)
-            else:
-                os.rename(name, path.name, src_dir_fd=place, dst_dir_fd=place)
-        except BaseException as error:
-            with suppress(OSError):
-                os.unlink(name, dir_fd=place)
-            if new and isinstance(error, FileExistsError):
                 return False
             raise
         with suppress(OSError):  # it is there whole; a disk that cannot say when it is safe cannot be helped

@@ -20,14 +20,14 @@ from pathlib import Path
 
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import Loss
-from rankscope.observer.window.staging import PARTIAL, partial_name, remove_left
+from rankscope.observer.window.staging import PARTIAL, put_file, remove_left
 from rankscope.observer.window.store import objects
 from rankscope.observer.window.store.container import decode_summary, encode
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import InTheWay, StoreFailed, StoreForbids, open_store, shown_of
 from rankscope.observer.window.store.users import by_user
 from rankscope.probes.errors import BadData, OutputFailed
-from rankscope.probes.host.folders import UnsafePlace, create_file, opened_folder, take_lock
+from rankscope.probes.host.folders import UnsafePlace, opened_folder, take_lock
 
 DEFAULT_FOLDER = Path("/var/lib/rankscope/spool")
 MOST_BYTES = 256 << 20  # as the history; some thousand windows of eight ranks
@@ -74,7 +74,7 @@ class Spool:
             key = key_of(by_user(window).manifest)
             data = encode([window])
             self._make_room(place, len(data), lost)
-            _write(place, key.replace("/", _SLASH), data)
+            put_file(place, key.replace("/", _SLASH), lambda file: file.write(data))
         return key
 
     def deliver(
@@ -175,7 +175,7 @@ class Spool:
             held[_job_of(name)] -= sizes[name]
             over -= sizes.pop(name)
         if lost:
-            _write(place, _LOST, str(lost).encode())
+            put_file(place, _LOST, lambda file: file.write(str(lost).encode()))
         elif told:
             with suppress(FileNotFoundError):
                 os.unlink(_LOST, dir_fd=place)
@@ -220,17 +220,3 @@ def _turns(place: int, chance: random.Random) -> deque[deque[str]]:
 def _read(place: int, name: str) -> bytes:
     with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place), "rb") as file:
         return file.read()
-
-
-def _write(place: int, name: str, data: bytes) -> None:
-    staging = partial_name()
-    try:
-        with os.fdopen(create_file(place, staging), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(staging, name, src_dir_fd=place, dst_dir_fd=place)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(staging, dir_fd=place)
-        raise

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from rankscope.diagnose.sweep.config import Config
 from rankscope.diagnose.sweep.context import Earlier, Reading
@@ -157,3 +161,18 @@ def process(
         f"proc/{pid}/environ": environ,
         f"proc/{pid}/comm": comm,
     }
+
+
+def killed_as_it_renames(write: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that writes and is gone before what it wrote has its name."""
+
+    def killed(*_: object, **__: object) -> None:
+        os._exit(9)
+
+    if not (child := os.fork()):
+        try:
+            monkeypatch.setattr(os, "rename", killed)
+            write()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9

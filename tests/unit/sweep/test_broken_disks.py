@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sweep_trees import host, ib, put
+from sweep_trees import host, ib, killed_as_it_renames, put
 
 from rankscope.diagnose.cli.main import run as command_line
 from rankscope.diagnose.sweep import owed
@@ -248,19 +248,9 @@ def test_where_nothing_takes_the_word_that_a_hook_ended_well_it_is_said(tmp_path
 
 def test_what_a_killed_sweep_left_in_memory_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, word = tmp_path / "run", {("fs.stuck", "a"): "a hung"}
-
-    def killed(*_: object, **__: object) -> None:
-        os._exit(9)
-
     # GIVEN sweeps that are killed as they write
     for _ in range(2):
-        if not (child := os.fork()):
-            try:
-                monkeypatch.setattr(os, "rename", killed)
-                Spare(run).write(None, word)
-            finally:
-                os._exit(1)
-        os.waitpid(child, 0)
+        killed_as_it_renames(lambda: Spare(run).write(None, word), monkeypatch)
         assert len(list(run.iterdir())) == 1  # the second one removed what the first left
     Spare(run).write(None, word)
     assert [path.name for path in run.iterdir()] == ["words.json"]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sweep_trees import CHECKS, NOW_S, host, ib, put
+from sweep_trees import CHECKS, NOW_S, host, ib, killed_as_it_renames, put
 
 from rankscope.diagnose.cli.main import run as command_line
 from rankscope.diagnose.severity import exit_code
@@ -517,19 +517,9 @@ def test_textfile_is_replaced_whole(tmp_path: Path) -> None:
 
 def test_what_a_killed_writer_left_beside_a_textfile_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "rankscope.prom"
-
-    def killed(*_: object, **__: object) -> None:
-        os._exit(9)
-
     # GIVEN a service that is killed as it writes, twice, and one that was not
     for _ in range(2):
-        if not (child := os.fork()):
-            try:
-                monkeypatch.setattr(os, "rename", killed)
-                write_atomically(target, "half")
-            finally:
-                os._exit(1)
-        os.waitpid(child, 0)
+        killed_as_it_renames(lambda: write_atomically(target, "half"), monkeypatch)
         assert len(list(tmp_path.iterdir())) == 1  # the second one removed what the first left
     write_atomically(target, "whole")
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
