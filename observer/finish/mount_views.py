@@ -15,7 +15,7 @@ from rankscope.probes.common_tables import CommonTables
 from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
 from rankscope.probes.host.block_devices import mount_words
-from rankscope.probes.host.mounts import MOUNTINFO_CAP, Mount, parse_mountinfo
+from rankscope.probes.host.mounts import MOUNTINFO_CAP, Mount, by_device, parse_mountinfo
 from rankscope.probes.host.namespaces import namespace_inode
 
 # Bytes of tables of mounts, 20 MB a second: of all views together, and then of a user's. A container has some hundreds of mounts in 30 KB.
@@ -34,7 +34,9 @@ class MountViews:
 
     def __post_init__(self) -> None:
         fair = Fair(_FREELY, _EACH)
-        self._views = CommonTables(self.root, ("mountinfo",), _by_device, MOUNTINFO_CAP, fair, self._tell)
+        self._views = CommonTables(
+            self.root, ("mountinfo",), lambda data: by_device(parse_mountinfo(data)), MOUNTINFO_CAP, fair, self._tell
+        )
 
     def words(self, pid: int, devices: Iterable[_Device]) -> list[str]:
         """`/data (ext4 254:1)`: the mount of each device as the process sees it."""
@@ -51,17 +53,3 @@ class MountViews:
 
     def _tell(self, user: str, pid: int) -> None:
         self.notes.append(f"{user}: pid {pid} sees more mounts than were looked at: some devices are told by number")
-
-
-def _by_device(data: bytes) -> dict[_Device, Mount]:
-    found: dict[_Device, Mount] = {}
-    for mount in parse_mountinfo(data):
-        device = mount.major, mount.minor
-        if device not in found or _order(mount) < _order(found[device]):
-            found[device] = mount
-    return found
-
-
-def _order(mount: Mount) -> tuple[bool, int]:
-    """The whole file system goes before a part of it, then the shortest place: as Mounts.by_device chooses."""
-    return mount.root != "/", len(mount.mount_point)

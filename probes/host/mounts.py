@@ -6,6 +6,7 @@ In: /proc/PID/mountinfo (its mount namespace, so a container's own view). Out: M
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,9 +39,8 @@ class Mounts:
     mounts: tuple[Mount, ...]
 
     def by_device(self, major: int, minor: int) -> Mount | None:
-        """The mount of a device (a file's st_dev): the whole file system if mounted, else the shortest mount point."""
-        found = [mount for mount in self.mounts if (mount.major, mount.minor) == (major, minor)]
-        return min(found, key=lambda mount: (mount.root != "/", len(mount.mount_point)), default=None)
+        """The mount of a device, as `by_device` chooses it."""
+        return by_device(self.mounts).get((major, minor))
 
     def by_path(self, path: str) -> Mount | None:
         """The mount an absolute path lies under (the caller has resolved symbolic links)."""
@@ -51,6 +51,16 @@ class Mounts:
             if inside and (best is None or len(point) >= len(best.mount_point)):
                 best = mount
         return best
+
+
+def by_device(mounts: Iterable[Mount]) -> dict[tuple[int, int], Mount]:
+    """Of each device (a file's st_dev) its mount: the whole file system if mounted, else the shortest mount point, of several the first."""
+    found: dict[tuple[int, int], Mount] = {}
+    for mount in mounts:
+        known = found.setdefault((mount.major, mount.minor), mount)
+        if (mount.root != "/", len(mount.mount_point)) < (known.root != "/", len(known.mount_point)):
+            found[mount.major, mount.minor] = mount
+    return found
 
 
 def read_mounts(pid: int | str = "self", root: Path = ROOT) -> Mounts:
