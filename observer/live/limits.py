@@ -18,9 +18,8 @@ from rankscope.probes.mapped.reader import READER
 EVENTS = 1_500_000
 STACKS = 20_000  # of up to 4 KB of words each
 JOBS = 256  # a window each
-SAMPLED_BESIDE = (
-    16  # ranks with a py-spy each, of up to half a gigabyte outside the limit of memory; a host has 8 or 16 GPUs
-)
+# Ranks with a py-spy each, of up to half a gigabyte outside the limit of memory; a host has 8 or 16 GPUs.
+SAMPLED_BESIDE = 16
 PROCESSES = 4096  # watched in one window, those that have ended with them
 PYTHON_THREADS = (
     256  # of one process, the oldest: a training process has some tens; each takes up to 10 ms to read and to tell

@@ -72,10 +72,9 @@ def pack(windows: Sequence[Window], baseline: Sequence[Window], names_kept: bool
             entry = tarfile.TarInfo(name)  # owner, mode and time are nobody's business
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
-    if len(files) >= _MOST_FILES or packed.tell() > _MOST_UNPACKED:
-        raise UsageError(f"{len(windows)} windows are more than one bundle holds: take fewer")
-    small = lzma.compress(packed.getvalue(), preset=9 | lzma.PRESET_EXTREME)
-    if len(small) > _MOST_PACKED:
+    fits = len(files) < _MOST_FILES and packed.tell() <= _MOST_UNPACKED
+    small = lzma.compress(packed.getvalue(), preset=9 | lzma.PRESET_EXTREME) if fits else b""
+    if not fits or len(small) > _MOST_PACKED:
         raise UsageError(f"{len(windows)} windows are more than one bundle holds: take fewer")
     return small
 

@@ -168,8 +168,10 @@ class Renaming:
 
     def _file(self, path: str | None) -> str | None:
         """'/srv/team/train.py' → '/srv/d1/d2.py'."""
-        if not path or _is_public(path):
-            return self._public_file(path) if path else path
+        if not path:
+            return path
+        if _is_public(path):
+            return self._public_file(path)
         if path.startswith("<"):
             kind = _KIND_OF_NO_FILE.match(path)
             if kind is None:
@@ -205,8 +207,8 @@ class Renaming:
             known = _ip_of(address)
             if isinstance(known, ipaddress.IPv6Address) and known.ipv4_mapped is not None:
                 return f"::ffff:{self._address(str(known.ipv4_mapped))}"
-            subnet = ":".join((known.exploded if known else address).split(":")[:4])
             address = known.exploded if known else address
+            subnet = ":".join(address.split(":")[:4])
             return f"fd00:{self._subnets.of(subnet)}::{self._within.setdefault(subnet, _Names('')).of(address)}"
         subnet = address.rpartition(".")[0]
         return f"10.0.{self._subnets.of(subnet)}.{self._within.setdefault(subnet, _Names('')).of(address)}"
@@ -246,11 +248,11 @@ class Renaming:
             return self._file(word) or ""
         if _ADDRESS.fullmatch(word):
             bare = word.strip("[]")
-            dashed = "-" in bare
-            if _ip_of(bare.replace("-", ".")) is None:
+            address = bare.replace("-", ".")
+            if _ip_of(address) is None:
                 return word  # numbers of a device, a time
-            new = self._address(bare.replace("-", "."))
-            return word.replace(bare, new.replace(".", "-") if dashed else new)
+            new = self._address(address)
+            return word.replace(bare, new if address == bare else new.replace(".", "-"))
         return word if word.lower() in _ORDINARY else self._words.of(word)
 
 
