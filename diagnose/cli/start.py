@@ -92,6 +92,7 @@ def _flushed(code: int) -> int:
 
 
 def _say_no_more(stream: TextIO) -> None:
+    """As `output.say_no_more`, which may be what cannot be imported."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
