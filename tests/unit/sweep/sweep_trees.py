@@ -15,10 +15,21 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.registry import all_checks
 from rankscope.probes.gpu.nvml import Gpu, NvmlReading, to_json
 
+DEPLOY = Path(__file__).parents[3] / "scripts" / "deploy"
+SWEPT = {"host": "node-7", "summary": {"state": "critical"}, "findings": [{"id": "gpu.xid", "state": "critical"}]}
+
+
 NOW_S, UPTIME_S, BOOT = 1_800_000_000.0, 100_000.0, "boot-one"
 HOUR_S = 3600.0
 MOVES = " 1.00\n"  # an uptime that goes on with the clock
 CHECKS = {check.id: check for check in all_checks()}
+
+
+def program(path: Path, text: str, mode: int = 0o755) -> Path:
+    """A program of the shell."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(mode)
+    return path
 
 
 def put(root: Path, files: dict[str, str]) -> None:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sweep_trees import host, put
+from sweep_trees import DEPLOY, host, put
 
-DEPLOY = Path(__file__).parents[3] / "scripts" / "deploy"
 RANKSCOPE = Path(sys.executable).with_name("rankscope")
 yaml = pytest.importorskip("yaml")
 PROMTOOL = shutil.which("promtool", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
