@@ -116,15 +116,16 @@ def _seconds(fleet: Fleet) -> tuple[Floats, Floats]:
         width, shown = len(keys), rows
     devices = np.isin(kinds, [table.kind.code(kind) for kind in _DEVICES])
     of_devices, device = rows[devices[of_kind]], (np.cumsum(devices) - 1)[of_kind[devices[of_kind]]]
-    variance = np.zeros(len(table)) if table.sd_s is None else np.nan_to_num(table.sd_s) ** 2
 
     def matrix(weight: Floats) -> Floats:
         by_function = _matrix(table.rank[shown], column, weight[shown], ranks, width)
         by_kind = _matrix(table.rank[of_devices], device, weight[of_devices], ranks, int(devices.sum()))
         return np.hstack([by_function, by_kind])
 
-    steps = fleet.steps.of_each[:, None]
-    return matrix(table.per_step_s), np.sqrt(matrix(variance) / steps)
+    seconds = matrix(table.per_step_s)
+    if table.sd_s is None:
+        return seconds, np.broadcast_to(0.0, seconds.shape)
+    return seconds, np.sqrt(matrix(np.nan_to_num(table.sd_s) ** 2) / fleet.steps.of_each[:, None])
 
 
 def _matrix(rank: Ints, column: Ints, weight: Floats, ranks: int, width: int) -> Floats:

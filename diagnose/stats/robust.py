@@ -193,6 +193,12 @@ def autocorrelation(values: Floats, split: int = 0) -> Floats:
     rho' = rho + (1 + 3 rho) / n corrects the bias of short series (Kendall 1954). No row is taken to be less correlated than
     the median row: the noise of one host is of one kind, and a single short series says little about it.
     """
+    # Some rows at a time: of 100,000 ranks every matrix counts, and this needs several.
+    rho = np.concatenate([_of_rows(values[at : at + ROWS], split) for at in range(0, max(len(values), 1), ROWS)])
+    return np.asarray(np.maximum(rho, np.median(rho) if len(rho) else 0.0), dtype=np.float64)
+
+
+def _of_rows(values: Floats, split: int) -> Floats:
     rest = values.copy()
     for part in (slice(None, split), slice(split, None)):
         if values[:, part].shape[1]:
@@ -202,8 +208,7 @@ def autocorrelation(values: Floats, split: int = 0) -> Floats:
     count = np.maximum(np.isfinite(values).sum(axis=1), 1)
     square = (rest**2).sum(axis=1)
     rho = np.divide((rest[:, 1:] * rest[:, :-1]).sum(axis=1), square, out=np.zeros(len(values)), where=square > 0)
-    rho = np.clip(rho + (1 + 3 * rho) / count, 0.0, 0.9)
-    return np.asarray(np.maximum(rho, np.median(rho) if len(rho) else 0.0), dtype=np.float64)
+    return np.asarray(np.clip(rho + (1 + 3 * rho) / count, 0.0, 0.9), dtype=np.float64)
 
 
 def long_run_variance(rest: Floats) -> float:
