@@ -75,10 +75,8 @@ def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
 
 
 def _same_job(entry: Entry, job: str, owner: int) -> bool:
-    """Whether it is the same user's job, or of one of both nobody knows whose it was."""
-    if -1 in (entry.owner, owner):
-        return entry.job == job
-    return of_user(entry.job, entry.owner) == of_user(job, owner)
+    """Whether it is the same user's job. Of whom nobody knows whose it was that is no user's."""
+    return entry.owner == owner and of_user(entry.job, entry.owner) == of_user(job, owner)
 
 
 def serves(entry: Entry) -> bool:

@@ -69,6 +69,8 @@ _OTHERS = {
     "libpython": ("libpython3",),
 }
 
+NOBODYS = "it ended, or did not answer, before it was seen whose it is"
+
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
@@ -106,6 +108,7 @@ class Candidate:
     scheduler: str = ""  # its job, as the scheduler calls it
     own_words: bool = False  # the claim is one that the process wrote for itself after its start
     local_rank: int = -1  # its number on this host, where its own environment says that and no more
+    owner: int = 0  # the user of the host whose it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +218,8 @@ class _Pass:
         python = _is_python(pid, stat.comm, root)
         if not (claims or python):
             return
-        family = stat.ppid, owner_uid(pid, root), stat.comm
+        owner = owner_uid(pid, root)
+        family = stat.ppid, owner, stat.comm
         self._alike[family] += 1
         if self._alike[family] > ALIKE_MOST:
             return
@@ -229,7 +233,10 @@ class _Pass:
             numpy = "numpy" if any("/_multiarray_umath." in path for path in files) else ""
             self._others[pid] = Other(command_line(pid, root), "MPI" if libraries.mpi else numpy)
             return
-        candidate = _candidate(stat, environ, python, libraries, root)
+        if owner < 0:  # whose the job is would be unknown too
+            self._unreadable.append((pid, stat.comm, NOBODYS))
+            return
+        candidate = _candidate(stat, owner, environ, python, libraries, root)
         if candidate.claim is None and libraries.framework == MPI:
             self._others[pid] = Other(candidate.cmdline, "MPI")
             return
@@ -295,7 +302,7 @@ def _named(by_name: dict[str, str], prefixes: tuple[str, ...]) -> str:
     return ""
 
 
-def _candidate(stat: ProcStat, environ: bytes, python: bool, libraries: Libraries, root: Path) -> Candidate:
+def _candidate(stat: ProcStat, owner: int, environ: bytes, python: bool, libraries: Libraries, root: Path) -> Candidate:
     cmdline = command_line(stat.pid, root)
     node = node_name(stat.pid, root)
     said = procfs.parse_environ(environ)
@@ -306,6 +313,7 @@ def _candidate(stat: ProcStat, environ: bytes, python: bool, libraries: Librarie
             later, local = parse_later_claim(now, node), parse_local_rank(now)
         else:
             claim = parse_claim(completed(said, now), node)
+    claim = claim or later
     return Candidate(
         stat.pid,
         stat.ppid,
@@ -313,12 +321,13 @@ def _candidate(stat: ProcStat, environ: bytes, python: bool, libraries: Librarie
         stat.start_ticks,
         python or bool(libraries.libpython),
         cmdline,
-        claim or later,
+        None if claim is None else claim.by(owner),
         libraries,
         node,
         scheduler_job(said),
         later is not None,
         local,
+        owner,
     )
 
 

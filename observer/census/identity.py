@@ -17,6 +17,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from rankscope.observer.window.jobs import said_by
 from rankscope.probes.text import printable
 
 COMMAND_CAP = 200
@@ -84,6 +85,10 @@ class Claim:
     this_host_only: bool = False
     # Of those that number by node: `rank` is then the number on this host, and gets that of all hosts in the census.
     node_rank: int = 0
+
+    def by(self, owner: int) -> Claim:
+        """As this user's process says it."""
+        return replace(self, job=said_by(self.job, owner))
 
 
 def parse_claim(environ: Mapping[str, str], node: str) -> Claim | None:

@@ -69,19 +69,20 @@ def number_group(group: Sequence[Member], hub: int | None, whole: bool) -> tuple
     )
 
 
-def number_by_node(claims: Mapping[int, Claim]) -> dict[int, tuple[Claim, bool]]:
-    """Of claims by pid those that are numbered on each host, with their number of all hosts, and whether it is certain.
+def number_by_node(claims: Mapping[int, tuple[int, Claim]]) -> dict[int, tuple[Claim, bool]]:
+    """Of claims by pid, with the user whose each is, those that are numbered on each host, with their number of all hosts, and whether
+    it is certain.
 
     number = number of the host x ranks of a host + number on the host, as Lightning counts; hosts have equally many. A guess where
     ranks of this host are missing, or may be: one alone, unless it is the last of all.
     """
-    here: dict[tuple[str, int], set[int]] = {}
-    for claim in claims.values():
-        here.setdefault((claim.job, claim.node_rank), set()).add(claim.local_rank)
+    here: dict[tuple[int, str, int], set[int]] = {}
+    for owner, claim in claims.values():
+        here.setdefault((owner, claim.job, claim.node_rank), set()).add(claim.local_rank)
     found = {}
-    for pid, claim in claims.items():
+    for pid, (owner, claim) in claims.items():
         if claim.node_rank > 0:
-            seen = here[claim.job, claim.node_rank]
+            seen = here[owner, claim.job, claim.node_rank]
             size = max(seen) + 1
             number = claim.node_rank * size + claim.local_rank
             whole = len(seen) == size and claim.world_size % size == 0 and number < claim.world_size

@@ -7,7 +7,7 @@ In: /proc. Out: RankCensus. A rank is a process that has a training library mapp
   3. or nobody claims one, but it holds TCP connections to siblings that did the same: torch.multiprocessing.spawn, JAX, actors
      of Ray. numbering.py finds their numbers, and says which of them are guesses.
 A process whose children claim all ranks is a launcher. Of several processes that claim the same rank one counts; what another user
-claims of a job is a job of its own.
+claims of a job is a job of its own, in all rules.
 Measured: 32 µs per process (0.16 s for 5,000), and 1-2 ms more for each one with torch.
 """
 
@@ -48,10 +48,10 @@ _RULES = (
     choose_numbered_by_node,
     choose_spawned,
     choose_unnamed,
-    separate_users,
     separate_launchers,
     resolve_duplicates,
     refuse_absurd_numbers,
+    separate_users,
 )
 
 
@@ -108,7 +108,7 @@ def _describe(draft: Draft, chosen: Chosen, workers: tuple[Worker, ...]) -> Foun
         cgroup=facts.cgroup,
         launcher=claim.launcher,
         guessed=chosen.guessed,
-        owner=draft.owners.get(one.pid, -1),
+        owner=one.owner,
     )
 
 

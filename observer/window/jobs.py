@@ -20,6 +20,19 @@ def of_user(job: str, owner: int) -> str:
     return name + whose if owner > 0 or _OF_USER.search(name) else name
 
 
+def said_by(job: str, owner: int) -> str:
+    """The name that a process of this user says, without him: names of the census end with the user, and nobody else says such a one."""
+    whose = f" of user {owner}"
+    while job.endswith(whose):
+        job = job.removesuffix(whose)
+    return job
+
+
+def says_a_user(job: str) -> bool:
+    """Whether a name reads as that of some user's job."""
+    return _OF_USER.search(job) is not None
+
+
 def without_user(job: str) -> str:
     """The name that the job's own processes say."""
     return _OF_USER.sub("", job)

@@ -13,6 +13,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -88,8 +89,11 @@ def owner_uid(pid: int, root: Path = ROOT) -> int:
     except (OSError, ValueError):
         pass  # kernels without user namespaces
     try:
-        return read_status(pid, root).uid
-    except (OSError, ValueError):
+        with suppress(ValueError):
+            if (uid := read_status(pid, root).uid) >= 0:
+                return uid
+        return Path(proc_path(root, pid)).stat().st_uid
+    except OSError:
         return -1
 
 

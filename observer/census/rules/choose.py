@@ -88,13 +88,14 @@ def choose_parents_of_ranks(draft: Draft) -> None:
 
 def choose_numbered_by_node(draft: Draft) -> None:
     """Ranks whose environments number them on each host anew."""
-    for pid, (claim, certain) in number_by_node({pid: one.claim for pid, one in draft.chosen.items()}).items():
+    claims = {pid: (one.process.owner, one.claim) for pid, one in draft.chosen.items()}
+    for pid, (claim, certain) in number_by_node(claims).items():
         draft.chosen[pid] = Chosen(draft.chosen[pid].process, claim, guessed=not certain)
 
 
 def choose_spawned(draft: Draft) -> None:
     """Rule 3 for children of one process: those that are connected with each other by TCP are ranks."""
-    families: dict[tuple[int, str], list[int]] = {}
+    families: dict[tuple[int, int, str], list[int]] = {}
     for pid, one in draft.loaded.items():
         above = draft.ancestor(pid, launchers=True)
         if pid in draft.chosen or pid in draft.rejected or above is None or one.comm == "pt_data_worker":
@@ -102,8 +103,8 @@ def choose_spawned(draft: Draft) -> None:
         if any(map(draft.serves, draft.above(pid))):
             continue  # on several devices
         if one.claim is None or (above.claim is not None and same_rank(above.claim, one.claim)):
-            families.setdefault((above.pid, ray_actor(one.cmdline)), []).append(pid)
-    for (parent, actor), children in families.items():
+            families.setdefault((above.pid, one.owner, ray_actor(one.cmdline)), []).append(pid)
+    for (parent, _, actor), children in families.items():
         chosen = draft.chosen.get(parent)
         base = chosen.claim if chosen is not None else None
         parents = {**dict.fromkeys(children, parent), parent: draft.parents.get(parent, 0)}
@@ -147,9 +148,10 @@ def choose_unnamed(draft: Draft) -> None:
     ]
     parents = {pid: draft.parents.get(pid, 0) for pid in lonely}
     grouped: set[int] = set()
-    alike: dict[str, list[int]] = {}
+    alike: dict[tuple[str, int], list[int]] = {}
     for pid in lonely:
-        alike.setdefault(ray_actor(draft.loaded[pid].cmdline), []).append(pid)
+        one = draft.loaded[pid]
+        alike.setdefault((ray_actor(one.cmdline), one.owner), []).append(pid)
     for _, members in sorted(alike.items()):
         for group in draft.connections.groups(members, parents):
             draft.number(group, f"local-{draft.host}-{min(group)}", None, parents)

@@ -5,53 +5,55 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.observer.census.rules.draft import Draft
-from rankscope.observer.window.jobs import of_user
-from rankscope.probes.host.namespaces import owner_uid
+from rankscope.observer.census.rules.taken import Job
+from rankscope.observer.window.jobs import of_user, says_a_user
 
 _ALIKE_MOST = 64  # processes of which each says that it is the same rank: each is compared with all ranks of the job
 _LAUNCHERS_DEEP = 4  # mpiexec, its proxy, a shell that wraps the rank
 
 
 def separate_users(draft: Draft) -> None:
-    """A job is one user's. What others claim of it makes them a job of their own: nobody puts another's ranks out of sight."""
+    """A job is one user's. What others claim of it makes them a job of their own: nobody puts another's ranks out of sight.
+
+    The rules before this one keep them apart as well. Here their names are: what ends with a user is that user's, whoever says it.
+    """
     claims: dict[str, dict[int, list[int]]] = {}
     for pid in draft.in_order(draft.chosen):
-        draft.owners[pid] = owner_uid(pid, draft.root)
-        of_job = claims.setdefault(draft.chosen[pid].claim.job, {})
-        of_job.setdefault(draft.owners[pid], []).append(pid)
+        job, uid = draft.chosen[pid].job
+        claims.setdefault(job, {}).setdefault(uid, []).append(pid)
     for job, owners in claims.items():
-        # Of a process that has just ended nobody knows.
-        known = {uid: pids for uid, pids in owners.items() if uid >= 0}
-        if len(known) < 2:
-            continue
-        working = [uid for uid, pids in known.items() if draft.together(pids)]
-        if len(working) > 1:
-            # By numbers anybody could take the name from whose it is: nobody has it, and both are shown.
-            main = -1
-            users = ", ".join(map(str, sorted(working)))
-            draft.notes.append(f"{job}: users {users} each have ranks of it that work together: it is a job of each")
-        else:
-            # Whose processes work together; then whose are more; then who was first.
-            main = working[0] if working else max(known, key=lambda uid: len(known[uid]))
-        for uid, pids in known.items():
-            if uid == main:
+        main = next(iter(owners)) if len(owners) == 1 else _whose(draft, job, owners)
+        for uid, pids in owners.items():
+            if uid == main and not says_a_user(job):
                 continue
             for pid in pids:
                 one = draft.chosen[pid]
                 draft.chosen[pid] = replace(one, claim=replace(one.claim, job=of_user(job, uid)))
             who = ", ".join(map(str, pids[:8])) + (", …" if len(pids) > 8 else "")
-            if main >= 0:
+            if main >= 0 and uid != main:
                 draft.notes.append(
                     f"{job}: its ranks are of user {main}; pids {who} of user {uid} claim ranks of it too"
                 )
 
 
+def _whose(draft: Draft, job: str, owners: dict[int, list[int]]) -> int:
+    """The user who has the name for himself; -1 where nobody has."""
+    working = [uid for uid, pids in owners.items() if draft.together(pids)]
+    if len(working) > 1:
+        # By numbers anybody could take the name from whose it is: nobody has it, and both are shown.
+        users = ", ".join(map(str, sorted(working)))
+        draft.notes.append(f"{job}: users {users} each have ranks of it that work together: it is a job of each")
+        return -1
+    # Whose processes work together; then whose are more; then who was first.
+    return working[0] if working else max(owners, key=lambda uid: len(owners[uid]))
+
+
 def separate_launchers(draft: Draft) -> None:
     """Launchers that give no name to what they start (two mpiexec of one batch script) started a job each: whole sets of one size."""
-    claims: dict[str, list[int]] = {}
+    claims: dict[Job, list[int]] = {}
     for pid in draft.in_order(draft.chosen):
-        claims.setdefault(draft.chosen[pid].claim.job, []).append(pid)
-    for job, pids in claims.items():
+        claims.setdefault(draft.chosen[pid].job, []).append(pid)
+    for (job, _), pids in claims.items():
         if len({draft.chosen[pid].claim.rank for pid in pids}) == len(pids):
             continue
         for depth in range(_LAUNCHERS_DEEP):
@@ -77,10 +79,10 @@ def _name_apart(draft: Draft, job: str, below: dict[int, list[int]]) -> None:
 
 def resolve_duplicates(draft: Draft) -> None:
     """Of several processes that claim one rank: the one with connections of its own, else the oldest."""
-    claims: dict[tuple[str, int], list[int]] = {}
+    claims: dict[tuple[Job, int], list[int]] = {}
     for pid in draft.in_order(draft.chosen):
-        claim = draft.chosen[pid].claim
-        claims.setdefault((claim.job, claim.rank), []).append(pid)
+        one = draft.chosen[pid]
+        claims.setdefault((one.job, one.claim.rank), []).append(pid)
     for same in claims.values():
         pids = same[:_ALIKE_MOST]
         for pid in same[_ALIKE_MOST:]:

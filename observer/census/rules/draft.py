@@ -24,10 +24,7 @@ _MAX_DEPTH = 64
 
 
 class Draft:
-    """`loaded`: processes with a training library, by pid; `chosen`: those taken for ranks; `rejected`: why the others are none.
-
-    `owners`: user ids of the chosen, as far as somebody asked.
-    """
+    """`loaded`: processes with a training library, by pid; `chosen`: those taken for ranks; `rejected`: why the others are none."""
 
     def __init__(self, found: Scan, root: Path) -> None:
         self.scan = found
@@ -39,7 +36,6 @@ class Draft:
         self.rejected: dict[int, str] = {pid: reason for pid, _, reason in found.unreadable}
         self.notes: list[str] = list(found.notes)
         self.connections = Connections(root, self.notes)
-        self.owners: dict[int, int] = {}
         self._evidence = Evidence(
             self.chosen, lambda pid: self.connections.ends(pid, self.parents.get(pid, 0)), self.cgroup
         )
@@ -71,7 +67,8 @@ class Draft:
         """What it wrote into its own environment after its start."""
         if one.pid not in self._later:  # asked for by each of its children
             now = {} if one.own_words else read_live_environ(one.pid, self.root)
-            self._later[one.pid] = parse_later_claim(now, one.node) if now else None
+            claim = parse_later_claim(now, one.node) if now else None
+            self._later[one.pid] = None if claim is None else claim.by(one.owner)
         return self._later[one.pid]
 
     def cmdline(self, pid: int) -> tuple[str, ...]:

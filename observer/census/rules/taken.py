@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from rankscope.observer.census.candidates import Candidate
 from rankscope.observer.census.identity import Claim
 
+Job = tuple[str, int]  # its name, and the user whose it is
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
@@ -22,13 +24,18 @@ class Chosen:
     claim: Claim
     guessed: bool = False
 
+    @property
+    def job(self) -> Job:
+        """What it is a rank of. What another user calls so is another job."""
+        return self.claim.job, self.process.owner
+
 
 class Taken(dict[int, Chosen]):
     """Remembers of which jobs ranks came or went. Changed by `[pid] = …` and `pop` only."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._changed: dict[str, set[int]] = {}
+        self._changed: dict[Job, set[int]] = {}
 
     def __setitem__(self, pid: int, one: Chosen) -> None:
         self._change(pid)
@@ -42,9 +49,9 @@ class Taken(dict[int, Chosen]):
 
     def _change(self, pid: int) -> None:
         if pid in self:
-            self._changed.setdefault(self[pid].claim.job, set()).add(pid)
+            self._changed.setdefault(self[pid].job, set()).add(pid)
 
-    def changed(self, job: str) -> set[int]:
+    def changed(self, job: Job) -> set[int]:
         """Of which pids of a job something changed since this was last asked."""
         return self._changed.pop(job, set())
 
@@ -71,7 +78,7 @@ class _Marks:
 
 
 @dataclass(slots=True)
-class _Job:
+class _Ranks:
     ranks: dict[int, int] = field(default_factory=dict)  # by pid, of those that are counted
     ends: _Marks = field(default_factory=_Marks)
     cgroups: _Marks = field(default_factory=_Marks)
@@ -84,26 +91,26 @@ class Evidence:
     taken: Taken
     ends: Callable[[int], Iterable[tuple[Hashable, Hashable]]]
     cgroup: Callable[[int], str]
-    _jobs: dict[str, _Job] = field(default_factory=dict)
+    _jobs: dict[Job, _Ranks] = field(default_factory=dict)
 
     def of(self, pid: int) -> tuple[bool, bool]:
         """Whether it is connected with a process taken for another rank of its job; whether it is in one's control group."""
-        claim = self.taken[pid].claim
-        job = self._jobs.setdefault(claim.job, _Job())
-        for each in self.taken.changed(claim.job):
-            self._follow(job, claim.job, each)
-        linked = any(job.ends.of_another(other, claim.rank) for _, other in self.ends(pid))
-        return linked, job.cgroups.of_another(self.cgroup(pid), claim.rank)
+        job, rank = self.taken[pid].job, self.taken[pid].claim.rank
+        of_job = self._jobs.setdefault(job, _Ranks())
+        for each in self.taken.changed(job):
+            self._follow(of_job, job, each)
+        linked = any(of_job.ends.of_another(other, rank) for _, other in self.ends(pid))
+        return linked, of_job.cgroups.of_another(self.cgroup(pid), rank)
 
-    def _follow(self, job: _Job, name: str, pid: int) -> None:
-        before = job.ranks.pop(pid, None)
+    def _follow(self, of_job: _Ranks, job: Job, pid: int) -> None:
+        before = of_job.ranks.pop(pid, None)
         now = self.taken.get(pid)
         if before is not None:
             for end, _ in self.ends(pid):
-                job.ends.remove(end, before)
-            job.cgroups.remove(self.cgroup(pid), before)
-        if now is not None and now.claim.job == name:
-            rank = job.ranks[pid] = now.claim.rank
+                of_job.ends.remove(end, before)
+            of_job.cgroups.remove(self.cgroup(pid), before)
+        if now is not None and now.job == job:
+            rank = of_job.ranks[pid] = now.claim.rank
             for end, _ in self.ends(pid):
-                job.ends.add(end, rank)
-            job.cgroups.add(self.cgroup(pid), rank)
+                of_job.ends.add(end, rank)
+            of_job.cgroups.add(self.cgroup(pid), rank)

@@ -293,6 +293,13 @@ def test_what_another_user_ran_under_the_jobs_name_is_not_its_past(tmp_path: Pat
     assert len(chosen.windows) == 3
 
 
+@pytest.mark.parametrize(("past", "now"), [(-1, 1000), (1666, -1)])
+def test_windows_of_nobody_are_no_users_past_and_nobody_has_a_users(tmp_path: Path, past: int, now: int) -> None:
+    history = History(tmp_path)
+    healthy_past(history, 3, **owned(past))
+    assert choose(history, [small(**owned(now))], "job-a").windows == ()
+
+
 def test_the_windows_of_one_user_drive_out_no_past_of_another(tmp_path: Path) -> None:
     size = History(tmp_path / "one").add(small(**owned(1000)), diagnose([small(**owned(1000))])).bytes
     history = History(tmp_path / "history", cap_bytes=int(8.5 * size))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rank_trees import Tree, torchrun
 
+from rankscope.observer.census import candidates
 from rankscope.observer.census.found import RankCensus
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.probes.host.namespaces import owner_uid
@@ -77,6 +78,100 @@ def test_users_with_more_processes_that_work_together_do_not_take_a_jobs_name(tr
     assert of_job(census, f"{JOB} of user 1666") == list(enumerate(fakes))
     assert not of_job(census)
     assert any("1000, 1666" in note for note in census.notes)
+
+
+def others_name(environ: dict[str, str], uid: int) -> dict[str, str]:
+    """With a name of the job that reads as another user's."""
+    return environ | {"MASTER_PORT": f"{environ['MASTER_PORT']} of user {uid}"}
+
+
+@pytest.mark.parametrize("first", [50, 150])
+def test_who_spells_the_name_that_another_users_job_is_told_by_gets_one_of_his_own(tree: Tree, first: int) -> None:
+    """He makes it doubtful whose the job is, and is older, of the same size, and connected as well."""
+    fakes = [tree.process(first + rank, 1, "python3.11", TRAIN, torchrun(rank, rank, 3), uid=1666) for rank in range(2)]
+    tree.serve(fakes[0], 29511, fakes[1:])
+    liars = [
+        tree.process(first + 10 + rank, 1, "python3.11", TRAIN, others_name(torchrun(rank, rank, 3), 1000), uid=1666)
+        for rank in range(3)
+    ]
+    tree.serve(liars[0], 29522, liars[1:])
+    pids = real(tree, 100)
+    census = find_ranks(tree.root)
+    assert of_job(census, f"{JOB} of user 1000") == list(enumerate(pids))
+    assert of_job(census, f"{JOB} of user 1666") == list(enumerate(fakes))
+    assert of_job(census, f"{JOB} of user 1000 of user 1666") == list(enumerate(liars))
+    assert len(census.ranks) == 8
+
+
+def test_a_name_that_reads_as_ones_own_is_the_plain_one(tree: Tree) -> None:
+    environ = others_name(others_name(torchrun(0, 0, 3), 1000), 1000)
+    tree.process(50, 1, "python3.11", TRAIN, environ, uid=1000)
+    assert of_job(find_ranks(tree.root)) == [(0, 50)]
+    # and where it is doubtful whose it is, nobody else's
+    pids = real(tree, 100, uid=1666)
+    census = find_ranks(tree.root)
+    assert (of_job(census), of_job(census, f"{JOB} of user 1000")) == (list(enumerate(pids)), [(0, 50)])
+
+
+@pytest.mark.parametrize("nobodys", [50, 101])
+def test_a_process_of_which_nobody_knows_whose_it_is_is_no_rank(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, nobodys: int
+) -> None:
+    """It ends while it is looked at, or keeps who asks waiting: it may be anybody's, and the job is one user's."""
+    pids = real(tree, 100)
+    tree.process(50, 1, "python3.11", TRAIN, torchrun(7, 1, 8), uid=1666)
+    known = candidates.owner_uid
+    monkeypatch.setattr(candidates, "owner_uid", lambda pid, root: -1 if pid == nobodys else known(pid, root))
+    census = find_ranks(tree.root)
+    assert of_job(census) == [(rank, pid) for rank, pid in enumerate(pids) if pid != nobodys]
+    assert {one.pid: one.reason for one in census.rejected}[nobodys] == candidates.NOBODYS
+    assert all(rank.owner >= 0 for rank in census.ranks)
+
+
+@pytest.mark.parametrize("claimed", [(7, 8), (9_999_999, 10_000_000)])
+def test_another_users_number_on_the_host_does_not_number_a_jobs_ranks(tree: Tree, claimed: tuple[int, int]) -> None:
+    def by_node(local: int, world: int) -> dict[str, str]:
+        numbers = {"LOCAL_RANK": str(local), "NODE_RANK": "1", "WORLD_SIZE": str(world)}
+        return {**numbers, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+
+    tree.process(50, 1, "python3.11", TRAIN, by_node(*claimed), uid=1666)
+    pids = [tree.process(100 + local, 1, "python3.11", TRAIN, by_node(local, 4), uid=1000) for local in range(2)]
+    tree.connect(pids[0], pids[1], 31000)
+    census = find_ranks(tree.root)
+    assert of_job(census) == [(2, pids[0]), (3, pids[1])]
+    assert not any(rank.guessed for rank in census.ranks if rank.pid in pids)
+
+
+@pytest.mark.parametrize("stranger", [50, 150])
+def test_another_users_process_that_connects_to_a_job_without_a_name_is_none_of_its_ranks(
+    tree: Tree, stranger: int
+) -> None:
+    if stranger < 100:
+        tree.process(stranger, 1, "python3.11", TRAIN, {}, uid=1666)
+    pids = [tree.process(100 + rank, 1, "python3.11", TRAIN, {}, uid=1000) for rank in range(2)]
+    tree.serve(pids[0], 29500, pids)
+    if stranger > 100:
+        tree.process(stranger, 1, "python3.11", TRAIN, {}, uid=1666)
+    tree.serve(pids[0], 29500, [stranger])
+    census = find_ranks(tree.root)
+    assert [(rank.identity.rank, rank.pid, rank.owner) for rank in census.ranks] == [(0, 100, 1000), (1, 101, 1000)]
+    assert {rank.identity.world_size for rank in census.ranks} <= {0, 2}
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_launchers_side_by_side_are_told_apart_by_names_that_nobody_else_can_take(tree: Tree, times: int) -> None:
+    """Of another user who says the name that such a job gets, too."""
+    launchers = [tree.process(90 + number, 1, "mpiexec", ["mpiexec"], mapped=(), uid=1000) for number in range(times)]
+    for number, launcher in enumerate(launchers):
+        for rank in range(2):
+            tree.process(100 + 10 * number + rank, launcher, "python3.11", TRAIN, torchrun(rank, rank, 2), uid=1000)
+    for rank in range(2):
+        environ = torchrun(rank, rank, 2)
+        tree.process(50 + rank, 1, "python3.11", TRAIN, environ | {"MASTER_PORT": "29500-90"}, uid=1666)
+    jobs: dict[str, set[int]] = {}
+    for rank in find_ranks(tree.root).ranks:
+        jobs.setdefault(rank.identity.job, set()).add(rank.owner)
+    assert len(jobs) == times + 1 and all(len(owners) == 1 for owners in jobs.values())
 
 
 @pytest.mark.parametrize("port", [0, 29400])

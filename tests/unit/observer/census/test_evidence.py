@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,16 +20,21 @@ PIDS = range(1, 9)
 ADDRESSES = (b"0100007F", b"0700000A")
 ends = st.tuples(st.sampled_from(ADDRESSES), st.integers(1, 3)).map(lambda end: end[0] + b":%04X" % end[1])
 pairs = st.frozensets(st.tuples(ends, ends), max_size=3)
-claims = st.tuples(st.sampled_from(("one", "other")), st.integers(0, 2))
+claims = st.tuples(st.sampled_from(("one", "other")), st.integers(0, 2), st.integers(1000, 1001))
 
 
-def chosen(job: str, rank: int) -> Chosen:
-    return Chosen(cast(Any, None), Claim("", job, rank, rank, 3, 3, "", False))
+def chosen(job: str, rank: int, owner: int) -> Chosen:
+    return Chosen(cast(Any, SimpleNamespace(owner=owner)), Claim("", job, rank, rank, 3, 3, "", False))
 
 
 def compared_with_all(taken: Taken, connections: Connections, cgroups: dict[int, str], pid: int) -> tuple[bool, bool]:
-    claim = taken[pid].claim
-    others = [at for at, one in taken.items() if one.claim.job == claim.job and one.claim.rank != claim.rank]
+    mine = taken[pid]
+    others = [
+        at
+        for at, one in taken.items()
+        if (one.claim.job, one.process.owner) == (mine.claim.job, mine.process.owner)
+        and one.claim.rank != mine.claim.rank
+    ]
     linked = connections.groups([pid, *others], {})
     return any(pid in group for group in linked), cgroups[pid] in [cgroups[other] for other in others]
 
@@ -44,7 +50,7 @@ def test_evidence_follows_every_change_of_who_is_taken_for_what(
     own: list[frozenset[Pair]],
     spaces: list[int],
     groups: list[str],
-    changes: list[tuple[int, tuple[str, int] | None]],
+    changes: list[tuple[int, tuple[str, int, int] | None]],
 ) -> None:
     connections = Connections(
         _own={(pid, 0): mine for pid, mine in zip(PIDS, own, strict=True)}, _spaces=dict(zip(PIDS, spaces, strict=True))
