@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from rankscope.observer.apart.look import look
 from rankscope.observer.live.kernel_probes import in_initial_pid_namespace
@@ -25,6 +26,7 @@ from rankscope.probes.bpf.counters import COUNTERS, LOSSES, RANK
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import in_progress
 from rankscope.probes.calls import probe as calls
+from rankscope.probes.calls.attached import FileKey
 from rankscope.probes.calls.probe import (
     LIBRARIES_MOST,
     LOOK_MOST_S,
@@ -36,6 +38,7 @@ from rankscope.probes.calls.probe import (
 from rankscope.probes.calls.programs import enter_program, leave_program, programs
 from rankscope.probes.elf.return_sites import leave_offsets
 from rankscope.probes.errors import RankscopeError
+from rankscope.probes.mapped.reader import FileNotRead
 from rankscope.probes.sched import exits
 
 _RING_BYTES = (
@@ -44,12 +47,15 @@ _RING_BYTES = (
 RING_EVENTS = _RING_BYTES // ring.STRIDE_BYTES
 _FIND_MOST_S = 10.0  # in one library: jaxlib, the largest, takes 1 s
 _LIBRARIES_KNOWN = 4096  # files whose functions are remembered
+_AGAIN_S = 3600.0  # a library in which a look ended: the same user's is not looked into before
 # Calls in progress of one process: 16 threads, 4 nested. Of all together the map has as many (9 MB), so that nobody can fill it.
 _CALLS_EACH = 64
 _TIDY_EACH_S = 60.0  # calls that will never return go
 _TIDY_AFTER_END_S = 5.0  # sooner after a process has ended: its place may be another's, which has calls of its own
 _OF_ANYBODY = ("ring_full", "call_map_full")
-Place = tuple[int, tuple[str, int]]  # row of MARKERS, library file
+Place = tuple[int, FileKey]  # row of MARKERS, library file
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +68,15 @@ class _Function:
 
 @dataclass(frozen=True, slots=True)
 class _Functions:
-    """By row."""
+    """By row. `identity`: of the file they are in (MappedFile); `said`: why it has none."""
 
     of_row: dict[int, _Function]
+    identity: tuple[int, ...] = ()
+    said: str = ""
+
+
+class _Replaced(Exception):
+    """The number of a file is another file's by now."""
 
 
 @dataclass(slots=True)
@@ -78,7 +90,8 @@ class Pulse:
     notes: Notes = field(default_factory=Notes)
     put_off: int = 0
     _links: dict[Place, tuple[int, ...]] = field(default_factory=dict)
-    _functions: dict[tuple[str, int], dict[int, _Function]] = field(default_factory=dict)
+    _functions: dict[FileKey, _Functions] = field(default_factory=dict)
+    _again_s: dict[tuple[FileKey, str], float] = field(default_factory=dict)  # by file and user: when (CLOCK_MONOTONIC)
     _tidy_s: float = float("-inf")  # when next
 
     def watch(self, pid: int) -> None:
@@ -106,9 +119,12 @@ class Pulse:
             if library.key not in self._functions and time.monotonic() >= until:
                 left_out += 1
                 continue
-            for row, function in self._functions_in(library, user).items():
-                if (rows is None or row in rows) and self._attach(library, row, function, user):
-                    found.add((row, library.key))
+            try:
+                found |= self._attach_all(library, rows, user)
+            except _Replaced:  # remembered of one that is gone: places in it are anything in this one
+                del self._functions[library.key]
+                with contextlib.suppress(_Replaced):
+                    found |= self._attach_all(library, rows, user)
         if left_out:
             self.notes.add(
                 f"{left_out} libraries of pid {pid} were not looked at: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s",
@@ -160,25 +176,39 @@ class Pulse:
         self.module.close()
 
     def _functions_in(self, library: Library, user: str = "") -> dict[int, _Function]:
+        """What fails for the sake of the process, or of the look, is not remembered of the file: others map it as well."""
         known = self._functions.get(library.key)
         if known is None:
+            if time.monotonic() < self._again_s.get((library.key, user), 0.0):
+                return {}
             try:
-                known = look(partial(_find, library), _Functions, longest_s=_FIND_MOST_S).of_row
+                known = look(partial(_find, library), _Functions, longest_s=_FIND_MOST_S)
+            except FileNotRead as error:
+                self.notes.add(f"{library.name} of pid {library.pid}: {error}", user)
+                return {}
             except RankscopeError as error:
                 self.notes.add(f"{library.name}: {error}", user)
-                known = {}
+                _put(self._again_s, (library.key, user), time.monotonic() + _AGAIN_S)
+                return {}
             except OSError as error:  # no process to be had, say: the next time that somebody asks
                 self.later(library.name, error, user)
                 return {}
-            self._functions[library.key] = known
-            if len(self._functions) > _LIBRARIES_KNOWN:
-                del self._functions[next(iter(self._functions))]
-        return known
+            if known.said:
+                self.notes.add(f"{library.name}: {known.said}", user)
+            _put(self._functions, library.key, known)
+        return known.of_row
 
     def later(self, what: str, error: OSError, user: str = "") -> None:
         """Count, and say once, what this host had no room for."""
         self.put_off += 1
         self.notes.add(f"{what}: not now ({error.strerror or error})", user)
+
+    def _attach_all(self, library: Library, rows: Collection[int] | None, user: str) -> set[Place]:
+        return {
+            (row, library.key)
+            for row, function in self._functions_in(library, user).items()
+            if (rows is None or row in rows) and self._attach(library, row, function, user)
+        }
 
     def _attach(self, library: Library, row: int, function: _Function, user: str) -> bool:
         place = row, library.key
@@ -186,12 +216,16 @@ class Pulse:
             return True
         links: list[int] = []
         try:
-            file = library.open()
-            links += self.module.attach_uprobes(enter_program(row), file, function.offsets)
-            ends = function.offsets if function.ends is None else function.ends
-            links += self.module.attach_uprobes(
-                leave_program(row, MARKERS[row]), file, ends, on_return=function.ends is None
-            )
+            with library.open() as file:
+                if file.identity != self._functions[library.key].identity:
+                    raise _Replaced
+                links += self.module.attach_uprobes(enter_program(row), file, function.offsets)
+                ends = function.offsets if function.ends is None else function.ends
+                links += self.module.attach_uprobes(
+                    leave_program(row, MARKERS[row]), file, ends, on_return=function.ends is None
+                )
+        except _Replaced:
+            raise
         except Exception as error:
             self.module.release(links)
             reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -210,23 +244,32 @@ class Pulse:
         self.module.before_close.append(thread.join)
 
 
+def _put(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+    known[key] = value
+    if len(known) > _LIBRARIES_KNOWN:
+        del known[next(iter(known))]
+
+
 _PREFIXES = tuple({prefix for row in MARKERS for prefix in row.libraries})
 
 
 def _find(library: Library) -> _Functions:
-    """Read by a process that has given its rights up. Raises NotElf, FileNotRead, OSError."""
+    """Read by a process that has given its rights up. FileNotRead where the process gives no file; what is in the file is told."""
     rows = {place: row for place, row in enumerate(MARKERS) if row.library and library.name.startswith(row.libraries)}
     found: dict[int, _Function] = {}
     taken: set[int] = set()
     with library.open() as file:
-        symbols = functions_of(file, rows.values())
-        for place, row in rows.items():
-            mine = [symbol for symbol in symbols[row] if symbol.address not in taken]
-            taken.update(symbol.address for symbol in mine)
-            if mine:
-                ends = tuple(leave_offsets(file, mine)) if row.throws else None
-                found[place] = _Function(tuple(symbol.offset for symbol in mine), ends)
-    return _Functions(found)
+        try:
+            symbols = functions_of(file, rows.values())
+            for place, row in rows.items():
+                mine = [symbol for symbol in symbols[row] if symbol.address not in taken]
+                taken.update(symbol.address for symbol in mine)
+                if mine:
+                    ends = tuple(leave_offsets(file, mine)) if row.throws else None
+                    found[place] = _Function(tuple(symbol.offset for symbol in mine), ends)
+        except (RankscopeError, OSError) as error:
+            return _Functions({}, file.identity, str(error))
+        return _Functions(found, file.identity)
 
 
 def load(root: Path = Path("/")) -> Pulse:

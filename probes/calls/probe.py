@@ -104,6 +104,7 @@ class CallProbe:
     _rows: dict[int, Row] = field(default_factory=dict)
     _mapped_by: dict[FileKey, set[int]] = field(default_factory=dict)
     _looked_at: set[tuple[str, int]] = field(default_factory=set)
+    _unopened: dict[FileKey, str] = field(default_factory=dict)  # why, of those that no process has given yet
     _placed: set[tuple[str, str, int]] = field(default_factory=set)
     _hits: dict[int, tuple[int, int]] = field(default_factory=dict)
     _hits_at: float = 0.0
@@ -130,6 +131,8 @@ class CallProbe:
                 f"{sum(left_out.values())} libraries of pid {first}{others} were not looked at, and calls into them are not "
                 f"timed: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s, of all for {_LOOK_ALL_MOST_S:g} s"
             )
+        self.notes += self._unopened.values()
+        self._unopened.clear()
         if self.launches is not None:
             self.launches.begin(len(watched))
 
@@ -138,14 +141,23 @@ class CallProbe:
         for count, library in enumerate(libraries):
             if time.monotonic() >= until:
                 return count
+            try:
+                self._attach_library(library)
+            except (
+                OSError,
+                RankscopeError,
+            ) as error:  # for the sake of this process: another one may map the same file
+                self._unopened[library.key] = f"calls into {library.name} are not timed: {error}"
+                continue
+            self._unopened.pop(library.key, None)
             self._looked_at.add(library.key)
-            self._attach_library(library)
         return len(libraries)
 
     def _attach_library(self, library: Library) -> None:
+        """Raises what its opening raises; what is in it is a note."""
         rows = [(index, row) for index, row in enumerate(self.table) if library.name.startswith(row.libraries or "/")]
+        file = library.open()
         try:
-            file = library.open()
             found = functions_of(file, [row for _, row in rows])
         except (OSError, RankscopeError) as error:
             self.notes.append(f"calls into {library.name} are not timed: {error}")
@@ -182,12 +194,12 @@ class CallProbe:
         """Time the row `name`, whose functions somebody else found at `addresses` (as linked) of this file. Once per file."""
         if self.knows(name, *library.key):
             return
-        self._placed.add((name, *library.key))
         index = next((index for index, row in enumerate(self.table) if row.name == name and not row.library), None)
         if index is None:
             return
         try:
             file = library.open()
+            self._placed.add((name, *library.key))
             offsets = file_offsets(file, addresses)
         except (OSError, RankscopeError) as error:
             self.notes.append(f"{name} in {library.name} is not timed: {error}")

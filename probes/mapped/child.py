@@ -54,7 +54,7 @@ def _answer(
     what, major, minor, first, place, size = REQUEST.unpack_from(request)
     if what == OPEN:
         descriptor, status = open_checked(request[REQUEST.size :], f"{major:02x}:{minor:02x}", first)
-        return REPLY.pack(0, 0, status.st_dev, status.st_ino, max(status.st_mtime_ns, 0), status.st_size), [descriptor]
+        return REPLY.pack(0, 0, status.st_dev, status.st_ino, max(status.st_ctime_ns, 0), status.st_size), [descriptor]
     if first not in kept:
         if not passed:
             raise OSError(errno.EBADF, "not open here")

@@ -54,7 +54,7 @@ class _Late(FileNotRead):
 
 @dataclass(frozen=True, slots=True)
 class OpenedFile:
-    """`descriptor` (O_PATH) is the caller's. `identity`: device, inode, time of change, size."""
+    """`descriptor` (O_PATH) is the caller's. `identity`: device, inode, time of change (ctime, which nobody can set), size."""
 
     descriptor: int
     identity: tuple[int, ...]

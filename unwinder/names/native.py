@@ -24,6 +24,7 @@ from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
 from rankscope.probes.host.maps import Mapping, read_maps
 from rankscope.probes.mapped.file import MappedFile, open_mapped
+from rankscope.probes.mapped.reader import FileNotRead
 from rankscope.unwinder.names.demangle import NAME_CAP, readable
 
 KERNEL = "kernel"
@@ -120,7 +121,12 @@ class NativeNames:
         user = partial(whose, pid, self.root)
         if self._fair.left(user) <= 0:
             return _nameless(mapping)  # not kept: the same file may be another user's too
-        table = self._tables[key] = read_symbols(pid, mapping, self.root)
+        try:
+            table = read_symbols(pid, mapping, self.root)
+        except FileNotRead:
+            self._fair.took(_PER_FILE, user)
+            return _nameless(mapping)  # the process has ended, say: not kept either
+        self._tables[key] = table
         self._fair.took(_PER_FILE + table.rows, user)
         while len(self._tables) > _FILES or (len(self._tables) > 1 and self._bytes() > _TABLES_BYTES):
             self._tables.popitem(last=False)[1].close()
@@ -137,13 +143,14 @@ class NativeNames:
 
 
 def read_symbols(pid: int, mapping: Mapping, root: Path = procfs.ROOT) -> SymbolTable:
-    """The functions of the file behind `mapping`; a table without symbols where it cannot be read. Never raises.
+    """The functions of the file behind `mapping`; a table without symbols where it cannot be read. FileNotRead where the process does
+    not give it.
 
     What was looked through counts either way: a file may break at its end.
     """
     try:
         file = open_mapped(pid, mapping, root)
-    except (OSError, OverflowError):
+    except OverflowError:
         return _nameless(mapping)
     try:
         elf = ElfFile(file)
