@@ -77,7 +77,7 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
     if options.out is not None:
         prepare_place(options.out)  # a full disk is better known before the window than after it
     limits.take_place(options.root)
-    with present() as others:
+    with present(progress) as others:
         said = _of_others(others, progress)
         windows = windows_of(partial(observe, options), progress, options.root, verbose=options.verbose)
     windows = [_with_notes(window, said) for window in windows]
@@ -105,7 +105,7 @@ def record_on(
         seconds = further_s(windows)
         return {} if seconds is None else asdict(Order(seconds, last=False))
 
-    with present() as others:
+    with present(progress) as others:
         said = _of_others(others, progress)
         each_window(
             partial(_as_ordered, options, True), moment.append, progress, options.root, orders=orders,
@@ -143,7 +143,7 @@ def follow(options: RecordOptions, most_s: float, take: Callable[[Sequence[Windo
     _may_record(options)
     know_tables()
     limits.take_place(options.root)
-    with present() as others:
+    with present(progress) as others:
         _of_others(others, progress)
         longest_s = most_s + options.window_s + _BEYOND_S
         work = partial(observe_on, options, most_s)
