@@ -7,11 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import yaml
 
 from rankscope.diagnose.watch.service import Service, WatchOptions
 from rankscope.diagnose.watch.tell import watchdog
@@ -202,3 +204,18 @@ def test_where_others_could_hold_places_or_there_is_no_run_that_is_said_and_nobo
             assert others == ()
         assert len(said) == before + 1 and "is not known" in said[-1], spoil
     assert not (tmp_path / "run0").exists()
+
+
+def test_the_pods_probe_takes_a_moment_to_come_for_no_sign_of_life(tmp_path: Path) -> None:
+    """A service that hangs as its clock is set back would else pass for alive until the old hour has come again."""
+    manifest = Path(__file__).parents[4] / "scripts/deploy/kubernetes/watch-daemonset.yaml"
+    (container,) = yaml.safe_load(manifest.read_text())["spec"]["template"]["spec"]["containers"]
+    command = container["livenessProbe"]["exec"]["command"]
+    alive = tmp_path / "watch"
+    alive.touch()
+    lives = {}
+    for age_s in (-3600, -30, 0, 60, 600):
+        os.utime(alive, (time.time() - age_s,) * 2)
+        asked = [word.replace("/alive/watch", str(alive)) for word in command]
+        lives[age_s] = subprocess.run(asked, check=False).returncode == 0
+    assert lives == {-3600: False, -30: True, 0: True, 60: True, 600: False}
