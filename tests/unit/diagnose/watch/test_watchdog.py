@@ -82,16 +82,19 @@ with present():
         pass
     if (child := os.fork()) == 0:
         time.sleep(60)
-    print("here", child, sep="\\n", flush=True)
+        os._exit(0)
+    os.write(1, f"here\\n{child}\\n".encode())
     time.sleep(60)
 """
 USERS_NAMES = """
+import contextlib
 import socket
 import sys
 held = [socket.socket(socket.AF_UNIX) for _ in range(8)]
 for number, one in enumerate(held):
-    one.bind(f"\\0rankscope-observer-{number}")
-    one.listen()
+    with contextlib.suppress(OSError):  # somebody holds it already
+        one.bind(f"\\0rankscope-observer-{number}")
+        one.listen()
 print("here", flush=True)
 sys.stdin.readline()
 """
