@@ -14,6 +14,7 @@ import pytest
 from rankscope.diagnose.fleet.sources import Sources
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
 from rankscope.diagnose.watch.hosts import judging, others
+from rankscope.diagnose.watch.hosts.board import TRIGGER, VERDICT, Board
 from rankscope.diagnose.watch.hosts.courier import Answer
 from rankscope.diagnose.watch.hosts.others import Others
 from rankscope.diagnose.watch.hosts.share import Share
@@ -216,3 +217,13 @@ def test_when_a_window_began_is_known_though_the_clock_was_set_while_it_lasted(
     monkeypatch.setattr(time, "time", lambda: real() - HOUR_S)
     telling._begun(cast(Any, SimpleNamespace(manifest=SimpleNamespace(start=start))))
     assert telling.began_s == pytest.approx(began_s, abs=0.5)
+
+
+def test_a_trigger_of_a_host_whose_clock_was_ahead_fires_no_look_when_its_slot_comes(store: str) -> None:
+    board = Board(store)
+    now = 5 * (time.time() // 5)
+    for start, heard in ((now + 5, True), (now + HOUR_S, False)):
+        trigger = _trigger(start).as_json()
+        assert board.put(TRIGGER, "job", start, trigger) == (trigger if heard else None)
+        assert (board.get(TRIGGER, "job", start) is not None) == heard
+    assert board.put(VERDICT, "job", now + HOUR_S, {"host": "host1"}) == {"host": "host1"}
