@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from rankscope.observer.window.folder import Window
 
 _BEYOND_S = 600.0  # of its windows, loading and telling last much less: who takes longer is ended
+_FAR_S = (
+    60.0  # a moment that is agreed on is some seconds off: one that is further was meant by a clock that was set since
+)
 _WARM_UP_S = 0.4  # threads must have left the CPU once before their absences are known
 STANDING_BY = "standing by"
 
@@ -44,7 +47,7 @@ STANDING_BY = "standing by"
 @dataclass(frozen=True, slots=True)
 class RecordOptions:
     """What to record. `out` None: keep the window in memory only. `begin_at`: Unix time, in place of the next multiple of `align_s`; the
-    soonest moment where it is over."""
+    soonest moment where it is over, or further off than anybody agrees on."""
 
     window_s: float = 20.0
     out: Path | None = None
@@ -77,7 +80,7 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
     if options.out is not None:
         prepare_place(options.out)  # a full disk is better known before the window than after it
     limits.take_place(options.root)
-    with present() as others:
+    with present(progress) as others:
         said = _of_others(others, progress)
         windows = windows_of(partial(observe, options), progress, options.root, verbose=options.verbose)
     windows = [_with_notes(window, said) for window in windows]
@@ -105,7 +108,7 @@ def record_on(
         seconds = further_s(windows)
         return {} if seconds is None else asdict(Order(seconds, last=False))
 
-    with present() as others:
+    with present(progress) as others:
         said = _of_others(others, progress)
         each_window(
             partial(_as_ordered, options, True), moment.append, progress, options.root, orders=orders,
@@ -143,7 +146,7 @@ def follow(options: RecordOptions, most_s: float, take: Callable[[Sequence[Windo
     _may_record(options)
     know_tables()
     limits.take_place(options.root)
-    with present() as others:
+    with present(progress) as others:
         _of_others(others, progress)
         longest_s = most_s + options.window_s + _BEYOND_S
         work = partial(observe_on, options, most_s)
@@ -314,5 +317,5 @@ def _why_not(pid: int, census: RankCensus, root: Path) -> str:
 def _start(options: RecordOptions, soonest: float) -> float:
     """When the window begins, Unix time."""
     if options.begin_at is not None:
-        return max(options.begin_at, soonest)
+        return max(options.begin_at, soonest) if options.begin_at - soonest < _FAR_S else soonest
     return soonest if options.align_s <= 0 else -(-soonest // options.align_s) * options.align_s

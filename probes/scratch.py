@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankscope.probes.host.clocks import is_older
 from rankscope.probes.host.folders import create_file, others_can_write
 
 PREFIX = "rankscope-"
@@ -84,7 +85,7 @@ def _remove_if_left(path: Path) -> None:
     lock = _opened(path)
     try:
         found = os.fstat(lock)
-        if found.st_uid == os.geteuid() and time.time() - found.st_ctime > _LOCKED_S:
+        if found.st_uid == os.geteuid() and is_older(found.st_ctime, _LOCKED_S, time.time()):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.stat(_MARK, dir_fd=lock, follow_symlinks=False)
             shutil.rmtree(path)

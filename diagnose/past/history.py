@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -37,6 +38,7 @@ from rankscope.observer.window.schema import NOTHING
 from rankscope.observer.window.staging import PARTIAL, put_file, remove_left
 from rankscope.observer.window.tables import cast, read_table, with_absent
 from rankscope.probes.errors import BadData, OutputFailed
+from rankscope.probes.host.clocks import age_order
 from rankscope.probes.host.folders import UnsafePlace, opened_folder, read_plain, take_lock
 
 DEFAULT_FOLDER = Path("/var/lib/rankscope/history")
@@ -129,9 +131,10 @@ class History:
 
         Of the user with most the oldest goes: nobody's windows drive out another's past.
         """
-        new = entries[-1]
+        new, now_s = entries[-1], time.time()
         of_user: dict[int, deque[Entry]] = {}
-        for entry in sorted((one for one in entries[:-1] if one.is_of_host_of(new)), key=lambda each: each.start):
+        mine_all = (one for one in entries[:-1] if one.is_of_host_of(new))
+        for entry in sorted(mine_all, key=lambda each: age_order(each.start, now_s)):
             of_user.setdefault(entry.owner, deque()).append(entry)
         held = Counter({user: sum(entry.bytes for entry in mine) for user, mine in of_user.items()})
         held[new.owner] += new.bytes

@@ -28,6 +28,7 @@ from rankscope.diagnose import budgets
 from rankscope.diagnose.stats import detector
 from rankscope.probes.arrays import Floats
 from rankscope.probes.errors import OutputFailed
+from rankscope.probes.host.clocks import NEVER_SO_LONG_S
 from rankscope.probes.host.folders import create_file, opened_folder
 
 WEEKS = 1000.0  # of the fleet, in which one false name is one too many
@@ -91,8 +92,17 @@ class Reputations:
                 " start = excluded.start, host = excluded.host where excluded.start > start",
                 [{name: getattr(vote, name) for name in Vote.__slots__} for vote in votes],
             )
-            base.execute("delete from votes where start < ?", (now_s - _KEPT_S,))
+            self._forget(base, now_s)
             return _count(base) - before
+
+    @staticmethod
+    def _forget(base: sqlite3.Connection, now_s: float) -> None:
+        """What is old; nothing where only a clock that is years ahead makes it so: then all would go."""
+        newest = base.execute(
+            "select max(start) from votes where typeof(start) = 'real' and start <= ?", (now_s,)
+        ).fetchone()[0]
+        if newest is not None and now_s - newest <= NEVER_SO_LONG_S:
+            base.execute("delete from votes where start < ?", (now_s - _KEPT_S,))
 
     def all(self) -> list[Repute]:
         """Every component, the worst first."""

@@ -149,7 +149,8 @@ class Context:
         rebooted = bool(then.boot and self.boot and then.boot != self.boot)
         if rebooted and not lifetime:
             return Growth(max(0.0, value), self.uptime_s, False)
-        seconds = self.now_s - then.time_s if rebooted else self.uptime_s - then.uptime_s
+        # What was read in an earlier boot is at least as old as this one, whatever the clock says.
+        seconds = max(self.now_s - then.time_s, self.uptime_s) if rebooted else self.uptime_s - then.uptime_s
         # A counter that fell was reset, by a driver reload say: all that it shows now came since.
         amount = value - then.value if value >= then.value else max(0.0, value)
         return Growth(amount, max(seconds, 0.0), False)

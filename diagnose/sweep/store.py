@@ -351,7 +351,9 @@ def _remember(
     """Write one finding, into the history too if it changed; the finding with the time its state began."""
     before = current.get((finding.id, finding.instance), _Current())
     value = float(finding.value) if isinstance(finding.value, (int, float)) else None
-    since = finding.since_s or (before.since if before.state == finding.state else time_s)
+    lasts = before.state == finding.state and before.since is not None
+    # What began at a moment to come, by a clock that was ahead, has begun by now.
+    since = finding.since_s or (min(before.since or 0.0, time_s) if lasts else time_s)
     database.execute(
         "INSERT OR REPLACE INTO current VALUES (?, ?, ?, ?, ?)",
         (finding.id, finding.instance, finding.state, value, since),

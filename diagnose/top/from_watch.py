@@ -16,6 +16,7 @@ from rankscope.diagnose.watch.alarms import SILENT_S
 
 SOURCE = "from rankscope watch"
 _OLD_S = 15.0  # three lines of a job: it has gone, or the service has
+_BEAT_S = 1.0
 _STEPS = 200
 
 
@@ -23,6 +24,8 @@ def snapshot_of(lines: Iterable[dict[str, Any]], counters: tuple[CounterNow, ...
     """`lines`: of the ring, oldest first; `now`: Unix time."""
     by_job: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
+        if float(line["time"]) > now + _BEAT_S:
+            continue  # the clock was ahead then: how old it is nobody knows
         if isinstance(line.get("job"), str) and isinstance(line.get("ranks"), list):
             by_job.setdefault(line["job"], []).append(line)
     fresh = {job: told for job, told in by_job.items() if now - float(told[-1]["time"]) <= _OLD_S}

@@ -20,6 +20,7 @@ from typing import Any
 
 from rankscope.observer.watch.blackbox import BlackBox, write_whole
 from rankscope.probes.errors import OutputFailed, RankscopeError
+from rankscope.probes.host.clocks import is_older
 from rankscope.probes.host.folders import create_file, opened_folder
 
 DEFAULT_FOLDER = Path("/var/lib/rankscope/watch")
@@ -123,5 +124,5 @@ class WatchPlace:
 
 def _remove_left(place: int, name: str) -> None:
     """A request whose writer was killed. OSError."""
-    if time.time() - os.stat(name, dir_fd=place, follow_symlinks=False).st_mtime > _WRITTEN_S:
+    if is_older(os.stat(name, dir_fd=place, follow_symlinks=False).st_mtime, _WRITTEN_S, time.time()):
         os.unlink(name, dir_fd=place)

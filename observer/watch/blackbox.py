@@ -12,6 +12,7 @@ or not at all. A disk that is full costs the box, never the service.
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import errno
 import json
@@ -27,6 +28,7 @@ from typing import Any
 
 from rankscope.observer.watch.users import OfUsers
 from rankscope.observer.window.staging import safe_name
+from rankscope.probes.host.clocks import age_order
 from rankscope.probes.host.folders import create_file, open_plain, opened_folder, read_plain
 
 FILES = 6
@@ -38,6 +40,7 @@ _OF_OTHERS_BYTES = 2 << 20  # in what is frozen of one user
 _READ_MOST = 2 * FILE_BYTES
 _DIGITS_MOST = 18
 _DRAFT = ".draft"
+_STAMP = "%Y%m%dT%H%M%SZ"
 _END_BYTES = 256 << 10  # 20 s of 64 ranks with 5 steps a second, ten minutes of two
 
 
@@ -73,7 +76,7 @@ class BlackBox:
 
     def freeze(self, job: str, why: dict[str, Any], now: float, user: str = "") -> Path:
         """Copy the ring aside; `user`: whose job it is. The folder that it is in."""
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+        stamp = time.strftime(_STAMP, time.gmtime(now))
         whose = f"+{safe_name(user)}" if user else ""
         place = self.folder / "frozen" / f"{stamp}-{safe_name(job)[:80]}{whose}"
         draft = place.with_name(_DRAFT)
@@ -90,7 +93,7 @@ class BlackBox:
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        self._within_bounds(place)
+        self._within_bounds(place, now)
         return place
 
     def may_freeze(self, user: str, now_s: float) -> bool:
@@ -106,8 +109,9 @@ class BlackBox:
         with opened_folder(frozen) as into:
             _write(into, name, content)
 
-    def _within_bounds(self, newest: Path) -> None:
-        kept = {path: sum(each.stat().st_size for each in path.iterdir()) for path in frozen_in(self.folder)}
+    def _within_bounds(self, newest: Path, now: float) -> None:
+        there = sorted(frozen_in(self.folder), key=lambda path: age_order(_frozen_at(path), now))
+        kept = {path: sum(each.stat().st_size for each in path.iterdir()) for path in there}
         while len(kept) > 1 and (len(kept) > FROZEN_MOST or sum(kept.values()) > FROZEN_BYTES):
             held = Counter[str]()
             for path, size in kept.items():
@@ -123,6 +127,13 @@ def _whose(path: Path) -> tuple[str, str]:
     """User and job, the user's, as the name of a frozen folder has them: <time>-<job>+<user>."""
     job, _, user = path.name.partition("-")[2].partition("+")
     return f"+{user}", f"{job}+{user}"
+
+
+def _frozen_at(path: Path) -> float:
+    """Unix time, by its name; before all others where that says none."""
+    with contextlib.suppress(ValueError):
+        return calendar.timegm(time.strptime(path.name.partition("-")[0], _STAMP))
+    return 0.0
 
 
 def frozen_in(folder: Path) -> list[Path]:
@@ -151,7 +162,8 @@ def latest_lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def _newest_first(ring: Path) -> list[Path]:
-    return sorted(ring.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
+    now_s = time.time()
+    return sorted(ring.glob("*.jsonl"), key=lambda path: age_order(path.stat().st_mtime, now_s), reverse=True)
 
 
 def _mark(user: str) -> bytes:

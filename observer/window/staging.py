@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from rankscope.probes.host.clocks import is_older
 from rankscope.probes.host.folders import create_file, opened_folder
 from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.host.procfs import read_file
@@ -168,7 +169,7 @@ def remove_left_files(place: int) -> None:
             with suppress(OSError):
                 about = os.stat(name, dir_fd=place, follow_symlinks=False)
                 ours = stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid()
-                if ours and (_is_old(place, name) or (same_boot and not Path("/proc", pid).exists())):
+                if ours and (_is_old(place, name, same_boot) or (same_boot and not Path("/proc", pid).exists())):
                     os.unlink(name, dir_fd=place)
 
 
@@ -186,20 +187,22 @@ def _remove_left(place: int, name: str, same_boot: bool, pid: str) -> None:
         lock = os.open(name + _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
     except FileNotFoundError:  # a single file has no lock
         is_file = stat.S_ISREG(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode)
-        if _is_old(place, name) or (is_file and same_boot and not Path("/proc", pid).exists()):
+        if _is_old(place, name, same_boot) or (is_file and same_boot and not Path("/proc", pid).exists()):
             _remove(place, name)
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if same_boot or _is_old(place, name + _LOCK):
+        if same_boot or _is_old(place, name + _LOCK, same_boot):
             _remove(place, name)
             os.unlink(name + _LOCK, dir_fd=place)
     finally:
         os.close(lock)
 
 
-def _is_old(place: int, name: str) -> bool:
-    return time.time() - os.stat(name, dir_fd=place, follow_symlinks=False).st_mtime > _KEPT_S
+def _is_old(place: int, name: str, same_boot: bool) -> bool:
+    at_s, now_s = os.stat(name, dir_fd=place, follow_symlinks=False).st_mtime, time.time()
+    # A moment to come is our own clock's, which was set back since; or that of a host whose clock is ahead, and which may be writing.
+    return is_older(at_s, _KEPT_S, now_s) if same_boot else now_s - at_s > _KEPT_S
 
 
 @contextmanager

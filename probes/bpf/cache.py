@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rankscope.probes.errors import RankscopeError
+from rankscope.probes.host.clocks import age_order, is_older
 from rankscope.probes.host.procfs import ROOT, read_file
 
 FOLDER = Path("var/cache/rankscope/probes")
@@ -154,9 +155,12 @@ def _write(name: str, content: bytes, folder: int) -> None:
 
 def _forget_the_oldest(folder: int) -> None:
     """Keep the most recently used; what a writer that was killed left goes too."""
+    now_s = time.time()
     used = {name: os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime for name in os.listdir(folder)}
-    kept = sorted((name for name in used if name.startswith(_PREFIX)), key=lambda name: -used[name])
-    abandoned = (name for name, at in used.items() if name.startswith(_STAGING) and at < time.time() - _ABANDONED_S)
+    kept = sorted(
+        (name for name in used if name.startswith(_PREFIX)), key=lambda name: age_order(used[name], now_s), reverse=True
+    )
+    abandoned = (name for name, at in used.items() if name.startswith(_STAGING) and is_older(at, _ABANDONED_S, now_s))
     for name in (*kept[_MOST_KEPT:], *abandoned):
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=folder)

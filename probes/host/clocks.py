@@ -1,4 +1,4 @@
-"""The host's clocks read together, and whether one was set, or the host slept, between two readings.
+"""The host's clocks read together, whether one was set, or the host slept, between two readings; and moments of earlier clocks.
 
 CLOCK_REALTIME is what hosts share and what somebody can set; CLOCK_MONOTONIC only runs, and stands still while the host is suspended;
 CLOCK_BOOTTIME goes on then. NTP slews the first two alike, so between them only a step shows.
@@ -13,6 +13,7 @@ _TRIES = 5
 # Without a sweep of a host, or a window in a store that is in use; clocks that lost their time are off by decades.
 NEVER_SO_LONG_S = 365 * 86_400.0
 _LEAST_S = 0.010  # windows of different hosts are not aligned any better
+_AHEAD_S = 60.0  # a file server's clock may be so much ahead, or one that is being set
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +37,44 @@ def read_clocks() -> Clocks:
     return min(tries, key=lambda each: each[0])[1]
 
 
+def slept_s(before: Clocks, after: Clocks) -> float:
+    """For how long the host was suspended in between."""
+    return (after.boottime_ns - before.boottime_ns - after.monotonic_ns + before.monotonic_ns) / 1e9
+
+
+def stepped_s(before: Clocks, after: Clocks) -> float:
+    """By how much somebody set CLOCK_REALTIME in between."""
+    # While the host sleeps the wall clock goes on.
+    return (after.realtime_ns - before.realtime_ns - after.boottime_ns + before.boottime_ns) / 1e9
+
+
+def is_ahead(at_s: float, now_s: float) -> bool:
+    """Whether a moment that was written down is to come: a clock was ahead then, or is behind now, and how old it is nobody knows."""
+    return at_s > now_s + _AHEAD_S
+
+
+def age_order(at_s: float, now_s: float) -> tuple[bool, float]:
+    """What to sort by that the oldest comes first, of moments that were written down. Those to come are before all others: else they would
+    be the newest until they have come, and drive out what is."""
+    return not is_ahead(at_s, now_s), at_s
+
+
+def is_older(at_s: float, than_s: float, now_s: float) -> bool:
+    """Whether what a moment was written down of is older than that; if it is to come, as well: it must not be fresh until then."""
+    return now_s - at_s > than_s or at_s - now_s > max(than_s, _AHEAD_S)
+
+
 def clock_notes(before: Clocks, after: Clocks) -> tuple[str, ...]:
     """What happened to the clocks in between, in words."""
-    passed_ns = after.monotonic_ns - before.monotonic_ns
-    slept_s = (after.boottime_ns - before.boottime_ns - passed_ns) / 1e9
-    # While the host sleeps the wall clock goes on.
-    stepped_s = (after.realtime_ns - before.realtime_ns - passed_ns) / 1e9 - slept_s
+    set_s, suspended_s = stepped_s(before, after), slept_s(before, after)
     notes = []
-    if abs(stepped_s) >= _LEAST_S:
+    if abs(set_s) >= _LEAST_S:
         notes.append(
-            f"the clock of this host was set by {stepped_s:+.3f} s while it was observed: its window is aligned with those of "
+            f"the clock of this host was set by {set_s:+.3f} s while it was observed: its window is aligned with those of "
             "other hosts only as its clock was before"
         )
-    if slept_s >= _LEAST_S:
+    if suspended_s >= _LEAST_S:
         notes.append(
-            f"this host was suspended for {slept_s:.3f} s while it was observed: its steps took that much longer than is seen"
+            f"this host was suspended for {suspended_s:.3f} s while it was observed: its steps took that much longer than is seen"
         )
     return tuple(notes)

@@ -13,6 +13,7 @@ import small_rank
 import trial_systemd
 
 from rankscope.diagnose.watch.place import WatchPlace
+from rankscope.observer.apart.presence import FOLDER
 
 pytestmark = pytest.mark.alone  # a service sees every job of its host
 
@@ -32,10 +33,11 @@ def _put_unit(manager: trial_systemd.Manager) -> Path:
     (manager.folder / f"units/{NAME}.service").write_text(text)
     drop_in = manager.folder / f"units/{NAME}.service.d/trial.conf"
     drop_in.parent.mkdir()
-    # A clone may lie below /tmp or /home, which the unit does not see; CacheDirectory= is another folder under a manager of a user's.
+    # A clone may lie below /tmp or /home, which the unit does not see; CacheDirectory= and RuntimeDirectory= are other folders under a
+    # manager of a user's.
     CACHE.mkdir(mode=0o700, exist_ok=True)
     drop_in.write_text(
-        f"[Service]\nBindReadOnlyPaths={REPOSITORY} {sys.prefix}\nReadWritePaths={CACHE}\nStandardError=append:{errors}\n"
+        f"[Service]\nBindReadOnlyPaths={REPOSITORY} {sys.prefix}\nReadWritePaths={CACHE} {FOLDER}\nStandardError=append:{errors}\n"
     )
     manager.control("daemon-reload")
     return errors

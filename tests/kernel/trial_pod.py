@@ -1,7 +1,7 @@
 """A pod's container as a node's runtime makes it, without a cluster: the manifest's rights and mounts, the runtime's profile.
 
 What of a manifest counts: command, args, capabilities, read-only root, hostPID, hostNetwork, volumes. The image is this host's own
-files, under a layer that is thrown away; volumes with a path below /var are folders of the test.
+files, under a layer that is thrown away; volumes with a path below /var or /run are folders of the test.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _mounts(pod: dict[str, Any], container: dict[str, Any], folder: Path) -> lis
     sources = {volume["name"]: volume for volume in pod["volumes"]}
     for mount in container["volumeMounts"]:
         path = sources[mount["name"]].get("hostPath", {}).get("path")
-        if path is None or path.startswith("/var/"):
+        if path is None or path.startswith(("/var/", "/run/")):
             path = str(folder / mount["name"])
             Path(path).mkdir(exist_ok=True)
         mode = "ro" if mount.get("readOnly") else "rw"

@@ -25,7 +25,7 @@ exec unshare --mount --cgroup sh -c '
 mount -t cgroup2 none /sys/fs/cgroup
 mountpoint -q /sys/kernel/tracing || mount -t tracefs none /sys/kernel/tracing
 mount -t tmpfs none /run
-mkdir -p /run/systemd/system /run/systemd/inaccessible/dir
+mkdir -p /run/systemd/system /run/systemd/inaccessible/dir /run/rankscope/observers
 cd /run/systemd/inaccessible && touch reg && mkfifo fifo && mknod chr c 0 0 && mknod blk b 0 0 && chmod 0 * && cd /
 exec {systemd} --user --log-target=null'
 """

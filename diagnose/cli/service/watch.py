@@ -53,7 +53,7 @@ def run(
     others = _others(out, spool) if out else None
     if otlp:
         check_otlp()
-    with place.held(), _for_now(), present() as observers:
+    with place.held(), _for_now(), present(_complain) as observers:
         for one in observers:
             _complain(f"another observer is at work on this host, and costs the jobs as well: {one.text()}")
         speaker = _Speaker(place, Hooks(hook), as_json)

@@ -21,6 +21,9 @@ from rankscope.probes.errors import BadData
 
 TRIGGER, TURN, VERDICT = "trigger", "turn", "verdict"
 _MOST_DIGITS = 20  # with its sign, of 64 bits
+# A trigger is put some seconds before its slot. One that came so long before is of a host whose clock was ahead, and of a trouble that is
+# over; stores refuse whose clock is as far off from theirs.
+_EARLY_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,12 @@ class Board:
         return self.get(what, job, start)
 
     def get(self, what: str, job: str, start: float) -> dict[str, Any] | None:
-        """What was left; None where there is nothing that can be read. UnsafePlace where others could have left it."""
+        """What was left; None where there is nothing that can be read, or an old trigger. UnsafePlace where others could have left it."""
         try:
             path = f"{self._store.path}/{told_key(what, job, start)}"
             found = _parsed(objects.get(self._store, path, self.most_bytes, ours=True))
+            if what == TRIGGER and start - objects.put_s(self._store, path) > _EARLY_S:
+                return None
         except (FileNotFoundError, BadData, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None

@@ -108,10 +108,10 @@ def _send(window: Window, share: Share) -> str:
 
 def _gathered(board: Board, share: Share) -> Sources:
     """The windows of the moment, when all hosts' are there, or it is late. Names are listed until then, and windows read once."""
-    until = share.pace.gathered_by(share.trigger, time.time())
+    until = time.monotonic() + share.pace.gathered_within(share.trigger, time.time())
     found = Sources((), ())
     while True:
-        late = time.time() >= until
+        late = time.monotonic() >= until
         try:
             found = board.windows(share.job, share.trigger.start)
             if late or sum(each.hosts for each in found.chosen) >= share.hosts:

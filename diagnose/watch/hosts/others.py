@@ -10,13 +10,16 @@ from pathlib import Path
 from rankscope.diagnose.watch.alarms import Alarm
 from rankscope.diagnose.watch.hosts.courier import Courier
 from rankscope.diagnose.watch.hosts.share import Share, judged_of
-from rankscope.diagnose.watch.hosts.together import Alone, Begin, Judged, Remark, Together, Turn
+from rankscope.diagnose.watch.hosts.together import Alone, Begin, ClockSet, Judged, Remark, Together, Turn
 from rankscope.diagnose.watch.hosts.trigger import Pace
 from rankscope.diagnose.watch.looks.look import Seen
 from rankscope.observer.watch.ranks import RankPulse
 from rankscope.observer.window.store.keys import label_of
+from rankscope.probes.host.clocks import Clocks, read_clocks, stepped_s
 from rankscope.probes.host.machine import machine_id
 from rankscope.probes.host.namespaces import host_name
+
+_APART_S = 0.5  # clocks of hosts must agree within that
 
 
 def hosts_of(ranks: Sequence[RankPulse]) -> int:
@@ -42,6 +45,10 @@ class Others:
     _seen: dict[tuple[str, float], Seen] = field(
         default_factory=dict
     )  # by job and begin: what this host saw, and another judges
+    _clocks: Clocks = field(default_factory=read_clocks)  # since they were set last
+    _set_s: float = 0.0  # by how much in all
+    _set_before_s: dict[tuple[str, float], float] = field(default_factory=dict)  # the same when a look was agreed on
+    _told: list[ClockSet | Alone] = field(default_factory=list)  # of clocks that were set, at the next `take`
 
     def __post_init__(self) -> None:
         self._together = Together(self.host, Courier(self.uri), self.pace)
@@ -61,11 +68,15 @@ class Others:
 
     def take(
         self, jobs: Mapping[str, int], unready: Collection[str] = ()
-    ) -> Iterator[Begin | Alone | Turn | Remark | Seen]:
+    ) -> Iterator[Begin | Alone | Turn | Remark | ClockSet | Seen]:
         """What is to be done. `jobs`: those with ranks here, and on how many hosts they have ranks; `unready`: those at which
         no look stands by."""
         self._hosts = {job: hosts for job, hosts in jobs.items() if hosts > 1}
         self._seen = {which: seen for which, seen in self._seen.items() if which[0] in jobs}
+        self._set_before_s = {which: set_s for which, set_s in self._set_before_s.items() if which[0] in jobs}
+        self._notice_clock()
+        told, self._told = self._told, []
+        yield from told
         for task in self._together.take(time.time(), self._hosts, unready):
             if isinstance(task, Judged):
                 yield self._judged(task)
@@ -74,6 +85,7 @@ class Others:
 
     def share(self, task: Begin | Turn, earlier: float | None) -> Share:
         """What the look that follows has in common with the others."""
+        self._set_before_s.setdefault((task.job, task.trigger.start), self._set_s)
         ours = isinstance(task, Turn) or task.ours
         hosts = self._hosts.get(task.job, 2)
         called = self._together.in_common.get(task.job, "")
@@ -82,12 +94,23 @@ class Others:
     def sent(self, seen: Seen) -> None:
         """This host's part of a look is done: the verdict is another's to give."""
         assert seen.share is not None
-        self._seen[seen.alarm.job, seen.share.trigger.start] = seen
-        self._together.sent(seen.share.trigger, seen.share.hosts, time.time())
+        self._notice_clock()
+        which = seen.alarm.job, seen.share.trigger.start
+        self._seen[which] = seen
+        set_by = self._set_s - self._set_before_s.pop(which, self._set_s)
+        self._together.sent(seen.share.trigger, seen.share.hosts, time.time(), set_by)
 
     def close(self) -> None:
         """Let go of the store."""
         self._together.close()
+
+    def _notice_clock(self) -> None:
+        clocks = read_clocks()
+        by_s = stepped_s(self._clocks, clocks)
+        if abs(by_s) >= _APART_S:
+            self._clocks = clocks
+            self._set_s += by_s
+            self._told += [ClockSet(by_s), *self._together.clock_set(by_s)]
 
     def _judged(self, task: Judged) -> Remark | Seen:
         seen = self._seen.pop((task.job, task.trigger.start), None)

@@ -67,6 +67,17 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockSet:
+    """Somebody set this host's clock: what is kept by it holds no more."""
+
+    by_s: float
+
+    @property
+    def words(self) -> str:
+        return f"the clock of this host was set by {self.by_s:+.1f} s: what was agreed on with other hosts by then is forgotten"
+
+
+@dataclass(frozen=True, slots=True)
 class Remark:
     """Something to say once."""
 
@@ -85,12 +96,13 @@ class _Awaited:
     until: float  # then it is somebody's turn
     asked: float
     claimed: bool = False
+    set_by: float = 0.0  # this host's clock since; all else here is by the clock as it was
 
 
 @dataclass(slots=True)
 class _Job:
     proposed: tuple[Alarm, Trigger] | None = None
-    asked: float = 0.0  # the last slot whose trigger was asked for
+    asked: float | None = None  # the slot whose trigger was asked for last
     taken: Trigger | None = None
     awaited: dict[float, _Awaited] = field(
         default_factory=dict
@@ -126,10 +138,12 @@ class Together:
         starts = {name: job.proposed[1].start for name, job in self._jobs.items() if job.proposed is not None}
         return sorted(starts, key=lambda name: (starts[name], self._called(name)))
 
-    def sent(self, trigger: Trigger, hosts: int, now: float) -> None:
-        """This host's window lies in the store: now somebody else judges. Who took long asks for the verdict before the turn."""
-        turn, answered = self.pace.turn_at(trigger, self.host, hosts), now + self.pace.slot_s / 2
-        self._of(trigger.job).awaited[trigger.start] = _Awaited(trigger, max(turn, answered), now)
+    def sent(self, trigger: Trigger, hosts: int, now: float, set_by: float = 0.0) -> None:
+        """This host's window lies in the store: now somebody else judges. Who took long asks for the verdict before the turn. `set_by`:
+        this host's clock since the look was agreed on."""
+        as_it_was = now - set_by
+        turn, answered = self.pace.turn_at(trigger, self.host, hosts), as_it_was + self.pace.slot_s / 2
+        self._of(trigger.job).awaited[trigger.start] = _Awaited(trigger, max(turn, answered), as_it_was, set_by=set_by)
         if turn < answered:
             self._ask("verdict", trigger.job, trigger.start)
 
@@ -143,7 +157,7 @@ class Together:
         slot = self.pace.slot_to_ask(now)
         for name in jobs:
             job = self._of(name)
-            if slot is not None and job.asked < slot:
+            if slot is not None and slot != job.asked:
                 job.asked = slot
                 self._ask("trigger", name, slot)
                 if name in unready:
@@ -157,6 +171,19 @@ class Together:
             else:
                 tasks += self._awaits(name, 1, now)
         return sorted(tasks, key=self._order)
+
+    def clock_set(self, by_s: float) -> Sequence[Alone]:
+        """Somebody set this host's clock: slots of the clock as it was are forgotten, waits last as long as they would have. What this host
+        proposed the others hear at another time, or not at all: it looks alone."""
+        tasks: list[Alone] = []
+        self._complained = float("-inf")
+        for job in self._jobs.values():
+            if job.proposed is not None:
+                tasks.append(Alone(job.proposed[0], "the clock of this host was set"))
+            job.proposed = job.asked = job.taken = None
+            for awaited in job.awaited.values():
+                awaited.set_by += by_s
+        return tasks
 
     def _order(self, task: Task) -> tuple[bool, bool, str]:
         if not isinstance(task, Begin):
@@ -231,14 +258,15 @@ class Together:
     def _awaits(self, name: str, hosts: int, now: float) -> list[Task]:
         job, tasks = self._jobs[name], list[Task]()
         for start, awaited in list(job.awaited.items()):
-            if now > self.pace.given_up_at(awaited.trigger, hosts):
+            as_it_was = now - awaited.set_by
+            if as_it_was > self.pace.given_up_at(awaited.trigger, hosts):
                 del job.awaited[start]
                 tasks.append(Remark(name, f"nobody judged the look that {awaited.trigger.host} asked for"))
                 continue
-            if now - awaited.asked >= self.pace.slot_s / 2:
-                awaited.asked = now
+            if as_it_was - awaited.asked >= self.pace.slot_s / 2:
+                awaited.asked = as_it_was
                 self._ask("verdict", name, start)
-            if now >= awaited.until and not awaited.claimed:
+            if as_it_was >= awaited.until and not awaited.claimed:
                 awaited.claimed = True
                 self._ask("turn", name, start, {"host": self.host})
         return tasks

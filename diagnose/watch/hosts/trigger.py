@@ -49,6 +49,10 @@ class Pace:
         end = trigger.start + trigger.seconds
         return end + min(max(self.gather_s, 2 * (sent - end)), self.gather_s + self.turn_s / 2)
 
+    def gathered_within(self, trigger: Trigger, sent: float) -> float:
+        """For how long they are waited for from then on: no longer than by a clock that was not set since the trigger."""
+        return min(self.gathered_by(trigger, sent) - sent, self.gather_s + self.turn_s / 2)
+
     def turn_at(self, trigger: Trigger, host: str, hosts: int) -> float:
         """When a host takes the turn, if nobody has judged by then: not all at one moment, and of many hosts not more than one a second."""
         chance = hashlib.sha256(f"{host} {trigger.start:.0f}".encode()).digest()[0] / 256

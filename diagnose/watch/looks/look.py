@@ -181,22 +181,25 @@ def options_of(wanted: Wanted) -> RecordOptions:
 
 @dataclass(slots=True)
 class Telling:
-    """What the child of a look tells, in a file without a name. `began_s`: when its window did, CLOCK_MONOTONIC; `reads`: what it needs
-    for judging."""
+    """What the child of a look tells, in a file without a name. `began_s`: when its window did, CLOCK_MONOTONIC; `apart_s`: how far ahead
+    of that the clock was when it began; `reads`: what it needs for judging."""
 
     result: int
     began_s: float | None = None
+    apart_s: float | None = None
     reads: threading.Thread | None = None
 
     def heard(self, text: str) -> None:
         """Of who observes."""
         if self.reads is None and text.startswith("observing"):
+            self.apart_s = time.time() - time.monotonic()
             # What judges is read while there is nothing to do but to wait.
             self.reads = threading.Thread(target=_read_what_judges, daemon=True)
             self.reads.start()
 
     def _begun(self, window: Window) -> Window:
-        self.began_s = window.manifest.start - (time.time() - time.monotonic())
+        apart_s = self.apart_s if self.apart_s is not None else time.time() - time.monotonic()
+        self.began_s = window.manifest.start - apart_s
         if self.reads is not None and self.reads.is_alive() and self.reads.native_id is not None:
             with contextlib.suppress(OSError):  # now it is waited for
                 os.sched_setscheduler(self.reads.native_id, os.SCHED_OTHER, os.sched_param(0))

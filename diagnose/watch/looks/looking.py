@@ -20,7 +20,7 @@ from rankscope.diagnose.watch.evidence import Evidence
 from rankscope.diagnose.watch.hosts import others
 from rankscope.diagnose.watch.hosts.others import Others
 from rankscope.diagnose.watch.hosts.share import Share
-from rankscope.diagnose.watch.hosts.together import Alone, Begin, Remark, Turn
+from rankscope.diagnose.watch.hosts.together import Alone, Begin, ClockSet, Remark, Turn
 from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger
 from rankscope.diagnose.watch.jobs import WatchedJob
 from rankscope.diagnose.watch.looks import look
@@ -193,6 +193,10 @@ class Looking:
         for task in self.others.take({name: others.hosts_of(self.tier0.of_job(name)) for name in self.jobs}, unready):
             if isinstance(task, Seen):
                 self._learn(task, now_s)
+                continue
+            if isinstance(task, ClockSet):  # a look that began by the clock as it was is no more in common
+                self.voice.note(now_s, "note", task.words)
+                self._in_common.clear()
                 continue
             job = self.jobs.get(task.job)
             if isinstance(task, Remark):

@@ -49,6 +49,7 @@ class Otlp:
     timeout_s: float = 10.0
     _child: Child = field(init=False)
     _since: int = field(default_factory=time.time_ns)  # counters count from here
+    _begun: int = field(default_factory=time.monotonic_ns)
     _unanswered: int = 0
 
     def __post_init__(self) -> None:
@@ -63,9 +64,10 @@ class Otlp:
         if not self._child.runs and self._unanswered:
             self._unanswered, trouble = 0, trouble or "what sends them has ended"
         if self._unanswered < 2:
-            sent = self._child.send(
-                {"since": self._since, "now": time.time_ns(), "families": [asdict(one) for one in families]}
-            )
+            now = time.time_ns()
+            if now < self._since:  # the clock was set back: nobody takes what began after it was read
+                self._since = now - (time.monotonic_ns() - self._begun)
+            sent = self._child.send({"since": self._since, "now": now, "families": [asdict(one) for one in families]})
             self._unanswered += sent
         return trouble
 

@@ -116,6 +116,15 @@ def get(store: Store, path: str, most_bytes: int = MOST_OBJECT_BYTES, *, ours: b
     return data
 
 
+def put_s(store: Store, path: str) -> float:
+    """When an object came, Unix time as the store has it; NaN where that is not known. FileNotFoundError, StoreFailed."""
+    with failures(store.shown, store.uri):
+        if store.local:
+            return Path(path).lstat().st_mtime
+        told = store.filesystem.get_file_info(path).mtime_ns
+    return told / 1e9 if told is not None else math.nan
+
+
 def not_ours(store: Store, path: str) -> str:
     """Why others could have written what lies there, file or folder; '' where they could not, and in a bucket. FileNotFoundError,
     StoreFailed."""

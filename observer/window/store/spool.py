@@ -27,6 +27,7 @@ from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import InTheWay, StoreFailed, StoreForbids, open_store, shown_of
 from rankscope.observer.window.store.users import by_user
 from rankscope.probes.errors import BadData, OutputFailed
+from rankscope.probes.host.clocks import age_order
 from rankscope.probes.host.folders import UnsafePlace, opened_folder, take_lock
 
 DEFAULT_FOLDER = Path("/var/lib/rankscope/spool")
@@ -197,13 +198,13 @@ def _told_by(place: int, name: str) -> int:
 
 def _waiting(place: int) -> list[tuple[str, int]]:
     """Names of what waits and their sizes in bytes, the oldest first. What another observer sent meanwhile is left out."""
-    found = []
+    found, now_s = [], time.time()
     for name in os.listdir(place):
         if name.endswith(".parquet") and not name.startswith(PARTIAL):
             with suppress(FileNotFoundError):
                 about = os.stat(name, dir_fd=place, follow_symlinks=False)
-                found.append((about.st_mtime_ns, name, about.st_size))
-    return [(name, size_bytes) for _, name, size_bytes in sorted(found)]
+                found.append((age_order(about.st_mtime, now_s), about.st_mtime_ns, name, about.st_size))
+    return [(name, size_bytes) for _, _, name, size_bytes in sorted(found)]
 
 
 def _turns(place: int, chance: random.Random) -> deque[deque[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.observer.watch import blackbox
-from rankscope.observer.watch.blackbox import BlackBox, frozen_in, lines_of
+from rankscope.observer.watch.blackbox import BlackBox, frozen_in, latest_lines, lines_of
 
 
 @pytest.fixture
@@ -92,3 +93,25 @@ def test_a_user_whose_jobs_die_every_second_has_no_more_of_them_kept_than_there_
     assert sum(box.may_freeze("user 2000", float(at)) for at in range(700)) == blackbox.FROZEN_MOST
     assert box.may_freeze("user 1000", 700.0)
     assert box.may_freeze("user 2000", 721.0)
+
+
+def test_evidence_of_a_clock_that_was_ahead_drives_out_none_of_now(tmp_path: Path) -> None:
+    box, now = BlackBox(tmp_path), time.time()
+    for at in range(blackbox.FROZEN_MOST):
+        box.freeze(f"ahead-{at}", {}, now + 86400 + at)
+    for at in range(3):
+        box.freeze(f"now-{at}", {}, now + at)
+    kept = [path.name.partition("-")[2] for path in frozen_in(tmp_path)]
+    assert len(kept) == blackbox.FROZEN_MOST
+    assert {"now-0", "now-1", "now-2", "ahead-15"} <= set(kept) and "ahead-0" not in kept
+
+
+def test_the_last_minutes_are_those_since_the_clock_was_set_back(tmp_path: Path) -> None:
+    box, now = BlackBox(tmp_path), time.time()
+    ring = tmp_path / "ring"
+    for slot in range(4):
+        at = now + 86400 + slot * blackbox.FILE_S
+        box.append({"time": at}, at)
+        os.utime(ring / f"{int(at // blackbox.FILE_S) % blackbox.FILES}.jsonl", (at, at))
+    box.append({"time": now}, now)
+    assert now in [line["time"] for line in latest_lines(tmp_path)]

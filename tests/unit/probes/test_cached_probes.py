@@ -157,6 +157,22 @@ def test_the_least_recently_used_go_and_what_a_killed_writer_left(root: Path) ->
     assert not {"probes-2", ".writing-1-1"} & kept
 
 
+def test_what_a_clock_that_was_ahead_left_makes_no_room_of_what_is_used_now(root: Path) -> None:
+    ahead = time.time() + 86400
+    for number in range(12):
+        cache.write(f"{number:x}", b"x", root)
+        os.utime(root / cache.FOLDER / f"probes-{number:x}", (ahead + number, ahead + number))
+    abandoned = root / cache.FOLDER / ".writing-1-1"
+    abandoned.write_bytes(b"half")
+    os.utime(abandoned, (0, ahead))
+    for number in range(3):
+        cache.write(f"now-{number}", b"x", root)
+    kept = {path.name for path in (root / cache.FOLDER).iterdir()}
+    assert len(kept) == 12
+    assert {"probes-now-0", "probes-now-1", "probes-now-2", "probes-b"} <= kept
+    assert not {"probes-0", ".writing-1-1"} & kept
+
+
 def test_compiled_probes_survive_writing_and_reading(tmp_path: Path) -> None:
     made = _made(tmp_path)
     assert compiled.from_bytes(compiled.to_bytes(made)) == made

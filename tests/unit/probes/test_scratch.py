@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,17 @@ def test_who_has_just_made_a_folder_has_time_to_lock_it(tmp_path: Path, monkeypa
     (tmp_path / f"{PREFIX}new").mkdir()
     with scratch.scratch(str(tmp_path)):
         assert (tmp_path / f"{PREFIX}new").exists()
+
+
+def test_what_is_left_of_a_clock_that_was_ahead_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "_LOCKED_S", 60.0)
+    maker, left = made_by_another(tmp_path)
+    maker.kill()
+    maker.communicate()
+    now = time.time()
+    monkeypatch.setattr(scratch.time, "time", lambda: now - 3600)
+    with scratch.scratch(str(tmp_path)):
+        assert not left.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")

@@ -22,7 +22,7 @@ from sweep_trees import CHECKS, NOW_S, host, ib, killed_as_it_renames, put
 from rankscope.diagnose.cli.main import run as command_line
 from rankscope.diagnose.severity import exit_code
 from rankscope.diagnose.sweep.config import Config, ConfigError, parse_config
-from rankscope.diagnose.sweep.context import Context, Earlier
+from rankscope.diagnose.sweep.context import Context, Earlier, Reading
 from rankscope.diagnose.sweep.engine import MAX_FINDINGS_PER_CHECK, sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.output import as_json, as_prometheus, as_text, write_atomically
@@ -156,6 +156,12 @@ def test_a_counter_that_could_not_be_read_is_held_against_what_was_read_last(tmp
     assert grown == [(0.0, True, 0.0), (0.0, False, 0.0), (4.0, False, 7200.0)]
 
 
+def test_growth_over_a_boot_is_over_as_long_as_the_host_is_up_though_its_clock_was_set_back() -> None:
+    earlier = Earlier({("gpu.ecc", "errors"): Reading(5.0, NOW_S, 1e6, "before")})
+    context = Context("gpu.ecc", {}, now_s=NOW_S - 86400, uptime_s=7200.0, boot="after", earlier=earlier)
+    assert context.grown("errors", 7, lifetime=True).per_hour == 1.0
+
+
 def test_of_a_check_that_finds_too_much_the_worst_stays(tmp_path: Path) -> None:
     # GIVEN a crowd of warnings, something critical after them, and a failure
     def crowd(context: Context) -> Iterator[Finding]:
@@ -258,6 +264,16 @@ def test_since_is_when_the_state_began_and_history_forgets(tmp_path: Path) -> No
         assert store.history(0, NOW_S + 30 * 86400) == ()
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "state/sweep.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_began_by_a_clock_that_was_ahead_has_begun_by_now(tmp_path: Path) -> None:
+    found = Finding("ib.flap", "warning", "mlx5_0", "here", 1.0, "errors/h", "", "", "", None)
+    since = []
+    for now_s in (NOW_S + 86400, NOW_S, NOW_S + 60):
+        with open_store(tmp_path / "state") as store:
+            done = replace(sweep([], Config(), Earlier(), tmp_path, now_s), findings=(found,))
+            since.append(store.save(done, ("ib.flap",), 14).findings[0].since_s)
+    assert since == [NOW_S + 86400, NOW_S, NOW_S]
 
 
 def remembered(folder: Path, now_s: float) -> tuple[int, list[str]]:

@@ -182,6 +182,10 @@ def test_what_is_being_written_is_left_alone(tmp_path: Path) -> None:
     young, old = left(tmp_path, lock=False), left(tmp_path, lock=False, age_s=1e6)
     write_window(small(), tmp_path)
     assert young.exists() and not old.exists()
+    # Nor what a clock of ours wrote that was ahead; of another host's it says nothing.
+    ours, theirs = left(tmp_path, lock=False, age_s=-1e6), left(tmp_path, boot="0a1b2c3d", lock=False, age_s=-1e6)
+    write_window(small(), tmp_path)
+    assert theirs.exists() and not ours.exists()
 
 
 def left_file(place: Path, pid: int, age_s: float = 0.0) -> Path:

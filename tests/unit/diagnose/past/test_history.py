@@ -80,6 +80,17 @@ def test_the_oldest_go_when_there_is_no_room(tmp_path: Path) -> None:
     assert len(list((history.folder / "windows").iterdir())) == 3
 
 
+def test_windows_of_a_clock_that_was_ahead_drive_out_none_of_now(tmp_path: Path) -> None:
+    size = History(tmp_path / "one").add(small(), diagnose([small()])).bytes
+    history = History(tmp_path / "history", cap_bytes=int(3.5 * size))
+    now = time.time()
+    for ahead in range(3):
+        assert remember(history, [small(now + 86400 + ahead)]) == ()
+    for at in range(4):
+        assert remember(history, [small(now - 1000 + at)]) == ()
+    assert [entry.start for entry in history.entries()] == [now - 999, now - 998, now - 997]
+
+
 def test_one_window_is_kept_however_little_room_there_is(tmp_path: Path) -> None:
     history = History(tmp_path, cap_bytes=1)
     remember(history, [small(NOW - 50), small(NOW)])

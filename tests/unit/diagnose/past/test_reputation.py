@@ -120,6 +120,14 @@ def test_what_is_half_a_year_old_is_forgotten(tmp_path: Path) -> None:
     assert [one.jobs for one in book.all()] == [1]
 
 
+def test_a_clock_that_is_years_ahead_forgets_nothing(tmp_path: Path) -> None:
+    book = Reputations(tmp_path / "book")
+    book.add([vote("GPU-a", 1, 2.0), vote("GPU-a", 2, 2.0, week=40)], 40 * WEEK_S + 1)
+    before = book.all()
+    book.add([], 1000 * WEEK_S)
+    assert book.all() == before != []
+
+
 def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     Reputations(tmp_path / "new" / "book").add([vote("GPU-a", 1, 2.0)], 0.0)
     assert stat.S_IMODE((tmp_path / "new" / "book").stat().st_mode) == 0o600

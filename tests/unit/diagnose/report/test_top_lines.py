@@ -45,6 +45,13 @@ def ring(**more: Any) -> list[dict[str, Any]]:
     return [{"time": NOW - 10 + 5 * each, **about, "ranks": ranks, **more} for each in range(3)]
 
 
+def test_lines_of_a_clock_that_was_ahead_are_not_shown_as_those_of_now() -> None:
+    ahead = [{**line, "time": line["time"] + 3600, "title": "ahead"} for line in ring()]
+    (job,) = from_watch.snapshot_of([*ring(), *ahead], (), "host", NOW).jobs
+    assert job.title == "train.py"
+    assert from_watch.snapshot_of(ahead, (), "host", NOW).jobs == ()
+
+
 # ---- from windows --------------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,3 +96,19 @@ def test_a_collector_that_is_away_is_told_and_nobody_waits() -> None:
         time.sleep(0.1)
     exporter.close()
     assert "collector" in trouble
+
+
+def test_counters_of_a_collector_never_begin_at_a_moment_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter = Otlp("http://127.0.0.1:9/v1/metrics", "node7")
+    sent: list[dict[str, int]] = []
+    exporter._child = SimpleNamespace(next=lambda: None, runs=True, send=sent.append)  # type: ignore[assignment]
+    exporter._unanswered = -9
+    hour = 3_600_000_000_000
+    for set_by in (0, -hour, -hour, 0):
+        now = time.time_ns() + set_by
+        with monkeypatch.context() as clock:
+            clock.setattr(time, "time_ns", lambda now=now: now)
+            exporter._child.send = lambda content: sent.append(content) or 0  # type: ignore[method-assign,func-returns-value]
+            exporter.send([])
+    assert all(one["since"] <= one["now"] for one in sent)
+    assert sent[1]["since"] == sent[2]["since"] == sent[3]["since"] < sent[0]["since"]

@@ -121,7 +121,7 @@ def test_a_request_that_cannot_be_removed_is_not_heard_again_and_again(
 def test_a_request_whose_writer_was_killed_does_not_stay_for_ever(tmp_path: Path) -> None:
     one = WatchPlace(tmp_path / "watch")
     one.ask("job")
-    for age_s, name in ((3600, ".old"), (0, ".new")):
+    for age_s, name in ((3600, ".old"), (0, ".new"), (-3600, ".ahead")):
         (one.folder / "trigger" / name).write_text("x")
         os.utime(one.folder / "trigger" / name, (time.time() - age_s,) * 2)
     assert one.asked() == ("job",)

@@ -7,15 +7,20 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import yaml
 
 from rankscope.diagnose.watch.service import Service, WatchOptions
 from rankscope.diagnose.watch.tell import watchdog
+from rankscope.observer.apart import presence
 from rankscope.observer.apart.presence import present
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="observers are root's")
 
 
 @pytest.mark.parametrize("abstract", [False, True])
@@ -68,6 +73,31 @@ with present():
     print("here", flush=True)
     sys.stdin.readline()
 """
+HOLD_AND_FORK = """
+import os
+import time
+from rankscope.observer.apart.presence import present
+with present():
+    with present():
+        pass
+    if (child := os.fork()) == 0:
+        time.sleep(60)
+        os._exit(0)
+    os.write(1, f"here\\n{child}\\n".encode())
+    time.sleep(60)
+"""
+USERS_NAMES = """
+import contextlib
+import socket
+import sys
+held = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+for number, one in enumerate(held):
+    with contextlib.suppress(OSError):  # somebody holds it already
+        one.bind(f"\\0rankscope-observer-{number}")
+        one.listen()
+print("here", flush=True)
+sys.stdin.readline()
+"""
 ASK = """
 from rankscope.observer.apart.presence import present
 with present() as others:
@@ -100,3 +130,95 @@ def test_a_name_that_another_user_holds_is_no_observer() -> None:
         assert stranger.pid not in [one.pid for one in others]
     stranger.kill()
     stranger.communicate()
+
+
+def _holding(program: str = HOLD, user: int | None = None) -> subprocess.Popen[str]:
+    started = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=user
+    )
+    assert started.stdout is not None and started.stdout.readline() == "here\n"
+    return started
+
+
+def _end(*started: subprocess.Popen[str]) -> None:
+    for one in started:
+        one.kill()
+        one.communicate()
+
+
+@ROOT_ONLY
+def test_an_observer_is_seen_however_often_it_was_asked_after_and_whatever_names_a_user_holds() -> None:
+    user = _holding(USERS_NAMES, user=65534)
+    first = _holding()
+    for _ in range(150):
+        with present() as others:
+            pass
+    assert first.pid in [one.pid for one in others] and user.pid not in [one.pid for one in others]
+    _end(first, user)
+
+
+@ROOT_ONLY
+def test_a_place_goes_with_who_holds_it_though_a_child_of_its_lives_and_stays_though_it_looks_again() -> None:
+    first = _holding(HOLD_AND_FORK)
+    file = presence.FOLDER / "places"
+    assert file.stat().st_mode & 0o777 == 0o600 and file.stat().st_size == 0
+    with present() as others:
+        assert first.pid in [one.pid for one in others]
+    first.kill()
+    first.wait()
+    assert first.stdout is not None
+    child = int(first.stdout.readline())
+    with present() as others:
+        assert not {first.pid, child} & {one.pid for one in others}
+    os.kill(child, signal.SIGKILL)
+    first.communicate()
+    assert [path.name for path in presence.FOLDER.iterdir()] == ["places"]
+
+
+@ROOT_ONLY
+def test_an_observer_without_a_number_here_is_told_all_the_same() -> None:
+    first = _holding()
+    ask = ASK.replace("one.pid", "one.text()")
+    alone = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", ask]
+    asked = subprocess.run(alone, capture_output=True, text=True, check=True)
+    _end(first)
+    assert "in another container" in asked.stdout
+
+
+@ROOT_ONLY
+def test_where_others_could_hold_places_or_there_is_no_run_that_is_said_and_nobody_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    said: list[str] = []
+    for spoil in (
+        lambda run: None,
+        lambda run: (run / "a").mkdir(parents=True, mode=0o777) or (run / "a").chmod(0o777),
+        lambda run: (run / "a/b").mkdir(parents=True) or os.chown(run / "a/b", 65534, 65534),
+        lambda run: (run / "a/b").mkdir(parents=True) or (run / "a/b/places").write_text(""),
+        lambda run: (run / "a/b").mkdir(parents=True) or (run / "a/b/places").symlink_to("/etc/passwd"),
+        lambda run: (run / "a/b").mkdir(parents=True) or os.mkfifo(run / "a/b/places", 0o600),
+    ):
+        run = tmp_path / f"run{len(said)}"
+        monkeypatch.setattr(presence, "FOLDER", run / "a/b")
+        spoil(run)
+        before = len(said)
+        with present(said.append) as others:
+            assert others == ()
+        assert len(said) == before + 1 and "is not known" in said[-1], spoil
+    assert not (tmp_path / "run0").exists()
+
+
+def test_the_pods_probe_takes_a_moment_to_come_for_no_sign_of_life(tmp_path: Path) -> None:
+    """A service that hangs as its clock is set back would else pass for alive until the old hour has come again."""
+    manifest = Path(__file__).parents[4] / "scripts/deploy/kubernetes/watch-daemonset.yaml"
+    (container,) = yaml.safe_load(manifest.read_text())["spec"]["template"]["spec"]["containers"]
+    command = container["livenessProbe"]["exec"]["command"]
+    alive = tmp_path / "watch"
+    alive.touch()
+    lives = {}
+    for age_s in (-3600, -30, 0, 60, 600):
+        os.utime(alive, (time.time() - age_s,) * 2)
+        asked = [word.replace("/alive/watch", str(alive)) for word in command]
+        lives[age_s] = subprocess.run(asked, check=False).returncode == 0
+    assert lives == {-3600: False, -30: True, 0: True, 60: True, 600: False}

@@ -13,7 +13,7 @@ import pytest
 from rankscope.observer import recorder
 from rankscope.observer.finish import changes, windows
 from rankscope.observer.live.observation import Observation
-from rankscope.probes.host.clocks import Clocks, clock_notes, read_clocks
+from rankscope.probes.host.clocks import Clocks, age_order, clock_notes, is_ahead, is_older, read_clocks
 
 HOUR_S = 3600.0
 NS = 1_000_000_000
@@ -79,6 +79,19 @@ def test_the_real_clocks_of_this_host_run_together() -> None:
 def test_clocks_that_only_slew_are_no_note() -> None:
     # NTP corrects a clock by at most 500 ppm, and CLOCK_MONOTONIC with it.
     assert clock_notes(Clocks(0, 0, 0), Clocks(20 * NS + 7000, 20 * NS, 20 * NS)) == ()
+
+
+def test_a_moment_to_come_is_the_oldest_and_not_fresh_until_it_has_come() -> None:
+    now = 1e9
+    assert not is_ahead(now + 30, now) and is_ahead(now + 90, now)
+    moments = [now - 5, now + 10, now + HOUR_S, now - HOUR_S, now + 2 * HOUR_S]
+    assert sorted(moments, key=lambda at: age_order(at, now)) == [
+        now + HOUR_S, now + 2 * HOUR_S, now - HOUR_S, now - 5, now + 10,
+    ]  # fmt: skip
+    assert [is_older(at, 600.0, now) for at in (now - 601, now - 599, now, now + 599, now + 601)] == [
+        True, False, False, False, True,
+    ]  # fmt: skip
+    assert not is_older(now + 30, 1.0, now), "clocks of file servers"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="recording needs root")

@@ -8,6 +8,7 @@ import os
 import random
 import stat
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +104,21 @@ def test_windows_of_one_job_throw_out_none_of_another(tmp_path: Path) -> None:
     assert kept["ours"] == 1 and kept["crowd"] > 1
 
 
+def test_windows_of_a_clock_that_was_ahead_throw_out_none_of_now(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    size = len(container.encode(windows()[:1]))
+    spool = Spool(tmp_path / "spool", store, most_bytes=3 * size + size // 2)
+    for at in range(3):
+        spool.add(windows(start=NOW + 86400 + 60 * at)[0])
+    for path in spool.folder.glob("*.parquet"):
+        os.utime(path, (time.time() + 86400,) * 2)
+    for at in range(2):
+        spool.add(windows(start=NOW + 60 * at)[0])
+    spool.deliver(1.0, pause=quiet)
+    kept = {window.manifest.start for window in load([store], every_moment=True).windows}
+    assert {NOW, NOW + 60} < kept
+
+
 def of_jobs(spool: Spool, jobs: int) -> list[str]:
     """The keys of a window of each of so many jobs, which wait."""
     return [spool.add(windows(name=f"job-{at}")[0]) for at in range(jobs)]
@@ -183,7 +199,7 @@ def test_a_store_that_is_wholly_away_is_not_tried_for_each_window(
         now_s[0] += max(seconds, 2.5)
 
     monkeypatch.setattr(objects, "put", away)
-    monkeypatch.setattr(spools, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(spools, "time", SimpleNamespace(monotonic=lambda: now_s[0], time=time.time))
     done = spool.deliver(60.0, pause=pause)
     assert (done.sent, done.waiting, done.trouble) == ((), 30, "away")
     assert 1 < len(tried) <= most
