@@ -4,7 +4,7 @@ Counters are read every few seconds, from files: a port that had a link and has 
 errors that the memory controllers count. Of GPUs and NVLink the kernel's log tells (Xid), which the service follows anyway.
 
 A host is drained for a link that is down for a while, as the sweep drains after two looks; not for one that somebody switched off, or that
-went into a pod and came back switched off.
+went into a pod and came back switched off, nor for that of a virtual function, which its card or another host decides.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from rankscope.diagnose.text import clean
 from rankscope.diagnose.watch.tell.drain import reason_of
 from rankscope.probes.host.edac import read_edac
 from rankscope.probes.host.procfs import ROOT
+from rankscope.probes.pci.devices import is_part
 from rankscope.probes.ports.model import Port
 from rankscope.probes.ports.reader import MAX_PORTS, PortReader, find_ports
 
 LASTS_S = 10.0  # a switch that starts again takes longer, a port that trains anew less; the sweep's two looks are as far apart
-_SWITCHED_OFF = "Disabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Sick:
         downs = port.errors.link_downed
         if downs is not None:
             self._downs[port.name] = downs
-        if port.physical == _SWITCHED_OFF:
+        if port.off:
             self._up.pop(port.name, None)
             self._down_since.pop(port.name, None)
             return []
@@ -118,6 +118,8 @@ class Sick:
         if since_s is None or now_s - since_s < LASTS_S:
             return []
         self._down_since[port.name] = float("inf")
+        if is_part(str(self.root / "sys/class" / ("infiniband" if port.port else "net") / port.device / "device")):
+            return []
         return [Sickness(f"{name} has no link since {now_s - since_s:.0f} s ({state})", CRITICAL, "nic", "down", name)]
 
     def _memory(self) -> list[Sickness]:

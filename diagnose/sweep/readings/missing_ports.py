@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from rankscope.diagnose.sweep.context import Context
 from rankscope.diagnose.sweep.readings.trees import names
 from rankscope.probes.host.procfs import read_file
-from rankscope.probes.pci.devices import is_address
+from rankscope.probes.pci.devices import is_address, is_part
 
 MISSED_S, DEAD_S = 86400.0, 120.0
 _SEEN = "seen "
 _GIVEN_AWAY = ("vfio", "pci-stub", "uio", "igb_uio")  # drivers that hand a card to a virtual machine or a program
-_SEPARATE = ".sf."  # mlx5_core.sf.4: a sub-function, made for a container or a virtual machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +35,9 @@ class Missing:
 def function_of(context: Context, *device: str) -> str:
     """PCI address of what a `device` link leads to; '' where that is no whole function of a card."""
     link = context.path(*device)
-    parts = os.path.realpath(link).split("/")
-    if _SEPARATE in parts[-1] or (link / "physfn").exists():
+    if is_part(str(link)):
         return ""
+    parts = os.path.realpath(link).split("/")
     # virtio has a device of its own below the function
     return next((part for part in reversed(parts[-2:]) if is_address(part)), "")
 
@@ -47,6 +46,12 @@ def remember(context: Context, name: str, function: str) -> None:
     """That a port is active."""
     if function:
         context.keep(_SEEN + name, function)
+
+
+def another_card(context: Context, name: str, function: str) -> bool:
+    """Whether an earlier sweep saw another card under this name: a driver that is loaded anew gives names in the order that it likes."""
+    seen = (context.recall(_SEEN + name) or "").partition(" ")[0]
+    return is_address(seen) and function != "" and function != seen
 
 
 def missing(context: Context, here: Collection[str], functions: Collection[str]) -> Iterator[Missing]:
