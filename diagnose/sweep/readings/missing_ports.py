@@ -51,7 +51,7 @@ def remember(context: Context, name: str, function: str) -> None:
 def another_card(context: Context, name: str, function: str) -> bool:
     """Whether an earlier sweep saw another card under this name: a driver that is loaded anew gives names in the order that it likes."""
     seen = (context.recall(_SEEN + name) or "").partition(" ")[0]
-    return is_address(seen) and function != "" and function != seen
+    return is_address(seen) and function not in ("", seen)
 
 
 def missing(context: Context, here: Collection[str], functions: Collection[str]) -> Iterator[Missing]:
@@ -76,15 +76,25 @@ def _card(context: Context, name: str, function: str, missed_s: float) -> Missin
     card = context.path("sys/bus/pci/devices", function)
     if not card.exists():
         return Missing(name, f"its card {function} has left the PCI bus", False)
-    driver = (card / "driver").resolve().name if (card / "driver").exists() else ""
-    if driver.startswith(_GIVEN_AWAY):
+    if is_given_away(context, function):
         return None
+    driver = _driver(context, function)
     with contextlib.suppress(OSError):
         if read_file(str(card / "config"), 4)[:2] == b"\xff\xff":
             return Missing(name, f"its card {function} does not answer on the PCI bus", missed_s >= DEAD_S)
     if names(context, "sys/bus/pci/devices", function, "infiniband"):
         return None  # its interface is in the namespace of a pod
     return Missing(name, f"its card {function} is there, {f'driver {driver}' if driver else 'without a driver'}", False)
+
+
+def is_given_away(context: Context, function: str) -> bool:
+    """Whether a virtual machine or a program was given this card."""
+    return _driver(context, function).startswith(_GIVEN_AWAY)
+
+
+def _driver(context: Context, function: str) -> str:
+    driver = context.path("sys/bus/pci/devices", function, "driver")
+    return driver.resolve().name if driver.exists() else ""
 
 
 def _number(text: str) -> float:

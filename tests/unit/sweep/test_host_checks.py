@@ -247,6 +247,14 @@ def test_a_count_that_cannot_be_read_for_once_has_not_grown_since(tmp_path: Path
         assert state_of(unread.findings) == ("unknown" if identifier == "mem.ecc" else "ok"), identifier
 
 
+def test_errors_that_cannot_be_counted_are_not_called_none(tmp_path: Path) -> None:
+    # GIVEN a DIMM of which only the corrected errors can be read, and a device of which nothing can
+    host(tmp_path, {f"{EDAC}/ue_count": "3", f"{EDAC}/ce_count": "0"})
+    assert state_of(twice(tmp_path, "mem.ecc", {f"{EDAC}/ue_count": "-"})) == "unknown"
+    put(tmp_path, pci_device("0000:3b:00.0", "nic", aer_dev_fatal="TOTAL_ERR_FATAL 3"))
+    assert state_of(twice(tmp_path, "pcie.aer", {f"{PORT}/aer_dev_fatal": ""})) == "unknown"
+
+
 def test_dimms_of_the_same_label_are_two(tmp_path: Path) -> None:
     # GIVEN a board that calls all its DIMMs the same, one of which had errors long ago
     host(tmp_path, {f"{EDAC}/ue_count": "3", f"{EDAC}/ce_count": "0"})
