@@ -255,7 +255,55 @@ def test_a_crowd_in_state_d_does_not_keep_the_driver_s_victims_from_being_seen(
     monkeypatch.setattr(os_zombie_gpu, "held", slowly)
     monkeypatch.setattr(os_zombie_gpu, "_STACKS_S", 5.0)
     monkeypatch.setattr(os_zombie_gpu, "time", SimpleNamespace(sleep=time.sleep, monotonic=lambda: float(len(looked))))
-    found = look(tmp_path, "os.zombie-gpu", wait_s=0.0)
+    seen = remember(look_all(tmp_path, "os.zombie-gpu", wait_s=0.0))
+    looked.clear()
+    found = look(tmp_path, "os.zombie-gpu", seen, NOW_S + 300, wait_s=0.0)
     # THEN the other user's turn comes in time, and it is said that there are more
     assert len(looked) == 6 and looked[1] == 900
     assert [(one.state, one.instance) for one in found] == [("critical", "python (900)"), ("unknown", "")]
+
+
+def in_driver(tmp_path: Path, state: str) -> Path:
+    """A rank whose second thread is in the driver; the first too, or it has ended."""
+    stat, thread = process(11, state, 1)["proc/11/stat"], process(12, "D", 1)["proc/12/stat"]
+    files = {
+        "proc/11/task/11/stat": stat,
+        "proc/11/task/11/stack": NV,
+        "proc/11/task/12/stat": thread,
+        "proc/11/task/12/stack": NV,
+    }
+    host(tmp_path, {"proc/driver/nvidia/version": "NVRM version\n", **process(11, state, 1), **files})
+    ran(tmp_path, 11, 7)
+    ran(tmp_path, 12, 7)
+    return tmp_path
+
+
+def ran(root: Path, tid: int, times: int) -> None:
+    put(root, {f"proc/11/task/{tid}/status": f"voluntary_ctxt_switches:\t{times}\nnonvoluntary_ctxt_switches:\t0\n"})
+
+
+@pytest.mark.parametrize("state", ["D", "Z"])
+def test_who_is_in_the_nvidia_driver_hangs_when_it_has_not_run_for_a_while(tmp_path: Path, state: str) -> None:
+    seen = look_all(in_driver(tmp_path, state), "os.zombie-gpu", wait_s=0.01)
+    for seconds, expected in ((2, "warning"), (119, "warning"), (121, "critical"), (600, "critical")):
+        seen = look_all(tmp_path, "os.zombie-gpu", remember(seen), NOW_S + seconds, wait_s=0.01)
+        assert [(one.state, one.since_s) for one in seen.findings] == [(expected, NOW_S)], seconds
+    # WHEN one of its threads runs, the other hangs as before
+    ran(tmp_path, 11, 8)
+    seen = look_all(tmp_path, "os.zombie-gpu", remember(seen), NOW_S + 700, wait_s=0.01)
+    assert state_of(seen.findings) == "critical"
+    ran(tmp_path, 12, 8)
+    seen = look_all(tmp_path, "os.zombie-gpu", remember(seen), NOW_S + 750, wait_s=0.01)
+    assert state_of(seen.findings) == "warning"
+
+
+def test_who_runs_in_the_nvidia_driver_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN a rank that opens its GPUs, or gives memory back: in state D whenever it is looked at, and running in between
+    in_driver(tmp_path, "D")
+
+    def waits(_: float) -> None:
+        ran(tmp_path, 11, 8)
+        ran(tmp_path, 12, 9)
+
+    monkeypatch.setattr(os_zombie_gpu, "time", SimpleNamespace(sleep=waits, monotonic=time.monotonic))
+    assert state_of(look(tmp_path, "os.zombie-gpu")) == "ok"

@@ -138,7 +138,8 @@ def with_thread(pid: int, state: str, stack: str) -> dict[str, str]:
 def test_a_process_that_the_driver_does_not_let_go_is_critical(tmp_path: Path) -> None:
     dead = {**process(7, "Z", 1), "proc/7/task/7/stat": process(7, "Z", 1)["proc/7/stat"], **with_thread(7, "D", NV)}
     host(tmp_path, {"proc/driver/nvidia/version": "NVRM version\n", **dead})
-    (found,) = look(tmp_path, "os.zombie-gpu", wait_s=0.01)
+    seen = remember(look_all(tmp_path, "os.zombie-gpu", wait_s=0.01))
+    (found,) = look(tmp_path, "os.zombie-gpu", seen, NOW_S + 300, wait_s=0.01)
     assert (found.state, found.instance) == ("critical", "python (7)") and "driver" in found.why
     # One that only calls itself so, and hangs in nothing of the driver, is not.
     put(tmp_path, {"proc/7/task/8/stack": VFORK, **process(11, "D", 1, "nvidia-smi"), "proc/11/task/11/stack": VFORK,
