@@ -49,5 +49,6 @@ def switches_in(status: bytes) -> str:
 
 
 def switches_of(context: Context, pid: int, tid: int) -> str:
-    """Of one thread. Raises OSError."""
-    return switches_in(read_file(proc_path(context.root, pid, "task", tid, "status"), 65536))
+    """Of one thread; of the first one /proc/PID/status says the same. Raises OSError."""
+    parts = (pid,) if tid == pid else (pid, "task", tid)
+    return switches_in(read_file(proc_path(context.root, *parts, "status"), 65536))

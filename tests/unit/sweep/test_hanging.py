@@ -279,7 +279,8 @@ def in_driver(tmp_path: Path, state: str) -> Path:
 
 
 def ran(root: Path, tid: int, times: int) -> None:
-    put(root, {f"proc/11/task/{tid}/status": f"voluntary_ctxt_switches:\t{times}\nnonvoluntary_ctxt_switches:\t0\n"})
+    place = "proc/11/status" if tid == 11 else f"proc/11/task/{tid}/status"
+    put(root, {place: f"voluntary_ctxt_switches:\t{times}\nnonvoluntary_ctxt_switches:\t0\n"})
 
 
 @pytest.mark.parametrize("state", ["D", "Z"])
