@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context, Unreadable
+from rankscope.diagnose.sweep.readings.attached import may_be_attached
 from rankscope.probes.host.kmsg import KernelMessage, read_kmsg
 
 IO, MCE, OOM, READONLY, OTHER = "io", "mce", "oom", "readonly", "other"
@@ -160,12 +161,14 @@ def logged_events(context: Context) -> tuple[Event, ...]:
 
 
 def _of_this_host(context: Context, event: Event) -> Event:
-    """The event, a warning where it tells of a virtual function: the driver calls it dead whenever SR-IOV is switched off, by which
-    time the bus does not list it any more."""
-    if event.name != MLX5_HEALTH:
-        return event
-    device = context.path("sys/bus/pci/devices", event.instance)
-    return event if device.exists() and not (device / "physfn").exists() else replace(event, state=WARNING)
+    """The event, a warning where this host is not to blame: it tells of a virtual function, which the driver calls dead whenever SR-IOV is
+    switched off, by which time the bus does not list it any more; or of a disk that a user may have attached."""
+    if event.name == MLX5_HEALTH:
+        device = context.path("sys/bus/pci/devices", event.instance)
+        ours = device.exists() and not (device / "physfn").exists()
+    else:
+        ours = event.family not in (IO, READONLY) or not may_be_attached(context, event.instance)
+    return event if ours else replace(event, state=WARNING)
 
 
 def recent(context: Context, time_s: float, hours: float) -> bool:

@@ -266,6 +266,46 @@ def test_dimms_of_the_same_label_are_two(tmp_path: Path) -> None:
     assert [one.instance for one in found if one.state == "critical"] == ["mc0/unknown memory (dimm1)"]
 
 
+EXT4 = "sys/fs/ext4/sda1"
+
+
+@pytest.mark.parametrize(("count", "state"), [("3", "warning"), ("4", "critical"), ("1", "critical")])
+def test_old_errors_of_a_file_system_that_an_operator_makes_read_only_are_no_news(
+    tmp_path: Path, count: str, state: str
+) -> None:
+    # GIVEN one with errors of long ago, which ext4 counts until it is repaired
+    host(tmp_path, {f"{EXT4}/errors_count": "3\n"})
+    read_only = {"proc/self/mountinfo": "21 1 8:1 / / ro,relatime - ext4 /dev/sda1 ro\n", f"{EXT4}/errors_count": count}
+    known = remember(look_all(tmp_path, "disk.readonly"))
+    put(tmp_path, read_only)
+    for _ in range(2):
+        done = look_all(tmp_path, "disk.readonly", known)
+        assert state_of(done.findings) == state
+        known = remember(done)
+
+
+@pytest.mark.parametrize(("ago_s", "state"), [(2 * UPTIME_S, "warning"), (60.0, "critical")])
+def test_where_nobody_saw_a_file_system_writable_errors_of_this_boot_count(
+    tmp_path: Path, ago_s: float, state: str
+) -> None:
+    host(tmp_path, {"etc/fstab": "/dev/sda1 / ext4 rw 0 1\n", f"{EXT4}/errors_count": "3\n",
+                    f"{EXT4}/last_error_time": f"{NOW_S - ago_s:.0f}\n",
+                    "proc/self/mountinfo": "21 1 8:1 / / ro,relatime - ext4 /dev/sda1 ro\n"})  # fmt: skip
+    assert state_of(look(tmp_path, "disk.readonly")) == state
+
+
+@pytest.mark.parametrize(("state", "first"), [("connecting", "warning"), ("dead", "critical")])
+def test_a_controller_that_connects_anew_has_a_while_to(tmp_path: Path, state: str, first: str) -> None:
+    # GIVEN one whose target starts again, or that an operator resets
+    host(tmp_path, {"sys/class/nvme/nvme0/state": f"{state}\n"})
+    seen = look_all(tmp_path, "disk.errors")
+    for seconds, expected in ((0, first), (100, first), (121, "critical")):
+        seen = look_all(tmp_path, "disk.errors", remember(seen), NOW_S + seconds)
+        assert state_of(seen.findings) == expected
+    put(tmp_path, {"sys/class/nvme/nvme0/state": "live\n"})
+    assert state_of(look(tmp_path, "disk.errors", remember(seen), NOW_S + 200)) == "ok"
+
+
 SMT = f"{CPU}/smt/control"
 
 
