@@ -175,6 +175,17 @@ def test_a_gpu_that_a_virtual_machine_was_given_is_not_missed(tmp_path: Path, dr
         known = remember(done)
 
 
+def test_a_driver_that_is_loaded_anew_has_a_while_to(tmp_path: Path) -> None:
+    with_gpus(host(tmp_path), GPU)
+    seen = look_all(tmp_path, "gpu.lost")
+    (tmp_path / "proc/driver/nvidia/version").unlink()
+    for seconds, expected in ((10, "warning"), (100, "warning"), (131, "critical")):
+        seen = look_all(tmp_path, "gpu.lost", remember(seen), NOW_S + seconds)
+        assert [(one.state, "not loaded" in one.why) for one in seen.findings] == [(expected, True)]
+    with_gpus(tmp_path, GPU)
+    assert state_of(look(tmp_path, "gpu.lost", remember(seen), NOW_S + 140)) == "ok"
+
+
 def test_a_reading_survives_recording() -> None:
     reading = NvmlReading("570.1", (GPU, Gpu(1, lost=True)))
     assert from_json(to_json(reading).encode()) == reading
