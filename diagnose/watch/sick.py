@@ -25,6 +25,7 @@ from rankscope.probes.ports.model import Port
 from rankscope.probes.ports.reader import MAX_PORTS, PortReader, find_ports
 
 LASTS_S = 10.0  # a switch that starts again takes longer, a port that trains anew less; the sweep's two looks are as far apart
+WAITS_S = 120.0  # for the subnet manager, when a driver was loaded anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Sick:
         told: list[Sickness] = []
         for reader in self._readers:
             with contextlib.suppress(OSError):
-                told += self._link(reader.read())
+                told += self._link(reader.read(reasons=True))
         return told
 
     def _forget(self, here: set[str]) -> None:
@@ -115,7 +116,7 @@ class Sick:
             self._down_since[port.name] = now_s
             return [Sickness(f"{name} has lost its link ({state})", WARNING, "nic", "down", name)]
         since_s = self._down_since.get(port.name)
-        if since_s is None or now_s - since_s < LASTS_S:
+        if since_s is None or now_s - since_s < (WAITS_S if port.waits else LASTS_S):
             return []
         self._down_since[port.name] = float("inf")
         if is_part(str(self.root / "sys/class" / ("infiniband" if port.port else "net") / port.device / "device")):

@@ -97,8 +97,9 @@ class PortReader:
         self._bytes = next((pair for pair in pairs if pair[0] in self._files), pairs[0])
         self._limit_hz = self._best_speed()
 
-    def read(self, thorough: bool = False, errors: bool = True) -> Port:
-        """State and counters now. `thorough` fills what sysfs does not count from `statistics`; without `errors` none is read."""
+    def read(self, thorough: bool = False, errors: bool = True, reasons: bool = False) -> Port:
+        """State and counters now. `thorough` fills what sysfs does not count from `statistics`; without `errors` none is read. With
+        `reasons` it is asked whether a port without a link was switched off: some files more."""
         tx, rx = self.sums()
         names = self._counted if errors else ()
         counts = {name: value for name in names if (value := self._number(name)) is not None}
@@ -126,12 +127,12 @@ class PortReader:
             errors=PortErrors(**found),
             interfaces=self.interfaces,
             physical=physical,
-            off=up is False and switched_off(self._folder, self.port, kind, physical),
+            off=reasons and up is False and switched_off(self._folder, self.port, kind, physical),
         )
 
     def read_all(self) -> Port:
         """`read`, and of an InfiniBand or RoCE port its board and every counter by its own name: one open file each."""
-        port = self.read(thorough=True)
+        port = self.read(thorough=True, reasons=True)
         if not self.port:
             return port
         counts = tuple(

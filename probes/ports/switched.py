@@ -47,9 +47,10 @@ def _interfaces(folder: str, port: int) -> list[str]:
     """Those of one port of a device; a card may have several ports on one function."""
     device = os.path.realpath(f"{folder}/../../device")
     classes = f"{folder.partition('/sys/class/')[0]}/sys/class/net"
-    names = _names(f"{device}/net") or [
-        name for name in _names(classes) if os.path.realpath(f"{classes}/{name}/device") == device
-    ]
+    if os.path.isdir(f"{device}/net"):  # noqa: PTH112
+        names = _names(f"{device}/net")
+    else:
+        names = [name for name in _names(classes) if os.path.realpath(f"{classes}/{name}/device") == device]
     found = [f"{classes}/{name}" for name in names[:_MOST]]
     return [
         one

@@ -89,10 +89,9 @@ def _driver_says(context: Context, mount: Mount, name: str) -> int | None:
 
 def _new_errors(context: Context, mount: Mount) -> int:
     """Errors since it was seen writable: ext4 counts them for ever, and an operator may make a file system with old ones read-only."""
-    errors, before = _errors(context, mount) or 0, context.recall(_ERRORS + mount.mount_point)
-    if before is not None:
-        # fsck sets the count to 0
-        return errors - int(before) if errors >= int(before) else errors
+    errors, before = _errors(context, mount) or 0, context.recall(_ERRORS + mount.mount_point) or ""
+    if before.isdecimal():
+        return errors - int(before) if errors >= int(before) else errors  # fsck sets the count to 0
     last_s = _driver_says(context, mount, "last_error_time")
     return 0 if last_s is not None and last_s < context.now_s - context.uptime_s else errors
 

@@ -2,8 +2,8 @@
 
 Reads state, phys_state and rate under /sys/class/infiniband. A port that an earlier sweep saw active, or whose equals (same
 board) on this host are active, must be active; and no slower than they are, or than it was. One that was switched off, or whose interface
-(RoCE) is switched off or in another network namespace, is not lost; nor is a virtual function, whose link others decide: a warning. One
-that is not there any more is a warning for a day, critical where its card is on the PCI bus and does not answer; virtual functions may
+(RoCE) is switched off or in another network namespace, is not lost; nor is a virtual function, whose link others decide: a warning. So is
+one that waits for the subnet manager, until an earlier sweep saw it do so at least `critical_s` ago. One that is not there any more is a warning for a day, critical where its card is on the PCI bus and does not answer; virtual functions may
 come and go. Unused ports are left alone; the settings `ports` and `rate_gbps` say what is expected instead.
 """
 
@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context, NotApplicable
 from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.hanging import hangs_for_s
 from rankscope.diagnose.sweep.readings.missing_ports import another_card, function_of, missing, remember
 from rankscope.probes.pci.devices import is_part
 from rankscope.probes.ports.model import INFINIBAND, Port
 from rankscope.probes.ports.reader import read_ports
 
 ID = "ib.port"
-SETTINGS = {"ports": 0.0, "rate_gbps": 0.0}
+SETTINGS = {"ports": 0.0, "rate_gbps": 0.0, "critical_s": 120.0}
 _OFF = " off"  # behind the rate of a port that was switched off since it was active
 _ACTION = "Check cable, transceiver and switch port (ibdiagnet, mlxlink)."
 
@@ -76,11 +77,16 @@ def _judge(context: Context, port: Port, ports: tuple[Port, ...]) -> Finding:
         away = "" if port.kind == INFINIBAND else ", or its interface is in another namespace or switched off"
         return context.ok(read, value, f"somebody switched it off{away}", instance=port.number)
     if was_active:
-        part = is_part(str(context.path("sys/class/infiniband", port.device, "device")))
+        why, state = "the port is lost", CRITICAL
+        if port.waits:
+            why = "it waits for the subnet manager"
+            waits_s = hangs_for_s(context, f"waits {port.number}") or 0.0
+            state = CRITICAL if waits_s >= context.number("critical_s") else WARNING
+        if is_part(str(context.path("sys/class/infiniband", port.device, "device"))):
+            why, state = "the link of a virtual function is lost", WARNING
         return context.bad(
-            WARNING if part else CRITICAL, read, value, instance=port.number, expected="ACTIVE, as in an earlier sweep",
-            why=f"the {'link of a virtual function' if part else 'port'} is lost", action=_ACTION,
-        )  # fmt: skip
+            state, read, value, instance=port.number, expected="ACTIVE, as in an earlier sweep", why=why, action=_ACTION
+        )
     if equals:
         return context.warning(
             read, value, instance=port.number, expected=f"ACTIVE, as {equals[0].number} is", why="its equals are active",

@@ -93,6 +93,8 @@ def test_a_port_of_several_on_one_function_goes_by_its_own_interface(tmp_path: P
     ethernet(tmp_path, "eth0", card, dev_port="0", flags="0x1002", carrier="", phys_port_name="p0")
     ethernet(tmp_path, "eth1", card, dev_port="1", flags="0x1003", carrier="0", phys_port_name="p1")
     ethernet(tmp_path, "eth2", card, dev_port="0", flags="0x1003", carrier="0", phys_port_name="pf0vf0")
+    for name in ("eth0", "eth1", "eth2"):
+        (card / "net" / name).mkdir(parents=True)
     assert [(port.number, port.off) for port in read_ports(tmp_path)] == [("mlx4_0/1", True), ("mlx4_0/2", False)]
 
 

@@ -395,6 +395,16 @@ def test_an_infiniband_port_that_somebody_switched_off_is_not_lost(tmp_path: Pat
     assert state_of(twice(tmp_path, "ib.port", off, ports=1.0)) == "warning"
 
 
+def test_a_port_that_waits_for_its_subnet_manager_has_a_while_to(tmp_path: Path) -> None:
+    # GIVEN a driver that was loaded anew
+    host(tmp_path, ib("mlx5_0"))
+    seen = look_all(tmp_path, "ib.port")
+    put(tmp_path, {f"{IB}/state": "2: INIT\n"})
+    for seconds, state in ((10, "warning"), (100, "warning"), (131, "critical")):
+        seen = look_all(tmp_path, "ib.port", remember(seen), NOW_S + seconds)
+        assert state_of(seen.findings) == state
+
+
 @pytest.mark.parametrize("identifier", ["ib.port", "net.link"])
 def test_the_link_of_a_virtual_function_is_not_the_host_s_to_lose(tmp_path: Path, identifier: str) -> None:
     card(host(tmp_path))

@@ -93,6 +93,17 @@ def test_a_link_that_comes_back_in_time_drains_nobody(tmp_path: Path) -> None:
     sick.close()
 
 
+def test_a_port_that_waits_for_its_subnet_manager_has_a_while_to(tmp_path: Path) -> None:
+    machine, now = Machine(tmp_path), Clock()
+    sick = Sick(tmp_path, clock=now)
+    sick.turned()
+    machine.link("2: INIT", 1)
+    for passed_s, expected in ((0, [WARNING]), (60, []), (30, []), (40, [CRITICAL])):
+        now.s += passed_s
+        assert [one.state for one in sick.turned()] == expected
+    sick.close()
+
+
 def test_a_port_that_somebody_switches_off_is_not_sick(tmp_path: Path) -> None:
     machine, now = Machine(tmp_path), Clock()
     sick = Sick(tmp_path, clock=now)
