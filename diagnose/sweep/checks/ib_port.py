@@ -1,10 +1,11 @@
 """InfiniBand and RoCE ports are active at their full rate.
 
-Reads state, phys_state and rate under /sys/class/infiniband. A port that an earlier sweep saw active, or whose equals (same
-board) on this host are active, must be active; and no slower than they are, or than it was. One that was switched off, or whose interface
-(RoCE) is switched off or in another network namespace, is not lost; nor is a virtual function, whose link others decide: a warning. So is
-one that waits for the subnet manager, until an earlier sweep saw it do so at least `critical_s` ago. One that is not there any more is a warning for a day, critical where its card is on the PCI bus and does not answer; virtual functions may
-come and go. Unused ports are left alone; the settings `ports` and `rate_gbps` say what is expected instead.
+Reads state, phys_state and rate under /sys/class/infiniband. A port that an earlier sweep saw active, or whose equals (same board) on this
+host are active, must be active; and no slower than they are, or than it was. One that was switched off, or whose interface (RoCE) is
+switched off or in another network namespace, is not lost; nor is a virtual function, whose link others decide: a warning. So is one that
+waits for the subnet manager, until an earlier sweep saw it do so at least `critical_s` ago. One that is not there any more is a warning for
+a day, critical where its card is on the PCI bus and does not answer; virtual functions may come and go. Unused ports are left alone; the
+settings `ports` and `rate_gbps` say what is expected instead.
 """
 
 from __future__ import annotations
