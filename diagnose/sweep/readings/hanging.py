@@ -1,27 +1,34 @@
 """How long something hangs, by what earlier sweeps kept: a look of half a second says nothing, for much takes long that ends.
 
-In: the words of earlier sweeps, which tell since when by the time since boot (the clock may be set), and of which boot. A task that has run
+In: the words of earlier sweeps, which tell since when by the time that the host was awake since boot (its clock may be set, and what sleeps
+hangs in nothing), and of which boot. A task that has run
 in between, however shortly, hangs from now on: its context switches say so.
 """
 
 from __future__ import annotations
 
 import re
+import time
 
 from rankscope.diagnose.sweep.context import Context
-from rankscope.probes.host.procfs import proc_path, read_file
+from rankscope.probes.host.procfs import ROOT, proc_path, read_file
+
+
+def awake_s(context: Context) -> float:
+    """Seconds since boot without those that the host was suspended, which /proc/uptime counts and the kernel's log does not."""
+    return time.monotonic() if context.root == ROOT else context.uptime_s
 
 
 def since(context: Context, lasting_s: float) -> str:
     """That something has lasted for so long, to be kept."""
-    return f"{context.boot or '-'} {context.uptime_s - lasting_s:.2f}"
+    return f"{context.boot or '-'} {awake_s(context) - lasting_s:.2f}"
 
 
 def lasting_s(context: Context, word: str | None) -> float | None:
     """For how long it has, by what was kept; None where it began in this sweep, or in another boot."""
     boot, _, began = (word or "").rpartition(" ")
     try:
-        seconds = context.uptime_s - float(began)
+        seconds = awake_s(context) - float(began)
     except ValueError:
         return None
     return max(seconds, 0.0) if boot == (context.boot or "-") else None

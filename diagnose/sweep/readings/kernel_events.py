@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context, Unreadable
 from rankscope.diagnose.sweep.readings.attached import may_be_attached
+from rankscope.diagnose.sweep.readings.hanging import awake_s
 from rankscope.probes.host.kmsg import KernelMessage, read_kmsg
 
 IO, MCE, OOM, READONLY, OTHER = "io", "mce", "oom", "readonly", "other"
@@ -172,13 +173,13 @@ def _of_this_host(context: Context, event: Event) -> Event:
 
 
 def recent(context: Context, time_s: float, hours: float) -> bool:
-    """Whether something of the log happened in the last hours. Log times are seconds since boot."""
-    return context.uptime_s - time_s <= hours * 3600
+    """Whether something of the log happened in the last hours that the host was awake. Log times are such seconds since boot."""
+    return awake_s(context) - time_s <= hours * 3600
 
 
 def unix_time(context: Context, time_s: float) -> float:
     """Unix time of a log time."""
-    return context.now_s - (context.uptime_s - time_s)
+    return context.now_s - (awake_s(context) - time_s)
 
 
 def grouped(found: Sequence[Event]) -> dict[tuple[str, str], list[Event]]:

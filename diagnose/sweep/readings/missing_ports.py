@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from rankscope.diagnose.sweep.context import Context
+from rankscope.diagnose.sweep.readings.hanging import awake_s
 from rankscope.diagnose.sweep.readings.trees import names
 from rankscope.probes.host.procfs import read_file
 from rankscope.probes.pci.devices import is_address, is_part
@@ -62,12 +63,12 @@ def missing(context: Context, here: Collection[str], functions: Collection[str])
             continue
         function, _, gone = (context.recall(key) or "").partition(" ")
         boot, _, since = gone.rpartition(" ")
-        missed_s = context.uptime_s - _number(since) if gone and boot == (context.boot or "-") else 0.0
+        missed_s = awake_s(context) - _number(since) if gone and boot == (context.boot or "-") else 0.0
         known = is_address(function) and function not in functions
         found = _card(context, name, function, missed_s) if known and missed_s <= MISSED_S else None
         if found is None:
             continue
-        context.keep(key, f"{function} {context.boot or '-'} {context.uptime_s - missed_s:.0f}")
+        context.keep(key, f"{function} {context.boot or '-'} {awake_s(context) - missed_s:.0f}")
         yield found
 
 

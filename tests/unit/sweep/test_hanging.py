@@ -16,7 +16,9 @@ from sweep_trees import NOW_S, UPTIME_S, host, look, look_all, process, put, rem
 from rankscope.diagnose.sweep.checks import fs_stuck, os_zombie_gpu
 from rankscope.diagnose.sweep.context import Context, Unreadable
 from rankscope.diagnose.sweep.readings import filesystems
+from rankscope.diagnose.sweep.readings import hanging as hanging_reading
 from rankscope.diagnose.sweep.readings.filesystems import Usage, mounts, usages
+from rankscope.diagnose.sweep.readings.kernel_events import recent, unix_time
 from rankscope.diagnose.sweep.readings.kernel_stacks import Held
 
 NFS = "21 1 0:40 / /data rw - nfs4 filer:/x rw\n"
@@ -64,6 +66,19 @@ def test_what_hung_in_another_boot_does_not_count(hanging: Path) -> None:
     seen = remember(look_all(hanging, "fs.stuck", wait_s=0.01))
     put(hanging, {"proc/sys/kernel/random/boot_id": "boot-two\n"})
     assert state_of(look(hanging, "fs.stuck", seen, NOW_S + 300, wait_s=0.01)) == "warning"
+
+
+def test_what_a_suspended_host_slept_through_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN this host, suspended for a day between two sweeps a minute apart: /proc/uptime goes on meanwhile, the kernel's log does not
+    clock = [1000.0]
+    monkeypatch.setattr(hanging_reading, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    before, after = (
+        Context("fs.stuck", {}, now_s=NOW_S + slept, uptime_s=UPTIME_S + slept, boot="b") for slept in (0.0, 90_060.0)
+    )
+    word = hanging_reading.since(before, 0.0)
+    clock[0] += 60
+    assert hanging_reading.lasting_s(after, word) == 60.0
+    assert recent(after, 1000.0, 24.0) and unix_time(after, 1000.0) == after.now_s - 60
 
 
 @pytest.mark.parametrize(("waits", "state"), [("", "warning"), ("a disk", "critical")])
