@@ -35,17 +35,30 @@ def confirmed(first: Sweep, checks: Sequence[Check], config: Config, earlier: Ea
         (identifier, "") for identifier, _ in second.skipped
     }  # a driver that went away, say
     once = critical - _in_state(second, CRITICAL)
-    unseen = {key for key in once if key in blind or (key[0], "") in blind}
+    unread = {key for key in _grown(first, earlier) & set(second.unread) if key[0] in {one[0] for one in once}}
+    in_part = {identifier for identifier, _ in unread}
+    unseen = {key for key in once if key in blind or (key[0], "") in blind or key[0] in in_part}
     words = {
         key: f"{'could not be looked at again' if key in unseen else 'not so'} {config.confirm_s:g} s later"
         for key in once
     }
-    unjudged = {identifier for identifier, _ in unseen}
+    in_whole = {identifier for identifier, _ in unseen if (identifier, "") in blind or identifier not in in_part}
+    unjudged = {one[:2] for one in first.counters if one[0] in in_whole or one[:2] in unread}
     return replace(
         first,
         findings=tuple(_judged(finding, words.get((finding.id, finding.instance), "")) for finding in first.findings),
-        counters=tuple(counter for counter in first.counters if counter[0] not in unjudged),
+        counters=tuple(counter for counter in first.counters if counter[:2] not in unjudged),
+        unread=(*first.unread, *sorted(unjudged)),
     )
+
+
+def _grown(of: Sweep, earlier: Earlier) -> set[tuple[str, str]]:
+    """(check, key) of the counters that are not what they were."""
+    return {
+        (identifier, key)
+        for identifier, key, value in of.counters
+        if (then := earlier.counters.get((identifier, key))) and (then.value, then.boot) != (value, of.boot)
+    }
 
 
 def _in_state(of: Sweep, state: str) -> set[tuple[str, str]]:

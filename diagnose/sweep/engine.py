@@ -25,6 +25,9 @@ from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.host.procfs import ROOT, read_file, reason
 
 MAX_FINDINGS_PER_CHECK = 512
+# For so long a counter stays as it was when a check does not ask for it: a device that cannot be looked at for a moment, or has gone and
+# comes back, brings what grew meanwhile along. One that stays away is forgotten.
+UNASKED_S = 86400.0
 _TEXT_CAP = 400
 
 
@@ -32,7 +35,8 @@ _TEXT_CAP = 400
 class Sweep:
     """A finished sweep. `skipped`: (check, why) where there was nothing to look at. Times in Unix seconds.
 
-    `unread`: (check, key) of counters that could not be read; `unfinished`: checks that failed or were late, which told a part at most.
+    `unread`: (check, key) of counters that could not be read, or that nobody asked for; `unfinished`: checks that failed or were
+    late, which told a part at most.
     """
 
     host: str
@@ -157,9 +161,24 @@ def sweep(
         checks=len(running),
         counters=tuple((one.check.id, key, value) for one in running for key, value in one.context.counters.items()),
         words=tuple((one.check.id, key, word) for one in running for key, word in one.context.words.items()),
-        unread=tuple((one.check.id, key) for one in running for key in sorted(one.context.unread)),
+        unread=tuple(sorted(_unread(running, earlier))),
         unfinished=tuple(one.check.id for one in running if one.unfinished),
     )
+
+
+def _unread(running: Sequence[_Running], earlier: Earlier) -> set[tuple[str, str]]:
+    """(check, key) of all counters that are known and were not read now, by checks that ended."""
+    found = {(one.check.id, key) for one in running for key in one.context.unread}
+    ended = {one.check.id: one.context for one in running if not one.unfinished}
+    for (identifier, key), reading in earlier.counters.items():
+        context = ended.get(identifier)
+        if context is None or key in context.counters:
+            continue
+        same_boot = reading.boot == context.boot
+        age_s = context.uptime_s - reading.uptime_s if same_boot else context.now_s - reading.time_s
+        if age_s <= UNASKED_S:
+            found.add((identifier, key))
+    return found
 
 
 def is_ignored(config: Config, identifier: str, instance: str) -> bool:

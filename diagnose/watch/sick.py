@@ -4,7 +4,7 @@ Counters are read every few seconds, from files: a port that had a link and has 
 errors that the memory controllers count. Of GPUs and NVLink the kernel's log tells (Xid), which the service follows anyway.
 
 A host is drained for a link that is down for a while, as the sweep drains after two looks; not for one that somebody switched off, or that
-went into a pod and came back switched off.
+went into a pod and came back switched off, nor for that of a virtual function, which its card or another host decides.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from rankscope.diagnose.text import clean
 from rankscope.diagnose.watch.tell.drain import reason_of
 from rankscope.probes.host.edac import read_edac
 from rankscope.probes.host.procfs import ROOT
+from rankscope.probes.pci.devices import is_part
 from rankscope.probes.ports.model import Port
 from rankscope.probes.ports.reader import MAX_PORTS, PortReader, find_ports
 
 LASTS_S = 10.0  # a switch that starts again takes longer, a port that trains anew less; the sweep's two looks are as far apart
-_SWITCHED_OFF = "Disabled"
+WAITS_S = 120.0  # for the subnet manager, when a driver was loaded anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Sick:
         told: list[Sickness] = []
         for reader in self._readers:
             with contextlib.suppress(OSError):
-                told += self._link(reader.read())
+                told += self._link(reader.read(reasons=True))
         return told
 
     def _forget(self, here: set[str]) -> None:
@@ -91,7 +92,7 @@ class Sick:
         downs = port.errors.link_downed
         if downs is not None:
             self._downs[port.name] = downs
-        if port.physical == _SWITCHED_OFF:
+        if port.off:
             self._up.pop(port.name, None)
             self._down_since.pop(port.name, None)
             return []
@@ -115,9 +116,11 @@ class Sick:
             self._down_since[port.name] = now_s
             return [Sickness(f"{name} has lost its link ({state})", WARNING, "nic", "down", name)]
         since_s = self._down_since.get(port.name)
-        if since_s is None or now_s - since_s < LASTS_S:
+        if since_s is None or now_s - since_s < (WAITS_S if port.waits else LASTS_S):
             return []
         self._down_since[port.name] = float("inf")
+        if is_part(str(self.root / "sys/class" / ("infiniband" if port.port else "net") / port.device / "device")):
+            return []
         return [Sickness(f"{name} has no link since {now_s - since_s:.0f} s ({state})", CRITICAL, "nic", "down", name)]
 
     def _memory(self) -> list[Sickness]:

@@ -16,6 +16,7 @@ CLASS_STORAGE_NVME, CLASS_NETWORK, CLASS_DISPLAY, CLASS_ACCELERATOR, CLASS_INFIN
 VENDOR_NVIDIA = 0x10DE
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _SPEED = re.compile(r"([0-9.]+)\s*GT/s")
+_PART = ".sf."
 MAX_DEVICES = 8192
 
 
@@ -167,3 +168,9 @@ def device_address(link: str) -> str:
     """PCI address of the nearest PCI device at or above a `device` link; '' where there is none (USB, virtual, absent)."""
     parts = os.path.realpath(link).split("/")
     return next((part for part in reversed(parts) if is_address(part)), "")
+
+
+def is_part(link: str) -> bool:
+    """Whether a `device` link leads to a virtual or sub-function (mlx5_core.sf.4): a part of a card, made for a container or a virtual
+    machine."""
+    return _PART in os.path.basename(os.path.realpath(link)) or os.path.exists(f"{link}/physfn")  # noqa: PTH110, PTH119

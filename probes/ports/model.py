@@ -48,8 +48,9 @@ class Port:
 
     Speeds in bytes per second, 0.0 unknown; `speed_limit_hz` is the most that the card says it can do (0.0: it does not say,
     as InfiniBand in sysfs; then the best seen and the peers must tell). `width` in lanes, None unknown. `physical`: LinkUp,
-    Polling, Disabled, … (of Ethernet Disabled alone: switched off); `board` names the model; it and `firmware`
-    are '' for Ethernet. `counts` is empty where only the errors were asked for.
+    Polling, Disabled, …; `board` names the model; these and `firmware` are '' for Ethernet. `counts` is empty where only the
+    errors were asked for. `off`: it has no link because somebody switched it off, or gave its interface to another namespace;
+    False where that was not asked for.
     """
 
     name: str
@@ -71,11 +72,17 @@ class Port:
     board: str = ""
     firmware: str = ""
     counts: tuple[PortCount, ...] = ()
+    off: bool = False
 
     @property
     def number(self) -> str:
         """'mlx5_3/1': device and port as /sys/class/infiniband has them."""
         return f"{self.device}/{self.port}"
+
+    @property
+    def waits(self) -> bool:
+        """It has a link, and no subnet manager has made it active yet (InfiniBand): so it is for a while after its driver was loaded."""
+        return self.state in ("INIT", "ARMED")
 
     @property
     def rate_gbps(self) -> float:

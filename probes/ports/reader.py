@@ -17,6 +17,7 @@ from rankscope.probes.host.procfs import ROOT, names_in, read_file
 from rankscope.probes.network import ethtool
 from rankscope.probes.pci.devices import device_address
 from rankscope.probes.ports.model import ERROR_NAMES, ETHERNET, INFINIBAND, ROCE, Port, PortCount, PortErrors
+from rankscope.probes.ports.switched import switched_off
 
 MAX_PORTS, MAX_PORTS_ONCE = 256, 1024  # followed over a window, read once; virtual functions are ports too
 _MAX_COUNTS = 256  # of one group
@@ -96,8 +97,9 @@ class PortReader:
         self._bytes = next((pair for pair in pairs if pair[0] in self._files), pairs[0])
         self._limit_hz = self._best_speed()
 
-    def read(self, thorough: bool = False, errors: bool = True) -> Port:
-        """State and counters now. `thorough` fills what sysfs does not count from `statistics`; without `errors` none is read."""
+    def read(self, thorough: bool = False, errors: bool = True, reasons: bool = False) -> Port:
+        """State and counters now. `thorough` fills what sysfs does not count from `statistics`; without `errors` none is read. With
+        `reasons` it is asked whether a port without a link was switched off: some files more."""
         tx, rx = self.sums()
         names = self._counted if errors else ()
         counts = {name: value for name in names if (value := self._number(name)) is not None}
@@ -107,11 +109,12 @@ class PortReader:
             found = {name: found[name] if found[name] is not None else getattr(more, name) for name in ERROR_NAMES}
         up, state = self._state()
         speed, width = self._speed()
+        kind, physical = self._kind(), _behind_number(self._text("phys_state"))
         return Port(
             name=self.name,
             device=self.device,
             port=self.port,
-            kind=self._kind(),
+            kind=kind,
             pci=self.pci,
             up=up,
             state=state,
@@ -123,18 +126,13 @@ class PortReader:
             rx_bytes=rx,
             errors=PortErrors(**found),
             interfaces=self.interfaces,
-            physical=self._physical(),
+            physical=physical,
+            off=reasons and up is False and switched_off(self._folder, self.port, kind, physical),
         )
-
-    def _physical(self) -> str:
-        """Of Ethernet only whether somebody switched it off: then the kernel does not say whether there is a carrier."""
-        if self.port:
-            return _behind_number(self._text("phys_state"))
-        return "Disabled" if self._text("operstate") == "down" and not self._text("carrier") else ""
 
     def read_all(self) -> Port:
         """`read`, and of an InfiniBand or RoCE port its board and every counter by its own name: one open file each."""
-        port = self.read(thorough=True)
+        port = self.read(thorough=True, reasons=True)
         if not self.port:
             return port
         counts = tuple(

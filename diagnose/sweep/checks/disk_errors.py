@@ -1,20 +1,24 @@
 """Disks, NVMe controllers and RAID arrays have no errors.
 
 Reads ioerr_cnt of SCSI disks (growth since the last sweep), the state of NVMe controllers, md/degraded of RAID arrays, and I/O
-errors in the kernel's log of the last `hours`.
+errors in the kernel's log of the last `hours`. A controller that is reset, connects anew (over a network) or is taken out is a warning, and
+critical when an earlier sweep saw it so at least `critical_s` ago; a dead one is. What the log tells of a disk that a user may have
+attached (loop devices, and what is mapped to them) is a warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context, Unreadable
 from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.hanging import hangs_for_s
 from rankscope.diagnose.sweep.readings.kernel_events import IO, grouped, logged_events, recent, unix_time
 from rankscope.diagnose.sweep.readings.trees import names
 
 ID = "disk.errors"
-SETTINGS = {"hours": 24.0, "scsi_errors": 10.0}
+SETTINGS = {"hours": 24.0, "scsi_errors": 10.0, "critical_s": 120.0}
 _ACTION = "Check the device (smartctl, nvme smart-log) and replace it if it repeats."
 
 
@@ -56,11 +60,15 @@ def _scsi(context: Context) -> Iterator[Finding]:
 def _nvme(context: Context) -> Iterator[Finding]:
     for controller in names(context, "sys/class/nvme"):
         state = context.text("sys/class/nvme", controller, "state")
-        if state is not None and state not in ("live", "new"):
-            yield context.critical(
-                f"/sys/class/nvme/{controller}/state", state, instance=controller, expected="live",
-                why="the controller does not answer", action=_ACTION,
-            )  # fmt: skip
+        if state is None or state in ("live", "new"):
+            continue
+        lasting_s = hangs_for_s(context, f"{controller} {state}")
+        lasts = state == "dead" or (lasting_s is not None and lasting_s >= context.number("critical_s"))
+        yield context.bad(
+            CRITICAL if lasts else WARNING, f"/sys/class/nvme/{controller}/state", state, instance=controller, expected="live",
+            why=f"the controller does not answer{f', as {lasting_s:.0f} s ago' if lasting_s else ''}", action=_ACTION,
+            since_s=None if lasting_s is None else context.now_s - lasting_s,
+        )  # fmt: skip
 
 
 def _raid(context: Context) -> Iterator[Finding]:

@@ -2,7 +2,8 @@
 
 Reads /proc/self/mountinfo, /etc/fstab, /sys/fs/ext4 and the kernel's log. A mount that is read-only on purpose is fine. One that an
 earlier sweep saw writable, or that fstab mounts writable, is a warning; it is critical where the kernel says why: it shut down, the
-log tells of a remount after an error, or ext4 counts errors. Mounts of users (FUSE) are left out.
+log tells of a remount after an error, or ext4 counts errors that it did not while it was writable (where no sweep saw that: of this
+boot). Mounts of users (FUSE), and of devices that users may attach, are left out.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from collections.abc import Iterator
 from rankscope.diagnose.severity import CRITICAL, OK, WARNING
 from rankscope.diagnose.sweep.context import Context, NotApplicable, Unreadable
 from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.attached import kernel_names
 from rankscope.diagnose.sweep.readings.filesystems import mounts
 from rankscope.diagnose.sweep.readings.kernel_events import READONLY, logged_events
 from rankscope.probes.host.mounts import Mount
 
 ID = "disk.readonly"
 SETTINGS: dict[str, float] = {}
+_ERRORS = "errors "  # before a mount point
 
 
 def run(context: Context) -> Iterator[Finding]:
@@ -25,7 +28,8 @@ def run(context: Context) -> Iterator[Finding]:
     if not found:
         raise NotApplicable("no file system on a device")
     try:
-        remounted = {event.instance for event in logged_events(context) if event.family == READONLY}
+        logged = [event for event in logged_events(context) if event.family == READONLY]
+        remounted = {event.instance for event in logged if event.state == CRITICAL}
     except Unreadable:
         remounted = set()  # the log cannot be read; os.kmsg says so
     writable = _fstab(context.text("etc/fstab") or "")
@@ -41,6 +45,7 @@ def run(context: Context) -> Iterator[Finding]:
             read_only = _read_only(mount)
             if not read_only:
                 context.keep(mount.mount_point, "writable")
+                _keep_errors(context, mount, _errors(context, mount))
             yield context.ok(
                 "/proc/self/mountinfo", "read-only" if read_only else "writable", instance=mount.mount_point
             )
@@ -56,14 +61,39 @@ def _judge(context: Context, mount: Mount, remounted: set[str], writable: set[st
     was_writable = context.recall(mount.mount_point) == "writable"
     if was_writable:
         context.keep(mount.mount_point, "writable")
-    device = mount.source.rpartition("/")[2]
-    if device in remounted:
+        _keep_errors(context, mount, context.recall(_ERRORS + mount.mount_point))
+    if remounted.intersection(kernel_names(context, mount)):
         return CRITICAL, "the kernel remounted it after an error"
     if was_writable or (mount.mount_point in writable and mount.root == "/"):
         since = "it was writable in an earlier sweep" if was_writable else "/etc/fstab mounts it writable"
-        errors = context.integer("sys/fs", mount.fs_type, device, "errors_count")
+        errors = _new_errors(context, mount)
         return (CRITICAL, f"{since}, and its kernel driver counts {errors} errors") if errors else (WARNING, since)
     return OK, ""
+
+
+def _keep_errors(context: Context, mount: Mount, errors: int | str | None) -> None:
+    """How many there were when it was last seen writable."""
+    if errors is not None:
+        context.keep(_ERRORS + mount.mount_point, f"{errors}")
+
+
+def _errors(context: Context, mount: Mount) -> int | None:
+    return _driver_says(context, mount, "errors_count")
+
+
+def _driver_says(context: Context, mount: Mount, name: str) -> int | None:
+    """A number that the file system's driver tells of it."""
+    numbers = (context.integer("sys/fs", mount.fs_type, device, name) for device in kernel_names(context, mount))
+    return next((number for number in numbers if number is not None), None)
+
+
+def _new_errors(context: Context, mount: Mount) -> int:
+    """Errors since it was seen writable: ext4 counts them for ever, and an operator may make a file system with old ones read-only."""
+    errors, before = _errors(context, mount) or 0, context.recall(_ERRORS + mount.mount_point) or ""
+    if before.isdecimal():
+        return errors - int(before) if errors >= int(before) else errors  # fsck sets the count to 0
+    last_s = _driver_says(context, mount, "last_error_time")
+    return 0 if last_s is not None and last_s < context.now_s - context.uptime_s else errors
 
 
 def _read_only(mount: Mount) -> bool:

@@ -12,7 +12,6 @@ not asked. Reads /proc/*/stat, status.
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from rankscope.diagnose.severity import CRITICAL, WARNING, weight
 from rankscope.diagnose.sweep.context import Context, Unreadable
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.filesystems import MAX_MOUNTS, Usage, left_out, usages
+from rankscope.diagnose.sweep.readings.hanging import hangs_for_s, still_for_s, switches_in
 from rankscope.diagnose.sweep.readings.kernel_stacks import Held, held
 from rankscope.probes import room
 from rankscope.probes.fair import by_kind, in_turn
@@ -43,7 +43,7 @@ class _Waiting:
     pid: int
     comm: str
     start_ticks: int
-    switches: bytes
+    switches: str
     user: bytes
 
 
@@ -127,8 +127,7 @@ def _silent(context: Context, usage: Usage) -> Finding:
     """A mount that did not answer: a slow answer may be load, which is no fault; one that never comes is."""
     mount = usage.mount
     key = f"silent {mount.mount_point} {mount.source}"
-    hung_s = _lasting_s(context, context.recall(key))
-    context.keep(key, _since(context, hung_s or 0.0))
+    hung_s = hangs_for_s(context, key)
     # Whatever lives on this host answers from memory; what does not may only be slow, as the host is.
     at_fault = usage.network or usage.waits
     why = f"{mount.fs_type} {mount.source} hangs"
@@ -141,27 +140,9 @@ def _silent(context: Context, usage: Usage) -> Finding:
     )  # fmt: skip
 
 
-def _since(context: Context, lasting_s: float) -> str:
-    """That something has lasted for so long, to be kept: by the time since boot, as the clock may be set."""
-    return f"{context.boot or '-'} {context.uptime_s - lasting_s:.2f}"
-
-
-def _lasting_s(context: Context, word: str | None) -> float | None:
-    """For how long it has, by what was kept; None where it began in this sweep, or in another boot."""
-    boot, _, since = (word or "").rpartition(" ")
-    try:
-        lasting_s = context.uptime_s - float(since)
-    except ValueError:
-        return None
-    return max(lasting_s, 0.0) if boot == (context.boot or "-") else None
-
-
 def _hanging(context: Context, one: _Waiting, until: float) -> _Hanging:
     """A process that did not run while it was looked at. `until`: when to look at stacks no more (time.monotonic)."""
-    key = f"{one.pid}.{one.start_ticks}"
-    run, _, since = (context.recall(key) or "").partition(" ")
-    still_s = _lasting_s(context, since) if run == _digest(one.switches) else None
-    context.keep(key, f"{_digest(one.switches)} {_since(context, still_s or 0.0)}")
+    still_s = still_for_s(context, f"{one.pid}.{one.start_ticks}", one.switches)
     lasts = still_s is not None and still_s >= context.number("critical_s")
     waits = Held("", False)
     if time.monotonic() < until:
@@ -180,10 +161,6 @@ def _hanging(context: Context, one: _Waiting, until: float) -> _Hanging:
     return _Hanging(finding, waits.by != "", still_s is not None)
 
 
-def _digest(switches: bytes) -> str:
-    return b".".join(re.findall(rb"\d+", switches)).decode()
-
-
 def _uninterruptible(context: Context, among: set[int] | None) -> list[_Waiting]:
     found = []
     for pid in pids(context.root) if among is None else sorted(among):
@@ -196,7 +173,6 @@ def _uninterruptible(context: Context, among: set[int] | None) -> list[_Waiting]
         except (OSError, ValueError):
             continue  # ended meanwhile
         lines = status.split(b"\n")
-        switches = b"".join(line for line in lines if b"ctxt_switches" in line)
         user = next((b"".join(line.split()[1:2]) for line in lines if line.startswith(b"Uid:")), b"")
-        found.append(_Waiting(pid, stat.comm, stat.start_ticks, switches, user))
+        found.append(_Waiting(pid, stat.comm, stat.start_ticks, switches_in(status), user))
     return found

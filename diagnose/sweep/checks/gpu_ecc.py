@@ -2,7 +2,8 @@
 
 Reads ECC counters from NVML; judged by growth since the last sweep. An uncorrected error is critical: the job that met it has
 died or computes with wrong numbers. Corrected errors are a warning above `corrected_per_hour`. ECC switched off on a GPU whose
-siblings have it on is a warning. A count that could be read earlier and cannot now is unknown.
+siblings have it on is a warning. A count that could be read earlier and cannot now is unknown, whether or not the GPU says that its ECC is
+on.
 """
 
 from __future__ import annotations
@@ -18,13 +19,12 @@ SETTINGS = {"corrected_per_hour": 100.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
-    found = [gpu for gpu in gpus(context) if gpu.ecc_enabled is not None]
-    if not found:
-        raise NotApplicable("no GPU with ECC")
-    some_on = any(gpu.ecc_enabled for gpu in found)
+    found = gpus(context)
+    some_on, judged = any(gpu.ecc_enabled for gpu in found), False
     for gpu in found:
         name = name_of(gpu)
-        if not gpu.ecc_enabled:
+        if gpu.ecc_enabled is False:
+            judged = True
             if some_on:
                 yield context.warning("NVML", "off", instance=name, expected="on, as on its siblings", why="ECC is off",
                                       action="nvidia-smi -e 1, then reset the GPU.")  # fmt: skip
@@ -34,6 +34,9 @@ def run(context: Context) -> Iterator[Finding]:
         # Volatile counts begin anew with every driver load.
         lost = context.grown(f"{gpu.uuid}.uncorrected", gpu.ecc_uncorrected)
         corrected = context.grown(f"{gpu.uuid}.corrected", gpu.ecc_corrected)
+        if gpu.ecc_enabled is None and gpu.ecc_uncorrected is None and lost.first:
+            continue  # it has none
+        judged = True
         if lost.amount:
             yield context.critical(
                 "NVML", lost.amount, unit="uncorrected errors", instance=name, expected="none since the last sweep",
@@ -47,3 +50,5 @@ def run(context: Context) -> Iterator[Finding]:
                 unit="errors/h", what="corrected errors", why="the memory corrects many errors; uncorrected ones follow",
                 action="Have the GPU inspected at the next chance.",
             )  # fmt: skip
+    if not judged:
+        raise NotApplicable("no GPU with ECC")

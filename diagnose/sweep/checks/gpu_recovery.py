@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.context import Context
 from rankscope.diagnose.sweep.finding import Finding
-from rankscope.diagnose.sweep.readings.gpus import gpus, name_of
+from rankscope.diagnose.sweep.readings.gpus import fallen_silent, name_of, telling
 from rankscope.probes.gpu.nvml import RECOVERY_ACTIONS
 
 ID = "gpu.recovery"
@@ -18,9 +18,12 @@ SETTINGS: dict[str, float] = {}
 
 
 def run(context: Context) -> Iterator[Finding]:
-    found = [gpu for gpu in gpus(context) if gpu.recovery_action is not None]
-    if not found:
-        raise NotApplicable("this driver recommends nothing (before 565)")
+    found = telling(
+        context,
+        lambda gpu: gpu.recovery_action is not None,
+        "this driver recommends nothing (before 565)",
+    )
+    yield from fallen_silent(context, found, "what the driver recommends")
     for gpu in found:
         action = gpu.recovery_action or 0
         words = RECOVERY_ACTIONS[action] if 0 <= action < len(RECOVERY_ACTIONS) else f"action {action}"

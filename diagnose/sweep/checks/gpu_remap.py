@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.context import Context
 from rankscope.diagnose.sweep.finding import Finding
-from rankscope.diagnose.sweep.readings.gpus import gpus, name_of
+from rankscope.diagnose.sweep.readings.gpus import fallen_silent, name_of, telling
 
 ID = "gpu.remap"
 SETTINGS: dict[str, float] = {}
 
 
 def run(context: Context) -> Iterator[Finding]:
-    found = [gpu for gpu in gpus(context) if gpu.remap_failed is not None or gpu.retired_pending is not None]
-    if not found:
-        raise NotApplicable("no GPU remaps rows or retires pages")
+    found = telling(
+        context,
+        lambda gpu: gpu.remap_failed is not None or gpu.retired_pending is not None,
+        "no GPU remaps rows or retires pages",
+    )
+    yield from fallen_silent(context, found, "its remapped rows")
     for gpu in found:
         rows = context.grown(f"{gpu.uuid}.rows", gpu.remap_uncorrected, lifetime=True)
         if gpu.remap_failed:

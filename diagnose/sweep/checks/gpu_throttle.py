@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.context import Context
 from rankscope.diagnose.sweep.finding import Finding
-from rankscope.diagnose.sweep.readings.gpus import gpus, name_of
+from rankscope.diagnose.sweep.readings.gpus import fallen_silent, name_of, telling
 from rankscope.probes.gpu.nvml import Gpu
 
 ID = "gpu.throttle"
@@ -21,11 +21,21 @@ _SOFTWARE_THERMAL = 0x20
 
 
 def run(context: Context) -> Iterator[Finding]:
-    found = [gpu for gpu in gpus(context) if gpu.throttle_reasons is not None or gpu.power_limit_w is not None]
-    if not found:
-        raise NotApplicable("no GPU tells why its clocks are low")
+    found = telling(
+        context,
+        lambda gpu: gpu.throttle_reasons is not None or gpu.power_limit_w is not None,
+        "no GPU tells why its clocks are low",
+    )
+    silent = list(
+        fallen_silent(
+            context, tuple(gpu for gpu in found if gpu.throttle_reasons is not None), "why its clocks are low"
+        )
+    )
+    yield from silent
+    unknown = {one.instance for one in silent}
     for gpu in found:
-        yield _judge(context, gpu)
+        if name_of(gpu) not in unknown:
+            yield _judge(context, gpu)
 
 
 def _judge(context: Context, gpu: Gpu) -> Finding:

@@ -21,22 +21,20 @@ def run(context: Context) -> Iterator[Finding]:
     memory = read_edac(context.root)
     if memory is None:
         raise NotApplicable("no EDAC driver (no ECC memory, or a virtual machine)")
+    read = "/sys/devices/system/edac/mc"
     for dimm in memory:
-        if dimm.corrected is None and dimm.uncorrected is None:
-            if not context.grown(f"{dimm.name}.ue", None).first:
-                yield context.unknown(
-                    "/sys/devices/system/edac/mc", "its counts cannot be read now", instance=dimm.name
-                )
-            context.grown(f"{dimm.name}.ce", None)
-            continue
         corrected = context.grown(f"{dimm.name}.ce", dimm.corrected)
         uncorrected = context.grown(f"{dimm.name}.ue", dimm.uncorrected)
-        read = "/sys/devices/system/edac/mc"
+        unread = dimm.uncorrected is None and not uncorrected.first
+        if dimm.corrected is None and dimm.uncorrected is None and not unread:
+            continue
         if uncorrected.amount:
             yield context.critical(
                 f"{read}/*ue_count", uncorrected.amount, unit="errors", instance=dimm.name,
                 expected="none since the last sweep", why="memory lost data", action="Drain the host and replace the DIMM.",
             )  # fmt: skip
+        elif unread:
+            yield context.unknown(f"{read}/*ue_count", "its uncorrected errors cannot be read now", instance=dimm.name)
         else:
             yield context.judged(
                 round(corrected.per_hour, 1), context.number("corrected_per_hour"), float("inf"), f"{read}/*ce_count",

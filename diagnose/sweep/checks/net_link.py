@@ -2,8 +2,9 @@
 
 Reads carrier, operstate, flags and carrier_down_count under /sys/class/net for interfaces with a device behind them. A port
 without a cable is nobody's fault, so a missing link is critical only where an earlier sweep saw one, and a warning for a
-member of a bond. An interface that had one and is not there any more is a warning for a day, critical where its card is on the PCI
-bus and does not answer; virtual functions may come and go. Losing the link more often than `flaps` times since the last sweep is a warning.
+member of a bond; of a virtual function, whose link its card or another host decides, a warning. An interface that had one and is not
+there any more is a warning for a day, critical where its card is on the PCI bus and does not answer; virtual functions may come and go.
+Losing the link more often than `flaps` times since the last sweep is a warning.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from collections.abc import Iterator
 from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context, NotApplicable
 from rankscope.diagnose.sweep.finding import Finding
-from rankscope.diagnose.sweep.readings.interfaces import IFF_UP, Nic, physical
-from rankscope.diagnose.sweep.readings.missing_ports import function_of, missing, remember
+from rankscope.diagnose.sweep.readings.interfaces import Nic, physical
+from rankscope.diagnose.sweep.readings.missing_ports import another_card, function_of, missing, remember
+from rankscope.probes.pci.devices import is_part
+from rankscope.probes.ports.switched import IFF_UP
 
 ID = "net.link"
 SETTINGS = {"flaps": 0.0}
@@ -39,11 +42,12 @@ def run(context: Context) -> Iterator[Finding]:
 
 def _judge(context: Context, nic: Nic) -> Finding:
     read = f"/sys/class/net/{nic.name}/operstate"
-    was_up = context.recall(nic.name) == "up"
+    function = _function(context, nic)
+    was_up = context.recall(nic.name) == "up" and not another_card(context, nic.name, function)
     downs = context.grown(f"{nic.name}.downs", nic.carrier_downs)
     if nic.up:
         context.keep(nic.name, "up")
-        remember(context, nic.name, _function(context, nic))
+        remember(context, nic.name, function)
         if downs.amount > context.number("flaps"):
             return context.warning(
                 f"/sys/class/net/{nic.name}/carrier_down_count",
@@ -59,10 +63,11 @@ def _judge(context: Context, nic: Nic) -> Finding:
         return context.ok(read, "switched off", "an administrator switched it off", instance=nic.name)
     context.keep(nic.name, "up" if was_up else "down")
     if was_up:
-        remember(context, nic.name, _function(context, nic))
-        return context.critical(
-            read, nic.state, instance=nic.name, expected="up, as in an earlier sweep", why="the link is lost",
-            action="Check cable, transceiver and switch port.",
+        remember(context, nic.name, function)
+        part = is_part(str(context.path("sys/class/net", nic.name, "device")))
+        return context.bad(
+            WARNING if part else CRITICAL, read, nic.state, instance=nic.name, expected="up, as in an earlier sweep",
+            why=f"the link{' of a virtual function' if part else ''} is lost", action="Check cable, transceiver and switch port.",
         )  # fmt: skip
     if nic.bond:
         return context.warning(

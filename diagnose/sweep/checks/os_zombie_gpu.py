@@ -1,65 +1,96 @@
 """No dead or hanging process keeps hold of a GPU.
 
-Where the NVIDIA driver is loaded: looks in /proc for processes in state D, and for zombies that still have threads, which hang in
-the driver (/proc/PID/task/*/stack): their GPU memory comes back only by a reset or reboot. Looks twice, `wait_s` apart. A zombie
-with threads alone is no fault: any program whose first thread ends early is one. Where the stack may not be read
-(CAP_SYS_ADMIN), a zombie with a hanging thread is a warning. Users take turns while there is time; who was not looked at is said.
+Where the NVIDIA driver is loaded: looks in /proc for processes in state D, and for zombies that still have threads, of which a thread
+hangs in the driver (/proc/PID/task/*/stack) and does not run for `wait_s`: a warning. Critical is what has not run for `critical_s`, as an
+earlier sweep saw: its GPU memory comes back only by a reset or reboot. To open GPUs, or to give much memory back, takes the driver tens
+of seconds, dead or alive. A zombie with threads alone is no fault: any program whose first thread ends early is one. Where the stack may
+not be read (CAP_SYS_ADMIN), a zombie with a hanging thread is a warning. Users take turns while there is time; who was not looked at is
+said.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context, NotApplicable
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.gpus import loaded
-from rankscope.diagnose.sweep.readings.kernel_stacks import NVIDIA, Held, held
+from rankscope.diagnose.sweep.readings.hanging import still_for_s, switches_of
+from rankscope.diagnose.sweep.readings.kernel_stacks import NVIDIA, held
 from rankscope.probes.fair import by_kind, in_turn
 from rankscope.probes.host.procfs import ProcStat, pids, read_stat, read_status, threads
 from rankscope.probes.patience import patiently
 
 ID = "os.zombie-gpu"
-SETTINGS = {"wait_s": 0.5}
+SETTINGS = {"wait_s": 0.5, "critical_s": 120.0}
 PER_PROCESS = True
 _MOST_THREADS = 256  # of one process
 # How long threads and stacks are looked at, in seconds: any user can have thousands of both in state D.
 _STACKS_S = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Thread:
+    """A thread that hangs. `by_driver`: in the driver; else nothing says in what."""
+
+    tid: int
+    start_ticks: int
+    switches: str
+    by_driver: bool
+
+
 def run(context: Context) -> Iterator[Finding]:
     if not loaded(context):
         raise NotApplicable("no NVIDIA driver is loaded here")
-    suspects = patiently(lambda: _look(context, pids(context.root)))
-    if suspects:
-        time.sleep(context.number("wait_s"))
-        among = [stat.pid for stat in suspects]
-        again = {stat.pid: stat for stat in patiently(lambda: _look(context, among))}
-        suspects = [stat for stat in suspects if stat.pid in again and again[stat.pid].start_ticks == stat.start_ticks]
     until = time.monotonic() + _STACKS_S
-    bad = unseen = 0
-    for stat in in_turn(by_kind(suspects, lambda stat: _user(context, stat.pid))):
-        waits = _where(context, stat, until)
-        if waits is None:
-            unseen += 1
-            continue
-        if waits.by != NVIDIA and (waits.seen or stat.state != "Z"):
-            continue  # fs.stuck tells of it, if it hangs
-        bad += 1
-        dead = "it died, but a thread of it hangs"
-        yield context.bad(
-            CRITICAL if waits.by else WARNING, f"/proc/{stat.pid}/task/*/stack", stat.state,
-            instance=f"{stat.comm} ({stat.pid})", expected="to end, or to run",
-            why=f"{dead if stat.state == 'Z' else 'it hangs'}{' in the NVIDIA driver' if waits.by else '; in what may not be seen'}",
-            action="Drain the host; reset the GPU or reboot." if waits.by else "Look at the stack as root: the driver, or something else?",
-        )  # fmt: skip
-    if unseen:
+    suspects: list[tuple[ProcStat, list[_Thread]]] = []
+    unseen: list[ProcStat] = []
+    looked = patiently(lambda: _look(context, pids(context.root)))
+    for stat in in_turn(by_kind(looked, lambda stat: _user(context, stat.pid))):
+        hanging = _hanging(context, stat, until)
+        if hanging is None:
+            unseen.append(stat)
+        elif hanging:
+            suspects.append((stat, hanging))
+    if suspects or unseen:
+        time.sleep(context.number("wait_s"))
+    bad = 0
+    for stat, hanging in suspects:
+        if still := [one for one in hanging if _stands(context, stat, one)]:
+            bad += 1
+            yield _told(context, stat, still)
+    again = {(stat.pid, stat.start_ticks) for stat in patiently(lambda: _look(context, [one.pid for one in unseen]))}
+    if left := sum((stat.pid, stat.start_ticks) in again for stat in unseen):
         yield context.unknown(
-            "/proc/*/task/*/stack", f"{unseen} more processes hang or are dead; there was no time to see where"
+            "/proc/*/task/*/stack", f"{left} more processes hang or are dead; there was no time to see where"
         )
     elif not bad:
         yield context.ok("/proc/*/stat", 0.0, unit="processes")
+
+
+def _told(context: Context, stat: ProcStat, hanging: list[_Thread]) -> Finding:
+    """A process some of whose threads hang, all in the driver or all in what may not be seen."""
+    by_driver = hanging[0].by_driver
+    times = [
+        still_for_s(context, f"{stat.pid}.{one.tid}.{one.start_ticks}", one.switches) for one in hanging if by_driver
+    ]
+    still_s = max((seconds for seconds in times if seconds is not None), default=None)
+    lasts = still_s is not None and still_s >= context.number("critical_s")
+    what = "it died, but a thread of it hangs" if stat.state == "Z" else "it hangs"
+    where = " in the NVIDIA driver" if by_driver else "; in what may not be seen"
+    action = "Drain the host; reset the GPU or reboot."
+    if not lasts:
+        action = f"Look again in {context.number('critical_s'):g} s: to give much memory back takes a while."
+    return context.bad(
+        CRITICAL if lasts else WARNING, f"/proc/{stat.pid}/task/*/stack", stat.state,
+        instance=f"{stat.comm} ({stat.pid})", expected="to end, or to run",
+        why=f"{what}{where}{f', and has not run for {still_s:.0f} s' if still_s else ''}",
+        action=action if by_driver else "Look at the stack as root: the driver, or something else?",
+        since_s=None if still_s is None else context.now_s - still_s,
+    )  # fmt: skip
 
 
 def _look(context: Context, among: list[int]) -> list[ProcStat]:
@@ -81,23 +112,45 @@ def _user(context: Context, pid: int) -> int:
         return -1  # it has ended
 
 
-def _where(context: Context, stat: ProcStat, until: float) -> Held | None:
-    """What its hanging threads wait for: the driver, if one of them does. None where that is not known at `until` (time.monotonic)."""
-    seen = True
+def _hanging(context: Context, stat: ProcStat, until: float) -> list[_Thread] | None:
+    """Its threads that hang in the driver; of a dead one without such, those of which nothing may be seen. None where that is not known at
+    `until` (time.monotonic)."""
+    driver: list[_Thread] = []
+    hidden: list[_Thread] = []
     try:
         tids = threads(stat.pid, context.root)[:_MOST_THREADS]
     except OSError:
-        return Held("", True)
+        return []
     for tid in tids:
         if time.monotonic() > until:
-            return None
+            return driver or None
         try:
-            if read_stat(stat.pid, context.root, tid).state != "D":
+            thread = read_stat(stat.pid, context.root, tid)
+            if thread.state != "D":
                 continue
+            switches = _switches(context, stat.pid, tid)  # before the stack: who runs in between hangs from now on
             waits = held(stat.pid, tid, context.root)
         except (OSError, ValueError):
             continue  # ended meanwhile
         if waits.by == NVIDIA:
-            return waits
-        seen = seen and waits.seen
-    return Held("", seen)
+            driver.append(_Thread(tid, thread.start_ticks, switches, True))
+        elif not waits.seen and stat.state == "Z":
+            hidden.append(_Thread(tid, thread.start_ticks, switches, False))
+    return driver or hidden  # what hangs elsewhere is fs.stuck's
+
+
+def _stands(context: Context, stat: ProcStat, one: _Thread) -> bool:
+    """Whether a thread has not run since it was looked at."""
+    try:
+        now = read_stat(stat.pid, context.root, one.tid)
+    except (OSError, ValueError):
+        return False  # it has ended
+    same = (now.state, now.start_ticks) == ("D", one.start_ticks)
+    return same and _switches(context, stat.pid, one.tid) == one.switches
+
+
+def _switches(context: Context, pid: int, tid: int) -> str:
+    try:
+        return switches_of(context, pid, tid)
+    except OSError:
+        return ""  # it has ended, which its stat says then

@@ -2,7 +2,8 @@
 
 Reads aer_dev_correctable, aer_dev_nonfatal and aer_dev_fatal of every PCI device. Correctable errors are repeated by
 hardware: few do no harm, many cost bandwidth and come before a link fails. Judged by growth since the last sweep, per
-hour. Uncorrected (nonfatal) errors are a warning, fatal ones critical, however few.
+hour. Uncorrected (nonfatal) errors are a warning, fatal ones critical, however few. A device that counted earlier and does not now is
+unknown.
 """
 
 from __future__ import annotations
@@ -12,27 +13,34 @@ from collections.abc import Iterator
 from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context, NotApplicable
 from rankscope.diagnose.sweep.finding import Finding
-from rankscope.probes.pci.devices import PciDevice, read_pci
+from rankscope.probes.pci.devices import AerCounters, PciDevice, read_pci
 
 ID = "pcie.aer"
 SETTINGS = {"correctable_per_hour": 100.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
-    devices = [device for device in context.shared.get("pci", lambda: read_pci(context.root)) if device.aer]
-    if not devices:
+    judged = False
+    for device in context.shared.get("pci", lambda: read_pci(context.root)):
+        if device.aer:
+            judged = True
+            yield _judge(context, device, device.aer)
+        elif not context.grown(f"{device.address}.fatal", None).first:
+            judged = True
+            yield context.unknown(_read(device), "its errors cannot be read now", instance=device.address)
+    if not judged:
         raise NotApplicable("no PCI device counts errors (no AER)")
-    for device in devices:
-        yield _judge(context, device)
 
 
-def _judge(context: Context, device: PciDevice) -> Finding:
-    assert device.aer is not None
+def _read(device: PciDevice) -> str:
+    return f"/sys/bus/pci/devices/{device.address}/aer_dev_*"
+
+
+def _judge(context: Context, device: PciDevice, aer: AerCounters) -> Finding:
     fatal, nonfatal, correctable = (
-        context.grown(f"{device.address}.{name}", getattr(device.aer, name))
-        for name in ("fatal", "nonfatal", "correctable")
+        context.grown(f"{device.address}.{name}", getattr(aer, name)) for name in ("fatal", "nonfatal", "correctable")
     )
-    read = f"/sys/bus/pci/devices/{device.address}/aer_dev_*"
+    read = _read(device)
     action = "Reseat the card or riser; replace what repeats."
     if fatal.amount or nonfatal.amount:
         kind, state = ("fatal", CRITICAL) if fatal.amount else ("nonfatal", WARNING)

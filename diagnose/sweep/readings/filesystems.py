@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.diagnose.sweep.context import Context, Unreadable
+from rankscope.diagnose.sweep.readings.attached import mount_is_attached
 from rankscope.diagnose.sweep.readings.kernel_stacks import Held, held
-from rankscope.diagnose.sweep.readings.trees import names
 from rankscope.probes.fair import by_kind, in_turn
 from rankscope.probes.host.mounts import Mount, read_mounts
 from rankscope.probes.host.namespaces import namespace_inode
@@ -80,12 +80,9 @@ _NETWORK = (
     "virtiofs",
 )
 _OWNER = re.compile(r"(?:^|,)user_id=(\d+)(?:,|$)")
-# Block devices that users without root may attach, with any damage on them. The device below a mapped one counts as well.
-_ATTACHED = re.compile(r"(?:loop|sr|fd|zram)\d+(?:p\d+)?")
 # Each is a finding or two, of which a check has 512 at most; a host of many pods has thousands, in memory nearly all of them.
 MAX_MOUNTS = 400
 _MAX_NESTED = 200
-_MAX_MAPPED = 4  # devices one upon the other
 _MAX_CHILDREN = 3
 # An interpreter starts in some 20 ms. On a host that has no memory or no disk to spare it takes seconds, which is no mount's fault.
 _START_S = 2.0
@@ -190,7 +187,7 @@ def _mounts(context: Context) -> tuple[Mount, ...]:
     for mount in _all_mounts(context):
         if mount.fs_type in _PSEUDO or mount.mount_point.startswith(("/proc/", "/sys/", "/dev/", "/run/credentials")):
             continue
-        if of_user(mount) or _attached(context, mount):
+        if of_user(mount) or mount_is_attached(context, mount):
             continue
         key = (mount.major, mount.minor)
         if key not in seen or len(mount.mount_point) < len(seen[key].mount_point):
@@ -199,21 +196,6 @@ def _mounts(context: Context) -> tuple[Mount, ...]:
         return tuple(seen.values())
     by_type = in_turn(by_kind(seen.values(), lambda mount: mount.fs_type))
     return tuple(sorted(by_type, key=lambda mount: not (is_network(mount.fs_type) or mount.source.startswith("/dev/"))))
-
-
-def _attached(context: Context, mount: Mount) -> bool:
-    """Whether it is on a device that a user may have attached, or on one that is mapped to such a one."""
-    folder, _, device = mount.source.rpartition("/")
-    if not folder.startswith("/dev"):
-        return False
-    if _ATTACHED.fullmatch(device):
-        return True
-    below = names(context, "sys/dev/block", f"{mount.major}:{mount.minor}", "slaves")
-    for _ in range(_MAX_MAPPED):
-        if any(_ATTACHED.fullmatch(name) for name in below):
-            return True
-        below = [deeper for name in below for deeper in names(context, "sys/class/block", name, "slaves")]
-    return False
 
 
 def _foreign(root: Path) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from rankscope.diagnose.sweep.context import Context, NotApplicable, Unreadable
+from rankscope.diagnose.sweep.finding import Finding
 from rankscope.probes.gpu.nvml import Gpu, NvmlReading, read_gpus
 from rankscope.probes.pci.devices import VENDOR_NVIDIA, read_pci
 
@@ -37,6 +40,26 @@ def gpus(context: Context) -> tuple[Gpu, ...]:
     if found.absent:
         raise Unreadable(found.absent, "Install the NVML library (libnvidia-ml) of the loaded driver's version.")
     return tuple(gpu for gpu in found.gpus if not gpu.lost)
+
+
+def telling(context: Context, tells: Callable[[Gpu], bool], nobody: str) -> tuple[Gpu, ...]:
+    """GPUs that tell what a check asks for. Raises NotApplicable where none does, saying `nobody`."""
+    found = tuple(gpu for gpu in gpus(context) if tells(gpu))
+    if not found:
+        raise NotApplicable(nobody)
+    return found
+
+
+def fallen_silent(context: Context, told: tuple[Gpu, ...], what: str) -> Iterator[Finding]:
+    """That GPUs which told it in an earlier sweep do not now, though others do: nobody may take them for well."""
+    now = {gpu.uuid for gpu in told}
+    for gpu in gpus(context):
+        key = f"tells {gpu.uuid}"
+        if gpu.uuid in now:
+            context.keep(key, "yes")
+        elif context.recall(key):
+            context.keep(key, "yes")
+            yield context.unknown("NVML", f"{what} cannot be read now", instance=name_of(gpu))
 
 
 def name_of(gpu: Gpu) -> str:

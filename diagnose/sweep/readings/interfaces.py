@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from rankscope.diagnose.sweep.context import Context
 
-IFF_UP = 1
 _COUNTERS = ("rx_packets", "tx_packets", "rx_errors", "tx_errors", "rx_crc_errors", "rx_dropped", "tx_dropped",
              "tx_carrier_errors", "rx_missed_errors")  # fmt: skip
 _MAX = 1024
@@ -55,7 +54,8 @@ def _nic(context: Context, name: str) -> Nic:
         name=name,
         state=state,
         flags=_flags(context.text(base, "flags")),
-        up=state == "up" or (state == "unknown" and context.integer(base, "carrier") == 1),
+        # dormant: it has a carrier, and waits for whoever authenticates it (802.1X)
+        up=state == "up" or (state in ("unknown", "dormant") and context.integer(base, "carrier") == 1),
         speed_mbps=speed if speed is not None and 0 < speed < 10_000_000 else None,
         duplex=context.text(base, "duplex") or "",
         bond=master.resolve().name if bonded else "",

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context, Unreadable
+from rankscope.diagnose.sweep.readings.attached import may_be_attached
+from rankscope.diagnose.sweep.readings.hanging import awake_s
 from rankscope.probes.host.kmsg import KernelMessage, read_kmsg
 
 IO, MCE, OOM, READONLY, OTHER = "io", "mce", "oom", "readonly", "other"
@@ -160,22 +162,24 @@ def logged_events(context: Context) -> tuple[Event, ...]:
 
 
 def _of_this_host(context: Context, event: Event) -> Event:
-    """The event, a warning where it tells of a virtual function: the driver calls it dead whenever SR-IOV is switched off, by which
-    time the bus does not list it any more."""
-    if event.name != MLX5_HEALTH:
-        return event
-    device = context.path("sys/bus/pci/devices", event.instance)
-    return event if device.exists() and not (device / "physfn").exists() else replace(event, state=WARNING)
+    """The event, a warning where this host is not to blame: it tells of a virtual function, which the driver calls dead whenever SR-IOV is
+    switched off, by which time the bus does not list it any more; or of a disk that a user may have attached."""
+    if event.name == MLX5_HEALTH:
+        device = context.path("sys/bus/pci/devices", event.instance)
+        ours = device.exists() and not (device / "physfn").exists()
+    else:
+        ours = event.family not in (IO, READONLY) or not may_be_attached(context, event.instance)
+    return event if ours else replace(event, state=WARNING)
 
 
 def recent(context: Context, time_s: float, hours: float) -> bool:
-    """Whether something of the log happened in the last hours. Log times are seconds since boot."""
-    return context.uptime_s - time_s <= hours * 3600
+    """Whether something of the log happened in the last hours that the host was awake. Log times are such seconds since boot."""
+    return awake_s(context) - time_s <= hours * 3600
 
 
 def unix_time(context: Context, time_s: float) -> float:
     """Unix time of a log time."""
-    return context.now_s - (context.uptime_s - time_s)
+    return context.now_s - (awake_s(context) - time_s)
 
 
 def grouped(found: Sequence[Event]) -> dict[tuple[str, str], list[Event]]:

@@ -14,14 +14,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from rankscope.diagnose.sweep.context import Context
+from rankscope.diagnose.sweep.readings.hanging import awake_s
 from rankscope.diagnose.sweep.readings.trees import names
 from rankscope.probes.host.procfs import read_file
-from rankscope.probes.pci.devices import is_address
+from rankscope.probes.pci.devices import is_address, is_part
 
 MISSED_S, DEAD_S = 86400.0, 120.0
 _SEEN = "seen "
 _GIVEN_AWAY = ("vfio", "pci-stub", "uio", "igb_uio")  # drivers that hand a card to a virtual machine or a program
-_SEPARATE = ".sf."  # mlx5_core.sf.4: a sub-function, made for a container or a virtual machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Missing:
 def function_of(context: Context, *device: str) -> str:
     """PCI address of what a `device` link leads to; '' where that is no whole function of a card."""
     link = context.path(*device)
-    parts = os.path.realpath(link).split("/")
-    if _SEPARATE in parts[-1] or (link / "physfn").exists():
+    if is_part(str(link)):
         return ""
+    parts = os.path.realpath(link).split("/")
     # virtio has a device of its own below the function
     return next((part for part in reversed(parts[-2:]) if is_address(part)), "")
 
@@ -49,6 +49,12 @@ def remember(context: Context, name: str, function: str) -> None:
         context.keep(_SEEN + name, function)
 
 
+def another_card(context: Context, name: str, function: str) -> bool:
+    """Whether an earlier sweep saw another card under this name: a driver that is loaded anew gives names in the order that it likes."""
+    seen = (context.recall(_SEEN + name) or "").partition(" ")[0]
+    return is_address(seen) and function not in ("", seen)
+
+
 def missing(context: Context, here: Collection[str], functions: Collection[str]) -> Iterator[Missing]:
     """Those that are missed. `here`: the ports that there are, by name; `functions`: where they are (a port that has another name now)."""
     for check, key in sorted(context.earlier.words):
@@ -57,12 +63,12 @@ def missing(context: Context, here: Collection[str], functions: Collection[str])
             continue
         function, _, gone = (context.recall(key) or "").partition(" ")
         boot, _, since = gone.rpartition(" ")
-        missed_s = context.uptime_s - _number(since) if gone and boot == (context.boot or "-") else 0.0
+        missed_s = awake_s(context) - _number(since) if gone and boot == (context.boot or "-") else 0.0
         known = is_address(function) and function not in functions
         found = _card(context, name, function, missed_s) if known and missed_s <= MISSED_S else None
         if found is None:
             continue
-        context.keep(key, f"{function} {context.boot or '-'} {context.uptime_s - missed_s:.0f}")
+        context.keep(key, f"{function} {context.boot or '-'} {awake_s(context) - missed_s:.0f}")
         yield found
 
 
@@ -71,15 +77,25 @@ def _card(context: Context, name: str, function: str, missed_s: float) -> Missin
     card = context.path("sys/bus/pci/devices", function)
     if not card.exists():
         return Missing(name, f"its card {function} has left the PCI bus", False)
-    driver = (card / "driver").resolve().name if (card / "driver").exists() else ""
-    if driver.startswith(_GIVEN_AWAY):
+    if is_given_away(context, function):
         return None
+    driver = _driver(context, function)
     with contextlib.suppress(OSError):
         if read_file(str(card / "config"), 4)[:2] == b"\xff\xff":
             return Missing(name, f"its card {function} does not answer on the PCI bus", missed_s >= DEAD_S)
     if names(context, "sys/bus/pci/devices", function, "infiniband"):
         return None  # its interface is in the namespace of a pod
     return Missing(name, f"its card {function} is there, {f'driver {driver}' if driver else 'without a driver'}", False)
+
+
+def is_given_away(context: Context, function: str) -> bool:
+    """Whether a virtual machine or a program was given this card."""
+    return _driver(context, function).startswith(_GIVEN_AWAY)
+
+
+def _driver(context: Context, function: str) -> str:
+    driver = context.path("sys/bus/pci/devices", function, "driver")
+    return driver.resolve().name if driver.exists() else ""
 
 
 def _number(text: str) -> float:

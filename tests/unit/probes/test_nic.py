@@ -84,6 +84,20 @@ def test_every_counter_is_known_by_its_own_name_to_whoever_reads_once(tmp_path: 
     assert (second.number, second.interfaces, second.board) == ("mlx5_10/1", (), "")
 
 
+def test_a_port_of_several_on_one_function_goes_by_its_own_interface(tmp_path: Path) -> None:
+    # GIVEN a function with two ports, and the representor of a virtual function, all without a carrier
+    card = pci(tmp_path, "pci0000:00/0000:02:00.0", "0x020000")
+    down = {"state": "1: DOWN", "phys_state": "3: Disabled", "link_layer": "Ethernet"}
+    ib(tmp_path, "mlx4_0", card, **down)
+    put(tmp_path, {f"sys/class/infiniband/mlx4_0/ports/2/{name}": text for name, text in down.items()})
+    ethernet(tmp_path, "eth0", card, dev_port="0", flags="0x1002", carrier="", phys_port_name="p0")
+    ethernet(tmp_path, "eth1", card, dev_port="1", flags="0x1003", carrier="0", phys_port_name="p1")
+    ethernet(tmp_path, "eth2", card, dev_port="0", flags="0x1003", carrier="0", phys_port_name="pf0vf0")
+    for name in ("eth0", "eth1", "eth2"):
+        (card / "net" / name).mkdir(parents=True)
+    assert [(port.number, port.off) for port in read_ports(tmp_path)] == [("mlx4_0/1", True), ("mlx4_0/2", False)]
+
+
 def test_a_host_without_network_cards_has_no_ports(tmp_path: Path) -> None:
     assert read_ports(tmp_path) == ()
 

@@ -90,6 +90,52 @@ def test_what_cannot_be_looked_at_again_is_judged_anew_by_the_next_sweep(tmp_pat
     assert [(one.state, one.value) for one in (swept(), swept())] == [("critical", 2.0), ("ok", 0.0)]
 
 
+@pytest.mark.parametrize("dark", ["at the second look", "at a whole sweep"])
+def test_what_a_device_counted_while_it_could_not_be_read_is_told_later(tmp_path: Path, dark: str) -> None:
+    # GIVEN two devices that count errors; of one nothing can be read for a while, and the check passes over it
+    looks = 0
+
+    def errors(context: Context) -> Iterator[Finding]:
+        nonlocal looks
+        looks += 1
+        for name in ("a", "b"):
+            if name == "b" and looks == (3 if dark == "at the second look" else 2):
+                continue
+            grown = context.grown(name, 0 if looks == 1 else 1 if name == "a" else 3)
+            state = "critical" if grown.amount else "ok"
+            yield context.bad(state, "x", grown.amount, instance=name, expected="0", why="data was lost", action="look")
+
+    checks, config, tree = [Check("a", "", "", {}, errors)], Config(confirm_s=0), host(tmp_path / "root")
+
+    def swept() -> list[tuple[str, float | str | None]]:
+        with open_store(tmp_path / "s") as store:
+            earlier = store.earlier()
+            done = confirmed(sweep(checks, config, earlier, tree), checks, config, earlier, tree)
+            return [(one.state, one.value) for one in store.save(done, ("a",), 14).findings]
+
+    assert swept() == [("ok", 0.0), ("ok", 0.0)]
+    # THEN it is told when it can be, what the other one counted is not told again, and each once
+    assert swept() == [("critical", 1.0)] + ([("warning", 3.0)] if dark == "at the second look" else [])
+    assert [swept(), swept()] == [[("ok", 0.0), ("critical", 3.0)], [("ok", 0.0), ("ok", 0.0)]]
+
+
+def test_a_device_that_stays_away_is_forgotten(tmp_path: Path) -> None:
+    def errors(context: Context) -> Iterator[Finding]:
+        for name in ("a", "b") if context.uptime_s < 1e5 + 1 else ("a",):
+            context.grown(name, 1)
+            yield context.ok("x", instance=name)
+
+    checks, tree = [Check("a", "", "", {}, errors)], host(tmp_path / "root")
+    kept = []
+    for hours in (0, 23, 46):
+        put(tree, {"proc/uptime": f"{1e5 + hours * 3600} 1.0\n"})
+        with open_store(tmp_path / "s") as store:
+            earlier = store.earlier()
+            store.save(sweep(checks, Config(), earlier, tree, 1.8e9 + hours * 3600), ("a",), 14)
+            kept.append({key for _, key in store.earlier().counters})
+    assert kept == [{"a", "b"}, {"a", "b"}, {"a"}]
+
+
 # --- the code and the word
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from sweep_trees import (
     CHECKS,
+    NOW_S,
     UPTIME_S,
     host,
     look,
@@ -98,7 +99,8 @@ def test_a_dead_process_that_the_driver_holds_is_found(tmp_path: Path) -> None:
     assert state_of(look(tmp_path, "os.zombie-gpu", wait_s=0.0)) == "ok"
     put(tmp_path, {"proc/7/task/8/stat": process(8, "D", 1)["proc/8/stat"],
                    "proc/7/task/8/stack": "[<0>] uvm_va_space_destroy+0x1/0x2 [nvidia_uvm]\n"})  # fmt: skip
-    assert state_of(look(tmp_path, "os.zombie-gpu", wait_s=0.0)) == "critical"
+    seen = remember(look_all(tmp_path, "os.zombie-gpu", wait_s=0.0))
+    assert state_of(look(tmp_path, "os.zombie-gpu", seen, NOW_S + 121, wait_s=0.0)) == "critical"
 
 
 def test_a_gpu_that_vanished_from_the_bus_is_missed(tmp_path: Path) -> None:
@@ -123,6 +125,65 @@ def test_a_count_that_cannot_be_read_for_once_has_not_grown_since(tmp_path: Path
     with_gpus(tmp_path, GPU)
     assert state_of(look(tmp_path, identifier, remember(unread))) == "ok"
     assert state_of(unread.findings) == ("unknown" if identifier == "gpu.ecc" else "ok")
+
+
+def test_a_gpu_whose_ecc_mode_cannot_be_read_is_not_left_out(tmp_path: Path) -> None:
+    # GIVEN two GPUs of which one says nothing of its ECC for a moment
+    other = replace(GPU, index=1, uuid="GPU-b")
+    dark = replace(other, ecc_enabled=None, ecc_uncorrected=None, ecc_corrected=None)
+    with_gpus(host(tmp_path), GPU, other)
+    known = remember(look_all(tmp_path, "gpu.ecc"))
+    with_gpus(tmp_path, GPU, dark)
+    found = look_all(tmp_path, "gpu.ecc", known)
+    # THEN that is said, and its counters stay as they were
+    assert {(one.instance, one.state) for one in found.findings} == {("gpu0", "ok"), ("gpu1", "unknown")}
+    assert ("gpu.ecc", "GPU-b.uncorrected") in found.unread
+    # and where only the mode cannot be read its count is judged
+    with_gpus(tmp_path, GPU, replace(other, ecc_enabled=None, ecc_uncorrected=5))
+    assert [one.value for one in look(tmp_path, "gpu.ecc", known) if one.state == "critical"] == [3.0]
+
+
+@pytest.mark.parametrize("identifier", ["gpu.recovery", "gpu.remap", "gpu.throttle"])
+def test_a_gpu_that_says_no_more_what_it_said_is_not_called_well(tmp_path: Path, identifier: str) -> None:
+    other = replace(GPU, index=1, uuid="GPU-b")
+    with_gpus(host(tmp_path), GPU, other)
+    known = remember(look_all(tmp_path, identifier))
+    dark = replace(other, recovery_action=None, remap_failed=None, remap_pending=None, throttle_reasons=None)
+    with_gpus(tmp_path, GPU, dark)
+    for _ in range(2):
+        found = look_all(tmp_path, identifier, known)
+        assert {(one.instance, one.state) for one in found.findings} == {("gpu0", "ok"), ("gpu1", "unknown")}
+        known = remember(found)
+
+
+def test_a_gpu_that_the_driver_lists_and_says_nothing_of_is_not_called_well(tmp_path: Path) -> None:
+    with_gpus(host(tmp_path), GPU, Gpu(1))
+    assert {(one.instance, one.state) for one in look(tmp_path, "gpu.lost")} == {("gpu1", "unknown")}
+
+
+@pytest.mark.parametrize(("driver", "state"), [("vfio-pci", "ok"), ("nvidia", "critical")])
+def test_a_gpu_that_a_virtual_machine_was_given_is_not_missed(tmp_path: Path, driver: str, state: str) -> None:
+    other = replace(GPU, index=1, uuid="GPU-b", bus="00000000:5e:00.0")
+    with_gpus(host(tmp_path, {**pci_device("0000:3b:00.0", "gpu"), **pci_device("0000:5e:00.0", "gpu")}), GPU, other)
+    known = remember(look_all(tmp_path, "gpu.lost"))
+    with_gpus(tmp_path, GPU)
+    (tmp_path / "sys/bus/pci/drivers" / driver).mkdir(parents=True)
+    (tmp_path / "sys/bus/pci/devices/0000:5e:00.0/driver").symlink_to(f"../../drivers/{driver}")
+    for _ in range(2):
+        done = look_all(tmp_path, "gpu.lost", known)
+        assert state_of(done.findings) == state
+        known = remember(done)
+
+
+def test_a_driver_that_is_loaded_anew_has_a_while_to(tmp_path: Path) -> None:
+    with_gpus(host(tmp_path), GPU)
+    seen = look_all(tmp_path, "gpu.lost")
+    (tmp_path / "proc/driver/nvidia/version").unlink()
+    for seconds, expected in ((10, "warning"), (100, "warning"), (131, "critical")):
+        seen = look_all(tmp_path, "gpu.lost", remember(seen), NOW_S + seconds)
+        assert [(one.state, "not loaded" in one.why) for one in seen.findings] == [(expected, True)]
+    with_gpus(tmp_path, GPU)
+    assert state_of(look(tmp_path, "gpu.lost", remember(seen), NOW_S + 140)) == "ok"
 
 
 def test_a_reading_survives_recording() -> None:

@@ -16,7 +16,9 @@ from sweep_trees import NOW_S, UPTIME_S, host, look, look_all, process, put, rem
 from rankscope.diagnose.sweep.checks import fs_stuck, os_zombie_gpu
 from rankscope.diagnose.sweep.context import Context, Unreadable
 from rankscope.diagnose.sweep.readings import filesystems
+from rankscope.diagnose.sweep.readings import hanging as hanging_reading
 from rankscope.diagnose.sweep.readings.filesystems import Usage, mounts, usages
+from rankscope.diagnose.sweep.readings.kernel_events import recent, unix_time
 from rankscope.diagnose.sweep.readings.kernel_stacks import Held
 
 NFS = "21 1 0:40 / /data rw - nfs4 filer:/x rw\n"
@@ -64,6 +66,19 @@ def test_what_hung_in_another_boot_does_not_count(hanging: Path) -> None:
     seen = remember(look_all(hanging, "fs.stuck", wait_s=0.01))
     put(hanging, {"proc/sys/kernel/random/boot_id": "boot-two\n"})
     assert state_of(look(hanging, "fs.stuck", seen, NOW_S + 300, wait_s=0.01)) == "warning"
+
+
+def test_what_a_suspended_host_slept_through_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN this host, suspended for a day between two sweeps a minute apart: /proc/uptime goes on meanwhile, the kernel's log does not
+    clock = [1000.0]
+    monkeypatch.setattr(hanging_reading, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    before, after = (
+        Context("fs.stuck", {}, now_s=NOW_S + slept, uptime_s=UPTIME_S + slept, boot="b") for slept in (0.0, 90_060.0)
+    )
+    word = hanging_reading.since(before, 0.0)
+    clock[0] += 60
+    assert hanging_reading.lasting_s(after, word) == 60.0
+    assert recent(after, 1000.0, 24.0) and unix_time(after, 1000.0) == after.now_s - 60
 
 
 @pytest.mark.parametrize(("waits", "state"), [("", "warning"), ("a disk", "critical")])
@@ -255,7 +270,56 @@ def test_a_crowd_in_state_d_does_not_keep_the_driver_s_victims_from_being_seen(
     monkeypatch.setattr(os_zombie_gpu, "held", slowly)
     monkeypatch.setattr(os_zombie_gpu, "_STACKS_S", 5.0)
     monkeypatch.setattr(os_zombie_gpu, "time", SimpleNamespace(sleep=time.sleep, monotonic=lambda: float(len(looked))))
-    found = look(tmp_path, "os.zombie-gpu", wait_s=0.0)
+    seen = remember(look_all(tmp_path, "os.zombie-gpu", wait_s=0.0))
+    looked.clear()
+    found = look(tmp_path, "os.zombie-gpu", seen, NOW_S + 300, wait_s=0.0)
     # THEN the other user's turn comes in time, and it is said that there are more
     assert len(looked) == 6 and looked[1] == 900
     assert [(one.state, one.instance) for one in found] == [("critical", "python (900)"), ("unknown", "")]
+
+
+def in_driver(tmp_path: Path, state: str) -> Path:
+    """A rank whose second thread is in the driver; the first too, or it has ended."""
+    stat, thread = process(11, state, 1)["proc/11/stat"], process(12, "D", 1)["proc/12/stat"]
+    files = {
+        "proc/11/task/11/stat": stat,
+        "proc/11/task/11/stack": NV,
+        "proc/11/task/12/stat": thread,
+        "proc/11/task/12/stack": NV,
+    }
+    host(tmp_path, {"proc/driver/nvidia/version": "NVRM version\n", **process(11, state, 1), **files})
+    ran(tmp_path, 11, 7)
+    ran(tmp_path, 12, 7)
+    return tmp_path
+
+
+def ran(root: Path, tid: int, times: int) -> None:
+    place = "proc/11/status" if tid == 11 else f"proc/11/task/{tid}/status"
+    put(root, {place: f"voluntary_ctxt_switches:\t{times}\nnonvoluntary_ctxt_switches:\t0\n"})
+
+
+@pytest.mark.parametrize("state", ["D", "Z"])
+def test_who_is_in_the_nvidia_driver_hangs_when_it_has_not_run_for_a_while(tmp_path: Path, state: str) -> None:
+    seen = look_all(in_driver(tmp_path, state), "os.zombie-gpu", wait_s=0.01)
+    for seconds, expected in ((2, "warning"), (119, "warning"), (121, "critical"), (600, "critical")):
+        seen = look_all(tmp_path, "os.zombie-gpu", remember(seen), NOW_S + seconds, wait_s=0.01)
+        assert [(one.state, one.since_s) for one in seen.findings] == [(expected, NOW_S)], seconds
+    # WHEN one of its threads runs, the other hangs as before
+    ran(tmp_path, 11, 8)
+    seen = look_all(tmp_path, "os.zombie-gpu", remember(seen), NOW_S + 700, wait_s=0.01)
+    assert state_of(seen.findings) == "critical"
+    ran(tmp_path, 12, 8)
+    seen = look_all(tmp_path, "os.zombie-gpu", remember(seen), NOW_S + 750, wait_s=0.01)
+    assert state_of(seen.findings) == "warning"
+
+
+def test_who_runs_in_the_nvidia_driver_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN a rank that opens its GPUs, or gives memory back: in state D whenever it is looked at, and running in between
+    in_driver(tmp_path, "D")
+
+    def waits(_: float) -> None:
+        ran(tmp_path, 11, 8)
+        ran(tmp_path, 12, 9)
+
+    monkeypatch.setattr(os_zombie_gpu, "time", SimpleNamespace(sleep=waits, monotonic=time.monotonic))
+    assert state_of(look(tmp_path, "os.zombie-gpu")) == "ok"

@@ -247,6 +247,14 @@ def test_a_count_that_cannot_be_read_for_once_has_not_grown_since(tmp_path: Path
         assert state_of(unread.findings) == ("unknown" if identifier == "mem.ecc" else "ok"), identifier
 
 
+def test_errors_that_cannot_be_counted_are_not_called_none(tmp_path: Path) -> None:
+    # GIVEN a DIMM of which only the corrected errors can be read, and a device of which nothing can
+    host(tmp_path, {f"{EDAC}/ue_count": "3", f"{EDAC}/ce_count": "0"})
+    assert state_of(twice(tmp_path, "mem.ecc", {f"{EDAC}/ue_count": "-"})) == "unknown"
+    put(tmp_path, pci_device("0000:3b:00.0", "nic", aer_dev_fatal="TOTAL_ERR_FATAL 3"))
+    assert state_of(twice(tmp_path, "pcie.aer", {f"{PORT}/aer_dev_fatal": ""})) == "unknown"
+
+
 def test_dimms_of_the_same_label_are_two(tmp_path: Path) -> None:
     # GIVEN a board that calls all its DIMMs the same, one of which had errors long ago
     host(tmp_path, {f"{EDAC}/ue_count": "3", f"{EDAC}/ce_count": "0"})
@@ -256,6 +264,46 @@ def test_dimms_of_the_same_label_are_two(tmp_path: Path) -> None:
     assert state_of(twice(tmp_path, "mem.ecc", {})) == "ok"
     found = twice(tmp_path, "mem.ecc", {f"{EDAC}/dimm1/dimm_ue_count": "1", f"{EDAC}/ue_count": "4"})
     assert [one.instance for one in found if one.state == "critical"] == ["mc0/unknown memory (dimm1)"]
+
+
+EXT4 = "sys/fs/ext4/sda1"
+
+
+@pytest.mark.parametrize(("count", "state"), [("3", "warning"), ("4", "critical"), ("1", "critical")])
+def test_old_errors_of_a_file_system_that_an_operator_makes_read_only_are_no_news(
+    tmp_path: Path, count: str, state: str
+) -> None:
+    # GIVEN one with errors of long ago, which ext4 counts until it is repaired
+    host(tmp_path, {f"{EXT4}/errors_count": "3\n"})
+    read_only = {"proc/self/mountinfo": "21 1 8:1 / / ro,relatime - ext4 /dev/sda1 ro\n", f"{EXT4}/errors_count": count}
+    known = remember(look_all(tmp_path, "disk.readonly"))
+    put(tmp_path, read_only)
+    for _ in range(2):
+        done = look_all(tmp_path, "disk.readonly", known)
+        assert state_of(done.findings) == state
+        known = remember(done)
+
+
+@pytest.mark.parametrize(("ago_s", "state"), [(2 * UPTIME_S, "warning"), (60.0, "critical")])
+def test_where_nobody_saw_a_file_system_writable_errors_of_this_boot_count(
+    tmp_path: Path, ago_s: float, state: str
+) -> None:
+    host(tmp_path, {"etc/fstab": "/dev/sda1 / ext4 rw 0 1\n", f"{EXT4}/errors_count": "3\n",
+                    f"{EXT4}/last_error_time": f"{NOW_S - ago_s:.0f}\n",
+                    "proc/self/mountinfo": "21 1 8:1 / / ro,relatime - ext4 /dev/sda1 ro\n"})  # fmt: skip
+    assert state_of(look(tmp_path, "disk.readonly")) == state
+
+
+@pytest.mark.parametrize(("state", "first"), [("connecting", "warning"), ("dead", "critical")])
+def test_a_controller_that_connects_anew_has_a_while_to(tmp_path: Path, state: str, first: str) -> None:
+    # GIVEN one whose target starts again, or that an operator resets
+    host(tmp_path, {"sys/class/nvme/nvme0/state": f"{state}\n"})
+    seen = look_all(tmp_path, "disk.errors")
+    for seconds, expected in ((0, first), (100, first), (121, "critical")):
+        seen = look_all(tmp_path, "disk.errors", remember(seen), NOW_S + seconds)
+        assert state_of(seen.findings) == expected
+    put(tmp_path, {"sys/class/nvme/nvme0/state": "live\n"})
+    assert state_of(look(tmp_path, "disk.errors", remember(seen), NOW_S + 200)) == "ok"
 
 
 SMT = f"{CPU}/smt/control"
@@ -290,7 +338,8 @@ CARD = "sys/devices/pci0000:00/0000:3b:00.0"
 
 def card(root: Path) -> None:
     """The RoCE port mlx5_0 and the interface eth0 of one PCI function, as sysfs links them."""
-    put(root, {**ib("mlx5_0"), **nic("eth0"), f"{CARD}/config": "\x15\xb3", "sys/bus/pci/drivers/vfio-pci/x": ""})
+    put(root, {**ib("mlx5_0"), f"{IB}/link_layer": "Ethernet\n", **nic("eth0"), f"{CARD}/config": "\x15\xb3"})
+    put(root, {"sys/bus/pci/drivers/vfio-pci/x": "", f"{NET}/dev_port": "0\n"})
     put(root, {"sys/bus/pci/drivers/mlx5_core/x": "", f"{CARD}/vendor": "0x15b3", f"{CARD}/device": "0x1021"})
     (root / CARD / "driver").symlink_to("../../../bus/pci/drivers/mlx5_core")
     (root / "sys/bus/pci/devices").mkdir(parents=True)
@@ -300,11 +349,103 @@ def card(root: Path) -> None:
     (root / "sys/class/net/eth0/device").symlink_to("../../../devices/pci0000:00/0000:3b:00.0")
 
 
+def no_link(root: Path, how: str) -> None:
+    """As drivers of RoCE show it: all but the interface is the same, whether it is switched off or its cable pulled."""
+    put(root, {f"{IB}/state": "1: DOWN\n", f"{IB}/phys_state": "3: Disabled\n", f"{NET}/operstate": "down\n"})
+    if how == "in a pod":
+        shutil.rmtree(root / NET)
+    elif how == "switched off":
+        put(root, {f"{NET}/flags": "0x1002\n", f"{NET}/carrier": ""})
+    else:
+        put(root, {f"{NET}/flags": "0x1003\n", f"{NET}/carrier": "0\n"})
+    if how == "its bond is switched off":
+        put(root, {f"{NET}/master/flags": "0x1402\n", f"{NET}/master/bonding/mode": "802.3ad 4\n"})
+
+
 def without(root: Path) -> None:
     """Port and interface are gone."""
     for folder in ("infiniband/mlx5_0", "net/eth0"):
         if (root / f"sys/class/{folder}").exists():
             shutil.rmtree(root / f"sys/class/{folder}")
+
+
+LOSS = {"switched off": "ok", "in a pod": "ok", "its bond is switched off": "ok", "cable": "critical"}
+
+
+@pytest.mark.parametrize("how", LOSS)
+def test_a_roce_port_is_lost_only_where_its_interface_is_switched_on_and_here(tmp_path: Path, how: str) -> None:
+    card(host(tmp_path))
+    known = look_all(tmp_path, "ib.port")
+    no_link(tmp_path, how)
+    down = look_all(tmp_path, "ib.port", remember(known), NOW_S + 300)
+    assert [(one.state, one.instance) for one in down.findings] == [(LOSS[how], "mlx5_0/1")]
+    # WHEN it is switched on later, and there is no cable in it THEN that is no loss; how fast it was is still known
+    if how == "switched off":
+        no_link(tmp_path, "cable")
+        assert state_of(look(tmp_path, "ib.port", remember(down), NOW_S + 600)) == "ok"
+        put(tmp_path, ib("mlx5_0", rate="100 Gb/sec (4X EDR)"))
+        assert state_of(look(tmp_path, "ib.port", remember(down), NOW_S + 600)) == "warning"
+
+
+def test_an_infiniband_port_that_somebody_switched_off_is_not_lost(tmp_path: Path) -> None:
+    host(tmp_path, ib("mlx5_0"))
+    off = {f"{IB}/state": "1: DOWN\n", f"{IB}/phys_state": "3: Disabled\n"}
+    assert state_of(twice(tmp_path, "ib.port", off)) == "ok"
+    # and speaks against nobody where a number of ports is set
+    assert state_of(twice(tmp_path, "ib.port", off, ports=1.0)) == "warning"
+
+
+def test_a_port_that_waits_for_its_subnet_manager_has_a_while_to(tmp_path: Path) -> None:
+    # GIVEN a driver that was loaded anew
+    host(tmp_path, ib("mlx5_0"))
+    seen = look_all(tmp_path, "ib.port")
+    put(tmp_path, {f"{IB}/state": "2: INIT\n"})
+    for seconds, state in ((10, "warning"), (100, "warning"), (131, "critical")):
+        seen = look_all(tmp_path, "ib.port", remember(seen), NOW_S + seconds)
+        assert state_of(seen.findings) == state
+
+
+@pytest.mark.parametrize("identifier", ["ib.port", "net.link"])
+def test_the_link_of_a_virtual_function_is_not_the_host_s_to_lose(tmp_path: Path, identifier: str) -> None:
+    card(host(tmp_path))
+    (tmp_path / CARD / "physfn").mkdir()
+    known = remember(look_all(tmp_path, identifier))
+    no_link(tmp_path, "cable")
+    assert state_of(look(tmp_path, identifier, known, NOW_S + 300)) == "warning"
+
+
+@pytest.mark.parametrize(("how", "state"), [("", "critical"), ("in a pod", "warning"), ("switched off", "warning")])
+def test_a_roce_port_that_a_pod_switches_off_and_on_drains_nobody(tmp_path: Path, how: str, state: str) -> None:
+    card(host(tmp_path))
+    known = remember(look_all(tmp_path, "ib.flap"))
+    if how:
+        no_link(tmp_path, how)
+    put(tmp_path, {f"{IB}/counters/link_downed": "9"})
+    assert state_of(look(tmp_path, "ib.flap", known, NOW_S + 300)) == state
+
+
+@pytest.mark.parametrize("identifier", ["ib.flap", "ib.port", "net.link"])
+def test_another_card_under_the_name_of_one_has_lost_nothing(tmp_path: Path, identifier: str) -> None:
+    # GIVEN a driver that was loaded anew, and gives names in another order
+    card(host(tmp_path))
+    known = remember(look_all(tmp_path, identifier))
+    no_link(tmp_path, "cable")
+    other = "sys/devices/pci0000:00/0000:5e:00.0"
+    put(tmp_path, {f"{IB}/counters/link_downed": "9", f"{other}/vendor": "0x15b3"})
+    for name in ("infiniband/mlx5_0", "net/eth0"):
+        (tmp_path / f"sys/class/{name}/device").unlink()
+        (tmp_path / f"sys/class/{name}/device").symlink_to("../../../devices/pci0000:00/0000:5e:00.0")
+    assert state_of(look(tmp_path, identifier, known, NOW_S + 300)) == "ok"
+
+
+def test_losses_that_cannot_be_counted_are_not_called_none(tmp_path: Path) -> None:
+    host(tmp_path, ib("mlx5_0"))
+    assert state_of(twice(tmp_path, "ib.flap", {f"{IB}/counters/link_downed": "N/A (no PMA)"})) == "unknown"
+
+
+def test_an_interface_that_waits_for_its_authentication_has_a_link(tmp_path: Path) -> None:
+    host(tmp_path, nic("eth0"))
+    assert state_of(twice(tmp_path, "net.link", {f"{NET}/operstate": "dormant\n"})) == "ok"
 
 
 PORTS = {"ib.port": "mlx5_0/1", "net.link": "eth0"}

@@ -18,6 +18,7 @@ from sweep_trees import HOUR_S, NOW_S, host, look, look_all, process, put, remem
 
 from rankscope.diagnose.sweep.context import Context
 from rankscope.diagnose.sweep.readings.filesystems import mounts, usages
+from rankscope.diagnose.sweep.readings.kernel_events import logged_events
 from rankscope.diagnose.sweep.readings.kernel_stacks import held
 from rankscope.probes.host.procfs import read_stat
 
@@ -138,7 +139,8 @@ def with_thread(pid: int, state: str, stack: str) -> dict[str, str]:
 def test_a_process_that_the_driver_does_not_let_go_is_critical(tmp_path: Path) -> None:
     dead = {**process(7, "Z", 1), "proc/7/task/7/stat": process(7, "Z", 1)["proc/7/stat"], **with_thread(7, "D", NV)}
     host(tmp_path, {"proc/driver/nvidia/version": "NVRM version\n", **dead})
-    (found,) = look(tmp_path, "os.zombie-gpu", wait_s=0.01)
+    seen = remember(look_all(tmp_path, "os.zombie-gpu", wait_s=0.01))
+    (found,) = look(tmp_path, "os.zombie-gpu", seen, NOW_S + 300, wait_s=0.01)
     assert (found.state, found.instance) == ("critical", "python (7)") and "driver" in found.why
     # One that only calls itself so, and hangs in nothing of the driver, is not.
     put(tmp_path, {"proc/7/task/8/stack": VFORK, **process(11, "D", 1, "nvidia-smi"), "proc/11/task/11/stack": VFORK,
@@ -229,6 +231,56 @@ def test_a_device_that_a_user_attached_is_nobody_s_business(tmp_path: Path, sour
     change = {"proc/self/mountinfo": f"{base}30 21 7:0 / /media/x ro - ext4 {source} ro\n", errors: "1\n"}
     found = twice(tmp_path, "disk.readonly", change)
     assert [(one.instance, one.state) for one in found] == [("/", "ok")]
+
+
+SAYS = "3,1,99999000000,-;{0}\n"
+OF_DM = (
+    "EXT4-fs error (device {0}): ext4_find_entry:1455: inode #2: comm ls: reading directory lblock 0",
+    "XFS ({0}): Metadata corruption detected at xfs_agf_read_verify+0xd1/0x110 [xfs], xfs_agf block 0x1",
+    "EXT4-fs ({0}): Remounting filesystem read-only",
+    "BTRFS info (device {0} state E): forced readonly",
+)
+
+
+UPON = [
+    ("dm-0", "sys/class/block/dm-0/slaves/dm-3/x sys/class/block/dm-3/slaves/loop0/x", "warning"),
+    ("md127", "sys/class/block/md127/slaves/loop0p1/x", "warning"),
+    ("md127p1", "sys/class/block/md127p1/x sys/class/block/md127/slaves/loop0/x", "warning"),
+    ("dm-0", "", "warning"),  # it is gone
+    ("dm-0", "sys/class/block/dm-0/slaves/sda2/x", "critical"),
+    ("md127", "sys/class/block/md127/slaves/sda1/x sys/class/block/md127/slaves/sdb1/x", "critical"),
+    ("sda1", "", "critical"),
+]
+OF_ARRAY = "md/raid1:{0}: Disk failure on loop0, disabling device."
+
+
+@pytest.mark.parametrize(
+    ("line", "device", "upon", "state"),
+    [(line, *case) for case in UPON for line in (*OF_DM, *([OF_ARRAY] if case[0] == "md127" else []))],
+)
+def test_in_the_log_a_device_upon_one_that_a_user_attached_is_no_disk_of_the_host(
+    tmp_path: Path, line: str, device: str, upon: str, state: str
+) -> None:
+    host(tmp_path, {"dev/kmsg": SAYS.format(line.format(device)), **dict.fromkeys(upon.split(), "")})
+    (event,) = logged_events(Context("disk.errors", {}, tmp_path))
+    assert (event.instance, event.state) == (device, state)
+
+
+@pytest.mark.parametrize(("upon", "state"), [("sda2", "critical"), ("loop0", "ok")])
+def test_a_mapped_file_system_that_the_kernel_made_read_only_is_known_by_its_own_name(
+    tmp_path: Path, upon: str, state: str
+) -> None:
+    # GIVEN one whose number is no device's (btrfs), so that only the name of its map says what it is
+    root = "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
+    line = root + "30 21 0:45 / /data {0} - btrfs /dev/mapper/volume {0}\n"
+    files = {"sys/class/block/dm-0/dm/name": "volume\n", f"sys/class/block/dm-0/slaves/{upon}/x": ""}
+    host(tmp_path, {"proc/self/mountinfo": line.format("rw"), **files})
+    change = {
+        "proc/self/mountinfo": line.format("ro"),
+        "dev/kmsg": SAYS.format("BTRFS info (device dm-0): forced readonly"),
+    }
+    found = twice(tmp_path, "disk.readonly", change)
+    assert state_of(found) == state and len(found) == (2 if state == "critical" else 1)
 
 
 _WRITES = ("submit_bio_wait", "blkdev_issue_flush", "ext4_sync_file [ext4]", "__x64_sys_fsync", "do_syscall_64")

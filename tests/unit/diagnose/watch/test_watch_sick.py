@@ -93,6 +93,17 @@ def test_a_link_that_comes_back_in_time_drains_nobody(tmp_path: Path) -> None:
     sick.close()
 
 
+def test_a_port_that_waits_for_its_subnet_manager_has_a_while_to(tmp_path: Path) -> None:
+    machine, now = Machine(tmp_path), Clock()
+    sick = Sick(tmp_path, clock=now)
+    sick.turned()
+    machine.link("2: INIT", 1)
+    for passed_s, expected in ((0, [WARNING]), (60, []), (30, []), (40, [CRITICAL])):
+        now.s += passed_s
+        assert [one.state for one in sick.turned()] == expected
+    sick.close()
+
+
 def test_a_port_that_somebody_switches_off_is_not_sick(tmp_path: Path) -> None:
     machine, now = Machine(tmp_path), Clock()
     sick = Sick(tmp_path, clock=now)
@@ -102,6 +113,69 @@ def test_a_port_that_somebody_switches_off_is_not_sick(tmp_path: Path) -> None:
     (machine.port / "phys_state").write_text("3: Disabled\n")
     for _ in range(4):
         assert sick.turned() == ()
+        now.s += 20
+    sick.close()
+
+
+class RoceCard(Machine):
+    """A RoCE port and its interface on one function of a card."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        (self.port / "link_layer").write_text("Ethernet\n")
+        self.card = root / "sys/devices/pci0000:00/0000:3b:00.0"
+        self.card.mkdir(parents=True)
+        self.interface = root / "sys/class/net/eth0"
+        self.interface.mkdir(parents=True)
+        for one in (self.interface, self.port.parents[1]):
+            (one / "device").symlink_to(self.card)
+        self.runs("0x1003", "1")
+
+    def runs(self, flags: str, carrier: str) -> None:
+        """As mlx5 and others say it: Disabled whenever there is no carrier."""
+        (self.interface / "flags").write_text(f"{flags}\n")
+        (self.interface / "carrier").write_text(carrier)
+        (self.port / "phys_state").write_text("5: LinkUp\n" if carrier == "1" else "3: Disabled\n")
+        self.link("4: ACTIVE" if carrier == "1" else "1: DOWN", 0)
+
+
+def test_a_roce_port_whose_cable_was_pulled_is_sick(tmp_path: Path) -> None:
+    machine, now = RoceCard(tmp_path), Clock()
+    sick = Sick(tmp_path, clock=now)
+    assert sick.turned() == ()
+    machine.runs("0x1003", "0")
+    told = []
+    for _ in range(4):
+        told += sick.turned()
+        now.s += 5
+    assert [(one.state, one.drain) for one in told] == [(WARNING, ""), (CRITICAL, "rankscope: nic/down mlx5_3")]
+    machine.runs("0x1003", "1")
+    assert [one.state for one in sick.turned()] == [OK]
+    sick.close()
+
+
+@pytest.mark.parametrize("how", ["switched off", "in a pod"])
+def test_a_roce_port_that_is_switched_off_or_in_a_pod_is_not_sick(tmp_path: Path, how: str) -> None:
+    machine, now = RoceCard(tmp_path), Clock()
+    sick = Sick(tmp_path, clock=now)
+    assert sick.turned() == ()
+    machine.runs("0x1002", "")
+    if how == "in a pod":
+        shutil.rmtree(machine.interface)
+    for _ in range(4):
+        assert sick.turned() == ()
+        now.s += 20
+    sick.close()
+
+
+def test_a_virtual_function_without_a_link_drains_nobody(tmp_path: Path) -> None:
+    machine, now = RoceCard(tmp_path), Clock()
+    (machine.card / "physfn").mkdir()
+    sick = Sick(tmp_path, clock=now)
+    assert sick.turned() == ()
+    machine.runs("0x1003", "0")
+    for expected in ([WARNING], [], [], []):
+        assert [one.state for one in sick.turned()] == expected
         now.s += 20
     sick.close()
 

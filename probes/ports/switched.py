@@ -1,0 +1,80 @@
+"""Whether somebody switched a port off, or gave its interface away: then it is no fault that it has no link.
+
+InfiniBand says so itself (phys_state Disabled). Of RoCE and Ethernet the interface does: mlx5, bnxt_re and others call a RoCE port Disabled
+whenever its interface has no carrier, be it switched off (so is what comes back from a pod) or the cable pulled.
+
+In: /sys/class/net, which shows the interfaces of this network namespace alone, while InfiniBand devices are seen from all of them; whose
+interface it is its `device` link says. Names in gid_attrs/ndevs are not used: they may be those of another namespace.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from rankscope.probes.host.procfs import names_in, read_file
+from rankscope.probes.ports.model import INFINIBAND
+
+IFF_UP = 1
+DISABLED = "Disabled"
+# Stands for a virtual function in the host, beside the card's own interface: pf0vf3, c1pf0sf88.
+_REPRESENTOR = re.compile(r"(?:c\d+)?pf\d")
+_MOST = 64  # interfaces of one device
+
+
+def switched_off(folder: str, port: int, kind: str, physical: str) -> bool:
+    """Of a port without a link; `folder` holds its files, `port` 0 is an Ethernet interface."""
+    if kind == INFINIBAND:
+        return physical == DISABLED
+    return not (runs_here(folder, port) if port else runs(folder))
+
+
+def runs_here(folder: str, port: int) -> bool:
+    """Whether the interface of a RoCE port is in this network namespace, and switched on."""
+    return any(runs(interface) for interface in _interfaces(folder, port))
+
+
+def runs(interface: str) -> bool:
+    """Whether an interface is switched on, and the bond that it is a member of: a port of both together follows the bond."""
+    flags = _text(f"{interface}/flags")
+    if flags:
+        bonded = bool(_names(f"{interface}/master/bonding"))
+        return _is_up(flags) and (not bonded or _is_up(_text(f"{interface}/master/flags")))
+    return _text(f"{interface}/carrier") != ""  # EINVAL where it is off
+
+
+def _interfaces(folder: str, port: int) -> list[str]:
+    """Those of one port of a device; a card may have several ports on one function."""
+    device = os.path.realpath(f"{folder}/../../device")
+    classes = f"{folder.partition('/sys/class/')[0]}/sys/class/net"
+    if os.path.isdir(f"{device}/net"):  # noqa: PTH112
+        names = _names(f"{device}/net")
+    else:
+        names = [name for name in _names(classes) if os.path.realpath(f"{classes}/{name}/device") == device]
+    found = [f"{classes}/{name}" for name in names[:_MOST]]
+    return [
+        one
+        for one in found
+        if (_text(f"{one}/dev_port") or "0") == f"{port - 1}" and not _REPRESENTOR.match(_text(f"{one}/phys_port_name"))
+    ]
+
+
+def _is_up(flags: str) -> bool:
+    try:
+        return bool(int(flags, 16) & IFF_UP)
+    except ValueError:
+        return False
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return names_in(folder)
+    except PermissionError:
+        return []
+
+
+def _text(path: str) -> str:
+    try:
+        return read_file(path, 256).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
