@@ -56,7 +56,7 @@ def run(
     with place.held(), _for_now(), present() as observers:
         for one in observers:
             _complain(f"another observer is at work on this host, and costs the jobs as well: {one.text()}")
-        speaker = _Speaker(place, Hooks(hook), as_json)
+        speaker = _Speaker(place, Hooks(hook, place.owed), as_json)
         with contextlib.closing(speaker), _kernel_log() as logged, _port(metrics_port) as scraped, heard() as wait:
             Service(
                 Tier0(pulse.load()),
@@ -152,6 +152,8 @@ class _Speaker:
             if self._log_works:
                 _complain(f"the log cannot be written: {error}")
             self._log_works = False
+        if event.state == OK:
+            self._hooks.over(content)
         # What another host judged that one's hook is told of, and ours where it is about this host.
         here = not event.details.get("judged_by") or content.get("drain_host") == self._host
         if here and event.kind in _TOLD_HOOKS and (event.state != OK or event.kind == "over"):

@@ -106,6 +106,23 @@ def test_a_port_that_somebody_switches_off_is_not_sick(tmp_path: Path) -> None:
     sick.close()
 
 
+def test_a_port_that_is_switched_off_while_a_drain_for_it_is_owed_is_well(tmp_path: Path) -> None:
+    machine, now = Machine(tmp_path), Clock()
+    sick = Sick(tmp_path, clock=now)
+    (machine.port / "phys_state").write_text("5: LinkUp\n")
+    sick.turned()
+    machine.link("1: DOWN", 1)
+    (machine.port / "phys_state").write_text("2: Polling\n")
+    sick.turned()
+    now.s += 10
+    (down,) = sick.turned()
+    (machine.port / "phys_state").write_text("3: Disabled\n")
+    (off,) = sick.turned()
+    assert (off.state, off.component, off.cause, off.instance) == (OK, down.component, down.cause, down.instance)
+    assert sick.turned() == ()
+    sick.close()
+
+
 def test_an_interface_that_is_switched_off_or_comes_back_from_a_pod_so_is_not_sick(tmp_path: Path) -> None:
     """Then the kernel answers EINVAL where it is asked for the carrier."""
     now, card = Clock(), tmp_path / "sys/class/net/eth0"
