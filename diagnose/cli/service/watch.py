@@ -22,6 +22,7 @@ from rankscope.diagnose.watch.sick import Sick
 from rankscope.diagnose.watch.signals import heard
 from rankscope.diagnose.watch.swept import Swept
 from rankscope.diagnose.watch.tell.hooks import Hooks
+from rankscope.diagnose.watch.tell.lines import Lines
 from rankscope.diagnose.watch.tell.otlp import Otlp
 from rankscope.diagnose.watch.tell.otlp import check as check_otlp
 from rankscope.diagnose.watch.tell.serve import MetricsPort, PortTaken
@@ -32,6 +33,7 @@ from rankscope.probes.errors import EXIT_HEALTHY, NotPermitted, RankscopeError
 from rankscope.probes.host import kmsg
 from rankscope.probes.host.kmsg import KernelMessage
 
+_STDOUT, _STDERR = Lines(), Lines()
 _TOLD_HOOKS = (
     "alarm",
     "hardware",
@@ -142,7 +144,8 @@ class _Speaker:
     def say(self, event: Event) -> None:
         content = event.as_json(self._host)
         try:
-            print(json.dumps(content, ensure_ascii=False) if self._as_json else event.line, flush=True)
+            missed = _STDOUT.write(sys.stdout, json.dumps(content, ensure_ascii=False) if self._as_json else event.line)
+            self._complain(f"{missed} lines before this one were not read; the log has them" if missed else "")
         except OSError:  # nobody listens any more: the log and the hook do
             sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for good
         try:
@@ -174,5 +177,4 @@ class _Speaker:
 
 
 def _complain(text: str) -> None:
-    sys.stderr.write(f"rankscope: {clean(text, 300)}\n")
-    sys.stderr.flush()
+    _STDERR.write(sys.stderr, f"rankscope: {clean(text, 300)}")

@@ -18,6 +18,7 @@ from typing import Any
 from rankscope.diagnose.sweep.hook import run_hook
 from rankscope.diagnose.watch.signals import as_usual
 from rankscope.diagnose.watch.tell import owed
+from rankscope.diagnose.watch.tell.lines import written
 from rankscope.diagnose.watch.tell.owed import Drains, key_of
 from rankscope.diagnose.watch.turns import Turns
 
@@ -156,7 +157,7 @@ class Hooks:
                 note = run_hook(self.program, {**told.content, "summary": {"state": told.state}}, TIMEOUT_S)
                 code = 1 if note else 0
                 if note:
-                    os.write(2, f"rankscope: {note}\n".encode())
+                    written(2, f"rankscope: {note}\n".encode())
                 with contextlib.suppress(ChildProcessError):  # one that the kernel does not let go of keeps its place
                     while True:
                         os.wait()
