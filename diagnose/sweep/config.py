@@ -24,6 +24,7 @@ from typing import TypeVar, cast
 
 from rankscope.diagnose.severity import CRITICAL, UNKNOWN, WARNING
 from rankscope.diagnose.sweep.context import Setting
+from rankscope.diagnose.sweep.hook import GRACE_S
 from rankscope.diagnose.sweep.registry import Check
 from rankscope.probes.errors import UsageError
 from rankscope.probes.host.folders import open_plain, others_can_write
@@ -61,7 +62,7 @@ class Config:
     @property
     def longest_s(self) -> float:
         """How long a sweep takes at most: two looks, the time between them, and the hook."""
-        return 2 * self.timeout_s + self.confirm_s + self.hook_timeout_s
+        return 2 * self.timeout_s + self.confirm_s + self.hook_timeout_s + GRACE_S
 
     def settings(self, check: Check) -> Mapping[str, Setting]:
         """The settings of a check: its defaults with what the file says."""

@@ -2,8 +2,8 @@
 
 Run as root with nothing of the caller's but what it needs to find its cluster: PATH is fixed, the folder is `/`, files it makes are
 its own. It must belong to root, on a path that only root can change. When it ends, or the time is up, all that it started ends, also
-what became a daemon meanwhile: orphans of it are given to us. A hook that is refused, fails or hangs is said in a note; it never
-changes the result.
+what became a daemon meanwhile: orphans of it are given to us. It is told to end first (SIGTERM) and has a moment to take back what it has
+not done whole. A hook that is refused, fails or hangs is said in a note; it never changes the result.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _PASSED_ON = ("NODE_NAME", "SLURMD_NODENAME", "SLURM_CONF", "KUBECONFIG", "SCONTROL", "KUBECTL")
 _PASSED_ON_WITH = ("RANKSCOPE_", "KUBERNETES_SERVICE_")
 _OUTPUT_CAP = 200
+GRACE_S = 5.0  # of one that is told to end; of a short time a part
+_GRACE_PART = 6
 _POLL_S = 0.05
 _LET_GO_S = 2.0  # for what was killed to be gone; what the kernel holds for longer keeps nobody waiting
 _PR_SET_CHILD_SUBREAPER = 36
@@ -59,19 +61,24 @@ def _run(program: str, real: Path, content: dict[str, Any], timeout_s: float) ->
         return f"hook {program}: {error.strerror}"
     said = _watch(child, timeout_s)
     late = child.poll() is None
-    # The whole session is killed: of a shell alone the children would live on.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
+    if late:
+        _signal(child, signal.SIGTERM)
+        said += _watch(child, min(GRACE_S, timeout_s / _GRACE_PART))
+    _signal(child, signal.SIGKILL)
     if child.stderr is not None:
         child.stderr.close()
     with contextlib.suppress(subprocess.TimeoutExpired):  # where the kernel does not let go of it nobody waits
         child.wait(_LET_GO_S)
+    words = f": {last}" if (last := complaint(said)) else ""
     if late:
-        return f"hook {program}: did not end within {timeout_s:g} s; it was killed"
-    if child.returncode:
-        words = complaint(said)
-        return f"hook {program}: exit code {child.returncode}{': ' + words if words else ''}"
-    return ""
+        return f"hook {program}: did not end within {timeout_s:g} s; it was killed{words}"
+    return f"hook {program}: exit code {child.returncode}{words}" if child.returncode else ""
+
+
+def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """To the whole session: of a shell alone the children would live on."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, number)
 
 
 @contextlib.contextmanager

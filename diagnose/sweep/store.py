@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -23,6 +24,7 @@ from rankscope.diagnose import budgets
 from rankscope.diagnose.severity import UNKNOWN
 from rankscope.diagnose.sweep import owed
 from rankscope.diagnose.sweep.context import Earlier, Reading
+from rankscope.diagnose.sweep.damage import BESIDE, FAILURES, unless_unread
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.spare import Spare, Words
@@ -35,9 +37,6 @@ STATE_FILE, _LOCK = "sweep.db", "lock"
 _VERSION = 1
 _MAX_ROWS = 500_000
 _POLL_S = 0.05
-# A damaged file makes sqlite complain in words that are no UTF-8, or ask for as much memory as its numbers say; what does not go into its
-# 64 bits is an OverflowError.
-FAILURES = (sqlite3.Error, UnicodeError, MemoryError, OverflowError)
 _TABLES = """
 CREATE TABLE IF NOT EXISTS counters(id TEXT, key TEXT, value REAL, time REAL, uptime REAL, boot TEXT, PRIMARY KEY(id, key))
   WITHOUT ROWID;
@@ -88,18 +87,16 @@ class Store:
         return found
 
     def _remembered(self) -> Earlier:
-        if self._database is None:
+        if self.folder is None or self._database is None:
             return Earlier()
         try:
-            counters = self._database.execute("SELECT id, key, value, time, uptime, boot FROM counters")
-            words = self._database.execute("SELECT id, key, word FROM words")
-            return Earlier(
-                {(identifier, key): Reading(*reading) for identifier, key, *reading in counters},
-                {(identifier, key): word for identifier, key, word in words},
-            )
+            return unless_unread(self.folder / STATE_FILE, partial(_earlier, self._database))
         except FAILURES as error:
             self.notes.append(f"the last sweep could not be read ({error}); counters cannot be judged")
-            return Earlier()
+        except OSError as error:
+            self._database = None  # else this sweep would be written over what is only not read
+            self.notes.append(_no_memory(self.folder / STATE_FILE, error))
+        return Earlier()
 
     def save(self, sweep: Sweep, ran: tuple[str, ...], retention_days: float) -> Sweep:
         """Writes a sweep in one transaction; the sweep with `since_s` filled in for every finding. Never raises.
@@ -173,6 +170,20 @@ class Store:
             return ()
 
 
+def _earlier(database: sqlite3.Connection) -> Earlier:
+    """FAILURES."""
+    counters = database.execute("SELECT id, key, value, time, uptime, boot FROM counters")
+    words = database.execute("SELECT id, key, word FROM words")
+    return Earlier(
+        {(identifier, key): Reading(*known) for identifier, key, *known in counters},
+        {(identifier, key): word for identifier, key, word in words},
+    )
+
+
+def _no_memory(place: Path, error: BaseException) -> str:
+    return f"no memory of earlier sweeps: {place}: {reason(error)}; counters cannot be judged"
+
+
 def _write(database: sqlite3.Connection, sweep: Sweep, ran: tuple[str, ...], retention_days: float) -> Sweep:
     """All of a sweep or nothing. Raises sqlite3.Error."""
     with database:
@@ -212,8 +223,7 @@ def open_store(folder: Path, spare: Spare | None = None, patience_s: float = 0.0
             lock = _lock_file(place)
             _make_file(place)
     except (OSError, OutputFailed) as error:
-        why = reason(error) if isinstance(error, OSError) else str(error)
-        yield Store(None, None, [f"no memory of earlier sweeps: {folder}: {why}; counters cannot be judged"], spare)
+        yield Store(None, None, [_no_memory(folder, error)], spare)
         return
     try:
         _locked(lock, patience_s)
@@ -262,25 +272,24 @@ class _OtherVersion(sqlite3.OperationalError):
 
 
 def _open(path: Path, notes: list[str]) -> sqlite3.Connection | None:
-    """The store. sqlite3 raises OperationalError for the disk's troubles, and DatabaseError itself only where the file is damaged."""
+    """The store. OperationalError is the disk's or another's trouble; DatabaseError itself, once all of the file was read, damage of it."""
     try:
-        return _connect(path)
+        return unless_unread(path, partial(_connect, path))
     except (sqlite3.OperationalError, OSError, MemoryError) as error:
-        why = reason(error) if isinstance(error, (OSError, MemoryError)) else str(error)
-        notes.append(f"no memory of earlier sweeps: {path}: {why}; counters cannot be judged")
+        notes.append(_no_memory(path, error))
         return None
     except (sqlite3.Error, UnicodeError) as error:
         damage = str(error)
     aside = path.with_name(f"{path.name}.broken-{time.time():.0f}")
     try:
         path.replace(aside)
-        for suffix in ("-wal", "-shm", "-journal"):
+        for suffix in BESIDE:
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         notes.append(f"the state file could not be used ({damage}); it is kept as {aside.name}, and a new one is begun")
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
         return _connect(path)
     except (*FAILURES, OSError) as error:
-        notes.append(f"no memory of earlier sweeps: {path}: {damage}; {error}; counters cannot be judged")
+        notes.append(_no_memory(path, OutputFailed(f"{damage}; {error}")))
         return None
 
 
@@ -373,9 +382,8 @@ def _prune(database: sqlite3.Connection, now_s: float, retention_days: float) ->
     """
     oldest = now_s - retention_days * budgets.DAY_S
     old = database.execute("SELECT max(time) FROM sweeps WHERE time < ?", (oldest,)).fetchone()[0]
-    following = database.execute("SELECT min(time) FROM sweeps WHERE time BETWEEN ? AND ?", (oldest, now_s)).fetchone()[
-        0
-    ]
+    since = database.execute("SELECT min(time) FROM sweeps WHERE time BETWEEN ? AND ?", (oldest, now_s))
+    following = since.fetchone()[0]
     if old is not None and following is not None and following - old <= NEVER_SO_LONG_S:
         for table in ("history", "sweeps"):
             database.execute(f"DELETE FROM {table} WHERE time < ? OR time > ?", (oldest, now_s))
@@ -385,9 +393,8 @@ def _prune(database: sqlite3.Connection, now_s: float, retention_days: float) ->
 
 def _leap(database: sqlite3.Connection, now_s: float) -> str:
     """That the clock leapt since the last sweep, in words; '' where it did not."""
-    last = database.execute(
-        "SELECT time FROM sweeps WHERE typeof(time) = 'real' ORDER BY rowid DESC LIMIT 1"
-    ).fetchone()
+    times = database.execute("SELECT time FROM sweeps WHERE typeof(time) = 'real' ORDER BY rowid DESC LIMIT 1")
+    last = times.fetchone()
     if last is None or abs(now_s - last[0]) <= NEVER_SO_LONG_S:
         return ""
     years = (now_s - last[0]) / NEVER_SO_LONG_S

@@ -5,10 +5,8 @@ For what may wait for somebody else, or needs threads: the service must not wait
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -16,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankscope.diagnose.text import clean
-from rankscope.diagnose.watch.signals import as_usual, end_with
+from rankscope.diagnose.watch.signals import as_usual, end, end_with
 from rankscope.probes.mapped.reader import READER
 
 
@@ -86,10 +84,7 @@ class Child:
             self._line.close()
             self._line, self._read, self._unsent = None, b"", b""
         if self._pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._pid, 0)
+            end(self._pid)
             self._pid = 0
 
     def _begin(self) -> None:

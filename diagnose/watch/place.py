@@ -3,6 +3,7 @@
 DIR/lock          held while a service runs; the kernel lets go of it whoever is killed
 DIR/trigger/      a file per request (`rankscope trigger`): the job that is meant, nothing for all
 DIR/events.jsonl  what was said, one object a line; `.1` is the one before it
+DIR/owed.json     drains that no hook has taken yet
 DIR/blackbox/     observer/watch/blackbox.py
 """
 
@@ -47,6 +48,11 @@ class WatchPlace:
     def box(self) -> BlackBox:
         """The black box in it."""
         return BlackBox(self.folder / "blackbox")
+
+    @property
+    def owed(self) -> Path:
+        """Where the service keeps what a hook has not taken."""
+        return self.folder / "owed.json"
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -94,8 +94,8 @@ class Sick:
             self._downs[port.name] = downs
         if port.off:
             self._up.pop(port.name, None)
-            self._down_since.pop(port.name, None)
-            return []
+            lasted = self._down_since.pop(port.name, 0.0) == float("inf")  # a drain for it may not be taken yet
+            return [Sickness(f"{name} was switched off", OK, "nic", "down", name)] if lasted else []
         if port.up is not None:
             self._up[port.name] = port.up
         if port.up is False:

@@ -6,17 +6,21 @@ nothing, and a signal that one of them gets would end the process.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 ENDING = frozenset((signal.SIGTERM, signal.SIGINT))
 HEARD = (*ENDING, signal.SIGHUP)
 _MOST = 64
+_LET_GO_S = 1.0
+_HELD: set[int] = set()  # killed, and not gone yet
 _PR_SET_PDEATHSIG = 1
 
 
@@ -48,6 +52,27 @@ def end_with(parent: int) -> bool:
     """In a fork: it ends when the process that forked it does; whether that one still lives."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     return os.getppid() == parent
+
+
+def end(pid: int) -> None:
+    """Kill a child of ours. For one that the kernel does not let go of (it waits for a dead disk) nobody waits for longer than a moment:
+    it is cleared away once another one is ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    _HELD.add(pid)
+    until = time.monotonic() + _LET_GO_S
+    while True:
+        _HELD.difference_update([one for one in _HELD if _is_gone(one)])
+        if pid not in _HELD or time.monotonic() >= until:
+            return
+        time.sleep(0.005)
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
 
 
 def _wait(ours: socket.socket, seconds: float) -> frozenset[int]:

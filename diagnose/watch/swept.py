@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.diagnose.severity import CRITICAL
-from rankscope.diagnose.sweep.store import FAILURES, STATE_FILE
+from rankscope.diagnose.sweep.damage import FAILURES
+from rankscope.diagnose.sweep.store import STATE_FILE
 from rankscope.diagnose.text import clean
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host.folders import opened_folder

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-import syslog
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankscope.diagnose.cli.output import patience, print_json, print_table, tell, telling, width_of, wrap
+from rankscope.diagnose.cli.host.host_log import log
+from rankscope.diagnose.cli.output import complain, patience, print_json, print_table, tell, telling, width_of, wrap
 from rankscope.diagnose.severity import CRITICAL, OK, exit_code
 from rankscope.diagnose.sweep.config import FAIL_ON, Config, read_config
 from rankscope.diagnose.sweep.confirm import confirmed
@@ -104,14 +104,15 @@ def _tell(done: Sweep, options: Options, config: Config, per_process: Collection
             notes.append(f"no metrics were written: {error}")
             failed = True
     done = replace(done, notes=(*done.notes, *notes))
-    if options.to_syslog:
-        _syslog(done)
     with telling("the findings") as told:
         if options.as_json:
             print_json(as_json(done))
         else:
             for line in as_text(done, options.verbose, width_of(sys.stdout) if sys.stdout.isatty() else None):
                 print(line)
+    # Last: whoever reads that log may have stopped.
+    if options.to_syslog and (untold := log(syslog_lines(done))):
+        complain(untold)
     told.failed = told.failed or failed
     return told.code(exit_code((finding.state for finding in done.findings), config.fail_on))
 
@@ -204,10 +205,3 @@ def _config(options: Options, checks: Sequence[Check]) -> Config:
             raise UsageError(f"--fail-on must be one of {', '.join(FAIL_ON)}")
         config = replace(config, fail_on=options.fail_on)
     return config
-
-
-def _syslog(done: Sweep) -> None:
-    syslog.openlog("rankscope", syslog.LOG_PID, syslog.LOG_DAEMON)
-    for priority, line in syslog_lines(done):
-        syslog.syslog(priority, line)
-    syslog.closelog()

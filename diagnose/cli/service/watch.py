@@ -22,6 +22,7 @@ from rankscope.diagnose.watch.sick import Sick
 from rankscope.diagnose.watch.signals import heard
 from rankscope.diagnose.watch.swept import Swept
 from rankscope.diagnose.watch.tell.hooks import Hooks
+from rankscope.diagnose.watch.tell.lines import Lines
 from rankscope.diagnose.watch.tell.otlp import Otlp
 from rankscope.diagnose.watch.tell.otlp import check as check_otlp
 from rankscope.diagnose.watch.tell.serve import MetricsPort, PortTaken
@@ -32,6 +33,7 @@ from rankscope.probes.errors import EXIT_HEALTHY, NotPermitted, RankscopeError
 from rankscope.probes.host import kmsg
 from rankscope.probes.host.kmsg import KernelMessage
 
+_STDOUT, _STDERR = Lines(), Lines()
 _TOLD_HOOKS = (
     "alarm",
     "hardware",
@@ -56,7 +58,7 @@ def run(
     with place.held(), _for_now(), present(_complain) as observers:
         for one in observers:
             _complain(f"another observer is at work on this host, and costs the jobs as well: {one.text()}")
-        speaker = _Speaker(place, Hooks(hook), as_json)
+        speaker = _Speaker(place, Hooks(hook, place.owed), as_json)
         with contextlib.closing(speaker), _kernel_log() as logged, _port(metrics_port) as scraped, heard() as wait:
             Service(
                 Tier0(pulse.load()),
@@ -142,7 +144,8 @@ class _Speaker:
     def say(self, event: Event) -> None:
         content = event.as_json(self._host)
         try:
-            print(json.dumps(content, ensure_ascii=False) if self._as_json else event.line, flush=True)
+            missed = _STDOUT.write(sys.stdout, json.dumps(content, ensure_ascii=False) if self._as_json else event.line)
+            self._complain(f"{missed} lines before this one were not read; the log has them" if missed else "")
         except OSError:  # nobody listens any more: the log and the hook do
             sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for good
         try:
@@ -152,6 +155,8 @@ class _Speaker:
             if self._log_works:
                 _complain(f"the log cannot be written: {error}")
             self._log_works = False
+        if event.state == OK:
+            self._hooks.over(content)
         # What another host judged that one's hook is told of, and ours where it is about this host.
         here = not event.details.get("judged_by") or content.get("drain_host") == self._host
         if here and event.kind in _TOLD_HOOKS and (event.state != OK or event.kind == "over"):
@@ -172,5 +177,4 @@ class _Speaker:
 
 
 def _complain(text: str) -> None:
-    sys.stderr.write(f"rankscope: {clean(text, 300)}\n")
-    sys.stderr.flush()
+    _STDERR.write(sys.stderr, f"rankscope: {clean(text, 300)}")

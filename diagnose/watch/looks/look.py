@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.watch.alarms import Alarm
-from rankscope.diagnose.watch.signals import as_usual, end_with
+from rankscope.diagnose.watch.signals import as_usual, end, end_with
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.mapped.reader import READER
 
@@ -91,10 +90,7 @@ class Look:
 
     def kill(self) -> None:
         """End it now."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        end(self.pid)
 
     def _read(self, otherwise: str) -> Seen:
         try:

@@ -11,7 +11,6 @@ import os
 import pickle
 import resource
 import select
-import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 from rankscope.diagnose.watch.limits import RESIDENT_BYTES
 from rankscope.diagnose.watch.looks import look
 from rankscope.diagnose.watch.looks.look import Look, Telling, Wanted
+from rankscope.diagnose.watch.signals import end
 from rankscope.probes.host import procfs
 
 if TYPE_CHECKING:
@@ -77,10 +77,7 @@ class Prepared:
             if self.has_ended:
                 return
             time.sleep(0.01)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
+        end(self._pid)
 
 
 @dataclass(slots=True)

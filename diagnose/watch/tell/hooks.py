@@ -2,6 +2,7 @@
 
 A few run at a time, and the others wait: first what wants this host drained, then what else hardware told, then all else, users in turn.
 However many alarms a crowd of jobs makes, no drain is lost in it, one place is kept free for them; nor is an alarm of another user's.
+A drain whose hook fails is told again (`owed.py`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import os
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rankscope.diagnose.sweep.hook import run_hook
 from rankscope.diagnose.watch.signals import as_usual
+from rankscope.diagnose.watch.tell import owed
+from rankscope.diagnose.watch.tell.lines import written
+from rankscope.diagnose.watch.tell.owed import Drains, key_of
 from rankscope.diagnose.watch.turns import Turns
 
 TIMEOUT_S = 30.0
@@ -31,6 +36,7 @@ class _Told:
     content: dict[str, Any]
     state: str
     user: str
+    again: bool = False
 
     @property
     def urgency(self) -> int:
@@ -44,14 +50,20 @@ class _Told:
 
 @dataclass(slots=True)
 class Hooks:
-    """`program` '': none."""
+    """`program` '': none. `kept`: a file for drains that a service which is started again still owes."""
 
     program: str
+    kept: Path | None = None
     _running: set[int] = field(default_factory=set)
+    _draining: dict[int, tuple[str, str]] = field(default_factory=dict)  # those of them that are told of a drain
+    _owed: Drains = field(init=False)
     _waiting: list[_Told] = field(default_factory=list)
     _turns: Turns = field(default_factory=Turns)
     _lost: int = 0
     _refused: bool = False
+
+    def __post_init__(self) -> None:
+        self._owed = Drains(self.kept if self.program else None)
 
     def tell(self, content: dict[str, Any], state: str, user: str = "") -> str:
         """Start it, at once or when its turn comes (`tend`); `user`: whose job it is about. What went wrong, '' if nothing. What it answers
@@ -59,11 +71,19 @@ class Hooks:
         if not self.program:
             return ""
         self._waiting.append(_Told(content, state, user))
-        return "; ".join(note for note in (self.tend(), self._within_bounds()) if note)
+        left = self._owed.owe(content, state, user) if content.get("drain_reason") else 0
+        note = f"hook {self.program}: of more than {owed.MOST} drains {left} is not told again" if left else ""
+        return "; ".join(note for note in (self.tend(), self._within_bounds(), note) if note)
+
+    def over(self, content: dict[str, Any]) -> None:
+        """An event that says that something is well again: a drain for it is not told again."""
+        self._owed.over(content)
+        self._waiting = [one for one in self._waiting if not one.again or key_of(one.content) in self._owed]
 
     def tend(self) -> str:
         """Forget the hooks that have ended, start those that wait: to be called again and again. What went wrong, '' if nothing."""
         self.reap()
+        self._waiting += (_Told(one.content, one.state, one.user, True) for one in self._owed.due())
         while self._waiting:
             told = min(
                 self._turns.order(self._waiting, lambda one: one.user), key=lambda one: one.urgency
@@ -85,15 +105,22 @@ class Hooks:
     def close(self) -> str:
         """What nobody will be told of any more, '' if there is nothing."""
         self.reap()
-        return f"hook {self.program}: it was not told of {len(self._waiting)} events" if self._waiting else ""
+        never = sum(not one.again for one in self._waiting)
+        said = f"it was not told of {never} events" if never else ""
+        taken = f"{len(self._owed)} drains were not taken" if len(self._owed) else ""
+        return f"hook {self.program}: {'; '.join(filter(None, (said, taken)))}" if said or taken else ""
 
     def reap(self) -> None:
         """Forget those that have ended."""
         for pid in list(self._running):
+            status = 1  # where nobody knows
             with contextlib.suppress(ChildProcessError):
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if not ended:
                     continue
             self._running.discard(pid)
+            if (key := self._draining.pop(pid, None)) is not None:
+                self._owed.ended(key, well=status == 0)
 
     def _within_bounds(self) -> str:
         """Let go of what there is no room for: the last of the least urgent, of the user and the job with most of them. Said once until all
@@ -105,7 +132,7 @@ class Hooks:
         users = Counter(one.user for _, one in among)
         crowd = Counter(one.content.get("job") for _, one in among)
         at, _ = max(among, key=lambda each: (users[each[1].user], crowd[each[1].content.get("job")], each[0]))
-        del self._waiting[at]
+        self._owed.ended(key_of(self._waiting.pop(at).content), well=False)
         self._lost += 1
         if self._lost > 1:
             return ""
@@ -119,16 +146,20 @@ class Hooks:
         pid = os.fork()
         if pid:
             self._running.add(pid)
+            if told.content.get("drain_reason"):
+                self._draining[pid] = key_of(told.content)
             return
+        code = 1
         try:
             as_usual()
             os.closerange(3, 65536)  # the service's lock and probes are not the hook's
             if os.getppid() == parent:
                 note = run_hook(self.program, {**told.content, "summary": {"state": told.state}}, TIMEOUT_S)
+                code = 1 if note else 0
                 if note:
-                    os.write(2, f"rankscope: {note}\n".encode())
+                    written(2, f"rankscope: {note}\n".encode())
                 with contextlib.suppress(ChildProcessError):  # one that the kernel does not let go of keeps its place
                     while True:
                         os.wait()
         finally:
-            os._exit(0)
+            os._exit(code)

@@ -17,7 +17,7 @@ said=$("$rankscope" sweep --fail-on critical --skip job.orphans --hook "$hook" 2
 case "
 $said" in *"
 critical: "*) ;; *) exit 0 ;; esac
-mine=$("${SCONTROL:-scontrol}" --oneliner show node "${SLURMD_NODENAME:-$(hostname -s)}" 2>/dev/null) || exit 0
+mine=$(timeout --foreground -k 1 10 "${SCONTROL:-scontrol}" --oneliner show node "${SLURMD_NODENAME:-$(hostname -s)}" 2>/dev/null) || exit 0
 state=${mine#* State=}
 case ${state%% *} in *DRAIN*) exit 1 ;; esac
 exit 0

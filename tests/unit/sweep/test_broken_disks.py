@@ -19,7 +19,7 @@ import pytest
 from sweep_trees import host, ib, killed_as_it_renames, put
 
 from rankscope.diagnose.cli.main import run as command_line
-from rankscope.diagnose.sweep import owed
+from rankscope.diagnose.sweep import damage, owed
 from rankscope.diagnose.sweep import spare as spares
 from rankscope.diagnose.sweep import store as stores
 from rankscope.diagnose.sweep.config import Config
@@ -326,6 +326,95 @@ def test_a_disk_that_fails_at_any_statement_hides_nothing(
         if left >= 0:
             break
     assert left >= 0 and code == 2
+
+
+UNREAD = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static int unread(int file, off_t at) {
+    char link[64], name[512];
+    const char *from = getenv("UNREAD_FROM");
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    ssize_t size = readlink(link, name, sizeof name);
+    return from && size > 8 && !memcmp(name + size - 8, "sweep.db", 8) && at >= atol(from);
+}
+#define FAILING(call) \\
+    ssize_t call(int file, void *into, size_t size, off_t at) { \\
+        static ssize_t (*real)(int, void *, size_t, off_t); \\
+        if (!real) real = dlsym(RTLD_NEXT, #call); \\
+        if (unread(file, at)) { errno = EIO; return -1; } \\
+        return real(file, into, size, at); \\
+    }
+FAILING(pread)
+FAILING(pread64)
+"""
+
+
+def test_a_disk_that_does_not_give_a_page_takes_no_memory_away(tmp_path: Path, sweep: Sweeping) -> None:
+    # GIVEN a store, and a disk that fails as a page of it is read
+    state = tmp_path / "state"
+    assert sweep.run(state)[0] == 0
+    before = (state / "sweep.db").read_bytes()
+    (tmp_path / "unread.c").write_text(UNREAD)
+    shell("gcc", "-shared", "-fPIC", "-o", str(tmp_path / "unread.so"), str(tmp_path / "unread.c"), "-ldl")
+    arguments = ["sweep", "--root", str(sweep.tree), "--state", str(state), "--only", "ib.port"]
+    code = (
+        "import os\nfrom rankscope.diagnose.cli.main import run\n"
+        f"for page in range(0, {len(before)}, 4096):\n  os.environ['UNREAD_FROM'] = str(page)\n  print(run({arguments!r}))"
+    )
+    # WHEN sweeps go on meanwhile THEN each says that it has no memory, and the file stays where and what it is
+    said = subprocess.run([sys.executable, "-c", code], env={**os.environ, "LD_PRELOAD": str(tmp_path / "unread.so")},
+                          capture_output=True, text=True, check=True).stdout  # fmt: skip
+    pages = len(before) // 4096
+    assert pages > 3 and " ".join(said.split()).count("no memory of earlier sweeps") == pages, said
+    assert (state / "sweep.db").read_bytes() == before
+    checked(state)
+    # AND once the disk answers again it is known that the port was up
+    sweep.fails()
+    assert sweep.run(state)[0] == 2 and sweep.called
+
+
+def test_what_is_damaged_and_can_all_be_read_is_kept_aside(tmp_path: Path, sweep: Sweeping) -> None:
+    state = tmp_path / "state"
+    assert sweep.run(state)[0] == 0
+    whole = (state / "sweep.db").read_bytes()
+    (state / "sweep.db").write_bytes(whole[:4096] + bytes(len(whole) - 4096))
+    code, said = sweep.run(state)
+    assert code == 0 and "a new one is begun" in said and len(list(state.glob("sweep.db.broken-*"))) == 1
+
+
+@pytest.mark.parametrize("unread", [True, False], ids=["not read", "damaged"])
+def test_a_sweep_is_not_written_over_an_earlier_one_that_the_disk_did_not_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unread: bool
+) -> None:
+    connect = sqlite3.connect
+
+    class Failing(sqlite3.Connection):
+        def execute(self, *arguments: Any) -> sqlite3.Cursor:
+            if arguments[0].startswith("SELECT id, key, word"):
+                raise sqlite3.DatabaseError("database disk image is malformed")
+            return super().execute(*arguments)
+
+    def not_given(_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    def swept() -> tuple[str, list[str]]:
+        return _hangs(tmp_path, tmp_path / "state", "a")
+
+    assert swept() == ("", [])
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", lambda *arguments, **more: connect(*arguments, **more, factory=Failing))
+        if unread:
+            patch.setattr(damage, "_read_through", not_given)
+        value, notes = _hangs(tmp_path, tmp_path / "state", "b")
+        assert value == "" and ("input/output error" in notes[0]) == unread
+    shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    assert swept()[0] == ("a hung" if unread else "b hung")
 
 
 def test_a_store_of_another_version_is_left_as_it_is(tmp_path: Path, sweep: Sweeping) -> None:

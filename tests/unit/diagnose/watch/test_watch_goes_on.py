@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,8 +17,9 @@ from rankscope.diagnose.watch import service
 from rankscope.diagnose.watch.limits import NotNow, OverBudget
 from rankscope.diagnose.watch.place import AlreadyWatching, WatchPlace
 from rankscope.diagnose.watch.service import Service, WatchOptions
-from rankscope.diagnose.watch.tell import hooks
+from rankscope.diagnose.watch.tell import hooks, owed
 from rankscope.diagnose.watch.tell.hooks import WAITING_MOST, Hooks
+from rankscope.diagnose.watch.tell.owed import Drains, key_of
 from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 
 
@@ -190,3 +192,142 @@ def test_a_fork_that_is_refused_ends_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_without_a_hook_nothing_waits() -> None:
     none = Hooks("")
     assert none.tell(DRAIN, "critical") == none.tend() == none.close() == ""
+
+
+# --- drains that no hook has taken
+
+
+ERRORS = {
+    "kind": "hardware",
+    "job": None,
+    "state": "critical",
+    "drain_reason": "rankscope: memory/ecc-errors mc0",
+    "drain_host": "a",
+}
+SLOW_PORT = {
+    "kind": "verdict",
+    "job": "job",
+    "alarm": "slower",
+    "drain_reason": "rankscope: nic/speed-degraded x",
+    "drain_host": "a",
+}
+
+
+class Clock:
+    """Of the drains that are owed."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        patch.setattr(owed, "clock", lambda: self.now_s)
+
+    def told(self, drains: Drains, seconds: float) -> list[float]:
+        """When each try is, in so long; each of them fails."""
+        began, when = self.now_s, []
+        while self.now_s < began + seconds:
+            self.now_s += 10.0
+            for one in drains.due():
+                when.append(self.now_s - began)
+                drains.ended(one.key, well=False)
+        return when
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def until_still(one: Hooks, calls: Path, seconds: float = 0.5) -> int:
+    """Rounds of a service, until its hook was not called for so long; how often it was."""
+    count, last = 0, time.monotonic()
+    while time.monotonic() - last < seconds:
+        assert one.tend() == ""
+        time.sleep(0.01)
+        if calls.exists() and calls.read_text().count("x") > count:
+            count, last = calls.read_text().count("x"), time.monotonic()
+    return count
+
+
+@pytest.mark.parametrize(("event", "expected"), [(ERRORS, 3), (alarm(1), 1)], ids=["a drain", "an alarm"])
+def test_a_drain_that_a_hook_did_not_take_is_told_again_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: dict[str, Any], expected: int
+) -> None:
+    # GIVEN a hook that fails twice: three nodes are drained already
+    monkeypatch.setattr(owed, "AGAIN_S", 0.02)
+    hook = tmp_path / "hook"
+    hook.write_text(f"#!/bin/sh\necho x >> {tmp_path}/calls; [ $(wc -l < {tmp_path}/calls) -ge 3 ]\n")
+    hook.chmod(0o755)
+    one = Hooks(str(hook))
+    assert one.tell({**event, "host": "a"}, "critical") == ""
+    assert until_still(one, tmp_path / "calls") == expected and one.close() == ""
+
+
+def test_the_pauses_between_two_tries_grow_and_after_a_day_there_is_none(clock: Clock) -> None:
+    drains = Drains()
+    drains.owe(ERRORS, "critical", "")
+    assert drains.due() == [], "not before its hook has ended"
+    drains.ended(key_of(ERRORS), well=False)
+    assert clock.told(drains, 4000.0) == [60.0, 180.0, 420.0, 900.0, 1860.0, 3780.0]
+    assert len(clock.told(drains, 3 * owed.OWED_S)) in (22, 23, 24) and len(drains) == 0
+
+
+@pytest.mark.parametrize(
+    ("drain", "event", "expected"),
+    [
+        (DRAIN, {"kind": "hardware", "state": "ok", "component": "nic", "cause": "down", "instance": "mlx5_3"}, 0),
+        (DRAIN, {"kind": "hardware", "state": "ok", "component": "nic", "cause": "down", "instance": "mlx5_4"}, 1),
+        (DRAIN, {"kind": "hardware", "state": "warning", "component": "nic", "cause": "down", "instance": "mlx5_3"}, 1),
+        (SLOW_PORT, {"kind": "over", "state": "ok", "job": "job", "alarm": "slower"}, 0),
+        (SLOW_PORT, {"kind": "over", "state": "ok", "job": "another", "alarm": "slower"}, 1),
+        (ERRORS, {"kind": "over", "state": "ok", "job": None, "alarm": None}, 1),
+    ],
+)
+def test_what_is_over_is_told_to_no_hook_again(
+    clock: Clock, drain: dict[str, Any], event: dict[str, Any], expected: int
+) -> None:
+    one = Started()
+    one.tell(drain, "critical")
+    one._owed.ended(key_of(drain), well=False)
+    one.over(event)
+    clock.now_s += 60.0
+    one.end()
+    assert len(one.begun) == 1 + expected
+    # AND nothing of it waits for its turn, nor is it owed when a hook that was told of it fails
+    one._waiting.append(hooks._Told(drain, "critical", "", again=True))
+    one.over(event)
+    one._owed.ended(key_of(drain), well=False)
+    assert len(one._waiting) == len(one._owed) == expected
+
+
+def test_a_service_that_is_started_again_owes_what_cannot_be_over(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    kept, xid = tmp_path / "owed.json", {**ERRORS, "drain_reason": "rankscope: gpu/xid 0000:3b:00.0 79"}
+    first = Drains(kept)
+    for drain in (ERRORS, DRAIN, SLOW_PORT, xid):
+        first.owe(drain, "critical", "")
+    assert Drains(None).due() == [] and [one.content for one in Drains(kept).due()] == [ERRORS, xid]
+    first.ended(key_of(xid), well=True)
+    assert [one.content for one in Drains(kept).due()] == [ERRORS]
+    # AND not a day later, nor after a boot, nor what others could have written
+    with monkeypatch.context() as patch:
+        patch.setattr(owed, "_boot", lambda: "another")
+        assert len(Drains(kept)) == 0
+    kept.chmod(0o666)
+    assert len(Drains(kept)) == 0
+    kept.chmod(0o600)
+    clock.now_s += owed.OWED_S
+    assert len(Drains(kept)) == 0
+    kept.write_text("[[[")
+    assert len(Drains(kept)) == 0
+
+
+def test_no_user_s_drains_drive_out_another_s(clock: Clock) -> None:
+    drains = Drains()
+    lost = [
+        drains.owe({**SLOW_PORT, "drain_reason": f"rankscope: nic/down x{number}"}, "critical", "user 2000")
+        for number in range(50)
+    ]
+    assert lost == [0] * owed.MOST + [1] * (50 - owed.MOST)
+    drains.owe(ERRORS, "critical", "")
+    assert key_of(ERRORS) in drains and len(drains) == owed.MOST

@@ -5,16 +5,23 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import socket
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from rankscope.diagnose.cli.service import watch
 from rankscope.diagnose.severity import CRITICAL, OK, WARNING
 from rankscope.diagnose.watch import events, place
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, Relief
 from rankscope.diagnose.watch.looks.look import Seen, window_s
 from rankscope.diagnose.watch.place import AlreadyWatching, WatchPlace
+from rankscope.diagnose.watch.tell import lines
 from rankscope.diagnose.watch.tell.metrics import JobState, RankState, ServiceState, as_prometheus
 
 ALARM = Alarm(AlarmKind.SLOWER, "job", 10.0, "0.104 → 0.154 s/step")
@@ -139,3 +146,35 @@ def test_the_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     last = (one.folder / "events.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["number"] == 49
     assert (one.folder / "events.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a socket"])
+def test_a_journal_that_does_not_read_keeps_the_service_neither_from_its_log_nor_from_its_hook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    # GIVEN a reader of stdout that has stopped
+    monkeypatch.setattr(lines, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(watch, "_STDOUT", lines.Lines())
+    ours, theirs = os.pipe() if kind == "a pipe" else (end.detach() for end in socket.socketpair())
+    told: list[dict[str, Any]] = []
+    hook = SimpleNamespace(tell=lambda content, *_: told.append(content) or "", over=lambda _: None)
+    speaker = watch._Speaker(WatchPlace(tmp_path / "watch"), cast(Any, hook), as_json=False)
+    event = events.Event("hardware", 0.0, "x" * 300, state=CRITICAL)
+    took = []
+    with os.fdopen(theirs, "w") as stream, os.fdopen(ours, "rb", buffering=0) as reader:
+        monkeypatch.setattr(sys, "stdout", stream)
+        # WHEN more is said than it takes THEN one line waits for it, and no other one
+        for _ in range(3000):
+            began = time.monotonic()
+            speaker.say(event)
+            took.append(time.monotonic() - began)
+        assert sum(each > 0.15 for each in took) == 1 and max(took) < 2
+        assert len(told) == len((tmp_path / "watch/events.jsonl").read_text().splitlines()) == 3000
+        # AND once it reads again it has whole lines, and is told how many it has not
+        got = os.read(reader.fileno(), 1 << 22)
+        speaker.say(event)
+        speaker.say(event)
+        got += os.read(reader.fileno(), 1 << 22)
+    whole = [line for line in got.decode().splitlines() if len(line) == len(event.line)]
+    missed = re.findall(r"rankscope: (\d+) lines before this one were not read", capsys.readouterr().err)
+    assert len(missed) == 1 and len(whole) + int(missed[0]) == 3002 and int(missed[0]) > 1000

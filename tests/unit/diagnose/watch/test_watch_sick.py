@@ -79,6 +79,23 @@ def test_a_link_that_goes_down_and_an_error_that_was_not_corrected_are_told_once
     sick.close()
 
 
+def test_a_port_that_is_switched_off_while_a_drain_for_it_is_owed_is_well(tmp_path: Path) -> None:
+    machine, now = Machine(tmp_path), Clock()
+    sick = Sick(tmp_path, clock=now)
+    (machine.port / "phys_state").write_text("5: LinkUp\n")
+    sick.turned()
+    machine.link("1: DOWN", 1)
+    (machine.port / "phys_state").write_text("2: Polling\n")
+    sick.turned()
+    now.s += 10
+    (down,) = sick.turned()
+    (machine.port / "phys_state").write_text("3: Disabled\n")
+    (off,) = sick.turned()
+    assert (off.state, off.component, off.cause, off.instance) == (OK, down.component, down.cause, down.instance)
+    assert sick.turned() == ()
+    sick.close()
+
+
 def test_a_link_that_comes_back_in_time_drains_nobody(tmp_path: Path) -> None:
     machine, now = Machine(tmp_path), Clock()
     sick = Sick(tmp_path, clock=now)

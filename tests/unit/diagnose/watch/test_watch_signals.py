@@ -8,6 +8,9 @@ import socket
 import threading
 import time
 
+import pytest
+
+from rankscope.diagnose.watch import signals
 from rankscope.diagnose.watch.child import Child
 from rankscope.diagnose.watch.signals import heard
 
@@ -66,3 +69,26 @@ def test_a_child_takes_what_the_line_does_not_take_at_once_and_is_started_again(
         assert not child.send("x" * (9 << 20)), "more than may wait"
     finally:
         child.close()
+
+
+def test_a_child_that_the_kernel_does_not_let_go_of_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN a child that is held beyond SIGKILL, by a dead disk
+    if not (child := os.fork()):
+        time.sleep(60)
+        os._exit(0)
+    wait = os.waitpid
+    with monkeypatch.context() as held:
+        held.setattr(signals, "_LET_GO_S", 0.05)
+        held.setattr(os, "waitpid", lambda pid, how: wait(pid, how) if how == 0 else (0, 0))
+        began = time.monotonic()
+        signals.end(child)
+        assert time.monotonic() - began < 1
+    # THEN it is cleared away with the next one
+    if not (other := os.fork()):
+        time.sleep(60)
+        os._exit(0)
+    signals.end(other)
+    signals.end(other)
+    assert not signals._HELD
+    with pytest.raises(ChildProcessError):
+        os.waitpid(child, os.WNOHANG)

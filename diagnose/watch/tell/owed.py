@@ -1,0 +1,161 @@
+"""Drains that no hook has taken yet: told again until one is taken or what it was for is over, for a day at most.
+
+A hook fails where three nodes are drained already, or its cluster is away. The hardware that broke tells once, so who forgot it would
+leave the host in service. Between two tries passes a minute, then twice as long each time, and an hour at most.
+
+What cannot be over before the host boots is kept in a file as well, for a service that is started again. A link that is down is not: who
+starts does not know whether it came back meanwhile, and the sweep looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rankscope.diagnose import budgets
+from rankscope.diagnose.severity import CRITICAL, OK
+from rankscope.diagnose.watch.tell.drain import reason_of
+from rankscope.observer.window.staging import put_file, remove_left_files
+from rankscope.probes.errors import OutputFailed
+from rankscope.probes.fair import by_kind, in_turn
+from rankscope.probes.host.folders import opened_folder, read_ours
+from rankscope.probes.host.procfs import read_file
+
+AGAIN_S, LONGEST_S = 60.0, 3600.0
+OWED_S = budgets.DAY_S  # as of the sweep: after that somebody has looked
+MOST = 16  # one alone drains the host
+LASTING = ("rankscope: gpu/xid ", "rankscope: memory/ecc-errors ")
+_FILE_BYTES_MOST = 1 << 20
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What a hook is told. `since_s`, `due_s`: seconds since boot; not due (inf) while its hook has not ended."""
+
+    content: dict[str, Any]
+    state: str
+    user: str
+    since_s: float
+    due_s: float = _NEVER
+    tries: int = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return key_of(self.content)
+
+
+def key_of(content: dict[str, Any]) -> tuple[str, str]:
+    """Which host, and why."""
+    return str(content.get("drain_host") or ""), str(content.get("drain_reason") or "")
+
+
+@dataclass(slots=True)
+class Drains:
+    """`kept`: a file in a folder of root's, None where nothing is kept. Seconds are those since boot, of `clock`. Nothing here raises."""
+
+    kept: Path | None = None
+    _of: dict[tuple[str, str], Drain] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        now_s = clock()
+        for one in self._read():
+            if 0 <= now_s - one.since_s < OWED_S:
+                self._of[one.key] = replace(one, due_s=now_s)
+
+    def __contains__(self, key: tuple[str, str]) -> bool:
+        return key in self._of
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def owe(self, content: dict[str, Any], state: str, user: str) -> int:
+        """Told now, and owed until it is taken; how many others there is no room for: of the user with most the youngest."""
+        before = self._of.get(key_of(content))
+        self._of[key_of(content)] = Drain(content, state, user, clock(), tries=before.tries if before else 0)
+        stay = in_turn(by_kind(self._of.values(), lambda one: one.user), MOST)
+        left = len(self._of) - len(stay)
+        self._of = {one.key: one for one in stay}
+        self._keep()
+        return left
+
+    def ended(self, key: tuple[str, str], well: bool) -> None:
+        """A hook that was told of it has ended."""
+        one = self._of.get(key)
+        if one is None:
+            return
+        if well or clock() - one.since_s >= OWED_S:
+            self._let_go([one])
+        else:
+            pause_s = min(AGAIN_S * 2.0**one.tries, LONGEST_S)
+            self._of[key] = replace(one, due_s=clock() + pause_s, tries=min(one.tries + 1, 16))
+
+    def over(self, content: dict[str, Any]) -> None:
+        """An event that says that something is well again: nobody is drained for it any more."""
+        if content.get("kind") == "over":
+            same = ("job", "alarm")
+            self._let_go([one for one in self._of.values() if one.content.get("kind") == "verdict"
+                          and all(one.content.get(name) == content.get(name) for name in same)])  # fmt: skip
+        elif content.get("state") == OK and content.get("component"):
+            reason = reason_of(*(str(content.get(name) or "") for name in ("component", "cause", "instance")))
+            self._let_go([one for one in self._of.values() if one.key[1] == reason])
+
+    def due(self) -> list[Drain]:
+        """What is to be told again now; none of it is due again before its hook has ended."""
+        now_s = clock()
+        found = [one for one in self._of.values() if one.due_s <= now_s]
+        for one in found:
+            self._of[one.key] = replace(one, due_s=_NEVER)
+        return found
+
+    def _let_go(self, gone: list[Drain]) -> None:
+        for one in gone:
+            del self._of[one.key]
+        if gone:
+            self._keep()
+
+    # ---- the file ----------------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """Without waiting for the disk: it counts until the host boots."""
+        if self.kept is None:
+            return
+        name = self.kept.name
+        lasting = [
+            one for one in self._of.values() if one.content.get("kind") == "hardware" and one.key[1].startswith(LASTING)
+        ]
+        rows = [[one.content, one.user, one.since_s] for one in lasting]
+        content = json.dumps([_boot(), rows]).encode()
+        with contextlib.suppress(OSError, OutputFailed), opened_folder(self.kept.parent, make=True) as place:
+            remove_left_files(place)
+            put_file(place, name, lambda file: file.write(content), lasting=False)
+
+    def _read(self) -> Iterator[Drain]:
+        if self.kept is None:
+            return
+        try:
+            boot, rows = json.loads(read_ours(self.kept.parent, [self.kept.name], _FILE_BYTES_MOST))
+            if boot != _boot():
+                return
+            for content, user, since_s in rows:
+                if isinstance(content, dict) and all(key_of(content)):
+                    yield Drain(content, CRITICAL, str(user), float(since_s))
+        except (OSError, OutputFailed, ValueError, TypeError, OverflowError, RecursionError):
+            return
+
+
+def clock() -> float:
+    """Seconds since boot."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _boot() -> str:
+    try:
+        return read_file("/proc/sys/kernel/random/boot_id", 64).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
