@@ -20,6 +20,9 @@
 		_rs_number;                                                                                                    \
 	})
 
+/* The number of where a program is attached: what is attached in several places, and counts in each, is loaded anew for each. */
+#define RS_PLACE RS_NUMBER(0xffff)
+
 #ifndef RS_RING_PAGES
 #define RS_RING_PAGES 512 /* 2 MiB: 32,768 events, 4 s of 8 ranks at 1,000 events/s each between two drains of 0.25 s */
 #endif

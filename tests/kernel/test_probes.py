@@ -324,6 +324,26 @@ def test_a_file_of_ones_own_that_is_called_too_often_is_let_go_and_the_others_st
     observed.close()
 
 
+def test_what_nobody_watches_calls_too_often_is_let_go_in_its_own_file(program: Start, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    observed, shared, own = load(TABLE), str(_library(tmp_path)), str(_library(tmp_path / "own"))
+    honest, trivial = program(CALLER, shared, "31"), program(CALLER, own, "0")
+    unseen = program(CALLER, own, "211")
+    probe = CallProbe(observed.module, TABLE, budget_hz=50)
+    probe.watch([honest.pid, trivial.pid])
+    observed.watch(honest.pid)
+    observed.watch(trivial.pid)
+    probe.enforce_budget(2)
+    unseen.communicate("go\n", timeout=60)
+    probe.enforce_budget(2)
+    assert [note for note in probe.notes if "not watched" in note and note.endswith("in 1 files of 2")] == probe.notes
+    assert len(probe.notes) == 2
+    honest.communicate("go\n", timeout=60)
+    events = observed.ring.drain()
+    assert int((events["type"] == ring.CALL).sum()) == 2 * 31
+    observed.close()
+
+
 def test_a_full_ring_is_counted_not_hidden(program: Start) -> None:
     observed = load(RS_MIN_OFFCPU_NS=0)
     process = program(

@@ -64,6 +64,17 @@ def test_a_number_that_is_missing_or_does_not_fit_is_refused(numbers: tuple[int,
         with_numbers(_move(1, variants.NUMBERS + 1), numbers)
 
 
+def test_a_program_counts_in_its_place_and_in_another_where_that_is_said() -> None:
+    place = variants.NUMBERS + 0xFFFF
+    code = _move(1, place) + _move(2, variants.NUMBERS)
+    assert with_numbers(code, (7,), 300) == _move(1, 300) + _move(2, 7)
+    with pytest.raises(NotCompiled):
+        with_numbers(code, (7,))
+    assert {f"rs_enter_{index}": index for index in range(len(CALL_TABLE))} == {
+        one.name: one.place for one in programs().variants if one.place >= 0
+    }
+
+
 def test_the_numbers_are_those_of_the_c() -> None:
     (said,) = re.findall(r"#define RS_NUMBERS (\w+)", (ROOT / "probes/bpf/common.bpf.h").read_text())
     assert int(said, 0) == variants.NUMBERS
