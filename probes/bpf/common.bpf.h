@@ -89,6 +89,7 @@ enum rs_counter {
 	RS_C_LEAVING_UNSEEN, /* sched: a thread came that nothing had seen leave */
 	RS_C_WAKE_UNSEEN,
 	RS_C_CALL_SHARE_FULL, /* calls: the process had as many in progress as it may; only its own are not seen */
+	RS_C_TAKER_NEW, /* sched: one that was not in its map; all that are more than that holds have put another out */
 	RS_C_COUNT,
 };
 BPF_PERCPU_ARRAY(rs_counters, u64, RS_C_COUNT);

@@ -18,7 +18,7 @@
 #define RS_MAX_ROWS 256
 #endif
 #ifndef RS_CALLS_EACH
-#define RS_CALLS_EACH 512 /* of one process in progress at once: eight times 16 threads x 4 nested */
+#define RS_CALLS_EACH 128 /* of one process in progress at once: twice 16 threads x 4 nested */
 #endif
 
 /* scope: the row, or one number for all rows of a role of which only the outermost call counts. */
@@ -36,8 +36,8 @@ struct rs_call_entry {
 	u32 tgid; /* whose it is: the number of a thread that ended in a call may be another process's by now */
 	u32 unused; /* no hole, which the verifier would find not written */
 };
-/* Calls in progress. 16 ranks x (16 threads x 4 nested) with room. */
-BPF_HASH(rs_calls, struct rs_call, struct rs_call_entry, 8192);
+/* Calls in progress. RS_MAX_PROCESSES x RS_CALLS_EACH, so that nobody can fill it: 18 MB. */
+BPF_HASH(rs_calls, struct rs_call, struct rs_call_entry, 131072);
 /*
  * tgid -> how many of them are its own, so that nobody has more than RS_CALLS_EACH. A thread that is killed in a call, or jumps out of
  * it, leaves its entry behind: user space takes those out and says the number anew (in_progress.py). RS_MAX_PROCESSES, and as many
@@ -96,8 +96,11 @@ struct rs_call_sum_key {
 struct rs_call_sum {
 	u64 count, bytes, ns;
 };
-/* Calls of rows that are summed up. 64 ranks x 32 rows x 4 directions; one process makes some 100 at most. */
-BPF_HASH(rs_call_sums, struct rs_call_sum_key, struct rs_call_sum, 8192);
+/*
+ * Calls of rows that are summed up. RS_MAX_PROCESSES x 128: a process has 30 such rows, 9 of them in 8 directions, and 9 of launches.
+ * 12 MB. What processes had that have ended stays.
+ */
+BPF_HASH(rs_call_sums, struct rs_call_sum_key, struct rs_call_sum, 131072);
 
 /* Counts the trap, whoever paid it; returns whether the process is watched. */
 static __always_inline int rs_call_watched(u64 id)

@@ -6,6 +6,7 @@ budget is detached, with a word about it: a probe must never cost the job more t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import time
@@ -36,6 +37,7 @@ SOURCE = Path(__file__).parent / "calls.bpf.c"
 _MAX_OVERLOADS = 4
 LIBRARIES_MOST = 16  # of one process that are looked at: what is timed lies in ten files at most
 LOOK_MOST_S = 10.0  # at the libraries of one process; the largest, jaxlib, takes 1 s
+_TIDY_EACH_S = 10.0  # calls of processes that have ended go: there may be as many of these as come and go meanwhile
 _LOOK_ALL_MOST_S = 60.0  # at those of all: an observer that says nothing for two minutes is given up
 
 
@@ -124,6 +126,7 @@ class CallProbe:
     _places: Places = field(default_factory=Places)
     _users: dict[int, str] = field(default_factory=dict)
     _hits_at: float = 0.0
+    _tidy_s: float = float("inf")  # when next
     _exported: set[int] = field(default_factory=set)
 
     def watch(self, pids: Iterable[int], root: Path = Path("/")) -> None:
@@ -263,12 +266,20 @@ class CallProbe:
         hits = {place: _sums(table[ctypes.c_int(place)]) for place in places}
         before, self._hits = self._hits, hits
         seconds, self._hits_at = now - self._hits_at, now
+        self._tidy(now)
         for index in sorted(self._exported):
             counted = {place: hits[place].since(before[place]) for place in self._counted_in(index) if place in before}
             if counted:
                 self._keep_within(index, counted, max(processes, 1) * seconds, seconds)
         if self.launches is not None:
             self.launches.processes = max(processes, 1)
+
+    def _tidy(self, now: float) -> None:
+        due = now >= self._tidy_s
+        self._tidy_s = now + _TIDY_EACH_S if due else min(self._tidy_s, now + _TIDY_EACH_S)
+        if due:
+            with contextlib.suppress(OSError):
+                in_progress.take_out_unwatched(self.module.maps)
 
     def _counted_in(self, index: int) -> set[int]:
         row = self._rows[index]

@@ -110,10 +110,16 @@ def process_times(module: Module) -> dict[int, ProcessTimes]:
     return found
 
 
+def takers_forgotten(module: Module, made: int) -> int:
+    """How many pairs were put out by others at least, where so many were made (the counter taker_new)."""
+    return max(made - module.maps["rs_takers"].shape.max_entries, 0) if made else 0
+
+
 def takers(module: Module) -> dict[tuple[int, int], Taken]:
-    """Who ran while whom waited, all pairs of process and taker."""
+    """Who ran while whom waited, by the pair of process and taker and since when it is known: one that was put out by others and came
+    again has begun anew."""
     return {
-        (int(key.tgid), int(key.taker)): Taken(
+        (int(key.tgid) << 32 | int(key.taker), int(row.since_ns)): Taken(
             int(key.tgid), int(key.taker), bytes(row.comm).split(b"\0")[0].decode("ascii", "replace"), row.ns / 1e9
         )
         for key, row in module.maps["rs_takers"].items()
