@@ -36,7 +36,9 @@ _WALK = Path(__file__).resolve().parents[2] / "unwinder" / "walk"
 _RING_PAGES = 512  # for up to 8 ranks (probes/bpf/common.bpf.h)
 _MOST_RING_PAGES = 8192  # 32 MiB
 _PAGE_BYTES = 4096
-_OF_NOW = ("rs_threads", "rs_calls", "rs_calls_open", "rs_file_entries")  # what threads are in the middle of
+# What threads are in the middle of, and how many there are.
+_OF_NOW = ("rs_threads", "rs_awake", "rs_calls", "rs_calls_open", "rs_file_entries")
+_NUMBERS_OF_NOW = ("rs_file_pending",)  # the same, in arrays
 _MOST_ENTRIES = 1 << 18  # of a map: 40 MB in the kernel for the largest entries
 # What the C says.
 _USUAL_ENTRIES = {
@@ -152,6 +154,10 @@ class KernelProbes:
             if name in self.maps:
                 for key, _ in self.maps[name].items():
                     _discard(self.maps[name], key)
+        for name in _NUMBERS_OF_NOW:
+            for place, number in self.maps[name].items() if name in self.maps else ():
+                if number.value:
+                    self.maps[name][place] = type(number)()
         self.notes += [f"no longer attached: {reason}" for reason in self.module.wake()]
 
     def close(self) -> None:
