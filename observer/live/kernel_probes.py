@@ -38,7 +38,7 @@ _MOST_RING_PAGES = 8192  # 32 MiB
 _PAGE_BYTES = 4096
 # What threads are in the middle of, and how many there are.
 _OF_NOW = ("rs_threads", "rs_awake", "rs_calls", "rs_calls_open", "rs_file_entries")
-_NUMBERS_OF_NOW = ("rs_file_pending",)  # the same, in arrays
+_NUMBERS_OF_NOW = {"rs_file_pending": slice(None), "rs_thread_room": slice(1)}  # the same, in arrays
 _MOST_ENTRIES = 1 << 18  # of a map: 40 MB in the kernel for the largest entries
 # What the C says.
 _USUAL_ENTRIES = {
@@ -154,8 +154,8 @@ class KernelProbes:
             if name in self.maps:
                 for key, _ in self.maps[name].items():
                     _discard(self.maps[name], key)
-        for name in _NUMBERS_OF_NOW:
-            for place, number in self.maps[name].items() if name in self.maps else ():
+        for name, places in _NUMBERS_OF_NOW.items():
+            for place, number in self.maps[name].items()[places] if name in self.maps else ():
                 if number.value:
                     self.maps[name][place] = type(number)()
         self.notes += [f"no longer attached: {reason}" for reason in self.module.wake()]
@@ -221,6 +221,7 @@ def load_module(
         verbose=verbose,
     )
     try:
+        sched.share_threads(module)
         module.attach(programs.tracepoints)
         notes = [*programs.notes, *_sample_at(module, hz)]
         if not module.metered:

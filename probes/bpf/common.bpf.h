@@ -90,6 +90,7 @@ enum rs_counter {
 	RS_C_WAKE_UNSEEN,
 	RS_C_CALL_SHARE_FULL, /* calls: the process had as many in progress as it may; only its own are not seen */
 	RS_C_TAKER_NEW, /* sched: one that was not in its map; all that are more than that holds have put another out */
+	RS_C_THREAD_SHARE_FULL, /* sched: the process had as many threads as it may where many have; only its own are not seen */
 	RS_C_COUNT,
 };
 BPF_PERCPU_ARRAY(rs_counters, u64, RS_C_COUNT);

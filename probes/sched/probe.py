@@ -31,6 +31,7 @@ _OFFSETS = {
 UNINTERRUPTIBLE, STOPPED, TRACED, IDLE = 0x2, 0x4, 0x8, 0x80
 # Of an OFFCPU event's `aux`: the state below this bit, from it on the tid of who woke the thread, 0 where nobody had to (22 bits at most).
 WAKER_SHIFT = 8
+_FREELY, _EACH = 1, 2  # RS_THREADS_FREELY, RS_THREADS_EACH in sched.bpf.c
 # RS_GIL in sched.bpf.c, in place of the system call: a wait for the GIL; the argument is the thread state of who holds it.
 GIL_WAIT = 0xFFFE
 
@@ -78,6 +79,14 @@ def defines(root: Path = Path("/")) -> dict[str, int]:
     with contextlib.suppress(btf.NoBtf):
         found.update(btf.offsets(_OFFSETS, root))
     return found
+
+
+def share_threads(module: Module) -> None:
+    """Half of the room for threads is anybody's, and of the other half each process has as much as any other."""
+    table = module.maps["rs_thread_room"]
+    freely = module.maps["rs_threads"].shape.max_entries // 2
+    table[ctypes.c_int(_FREELY)] = ctypes.c_int64(freely)
+    table[ctypes.c_int(_EACH)] = ctypes.c_int64(max(freely // module.maps["rs_targets"].shape.max_entries, 1))
 
 
 def look_again(module: Module) -> None:
