@@ -10,8 +10,9 @@ import pytest
 
 from rankscope.probes.bpf import tracepoints
 from rankscope.probes.bpf.compiler import variants
-from rankscope.probes.bpf.compiler.compiled import CompileFailed, NotCompiled
+from rankscope.probes.bpf.compiler.compiled import Compiled, CompileFailed, NotCompiled, ProgramCode
 from rankscope.probes.bpf.compiler.variants import Generated, Variant, with_numbers
+from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls.programs import leave_program, programs
 from rankscope.probes.calls.row import HOST_ROLES, LAUNCH, MAX_ROWS, ROLES
 from rankscope.probes.calls.table import CALL_TABLE, CallRow
@@ -73,6 +74,13 @@ def test_a_program_counts_in_its_place_and_in_another_where_that_is_said() -> No
     assert {f"rs_enter_{index}": index for index in range(len(CALL_TABLE))} == {
         one.name: one.place for one in programs().variants if one.place >= 0
     }
+
+
+def test_a_program_that_counts_nowhere_is_not_loaded_for_a_place() -> None:
+    made = {one.name: one for one in programs().variants}
+    module = Module(Compiled((), (ProgramCode(made["rs_leave_0"].of, _move(1, 2)),), "GPL", ()), {}, variants=made)
+    with pytest.raises(ValueError, match="same in all places"):
+        module.program("rs_leave_0", place=300)
 
 
 def test_the_numbers_are_those_of_the_c() -> None:
