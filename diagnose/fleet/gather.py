@@ -33,6 +33,8 @@ _LOST = {
     "walk_disturbed": "Python stacks changed while they were read", "walk_truncated": "Python stacks were too deep to be read to their end",
     "leaving_unseen": "times of threads that left a CPU were not seen",
     "ring_full": "events came faster than they were taken", "call_share_full": "calls were more at once than one process may have",
+    "takers_forgotten": "of processes that ran in the ranks' place some were forgotten",
+    "thread_share_full": "threads were more than one process may have where there are many",
     "threads_without_room": "threads had no room in the kernel", "processes_without_room": "processes had no room in the kernel",
     "thrown_out": "windows were thrown out for want of room",
 }  # fmt: skip

@@ -19,6 +19,7 @@ from rankscope.observer.apart.run import Answer
 from rankscope.observer.live import kernel_probes, limits
 from rankscope.observer.live.limits import give_back
 from rankscope.probes.bpf.module import Module
+from rankscope.probes.calls.row import MAX_PLACES
 from rankscope.probes.host import kmsg
 from rankscope.probes.nccl import ras
 from rankscope.probes.network import netlink
@@ -74,18 +75,28 @@ class Broker(Reading):
         return {}, ()
 
     def attach(
-        self, handed: Sequence[int], *, function: str, offsets: list[int], on_return: bool, counters: list[list[int]]
+        self,
+        handed: Sequence[int],
+        *,
+        function: str,
+        offsets: list[int],
+        on_return: bool,
+        counters: list[list[int]],
+        place: int | None = None,
     ) -> Answer:
-        """One of our programs to functions of an open file."""
+        """One of our programs to functions of an open file. `place`: under which number it counts."""
         (library,) = handed
         if not isinstance(function, str) or not function.startswith(_ATTACHED):
             raise ValueError("no such program")
         if not 0 < len(offsets) <= _MOST_PLACES or len(counters) > _MOST_PLACES:
             raise ValueError("too many places, or none")
         places = [number(one, "place", 1 << 62) for one in offsets]
-        beside = {number(place, "place", 1 << 62): number(one, "counter", 1 << 62) for place, one in counters}
+        beside = {number(at, "place", 1 << 62): number(one, "counter", 1 << 62) for at, one in counters}
+        counted = None if place is None else number(place, "place", MAX_PLACES)
         path = Path(f"/proc/self/fd/{library}")
-        links = self._loaded().attach_functions(function, path, places, beside, on_return=on_return is True)
+        links = self._loaded().attach_functions(
+            function, path, places, beside, on_return=on_return is True, place=counted
+        )
         self._loaded().held.update(links)
         return {"links": list(links)}, ()
 

@@ -35,12 +35,19 @@ class HandedModule(Module):
         self._asked = asked
 
     def attach_functions(
-        self, function: str, path: Path, offsets: Sequence[int], counters: Mapping[int, int], *, on_return: bool
+        self,
+        function: str,
+        path: Path,
+        offsets: Sequence[int],
+        counters: Mapping[int, int],
+        *,
+        on_return: bool,
+        place: int | None = None,
     ) -> tuple[int, ...]:
         raise NotImplementedError("the other process attaches what it is given open")
 
     def _attach_uprobes(
-        self, function: str, library: FileBytes, offsets: Sequence[int], on_return: bool
+        self, function: str, library: FileBytes, offsets: Sequence[int], on_return: bool, place: int | None
     ) -> tuple[int, ...]:
         if not isinstance(library, MappedFile):
             raise TypeError("only what a process has mapped is attached to")
@@ -48,7 +55,7 @@ class HandedModule(Module):
         def attach(counters: Mapping[int, int]) -> tuple[int, ...]:
             answer, _ = self._asked.ask(
                 "attach", (library.descriptor,), function=function, offsets=[int(one) for one in offsets],
-                on_return=on_return, counters=[[place, counter] for place, counter in counters.items()],
+                on_return=on_return, counters=[[at, counter] for at, counter in counters.items()], place=place,
             )  # fmt: skip
             return tuple(answer["links"])
 

@@ -36,12 +36,20 @@ _WALK = Path(__file__).resolve().parents[2] / "unwinder" / "walk"
 _RING_PAGES = 512  # for up to 8 ranks (probes/bpf/common.bpf.h)
 _MOST_RING_PAGES = 8192  # 32 MiB
 _PAGE_BYTES = 4096
-_OF_NOW = ("rs_threads", "rs_calls", "rs_calls_open", "rs_file_entries")  # what threads are in the middle of
+# What threads are in the middle of, and how many there are.
+_OF_NOW = ("rs_threads", "rs_awake", "rs_calls", "rs_calls_open", "rs_file_entries")
+_NUMBERS_OF_NOW = {"rs_file_pending": slice(None), "rs_thread_room": slice(1)}  # the same, in arrays
 _MOST_ENTRIES = 1 << 18  # of a map: 40 MB in the kernel for the largest entries
 # What the C says.
 _USUAL_ENTRIES = {
-    "rs_targets": 1024, "rs_interpreters": 1024, "rs_gils": 1024, "rs_pythreads": 8192, "rs_call_sums": 8192,
-    "rs_file_sums": 8192, "rs_calls": 8192, "rs_calls_open": 2048, "rs_threads": 32768, "rs_file_entries": 32768,
+    "rs_targets": 1024, "rs_interpreters": 1024, "rs_gils": 1024, "rs_awake": 1024, "rs_pythreads": 8192, "rs_call_sums": 131072,
+    "rs_file_sums": 40960, "rs_calls": 131072, "rs_calls_open": 2048, "rs_ended": 4096, "rs_threads": 32768,
+    "rs_file_entries": 32768,
+}  # fmt: skip
+# What each process may have of them; where it is not counted (rs_pythreads), what it has as a rule.
+_EACH = {
+    "rs_targets": 1, "rs_interpreters": 1, "rs_gils": 1, "rs_awake": 1, "rs_pythreads": 8, "rs_call_sums": 128, "rs_file_sums": 10,
+    "rs_calls": 128, "rs_calls_open": 2, "rs_ended": 1,
 }  # fmt: skip
 
 
@@ -120,6 +128,8 @@ class KernelProbes:
         """Counters of what was not observed, those above zero, and what there was no room for in the maps."""
         counted = dict(self.module.counters(COUNTERS))
         lost = [Loss("bpf", name, counted[name]) for name in COUNTERS if name in LOSSES and counted[name]]
+        if forgotten := sched.takers_forgotten(self.module, counted["taker_new"]):
+            lost.append(Loss("bpf", "takers_forgotten", forgotten))
         return (*lost, *(Loss("observer", f"{what}_without_room", count) for what, count in self.refused.items()))
 
     def counted(self) -> dict[str, int]:
@@ -144,6 +154,10 @@ class KernelProbes:
             if name in self.maps:
                 for key, _ in self.maps[name].items():
                     _discard(self.maps[name], key)
+        for name, places in _NUMBERS_OF_NOW.items():
+            for place, number in self.maps[name].items()[places] if name in self.maps else ():
+                if number.value:
+                    self.maps[name][place] = type(number)()
         self.notes += [f"no longer attached: {reason}" for reason in self.module.wake()]
 
     def close(self) -> None:
@@ -194,9 +208,12 @@ def load_module(
             "this process is in a pid namespace of its own, where threads have other numbers than in the kernel"
         )
     programs, ring_bytes = _programs(root), ring_pages(ranks) * _PAGE_BYTES
+    fewer: dict[str, int | str] = {}
+    if calls_each(processes) < _EACH["rs_calls"]:  # else what is compiled is the same on all hosts
+        fewer["RS_CALLS_EACH"] = calls_each(processes)
     module = loader.load(
         programs.sources,
-        defines=programs.defines,
+        defines=programs.defines | fewer,
         folders=(_WALK,),
         generated=programs.generated,
         entries={"rs_events": ring_bytes, **map_sizes(processes, threads)},
@@ -204,6 +221,7 @@ def load_module(
         verbose=verbose,
     )
     try:
+        sched.share_threads(module)
         module.attach(programs.tracepoints)
         notes = [*programs.notes, *_sample_at(module, hz)]
         if not module.metered:
@@ -231,13 +249,16 @@ def map_sizes(processes: int, threads: int) -> dict[str, int]:
 
     Twice what the census found, as workers come and go and threads are started.
     """
-    found = {
-        "rs_targets": processes, "rs_interpreters": processes, "rs_gils": processes, "rs_pythreads": 8 * processes,
-        "rs_call_sums": 8 * processes, "rs_file_sums": 8 * processes, "rs_calls": 4 * processes,
-        "rs_calls_open": processes,
-        "rs_threads": threads, "rs_file_entries": threads,
-    }  # fmt: skip
+    found = {name: each * processes for name, each in _EACH.items()} | {
+        "rs_threads": threads,
+        "rs_file_entries": threads,
+    }
     return {name: min(2 * count, _MOST_ENTRIES) for name, count in found.items() if 2 * count > _USUAL_ENTRIES[name]}
+
+
+def calls_each(processes: int) -> int:
+    """How many calls in progress a process may have, so that so many of them, and as many more, cannot fill the map of all."""
+    return max(min(_EACH["rs_calls"], _MOST_ENTRIES // max(2 * processes, 1)), 1)
 
 
 def ring_pages(ranks: int) -> int:

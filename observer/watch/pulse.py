@@ -281,7 +281,7 @@ def load(root: Path = Path("/")) -> Pulse:
     module = loader.load(
         (calls.SOURCE, exits.SOURCE), defines={"RS_CALLS_EACH": _CALLS_EACH, **exits.defines(root)},
         generated=programs(MARKERS),
-        entries={"rs_events": _RING_BYTES, "rs_calls": _CALLS_EACH * RANKS_MOST}, root=root,
+        entries={"rs_events": _RING_BYTES, "rs_calls": _CALLS_EACH * RANKS_MOST, "rs_call_sums": 1}, root=root,
     )  # fmt: skip
     try:
         module.attach(exits.TRACEPOINTS)

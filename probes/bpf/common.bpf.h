@@ -20,6 +20,9 @@
 		_rs_number;                                                                                                    \
 	})
 
+/* The number of where a program is attached: what is attached in several places, and counts in each, is loaded anew for each. */
+#define RS_PLACE RS_NUMBER(0xffff)
+
 #ifndef RS_RING_PAGES
 #define RS_RING_PAGES 512 /* 2 MiB: 32,768 events, 4 s of 8 ranks at 1,000 events/s each between two drains of 0.25 s */
 #endif
@@ -86,6 +89,8 @@ enum rs_counter {
 	RS_C_LEAVING_UNSEEN, /* sched: a thread came that nothing had seen leave */
 	RS_C_WAKE_UNSEEN,
 	RS_C_CALL_SHARE_FULL, /* calls: the process had as many in progress as it may; only its own are not seen */
+	RS_C_TAKER_NEW, /* sched: one that was not in its map; all that are more than that holds have put another out */
+	RS_C_THREAD_SHARE_FULL, /* sched: the process had as many threads as it may where many have; only its own are not seen */
 	RS_C_COUNT,
 };
 BPF_PERCPU_ARRAY(rs_counters, u64, RS_C_COUNT);

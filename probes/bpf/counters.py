@@ -10,9 +10,11 @@ COUNTERS = (
     "ring_full", "thread_map_full", "call_map_full", "call_unmatched", "file_map_full", "file_no_device", "taker_map_full",
     "stack_map_full", "walk_ok", "walk_no_frame", "walk_stale", "walk_failed", "walk_truncated", "negative_time", "short",
     "walk_disturbed", "call_site_map_full", "arrival_unseen", "leaving_unseen", "wake_unseen",
-    "call_share_full",
+    "call_share_full", "taker_new", "thread_share_full",
 )  # fmt: skip
 # What was not observed; the others count what is no loss.
-LOSSES = frozenset(COUNTERS) - {"walk_ok", "short", "call_unmatched", "walk_no_frame", "arrival_unseen", "wake_unseen"}
+LOSSES = frozenset(COUNTERS) - {
+    "walk_ok", "short", "call_unmatched", "walk_no_frame", "arrival_unseen", "wake_unseen", "taker_new",
+}  # fmt: skip
 # enum rs_process_role, what the map rs_targets says of a watched process.
 RANK, MEMBER = 1, 2

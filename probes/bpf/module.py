@@ -12,6 +12,7 @@ import os
 import signal
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -93,7 +94,7 @@ class Module:
     may_rest: bool = False
     rests: bool = False
     _attached: dict[int, _Attached] = field(default_factory=dict)  # by descriptor
-    _programs: dict[str, Program] = field(default_factory=dict)
+    _programs: dict[tuple[str, int | None], Program] = field(default_factory=dict)  # by function and place
     _stats_fd: int = -1
     _guard: int = -1  # the warden ends when it is closed, by us and by whoever inherited it
 
@@ -118,33 +119,44 @@ class Module:
     def _remember(self, one: _Attached) -> None:
         self._attached.update(dict.fromkeys(one.descriptors, one))
 
-    def program(self, function: str, kind: int = programs.KPROBE, attach_type: int = -1) -> Program:
-        """The loaded program `function`, remembered so that it is metered. OSError."""
+    def program(
+        self, function: str, kind: int = programs.KPROBE, attach_type: int = -1, place: int | None = None
+    ) -> Program:
+        """The loaded program `function`, for this `place` (RS_PLACE; None: its own), remembered so that it is metered. OSError."""
         tries = 0
-        while function not in self._programs:
+        while (function, place) not in self._programs:
             tries += 1
             try:
                 with _signals_wait():
-                    self._programs[function] = self._load(function, kind, attach_type)
+                    self._programs[function, place] = self._load(function, kind, attach_type, place)
             except OSError as error:
                 if error.errno != errno.EAGAIN or tries == _LOADS:
                     raise
-        return self._programs[function]
+        return self._programs[function, place]
 
-    def _load(self, function: str, kind: int, attach_type: int) -> Program:
+    def _load(self, function: str, kind: int, attach_type: int, place: int | None) -> Program:
         variant = self.variants.get(function) or Variant(function, function, ())
         compiled = next((one.code for one in self.compiled.programs if one.name == variant.of), None)
         if compiled is None:
             raise FileNotFoundError(f"{function} was not compiled")
-        code = with_numbers(compiled, variant.numbers)
+        if place is not None and variant.place < 0:
+            raise ValueError(f"{function} is the same in all places")
+        code = with_numbers(compiled, variant.numbers, variant.place if place is None else place)
         descriptors = [self.maps[shape.name].map_fd for shape in self.compiled.maps]
         return programs.load(function, programs.with_maps(code, descriptors), kind, self.compiled.license, attach_type)
 
     def attach_uprobes(
-        self, function: str, library: FileBytes, offsets: Sequence[int], *, on_return: bool = False
+        self,
+        function: str,
+        library: FileBytes,
+        offsets: Sequence[int],
+        *,
+        on_return: bool = False,
+        place: int | None = None,
     ) -> tuple[int, ...]:
         """Attach a program to functions at these file offsets; what `release` takes. Raises what the kernel says, and FileNotRead.
 
+        `place`: what it shall have for RS_PLACE; it is loaded once for each.
         What may be over in a moment (no memory, another tool that is about to end) is tried again.
         """
         for page in {offset // _PAGE_BYTES for offset in offsets}:
@@ -152,7 +164,7 @@ class Module:
             library.pread(1, page * _PAGE_BYTES)
         while True:
             try:
-                links = self._attach_uprobes(function, library, offsets, on_return)
+                links = self._attach_uprobes(function, library, offsets, on_return, place)
             except (OSError, shared_uprobes.PlaceTaken) as error:
                 if self.patience_s <= 0 or (isinstance(error, OSError) and error.errno not in _PASSING):
                     raise
@@ -163,26 +175,35 @@ class Module:
             return links
 
     def _attach_uprobes(
-        self, function: str, library: FileBytes, offsets: Sequence[int], on_return: bool
+        self, function: str, library: FileBytes, offsets: Sequence[int], on_return: bool, place: int | None
     ) -> tuple[int, ...]:
         return shared_uprobes.attach(
-            lambda counters: self.attach_functions(function, library.path, offsets, counters, on_return=on_return),
+            lambda counters: self.attach_functions(
+                function, library.path, offsets, counters, on_return=on_return, place=place
+            ),
             library,
             offsets,
         )
 
     def attach_functions(
-        self, function: str, path: Path, offsets: Sequence[int], counters: Mapping[int, int], *, on_return: bool
+        self,
+        function: str,
+        path: Path,
+        offsets: Sequence[int],
+        counters: Mapping[int, int],
+        *,
+        on_return: bool,
+        place: int | None = None,
     ) -> tuple[int, ...]:
         """One attempt to attach a program to functions of an open file, beside the `counters` of other tools. OSError, ValueError."""
         if self.rests:
             raise ValueError("nothing is attached while the probes rest")
         self._be_guarded()
-        links = self._attach_once(function, path, offsets, counters, on_return)
+        links = self._attach_once(function, path, offsets, counters, on_return, place)
         if self.may_rest:
             file = os.open(path, os.O_PATH | os.O_CLOEXEC)
             kept = Path(f"/proc/self/fd/{file}")
-            again = partial(self._attach_once, function, kept, tuple(offsets), dict(counters), on_return)
+            again = partial(self._attach_once, function, kept, tuple(offsets), dict(counters), on_return, place)
             self._remember(_Attached(links, again, file))
         return links
 
@@ -193,19 +214,25 @@ class Module:
                 self._guard = warden.start()
 
     def _attach_once(
-        self, function: str, path: Path, offsets: Sequence[int], counters: Mapping[int, int], on_return: bool
+        self,
+        function: str,
+        path: Path,
+        offsets: Sequence[int],
+        counters: Mapping[int, int],
+        on_return: bool,
+        place: int | None,
     ) -> tuple[int, ...]:
         if self.at_once:
             program: Program | None = None
             try:
-                program = self.program(function, attach_type=uprobes.TRACE_UPROBE_MULTI)
+                program = self.program(function, attach_type=uprobes.TRACE_UPROBE_MULTI, place=place)
                 return uprobes.attach_many(program.fd, path, offsets, on_return=on_return, counters=counters)
             except Exception:
                 if program is not None:
                     if uprobes.knows_many(program.fd):
                         raise
-                    os.close(self._programs.pop(function).fd)
-        fd = self.program(function).fd
+                    os.close(self._programs.pop((function, place)).fd)
+        fd = self.program(function, place=place).fd
         links = uprobes.attach_each(fd, path, offsets, on_return=on_return, counters=counters)
         self.at_once = False  # one by one works: Linux before 6.6
         return links
@@ -275,14 +302,15 @@ class Module:
         return self._stats_fd >= 0
 
     def costs(self) -> tuple[ProgramCost, ...]:
-        """Run count and time of every loaded program, from the kernel's statistics; empty where it keeps none."""
+        """Run count and time of every loaded program, in all places together, from the kernel's statistics; empty where it keeps none."""
         if self._stats_fd < 0:
             return ()
-        rows = []
-        for name, program in sorted(self._programs.items()):
+        counts, times_ns = Counter[str](), Counter[str]()
+        for (name, _), program in [*self._programs.items()]:
             stats = syscalls.program_stats(program.fd)
-            rows.append(ProgramCost(name, stats.run_count, stats.run_time_ns))
-        return tuple(rows)
+            counts[name] += stats.run_count
+            times_ns[name] += stats.run_time_ns
+        return tuple(ProgramCost(name, counts[name], times_ns[name]) for name in sorted(counts))
 
     def counters(self, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
         """The slots of rs_counters, summed over CPUs."""

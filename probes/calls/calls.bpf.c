@@ -8,7 +8,8 @@
  * library's inode, so a process that no one watches pays the trap too, and is let go after it has been counted.
  *
  * Cost: a uprobe is 1-2 us on bare metal and about 10 us in a nested virtual machine, twice per call; so probe.py watches
- * rs_call_hits and detaches a row that exceeds its budget. The count per process came later, a look into a map at each end: not
+ * rs_call_hits and detaches a row that exceeds its budget from the files whose functions are called too often: for each the program is
+ * loaded with a number of its own, which costs a call nothing. The count per process came later, a look into a map at each end: not
  * measured anew.
  */
 #include "common.bpf.h"
@@ -17,7 +18,7 @@
 #define RS_MAX_ROWS 256
 #endif
 #ifndef RS_CALLS_EACH
-#define RS_CALLS_EACH 512 /* of one process in progress at once: eight times 16 threads x 4 nested */
+#define RS_CALLS_EACH 128 /* of one process in progress at once: twice 16 threads x 4 nested */
 #endif
 
 /* scope: the row, or one number for all rows of a role of which only the outermost call counts. */
@@ -35,8 +36,8 @@ struct rs_call_entry {
 	u32 tgid; /* whose it is: the number of a thread that ended in a call may be another process's by now */
 	u32 unused; /* no hole, which the verifier would find not written */
 };
-/* Calls in progress. 16 ranks x (16 threads x 4 nested) with room. */
-BPF_HASH(rs_calls, struct rs_call, struct rs_call_entry, 8192);
+/* Calls in progress. RS_MAX_PROCESSES x RS_CALLS_EACH, so that nobody can fill it: 18 MB. */
+BPF_HASH(rs_calls, struct rs_call, struct rs_call_entry, 131072);
 /*
  * tgid -> how many of them are its own, so that nobody has more than RS_CALLS_EACH. A thread that is killed in a call, or jumps out of
  * it, leaves its entry behind: user space takes those out and says the number anew (in_progress.py). RS_MAX_PROCESSES, and as many
@@ -44,8 +45,15 @@ BPF_HASH(rs_calls, struct rs_call, struct rs_call_entry, 8192);
  */
 BPF_HASH(rs_calls_open, u32, s64, 2048);
 
-/* Traps per row in watched processes, and from RS_MAX_ROWS on in all others. */
-BPF_PERCPU_ARRAY(rs_call_hits, u64, 2 * RS_MAX_ROWS);
+/*
+ * Traps by place: up to RS_MAX_ROWS of a row, wherever its functions are called; from there on of a row in one file (attached.py). 32 KB
+ * for each CPU: 24 files of 70 rows.
+ */
+#define RS_MAX_PLACES 2048
+struct rs_hits {
+	u64 watched, others; /* in processes that are watched, and in all others */
+};
+BPF_PERCPU_ARRAY(rs_call_hits, struct rs_hits, RS_MAX_PLACES);
 
 /*
  * Where a call stands in the job's own code. A program of its own, attached to the entries of the rows that mark steps: it shares
@@ -88,17 +96,24 @@ struct rs_call_sum_key {
 struct rs_call_sum {
 	u64 count, bytes, ns;
 };
-/* Calls of rows that are summed up. 64 ranks x 32 rows x 4 directions; one process makes some 100 at most. */
-BPF_HASH(rs_call_sums, struct rs_call_sum_key, struct rs_call_sum, 8192);
+/*
+ * Calls of rows that are summed up. RS_MAX_PROCESSES x 128: a process has 30 such rows, 9 of them in 8 directions, and 9 of launches.
+ * 12 MB. What processes had that have ended stays.
+ */
+BPF_HASH(rs_call_sums, struct rs_call_sum_key, struct rs_call_sum, 131072);
 
 /* Counts the trap, whoever paid it; returns whether the process is watched. */
-static __always_inline int rs_call_watched(u64 id, u32 row)
+static __always_inline int rs_call_watched(u64 id)
 {
 	u32 watched = rs_role(id >> 32);
-	int slot = watched ? row : RS_MAX_ROWS + row;
-	u64 *hits = rs_call_hits.lookup(&slot);
-	if (hits)
-		*hits += 1;
+	int place = RS_PLACE;
+	struct rs_hits *hits = rs_call_hits.lookup(&place);
+	if (!hits)
+		return watched != 0;
+	if (watched)
+		hits->watched += 1;
+	else
+		hits->others += 1;
 	return watched != 0;
 }
 
@@ -173,20 +188,18 @@ static __always_inline int
 rs_enter(struct pt_regs *ctx, u32 row, u32 scope, u64 shortest_ns, int throws, s64 arg, u32 aux, u64 object)
 {
 	u64 id = bpf_get_current_pid_tgid();
-	if (!rs_call_watched(id, row))
+	if (!rs_call_watched(id))
 		return 0;
 	u64 sp = PT_REGS_SP(ctx);
 	u32 tgid = id >> 32;
 	struct rs_call key = {.tid = (u32)id, .scope = scope};
 	struct rs_call_entry *outer = rs_calls.lookup(&key);
-	if (outer && outer->tgid == tgid) {
+	u32 before = outer ? outer->tgid : 0; /* whose this place is: nobody's, or of a thread that had this number and left it */
+	if (outer && before == tgid) {
 		if (sp < outer->sp && (!outer->caller || rs_word(outer->sp) == outer->caller))
 			return 0; /* the stack grows downwards: this call is inside the other one */
-	} else { /* nothing, or what a thread that had this number has left: this takes its place */
-		if (!rs_call_begins(tgid))
-			return 0;
-		if (outer)
-			rs_call_over(outer->tgid);
+	} else if (!rs_call_begins(tgid)) {
+		return 0;
 	}
 	struct rs_call_entry entry = {
 		.ts_ns = bpf_ktime_get_ns(),
@@ -199,9 +212,12 @@ rs_enter(struct pt_regs *ctx, u32 row, u32 scope, u64 shortest_ns, int throws, s
 		.aux = aux,
 		.tgid = tgid,
 	};
-	if (rs_calls.update(&key, &entry)) {
-		rs_call_over(tgid);
+	if (rs_calls.update(&key, &entry)) { /* all is as it was */
+		if (before != tgid)
+			rs_call_over(tgid);
 		rs_count(RS_C_CALL_MAP_FULL);
+	} else if (before && before != tgid) {
+		rs_call_over(before);
 	}
 	return 0;
 }
@@ -256,7 +272,7 @@ static __always_inline int rs_return(struct pt_regs *ctx, u32 scope, int at_retu
 static __always_inline int rs_launch(struct pt_regs *ctx, u32 row)
 {
 	u64 id = bpf_get_current_pid_tgid();
-	if (rs_call_watched(id, row))
+	if (rs_call_watched(id))
 		rs_call_add(id >> 32, row, 0, 0, 0);
 	return 0;
 }

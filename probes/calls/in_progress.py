@@ -48,12 +48,18 @@ def take_out(maps: Mapping[str, Any], is_over: Callable[[Call], bool]) -> int:
 
 def take_out_ended(maps: Mapping[str, Any], root: Path = Path("/")) -> int:
     """Those of processes that are not watched, and of threads that are not there. How many. OSError."""
-    watched = {int(key.value) for key in maps["rs_targets"].keys()}  # noqa: SIM118  a table in the kernel is no dict
+    watched = _watched(maps)
+    return take_out(maps, lambda call: call.tgid not in watched or not _is_there(root, call))
 
-    def is_over(call: Call) -> bool:
-        return call.tgid not in watched or not _is_there(root, call)
 
-    return take_out(maps, is_over)
+def take_out_unwatched(maps: Mapping[str, Any]) -> int:
+    """Those of processes that are not watched, as the kernel knows when they end. How many. OSError."""
+    watched = _watched(maps)
+    return take_out(maps, lambda call: call.tgid not in watched)
+
+
+def _watched(maps: Mapping[str, Any]) -> set[int]:
+    return {int(key.value) for key in maps["rs_targets"].keys()}  # noqa: SIM118  a table in the kernel is no dict
 
 
 def _is_there(root: Path, call: Call) -> bool:

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rankscope.probes.bpf.module import Module
-from rankscope.probes.calls.row import MAX_ROWS
 from rankscope.probes.elf.reader import FileBytes
 
 SAMPLE_S = 0.1
@@ -169,7 +168,7 @@ class LaunchMeter:
     def _hits(self) -> int:
         table = self.module.maps["rs_call_hits"]
         rows = {place.row for place in self._places}
-        return sum(int(sum(table[ctypes.c_int(slot)])) for row in rows for slot in (row, MAX_ROWS + row))
+        return sum(cpu.watched + cpu.others for row in rows for cpu in table[ctypes.c_int(row)])
 
     def _attach(self) -> None:
         with self._lock:

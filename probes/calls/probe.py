@@ -6,26 +6,30 @@ budget is detached, with a word about it: a probe must never cost the job more t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import in_progress
-from rankscope.probes.calls.attached import FileKey, Row, first_to_go, processes_of
+from rankscope.probes.calls.attached import PLACES_EACH, FileKey, Places, Row, processes_of, too_often
 from rankscope.probes.calls.launches import LaunchMeter
 from rankscope.probes.calls.programs import enter_program, leave_program
-from rankscope.probes.calls.row import LAUNCH, MAX_ROWS, SITED
+from rankscope.probes.calls.row import LAUNCH, SITED
 from rankscope.probes.calls.table import CALL_TABLE, CallRow
 from rankscope.probes.elf.exports import Symbol, file_offsets, find_functions, find_names
 from rankscope.probes.elf.reader import FileBytes
 from rankscope.probes.elf.return_sites import Leaves
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.fair import by_kind, least_first, whose
-from rankscope.probes.host.maps import Mapping, read_maps
+from rankscope.probes.host import maps
+from rankscope.probes.host.maps import read_maps
 from rankscope.probes.host.procfs import read_memory
 from rankscope.probes.mapped.file import MappedFile, open_mapped
 
@@ -33,6 +37,7 @@ SOURCE = Path(__file__).parent / "calls.bpf.c"
 _MAX_OVERLOADS = 4
 LIBRARIES_MOST = 16  # of one process that are looked at: what is timed lies in ten files at most
 LOOK_MOST_S = 10.0  # at the libraries of one process; the largest, jaxlib, takes 1 s
+_TIDY_EACH_S = 10.0  # calls of processes that have ended go: there may be as many of these as come and go meanwhile
 _LOOK_ALL_MOST_S = 60.0  # at those of all: an observer that says nothing for two minutes is given up
 
 
@@ -41,7 +46,7 @@ class Library:
     """A library file as one process maps it; (device, inode) tells copies in different containers apart."""
 
     pid: int
-    mapping: Mapping
+    mapping: maps.Mapping
     root: Path = Path("/")
 
     @property
@@ -88,6 +93,18 @@ class CallSum:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """How often the functions of one place were called, in processes that are watched and in all others."""
+
+    watched: int
+    others: int
+
+    def since(self, before: Hits) -> Hits:
+        """What came after that."""
+        return Hits(self.watched - before.watched, self.others - before.others)
+
+
 @dataclass(slots=True)
 class CallProbe:
     """Attached rows of the call table. `notes` says what is not timed, and why.
@@ -106,14 +123,18 @@ class CallProbe:
     _looked_at: set[tuple[str, int]] = field(default_factory=set)
     _unopened: dict[FileKey, str] = field(default_factory=dict)  # why, of those that no process has given yet
     _placed: set[tuple[str, str, int]] = field(default_factory=set)
-    _hits: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _hits: dict[int, Hits] = field(default_factory=dict)
+    _places: Places = field(default_factory=Places)
+    _users: dict[int, str] = field(default_factory=dict)
     _hits_at: float = 0.0
+    _tidy_s: float = float("inf")  # when next
     _exported: set[int] = field(default_factory=set)
 
     def watch(self, pids: Iterable[int], root: Path = Path("/")) -> None:
         """Attach to every library of the table that these processes map and that is not attached yet: first of the user at whose
         libraries was looked least, as nobody's many large ones take the time of others."""
         of_users = by_kind(watched := list(pids), lambda pid: whose(pid, root))
+        self._users.update((pid, user) for user, mine in of_users.items() for pid in mine)
         left_out: dict[int, int] = {}
         until = time.monotonic() + _LOOK_ALL_MOST_S
         for pid in least_first(of_users):
@@ -129,7 +150,8 @@ class CallProbe:
             others = f" and {len(more)} more processes" if more else ""
             self.notes.append(
                 f"{sum(left_out.values())} libraries of pid {first}{others} were not looked at, and calls into them are not "
-                f"timed: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s, of all for {_LOOK_ALL_MOST_S:g} s"
+                f"timed: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s, of all for {_LOOK_ALL_MOST_S:g} s, and where "
+                f"there are many, {PLACES_EACH} functions of a user"
             )
         self.notes += self._unopened.values()
         self._unopened.clear()
@@ -137,9 +159,9 @@ class CallProbe:
             self.launches.begin(len(watched))
 
     def _look_at(self, libraries: Sequence[Library], until: float) -> int:
-        """Attach to these as long as there is time (CLOCK_MONOTONIC, s). To how many it came."""
+        """Attach to these as long as there is time (CLOCK_MONOTONIC, s), and room for their user. To how many it came."""
         for count, library in enumerate(libraries):
-            if time.monotonic() >= until:
+            if time.monotonic() >= until or not self._places.left(partial(self._user_of, library)):
                 return count
             try:
                 self._attach_library(library)
@@ -152,6 +174,11 @@ class CallProbe:
             self._unopened.pop(library.key, None)
             self._looked_at.add(library.key)
         return len(libraries)
+
+    def _user_of(self, library: Library) -> str:
+        if library.pid not in self._users:
+            self._users[library.pid] = whose(library.pid, library.root)
+        return self._users[library.pid]
 
     def _attach_library(self, library: Library) -> None:
         """Raises what its opening raises; what is in it is a note."""
@@ -175,7 +202,7 @@ class CallProbe:
             except (OSError, RankscopeError) as error:
                 self.notes.append(f"{row.name} in {library.name} is not timed: {error}")
                 continue
-            self._attach(file, library.key, index, [symbol.offset for symbol in symbols], ends)
+            self._attach(file, library, index, [symbol.offset for symbol in symbols], ends)
         if not any(found.values()) and any(library.name.startswith(row.library) for _, row in rows if row.library):
             self.notes.append(f"{library.name} has none of the functions that are timed")
 
@@ -205,27 +232,29 @@ class CallProbe:
             self.notes.append(f"{name} in {library.name} is not timed: {error}")
             return
         self._mapped_by.setdefault(library.key, set()).add(library.pid)
-        self._attach(file, library.key, index, offsets)
+        self._attach(file, library, index, offsets)
 
     def _attach(
-        self, library: MappedFile, key: FileKey, index: int, offsets: Sequence[int], ends: Sequence[int] | None = None
+        self, file: MappedFile, library: Library, index: int, offsets: Sequence[int], ends: Sequence[int] | None = None
     ) -> None:
         """Probes on the functions at `offsets`, and on their ends: where these are not said, by return probe."""
         if not offsets:
             return
-        row, held = self.table[index], self._rows.setdefault(index, Row())
+        row, held, key = self.table[index], self._rows.setdefault(index, Row()), library.key
         held.seen.add(key)
         links = held.links.setdefault(key, [])
+        if key not in held.places:
+            held.places[key] = self._places.take(index, partial(self._user_of, library))
         try:
-            links += self.module.attach_uprobes(enter_program(index), library, offsets)
+            links += self.module.attach_uprobes(enter_program(index), file, offsets, place=held.places[key])
             if row.role in SITED:
                 sites = held.sites.setdefault(key, [])
-                sites += self.module.attach_uprobes("rs_call_site", library, offsets)
+                sites += self.module.attach_uprobes("rs_call_site", file, offsets)
             leave = leave_program(index, row)
             if ends is None:
-                links += self.module.attach_uprobes(leave, library, offsets, on_return=True)
+                links += self.module.attach_uprobes(leave, file, offsets, on_return=True)
             else:
-                links += self.module.attach_uprobes(leave, library, ends)
+                links += self.module.attach_uprobes(leave, file, ends)
         except Exception as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             self.notes.append(f"{row.name} in {library.name} is not timed: {reason}")
@@ -237,51 +266,70 @@ class CallProbe:
         return frozenset(self._exported)
 
     def enforce_budget(self, processes: int) -> None:
-        """Detach rows called more than `budget_hz` times a second per process since the last call of this method: first from the files
-        that few processes map, from all of them in a few such calls.
+        """Detach rows called more than `budget_hz` times a second per process since the last call of this method, from the files whose
+        functions are.
 
         Processes that nobody watches pay for the trap too. Their calls are counted apart and have the same allowance, that
         of `processes` processes, as how many of them call is not known.
         """
         table = self.module.maps["rs_call_hits"]
         now = time.monotonic()
-        hits = {
-            index: (sum(table[ctypes.c_int(index)]), sum(table[ctypes.c_int(MAX_ROWS + index)]))
-            for index in sorted(self._exported)
-        }
-        seconds = now - self._hits_at
-        for index, after in [*hits.items()]:
-            if index not in self._hits:
-                continue
-            row = self._rows[index]
-            allowed = self.budget_hz * max(processes, 1) * seconds * row.share(self._mapped_by)
-            watched, other = after[0] - self._hits[index][0], after[1] - self._hits[index][1]
-            if max(watched, other) <= allowed:
-                if watched > self.site_budget_hz * max(processes, 1) * seconds and row.sites:
-                    self._aside(self.module.release, [one for links in row.sites.values() for one in links])
-                    row.sites.clear()
-                    self.notes.append(
-                        f"{self.table[index].name} is called more than {self.site_budget_hz:.0f} times a second per process: "
-                        "it is timed, but no longer told where it is called from"
-                    )
-                continue
-            files = first_to_go(row, self._mapped_by) if watched > allowed >= other else tuple(row.links)
-            self._detach(index, files)
-            name, limit = self.table[index].name, f"{self.budget_hz:.0f} times a second"
-            if index in self._exported:
-                del hits[index]  # what was counted until they are gone is not the others'
-                where = f"in {len(files)} files that the fewest processes map"
-                self.notes.append(f"{name} is called more than {limit} per process: no longer timed {where}")
-                continue
-            self.notes.append(
-                f"{name} is called more than {limit} per process: no longer timed"
-                if watched > allowed
-                else f"{name} is called {other / seconds:.0f} times a second by processes that are not watched, "
-                "which pay for the probe too: no longer timed"
-            )
-        self._hits, self._hits_at = hits, now
+        places = {place for index in self._exported for place in self._counted_in(index)}
+        hits = {place: _sums(table[ctypes.c_int(place)]) for place in places}
+        before, self._hits = self._hits, hits
+        seconds, self._hits_at = now - self._hits_at, now
+        self._tidy(now)
+        for index in sorted(self._exported):
+            counted = {place: hits[place].since(before[place]) for place in self._counted_in(index) if place in before}
+            if counted:
+                self._keep_within(index, counted, max(processes, 1) * seconds, seconds)
         if self.launches is not None:
             self.launches.processes = max(processes, 1)
+
+    def _tidy(self, now: float) -> None:
+        due = now >= self._tidy_s
+        self._tidy_s = now + _TIDY_EACH_S if due else min(self._tidy_s, now + _TIDY_EACH_S)
+        if due:
+            with contextlib.suppress(OSError):
+                in_progress.take_out_unwatched(self.module.maps)
+
+    def _counted_in(self, index: int) -> set[int]:
+        row = self._rows[index]
+        return {row.places[file] for file in row.links}
+
+    def _keep_within(self, index: int, counted: Mapping[int, Hits], process_s: float, seconds: float) -> None:
+        """`counted`: by place, in so many `seconds`; `process_s`: those of all processes together."""
+        row, name = self._rows[index], self.table[index].name
+        watched = {place: hits.watched for place, hits in counted.items()}
+        others = {place: hits.others for place, hits in counted.items()}
+        least = min(self.budget_hz, self.site_budget_hz) * process_s
+        if len(row.links) == len(row.seen) and max(sum(watched.values()), sum(others.values())) <= least:
+            return
+        parts = row.parts(self._mapped_by)
+        mine = too_often(watched, parts, self.budget_hz * process_s)
+        theirs = too_often(others, parts, self.budget_hz * process_s)
+        if mine or theirs:
+            files, had = row.in_places({*mine, *theirs}), len(row.links)
+            where = "" if len(files) == had else f" in {len(files)} files of {had}"
+            self._detach(index, files)
+            called = f"{sum(others[place] for place in theirs) / seconds:.0f} times a second by processes that are not watched"
+            self.notes.append(
+                f"{name} is called more than {self.budget_hz:.0f} times a second per process: no longer timed{where}"
+                if mine
+                else f"{name} is called {called}, which pay for the probe too: no longer timed{where}"
+            )
+        sited = {row.places[file] for file in row.sites}
+        often = too_often(
+            {place: calls for place, calls in watched.items() if place in sited}, parts, self.site_budget_hz * process_s
+        )
+        if often:
+            had, files = len(row.sites), tuple(file for file in row.in_places(often) if file in row.sites)
+            where = "" if len(files) == had else f", in {len(files)} files of {had}"
+            self._aside(self.module.release, row.take_sites(files))
+            self.notes.append(
+                f"{name} is called more than {self.site_budget_hz:.0f} times a second per process: "
+                f"it is timed, but no longer told where it is called from{where}"
+            )
 
     def _detach(self, index: int, files: Sequence[FileKey]) -> None:
         row = self._rows[index]
@@ -319,6 +367,11 @@ class CallProbe:
             for key, s in self.module.maps["rs_call_sums"].items()
             if self.table[int(key.row)].role != LAUNCH
         )
+
+
+def _sums(cpus: Iterable[Any]) -> Hits:
+    """Of one place, over all CPUs."""
+    return Hits(sum(int(cpu.watched) for cpu in cpus), sum(int(cpu.others) for cpu in cpus))
 
 
 def _prefixes(table: tuple[CallRow, ...]) -> tuple[str, ...]:

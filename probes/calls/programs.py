@@ -17,7 +17,7 @@ def programs(table: tuple[CallRow, ...] = CALL_TABLE) -> Generated:
     for index, row in enumerate(table):
         entered = bodies.setdefault(_entry(row), f"rs_entry_{len(bodies)}")
         numbers = (index, _scope(index, row), row.shortest_ns, row.towards)
-        variants[enter_program(index)] = Variant(enter_program(index), entered, numbers)
+        variants[enter_program(index)] = Variant(enter_program(index), entered, numbers, place=index)
         if row.role != LAUNCH:
             left = bodies.setdefault(f"rs_return(ctx, RS_NUMBER(0), {int(row.throws)})", f"rs_return_{len(bodies)}")
             name = leave_program(index, row)

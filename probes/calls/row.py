@@ -47,8 +47,10 @@ SITED = (COLLECTIVE, WAIT, BACKWARD, DISPATCH, GPU_WAIT)
 # The name of what ends a gradient update. DDP waits here for its last bucket.
 UPDATE = "finalize_backward"
 
-# RS_MAX_ROWS in calls.bpf.c: from here on traps are counted of processes that nobody watches, and scopes are those of roles.
+# RS_MAX_ROWS in calls.bpf.c: from here on scopes are those of roles, and the places where traps are counted those of one file each.
 MAX_ROWS = 256
+# RS_MAX_PLACES there.
+MAX_PLACES = 2048
 
 # Bits of `aux` of a collective: datatype, operation, peer or root. Of a copy: the direction alone.
 OPERATION_SHIFT, PEER_SHIFT = 8, 16

@@ -46,8 +46,8 @@ struct rs_file_key {
 struct rs_file_sum {
 	u64 count, ns, bytes;
 };
-/* All calls, long and short. Processes x operations. */
-BPF_HASH(rs_file_sums, struct rs_file_key, struct rs_file_sum, 8192);
+/* All calls, long and short. As many processes as one window watches, those that have ended with them (4,096) x 10 operations: 4 MB. */
+BPF_HASH(rs_file_sums, struct rs_file_key, struct rs_file_sum, 40960);
 
 /* Process and descriptor in one word; 0 where there is no room for them: no process has a higher number, and few a descriptor. */
 static __always_inline u64 rs_socket_name(u32 tgid, u32 fd)

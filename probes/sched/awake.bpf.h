@@ -23,7 +23,8 @@
  */
 struct rs_awake {
 	u64 asleep_ns;
-	u32 threads, pad;
+	u32 threads;
+	s32 known; /* how many of its threads are in rs_threads, and more that are there still when the first one has ended */
 };
 BPF_TABLE("lru_hash", u32, struct rs_awake, rs_awake, RS_MAX_PROCESSES);
 

@@ -31,6 +31,7 @@ _OFFSETS = {
 UNINTERRUPTIBLE, STOPPED, TRACED, IDLE = 0x2, 0x4, 0x8, 0x80
 # Of an OFFCPU event's `aux`: the state below this bit, from it on the tid of who woke the thread, 0 where nobody had to (22 bits at most).
 WAKER_SHIFT = 8
+_FREELY, _EACH = 1, 2  # RS_THREADS_FREELY, RS_THREADS_EACH in sched.bpf.c
 # RS_GIL in sched.bpf.c, in place of the system call: a wait for the GIL; the argument is the thread state of who holds it.
 GIL_WAIT = 0xFFFE
 
@@ -80,6 +81,14 @@ def defines(root: Path = Path("/")) -> dict[str, int]:
     return found
 
 
+def share_threads(module: Module) -> None:
+    """Half of the room for threads is anybody's, and of the other half each process has as much as any other."""
+    table = module.maps["rs_thread_room"]
+    freely = module.maps["rs_threads"].shape.max_entries // 2
+    table[ctypes.c_int(_FREELY)] = ctypes.c_int64(freely)
+    table[ctypes.c_int(_EACH)] = ctypes.c_int64(max(freely // module.maps["rs_targets"].shape.max_entries, 1))
+
+
 def look_again(module: Module) -> None:
     """Who is watched, or who has Python state, has changed: what the kernel remembers of threads is looked up anew."""
     table = module.maps["rs_generation"]
@@ -110,10 +119,16 @@ def process_times(module: Module) -> dict[int, ProcessTimes]:
     return found
 
 
+def takers_forgotten(module: Module, made: int) -> int:
+    """How many pairs were put out by others at least, where so many were made (the counter taker_new)."""
+    return max(made - module.maps["rs_takers"].shape.max_entries, 0) if made else 0
+
+
 def takers(module: Module) -> dict[tuple[int, int], Taken]:
-    """Who ran while whom waited, all pairs of process and taker."""
+    """Who ran while whom waited, by the pair of process and taker and since when it is known: one that was put out by others and came
+    again has begun anew."""
     return {
-        (int(key.tgid), int(key.taker)): Taken(
+        (int(key.tgid) << 32 | int(key.taker), int(row.since_ns)): Taken(
             int(key.tgid), int(key.taker), bytes(row.comm).split(b"\0")[0].decode("ascii", "replace"), row.ns / 1e9
         )
         for key, row in module.maps["rs_takers"].items()

@@ -53,10 +53,20 @@ struct rs_thread {
 };
 BPF_HASH(rs_threads, u32, struct rs_thread, RS_MAX_THREADS);
 
+/*
+ * How many threads are in that map; and, as it is made larger for a host that has more, how many may be whosever they are, and of a
+ * process beyond that: half of all, and as many as there is room for in the other half (kernel_probes.py; 0: as below). So nobody's
+ * thousands keep the first threads of others out.
+ */
+#define RS_THREADS_KNOWN 0
+#define RS_THREADS_FREELY 1
+#define RS_THREADS_EACH 2
+BPF_ARRAY(rs_thread_room, s64, 3);
+
 /* Grows whenever user space has changed who is watched, or who has Python state (sched/probe.py, look_again). */
 BPF_ARRAY(rs_generation, u32, 1);
 
-/* What the ended threads of each process had. 64 ranks x 64 workers. */
+/* What the ended threads of each process had. As many processes as one window watches, those that have ended with them. */
 struct rs_ended_sum {
 	u64 run_ns, ready_ns;
 };
@@ -87,15 +97,20 @@ BPF_HASH(rs_gils, u32, struct rs_gil, RS_MAX_PROCESSES);
 #define RS_FUTEX 202
 #define RS_GIL 0xfffe /* in place of the system call: a wait for the GIL; the argument is then its holder's thread state */
 
-/* (process with a waiting thread, process that ran) -> how long. 8 x 400 processes a second (an exec storm) for a window of 20 s: 5 MB. */
+/*
+ * (process with a waiting thread, process that ran) -> how long. 8 x 400 processes a second (an exec storm) for a window of 20 s: 6 MB.
+ * Where it is more those that ran least recently go, which have ended as a rule, and probe.py says how many: RS_C_TAKER_NEW counts all
+ * that ever were.
+ */
 struct rs_taker {
 	u32 tgid, taker;
 };
 struct rs_taken {
 	u64 ns;
+	u64 since_ns; /* tells one that went and came again from what it was */
 	char comm[16];
 };
-BPF_HASH(rs_takers, struct rs_taker, struct rs_taken, 65536);
+BPF_TABLE("lru_hash", struct rs_taker, struct rs_taken, rs_takers, 65536);
 
 /* Host tids with Python state; the unwinder's map. Without an unwinder nobody is in it. */
 #ifndef RS_HAVE_UNWINDER
@@ -202,6 +217,40 @@ static __always_inline void rs_came_unseen(u32 tid, u64 now, struct rs_thread *t
 	thread->in_ns = came;
 }
 
+/* One thread more in rs_threads; returns whether the process may have it. Several CPUs may each let one too many in. */
+static __always_inline int rs_thread_begins(u32 tgid)
+{
+	int at_known = RS_THREADS_KNOWN, at_freely = RS_THREADS_FREELY, at_each = RS_THREADS_EACH;
+	struct rs_awake zero = {};
+	struct rs_awake *process = rs_awake.lookup_or_try_init(&tgid, &zero);
+	s64 *known = rs_thread_room.lookup(&at_known), *freely = rs_thread_room.lookup(&at_freely);
+	s64 *each = rs_thread_room.lookup(&at_each);
+	if (!process || !known || !freely || !each) {
+		rs_count(RS_C_THREAD_MAP_FULL);
+		return 0;
+	}
+	if (*known >= (*freely ? *freely : RS_MAX_THREADS / 2) &&
+	    process->known >= (*each ? *each : RS_MAX_THREADS / 2 / RS_MAX_PROCESSES)) {
+		rs_count(RS_C_THREAD_SHARE_FULL);
+		return 0;
+	}
+	__sync_fetch_and_add(known, 1);
+	__sync_fetch_and_add(&process->known, 1);
+	return 1;
+}
+
+/* One less. */
+static __always_inline void rs_thread_over(u32 tgid)
+{
+	int at_known = RS_THREADS_KNOWN;
+	struct rs_awake *process = rs_awake.lookup(&tgid);
+	s64 *known = rs_thread_room.lookup(&at_known);
+	if (known)
+		__sync_fetch_and_add(known, -1);
+	if (process)
+		__sync_fetch_and_add(&process->known, -1);
+}
+
 static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now, struct rs_cpu *cpu)
 {
 	u64 stack = 0;
@@ -210,6 +259,7 @@ static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now, stru
 	if (state & RS_TASK_DEAD) { /* its last switch: rs_sched_exit has forgotten it; but it may have been pushed aside since */
 		if (thread) {
 			rs_sleeps(thread->tgid, now, &thread->counted);
+			rs_thread_over(thread->tgid);
 			rs_threads.delete(&tid);
 		}
 		return;
@@ -230,11 +280,14 @@ static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now, stru
 		thread = rs_threads.lookup(&tid);
 	}
 	if (!thread) {
+		if (!rs_thread_begins(tgid))
+			return;
 		struct rs_thread fresh = {};
 		fresh.tgid = tgid;
 		rs_threads.update(&tid, &fresh);
 		thread = rs_threads.lookup(&tid);
 		if (!thread) {
+			rs_thread_over(tgid);
 			rs_count(RS_C_THREAD_MAP_FULL);
 			return;
 		}
@@ -279,10 +332,9 @@ static __always_inline void rs_take(u32 tgid, u64 since, struct rs_cpu *cpu)
 		if (taken) {
 			__sync_fetch_and_add(&taken->ns, slice->end_ns - from);
 		} else {
-			struct rs_taken fresh = {.ns = slice->end_ns - from};
+			struct rs_taken fresh = {.ns = slice->end_ns - from, .since_ns = slice->end_ns};
 			__builtin_memcpy(fresh.comm, slice->comm, sizeof(fresh.comm));
-			if (rs_takers.update(&key, &fresh))
-				rs_count(RS_C_TAKER_MAP_FULL);
+			rs_count(rs_takers.update(&key, &fresh) ? RS_C_TAKER_MAP_FULL : RS_C_TAKER_NEW);
 		}
 	}
 }
@@ -373,6 +425,7 @@ int rs_sched_exit(struct rs_at__sched__sched_process_exit *args)
 	if (thread) {
 		rs_keep_sums(thread, bpf_ktime_get_ns());
 		rs_sleeps(thread->tgid, bpf_ktime_get_ns(), &thread->counted);
+		rs_thread_over(thread->tgid);
 	}
 	rs_threads.delete(&tid);
 	if ((u32)id == id >> 32 && rs_role(id >> 32)) {

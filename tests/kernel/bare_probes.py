@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rankscope.probes.bpf import loader, ring
 from rankscope.probes.bpf.compiler.variants import together
@@ -71,8 +71,8 @@ class Observed:
 LOADED: list[Observed] = []
 
 
-def load(table: tuple[CallRow, ...] = (), **defines: int) -> Observed:
-    """The probes, attached; `defines` in place of what the kernel and the C say."""
+def load(table: tuple[CallRow, ...] = (), entries: Mapping[str, int] | None = None, **defines: int) -> Observed:
+    """The probes, attached; `defines` in place of what the kernel and the C say, `entries` of what maps hold."""
     module = loader.load(
         [sched.SOURCE, calls.SOURCE, files.SOURCE],
         defines={
@@ -83,6 +83,7 @@ def load(table: tuple[CallRow, ...] = (), **defines: int) -> Observed:
         },
         prelude=NO_UNWINDER,
         generated=together((files.programs(), programs(table))),
+        entries=entries or {},
         verbose=True,
     )
     LOADED.append(Observed(module))

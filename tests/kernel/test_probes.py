@@ -15,6 +15,7 @@ import pytest
 from bare_probes import CLOCK_NANOSLEEP, FUTEX, RING_PAGES, Observed, load
 
 from rankscope.probes.bpf import btf, ring
+from rankscope.probes.bpf.counters import COUNTERS
 from rankscope.probes.calls import copies
 from rankscope.probes.calls.probe import CallProbe
 from rankscope.probes.calls.table import CallRow
@@ -96,6 +97,42 @@ def test_a_thread_pushed_off_its_cpu_names_the_process_that_ran(program: Start, 
     # The victim's last slices are counted when it comes back, so only nearly all of its waiting is told.
     assert 0.2 < taken[hog.pid].seconds < 1.4
     assert taken[hog.pid].comm.startswith("python")
+
+
+def test_who_takes_the_cpu_after_a_crowd_of_short_processes_is_named_and_how_many_were_forgotten(
+    program: Start,
+) -> None:
+    observed = load(entries={"rs_takers": 256})
+    text = """
+        import os, sys, time
+        os.sched_setaffinity(0, {0})
+        print("ready", flush=True); sys.stdin.readline()
+        def burn(seconds):
+            end = time.monotonic() + seconds
+            while time.monotonic() < end: pass
+        for _ in range(int(sys.argv[1])):
+            if not (child := os.fork()):
+                burn(0.001); os._exit(0)
+            os.waitpid(child, 0)
+        burn(float(sys.argv[2]))
+        """
+    crowd, hog, victim = program(text, "700", "0"), program(text, "0", "1"), program(text, "0", "60")
+    observed.watch(victim.pid)
+    for one in (victim, crowd):
+        assert one.stdin is not None
+        one.stdin.write("go\n")
+        one.stdin.flush()
+    crowd.wait(timeout=60)
+    hog.communicate("go\n", timeout=60)
+    victim.kill()
+    counted = dict(observed.module.counters(COUNTERS))
+    forgotten = sched.takers_forgotten(observed.module, counted["taker_new"])
+    assert (counted["taker_map_full"], forgotten) == (0, counted["taker_new"] - 256)
+    assert forgotten > 0
+    taken = {row.taker: row for row in sched.takers(observed.module).values() if row.pid == victim.pid}
+    assert len(taken) <= 256
+    assert taken[hog.pid].seconds > 0.01
+    observed.close()
 
 
 def test_who_is_watched_from_now_on_is_seen_at_once_though_the_kernel_took_him_for_a_stranger(program: Start) -> None:
@@ -321,6 +358,26 @@ def test_a_file_of_ones_own_that_is_called_too_often_is_let_go_and_the_others_st
     for other in others:
         events = observed.run(other)
         assert int((events["type"] == ring.CALL).sum()) == 2 * 31
+    observed.close()
+
+
+def test_what_nobody_watches_calls_too_often_is_let_go_in_its_own_file(program: Start, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    observed, shared, own = load(TABLE), str(_library(tmp_path)), str(_library(tmp_path / "own"))
+    honest, trivial = program(CALLER, shared, "31"), program(CALLER, own, "0")
+    unseen = program(CALLER, own, "211")
+    probe = CallProbe(observed.module, TABLE, budget_hz=50)
+    probe.watch([honest.pid, trivial.pid])
+    observed.watch(honest.pid)
+    observed.watch(trivial.pid)
+    probe.enforce_budget(2)
+    unseen.communicate("go\n", timeout=60)
+    probe.enforce_budget(2)
+    assert [note for note in probe.notes if "not watched" in note and note.endswith("in 1 files of 2")] == probe.notes
+    assert len(probe.notes) == 2
+    honest.communicate("go\n", timeout=60)
+    events = observed.ring.drain()
+    assert int((events["type"] == ring.CALL).sum()) == 2 * 31
     observed.close()
 
 

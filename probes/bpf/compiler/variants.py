@@ -15,16 +15,19 @@ from rankscope.probes.bpf.compiler.compiled import NotCompiled
 from rankscope.probes.bpf.programs import INSTRUCTION
 
 NUMBERS = 0x5253 << 16  # RS_NUMBERS in common.bpf.h
+_PLACE = 0xFFFF  # RS_PLACE there
 _MOVE_64 = 0xB7  # BPF_ALU64 | BPF_MOV | BPF_K
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The program `name` is the compiled program `of` with these numbers, each 0 to 2^31 - 1."""
+    """The program `name` is the compiled program `of` with these numbers, each 0 to 2^31 - 1. `place`: RS_PLACE, where nobody says another
+    as it is attached; −1 of one that has none."""
 
     name: str
     of: str
     numbers: tuple[int, ...]
+    place: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +44,18 @@ def together(parts: Iterable[Generated]) -> Generated:
     return Generated("".join(part.text for part in every), tuple(one for part in every for one in part.variants))
 
 
-def with_numbers(code: bytes, numbers: tuple[int, ...]) -> bytes:
-    """The instructions with `numbers` where the C says RS_NUMBER. NotCompiled where it asks for one that is not given."""
+def with_numbers(code: bytes, numbers: tuple[int, ...], place: int = -1) -> bytes:
+    """The instructions with `numbers` where the C says RS_NUMBER, and `place` where RS_PLACE. NotCompiled where it asks for one that is not
+    given."""
     instructions = np.frombuffer(code, INSTRUCTION).copy()
     asked = (instructions["operation"] == _MOVE_64) & (instructions["value"] >> 16 == NUMBERS >> 16)
     which = instructions["value"][asked] & 0xFFFF
-    if (which >= len(numbers)).any():
-        raise NotCompiled(f"the program asks for its number {int(which.max())}, and has {len(numbers)}")
-    if any(not 0 <= number < 1 << 31 for number in numbers):
-        raise NotCompiled(f"numbers of programs are positive and have 31 bits: {numbers}")
-    instructions["value"][asked] = np.asarray(numbers or (0,), np.int32)[which]
+    given = (*numbers, place) if place >= 0 else numbers
+    if place >= 0:
+        which = np.where(which == _PLACE, len(numbers), which)
+    if (which >= len(given)).any():
+        raise NotCompiled(f"the program asks for its number {int(which.max())}, and has {len(given)}")
+    if any(not 0 <= number < 1 << 31 for number in given):
+        raise NotCompiled(f"numbers of programs are positive and have 31 bits: {given}")
+    instructions["value"][asked] = np.asarray(given or (0,), np.int32)[which]
     return bytes(instructions.tobytes())

@@ -33,6 +33,7 @@ from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
 from rankscope.observer.window.schema import TABLES
 from rankscope.probes import rights
+from rankscope.probes.calls.row import MAX_PLACES
 from rankscope.probes.confine import credentials
 from rankscope.probes.errors import BadData, NoRanks
 from rankscope.probes.host import namespaces
@@ -423,6 +424,13 @@ def test_what_the_confined_process_may_not_ask_for_is_refused(asked: dict[str, A
     finally:
         os.close(handed)
         broker.close()
+
+
+@pytest.mark.parametrize("place", [-1, MAX_PLACES, "1", True])
+def test_under_no_number_that_is_none_calls_are_counted(place: object) -> None:
+    asked = {"what": "attach", "function": "rs_enter_0", "offsets": [1], "on_return": False, "counters": []}
+    with pytest.raises(ValueError, match="no such place"):
+        Broker(served=os.getpid() + 1).answer({**asked, "place": place}, (0,))
 
 
 def test_a_window_that_can_still_be_changed_is_refused() -> None:

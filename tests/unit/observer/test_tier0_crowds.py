@@ -12,6 +12,7 @@ from polled import UPDATES, Host
 
 from rankscope.observer.live import kernel_probes
 from rankscope.observer.watch import newcomers, pulse, shares, tier0
+from rankscope.observer.watch.marker import MARKERS
 from rankscope.observer.watch.shares import LOOK_EACH_S, RANKS_EACH, RANKS_MOST, Notes
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
@@ -195,6 +196,7 @@ def test_no_process_can_fill_the_map_of_calls_in_progress(monkeypatch: pytest.Mo
     with pytest.raises(BpfUnavailable):
         pulse.load()
     assert asked["entries"]["rs_calls"] >= asked["defines"]["RS_CALLS_EACH"] * RANKS_MOST
+    assert not any(row.summed for row in MARKERS), "sums have no room there"
 
 
 def _flood(host: Host, pid: int, calls: int) -> None:

@@ -85,7 +85,10 @@ def test_enums_have_the_same_members_at_the_same_places(name: str) -> None:
     ("name", "value"),
     [
         ("RS_MAX_ROWS", row.MAX_ROWS),
+        ("RS_MAX_PLACES", row.MAX_PLACES),
         ("RS_GIL", sched.GIL_WAIT),
+        ("RS_THREADS_FREELY", sched._FREELY),
+        ("RS_THREADS_EACH", sched._EACH),
         ("RS_TASK_STOPPED", sched.STOPPED),
         ("RS_TYPE_SOCKET", files.SOCKET),
         ("RS_MAX_FRAMES", stack.MAX_FRAMES),

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
-from rankscope.probes.calls import in_progress
+import pytest
+
+from rankscope.probes.calls import in_progress, probe
+from rankscope.probes.calls.probe import CallProbe
 
 
 class Key(ctypes.Structure):
@@ -80,6 +84,25 @@ def test_what_a_process_left_that_is_watched_no_more_goes(tmp_path: Path) -> Non
     kernel.enter(10, 11, 4)
     assert in_progress.take_out_ended(kernel, tmp_path) == 2
     assert (kernel.calls(), kernel.numbers()) == ([], {})
+
+
+def test_a_window_lets_go_of_what_ended_processes_left_while_it_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or those that come and go below one rank would fill the map, each with its own share of it."""
+    kernel, now = Kernel(tmp_path), [0.0]
+    kernel["rs_call_hits"] = Map()
+    kernel.watch(20)
+    kernel.enter(20, 20, 3, ends=True)
+    calls = CallProbe(cast(Any, SimpleNamespace(maps=kernel)))
+    monkeypatch.setattr(probe.time, "monotonic", lambda: now[0])
+    for second in range(45):
+        now[0] = float(second)
+        for tid in range(5):
+            kernel.enter(1000 + second, 100_000 + 5 * second + tid, 3)
+        calls.enforce_budget(1)
+        assert len(kernel.calls()) <= 1 + 5 * 11
+    assert (20, 3) in kernel.calls()
 
 
 def test_calls_of_a_row_that_is_let_go_are_not_counted_any_longer(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from rankscope.probes.bpf import tracepoints
 from rankscope.probes.bpf.compiler import variants
-from rankscope.probes.bpf.compiler.compiled import CompileFailed, NotCompiled
+from rankscope.probes.bpf.compiler.compiled import Compiled, CompileFailed, NotCompiled, ProgramCode
 from rankscope.probes.bpf.compiler.variants import Generated, Variant, with_numbers
+from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls.programs import leave_program, programs
 from rankscope.probes.calls.row import HOST_ROLES, LAUNCH, MAX_ROWS, ROLES
 from rankscope.probes.calls.table import CALL_TABLE, CallRow
@@ -62,6 +63,24 @@ def test_a_number_takes_the_place_that_the_text_gave_it() -> None:
 def test_a_number_that_is_missing_or_does_not_fit_is_refused(numbers: tuple[int, ...]) -> None:
     with pytest.raises(NotCompiled):
         with_numbers(_move(1, variants.NUMBERS + 1), numbers)
+
+
+def test_a_program_counts_in_its_place_and_in_another_where_that_is_said() -> None:
+    place = variants.NUMBERS + 0xFFFF
+    code = _move(1, place) + _move(2, variants.NUMBERS)
+    assert with_numbers(code, (7,), 300) == _move(1, 300) + _move(2, 7)
+    with pytest.raises(NotCompiled):
+        with_numbers(code, (7,))
+    assert {f"rs_enter_{index}": index for index in range(len(CALL_TABLE))} == {
+        one.name: one.place for one in programs().variants if one.place >= 0
+    }
+
+
+def test_a_program_that_counts_nowhere_is_not_loaded_for_a_place() -> None:
+    made = {one.name: one for one in programs().variants}
+    module = Module(Compiled((), (ProgramCode(made["rs_leave_0"].of, _move(1, 2)),), "GPL", ()), {}, variants=made)
+    with pytest.raises(ValueError, match="same in all places"):
+        module.program("rs_leave_0", place=300)
 
 
 def test_the_numbers_are_those_of_the_c() -> None:

@@ -19,6 +19,11 @@ from rankscope.observer.live.kernel_probes import map_sizes
 from rankscope.observer.live.observation import Observation
 from rankscope.observer.live.process_watch import LOADER, ProcessWatch
 from rankscope.probes.bpf import ring
+from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
+from rankscope.probes.bpf.compiler.variants import Generated
+from rankscope.probes.calls.row import LAUNCH
+from rankscope.probes.calls.table import CALL_TABLE
+from rankscope.probes.files import probe as files
 from rankscope.probes.host import procfs
 
 REPOSITORY = Path(__file__).resolve().parents[4]
@@ -180,6 +185,40 @@ def test_maps_have_room_for_twice_what_the_census_found() -> None:
     assert set(map_sizes(1 << 20, 1 << 24).values()) == {1 << 18}
 
 
+@pytest.mark.parametrize("processes", [1, 8, 512, 513, 600, 1024, 1025, 5000, 100_000])
+def test_no_process_can_fill_a_map_that_all_share(processes: int) -> None:
+    """Of as many as may be watched at once each has as much as it may have."""
+    sized = kernel_probes._USUAL_ENTRIES | map_sizes(processes, 100)
+    watched = sized["rs_targets"]
+    assert kernel_probes.calls_each(processes) * watched <= sized["rs_calls"]
+    assert (kernel_probes.calls_each(processes) == 128) == (processes <= 1024)
+    assert sized["rs_awake"] >= watched
+    assert sized["rs_calls_open"] >= 2 * watched or watched > 1 << 17
+    sums = sum(8 if row.direction else 1 for row in CALL_TABLE if row.summed or row.role == LAUNCH)
+    if processes <= 1024:
+        assert sums * watched <= sized["rs_call_sums"]
+    assert len(files.OPERATIONS) * limits.PROCESSES <= sized["rs_file_sums"]
+    assert sized["rs_ended"] >= limits.PROCESSES
+
+
+def test_what_is_compiled_differs_only_where_more_processes_are_watched_than_a_map_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+
+    def loaded(*_: Any, **how: Any) -> Any:
+        asked.append(how["defines"].get("RS_CALLS_EACH"))
+        raise BpfUnavailable("not here")
+
+    monkeypatch.setattr(kernel_probes.loader, "load", loaded)
+    monkeypatch.setattr(kernel_probes, "in_initial_pid_namespace", lambda _: True)
+    monkeypatch.setattr(kernel_probes, "_programs", lambda _: kernel_probes._Programs((), {}, Generated(), ()))
+    for processes in (8, 5000):
+        with pytest.raises(BpfUnavailable):
+            kernel_probes.load_module(hz=99, processes=processes)
+    assert asked == [None, kernel_probes.calls_each(5000)]
+
+
 def test_the_usual_sizes_of_maps_are_those_of_the_programs() -> None:
     """The sources say them; where they change, the size that needs no more changes with them."""
     text = "".join(
@@ -187,6 +226,7 @@ def test_the_usual_sizes_of_maps_are_those_of_the_programs() -> None:
     )
     numbers = {name: int(value) for name, value in re.findall(r"#define (RS_MAX_\w+) (\d+)", text)}
     said = dict(re.findall(r"BPF_HASH\((rs_\w+), [^;]*?, (\w+)\);", text))
+    said |= dict(re.findall(r'BPF_TABLE\("lru_hash", [^;]*?, (rs_\w+), (\w+)\);', text))
     assert {
         name: int(numbers.get(said[name], said[name])) for name in kernel_probes._USUAL_ENTRIES
     } == kernel_probes._USUAL_ENTRIES
