@@ -152,8 +152,8 @@ class Broker(Reading):
         """py-spy on one process."""
         if pid in self.samplings or len(self.samplings) >= limits.SAMPLED_BESIDE:
             raise ValueError("sampled already, or too many")
-        seconds = min(max(float(duration_s), 0.0), _LONGEST_S)
-        self.samplings[process(pid)] = pyspy.start(pid, seconds, number(rate_hz, "rate", _MOST_HZ + 1), idle is True)
+        rate = number(rate_hz, "rate", _MOST_HZ + 1)
+        self.samplings[process(pid)] = pyspy.start(pid, _seconds(duration_s), rate, idle is True)
         return {}, ()
 
     def pyspy_ended(self, _: Sequence[int], *, pid: int) -> Answer:
@@ -178,6 +178,13 @@ class Broker(Reading):
         if self.module is None:
             raise ValueError("nothing is loaded")
         return self.module
+
+
+def _seconds(value: object) -> float:
+    """An argument that says how long something is to last. ValueError."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+        raise ValueError("no such time")
+    return float(min(value, _LONGEST_S))
 
 
 _MORE: tuple[Callable[..., Answer], ...] = (

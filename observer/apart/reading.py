@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from rankscope.observer.apart import wire
 from rankscope.observer.apart.run import Answer
 from rankscope.probes.host import namespaces
 from rankscope.probes.mapped import reader
@@ -25,10 +26,10 @@ class Reading:
 
     def answer(self, asked: dict[str, Any], handed: Sequence[int]) -> Answer:
         """The answer, with descriptors to send; they are the caller's to close. Raises one of run.REFUSALS."""
-        service = self.SERVICES.get(str(asked.pop("what", "")))
+        service = self.SERVICES.get(wire.text(asked, "what"))
         if service is None:
             raise ValueError("no such service")
-        return service(self, handed, **asked)
+        return service(self, handed, **{name: value for name, value in asked.items() if name != "what"})
 
     def reader(self, _: Sequence[int]) -> Answer:
         """A child that opens files of targets."""

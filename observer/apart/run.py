@@ -14,6 +14,7 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -33,7 +34,10 @@ _END_S = 2.0
 _QUIET_S = 120  # it says something every 5 s while it observes; the rows of the largest windows take half a minute
 _EXITS_S = 0.05  # from its last word to its end
 _SAID_CHARACTERS = 400
-REFUSALS = (RankscopeError, OSError, ValueError, TypeError, KeyError)
+# Whatever arguments of a stranger's can bring about: numbers without end, text in place of lists, a host without threads.
+REFUSALS = (
+    RankscopeError, OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError, struct.error,
+)  # fmt: skip
 Answer = tuple[dict[str, Any], Sequence[int]]
 Heard = Callable[[dict[str, Any], Sequence[int]], bool]
 
@@ -135,7 +139,7 @@ def _serve(channel: socket.socket, services: Services, heard: Heard, progress: P
             if what == "failed":
                 raise wire.raised(asked)
             if what == "say":
-                progress(printable(str(asked.get("text")), _SAID_CHARACTERS))
+                progress(printable(wire.text(asked, "text"), _SAID_CHARACTERS))
             elif not heard(asked, handed):
                 _answer(channel, services, asked, handed)
         finally:
@@ -148,8 +152,11 @@ def _answer(channel: socket.socket, services: Services, asked: dict[str, Any], h
     except REFUSALS as error:
         answer, sent = wire.describe(error), ()
     try:
-        wire.send(channel, answer, sent)
-    except TimeoutError:
+        try:
+            wire.send(channel, answer, sent)
+        except ValueError as error:  # more than a message holds
+            wire.send(channel, wire.describe(error))
+    except OSError:
         raise ObserverEnded("the observing process does not take what it asked for; it was ended") from None
     finally:
         wire.close_all(sent)
