@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from rankscope.observer.apart.reading import Reading, number, process
 from rankscope.observer.apart.run import Answer
 from rankscope.observer.live import kernel_probes, limits
 from rankscope.observer.live.limits import give_back
+from rankscope.probes.bpf import shared_uprobes
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.host import kmsg
+from rankscope.probes.mapped.file import handed_file
+from rankscope.probes.mapped.reader import READER
 from rankscope.probes.nccl import ras
 from rankscope.probes.network import netlink
 from rankscope.unwinder.walk import pyspy
@@ -73,20 +77,23 @@ class Broker(Reading):
             self.module = None
         return {}, ()
 
-    def attach(
-        self, handed: Sequence[int], *, function: str, offsets: list[int], on_return: bool, counters: list[list[int]]
-    ) -> Answer:
-        """One of our programs to functions of an open file."""
+    def attach(self, handed: Sequence[int], *, function: str, offsets: list[int], on_return: bool) -> Answer:
+        """One of our programs to functions of an open file. Whether another tool has a counter there, which the kernel would write to, is
+        found out here and not told."""
         (library,) = handed
         if not isinstance(function, str) or not function.startswith(_ATTACHED):
             raise ValueError("no such program")
-        if not 0 < len(offsets) <= _MOST_PLACES or len(counters) > _MOST_PLACES:
+        if not 0 < len(offsets) <= _MOST_PLACES:
             raise ValueError("too many places, or none")
         places = [number(one, "place", 1 << 62) for one in offsets]
-        beside = {number(place, "place", 1 << 62): number(one, "counter", 1 << 62) for place, one in counters}
-        path = Path(f"/proc/self/fd/{library}")
-        links = self._loaded().attach_functions(function, path, places, beside, on_return=on_return is True)
-        self._loaded().held.update(links)
+        module = self._loaded()
+        try:
+            with handed_file(library) as file:
+                attach = partial(module.attach_functions, function, file.path, places, on_return=on_return is True)
+                links = shared_uprobes.attach(attach, file, places, self.root)
+        finally:
+            READER.close()  # it was hardly ever asked
+        module.held.update(links)
         return {"links": list(links)}, ()
 
     def release(self, _: Sequence[int], *, links: list[int]) -> Answer:

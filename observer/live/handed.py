@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.probes import rights
-from rankscope.probes.bpf import shared_uprobes, tables
+from rankscope.probes.bpf import tables
 from rankscope.probes.bpf.compiler.compiled import Compiled, MapShape
 from rankscope.probes.bpf.module import Module, ProgramCost
 from rankscope.probes.bpf.tables import Table
@@ -45,14 +45,11 @@ class HandedModule(Module):
         if not isinstance(library, MappedFile):
             raise TypeError("only what a process has mapped is attached to")
 
-        def attach(counters: Mapping[int, int]) -> tuple[int, ...]:
-            answer, _ = self._asked.ask(
-                "attach", (library.descriptor,), function=function, offsets=[int(one) for one in offsets],
-                on_return=on_return, counters=[[place, counter] for place, counter in counters.items()],
-            )  # fmt: skip
-            return tuple(answer["links"])
-
-        return shared_uprobes.attach(attach, library, offsets)
+        places = [int(one) for one in offsets]
+        answer, _ = self._asked.ask(
+            "attach", (library.descriptor,), function=function, offsets=places, on_return=on_return
+        )
+        return tuple(answer["links"])
 
     def release(self, descriptors: Sequence[int]) -> None:
         """Have descriptors of attached probes closed now."""

@@ -399,11 +399,11 @@ def _alive(pid: int) -> bool:
 
 @pytest.mark.parametrize(
     "asked",
-    [{"what": "execute"}, {"what": "__init__"}, {"what": "attach", "function": "rs_sample", "offsets": [1], "on_return": False,
-                                                 "counters": []},
-     {"what": "attach", "function": "rs_enter_0", "offsets": [-1], "on_return": False, "counters": []},
-     {"what": "attach", "function": "rs_enter_0", "offsets": [], "on_return": False, "counters": []},
-     {"what": "attach", "function": "rs_enter_0", "offsets": ["/etc"], "on_return": False, "counters": []},
+    [{"what": "execute"}, {"what": "__init__"}, {"what": "attach", "function": "rs_sample", "offsets": [1], "on_return": False},
+     {"what": "attach", "function": "rs_enter_0", "offsets": [-1], "on_return": False},
+     {"what": "attach", "function": "rs_enter_0", "offsets": [], "on_return": False},
+     {"what": "attach", "function": "rs_enter_0", "offsets": ["/etc"], "on_return": False},
+     {"what": "attach", "function": "rs_enter_0", "offsets": [16], "on_return": False, "counters": [[16, 4096]]},
      {"what": "release", "links": ["0"]}, {"what": "socket", "pid": 0, "protocol": 4}, {"what": "socket", "pid": None, "protocol": 16},
      {"what": "socket", "pid": None, "protocol": None}, {"what": "connection", "pid": 1, "host": "127.0.0.1", "port": 22, "timeout_s": 1},
      {"what": "ras", "pid": os.getpid(), "host": "127.0.0.1"},
