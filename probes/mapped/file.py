@@ -13,6 +13,7 @@ from pathlib import Path
 from rankscope.probes.host.maps import Mapping
 from rankscope.probes.host.procfs import ROOT, proc_path
 from rankscope.probes.mapped.reader import READER, FileNotRead, Waiting
+from rankscope.probes.mapped.waits import Owner
 
 # Of one file, in all. The largest that is known, jaxlib, takes 130 MB (its names and symbols).
 BUDGET_BYTES = 512 << 20
@@ -26,10 +27,10 @@ _handles = itertools.count(1)
 class MappedFile:
     """Close it, or use it in a `with` statement. `identity` changes when the file does."""
 
-    def __init__(self, mapping: Mapping, descriptor: int, identity: tuple[int, ...]) -> None:
+    def __init__(self, mapping: Mapping, descriptor: int, identity: tuple[int, ...], owner: Owner) -> None:
         self.name = mapping.path.rpartition("/")[2][:_NAME_CHARACTERS]
         self.device, self.inode, self.identity = mapping.device, mapping.inode, identity
-        self._descriptor, self._handle = descriptor, next(_handles)
+        self._descriptor, self._handle, self._owner = descriptor, next(_handles), owner
         self._left_bytes, self._waiting = BUDGET_BYTES, Waiting(BUDGET_S)
 
     @property
@@ -52,7 +53,7 @@ class MappedFile:
         if self._descriptor < 0:
             raise FileNotRead("closed")
         size_left = min(size, self._left_bytes)
-        data = READER.read(self.device, self._handle, self._descriptor, size_left, at, self._waiting)
+        data = READER.read(self.device, self._owner, self._handle, self._descriptor, size_left, at, self._waiting)
         self._left_bytes -= len(data)
         if len(data) < size and not self._left_bytes:
             raise FileNotRead(f"more than {BUDGET_BYTES >> 20} MB of it would have to be read")
@@ -78,7 +79,9 @@ def handed_file(descriptor: int) -> MappedFile:
     """A file that another process has opened and handed over; the descriptor stays the caller's. Nothing is asked of its file system, not
     even which one it is, so that each counts as one of its own. OSError."""
     path = f"handed over, {next(_handles)}"
-    return MappedFile(Mapping(0, 0, "", 0, path, 0, path), fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3), ())
+    return MappedFile(
+        Mapping(0, 0, "", 0, path, 0, path), fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3), (), lambda: ""
+    )
 
 
 def open_mapped(pid: int, mapping: Mapping, root: Path = ROOT) -> MappedFile:
@@ -88,4 +91,4 @@ def open_mapped(pid: int, mapping: Mapping, root: Path = ROOT) -> MappedFile:
     """
     link = proc_path(root, pid, "map_files", f"{mapping.start:x}-{mapping.end:x}")
     opened = READER.open(link, mapping.device, mapping.inode)
-    return MappedFile(mapping, opened.descriptor, opened.identity)
+    return MappedFile(mapping, opened.descriptor, opened.identity, opened.owner)

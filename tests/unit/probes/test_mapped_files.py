@@ -19,6 +19,7 @@ from rankscope.probes.mapped import file as mapped_file
 from rankscope.probes.mapped import reader
 from rankscope.probes.mapped.file import open_mapped
 from rankscope.probes.mapped.reader import READER, FileNotRead, _Child
+from rankscope.probes.mapped.waits import SLOW_MOST_S
 
 CONTENT = b"\x7fELF the file that is mapped\n" * 100
 
@@ -176,7 +177,7 @@ def test_slow_files_without_number_are_read_until_their_file_system_counts_as_on
         for _ in range(100):
             with open_mapped(os.getpid(), mapping) as file:
                 assert file.pread(4, 0) == b"\x7fELF"
-    assert now[0] <= reader.SLOW_MOST_S + 2 * 1.5
+    assert now[0] <= SLOW_MOST_S + 2 * 1.5
     READER.close()
     with open_mapped(os.getpid(), mapping) as file:
         assert file.pread(4, 0) == b"\x7fELF"
