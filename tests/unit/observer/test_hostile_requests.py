@@ -67,6 +67,7 @@ def done() -> Iterator[list[str]]:
         held.enter_context(mock.patch("rankscope.observer.apart.reading.reader.start_child", noted("reader", child)))
         held.enter_context(mock.patch("rankscope.observer.apart.reading.reader.end_child", noted("end_reader", None)))
         held.enter_context(mock.patch("rankscope.observer.apart.reading.namespaces.uts_name", noted("uts_name", "x")))
+        held.enter_context(mock.patch("rankscope.observer.apart.reading.devices.start", noted("opener", 7)))
         attached = SimpleNamespace(
             attach_functions=noted("attach", ()), release=noted("release", None), rest=noted("rest", None), wake=noted("wake", ()),
             costs=noted("costs", ()), close=lambda: None, held=set(),
@@ -126,7 +127,8 @@ def test_no_arguments_of_any_request_are_more_than_refused(what: str, data: st.D
      {"what": "load", "hz": HUGE, "ranks": 1, "processes": 1, "threads": 1, "verbose": False},
      {"what": "attach", "function": "rs_enter_0", "offsets": [HUGE], "on_return": False},
      {"what": "attach", "function": "rs_sample", "offsets": [16], "on_return": False},
-     {"what": "release", "links": [HUGE]}, {"what": "uts_name", "pid": HUGE}, {"what": "ras", "pid": 1.5}, {"what": "socket", "pid": -1, "protocol": 4}, {"what": ["reader"]}],
+     {"what": "release", "links": [HUGE]}, {"what": "uts_name", "pid": HUGE}, {"what": "ras", "pid": 1.5},
+     {"what": "socket", "pid": -1, "protocol": 4}, {"what": ["reader"]}],
     ids=lambda asked: str(asked["what"]),
 )  # fmt: skip
 def test_what_makes_no_sense_is_not_done(asked: dict[str, Any], done: list[str]) -> None:
