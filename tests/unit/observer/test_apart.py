@@ -15,14 +15,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pytest
+from confined_work import Say, opened, said, tried, tried_inside
 
 from rankscope.observer.apart import confined, devices, memory_cap, run, windows, wire
 from rankscope.observer.apart.broker import Broker
@@ -45,42 +44,11 @@ from rankscope.probes.network.interfaces import read_interfaces
 from rankscope.unwinder.interpreter.memory import ProcessMemory
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="rights are given up by who has them")
-Say = Callable[[str], None]
 
 
 def window(note: str) -> Window:
     manifest = Manifest(WINDOW_SCHEMA, "host", 1.0, 2.0, ("job",), "0", notes=(note,))
     return Window(manifest, **{name: schema.empty_table() for name, schema in TABLES.items()})
-
-
-def said(work: Callable[[Say], None]) -> list[str]:
-    """What the confined process says while it works."""
-    lines: list[str] = []
-
-    def run(say: Say) -> list[Window]:
-        work(say)
-        return []
-
-    assert windows_of(run, lines.append) == []
-    return lines
-
-
-def tried(attempts: dict[str, Callable[[], object]]) -> dict[str, str]:
-    """What came of each attempt inside: the error's number, else 'done'."""
-
-    def run(say: Say) -> None:
-        for name, attempt in attempts.items():
-            try:
-                attempt()
-                say(f"{name}=done")
-            except OSError as error:
-                say(f"{name}={error.errno}")
-
-    return dict(line.split("=", 1) for line in said(run))
-
-
-def _open(path: str, flags: int) -> None:
-    os.close(os.open(path, flags))
 
 
 def test_it_has_two_capabilities_another_user_and_a_filter() -> None:
@@ -105,9 +73,9 @@ def test_it_can_change_nothing_and_start_nothing(tmp_path: Path) -> None:
         came = tried(
             {
                 "a new file": lambda: (tmp_path / "new").write_text("x"),
-                "a file of root's": lambda: _open(str(known), os.O_RDWR),
-                "memory of a process": lambda: _open(f"/proc/{victim.pid}/mem", os.O_RDWR),
-                "a priority": lambda: _open(f"/proc/{victim.pid}/oom_score_adj", os.O_RDWR),
+                "a file of root's": lambda: opened(str(known), os.O_RDWR),
+                "memory of a process": lambda: opened(f"/proc/{victim.pid}/mem", os.O_RDWR),
+                "a priority": lambda: opened(f"/proc/{victim.pid}/oom_score_adj", os.O_RDWR),
                 "a signal": lambda: os.kill(victim.pid, signal.SIGKILL),
                 "its parent": lambda: os.kill(os.getppid(), signal.SIGKILL),
                 "a process": os.fork,
@@ -135,139 +103,8 @@ def test_where_it_must_stay_root_it_says_so_and_opens_nothing_to_write(
     monkeypatch.setattr(credentials, "become", refuse)
     monkeypatch.setattr(devices, "present", list)
     (tmp_path / "file").write_text("as it was")
-    lines = said(lambda say: say(tried_inside(lambda: _open(str(tmp_path / "file"), os.O_RDWR))))
+    lines = said(lambda say: say(tried_inside(lambda: opened(str(tmp_path / "file"), os.O_RDWR))))
     assert lines == ["the observer stays user 0: not permitted", "1"]
-
-
-VICTIM = """
-import ctypes, mmap, os
-own = os.memfd_create("mine")
-os.ftruncate(own, 4096)
-shared = [mmap.mmap(own, 4096), mmap.mmap(-1, 4096, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)]
-for one in shared: one[:9] = b"as it was"
-print(own, ctypes.addressof(ctypes.c_char.from_buffer(shared[1])), flush=True)
-input()
-print([bytes(one[:9]) for one in shared], flush=True)
-"""
-
-
-@pytest.fixture(params=["without GPUs", "with GPUs"])
-def gpus(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of devices of a host."""
-    folder = tmp_path / "dev"
-    folder.mkdir()
-    folder.chmod(0o755)
-    if request.param == "with GPUs":
-        for name in ("nvidiactl", "nvidia0", "zero"):
-            os.mknod(folder / name, 0o666 | 0o020000, os.makedev(1, 5))  # as /dev/zero
-            (folder / name).chmod(0o666)
-        try:
-            _open(str(folder / "nvidia0"), os.O_RDWR)
-        except OSError:
-            pytest.skip("this place allows no devices")
-    monkeypatch.setattr(devices, "FOLDER", folder)
-    return folder
-
-
-def _write(path: str) -> None:
-    descriptor = os.open(path, os.O_RDWR)
-    os.write(descriptor, b"OWNED")
-    os.close(descriptor)
-
-
-def _write_to_anonymous_memory(pid: int, place: int) -> None:
-    """By the descriptor that the child which opens files of targets hands back."""
-    line = next(one for one in Path(f"/proc/{pid}/maps").read_text().splitlines() if one.startswith(f"{place:x}-"))
-    span, _, _, device, inode, *_ = line.split()
-    opened = READER.open(f"/proc/{pid}/map_files/{span}", device, int(inode))
-    _write(f"/proc/self/fd/{opened.descriptor}")
-
-
-def test_it_writes_to_nothing_that_everybody_may_write_to(gpus: Path, tmp_path: Path) -> None:
-    """It reaches what no other user would: the descriptors of processes, and what lies in closed folders."""
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o700)
-    file, pipe = closed / "file", closed / "pipe"
-    file.write_text("as it was")
-    os.mkfifo(pipe)
-    for one in (file, pipe):
-        one.chmod(0o666)
-    reads = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    command = [sys.executable, "-c", VICTIM]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as victim:
-        assert victim.stdout is not None
-        own, place = map(int, victim.stdout.readline().split())
-        came = tried(
-            {
-                "memory in a file": lambda: _write(f"/proc/{victim.pid}/fd/{own}"),
-                "anonymous memory": lambda: _write_to_anonymous_memory(victim.pid, place),
-                "a file": lambda: _write(str(file)),
-                "a pipe": lambda: _write(str(pipe)),
-                "a time": lambda: os.utime(file),
-            }
-        )
-        assert came == dict.fromkeys(came, str(errno.EPERM)) and len(came) == 5
-        assert victim.communicate("\n")[0] == str([b"as it was"] * 2) + "\n"
-    assert file.read_text() == "as it was"
-    assert os.read(reads, 10) == b""
-    os.close(reads)
-
-
-@pytest.mark.parametrize("gpus", ["with GPUs"], indirect=True)
-def test_devices_of_gpus_are_opened_for_it_and_nothing_beside_them(gpus: Path, tmp_path: Path) -> None:
-    (gpus / "nvidia1").write_text("as it was")
-    (gpus / "nvidia2").symlink_to(gpus / "nvidia1")
-    (gpus / "nvidia3").symlink_to(gpus / "zero")
-    for one in (gpus / "nvidia1", gpus):
-        one.chmod(0o777)
-
-    def use(name: str) -> None:
-        descriptor = os.open(gpus / name, os.O_RDWR | os.O_CLOEXEC)
-        assert os.read(descriptor, 2) == bytes(2) and os.write(descriptor, b"ab") == 2
-        assert os.get_inheritable(descriptor) is False
-        os.close(descriptor)
-
-    names = (
-        "nvidiactl",
-        "nvidia0",
-        "zero",
-        "nvidia1",
-        "nvidia2",
-        "nvidia3",
-        "nvidia4",
-        "../dev/nvidia0",
-        "nvidia0/../zero",
-    )
-    children = {child.pid for child in psutil.Process().children()}
-    came = tried({name: lambda name=name: use(name) for name in names})  # type: ignore[misc]
-    assert [came.pop(name) for name in ("nvidiactl", "nvidia0")] == ["done"] * 2
-    assert came.pop("nvidia4") == str(errno.ENOENT)
-    assert came == dict.fromkeys(came, str(errno.EPERM))
-    assert (gpus / "nvidia1").read_text() == "as it was"
-    end = time.monotonic() + 5
-    while any(_alive(child.pid) for child in psutil.Process().children() if child.pid not in children):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize("gpus", ["with GPUs"], indirect=True)
-def test_where_the_kernel_cannot_be_asked_it_says_so_and_gpus_are_seen(
-    gpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(program: bytes) -> int:
-        raise OSError(errno.EBUSY, "busy")
-
-    monkeypatch.setattr(credentials, "filter_and_listen", refuse)
-    lines = said(lambda say: say(tried_inside(lambda: _open(str(gpus / "nvidia0"), os.O_RDWR))))
-    assert len(lines) == 2 and "may open files to write" in lines[0] and lines[1] == "done"
-
-
-def tried_inside(attempt: Callable[[], object]) -> str:
-    try:
-        attempt()
-    except OSError as error:
-        return str(error.errno)
-    return "done"
 
 
 def test_it_reads_what_observing_needs() -> None:
