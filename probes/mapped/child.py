@@ -19,9 +19,8 @@ from collections import Counter, OrderedDict
 SOCKET, MEMORY = 3, 4  # descriptors
 MEMORY_BYTES = 1 << 20
 OPEN, READ = 1, 2
-FOUND = (
-    errno.EINPROGRESS
-)  # said before the answer to OPEN: what the process keeps back is over, what its file system does begins
+# Said before the answer to OPEN: what the process keeps back is over, what its file system does begins.
+FOUND = errno.EINPROGRESS
 LONGEST = 4096  # of a request
 REQUEST = struct.Struct(
     "<IIIQQI"

@@ -13,7 +13,6 @@ from pathlib import Path
 from rankscope.probes.host.maps import Mapping
 from rankscope.probes.host.procfs import ROOT, proc_path
 from rankscope.probes.mapped.reader import READER, FileNotRead, Waiting
-from rankscope.probes.mapped.waits import Owner
 
 # Of one file, in all. The largest that is known, jaxlib, takes 130 MB (its names and symbols).
 BUDGET_BYTES = 512 << 20
@@ -27,7 +26,7 @@ _handles = itertools.count(1)
 class MappedFile:
     """Close it, or use it in a `with` statement. `identity` changes when the file does."""
 
-    def __init__(self, mapping: Mapping, descriptor: int, identity: tuple[int, ...], owner: Owner) -> None:
+    def __init__(self, mapping: Mapping, descriptor: int, identity: tuple[int, ...], owner: str) -> None:
         self.name = mapping.path.rpartition("/")[2][:_NAME_CHARACTERS]
         self.device, self.inode, self.identity = mapping.device, mapping.inode, identity
         self._descriptor, self._handle, self._owner = descriptor, next(_handles), owner
@@ -79,9 +78,7 @@ def handed_file(descriptor: int) -> MappedFile:
     """A file that another process has opened and handed over; the descriptor stays the caller's. Nothing is asked of its file system, not
     even which one it is, so that each counts as one of its own. OSError."""
     path = f"handed over, {next(_handles)}"
-    return MappedFile(
-        Mapping(0, 0, "", 0, path, 0, path), fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3), (), lambda: ""
-    )
+    return MappedFile(Mapping(0, 0, "", 0, path, 0, path), fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3), (), "")
 
 
 def open_mapped(pid: int, mapping: Mapping, root: Path = ROOT) -> MappedFile:

@@ -30,9 +30,10 @@ from rankscope.probes.fair import whose
 from rankscope.probes.host.procfs import ROOT, process_of, read_file
 from rankscope.probes.mapped import child
 from rankscope.probes.mapped.child import FOUND, MEMORY_BYTES, OPEN, READ, REPLY, REQUEST
-from rankscope.probes.mapped.waits import DEADLINE_S, Owner, Waits
+from rankscope.probes.mapped.waits import DEADLINE_S, Waits
 from rankscope.probes.patience import SILENT, Silent
 
+_OWNERS_S = 60.0  # for so long a number is the same process's
 _DESCRIPTOR_BYTES = array("i").itemsize
 _END = 1 << 62  # no file is larger
 _let_go: list[int] = []  # pids of children that may not have ended yet
@@ -46,11 +47,11 @@ class FileNotRead(RankscopeError, OSError):
 
 @dataclass(frozen=True, slots=True)
 class OpenedFile:
-    """`descriptor` (O_PATH) is the caller's. `identity`: device, inode, time of change, size. `owner`: of the process that it is of."""
+    """`descriptor` (O_PATH) is the caller's. `identity`: device, inode, time of change, size. `owner`: of the process that maps it."""
 
     descriptor: int
     identity: tuple[int, ...]
-    owner: Owner
+    owner: str
 
 
 @dataclass(slots=True)
@@ -67,9 +68,8 @@ class _Child:
         self.pid, self.socket = pid, channel
         self.memory = mmap.mmap(shared, MEMORY_BYTES)
         self.socket.settimeout(DEADLINE_S)
-        self.finding_s: float | None = (
-            None  # how long it took, the last time, until the process let go of the file; None: it did not yet
-        )
+        # How long it took, the last time, until the process let go of the file; None: it did not yet.
+        self.finding_s: float | None = None
 
     def ask(self, request: bytes, passed: int | None = None) -> tuple[tuple[int, ...], list[int]]:
         """The reply, unpacked, and descriptors that came with it. TimeoutError, where the process that is asked of or then the file system
@@ -185,8 +185,9 @@ class FileReader:
             request = REQUEST.pack(OPEN, *numbers, 0, 0) + os.fsencode(path)
         except (ValueError, struct.error) as error:
             raise FileNotRead(f"no such device or inode: {device} {inode}") from error
-        owner = _owner(process_of(path))
         _must_answer(path)
+        # Before the lock: who reads of a process may be left behind in the middle of it.
+        owner = _owner(process_of(path), int(time.monotonic() // _OWNERS_S))
         reply, received = self._ask(device, owner, request, None)
         if reply[0] or len(received) != 1:
             for descriptor in received:
@@ -195,7 +196,7 @@ class FileReader:
         return OpenedFile(received[0], reply[2:], owner)
 
     def read(
-        self, device: str, owner: Owner, handle: int, descriptor: int, size: int, at: int, waiting: Waiting
+        self, device: str, owner: str, handle: int, descriptor: int, size: int, at: int, waiting: Waiting
     ) -> bytes:
         """Up to `size` bytes from `at` on of an opened file, fewer where it ends. `handle` names it for ever. FileNotRead."""
         if not 0 <= at < _END - size:
@@ -215,7 +216,7 @@ class FileReader:
     def _ask(
         self,
         device: str,
-        owner: Owner,
+        owner: str,
         request: bytes,
         descriptor: int | None,
         into: bytearray | None = None,
@@ -296,9 +297,10 @@ class FileReader:
             self._waits = Waits()
 
 
-def _owner(pid: int) -> Owner:
-    """Whose a process is, found out once, where that is asked."""
-    return functools.cache(lambda: whose(pid, ROOT) if pid else "")
+@functools.lru_cache(maxsize=1024)
+def _owner(pid: int, _: int) -> str:
+    """Whose a process is, found out once in a while."""
+    return whose(pid, ROOT) if pid else ""
 
 
 def _must_answer(path: str) -> None:

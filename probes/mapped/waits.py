@@ -8,7 +8,6 @@ against the user whose process the file was opened for: a file system that has k
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rankscope.probes.fair import Fair
@@ -25,8 +24,6 @@ _SLOW_S, SLOW_MOST_S = 0.25, 30.0
 # takes microseconds; while it forks with 100 GB, tenths of a second.
 _FOUND_MOST_S, _FOUND_EACH_S, _AGAIN_S = 10.0, 5.0, 3600.0
 
-Owner = Callable[[], str]  # whose process it is; asked only when something was waited for
-
 
 def _now_s() -> float:
     return time.monotonic()
@@ -38,7 +35,7 @@ def _finding() -> Fair:
 
 @dataclass(slots=True)
 class Waits:
-    """What was waited for so far. Pure but for the clock and `Owner`."""
+    """What was waited for so far. `owner`: whose process a file was opened for. Pure but for the clock."""
 
     finding: Fair = field(default_factory=_finding)
     in_vain: Fair = field(default_factory=lambda: Fair(MOST_HANGS * DEADLINE_S, _HANGS_EACH * DEADLINE_S))
@@ -47,36 +44,36 @@ class Waits:
     answered: set[str] = field(default_factory=set)  # devices that did the last time
     slow_s: dict[tuple[str, str], float] = field(default_factory=dict)  # by device, and for whose sake
 
-    def why_not(self, device: str, owner: Owner) -> str:
+    def why_not(self, device: str, owner: str) -> str:
         """Why a file on this device is not to be asked for; '' where it may be."""
-        if device in self.hung and owner() in self.hung[device]:
+        if device in self.hung and owner in self.hung[device]:
             return "its file system does not answer"
-        if device not in self.answered and self.in_vain.left(owner) <= 0:
+        if device not in self.answered and self.in_vain.left(lambda: owner) <= 0:
             return "too many file systems do not answer"
         return ""
 
-    def may_find(self, owner: Owner) -> bool:
+    def may_find(self, owner: str) -> bool:
         """Whether a file of a process may be looked for."""
         if time.monotonic() - self.since_s > _AGAIN_S:
             self.finding, self.since_s = _finding(), time.monotonic()
-        return self.finding.left(owner) > 0
+        return self.finding.left(lambda: owner) > 0
 
-    def found(self, seconds: float, owner: Owner) -> None:
+    def found(self, seconds: float, owner: str) -> None:
         """So long it took until the process let go of a file, or did not."""
         if seconds > _SLOW_S:
-            self.finding.took(seconds, owner)
+            self.finding.took(seconds, lambda: owner)
 
-    def came(self, device: str, seconds: float, owner: Owner) -> None:
+    def came(self, device: str, seconds: float, owner: str) -> None:
         """The file system answered after so long."""
         self.answered.add(device)
         if seconds > _SLOW_S:
-            mine = device, owner()
+            mine = device, owner
             self.slow_s[mine] = self.slow_s.get(mine, 0.0) + seconds
             if self.slow_s[mine] > SLOW_MOST_S:
                 self.hung.setdefault(device, set()).add(mine[1])
 
-    def did_not_come(self, device: str, seconds: float, owner: Owner) -> None:
+    def did_not_come(self, device: str, seconds: float, owner: str) -> None:
         """It did not, in so long."""
         self.answered.discard(device)
-        self.in_vain.took(seconds, owner)
-        self.hung.setdefault(device, set()).add(owner())
+        self.in_vain.took(seconds, lambda: owner)
+        self.hung.setdefault(device, set()).add(owner)
