@@ -183,6 +183,24 @@ def test_slow_files_without_number_are_read_until_their_file_system_counts_as_on
         assert file.pread(4, 0) == b"\x7fELF"
 
 
+def test_whose_a_process_is_is_asked_while_nobody_waits_for_the_answer(
+    mapped: Callable[[Path], Mapping], library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks it may be kept by that process, and left behind for as long as that lasts: with the lock nothing would be read any more."""
+    held: list[bool] = []
+
+    def whose(pid: int, root: Path) -> str:
+        held.append(READER._lock.locked())
+        return "user 1"
+
+    monkeypatch.setattr(reader, "whose", whose)
+    reader._owner.cache_clear()
+    with open_mapped(os.getpid(), mapped(library)) as file:
+        assert file.pread(4, 0) == b"\x7fELF"
+    reader._owner.cache_clear()
+    assert held == [False]
+
+
 def test_a_child_that_was_killed_is_replaced_and_open_files_stay_open(
     mapped: Callable[[Path], Mapping], library: Path
 ) -> None:
