@@ -1,6 +1,7 @@
 """GPUs of this host, for a process that may open nothing to write: another one opens them when it is asked for (probes/confine/opener.py).
 
-`listen` is the confined process's part, `start` that of the process that has the rights.
+`listen` is the confined process's part, `start` that of the process that has the rights. RANKSCOPE_DEVICES in its environment: files that
+stand for devices, as those of the lab's emulated machine do, with ":" between them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ _NAMES = ("nvidiactl", "nvidia[0-9]*", "nvidia-caps/*", "kfd", "dri/*")
 
 def present() -> list[Path]:
     """GPUs of this host."""
-    return [device for pattern in _NAMES for device in FOLDER.glob(pattern)]
+    return [*(device for pattern in _NAMES for device in FOLDER.glob(pattern)), *map(Path, _emulated())]
+
+
+def _emulated() -> list[str]:
+    return [name for name in os.environ.get("RANKSCOPE_DEVICES", "").split(":") if name]
 
 
 def groups(devices: Sequence[Path]) -> list[int]:
@@ -76,7 +81,7 @@ def start(listener: int) -> int:
     except ValueError:
         calls = b""
     confined = [str(Path(credentials.__file__).resolve()), f"{keep:x}", calls.hex()]
-    command = [sys.executable, "-I", "-S", *confined, str(Path(opener.__file__).resolve()), str(FOLDER)]
+    command = [sys.executable, "-I", "-S", *confined, str(Path(opener.__file__).resolve()), str(FOLDER), *_emulated()]
     actions = [(os.POSIX_SPAWN_OPEN, standard, os.devnull, os.O_RDWR, 0) for standard in (0, 1, 2)]
     try:
         return os.posix_spawn(

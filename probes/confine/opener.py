@@ -4,8 +4,9 @@ A GPU's library opens its devices to read and write, when and by what names it l
 whenever the confined process opens anything so: the devices of GPUs are opened, and put among its descriptors; all else is refused. What
 is opened is the name that was read here, whatever becomes of it there meanwhile.
 
-Run with the listener as descriptor 3 and the folder of the devices as its last argument (`python -I -S`): imports nothing of ours. It ends
-when the confined process has. Sources: include/uapi/linux/seccomp.h; numbers of calls: arch/x86/entry/syscalls/syscall_64.tbl.
+Run with the listener as descriptor 3 and, as arguments, the folder of the devices and files that stand for some (`python -I -S`): imports
+nothing of ours. It ends when the confined process has. Sources: include/uapi/linux/seccomp.h; numbers of calls from
+arch/x86/entry/syscalls/syscall_64.tbl.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _ADDED = struct.Struct("=QIIII")  # struct seccomp_notif_addfd: id, flags, our d
 _RECEIVE, _SEND, _ADD = 0xC0502100, 0xC0182101, 0x40182103  # SECCOMP_IOCTL_NOTIF_RECV, _SEND, _ADDFD
 _OPEN = {2}  # x86-64 alone; elsewhere, and mostly there, it is openat
 _LONGEST = 256
+_ARGUMENTS = 4  # behind those of credentials.py
 _DEVICE = re.compile(r"nvidia[a-z0-9_-]*|nvidia-caps(-imex-channels)?/[a-z0-9_-]+|kfd|dri/(card|renderD)[0-9]+")
 _KEPT_FLAGS = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -46,7 +48,7 @@ def main() -> None:
     """Answer until nobody can ask any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.closerange(LISTENER + 1, 1 << 16)
-    folder = sys.argv[-1]
+    folder, *others = sys.argv[_ARGUMENTS:]
     asks = select.poll()
     asks.register(LISTENER, select.POLLIN)
     while True:
@@ -57,15 +59,15 @@ def main() -> None:
                 asked = _ASKED.unpack(fcntl.ioctl(LISTENER, _RECEIVE, bytes(_ASKED.size)))
             except OSError:
                 continue  # who asked is gone, or was interrupted
-            _answer(folder, asked)
+            _answer(folder, others, asked)
 
 
-def _answer(folder: str, asked: tuple[int, ...]) -> None:
+def _answer(folder: str, others: list[str], asked: tuple[int, ...]) -> None:
     identity, pid, _, number, _, _, *arguments = asked
     place, flags = arguments[:2] if number in _OPEN else arguments[1:3]
     value = problem = 0
     try:
-        device = opened(folder, _name(pid, place), flags)
+        device = opened(folder, others, _name(pid, place), flags)
         try:
             theirs = os.O_CLOEXEC if flags & os.O_CLOEXEC else 0
             value = fcntl.ioctl(LISTENER, _ADD, bytearray(_ADDED.pack(identity, 0, device, 0, theirs)))
@@ -87,8 +89,10 @@ def _name(pid: int, place: int) -> str:
         os.close(memory)
 
 
-def opened(folder: str, name: str, flags: int) -> int:
-    """A descriptor of a GPU's device, by its full name. OSError, PermissionError where it is anything else."""
+def opened(folder: str, others: list[str], name: str, flags: int) -> int:
+    """A descriptor of a GPU's device, or one of the `others`, by its full name. OSError, PermissionError where it is anything else."""
+    if name in others:
+        return os.open(name, flags & _KEPT_FLAGS | os.O_NOFOLLOW)
     begin = f"{folder}/"
     if not name.startswith(begin) or not _DEVICE.fullmatch(name[len(begin) :]):
         raise PermissionError(errno.EPERM, "no device of a GPU")

@@ -161,3 +161,16 @@ def test_where_the_kernel_cannot_be_asked_it_says_so_and_gpus_are_seen(
     monkeypatch.setattr(credentials, "filter_and_listen", refuse)
     lines = said(lambda say: say(tried_inside(lambda: opened(str(gpus / "nvidia0"), os.O_RDWR))))
     assert len(lines) == 2 and "may open files to write" in lines[0] and lines[1] == "done"
+
+
+def test_files_that_stand_for_devices_are_opened_like_these(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of an emulated machine, which whoever runs the command names."""
+    stands, other, link = tmp_path / "state", tmp_path / "other", tmp_path / "link"
+    for one in (stands, other):
+        one.touch()
+        one.chmod(0o666)
+    link.symlink_to(other)
+    monkeypatch.setenv("RANKSCOPE_DEVICES", f"{stands}:{link}")
+    came = tried({one.name: lambda one=one: _write(str(one)) for one in (stands, other, link)})  # type: ignore[misc]
+    assert came == {"state": "done", "other": str(errno.EPERM), "link": str(errno.ELOOP)}
+    assert (stands.read_text(), other.read_text()) == ("OWNED", "")
