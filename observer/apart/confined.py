@@ -33,7 +33,9 @@ Work = Callable[[Client], None]  # tells what it found
 KEPT = (credentials.CAP_SYS_PTRACE, credentials.CAP_DAC_READ_SEARCH)
 
 
-def live(channel: socket.socket, parent: int, trial: Table | None, work: Work, *, verbose: bool) -> NoReturn:
+def live(
+    channel: socket.socket, parent: int, trial: Table | None, work: Work, *, gpus: bool, verbose: bool
+) -> NoReturn:
     """All that the process does: confine itself, work, tell, end. `trial`: a map to see whether maps can be read without CAP_BPF."""
     client = Client(channel)
     gc.freeze()  # what is loaded stays: to look through it for what nobody needs takes 30 ms each time, and makes a copy of it
@@ -43,7 +45,7 @@ def live(channel: socket.socket, parent: int, trial: Table | None, work: Work, *
         capped, _ = wire.receive(channel)
         if not capped["capped"]:
             memory_cap.limit_data(limits.MEMORY_BYTES)
-        remarks = confine(trial, parent, client)
+        remarks = confine(trial, parent, client if gpus else None)
         rights.ask_from_now_on(client)
         for remark in remarks:
             client.tell("say", text=remark)
@@ -73,15 +75,15 @@ def _be_alone(channel: socket.socket, trial: Table | None, verbose: bool) -> Non
     os.close(nothing)
 
 
-def confine(trial: Table | None, parent: int, client: Client) -> list[str]:
-    """Give up what reading does not need. `client`: whom to ask for GPUs. Returns what could not be given up, and why. OSError where not
-    even the rest can be."""
+def confine(trial: Table | None, parent: int, client: Client | None) -> list[str]:
+    """Give up what reading does not need. `client`: whom to ask for GPUs, if for any. Returns what could not be given up, and why. OSError
+    where not even the rest can be."""
     remarks: list[str] = []
     held = credentials.effective()
     keep, more = (held & credentials.mask(one) for one in (KEPT, (*KEPT, credentials.CAP_BPF)))
     credentials.no_core_dump()
     credentials.close_the_bounds(more)
-    gpus = devices.present()
+    gpus = devices.present() if client is not None else []
     was_root = os.geteuid() == 0
     try:
         if was_root:  # whoever is not has no right to give up here
@@ -97,7 +99,7 @@ def confine(trial: Table | None, parent: int, client: Client) -> list[str]:
     if os.getppid() != parent:
         os._exit(0)
     credentials.no_new_rights()
-    if not gpus or not was_root or not _ask_for_devices(client, remarks):
+    if client is None or not gpus or not was_root or not _ask_for_devices(client, remarks):
         try:
             # Who is not root cannot have another process look into this one: for a GPU alone it is let open anything to write.
             credentials.filter_calls(seccomp.program(writing=bool(gpus)))

@@ -70,10 +70,11 @@ class ObserverEnded(RankscopeError):
 
 
 def run(
-    work: Work, services: Services, heard: Heard, progress: Progress, *, trial: Table | None = None, verbose: bool = False,
-    longest_s: float,
+    work: Work, services: Services, heard: Heard, progress: Progress, *, trial: Table | None = None, gpus: bool = True,
+    verbose: bool = False, longest_s: float,
 ) -> None:  # fmt: skip
     """Have `work` done by a confined process. `heard` is given what it tells, and says whether that is known; else it is a request.
+    `gpus`: whether it asks their library.
 
     Raises what `work` raises; OutOfMemory; ObserverEnded, also where nothing is heard for two minutes or it takes `longest_s`, as
     whoever was taken hold of may go on saying something for ever.
@@ -83,7 +84,7 @@ def run(
     cap = memory_cap.make(limits.MEMORY_BYTES)
     pid = 0
     try:
-        pid = _fork(theirs, trial, work, verbose)
+        pid = _fork(theirs, trial, work, gpus, verbose)
         services.served = pid
         theirs.close()
         if cap is not None:
@@ -107,14 +108,14 @@ def run(
             cap.close()
 
 
-def _fork(theirs: socket.socket, trial: Table | None, work: Work, verbose: bool) -> int:
+def _fork(theirs: socket.socket, trial: Table | None, work: Work, gpus: bool, verbose: bool) -> int:
     parent = os.getpid()
     with warnings.catch_warnings():
         # Forking with threads: none of ours holds a lock that is needed there.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
-        confined.live(theirs, parent, trial, work, verbose=verbose)
+        confined.live(theirs, parent, trial, work, gpus=gpus, verbose=verbose)
     return pid
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ import pytest
 from confined_work import opened, said, tried, tried_inside
 
 from rankscope.observer.apart import devices
+from rankscope.observer.apart.look import look
 from rankscope.probes.confine import credentials
 from rankscope.probes.mapped.reader import READER
 
@@ -174,3 +176,16 @@ def test_files_that_stand_for_devices_are_opened_like_these(tmp_path: Path, monk
     came = tried({one.name: lambda one=one: _write(str(one)) for one in (stands, other, link)})  # type: ignore[misc]
     assert came == {"state": "done", "other": str(errno.EPERM), "link": str(errno.ELOOP)}
     assert (stands.read_text(), other.read_text()) == ("OWNED", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    of_it: str
+
+
+@pytest.mark.parametrize("gpus", ["with GPUs"], indirect=True)
+@pytest.mark.parametrize(("asks", "came"), [(True, "done"), (False, str(errno.EPERM))])
+def test_a_look_that_asks_no_gpu_has_none_opened(gpus: Path, asks: bool, came: str) -> None:
+    """Nor pays for what would open it."""
+    found = look(lambda: Came(tried_inside(lambda: opened(str(gpus / "nvidia0"), os.O_RDWR))), Came, gpus=asks)
+    assert found == Came(came)
