@@ -28,7 +28,7 @@ class Sight:
 
 def see(root: Path = Path("/"), progress: Progress = lambda _: None, *, verbose: bool = False) -> Sight:
     """What is seen now; what cannot be read is in the notes. OutOfMemory, ObserverEnded, BadData."""
-    return look(partial(_see, root), Sight, progress, verbose=verbose)
+    return look(partial(_see, root), Sight, progress, gpus=True, verbose=verbose)
 
 
 def _see(root: Path) -> Sight:

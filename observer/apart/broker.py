@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from rankscope.observer.apart.reading import Reading, number, process
 from rankscope.observer.apart.run import Answer
 from rankscope.observer.live import kernel_probes, limits
 from rankscope.observer.live.limits import give_back
+from rankscope.probes.bpf import shared_uprobes
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls.row import MAX_PLACES
 from rankscope.probes.host import kmsg
+from rankscope.probes.mapped.file import handed_file
+from rankscope.probes.mapped.reader import READER
 from rankscope.probes.nccl import ras
 from rankscope.probes.network import netlink
 from rankscope.unwinder.walk import pyspy
@@ -75,29 +79,27 @@ class Broker(Reading):
         return {}, ()
 
     def attach(
-        self,
-        handed: Sequence[int],
-        *,
-        function: str,
-        offsets: list[int],
-        on_return: bool,
-        counters: list[list[int]],
-        place: int | None = None,
+        self, handed: Sequence[int], *, function: str, offsets: list[int], on_return: bool, place: int | None = None
     ) -> Answer:
-        """One of our programs to functions of an open file. `place`: under which number it counts."""
+        """One of our programs to functions of an open file. `place`: under which number it counts. Whether another tool has a counter
+        there, which the kernel would write to, is found out here and not told."""
         (library,) = handed
         if not isinstance(function, str) or not function.startswith(_ATTACHED):
             raise ValueError("no such program")
-        if not 0 < len(offsets) <= _MOST_PLACES or len(counters) > _MOST_PLACES:
+        if not 0 < len(offsets) <= _MOST_PLACES:
             raise ValueError("too many places, or none")
         places = [number(one, "place", 1 << 62) for one in offsets]
-        beside = {number(at, "place", 1 << 62): number(one, "counter", 1 << 62) for at, one in counters}
         counted = None if place is None else number(place, "place", MAX_PLACES)
-        path = Path(f"/proc/self/fd/{library}")
-        links = self._loaded().attach_functions(
-            function, path, places, beside, on_return=on_return is True, place=counted
-        )
-        self._loaded().held.update(links)
+        module = self._loaded()
+        try:
+            with handed_file(library) as file:
+                attach = partial(
+                    module.attach_functions, function, file.path, places, on_return=on_return is True, place=counted
+                )
+                links = shared_uprobes.attach(attach, file, places, self.root)
+        finally:
+            READER.close()  # it was hardly ever asked
+        module.held.update(links)
         return {"links": list(links)}, ()
 
     def release(self, _: Sequence[int], *, links: list[int]) -> Answer:
@@ -163,8 +165,8 @@ class Broker(Reading):
         """py-spy on one process."""
         if pid in self.samplings or len(self.samplings) >= limits.SAMPLED_BESIDE:
             raise ValueError("sampled already, or too many")
-        seconds = min(max(float(duration_s), 0.0), _LONGEST_S)
-        self.samplings[process(pid)] = pyspy.start(pid, seconds, number(rate_hz, "rate", _MOST_HZ + 1), idle is True)
+        rate = number(rate_hz, "rate", _MOST_HZ + 1)
+        self.samplings[process(pid)] = pyspy.start(pid, _seconds(duration_s), rate, idle is True)
         return {}, ()
 
     def pyspy_ended(self, _: Sequence[int], *, pid: int) -> Answer:
@@ -189,6 +191,13 @@ class Broker(Reading):
         if self.module is None:
             raise ValueError("nothing is loaded")
         return self.module
+
+
+def _seconds(value: object) -> float:
+    """An argument that says how long something is to last. ValueError."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+        raise ValueError("no such time")
+    return float(min(value, _LONGEST_S))
 
 
 _MORE: tuple[Callable[..., Answer], ...] = (

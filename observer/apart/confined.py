@@ -14,11 +14,10 @@ import resource
 import signal
 import socket
 import traceback
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from rankscope.observer.apart import memory_cap, wire
+from rankscope.observer.apart import devices, memory_cap, wire
 from rankscope.observer.apart.wire import Client
 from rankscope.observer.live import limits
 from rankscope.probes import rights
@@ -32,10 +31,11 @@ Progress = Callable[[str], None]
 Work = Callable[[Client], None]  # tells what it found
 
 KEPT = (credentials.CAP_SYS_PTRACE, credentials.CAP_DAC_READ_SEARCH)
-_DEVICES = ("nvidiactl", "nvidia[0-9]*", "nvidia-caps/*", "kfd", "dri/*")
 
 
-def live(channel: socket.socket, parent: int, trial: Table | None, work: Work, *, verbose: bool) -> NoReturn:
+def live(
+    channel: socket.socket, parent: int, trial: Table | None, work: Work, *, gpus: bool, verbose: bool
+) -> NoReturn:
     """All that the process does: confine itself, work, tell, end. `trial`: a map to see whether maps can be read without CAP_BPF."""
     client = Client(channel)
     gc.freeze()  # what is loaded stays: to look through it for what nobody needs takes 30 ms each time, and makes a copy of it
@@ -45,7 +45,7 @@ def live(channel: socket.socket, parent: int, trial: Table | None, work: Work, *
         capped, _ = wire.receive(channel)
         if not capped["capped"]:
             memory_cap.limit_data(limits.MEMORY_BYTES)
-        remarks = confine(trial, parent)
+        remarks = confine(trial, parent, client if gpus else None)
         rights.ask_from_now_on(client)
         for remark in remarks:
             client.tell("say", text=remark)
@@ -75,19 +75,19 @@ def _be_alone(channel: socket.socket, trial: Table | None, verbose: bool) -> Non
     os.close(nothing)
 
 
-def confine(trial: Table | None, parent: int) -> list[str]:
-    """Give up what reading does not need. Returns what could not be given up, and why. OSError where not even the rest can be."""
+def confine(trial: Table | None, parent: int, client: Client | None) -> list[str]:
+    """Give up what reading does not need. `client`: whom to ask for GPUs, if for any. Returns what could not be given up, and why. OSError
+    where not even the rest can be."""
     remarks: list[str] = []
     held = credentials.effective()
     keep, more = (held & credentials.mask(one) for one in (KEPT, (*KEPT, credentials.CAP_BPF)))
     credentials.no_core_dump()
     credentials.close_the_bounds(more)
-    devices = _devices()
-    writing = bool(devices)  # as who it was it could write to what is his: for a GPU alone it is let open anything so
+    gpus = devices.present() if client is not None else []
+    was_root = os.geteuid() == 0
     try:
-        if os.geteuid() == 0:  # whoever is not root has no right to give up here
-            credentials.become(credentials.NOBODYS_USER, _groups(devices))
-            writing = True
+        if was_root:  # whoever is not has no right to give up here
+            credentials.become(credentials.NOBODYS_USER, devices.groups(gpus))
     except OSError as error:
         remarks.append(f"the observer stays user {os.geteuid()}: {error.strerror}")
     credentials.set_capabilities(keep, more)
@@ -99,29 +99,31 @@ def confine(trial: Table | None, parent: int) -> list[str]:
     if os.getppid() != parent:
         os._exit(0)
     credentials.no_new_rights()
-    try:
-        credentials.filter_calls(seccomp.program(writing=writing))
-    except (OSError, ValueError) as error:
-        remarks.append(f"the observer's system calls are not filtered: {error}")
+    if client is None or not gpus or not was_root or not _ask_for_devices(client, remarks):
+        try:
+            # Who is not root cannot have another process look into this one: for a GPU alone it is let open anything to write.
+            credentials.filter_calls(seccomp.program(writing=bool(gpus)))
+        except (OSError, ValueError) as error:
+            remarks.append(f"the observer's system calls are not filtered: {error}")
     if trial is not None:
         os.close(trial.map_fd)
     return remarks
 
 
-def _devices() -> list[Path]:
-    """GPUs of this host."""
-    return [device for pattern in _DEVICES for device in Path("/dev").glob(pattern)]
-
-
-def _groups(devices: Sequence[Path]) -> list[int]:
-    """Groups, root's left out, that they are kept for where not everybody may open them."""
-    groups = set()
-    for device in devices:
-        with contextlib.suppress(OSError):
-            status = device.stat()
-            if status.st_gid and status.st_mode & 0o006 != 0o006:
-                groups.add(status.st_gid)
-    return sorted(groups)
+def _ask_for_devices(client: Client, remarks: list[str]) -> bool:
+    """Filter the calls so that GPUs are opened by another process, and nothing else is to be written to. False where that cannot be."""
+    try:
+        listener = devices.listen()
+    except (OSError, ValueError) as error:
+        remarks.append(f"the observer may open files to write, as the libraries of GPUs do: {error}")
+        return False
+    try:
+        client.ask("open_devices", (listener,))
+    except (OSError, ValueError) as error:
+        remarks.append(f"the observer cannot open GPUs: {error}")
+    finally:
+        os.close(listener)
+    return True
 
 
 def _readable(trial: Table) -> bool:

@@ -23,9 +23,10 @@ _Seen = TypeVar("_Seen")
 
 def look(
     at: Callable[[], _Seen], kind: type[_Seen], progress: Progress = lambda _: None, *,
-    longest_s: float = LONGEST_S, verbose: bool = False,
+    longest_s: float = LONGEST_S, gpus: bool = False, verbose: bool = False,
 ) -> _Seen:  # fmt: skip
-    """What `at` returns, a dataclass, out of a process that has given its rights up. Raises what it raises.
+    """What `at` returns, a dataclass, out of a process that has given its rights up. Raises what it raises. `gpus`: whether it asks the
+    library of these.
 
     OutOfMemory, ObserverEnded (also after `longest_s`); BadData.
     """
@@ -46,7 +47,7 @@ def look(
         found[:] = [plain.unpack(kind, _content(handed))]
         return True
 
-    run(work, Reading(), heard, progress, verbose=verbose, longest_s=longest_s)
+    run(work, Reading(), heard, progress, gpus=gpus, verbose=verbose, longest_s=longest_s)
     if not found:
         raise BadData("the observing process told nothing")
     return found[0]

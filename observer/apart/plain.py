@@ -32,7 +32,7 @@ def unpack(kind: type[_Seen], data: bytes) -> _Seen:
         if data.count(b"[") + data.count(b"{") > _MOST_LISTS:
             raise ValueError("absurdly much")
         found: _Seen = _of(kind, json.loads(data))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
         raise BadData(f"the observing process told what was not asked for: {printable(str(error), 100)}") from error
     return found
 

@@ -1,4 +1,4 @@
-"""What the process that has the rights does for one that only reads: children that open files of targets, the names of hosts."""
+"""What the process that has the rights does for one that only reads: children that open files of targets, GPUs, the names of hosts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from rankscope.observer.apart import devices, wire
 from rankscope.observer.apart.run import Answer
 from rankscope.probes.host import namespaces
 from rankscope.probes.mapped import reader
@@ -21,14 +22,15 @@ class Reading:
 
     served: int = 0  # its pid
     readers: set[int] = field(default_factory=set)
+    opener: int = 0  # the pid of what opens GPUs for it
     SERVICES: ClassVar[Mapping[str, Callable[..., Answer]]]
 
     def answer(self, asked: dict[str, Any], handed: Sequence[int]) -> Answer:
         """The answer, with descriptors to send; they are the caller's to close. Raises one of run.REFUSALS."""
-        service = self.SERVICES.get(str(asked.pop("what", "")))
+        service = self.SERVICES.get(wire.text(asked, "what"))
         if service is None:
             raise ValueError("no such service")
-        return service(self, handed, **asked)
+        return service(self, handed, **{name: value for name, value in asked.items() if name != "what"})
 
     def reader(self, _: Sequence[int]) -> Answer:
         """A child that opens files of targets."""
@@ -49,14 +51,31 @@ class Reading:
         """The node name that a process sees."""
         return {"name": namespaces.uts_name(process(pid))}, ()
 
+    def open_devices(self, handed: Sequence[int]) -> Answer:
+        """Have GPUs opened for who is behind this listener, and nothing else."""
+        (listener,) = handed
+        if self.opener:
+            raise ValueError("they are already")
+        self.opener = devices.start(listener)
+        return {}, ()
+
     def close(self) -> None:
         """End what was started. Never raises."""
+        if self.opener:
+            reader.end_child(self.opener, kill=True)
+            self.opener = 0
         for pid in self.readers:
             reader.end_child(pid, kill=True)
         self.readers.clear()
 
 
-Reading.SERVICES = {service.__name__: service for service in (Reading.reader, Reading.end_reader, Reading.uts_name)}
+_SERVICES: tuple[Callable[..., Answer], ...] = (
+    Reading.reader,
+    Reading.end_reader,
+    Reading.uts_name,
+    Reading.open_devices,
+)
+Reading.SERVICES = {service.__name__: service for service in _SERVICES}
 
 
 def number(value: object, name: str, end: int) -> int:

@@ -14,6 +14,7 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -33,7 +34,10 @@ _END_S = 2.0
 _QUIET_S = 120  # it says something every 5 s while it observes; the rows of the largest windows take half a minute
 _EXITS_S = 0.05  # from its last word to its end
 _SAID_CHARACTERS = 400
-REFUSALS = (RankscopeError, OSError, ValueError, TypeError, KeyError)
+# Whatever arguments of a stranger's can bring about: numbers without end, text in place of lists, a host without threads.
+REFUSALS = (
+    RankscopeError, OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError, struct.error,
+)  # fmt: skip
 Answer = tuple[dict[str, Any], Sequence[int]]
 Heard = Callable[[dict[str, Any], Sequence[int]], bool]
 
@@ -66,10 +70,11 @@ class ObserverEnded(RankscopeError):
 
 
 def run(
-    work: Work, services: Services, heard: Heard, progress: Progress, *, trial: Table | None = None, verbose: bool = False,
-    longest_s: float,
+    work: Work, services: Services, heard: Heard, progress: Progress, *, trial: Table | None = None, gpus: bool = True,
+    verbose: bool = False, longest_s: float,
 ) -> None:  # fmt: skip
     """Have `work` done by a confined process. `heard` is given what it tells, and says whether that is known; else it is a request.
+    `gpus`: whether it asks their library.
 
     Raises what `work` raises; OutOfMemory; ObserverEnded, also where nothing is heard for two minutes or it takes `longest_s`, as
     whoever was taken hold of may go on saying something for ever.
@@ -79,7 +84,7 @@ def run(
     cap = memory_cap.make(limits.MEMORY_BYTES)
     pid = 0
     try:
-        pid = _fork(theirs, trial, work, verbose)
+        pid = _fork(theirs, trial, work, gpus, verbose)
         services.served = pid
         theirs.close()
         if cap is not None:
@@ -103,14 +108,14 @@ def run(
             cap.close()
 
 
-def _fork(theirs: socket.socket, trial: Table | None, work: Work, verbose: bool) -> int:
+def _fork(theirs: socket.socket, trial: Table | None, work: Work, gpus: bool, verbose: bool) -> int:
     parent = os.getpid()
     with warnings.catch_warnings():
         # Forking with threads: none of ours holds a lock that is needed there.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
-        confined.live(theirs, parent, trial, work, verbose=verbose)
+        confined.live(theirs, parent, trial, work, gpus=gpus, verbose=verbose)
     return pid
 
 
@@ -135,7 +140,7 @@ def _serve(channel: socket.socket, services: Services, heard: Heard, progress: P
             if what == "failed":
                 raise wire.raised(asked)
             if what == "say":
-                progress(printable(str(asked.get("text")), _SAID_CHARACTERS))
+                progress(printable(wire.text(asked, "text"), _SAID_CHARACTERS))
             elif not heard(asked, handed):
                 _answer(channel, services, asked, handed)
         finally:
@@ -148,8 +153,11 @@ def _answer(channel: socket.socket, services: Services, asked: dict[str, Any], h
     except REFUSALS as error:
         answer, sent = wire.describe(error), ()
     try:
-        wire.send(channel, answer, sent)
-    except TimeoutError:
+        try:
+            wire.send(channel, answer, sent)
+        except ValueError as error:  # more than a message holds
+            wire.send(channel, wire.describe(error))
+    except OSError:
         raise ObserverEnded("the observing process does not take what it asked for; it was ended") from None
     finally:
         wire.close_all(sent)

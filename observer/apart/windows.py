@@ -135,10 +135,10 @@ def read_told(told: dict[str, Any], handed: Sequence[int]) -> Window:
     from rankscope.observer.window.folder import read_files
 
     names = told.get("files")
-    if not isinstance(names, list) or len(names) != len(handed):
+    if not isinstance(names, list) or len(names) != len(handed) or not all(isinstance(one, str) for one in names):
         raise BadData("the observing process told of no window")
     wire.seal(handed)
-    files = {str(name): Path(f"/proc/self/fd/{descriptor}") for name, descriptor in zip(names, handed, strict=True)}
+    files = {name: Path(f"/proc/self/fd/{descriptor}") for name, descriptor in zip(names, handed, strict=True)}
     try:
         return read_files(Path("the observed window"), lambda name: files.get(name, Path("/nonexistent")))
     except BadData as error:

@@ -95,6 +95,12 @@ def seal(descriptors: Sequence[int]) -> None:
             raise BadData(f"the observing process still holds what it told: {error.strerror}") from error
 
 
+def text(content: dict[str, Any], name: str) -> str:
+    """What is said under a name; '' where it is no text, as of lists in lists there may be none."""
+    said = content.get(name)
+    return said if isinstance(said, str) else ""
+
+
 def describe(error: BaseException) -> dict[str, Any]:
     """An error, to be raised again by the other process."""
     return {
@@ -106,15 +112,15 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 def raised(content: dict[str, Any]) -> Exception:
     """What `describe` described: of the errors that are ours, and OSError, the same; of others a RuntimeError with its name."""
-    name, text, number = str(content.get("error")), str(content.get("text")), content.get("number")
+    name, said, number = text(content, "error"), text(content, "text"), content.get("number")
     if isinstance(number, int):
-        return OSError(number, text)
+        return OSError(number, said)
     for known in _all_of(RankscopeError):
         if known.__name__ == name:
-            return known(text)
+            return known(said)
     if name == "MemoryError":
         return MemoryError()
-    return _ERRORS[name](text) if name in _ERRORS else RuntimeError(f"{name}: {text}")
+    return _ERRORS[name](said) if name in _ERRORS else RuntimeError(f"{name}: {said}")
 
 
 def _all_of(kind: type[RankscopeError]) -> list[type[RankscopeError]]:

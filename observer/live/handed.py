@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.probes import rights
-from rankscope.probes.bpf import shared_uprobes, tables
+from rankscope.probes.bpf import tables
 from rankscope.probes.bpf.compiler.compiled import Compiled, MapShape
 from rankscope.probes.bpf.module import Module, ProgramCost
 from rankscope.probes.bpf.tables import Table
@@ -52,14 +52,11 @@ class HandedModule(Module):
         if not isinstance(library, MappedFile):
             raise TypeError("only what a process has mapped is attached to")
 
-        def attach(counters: Mapping[int, int]) -> tuple[int, ...]:
-            answer, _ = self._asked.ask(
-                "attach", (library.descriptor,), function=function, offsets=[int(one) for one in offsets],
-                on_return=on_return, counters=[[at, counter] for at, counter in counters.items()], place=place,
-            )  # fmt: skip
-            return tuple(answer["links"])
-
-        return shared_uprobes.attach(attach, library, offsets)
+        answer, _ = self._asked.ask(
+            "attach", (library.descriptor,), function=function, offsets=[int(one) for one in offsets],
+            on_return=on_return, place=place,
+        )  # fmt: skip
+        return tuple(answer["links"])
 
     def release(self, descriptors: Sequence[int]) -> None:
         """Have descriptors of attached probes closed now."""

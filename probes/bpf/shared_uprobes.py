@@ -8,7 +8,8 @@ a function of libtorch, nobody else can (github.com/iovisor/bcc/issues/5236).
 
 So when a place is refused, the log says which counter the other one has, and ours names the same. The kernel adds one to the
 counter where the file is mapped writable, which must never be by our doing: a counter in a writable part of the file is not
-taken over. Source: Linux kernel/events/uprobes.c (insert_uprobe, valid_ref_ctr_vma).
+taken over. So whoever has the right to attach finds counters out himself, and is told none by others.
+Source: Linux kernel/events/uprobes.c (insert_uprobe, valid_ref_ctr_vma).
 """
 
 from __future__ import annotations

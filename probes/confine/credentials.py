@@ -24,9 +24,11 @@ NOBODYS_USER = 4_000_000_007
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_GET_SECCOMP, _PR_SET_SECCOMP = 1, 4, 8, 21, 22
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 24, 38, 47, 2
 _SECCOMP_MODE_FILTER = 2
+_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 8
 _CAPABILITY_VERSION = 0x20080522
 _STEP_BYTES = 8  # of a filter
 _SYS_CAPSET = {"x86_64": 126, "aarch64": 91}
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -92,10 +94,22 @@ def can_filter() -> bool:
 def filter_calls(program: bytes) -> None:
     """Install a filter of seccomp.py for this thread and what it starts. OSError."""
     steps = ctypes.create_string_buffer(program, len(program))
-    described = ctypes.create_string_buffer(
-        struct.pack("@HP", len(program) // _STEP_BYTES, ctypes.addressof(steps)), 16
+    _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, _described(steps), 0, 0))
+
+
+def filter_and_listen(program: bytes) -> int:
+    """The same; the descriptor at which whoever has it is asked, where the filter says so. OSError."""
+    steps = ctypes.create_string_buffer(program, len(program))
+    number = _SYS_SECCOMP.get(os.uname().machine, -1)
+    listener = int(
+        _libc.syscall(number, _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER, _described(steps))
     )
-    _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, described, 0, 0))
+    _check(listener)
+    return listener
+
+
+def _described(steps: ctypes.Array[ctypes.c_char]) -> ctypes.Array[ctypes.c_char]:
+    return ctypes.create_string_buffer(struct.pack("@HP", len(steps) // _STEP_BYTES, ctypes.addressof(steps)), 16)
 
 
 def die_with_parent(number: int) -> None:

@@ -39,6 +39,11 @@ REFUSED = {
     "fchmodat2": (452, 452), "chown": (92, 0), "fchown": (93, 55), "lchown": (94, 0), "fchownat": (260, 54), "truncate": (76, 45),
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "removexattr": (197, 14), "lremovexattr": (198, 15),
     "fremovexattr": (199, 16), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
+    "utime": (132, 0), "utimes": (235, 0), "futimesat": (261, 0), "utimensat": (280, 88),
+    # memory and queues that others share with whoever asks for them
+    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191),
+    "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187),
+    "mq_open": (240, 180), "mq_unlink": (241, 181),
     # networks; sockets come from the process that has the rights
     "socket": (41, 198), "connect": (42, 203), "bind": (49, 200), "listen": (50, 201), "accept": (43, 202), "accept4": (288, 242),
     # the kernel
@@ -47,7 +52,7 @@ REFUSED = {
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "add_key": (248, 217),
     "request_key": (249, 218), "keyctl": (250, 219), "iopl": (172, 0), "ioperm": (173, 0), "modify_ldt": (154, 0),
     "settimeofday": (164, 170), "clock_settime": (227, 112), "sethostname": (170, 161), "setdomainname": (171, 162),
-    "lookup_dcookie": (212, 18), "nfsservctl": (180, 42), "vhangup": (153, 58),
+    "lookup_dcookie": (212, 18), "nfsservctl": (180, 42), "vhangup": (153, 58), "seccomp": (317, 277),
 }  # fmt: skip
 # The kernel has none, as far as the caller can see: then C libraries use the older call, whose arguments can be looked at.
 ABSENT = {"clone3": (435, 435), "openat2": (437, 437)}
@@ -65,7 +70,7 @@ _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = (
     0x45,
     0x06,
 )  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, |JGE|K, |JSET|K, BPF_RET|K
-_KILL, _REFUSE, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
+_KILL, _REFUSE, _ASK, _ALLOW = 0x80000000, 0x00050000, 0x7FC00000, 0x7FFF0000
 _NUMBER_AT, _MACHINE_AT, _ARGUMENTS_AT = 0, 4, 16  # struct seccomp_data, little-endian
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, AUDIT_ARCH
 _X32 = 0x40000000  # the other system calls of x86-64: the same under other numbers
@@ -82,18 +87,24 @@ class _Step:
         return struct.pack("<HBBI", self.operation, self.if_true, self.if_false, self.value)
 
 
-def program(*, writing: bool, machine: str | None = None) -> bytes:
-    """The filter. `writing`: whether a file or device that is there may be opened to read and write, as GPUs' libraries do.
+def program(*, writing: bool, asking: bool = False, machine: str | None = None) -> bytes:
+    """The filter. `writing`: whether a file or device that is there may be opened to read and write, as GPUs' libraries do. `asking`:
+    whether, where it may not, a listener is asked, who may open it (opener.py).
 
     ValueError for a machine whose calls are not known here.
     """
     known = _MACHINES.get(machine or platform.machine())
     if known is None:
         raise ValueError(f"system calls of {machine or platform.machine()} are not known")
-    return b"".join(step.pack() for step in _steps(writing, *known))
+    return b"".join(step.pack() for step in _steps(writing, asking, *known))
 
 
-def _steps(writing: bool, column: int, machine: int) -> Iterator[_Step]:
+def allow_all() -> bytes:
+    """A filter that refuses nothing, to see what a kernel can do."""
+    return _Step(_RETURN, _ALLOW).pack()
+
+
+def _steps(writing: bool, asking: bool, column: int, machine: int) -> Iterator[_Step]:
     refuse, absent = _REFUSE | errno.EPERM, _REFUSE | errno.ENOSYS
     yield _Step(_LOAD, _MACHINE_AT)
     yield _Step(_EQUAL, machine, 1, 0)
@@ -106,10 +117,12 @@ def _steps(writing: bool, column: int, machine: int) -> Iterator[_Step]:
             if numbers[column]:
                 yield _Step(_EQUAL, numbers[column], 0, 1)
                 yield _Step(_RETURN, answer)
-    forbidden = _O_WRONLY | _O_CREAT | _O_TRUNC | _O_TMPFILE | (0 if writing else _O_RDWR)
+    checks = [_Step(_ANY_BIT, _O_WRONLY | _O_CREAT | _O_TRUNC | _O_TMPFILE, 0, 1), _Step(_RETURN, refuse)]
+    if not writing:
+        checks += [_Step(_ANY_BIT, _O_RDWR, 0, 1), _Step(_RETURN, _ASK if asking else refuse)]
     for number, argument in ((_OPEN[column], 1), (_OPENAT[column], 2)):
         if number:
-            yield from _argument(number, argument, [_Step(_ANY_BIT, forbidden, 0, 1), _Step(_RETURN, refuse)])
+            yield from _argument(number, argument, checks)
     yield from _argument(_CLONE[column], 0, [_Step(_ANY_BIT, _CLONE_THREAD, 1, 0), _Step(_RETURN, refuse)])
     allowed = [_Step(_EQUAL, one, len(_BPF_COMMANDS) - place, 0) for place, one in enumerate(_BPF_COMMANDS)]
     yield from _argument(_BPF[column], 0, [*allowed, _Step(_RETURN, refuse)])

@@ -19,6 +19,8 @@ from collections import Counter, OrderedDict
 SOCKET, MEMORY = 3, 4  # descriptors
 MEMORY_BYTES = 1 << 20
 OPEN, READ = 1, 2
+# Said before the answer to OPEN: what the process keeps back is over, what its file system does begins.
+FOUND = errno.EINPROGRESS
 LONGEST = 4096  # of a request
 REQUEST = struct.Struct(
     "<IIIQQI"
@@ -39,7 +41,7 @@ def main() -> None:
             if len(request) < REQUEST.size:
                 return
             try:
-                reply, sent = _answer(request, passed, kept, memory)
+                reply, sent = _answer(channel, request, passed, kept, memory)
             except (OSError, ValueError) as error:
                 code = error.errno if isinstance(error, OSError) and error.errno else errno.EINVAL
                 reply, sent = REPLY.pack(code, 0, 0, 0, 0, 0), []
@@ -49,11 +51,15 @@ def main() -> None:
 
 
 def _answer(
-    request: bytes, passed: list[int], kept: OrderedDict[int, int], memory: mmap.mmap
+    channel: socket.socket, request: bytes, passed: list[int], kept: OrderedDict[int, int], memory: mmap.mmap
 ) -> tuple[bytes, list[int]]:
     what, major, minor, first, place, size = REQUEST.unpack_from(request)
     if what == OPEN:
-        descriptor, status = open_checked(request[REQUEST.size :], f"{major:02x}:{minor:02x}", first)
+        # That is found with the lock of the process's address space. Its file system is not asked: neither for the names, which the
+        # kernel jumps over, nor to open, as nothing is opened yet.
+        descriptor = os.open(request[REQUEST.size :], os.O_PATH | os.O_CLOEXEC)
+        channel.send(REPLY.pack(FOUND, 0, 0, 0, 0, 0))
+        status = checked(descriptor, f"{major:02x}:{minor:02x}", first)
         return REPLY.pack(0, 0, status.st_dev, status.st_ino, max(status.st_ctime_ns, 0), status.st_size), [descriptor]
     if first not in kept:
         if not passed:
@@ -65,13 +71,12 @@ def _answer(
     return REPLY.pack(0, count, 0, 0, 0, 0), []
 
 
-def open_checked(path: bytes, device: str, inode: int) -> tuple[int, os.stat_result]:
-    """A descriptor (O_PATH) of the file that a link of /proc/PID/map_files leads to. OSError where it is not what maps said.
+def checked(descriptor: int, device: str, inode: int) -> os.stat_result:
+    """What the file is that a link of /proc/PID/map_files led to (O_PATH). OSError, and it is closed, where it is not what maps said.
 
     ESTALE: another file by now. Which one it is, only maps can say: on overlays and btrfs stat tells other numbers. So the file is
     mapped here, and our own maps are read.
     """
-    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -88,7 +93,7 @@ def open_checked(path: bytes, device: str, inode: int) -> tuple[int, os.stat_res
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor, status
+    return status
 
 
 def _open_to_read(descriptor: int) -> int:

@@ -5,6 +5,7 @@ In: a pid and a line of its maps. Out: MappedFile. How it is opened and what may
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 from pathlib import Path
@@ -25,10 +26,10 @@ _handles = itertools.count(1)
 class MappedFile:
     """Close it, or use it in a `with` statement. `identity` changes when the file does."""
 
-    def __init__(self, mapping: Mapping, descriptor: int, identity: tuple[int, ...]) -> None:
+    def __init__(self, mapping: Mapping, descriptor: int, identity: tuple[int, ...], owner: str) -> None:
         self.name = mapping.path.rpartition("/")[2][:_NAME_CHARACTERS]
         self.device, self.inode, self.identity = mapping.device, mapping.inode, identity
-        self._descriptor, self._handle = descriptor, next(_handles)
+        self._descriptor, self._handle, self._owner = descriptor, next(_handles), owner
         self._left_bytes, self._waiting = BUDGET_BYTES, Waiting(BUDGET_S)
 
     @property
@@ -51,7 +52,7 @@ class MappedFile:
         if self._descriptor < 0:
             raise FileNotRead("closed")
         size_left = min(size, self._left_bytes)
-        data = READER.read(self.device, self._handle, self._descriptor, size_left, at, self._waiting)
+        data = READER.read(self.device, self._owner, self._handle, self._descriptor, size_left, at, self._waiting)
         self._left_bytes -= len(data)
         if len(data) < size and not self._left_bytes:
             raise FileNotRead(f"more than {BUDGET_BYTES >> 20} MB of it would have to be read")
@@ -73,6 +74,13 @@ class MappedFile:
         self.close()
 
 
+def handed_file(descriptor: int) -> MappedFile:
+    """A file that another process has opened and handed over; the descriptor stays the caller's. Nothing is asked of its file system, not
+    even which one it is, so that each counts as one of its own. OSError."""
+    path = f"handed over, {next(_handles)}"
+    return MappedFile(Mapping(0, 0, "", 0, path, 0, path), fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3), (), "")
+
+
 def open_mapped(pid: int, mapping: Mapping, root: Path = ROOT) -> MappedFile:
     """The file behind a mapping, also when it was deleted, replaced, or lies in another mount namespace.
 
@@ -80,4 +88,4 @@ def open_mapped(pid: int, mapping: Mapping, root: Path = ROOT) -> MappedFile:
     """
     link = proc_path(root, pid, "map_files", f"{mapping.start:x}-{mapping.end:x}")
     opened = READER.open(link, mapping.device, mapping.inode)
-    return MappedFile(mapping, opened.descriptor, opened.identity)
+    return MappedFile(mapping, opened.descriptor, opened.identity, opened.owner)

@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import errno
 import fcntl
+import functools
 import mmap
 import os
 import socket
@@ -25,18 +26,14 @@ from pathlib import Path
 from rankscope.probes import rights
 from rankscope.probes.confine import credentials, seccomp
 from rankscope.probes.errors import RankscopeError
-from rankscope.probes.host.procfs import process_of, read_file
+from rankscope.probes.fair import whose
+from rankscope.probes.host.procfs import ROOT, process_of, read_file
 from rankscope.probes.mapped import child
-from rankscope.probes.mapped.child import MEMORY_BYTES, OPEN, READ, REPLY, REQUEST
+from rankscope.probes.mapped.child import FOUND, MEMORY_BYTES, OPEN, READ, REPLY, REQUEST
+from rankscope.probes.mapped.waits import DEADLINE_S, Waits
 from rankscope.probes.patience import SILENT, Silent
 
-# A local disk answers in milliseconds, a network file system that is under load in tenths of a second.
-DEADLINE_S = 2.0
-# With the deadline: what all that hangs may cost one observation. From then on only devices that have answered are asked.
-MOST_HANGS = 4
-# A file system may also answer each time just before the deadline. What its slow answers may take together; from then on it counts as one
-# that does not answer.
-_SLOW_S, SLOW_MOST_S = 0.25, 30.0
+_OWNERS_S = 60.0  # for so long a number is the same process's
 _DESCRIPTOR_BYTES = array("i").itemsize
 _END = 1 << 62  # no file is larger
 _let_go: list[int] = []  # pids of children that may not have ended yet
@@ -48,16 +45,14 @@ class FileNotRead(RankscopeError, OSError):
     help = "This file is left out; all else is observed. See whether its file system answers."
 
 
-class _Late(FileNotRead):
-    """The child did not answer in time."""
-
-
 @dataclass(frozen=True, slots=True)
 class OpenedFile:
-    """`descriptor` (O_PATH) is the caller's. `identity`: device, inode, time of change (ctime, which nobody can set), size."""
+    """`descriptor` (O_PATH) is the caller's. `identity`: device, inode, time of change (ctime, which nobody can set), size. `owner`: of
+    the process that maps it."""
 
     descriptor: int
     identity: tuple[int, ...]
+    owner: str
 
 
 @dataclass(slots=True)
@@ -74,11 +69,25 @@ class _Child:
         self.pid, self.socket = pid, channel
         self.memory = mmap.mmap(shared, MEMORY_BYTES)
         self.socket.settimeout(DEADLINE_S)
+        # How long it took, the last time, until the process let go of the file; None: it did not yet.
+        self.finding_s: float | None = None
 
     def ask(self, request: bytes, passed: int | None = None) -> tuple[tuple[int, ...], list[int]]:
-        """The reply, unpacked, and descriptors that came with it. TimeoutError; ConnectionError where it has ended."""
+        """The reply, unpacked, and descriptors that came with it. TimeoutError, where the process that is asked of or then the file system
+        takes longer than the deadline; ConnectionError where the child has ended."""
         ancillary = [] if passed is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", passed))]
+        self.finding_s = None
         self.socket.sendmsg([request], ancillary)
+        sent_s = time.monotonic()
+        reply, received = self._reply()
+        if reply[0] == FOUND:
+            self.finding_s = time.monotonic() - sent_s
+            for descriptor in received:
+                os.close(descriptor)
+            reply, received = self._reply()
+        return reply, received
+
+    def _reply(self) -> tuple[tuple[int, ...], list[int]]:
         reply, told, _, _ = self.socket.recvmsg(
             REPLY.size, socket.CMSG_SPACE(_DESCRIPTOR_BYTES), socket.MSG_CMSG_CLOEXEC
         )
@@ -164,14 +173,12 @@ class FileReader:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._child: _Child | None = None
-        self._hung: set[str] = set()
-        self._answered: set[str] = set()
-        self._slow_s: dict[str, float] = {}  # by device
+        self._waits = Waits()
 
     def open(self, path: str, device: str, inode: int) -> OpenedFile:
         """The regular file behind a link of /proc/PID/map_files, which must be this one. Raises FileNotRead.
 
-        Where it is the process that does not answer, nothing is held against the file system: others have mapped the same files.
+        What the process takes is not held against the file system, nor against others: they have mapped the same files.
         """
         major, _, minor = device.partition(":")
         try:
@@ -180,19 +187,18 @@ class FileReader:
         except (ValueError, struct.error) as error:
             raise FileNotRead(f"no such device or inode: {device} {inode}") from error
         _must_answer(path)
-        try:
-            reply, received = self._ask(device, request, None)
-        except _Late:
-            _must_answer(path)
-            self._hung.add(device)
-            raise
+        # Before the lock: who reads of a process may be left behind in the middle of it.
+        owner = _owner(process_of(path), int(time.monotonic() // _OWNERS_S))
+        reply, received = self._ask(device, owner, request, None)
         if reply[0] or len(received) != 1:
             for descriptor in received:
                 os.close(descriptor)
             raise FileNotRead(_why(reply[0]))
-        return OpenedFile(received[0], reply[2:])
+        return OpenedFile(received[0], reply[2:], owner)
 
-    def read(self, device: str, handle: int, descriptor: int, size: int, at: int, waiting: Waiting) -> bytes:
+    def read(
+        self, device: str, owner: str, handle: int, descriptor: int, size: int, at: int, waiting: Waiting
+    ) -> bytes:
         """Up to `size` bytes from `at` on of an opened file, fewer where it ends. `handle` names it for ever. FileNotRead."""
         if not 0 <= at < _END - size:
             raise FileNotRead("an absurd place in it")
@@ -201,11 +207,7 @@ class FileReader:
             if waiting.left_s <= 0:
                 raise FileNotRead("its file system answers too slowly")
             request = REQUEST.pack(READ, 0, 0, handle, at + len(data), min(size - len(data), MEMORY_BYTES))
-            try:
-                reply, _ = self._ask(device, request, descriptor, data, waiting)
-            except _Late:
-                self._hung.add(device)
-                raise
+            reply, _ = self._ask(device, owner, request, descriptor, data, waiting)
             if reply[0]:
                 raise FileNotRead(_why(reply[0]))
             if not reply[1]:
@@ -215,29 +217,39 @@ class FileReader:
     def _ask(
         self,
         device: str,
+        owner: str,
         request: bytes,
         descriptor: int | None,
         into: bytearray | None = None,
         waiting: Waiting | None = None,
     ) -> tuple[tuple[int, ...], list[int]]:
-        """The child's answer; bytes that it has read are added to `into`. What it has not yet open is handed to it.
+        """The child's answer; bytes that it has read are added to `into`. What it has not yet open is handed to it; where there is no
+        descriptor, it is to be opened.
 
         The time that others keep the child busy is no part of `waiting`.
         """
         with self._lock:
-            if device in self._hung:
-                raise FileNotRead("its file system does not answer")
-            if len(self._hung) >= MOST_HANGS and device not in self._answered:
-                raise FileNotRead("too many file systems do not answer")
+            if why := self._waits.why_not(device, owner):
+                raise FileNotRead(why)
+            if descriptor is None and not self._waits.may_find(owner):
+                raise FileNotRead("the memory of its user's processes answers too slowly")
+            try:
+                self._child = child = self._child or self._start()
+            except OSError as error:
+                raise FileNotRead(f"no child can be started to read it: {error.strerror or error}") from error
             began_s = time.monotonic()
             try:
-                self._child = self._child or self._start()
-                answer = self._child.ask(request)
+                answer = child.ask(request)
                 if answer[0][0] == errno.EBADF and descriptor is not None:
-                    answer = self._child.ask(request, descriptor)
+                    answer = child.ask(request, descriptor)
             except TimeoutError as error:
                 self._give_up()
-                raise _Late(f"its file system did not answer for {DEADLINE_S:g} s") from error
+                took_s = time.monotonic() - began_s
+                if descriptor is None and child.finding_s is None:
+                    self._waits.found(took_s, owner)
+                    raise FileNotRead(SILENT) from error
+                self._waits.did_not_come(device, took_s - (child.finding_s or 0.0), owner)
+                raise FileNotRead(f"its file system did not answer for {DEADLINE_S:g} s") from error
             except OSError as error:
                 self._give_up()
                 raise FileNotRead(f"the child that reads files has ended: {error.strerror or error}") from error
@@ -245,13 +257,13 @@ class FileReader:
                 took_s = time.monotonic() - began_s
                 if waiting is not None:
                     waiting.left_s -= took_s
-            self._answered.add(device)
-            if took_s > _SLOW_S:
-                self._slow_s[device] = self._slow_s.get(device, 0.0) + took_s
-                if self._slow_s[device] > SLOW_MOST_S:
-                    self._hung.add(device)
+            finding_s = child.finding_s if descriptor is None else 0.0
+            if descriptor is None:
+                self._waits.found(took_s if finding_s is None else finding_s, owner)
+            if finding_s is not None:  # else it was the process that said no
+                self._waits.came(device, took_s - finding_s, owner)
             if into is not None:
-                into += self._child.memory[: min(answer[0][1], MEMORY_BYTES)]
+                into += child.memory[: min(answer[0][1], MEMORY_BYTES)]
             return answer
 
     def _start(self) -> _Child:
@@ -283,9 +295,13 @@ class FileReader:
             if self._child is not None:
                 self._child.end(kill=False)
                 self._child = None
-            self._hung.clear()
-            self._answered.clear()
-            self._slow_s.clear()
+            self._waits = Waits()
+
+
+@functools.lru_cache(maxsize=1024)
+def _owner(pid: int, _: int) -> str:
+    """Whose a process is, found out once in a while."""
+    return whose(pid, ROOT) if pid else ""
 
 
 def _must_answer(path: str) -> None:

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from rankscope.observer.apart.windows import windows_of
+from rankscope.observer.window.folder import Window
+from rankscope.probes import rights
 from rankscope.probes.bpf import loader, ring, uprobes
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import probe as calls
@@ -20,6 +23,7 @@ from rankscope.probes.calls.programs import programs
 from rankscope.probes.calls.table import CallRow
 from rankscope.probes.elf.exports import file_offsets, find_names
 from rankscope.probes.elf.local import LocalFile
+from rankscope.probes.errors import RankscopeError
 
 pytestmark = pytest.mark.beside
 
@@ -187,3 +191,61 @@ def test_a_tool_that_is_about_to_end_is_waited_for(
     assert probe.notes == []
     events = _go(process, ours)
     assert [int((events["what"] == row).sum()) for row in (0, 1)] == [23, 23]
+
+
+def asked_by_the_confined_process(library: Path, **more: object) -> list[str]:
+    """What comes of its request to attach to `rs_lab_call` of this library, and of another with `more` in it."""
+
+    def work(say: Callable[[str], None]) -> list[Window]:
+        asked = rights.elsewhere()
+        assert asked is not None
+        asked.ask("load", hz=19, ranks=1, processes=1, threads=4, verbose=False)
+        place = find_names(LocalFile(library), ["rs_lab_call"])["rs_lab_call"][0].offset
+        file = os.open(library, os.O_RDONLY)
+        for details in ({}, {"counters": [[place, more["counter"]]]}) if more else ({},):
+            try:
+                answer, _ = asked.ask(
+                    "attach", (file,), function="rs_enter_0", offsets=[place], on_return=False, **details
+                )
+                say(f"{len(answer['links'])} attached")
+                asked.ask("release", links=answer["links"])
+            except (RankscopeError, TypeError, OSError) as error:
+                say(type(error).__name__)
+        return []
+
+    said: list[str] = []
+    assert windows_of(work, said.append) == []
+    return said
+
+
+def test_the_process_that_observes_has_nothing_written_to_a_jobs_data(
+    program: Start, libraries: tuple[Path, Path]
+) -> None:
+    """It may be in somebody's hands, and no kernel asks what a number is that it takes for a counter."""
+    process, counter = program(CALLER, *map(str, libraries), "1"), _counter(libraries[0])
+    seen = threading.Event()
+    most = 7
+
+    def look() -> None:
+        nonlocal most
+        while not seen.wait(0.001):
+            most = max(most, _in_memory(process.pid, libraries[0], counter))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        assert asked_by_the_confined_process(libraries[0], counter=counter) == ["1 attached", "TypeError"]
+    finally:
+        seen.set()
+        looking.join()
+    assert most == 7
+
+
+@pytest.mark.parametrize(("of_the_job", "came"), [(False, "1 attached"), (True, "PlaceTaken")])
+def test_the_process_that_attaches_for_it_finds_the_other_tools_counter_itself(
+    program: Start, other: OtherTool, libraries: tuple[Path, Path], of_the_job: bool, came: str
+) -> None:
+    process, counter = program(CALLER, *map(str, libraries), "1"), _counter(libraries[0])
+    other.attach(libraries[0], counter if of_the_job else IN_THE_HEADER, uprobes.attach_many)
+    assert asked_by_the_confined_process(libraries[0]) == [came]
+    assert _in_memory(process.pid, libraries[0], counter) == 7 + of_the_job  # the other tool's doing

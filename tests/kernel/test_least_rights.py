@@ -44,9 +44,11 @@ def test_who_observes_has_two_capabilities_and_who_attaches_holds_the_programs(t
         (guard,) = [pid for pid in children if "warden.py" in " ".join(psutil.Process(pid).cmdline())]
         assert int(children[guard]["CapPrm"], 16).bit_count() == 4 and children[guard]["NoNewPrivs"] == "1"
         del children[guard]
-        (reader,) = [pid for pid in children if pid != observer]
+        opens_gpus = [pid for pid in children if "opener.py" in " ".join(psutil.Process(pid).cmdline())]
+        (reader,) = [pid for pid in children if pid not in (observer, *opens_gpus)]
         assert int(children[observer]["CapPrm"], 16) == credentials.mask(confined.KEPT)
         assert int(children[reader]["CapPrm"], 16).bit_count() == 3
+        assert [int(children[pid]["CapPrm"], 16).bit_count() for pid in opens_gpus] == [1] * len(opens_gpus)
         for status in children.values():
             assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
         # It goes first while the window lasts, though it may not say so itself.

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from labkit.machine.shell import run
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.probes import patience
 from rankscope.probes.host import procfs
+from rankscope.probes.mapped import reader
 from rankscope.probes.mapped.reader import READER, FileNotRead
 from rankscope.probes.patience import SILENT, Silent
 
@@ -159,6 +161,40 @@ def test_it_keeps_no_library_of_others_from_being_read(kind: str, holder: Holder
         READER.open(f"/proc/{held.pid}/map_files/{theirs[0]}", theirs[2], theirs[3])
     opened = READER.open(f"/proc/{os.getpid()}/map_files/{own[0]}", own[2], own[3])
     os.close(opened.descriptor)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_it_keeps_back_between_two_questions_is_held_against_no_disk(
+    kind: str, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds its lock in beats, so that it answers whenever it is asked whether it does."""
+    monkeypatch.setattr(reader, "_must_answer", lambda path: None)
+    held = holder(kind)
+    own = next(one for one in procfs_maps(os.getpid()) if "libc.so" in one[1])
+    theirs = next(one for one in procfs_maps(held.pid) if "libc.so" in one[1])
+    assert own[2:] == theirs[2:]
+    held.hold()
+    with pytest.raises(FileNotRead, match="memory does not answer"):
+        READER.open(f"/proc/{held.pid}/map_files/{theirs[0]}", theirs[2], theirs[3])
+    opened = READER.open(f"/proc/{os.getpid()}/map_files/{own[0]}", own[2], own[3])
+    os.close(opened.descriptor)
+
+
+def test_a_lock_that_is_let_go_in_time_counts_against_its_owner_and_no_disk(
+    holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_must_answer", lambda path: None)
+    held = holder("lock")
+    theirs = next(one for one in procfs_maps(held.pid) if "libc.so" in one[1])
+    held.hold()
+    letting_go = threading.Timer(0.6, held.server.send_signal, (signal.SIGCONT,))
+    letting_go.start()
+    opened = READER.open(f"/proc/{held.pid}/map_files/{theirs[0]}", theirs[2], theirs[3])
+    letting_go.join()
+    os.close(opened.descriptor)
+    assert READER._waits.slow_s == {} and READER._waits.hung == {}
+    free = READER._waits.finding
+    assert free.left(lambda: "user 65534") <= free.freely - 0.5
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,15 +15,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from confined_work import Say, opened, said, tried, tried_inside
 
-from rankscope.observer.apart import confined, memory_cap, run, windows, wire
+from rankscope.observer.apart import confined, devices, memory_cap, run, windows, wire
 from rankscope.observer.apart.broker import Broker
 from rankscope.observer.apart.reading import Reading
 from rankscope.observer.apart.run import ObserverEnded, OutOfMemory
@@ -45,42 +45,11 @@ from rankscope.probes.network.interfaces import read_interfaces
 from rankscope.unwinder.interpreter.memory import ProcessMemory
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="rights are given up by who has them")
-Say = Callable[[str], None]
 
 
 def window(note: str) -> Window:
     manifest = Manifest(WINDOW_SCHEMA, "host", 1.0, 2.0, ("job",), "0", notes=(note,))
     return Window(manifest, **{name: schema.empty_table() for name, schema in TABLES.items()})
-
-
-def said(work: Callable[[Say], None]) -> list[str]:
-    """What the confined process says while it works."""
-    lines: list[str] = []
-
-    def run(say: Say) -> list[Window]:
-        work(say)
-        return []
-
-    assert windows_of(run, lines.append) == []
-    return lines
-
-
-def tried(attempts: dict[str, Callable[[], object]]) -> dict[str, str]:
-    """What came of each attempt inside: the error's number, else 'done'."""
-
-    def run(say: Say) -> None:
-        for name, attempt in attempts.items():
-            try:
-                attempt()
-                say(f"{name}=done")
-            except OSError as error:
-                say(f"{name}={error.errno}")
-
-    return dict(line.split("=", 1) for line in said(run))
-
-
-def _open(path: str, flags: int) -> None:
-    os.close(os.open(path, flags))
 
 
 def test_it_has_two_capabilities_another_user_and_a_filter() -> None:
@@ -93,7 +62,7 @@ def test_it_has_two_capabilities_another_user_and_a_filter() -> None:
     assert [int(fields[name], 16) for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")] == [left, left, 0, 0]
     assert (fields["NoNewPrivs"], fields["Seccomp"]) == ("1", "2")
     assert len(set(fields["Uid"].split())) == 1 and int(fields["Uid"].split()[0]) > 1_000_000_000
-    assert fields.get("Groups", "").split() == [str(one) for one in confined._groups(confined._devices())]
+    assert fields.get("Groups", "").split() == [str(one) for one in devices.groups(devices.present())]
     # The kernel loads and attaches for this one no more; the one that is asked has kept its rights.
     assert rights.elsewhere() is None and credentials.effective() != left
 
@@ -105,9 +74,9 @@ def test_it_can_change_nothing_and_start_nothing(tmp_path: Path) -> None:
         came = tried(
             {
                 "a new file": lambda: (tmp_path / "new").write_text("x"),
-                "a file of root's": lambda: _open(str(known), os.O_RDWR),
-                "memory of a process": lambda: _open(f"/proc/{victim.pid}/mem", os.O_RDWR),
-                "a priority": lambda: _open(f"/proc/{victim.pid}/oom_score_adj", os.O_RDWR),
+                "a file of root's": lambda: opened(str(known), os.O_RDWR),
+                "memory of a process": lambda: opened(f"/proc/{victim.pid}/mem", os.O_RDWR),
+                "a priority": lambda: opened(f"/proc/{victim.pid}/oom_score_adj", os.O_RDWR),
                 "a signal": lambda: os.kill(victim.pid, signal.SIGKILL),
                 "its parent": lambda: os.kill(os.getppid(), signal.SIGKILL),
                 "a process": os.fork,
@@ -133,18 +102,10 @@ def test_where_it_must_stay_root_it_says_so_and_opens_nothing_to_write(
         raise PermissionError(1, "not permitted")
 
     monkeypatch.setattr(credentials, "become", refuse)
-    monkeypatch.setattr(confined, "_devices", list)
+    monkeypatch.setattr(devices, "present", list)
     (tmp_path / "file").write_text("as it was")
-    lines = said(lambda say: say(tried_inside(lambda: _open(str(tmp_path / "file"), os.O_RDWR))))
+    lines = said(lambda say: say(tried_inside(lambda: opened(str(tmp_path / "file"), os.O_RDWR))))
     assert lines == ["the observer stays user 0: not permitted", "1"]
-
-
-def tried_inside(attempt: Callable[[], object]) -> str:
-    try:
-        attempt()
-    except OSError as error:
-        return str(error.errno)
-    return "done"
 
 
 def test_it_reads_what_observing_needs() -> None:
@@ -400,11 +361,11 @@ def _alive(pid: int) -> bool:
 
 @pytest.mark.parametrize(
     "asked",
-    [{"what": "execute"}, {"what": "__init__"}, {"what": "attach", "function": "rs_sample", "offsets": [1], "on_return": False,
-                                                 "counters": []},
-     {"what": "attach", "function": "rs_enter_0", "offsets": [-1], "on_return": False, "counters": []},
-     {"what": "attach", "function": "rs_enter_0", "offsets": [], "on_return": False, "counters": []},
-     {"what": "attach", "function": "rs_enter_0", "offsets": ["/etc"], "on_return": False, "counters": []},
+    [{"what": "execute"}, {"what": "__init__"}, {"what": "attach", "function": "rs_sample", "offsets": [1], "on_return": False},
+     {"what": "attach", "function": "rs_enter_0", "offsets": [-1], "on_return": False},
+     {"what": "attach", "function": "rs_enter_0", "offsets": [], "on_return": False},
+     {"what": "attach", "function": "rs_enter_0", "offsets": ["/etc"], "on_return": False},
+     {"what": "attach", "function": "rs_enter_0", "offsets": [16], "on_return": False, "counters": [[16, 4096]]},
      {"what": "release", "links": ["0"]}, {"what": "socket", "pid": 0, "protocol": 4}, {"what": "socket", "pid": None, "protocol": 16},
      {"what": "socket", "pid": None, "protocol": None}, {"what": "connection", "pid": 1, "host": "127.0.0.1", "port": 22, "timeout_s": 1},
      {"what": "ras", "pid": os.getpid(), "host": "127.0.0.1"},
@@ -428,7 +389,7 @@ def test_what_the_confined_process_may_not_ask_for_is_refused(asked: dict[str, A
 
 @pytest.mark.parametrize("place", [-1, MAX_PLACES, "1", True])
 def test_under_no_number_that_is_none_calls_are_counted(place: object) -> None:
-    asked = {"what": "attach", "function": "rs_enter_0", "offsets": [1], "on_return": False, "counters": []}
+    asked = {"what": "attach", "function": "rs_enter_0", "offsets": [1], "on_return": False}
     with pytest.raises(ValueError, match="no such place"):
         Broker(served=os.getpid() + 1).answer({**asked, "place": place}, (0,))
 

@@ -14,7 +14,7 @@ import pytest
 
 from rankscope.probes.confine import credentials, seccomp
 
-ALLOW, EPERM, ENOSYS, KILL = 0x7FFF0000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS, 0x80000000
+ALLOW, EPERM, ENOSYS, KILL, ASK = 0x7FFF0000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS, 0x80000000, 0x7FC00000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 COLUMN = {"x86_64": 0, "aarch64": 1}
 HEADERS = {
@@ -78,6 +78,15 @@ def test_files_are_opened_to_read(machine: str, flags: int, writing: int, readin
     openat = (257, 56)[COLUMN[machine]]
     assert answer(seccomp.program(writing=True, machine=machine), machine, openat, 0, 0, flags) == writing
     assert answer(seccomp.program(writing=False, machine=machine), machine, openat, 0, 0, flags) == reading
+
+
+def test_another_process_is_asked_of_what_is_opened_to_read_and_write_and_of_nothing_else(machine: str) -> None:
+    program = seccomp.program(writing=False, asking=True, machine=machine)
+    openat = (257, 56)[COLUMN[machine]]
+    flags = (os.O_RDWR | os.O_CLOEXEC, os.O_RDONLY, os.O_WRONLY, os.O_RDWR | os.O_CREAT, os.O_RDWR | os.O_TRUNC)
+    assert [answer(program, machine, openat, 0, 0, one) for one in flags] == [ASK, ALLOW, EPERM, EPERM, EPERM]
+    # Nobody puts another listener before that one, who would let everything be opened.
+    assert answer(program, machine, (317, 277)[COLUMN[machine]]) == EPERM
 
 
 def test_threads_may_be_started_and_processes_may_not(machine: str) -> None:

@@ -19,6 +19,7 @@ from rankscope.probes.mapped import file as mapped_file
 from rankscope.probes.mapped import reader
 from rankscope.probes.mapped.file import open_mapped
 from rankscope.probes.mapped.reader import READER, FileNotRead, _Child
+from rankscope.probes.mapped.waits import SLOW_MOST_S
 
 CONTENT = b"\x7fELF the file that is mapped\n" * 100
 
@@ -176,10 +177,28 @@ def test_slow_files_without_number_are_read_until_their_file_system_counts_as_on
         for _ in range(100):
             with open_mapped(os.getpid(), mapping) as file:
                 assert file.pread(4, 0) == b"\x7fELF"
-    assert now[0] <= reader.SLOW_MOST_S + 2 * 1.5
+    assert now[0] <= SLOW_MOST_S + 2 * 1.5
     READER.close()
     with open_mapped(os.getpid(), mapping) as file:
         assert file.pread(4, 0) == b"\x7fELF"
+
+
+def test_whose_a_process_is_is_asked_while_nobody_waits_for_the_answer(
+    mapped: Callable[[Path], Mapping], library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks it may be kept by that process, and left behind for as long as that lasts: with the lock nothing would be read any more."""
+    held: list[bool] = []
+
+    def whose(pid: int, root: Path) -> str:
+        held.append(READER._lock.locked())
+        return "user 1"
+
+    monkeypatch.setattr(reader, "whose", whose)
+    reader._owner.cache_clear()
+    with open_mapped(os.getpid(), mapped(library)) as file:
+        assert file.pread(4, 0) == b"\x7fELF"
+    reader._owner.cache_clear()
+    assert held == [False]
 
 
 def test_a_child_that_was_killed_is_replaced_and_open_files_stay_open(

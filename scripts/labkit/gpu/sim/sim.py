@@ -137,7 +137,8 @@ class Machine:
     def environment(self) -> dict[str, str]:
         """For a process that shall find the emulated libraries."""
         path = [str(self.libraries.path), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-        return {"LD_LIBRARY_PATH": ":".join(path), "GPUSIM_STATE": str(self.state_path)}
+        files = f"{self.state_path}:{self.state_path}.lives"  # they stand for devices, which whoever observes has opened for it
+        return {"LD_LIBRARY_PATH": ":".join(path), "GPUSIM_STATE": str(self.state_path), "RANKSCOPE_DEVICES": files}
 
     def job_environment(self, rank: int) -> dict[str, str]:
         """For the process that is rank `rank` and has the GPU of that number."""

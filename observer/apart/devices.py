@@ -1,0 +1,94 @@
+"""GPUs of this host, for a process that may open nothing to write: another one opens them when it is asked for (probes/confine/opener.py).
+
+`listen` is the confined process's part, `start` that of the process that has the rights. RANKSCOPE_DEVICES in its environment: files that
+stand for devices, as those of the lab's emulated machine do, with ":" between them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from rankscope.probes.confine import credentials, opener, seccomp
+
+FOLDER = Path("/dev")
+_NAMES = ("nvidiactl", "nvidia[0-9]*", "nvidia-caps/*", "kfd", "dri/*")
+
+
+def present() -> list[Path]:
+    """GPUs of this host."""
+    return [*(device for pattern in _NAMES for device in FOLDER.glob(pattern)), *map(Path, _emulated())]
+
+
+def _emulated() -> list[str]:
+    return [name for name in os.environ.get("RANKSCOPE_DEVICES", "").split(":") if name]
+
+
+def groups(devices: Sequence[Path]) -> list[int]:
+    """Groups, root's left out, that they are kept for where not everybody may open them."""
+    found = set()
+    for device in devices:
+        with contextlib.suppress(OSError):
+            status = device.stat()
+            if status.st_gid and status.st_mode & 0o006 != 0o006:
+                found.add(status.st_gid)
+    return sorted(found)
+
+
+def listen() -> int:
+    """Filter the calls of this thread, and of those that it starts; what is opened to be written to is asked for at the descriptor that is
+    returned. OSError, ValueError where that cannot be: then nothing is filtered."""
+    _try_once()
+    return credentials.filter_and_listen(seccomp.program(writing=False, asking=True))
+
+
+def _try_once() -> None:
+    """On a thread that ends then: what is filtered stays so."""
+    refused: list[OSError] = []
+
+    def attempt() -> None:
+        try:
+            listener = credentials.filter_and_listen(seccomp.allow_all())
+        except OSError as error:
+            refused.append(error)
+            return
+        if not opener.can_add(listener):
+            refused.append(OSError(errno.ENOSYS, "this kernel cannot hand devices over"))
+        os.close(listener)
+
+    thread = threading.Thread(target=attempt)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, "no thread to be had") from error
+    thread.join()
+    if refused:
+        raise refused[0]
+
+
+def start(listener: int) -> int:
+    """Start the program that opens GPUs for who is behind this listener; its pid. It ends with that one. OSError."""
+    handed = fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 8)  # another number than it gets there
+    keep = credentials.mask((credentials.CAP_SYS_PTRACE,))  # to read the name that is asked for
+    try:
+        calls = seccomp.program(writing=True) if credentials.can_filter() else b""
+    except ValueError:
+        calls = b""
+    confined = [str(Path(credentials.__file__).resolve()), f"{keep:x}", calls.hex()]
+    command = [sys.executable, "-I", "-S", *confined, str(Path(opener.__file__).resolve()), str(FOLDER), *_emulated()]
+    actions = [(os.POSIX_SPAWN_OPEN, standard, os.devnull, os.O_RDWR, 0) for standard in (0, 1, 2)]
+    try:
+        return os.posix_spawn(
+            sys.executable,
+            command,
+            {"LC_ALL": "C"},
+            file_actions=[*actions, (os.POSIX_SPAWN_DUP2, handed, opener.LISTENER)],
+        )
+    finally:
+        os.close(handed)
