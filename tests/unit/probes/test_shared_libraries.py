@@ -32,7 +32,7 @@ class Module:
     def __init__(self) -> None:
         self.attached: list[tuple[str, tuple[int, ...]]] = []
 
-    def attach_uprobes(self, program: str, _: object, offsets: Any, on_return: bool = False) -> tuple[int, ...]:
+    def attach_uprobes(self, program: str, _: object, offsets: Any, **__: object) -> tuple[int, ...]:
         self.attached.append((program, tuple(offsets)))
         return (1,)
 
