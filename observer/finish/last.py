@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from rankscope.observer.census.found import FoundRank
+from rankscope.observer.finish.by_process import EventsByProcess, calls_by_process, events_by_process
 from rankscope.observer.finish.mount_views import MountViews
 from rankscope.observer.finish.wait_target import Seen
 from rankscope.observer.live.observation import Observation, Totals
 from rankscope.observer.tables import reading
+from rankscope.observer.tables.cpu_rows import CpuTotals, CpuUse
 from rankscope.observer.tables.raw import OpenAbsence
 from rankscope.observer.thread.functions import NO_STACK
 from rankscope.observer.window.manifest import ProbeCost
-from rankscope.probes.bpf import ring
-from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.launches import LaunchCount
-from rankscope.probes.calls.probe import OpenCall
 from rankscope.probes.fair import Fair
 from rankscope.probes.host import procfs
 from rankscope.probes.network.flows import FlowSummary
@@ -40,11 +37,10 @@ _STATES = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8}  # of /proc/PID/stat, as sche
 class LastReadings:
     """Everything read when the window ended."""
 
-    events: Events
+    events: EventsByProcess
     threads: Mapping[int, sched.ThreadTimes]
-    processes: Mapping[int, sched.ProcessTimes]
-    takers: Mapping[tuple[int, int], sched.Taken]
-    open_calls: Sequence[OpenCall]
+    cpu: CpuUse
+    open_calls: Mapping[int, Sequence[tuple[int, int, int]]]  # by pid: tid, row, since ns
     flows: Sequence[FlowSummary]
     states: Mapping[int, str]
     throttled_s: Mapping[int, float]
@@ -68,6 +64,10 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
     threads = {times.tid: times for times in sched.thread_times(probes.module)}
     processes = sched.process_times(probes.module)
     takers, open_calls = sched.takers(probes.module), probes.calls.open_calls()
+    owners = {process.pid: process.owner for process in running.processes.values()}
+    cpu = CpuUse(
+        CpuTotals(threads, processes, takers), CpuTotals(before.threads, before.processes, before.takers), owners
+    )
     running.drain()
 
     fair, whose = Fair(_NAME_FREELY_S, _NAME_EACH_S), running.users()
@@ -81,11 +81,10 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
     untimed = running.fallback.finish(running.stacks) if running.fallback else {}
     running.flows.sample()
     return LastReadings(
-        _events(running, start_ns, window_s),
+        events_by_process(running.batches, start_ns, start_ns + int(window_s * 1e9)),
         threads,
-        processes,
-        takers,
-        open_calls,
+        cpu,
+        calls_by_process(open_calls, threads),
         running.flows.summaries(),
         {rank.pid: _state(rank, root) for rank in running.ranks},
         running.gauges.throttled_s(),
@@ -101,18 +100,6 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         Seen(root),
         MountViews(root),
     )
-
-
-def _events(running: Observation, start_ns: int, window_s: float) -> Events:
-    """Events that touch the window; of the warm-up only the processes that ended: a rank that is gone stays gone."""
-    if not running.batches:
-        return np.empty(0, ring.EVENT)
-    events = np.concatenate(running.batches)
-    running.batches.clear()
-    ends = events["ts_ns"] + events["dur_ns"]
-    began = (ends > start_ns) | (events["type"] == ring.EXIT)
-    kept: Events = events[began & (events["ts_ns"] < start_ns + int(window_s * 1e9))]
-    return kept
 
 
 def _still_threads(

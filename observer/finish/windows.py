@@ -15,12 +15,12 @@ from rankscope.observer.finish.raw import raw_process
 from rankscope.observer.live import ras, samplers
 from rankscope.observer.live.gauges import Member
 from rankscope.observer.live.observation import Observation, Totals
-from rankscope.observer.live.process_watch import LOADER, TRAINING
+from rankscope.observer.live.process_watch import LOADER, TRAINING, ProcessWatch
 from rankscope.observer.steps.find import common_guide
 from rankscope.observer.tables import job as gpu_window
 from rankscope.observer.tables import pattern_rows
 from rankscope.observer.tables.collective_rows import collective_rows
-from rankscope.observer.tables.cpu_rows import CpuTotals, cpu_rows, observer_rows
+from rankscope.observer.tables.cpu_rows import observer_rows
 from rankscope.observer.tables.one_line import as_one_line
 from rankscope.observer.tables.rank import RankWindow, find_rank, side_patterns, steps_alone
 from rankscope.observer.tables.raw import RawProcess
@@ -32,8 +32,10 @@ from rankscope.observer.window.rows import CollectiveRow, CounterRow, FlowRow, P
 from rankscope.observer.window.stacks import StackTree
 from rankscope.observer.window.tables import table_of
 from rankscope.probes.calls.table import CALL_TABLE
+from rankscope.probes.fair import by_kind
 from rankscope.probes.host.machine import machine_id
 from rankscope.probes.host.namespaces import host_name
+from rankscope.probes.network.flows import FlowSummary
 
 _SILENCE_S = 1.0  # without progress: whether shorter ones are any depends on the job's steps
 _MAX_NOTES = 64
@@ -72,24 +74,45 @@ class _Tables:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """All that was observed. `processes`: by the pid of the rank that they belong to."""
+
+    running: Observation
+    last: LastReadings
+    before: Totals
+    processes: Mapping[int, Sequence[ProcessWatch]]
+    flows: Mapping[str, Sequence[FlowSummary]]  # by job
+
+
 def close_windows(running: Observation, before: Totals, start: float, start_ns: int, hz: int) -> list[Window]:
     """One Window for each job, begun at `start` (Unix s; `start_ns` by CLOCK_MONOTONIC) and ending now."""
     last = read_last(running, before, start_ns, hz)
+    jobs = by_kind(running.ranks, lambda rank: rank.identity.job)
+    job_of = {rank.pid: job for job, ranks in jobs.items() for rank in ranks}
+    whole = _Whole(
+        running,
+        last,
+        before,
+        by_kind(running.processes.values(), lambda process: process.owner),
+        by_kind(last.flows, lambda flow: job_of.get(flow.pid, "")),
+    )
     try:
         counters = [*running.gauges.host_rows(), *observer_rows(before.observer_cpu_s)]
-        jobs = sorted({rank.identity.job for rank in running.ranks})
-        return [_job_window(running, job, last, before, start, counters) for job in jobs]
+        return [_job_window(whole, job, jobs[job], start, counters) for job in sorted(jobs)]
     finally:
         last.natives.close()
 
 
 def _job_window(
-    running: Observation, job: str, last: LastReadings, before: Totals, start: float, host_counters: list[CounterRow]
+    whole: _Whole, job: str, ranks: Sequence[FoundRank], start: float, host_counters: list[CounterRow]
 ) -> Window:
-    ranks = [rank for rank in running.ranks if rank.identity.job == job]
+    running, last, before = whole.running, whole.last, whole.before
     members = [Member(rank.identity.rank, rank.pid, rank.identity.netns) for rank in ranks]
     tables = _Tables(counters=[*host_counters, *running.gauges.member_rows(members)])
     numbers = {rank.pid: rank.identity.rank for rank in ranks}
+    flows = whole.flows.get(job, ())
+    flows_of = by_kind(flows, lambda flow: flow.pid)
     devices = samplers.of_job(last.hardware, ranks)
     raws, gpus = gpu_window.with_gpus(
         {rank.pid: as_one_line(raw_process(running, rank.pid, last), CALL_TABLE) for rank in ranks},
@@ -102,18 +125,18 @@ def _job_window(
     guide = common_guide([steps_alone(raw, CALL_TABLE) for raw in raws.values()])
     found = {rank.pid: find_rank(raws[rank.pid], CALL_TABLE, guide) for rank in ranks}
     for rank in ranks:
-        _add_rank(tables, running, rank, raws[rank.pid], found[rank.pid], last, before)
+        _add_rank(tables, whole, rank, raws[rank.pid], found[rank.pid], flows_of.get(rank.pid, ()))
     notes += of_ranks({rank.identity.rank: found[rank.pid].steps.reason for rank in ranks})
     tables.counters += gpu_window.counter_rows(
         gpus, last.hardware, found, raws, CALL_TABLE, before.launches, last.launches
     )
     on_gpus = any(uses_accelerator(rank) for rank in ranks)
     if on_gpus and ras.stands_still({pid: one.in_collective_s for pid, one in found.items()}, last.window_s):
-        behind, said = ras.missing(ranks, {address_of(flow.local) for flow in last.flows if flow.pid in numbers})
+        behind, said = ras.missing(ranks, {address_of(flow.local) for flow in flows})
         tables.counters += behind
         notes += said
     notes += [*last.mounts.notes, *last.seen.notes]
-    tables.flows += [pattern_rows.flow_row(numbers[flow.pid], flow) for flow in last.flows if flow.pid in numbers]
+    tables.flows += [pattern_rows.flow_row(numbers[flow.pid], flow) for flow in flows]
     return tables.window(_manifest(running, job, last, start, _notes(running, notes, frozenset(numbers))))
 
 
@@ -145,29 +168,23 @@ def _manifest(running: Observation, job: str, last: LastReadings, start: float, 
 
 
 def _add_rank(
-    tables: _Tables, running: Observation, rank: FoundRank, raw: RawProcess, found: RankWindow, last: LastReadings,
-    before: Totals,
-) -> None:  # fmt: skip
-    number = rank.identity.rank
-    tables.ranks.append(rank_row(running, rank, found, last))
+    tables: _Tables, whole: _Whole, rank: FoundRank, raw: RawProcess, found: RankWindow, flows: Sequence[FlowSummary]
+) -> None:
+    number, running, last = rank.identity.rank, whole.running, whole.last
+    tables.ranks.append(rank_row(running, rank, found, last, flows))
     tables.steps += pattern_rows.step_rows(number, found.step_times)
     tables.add_patterns(number, TRAINING, found.training)
     tables.pauses += [pattern_rows.pause_row(number, pause) for pause in found.pauses]
     tables.add_patterns(number, "other", found.others)
     tables.collectives += collective_rows(number, raw, found.calls, CALL_TABLE, found.steps)
-    for process in running.processes.values():
-        if process.owner == rank.pid and process.label == LOADER:
+    for process in whole.processes.get(rank.pid, ()):
+        if process.label == LOADER:
             worker = raw_process(running, process.pid, last)
             tables.add_patterns(number, LOADER, side_patterns(worker, CALL_TABLE, found.steps, worker.python_tids))
-    owners = {process.pid: process.owner for process in running.processes.values()}
-    tables.counters += cpu_rows(
-        number, rank.pid, raw.members or (found.training_thread,), CpuTotals(last.threads, last.processes, last.takers),
-        CpuTotals(before.threads, before.processes, before.takers), owners,
-    )  # fmt: skip
-    tables.counters += helper_rows(running, rank, last, before)
+    tables.counters += last.cpu.rows(number, rank.pid, raw.members or (found.training_thread,))
+    tables.counters += helper_rows(running, rank, last)
     if found.last_progress_s is None or found.last_progress_s >= _SILENCE_S:
-        mine = [flow for flow in last.flows if flow.pid == rank.pid]
-        tables.counters += silence_rows(number, raw, found.training_thread, found.last_progress_s, mine)
+        tables.counters += silence_rows(number, raw, found.training_thread, found.last_progress_s, flows)
 
 
 def _over_budget(running: Observation) -> list[str]:
