@@ -54,7 +54,7 @@ def thread_line(
         file_kinds=file_kinds,
         edges_s=steps.edge_s if gpu is None else np.concatenate((steps.edge_s, gpu.start_s, gpu.end_s)),
         # Who queues counts inside collectives only. Elsewhere it would cut each of many threads into pieces at each wait of the others.
-        queued=_queued(raw) if is_training or len(waits.start_s) else None,
+        queued=raw.once("queued", lambda: _queued(raw)) if is_training or len(waits.start_s) else None,
         carried=carried,
         collections=collections,
         device=device.scopes,
