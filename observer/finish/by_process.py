@@ -6,7 +6,7 @@ A window holds 1.5 million events of up to some thousands of processes. One that
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,11 +23,19 @@ class EventsByProcess:
 
     _events: Events
     _edges: Mapping[int, tuple[int, int]]
+    _until_ns: int | None = None
 
     def of(self, pid: int) -> Events:
         """Those of a process, in the order in which they came: a part of what is held, not a copy."""
         mine: Events = self._events[slice(*self._edges.get(pid, (0, 0)))]
-        return mine
+        if self._until_ns is None:
+            return mine
+        kept: Events = mine[(mine["ts_ns"] < self._until_ns) | (mine["type"] == ring.EXIT)]
+        return kept
+
+    def until(self, end_ns: int) -> EventsByProcess:
+        """Those that began before, and that processes ended."""
+        return replace(self, _until_ns=end_ns)
 
 
 def events_by_process(batches: list[Events], start_ns: int, end_ns: int) -> EventsByProcess:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -78,7 +78,12 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
 
     patiently(name_all)
     still = patiently(lambda: _still_threads(running, threads, start_ns, fair))
-    untimed = running.fallback.finish(running.stacks) if running.fallback else {}
+    untimed = {}
+    if running.fallback:
+        untimed = running.fallback.finish(
+            running.stacks,
+            lambda identity, words, pid: running.names.keep(identity, words, pid, whose(running.processes[pid])),
+        )
     running.flows.sample()
     return LastReadings(
         events_by_process(running.batches, start_ns, start_ns + int(window_s * 1e9)),
@@ -99,6 +104,26 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         running.launches(),
         Seen(root),
         MountViews(root),
+    )
+
+
+def ended_early(last: LastReadings, end_ns: int, then: Totals) -> LastReadings:
+    """The same for a user whose window ended at `end_ns` for want of room, where the sums were those of `then`: what was still going on
+    was so then, what began later was not. What the whole host counted it counted for longer."""
+    window_s = max(end_ns - last.start_ns, 1) / 1e9
+    gone_on = {
+        tid: replace(times, out_since_ns=0) if times.out_since_ns >= end_ns else times
+        for tid, times in last.threads.items()
+    }
+    return replace(
+        last,
+        events=last.events.until(end_ns),
+        threads=gone_on,
+        cpu=CpuUse(CpuTotals(then.threads, then.processes, then.takers), last.cpu.before, last.cpu.owners),
+        open_calls={pid: [one for one in calls if one[2] < end_ns] for pid, calls in last.open_calls.items()},
+        throttled_s={pid: seconds * window_s / last.window_s for pid, seconds in last.throttled_s.items()},
+        window_s=window_s,
+        hardware=last.hardware.within(last.start_ns, end_ns),
     )
 
 
@@ -128,9 +153,9 @@ def _still_threads(
                 stack = process.still_stack(tid)
                 fair.took(time.thread_time() - began_s, user)
             else:
-                running.lost_stacks += 1
+                running.names.lost += 1
             identity = -tid & 0xFFFF_FFFF_FFFF_FFFF
-            running.stacks[identity] = stack
+            running.names.keep(identity, stack, process.pid, user())
             state = _STATES.get(stat.state, 1)
             if state:
                 found[tid] = OpenAbsence(tid, start_ns - 1, 0, state, number, argument, identity)

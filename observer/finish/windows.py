@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
-from rankscope.observer.census.found import FoundRank
+from rankscope.observer.census.found import FoundRank, user_of
 from rankscope.observer.census.owners import uses_accelerator
-from rankscope.observer.finish.last import LastReadings, read_last
+from rankscope.observer.finish.last import LastReadings, ended_early, read_last
 from rankscope.observer.finish.rank_rows import address_of, helper_rows, rank_row
 from rankscope.observer.finish.raw import raw_process
 from rankscope.observer.live import ras, samplers
@@ -83,6 +83,17 @@ class _Whole:
     before: Totals
     processes: Mapping[int, Sequence[ProcessWatch]]
     flows: Mapping[str, Sequence[FlowSummary]]  # by job
+    ended: dict[str, LastReadings] = field(default_factory=dict)  # of users whose windows ended before the others'
+
+    def last_of(self, users: Set[str]) -> LastReadings:
+        """The last readings of a job, whose ranks are these users'."""
+        early = sorted(users & self.running.ended.keys(), key=lambda user: self.running.held.ended_ns[user])
+        if not early:
+            return self.last
+        user = early[0]
+        if user not in self.ended:
+            self.ended[user] = ended_early(self.last, self.running.held.ended_ns[user], self.running.ended[user])
+        return self.ended[user]
 
 
 def close_windows(running: Observation, before: Totals, start: float, start_ns: int, hz: int) -> list[Window]:
@@ -107,7 +118,9 @@ def close_windows(running: Observation, before: Totals, start: float, start_ns: 
 def _job_window(
     whole: _Whole, job: str, ranks: Sequence[FoundRank], start: float, host_counters: list[CounterRow]
 ) -> Window:
-    running, last, before = whole.running, whole.last, whole.before
+    running, before, users = whole.running, whole.before, {user_of(rank) for rank in ranks}
+    last = whole.last_of(users)
+    whole = replace(whole, last=last)
     members = [Member(rank.identity.rank, rank.pid, rank.identity.netns) for rank in ranks]
     tables = _Tables(counters=[*host_counters, *running.gauges.member_rows(members)])
     numbers = {rank.pid: rank.identity.rank for rank in ranks}
@@ -137,7 +150,7 @@ def _job_window(
         notes += said
     notes += [*last.mounts.notes, *last.seen.notes]
     tables.flows += [pattern_rows.flow_row(numbers[flow.pid], flow) for flow in flows]
-    return tables.window(_manifest(running, job, last, start, _notes(running, notes, frozenset(numbers))))
+    return tables.window(_manifest(running, job, last, start, _notes(running, notes, frozenset(numbers), users), users))
 
 
 def of_ranks(said: Mapping[int, str]) -> Iterator[str]:
@@ -151,7 +164,9 @@ def of_ranks(said: Mapping[int, str]) -> Iterator[str]:
         yield f"rank{'s' if len(numbers) > 1 else ''} {', '.join(told[:_MAX_RUNS])}{more}: {what}"
 
 
-def _manifest(running: Observation, job: str, last: LastReadings, start: float, notes: tuple[str, ...]) -> Manifest:
+def _manifest(
+    running: Observation, job: str, last: LastReadings, start: float, notes: tuple[str, ...], users: Set[str]
+) -> Manifest:
     return Manifest(
         schema=WINDOW_SCHEMA,
         host=host_name(running.root),
@@ -160,7 +175,7 @@ def _manifest(running: Observation, job: str, last: LastReadings, start: float, 
         jobs=(job,),
         version=importlib.metadata.version("rankscope"),
         notes=notes,
-        losses=(*running.probes.losses(), *running.losses()),
+        losses=(*running.probes.losses(), *running.losses(users)),
         costs=last.costs,
         sampling_hz=float(last.hz),
         machine=machine_id(running.root),
@@ -187,13 +202,14 @@ def _add_rank(
         tables.counters += silence_rows(number, raw, found.training_thread, found.last_progress_s, flows)
 
 
-def _over_budget(running: Observation) -> list[str]:
-    """What was let go for want of room, in words."""
+def _over_budget(running: Observation, users: Set[str] | None = None) -> list[str]:
+    """What was let go for want of room, in words; of what is let go by user what concerns these, None: everybody."""
     said = []
-    if running.lost_events:
+    losses = {loss.name: loss.count for loss in running.losses(users)}
+    if "events_over_budget" in losses:
         said.append("the window ended early: the observer may hold no more events than it has; record a shorter one")
-    if running.lost_processes:
-        said.append(f"{len(running.lost_processes)} processes of ranks were not watched: there were too many")
+    if unwatched := losses.get("processes_over_budget"):
+        said.append(f"{unwatched} processes of ranks were not watched: there were too many")
     for process in running.processes.values():
         if process.lost_threads:
             said.append(
@@ -202,13 +218,13 @@ def _over_budget(running: Observation) -> list[str]:
     return said
 
 
-def _notes(running: Observation, notes: Sequence[str], pids: frozenset[int]) -> tuple[str, ...]:
+def _notes(running: Observation, notes: Sequence[str], pids: frozenset[int], users: Set[str]) -> tuple[str, ...]:
     """What could not be seen of the ranks with these pids, each once."""
     fallback = running.fallback.notes if running.fallback else []
     said = [
         *running.notes,
         *notes,
-        *_over_budget(running),
+        *_over_budget(running, users),
         *fallback,
         *running.probes.notes,
         *running.probes.calls.notes,

@@ -18,6 +18,7 @@ from rankscope.probes.mapped.reader import READER
 EVENTS = 1_500_000
 STACKS = 20_000  # of up to 4 KB of words each
 JOBS = 256  # a window each
+RANKS = 1024  # 5 ms each as a window ends; of tier 0 as many
 # Ranks with a py-spy each, of up to half a gigabyte outside the limit of memory; a host has 8 or 16 GPUs.
 SAMPLED_BESIDE = 16
 PROCESSES = 4096  # watched in one window, those that have ended with them

@@ -35,7 +35,7 @@ class CpuUse:
     """
 
     def __init__(self, now: CpuTotals, before: CpuTotals, owners: Mapping[int, int]) -> None:
-        self.now, self.before, self._owners = now, before, owners
+        self.now, self.before, self.owners = now, before, owners
         self._threads = by_kind(now.threads.values(), lambda times: times.tgid)
         self._takers = by_kind(now.takers.items(), lambda item: item[1].pid)
         self._processes = by_kind(now.processes, owners.get)
@@ -65,7 +65,7 @@ class CpuUse:
         taken_by: dict[tuple[str, int], float] = {}
         for pair, taken in self._takers.get(pid, ()):
             seconds = taken.seconds - (before.takers[pair].seconds if pair in before.takers else 0.0)
-            taker = self._owners.get(taken.taker, taken.taker)
+            taker = self.owners.get(taken.taker, taken.taker)
             taken_by[taken.comm, taker] = taken_by.get((taken.comm, taker), 0.0) + seconds
         for (comm, taker), seconds in sorted(taken_by.items(), key=lambda item: -item[1])[:_MAX_TAKERS]:
             if seconds >= _MIN_TAKEN_S:
