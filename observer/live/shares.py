@@ -11,12 +11,12 @@ from rankscope.observer.live import limits
 from rankscope.observer.live.process_watch import ProcessWatch
 from rankscope.probes.fair import by_kind, in_turn
 
-_PARTS = 16
+_PARTS = 8
 
 
 @dataclass(slots=True)
 class Places:
-    """So many places for all that is observed. A part of them is each user's own, a sixteenth, or less where there are more than eight
+    """So many places for all that is observed. A part of them is each user's own, an eighth, or less where there are more than four
     users: half is anybody's. Of one user alone all are."""
 
     most: int

@@ -154,8 +154,11 @@ def side_patterns(
 ) -> tuple[MeasuredPattern, ...]:
     """Patterns of threads that are not on the critical path: other threads of a rank, data-loader workers."""
     found: list[MeasuredPattern] = []
+    in_calls = {tid for tid, _, _ in raw.open_calls}
     for tid in sorted(tids):
         mine = raw.of_thread(tid)
+        if not len(mine) and tid not in raw.open_absences and tid not in in_calls and not raw.untimed:
+            continue  # nothing is known of it: as of thousands of workers that have ended
         calls = mine[mine["type"] == ring.CALL]
         their = thread_line(raw, calls, table, tid, steps)
         found += patterns.measure_thread(raw.window_s, *their, steps, hz=raw.hz, on_critical_path=False)

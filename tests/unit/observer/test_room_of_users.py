@@ -70,8 +70,8 @@ def test_of_places_each_user_has_some_of_his_own_and_one_alone_has_all() -> None
     alone = Places(100, {"a"})
     alone.take("a", 99)
     assert alone.left("a") == 1
-    two = Places(160, {"a", "b"})
-    two.take("a", 150)
+    two = Places(80, {"a", "b"})
+    two.take("a", 70)
     assert (two.left("a"), two.left("b"), two.left("nobody")) == (0, 10, 0)
     two.take("b", 4)
     assert (two.left("a"), two.left("b")) == (0, 6)
@@ -125,7 +125,7 @@ def test_events_of_one_user_end_his_window_and_not_those_of_others(monkeypatch: 
     late = events(1, 100, ts_ns=5_000)
     late[:2]["ts_ns"] = 10  # absences that began before his window ended, and are told when they are over
     drains = [
-        events(2, 20), events(1, 1400), np.concatenate((events(1, 300, ts_ns=1_000), events(2, 20, ts_ns=1_001))),
+        events(2, 20), events(1, 1300), np.concatenate((events(1, 300, ts_ns=1_000), events(2, 20, ts_ns=1_001))),
         np.concatenate((late, events(1, 1, ring.EXIT, ts_ns=6_000), events(2, 40, ts_ns=6_001))),
     ]  # fmt: skip
     running = observed([rank(1, HEAVY), rank(2, HONEST)], drains)
@@ -137,7 +137,7 @@ def test_events_of_one_user_end_his_window_and_not_those_of_others(monkeypatch: 
     assert running.held.ended_ns == {"user 1666": 1_000} and set(running.ended) == {"user 1666"}
     after = held[(held["tgid"] == 1) & (held["ts_ns"] > 1_000)]
     assert after["type"].tolist() == [ring.EXIT] and int((held["ts_ns"] == 10).sum()) == 2
-    lost = 1400 + 300 + 101 - int((held["tgid"] == 1).sum())
+    lost = 1300 + 300 + 101 - int((held["tgid"] == 1).sum())
     assert {(loss.name, loss.count) for loss in running.losses({"user 1666"})} == {("events_over_budget", lost)}
     assert running.losses({"user 1000"}) == () and _over_budget(running, {"user 1000"}) == []
     assert any("ended early" in said for said in _over_budget(running, {"user 1666"}))
@@ -209,8 +209,8 @@ def test_threads_that_are_started_later_have_the_room_of_their_user(monkeypatch:
     running = observed([rank(1, HEAVY), rank(2, HEAVY), rank(3, HONEST)], threads=800)
     running.processes = {pid: Grows(pid, pid, TRAINING, None, "") for pid in (1, 2, 3)}
     running._refresh_processes()
-    assert asked == {1: 749, 2: 350, 3: 50}
-    assert [len(one.threads) for one in running.processes.values()] == [400, 350, 50]
+    assert asked == {1: 699, 2: 300, 3: 100}
+    assert [len(one.threads) for one in running.processes.values()] == [400, 300, 100]
 
 
 @pytest.mark.parametrize("short", ["of a window", "in the kernel"])
@@ -218,8 +218,8 @@ def test_workers_of_one_user_leave_room_for_those_of_others(short: str, monkeypa
     monkeypatch.setattr(limits, "PROCESSES", 64 if short == "of a window" else 4096)
     theirs = [rank(1, HEAVY, workers=range(100, 300)), rank(2, HONEST, workers=range(500, 502))]
     running = begun(theirs, monkeypatch, targets=64 if short == "in the kernel" else 1024)
-    assert {500, 501} <= set(running.processes) and len(running.processes) == 63
-    assert {(loss.name, loss.count) for loss in running.losses({"user 1666"})} == {("processes_over_budget", 141)}
+    assert {500, 501} <= set(running.processes) and len(running.processes) == 59
+    assert {(loss.name, loss.count) for loss in running.losses({"user 1666"})} == {("processes_over_budget", 145)}
     assert running.losses({"user 1000"}) == ()
 
     monkeypatch.setattr(observation, "children", lambda pid, root: {1: (700, 701), 2: (600,)}[pid])
