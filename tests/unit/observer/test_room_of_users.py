@@ -198,6 +198,16 @@ def test_python_threads_of_one_user_leave_room_for_those_of_ranks_that_come_afte
     assert list(running.processes) == [*range(100, 140), 900], "in the order of the census"
 
 
+def test_what_is_anybodys_is_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = [rank(pid, HEAVY if pid < 300 else HONEST, "crowd", pid) for pid in (*range(100, 140), *range(300, 340))]
+    running = begun(theirs, monkeypatch, threads_each=256)
+    counts = [
+        sum(len(one.threads) for one in running.processes.values() if (one.pid < 300) == first)
+        for first in (True, False)
+    ]
+    assert abs(counts[0] - counts[1]) <= 256 and sum(counts) >= 8000
+
+
 def test_threads_that_are_started_later_have_the_room_of_their_user(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[int, int] = {}
 

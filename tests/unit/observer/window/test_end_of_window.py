@@ -111,7 +111,7 @@ def test_workers_that_have_ended_cost_nothing_for_each_event_of_another(
     """To look for each of them in all events takes as long as so many passes over them."""
     recorded = Recorded()
     recorded.job("crowd", 1666, 90_000, 1)
-    for worker in range(200_000, 200_400):
+    for worker in range(200_000, 201_000):
         recorded.processes[worker] = ProcessWatch(worker, 90_000, LOADER, None, "", gone=True)
     many = np.zeros(400_000, ring.EVENT)
     many["tgid"] = many["tid"] = 77  # watched no more: none of it is told
@@ -122,4 +122,4 @@ def test_workers_that_have_ended_cost_nothing_for_each_event_of_another(
         began = time.process_time()
         recorded.end(tmp_path, monkeypatch)
         times.append(time.process_time() - began)
-    assert times[1] < times[0] + 3 * pace_s(), times
+    assert times[1] < times[0] + 6 * pace_s(), times
