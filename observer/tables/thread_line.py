@@ -198,9 +198,9 @@ def _carried_rows(raw: RawProcess, table: Sequence[CallRow]) -> Bools:
 def _waits_for_library(raw: RawProcess, absences: Absences) -> Bools:
     """Which absences can be waits for a thread of a library: another thread ends them, and Python's own locks do not hold them."""
     waiting: Bools = np.isin(absences.syscall, list(syscalls.THREAD_CALLS))
-    waiting &= ~np.array(
-        [raw.stacks.get(stack, NO_STACK).file.endswith(_PYTHON_LOCKS) for stack in absences.stack.tolist()], bool
-    )
+    stacks, which = np.unique(absences.stack, return_inverse=True)
+    locks = [raw.stacks.get(stack, NO_STACK).file.endswith(_PYTHON_LOCKS) for stack in stacks.tolist()]
+    waiting &= ~np.array(locks, bool)[which.reshape(-1)]
     return waiting
 
 
