@@ -35,6 +35,7 @@ class Held:
     ended_ns: dict[str, int] = field(default_factory=dict)
     _count: int = 0
     _places: Places | None = None  # nobody is asked whose events are while there is plenty
+    _of_processes: Counter[int] | None = None  # nor of which process
     _heavy: bool = False  # this process holds as much memory as it may
     _weigh_s: float = 0.0
 
@@ -48,7 +49,7 @@ class Held:
         self.batches = [batch[batch["type"] == ring.EXIT] for batch in self.batches]
         self.lost.clear()
         self.ended_ns.clear()
-        self._count, self._places, self._heavy = sum(map(len, self.batches)), None, False
+        self._count, self._places, self._of_processes, self._heavy = sum(map(len, self.batches)), None, None, False
 
     def take(self, events: Events, whose: Whose) -> Events:
         """Keep what there is room for, and return it. That a process ended is always kept."""
@@ -60,18 +61,40 @@ class Held:
         if self._heavy:
             kept = events[events["type"] == ring.EXIT]
             self.lost[""] += len(events) - len(kept)
-        elif self._places is not None or self._count + len(events) > Places(limits.EVENTS, self.users).freely:
+        elif (
+            self.ended_ns
+            or self._places is not None
+            or self._count + len(events) > Places(limits.EVENTS, self.users).freely
+        ):
             kept = self._of_each(events, whose)
         self._count += len(kept)
         self.batches.append(kept)
+        if self._count > limits.PROCESS_EVENTS:
+            self._weigh_processes(kept, whose)
         return kept
 
+    def _weigh_processes(self, events: Events, whose: Whose) -> None:
+        """Whose process has more events than rows can be made of, his window ends."""
+        fresh = [events] if self._of_processes is not None else self.batches
+        self._of_processes = self._of_processes or Counter()
+        for batch in fresh:
+            tgids, counts = np.unique(batch["tgid"], return_counts=True)
+            self._of_processes.update(dict(zip(tgids.tolist(), counts.tolist(), strict=True)))
+        for pid in np.unique(events["tgid"]).tolist():
+            if self._of_processes[pid] > limits.PROCESS_EVENTS and (user := whose(pid)) not in self.ended_ns:
+                self.ended_ns[user] = int((events["ts_ns"] + events["dur_ns"]).max())
+                self._places = self._places or self._counted(whose)
+
+    def _counted(self, whose: Whose) -> Places:
+        """What the events that are held leave of places."""
+        places = Places(limits.EVENTS, self.users)
+        for batch in self.batches:
+            for user, mine in _by_user(batch, whose).items():
+                places.take(user, len(mine))
+        return places
+
     def _of_each(self, events: Events, whose: Whose) -> Events:
-        if self._places is None:
-            self._places = Places(limits.EVENTS, self.users)
-            for batch in self.batches:
-                for user, mine in _by_user(batch, whose).items():
-                    self._places.take(user, len(mine))
+        self._places = self._places or self._counted(whose)
         wanted = events["type"] == ring.EXIT
         for user, mine in _by_user(events, whose).items():
             if user not in self.ended_ns:

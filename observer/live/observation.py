@@ -153,8 +153,8 @@ class Observation:
             return
         whose, ended = self.users(), len(self.held.ended_ns)
         events = self.held.take(events, lambda pid: whose(self.processes.get(pid)))
-        if len(self.held.ended_ns) > ended and not self.held.full:
-            self._end_early()
+        if len(self.held.ended_ns) > ended and not self.held.full:  # of these users: their sums count until now
+            self.ended = {**dict.fromkeys(self.held.ended_ns, self.totals()), **self.ended}
         called = events["type"] == ring.CALL  # its `stack` is a communicator or a stream
         identities = np.where(called, events["ready_ns"], events["stack"])
         fresh, first = np.unique(identities, return_index=True)
@@ -166,11 +166,6 @@ class Observation:
                 self.name_stack(identity, tgid, fair, whose)
 
         patiently(name_all)
-
-    def _end_early(self) -> None:
-        """Windows of users who have no more room for events have ended: their sums count until now."""
-        totals = self.totals()
-        self.ended = {**dict.fromkeys(self.held.ended_ns, totals), **self.ended}
 
     def losses(self, users: Collection[str] | None = None) -> tuple[Loss, ...]:
         """What this process has let go, those above zero; of what is let go by user what concerns these, None: everybody."""

@@ -153,6 +153,20 @@ def test_a_window_ends_where_nobody_has_room_for_events(monkeypatch: pytest.Monk
     assert running.held.full and sum(map(len, running.batches)) == 1600
 
 
+def test_a_process_with_more_events_than_rows_can_be_made_of_ends_the_window_of_its_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "PROCESS_EVENTS", 500)
+    drains = [events(1, 400), events(2, 400), events(1, 200, ts_ns=700), events(1, 200, ts_ns=800), events(2, 90)]
+    running = observed([rank(1, HEAVY), rank(2, HONEST)], drains)
+    for _ in drains:
+        running.drain()
+    held = np.concatenate(running.batches)
+    assert (int((held["tgid"] == 1).sum()), int((held["tgid"] == 2).sum())) == (600, 490)
+    assert (running.held.ended_ns, running.held.lost) == ({"user 1666": 700}, {"user 1666": 200})
+    assert not running.held.full
+
+
 def test_what_was_before_a_window_takes_no_room_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EVENTS", 100)
     running = observed([rank(1, HONEST)], [np.concatenate((events(1, 120), events(1, 1, ring.EXIT))), events(1, 90)])

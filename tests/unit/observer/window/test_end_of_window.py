@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,26 @@ def test_whose_events_were_too_many_has_a_shorter_window_and_others_have_theirs(
     assert heavy.manifest.seconds - 0.6 < max(row["start_s"] + row["seconds"] for row in steps) < heavy.manifest.seconds
     assert max(row["last_progress_s"] for row in heavy.ranks.to_pylist()) < 0.5, "it did not stand still"
     assert START_NS + int(heavy.manifest.seconds * 1e9) == running.held.ended_ns["user 1666"]
+
+
+def test_hundreds_of_thousands_of_absences_of_one_thread_fill_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may tell of 500,000, and what is observed has 512 MB."""
+    recorded, count = Recorded(), 50_000
+    recorded.job("a", 1000, 10_000, 1, workers=0, count=200)
+    many = np.zeros(count, ring.EVENT)
+    many["tgid"] = many["tid"] = 10_000
+    many["type"], many["what"], many["aux"], many["dur_ns"] = ring.OFFCPU, 202, 1, 30_000
+    many["ts_ns"] = START_NS + np.arange(count) * 150_000
+    recorded.parts = [many]
+    tracemalloc.start()
+    try:
+        recorded.end(tmp_path, monkeypatch)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 700 * count
 
 
 def test_workers_that_have_ended_cost_nothing_for_each_event_of_another(
