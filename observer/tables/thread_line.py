@@ -45,9 +45,10 @@ def thread_line(
     still = [(row, since) for thread, row, since in raw.open_calls if thread == tid]
     device = device_calls(calls[calls["tid"] == tid], table, raw.start_ns, raw.window_s, still)
     collections = _collections(raw, mine, table, tid)
-    read_start = raw.since_start_s(reads["ts_ns"])
+    read_start, known_until_s = raw.since_start_s(reads["ts_ns"]), _known_until_s(raw, mine, tid)
+    del mine  # of a million events, while the timeline is made of them
     line = timeline.build(
-        _known_until_s(raw, mine, tid),
+        known_until_s,
         absences,
         waits,
         Scopes(read_start, read_start + reads["dur_ns"] / 1e9, np.arange(len(reads))),

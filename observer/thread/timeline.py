@@ -138,7 +138,9 @@ def build(
     scopes = (collectives, files, collections, device, *by_library)
     edges = [absences.start_s, wake, absences.end_s, edges_s, queue_start, queue_end]
     edges += [edge for each in scopes for edge in (each.start_s, each.end_s)]
-    cuts = np.unique(np.clip(np.concatenate([[known_from_s, window_s], *edges]), known_from_s, window_s))
+    edges = [np.concatenate([[known_from_s, window_s], *edges])]
+    cuts = np.unique(np.clip(edges[0], known_from_s, window_s, out=edges[0]))
+    del edges
     start, end = cuts[:-1], cuts[1:]
     middle = (start + end) / 2
     away = _inside(absences.start_s, absences.end_s, middle)

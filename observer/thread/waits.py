@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -77,15 +78,15 @@ class _Waits:
         line, absences = self.line, self.absences
         targets = {target: number for number, target in enumerate(dict.fromkeys(self.words.targets.values()), 1)}
         target = np.zeros(len(absences.stack) + 1, dtype=np.int64)  # and last of no absence
-        for away, words in self.words.targets.items():
-            target[away] = targets[words]
+        for one, words in self.words.targets.items():
+            target[one] = targets[words]
         away = line.absence[wanted]
         of_absence = (
             np.append(absences.stack, np.uint64(0)), np.append(absences.syscall, -1), np.append(absences.argument == 0, False), target,
         )  # fmt: skip
-        columns = (away >= 0, *(column[away] for column in of_absence))
-        of_line = (line.kind, self.throttled, line.collective, line.file, line.gc, line.device)
-        return _numbered(len(wanted), (*columns, *(column[wanted] for column in of_line)))
+        of_line = (line.absence >= 0, line.kind, self.throttled, line.collective, line.file, line.gc, line.device)
+        columns = itertools.chain((column[away] for column in of_absence), (column[wanted] for column in of_line))
+        return _numbered(len(wanted), columns)
 
     def one_of(self, source: Ints, wanted: Ints) -> Ints:
         """Which activity each of these segments is part of; `source`: of what it is one."""
