@@ -210,8 +210,9 @@ def _over_budget(running: Observation, users: Set[str] | None = None) -> list[st
         said.append("the window ended early: the observer may hold no more events than it has; record a shorter one")
     if unwatched := losses.get("processes_over_budget"):
         said.append(f"{unwatched} processes of ranks were not watched: there were too many")
+    whose = running.users()
     for process in running.processes.values():
-        if process.lost_threads:
+        if process.lost_threads and (users is None or whose(process) in users):
             said.append(
                 f"pid {process.pid}: {process.lost_threads} of its Python threads were not looked at: there were too many"
             )

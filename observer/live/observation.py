@@ -169,12 +169,14 @@ class Observation:
 
     def losses(self, users: Collection[str] | None = None) -> tuple[Loss, ...]:
         """What this process has let go, those above zero; of what is let go by user what concerns these, None: everybody."""
-        told = None if users is None else {"", *users}
+        told, whose = None if users is None else {"", *users}, self.users()
         counted = {
             "stacks_not_named": self.lost_stacks,
             "events_over_budget": sum(count for user, count in self.held.lost.items() if told is None or user in told),
             "processes_over_budget": sum(told is None or user in told for user in self.lost_processes.values()),
-            "threads_over_budget": sum(process.lost_threads for process in self.processes.values()),
+            "threads_over_budget": sum(
+                one.lost_threads for one in self.processes.values() if told is None or whose(one) in told
+            ),
         }
         return tuple(Loss("observer", name, count) for name, count in counted.items() if count)
 

@@ -237,6 +237,15 @@ def test_threads_that_are_started_later_have_the_room_of_their_user(monkeypatch:
     assert [len(one.threads) for one in running.processes.values()] == [400, 300, 100]
 
 
+def test_threads_of_one_user_that_were_not_looked_at_are_no_note_of_anothers_window() -> None:
+    running = observed([rank(pid, HEAVY) for pid in range(1, 100)] + [rank(500, HONEST)])
+    for pid in range(1, 100):
+        running.processes[pid].lost_threads = 7
+    assert (_over_budget(running, {"user 1000"}), running.losses({"user 1000"})) == ([], ())
+    assert len(_over_budget(running, {"user 1666"})) == 99
+    assert [loss.count for loss in running.losses({"user 1666"})] == [693]
+
+
 @pytest.mark.parametrize("short", ["of a window", "in the kernel"])
 def test_workers_of_one_user_leave_room_for_those_of_others(short: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PROCESSES", 64 if short == "of a window" else 4096)
