@@ -17,7 +17,7 @@ from rankscope.observer.tables import reading
 from rankscope.observer.tables.cpu_rows import CpuTotals, CpuUse
 from rankscope.observer.tables.raw import OpenAbsence
 from rankscope.observer.thread.functions import NO_STACK
-from rankscope.observer.window.manifest import ProbeCost
+from rankscope.observer.window.manifest import Loss, ProbeCost
 from rankscope.probes.calls.launches import LaunchCount
 from rankscope.probes.fair import Fair
 from rankscope.probes.host import procfs
@@ -45,6 +45,7 @@ class LastReadings:
     states: Mapping[int, str]
     throttled_s: Mapping[int, float]
     costs: tuple[ProbeCost, ...]
+    losses: tuple[Loss, ...]  # in the kernel
     still: Mapping[int, OpenAbsence]
     untimed: Mapping[int, Sequence[tuple[int, int]]]
     start_ns: int
@@ -69,6 +70,7 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         CpuTotals(threads, processes, takers), CpuTotals(before.threads, before.processes, before.takers), owners
     )
     running.drain()
+    losses = probes.losses()  # while rows are made the ring fills up: what is lost then is of no window
 
     fair, whose = Fair(_NAME_FREELY_S, _NAME_EACH_S), running.users()
 
@@ -94,6 +96,7 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         {rank.pid: _state(rank, root) for rank in running.ranks},
         running.gauges.throttled_s(),
         _growth(before.costs, probes.costs()),
+        losses,
         still,
         untimed,
         start_ns,

@@ -175,7 +175,7 @@ def _manifest(
         jobs=(job,),
         version=importlib.metadata.version("rankscope"),
         notes=notes,
-        losses=(*running.probes.losses(), *running.losses(users)),
+        losses=(*last.losses, *running.losses(users)),
         costs=last.costs,
         sampling_hz=float(last.hz),
         machine=machine_id(running.root),

@@ -16,6 +16,7 @@ from rankscope.observer.finish.by_process import events_by_process
 from rankscope.observer.live import limits
 from rankscope.observer.live.process_watch import LOADER, ProcessWatch
 from rankscope.observer.window.folder import Window
+from rankscope.observer.window.manifest import Loss
 from rankscope.probes.bpf import ring
 
 TABLES = ("ranks", "steps", "patterns", "stacks", "pauses", "collectives", "flows", "counters")
@@ -104,6 +105,18 @@ def test_whose_events_were_too_many_has_a_shorter_window_and_others_have_theirs(
     assert heavy.manifest.seconds - 0.6 < max(row["start_s"] + row["seconds"] for row in steps) < heavy.manifest.seconds
     assert max(row["last_progress_s"] for row in heavy.ranks.to_pylist()) < 0.5, "it did not stand still"
     assert START_NS + int(heavy.manifest.seconds * 1e9) == running.held.ended_ns["user 1666"]
+
+
+def test_what_the_kernel_loses_while_rows_are_made_is_of_no_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded, lost = Recorded(), [Loss("bpf", "ring_full", 7)]
+    recorded.job("a", 1000, 10_000, 1, workers=0, count=100)
+    recorded.job("b", 1001, 20_000, 1, workers=0, count=100)
+    running = recorded.observation(tmp_path)
+    running.probes.losses = lambda: (lost.pop(),)  # type: ignore[method-assign]
+    windows = recorded.end(tmp_path, monkeypatch, running)
+    assert [window.manifest.losses for window in windows] == [(Loss("bpf", "ring_full", 7),)] * 2
 
 
 def test_hundreds_of_thousands_of_absences_of_one_thread_fill_no_memory(
