@@ -27,7 +27,7 @@ from rankscope.observer.census.found import FoundRank, RankCensus
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.live import limits, observation
 from rankscope.observer.live.observation import Observation, Progress
-from rankscope.observer.live.shares import jobs_with_room
+from rankscope.observer.live.shares import jobs_with_room, ranks_with_room
 from rankscope.observer.window.jobs import matching, names
 from rankscope.probes import rights
 from rankscope.probes.errors import NoRanks, NotPermitted, UsageError
@@ -248,10 +248,11 @@ def observe(options: RecordOptions, progress: Progress) -> list[Window]:
 
 
 def _begin(ranks: Sequence[FoundRank], options: RecordOptions, progress: Progress) -> Observation:
-    ranks, left_out = jobs_with_room(ranks)
+    ranks, jobs_left_out = jobs_with_room(ranks)
+    ranks, ranks_left_out = ranks_with_room(ranks)
     progress(f"{len(ranks)} ranks found; loading kernel probes")
     running = observation.begin(ranks, hz=options.hz, root=options.root, verbose=options.verbose)
-    running.notes += filter(None, [left_out])
+    running.notes += filter(None, [jobs_left_out, ranks_left_out])
     try:
         for remark in running.probes.remarks:
             progress(remark)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from rankscope.observer.census.found import FoundRank
+from rankscope.observer.finish.by_process import EventsByProcess, calls_by_process, events_by_process
 from rankscope.observer.finish.mount_views import MountViews
 from rankscope.observer.finish.wait_target import Seen
 from rankscope.observer.live.observation import Observation, Totals
 from rankscope.observer.tables import reading
+from rankscope.observer.tables.cpu_rows import CpuTotals, CpuUse
 from rankscope.observer.tables.raw import OpenAbsence
 from rankscope.observer.thread.functions import NO_STACK
-from rankscope.observer.window.manifest import ProbeCost
-from rankscope.probes.bpf import ring
-from rankscope.probes.bpf.ring import Events
+from rankscope.observer.window.manifest import Loss, ProbeCost
 from rankscope.probes.calls.launches import LaunchCount
-from rankscope.probes.calls.probe import OpenCall
 from rankscope.probes.fair import Fair
 from rankscope.probes.host import procfs
 from rankscope.probes.network.flows import FlowSummary
@@ -40,15 +37,15 @@ _STATES = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8}  # of /proc/PID/stat, as sche
 class LastReadings:
     """Everything read when the window ended."""
 
-    events: Events
+    events: EventsByProcess
     threads: Mapping[int, sched.ThreadTimes]
-    processes: Mapping[int, sched.ProcessTimes]
-    takers: Mapping[tuple[int, int], sched.Taken]
-    open_calls: Sequence[OpenCall]
+    cpu: CpuUse
+    open_calls: Mapping[int, Sequence[tuple[int, int, int]]]  # by pid: tid, row, since ns
     flows: Sequence[FlowSummary]
     states: Mapping[int, str]
     throttled_s: Mapping[int, float]
     costs: tuple[ProbeCost, ...]
+    losses: tuple[Loss, ...]  # in the kernel
     still: Mapping[int, OpenAbsence]
     untimed: Mapping[int, Sequence[tuple[int, int]]]
     start_ns: int
@@ -68,7 +65,12 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
     threads = {times.tid: times for times in sched.thread_times(probes.module)}
     processes = sched.process_times(probes.module)
     takers, open_calls = sched.takers(probes.module), probes.calls.open_calls()
+    owners = {process.pid: process.owner for process in running.processes.values()}
+    cpu = CpuUse(
+        CpuTotals(threads, processes, takers), CpuTotals(before.threads, before.processes, before.takers), owners
+    )
     running.drain()
+    losses = probes.losses()  # while rows are made the ring fills up: what is lost then is of no window
 
     fair, whose = Fair(_NAME_FREELY_S, _NAME_EACH_S), running.users()
 
@@ -78,18 +80,23 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
 
     patiently(name_all)
     still = patiently(lambda: _still_threads(running, threads, start_ns, fair))
-    untimed = running.fallback.finish(running.stacks) if running.fallback else {}
+    untimed = {}
+    if running.fallback:
+        untimed = running.fallback.finish(
+            running.stacks,
+            lambda identity, words, pid: running.names.keep(identity, words, pid, whose(running.processes[pid])),
+        )
     running.flows.sample()
     return LastReadings(
-        _events(running, start_ns, window_s),
+        events_by_process(running.batches, start_ns, start_ns + int(window_s * 1e9)),
         threads,
-        processes,
-        takers,
-        open_calls,
+        cpu,
+        calls_by_process(open_calls, threads),
         running.flows.summaries(),
         {rank.pid: _state(rank, root) for rank in running.ranks},
         running.gauges.throttled_s(),
         _growth(before.costs, probes.costs()),
+        losses,
         still,
         untimed,
         start_ns,
@@ -103,16 +110,24 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
     )
 
 
-def _events(running: Observation, start_ns: int, window_s: float) -> Events:
-    """Events that touch the window; of the warm-up only the processes that ended: a rank that is gone stays gone."""
-    if not running.batches:
-        return np.empty(0, ring.EVENT)
-    events = np.concatenate(running.batches)
-    running.batches.clear()
-    ends = events["ts_ns"] + events["dur_ns"]
-    began = (ends > start_ns) | (events["type"] == ring.EXIT)
-    kept: Events = events[began & (events["ts_ns"] < start_ns + int(window_s * 1e9))]
-    return kept
+def ended_early(last: LastReadings, end_ns: int, then: Totals) -> LastReadings:
+    """The same for a user whose window ended at `end_ns` for want of room, where the sums were those of `then`: what was still going on
+    was so then, what began later was not. What the whole host counted it counted for longer."""
+    window_s = max(end_ns - last.start_ns, 1) / 1e9
+    gone_on = {
+        tid: replace(times, out_since_ns=0) if times.out_since_ns >= end_ns else times
+        for tid, times in last.threads.items()
+    }
+    return replace(
+        last,
+        events=last.events.until(end_ns),
+        threads=gone_on,
+        cpu=CpuUse(CpuTotals(then.threads, then.processes, then.takers), last.cpu.before, last.cpu.owners),
+        open_calls={pid: [one for one in calls if one[2] < end_ns] for pid, calls in last.open_calls.items()},
+        throttled_s={pid: seconds * window_s / last.window_s for pid, seconds in last.throttled_s.items()},
+        window_s=window_s,
+        hardware=last.hardware.within(last.start_ns, end_ns),
+    )
 
 
 def _still_threads(
@@ -141,9 +156,9 @@ def _still_threads(
                 stack = process.still_stack(tid)
                 fair.took(time.thread_time() - began_s, user)
             else:
-                running.lost_stacks += 1
+                running.names.lost += 1
             identity = -tid & 0xFFFF_FFFF_FFFF_FFFF
-            running.stacks[identity] = stack
+            running.names.keep(identity, stack, process.pid, user())
             state = _STATES.get(stat.state, 1)
             if state:
                 found[tid] = OpenAbsence(tid, start_ns - 1, 0, state, number, argument, identity)

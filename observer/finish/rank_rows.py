@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.finish.last import LastReadings
 from rankscope.observer.finish.raw import thread_name
-from rankscope.observer.live.observation import Observation, Totals
+from rankscope.observer.live.observation import Observation
 from rankscope.observer.live.process_watch import ProcessWatch
 from rankscope.observer.tables import job as gpu_window
 from rankscope.observer.tables.rank import RankWindow
 from rankscope.observer.thread import helper_threads
 from rankscope.observer.window.rows import CounterRow, RankRow
 from rankscope.probes.bpf import ring
+from rankscope.probes.bpf.ring import Events
 from rankscope.probes.host import procfs
 from rankscope.probes.host.machine import machine_id
+from rankscope.probes.network.flows import FlowSummary
 
 
-def rank_row(running: Observation, rank: FoundRank, found: RankWindow, last: LastReadings) -> RankRow:
-    """The row of the table `ranks`."""
+def rank_row(
+    running: Observation, rank: FoundRank, found: RankWindow, last: LastReadings, flows: Sequence[FlowSummary]
+) -> RankRow:
+    """The row of the table `ranks`. `flows` of this process."""
     identity, process = rank.identity, running.processes[rank.pid]
-    mine = [flow for flow in last.flows if flow.pid == rank.pid]
-    sampled = last.events[(last.events["tgid"] == rank.pid) & (last.events["type"] == ring.SAMPLE)]
-    ended_s, exit_status = _end_of(rank.pid, last)
+    events = last.events.of(rank.pid)
+    sampled = events[events["type"] == ring.SAMPLE]
+    ended_s, exit_status = _end_of(events, last)
     gpus, ports = gpu_window.devices(last.hardware, rank.pid)
     try:
         cpus = procfs.cpus_allowed(rank.pid, running.root, found.training_thread)
@@ -43,9 +49,9 @@ def rank_row(running: Observation, rank: FoundRank, found: RankWindow, last: Las
         pid=rank.pid,
         inner_pid=identity.inner_pid,
         netns=identity.netns,
-        addresses=tuple(sorted({address_of(flow.local) for flow in mine})),
+        addresses=tuple(sorted({address_of(flow.local) for flow in flows})),
         gpus=gpus,
-        nics=tuple(sorted({flow.interface for flow in mine if flow.interface} | set(ports))),
+        nics=tuple(sorted({flow.interface for flow in flows if flow.interface} | set(ports))),
         cpus=cpus,
         python=identity.python,
         command=identity.command,
@@ -73,9 +79,9 @@ def _stack_source(process: ProcessWatch, last: LastReadings) -> str:
     return "py-spy" if last.untimed.get(process.pid) else "none"
 
 
-def _end_of(pid: int, last: LastReadings) -> tuple[float | None, int | None]:
+def _end_of(events: Events, last: LastReadings) -> tuple[float | None, int | None]:
     """When the process ended (before the window: below 0), and its wait status; None where it did not, or nobody saw it."""
-    ends = last.events[(last.events["tgid"] == pid) & (last.events["type"] == ring.EXIT)]
+    ends = events[events["type"] == ring.EXIT]
     if not len(ends):
         return None, None
     status = int(ends["arg"][0])
@@ -94,15 +100,16 @@ def _stopped_s(pid: int, found: RankWindow, last: LastReadings) -> float:
     return last.window_s
 
 
-def helper_rows(running: Observation, rank: FoundRank, last: LastReadings, before: Totals) -> list[CounterRow]:
+def helper_rows(running: Observation, rank: FoundRank, last: LastReadings) -> list[CounterRow]:
     """What the rank's threads without Python state did."""
     python = frozenset(running.processes[rank.pid].threads) | {rank.pid}
-    events = last.events[(last.events["tgid"] == rank.pid) & (last.events["type"] == ring.NATIVE)]
-    others = [times for times in last.threads.values() if times.tgid == rank.pid and times.tid not in python]
+    events = last.events.of(rank.pid)
+    events = events[events["type"] == ring.NATIVE]
+    others = [times for times in last.cpu.threads_of(rank.pid) if times.tid not in python]
     native = last.natives.names(rank.pid, np.unique(events["arg"]).astype(np.uint64))
     found = helper_threads.helper_threads(
         others,
-        before.threads,
+        last.cpu.before.threads,
         events,
         native,
         lambda tid: thread_name(rank.pid, tid, running.root).removeprefix("thread "),

@@ -27,7 +27,7 @@ _NEAR_THE_END = 0.1  # of the window
 def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProcess:
     """Events, absences, calls and names of one process."""
     process = running.processes[pid]
-    events = last.events[last.events["tgid"] == pid]
+    events = last.events.of(pid)
     tids = python_threads(process, events)
     still = {tid: away for tid in tids if (away := _open_absence(tid, last)) is not None}
     return RawProcess(
@@ -36,14 +36,10 @@ def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProces
         window_s=last.window_s,
         events=events,
         open_absences=still,
-        open_calls=[
-            (call.tid, call.row, call.since_ns)
-            for call in last.open_calls
-            if (t := last.threads.get(call.tid)) is not None and t.tgid == pid
-        ],
+        open_calls=last.open_calls.get(pid, ()),
         python_tids=tids,
         stacks=running.stacks,
-        devices=_devices(pid, last.events, last.mounts),
+        devices=_devices(pid, events, last.mounts),
         throttled_s=last.throttled_s.get(pid, 0.0),
         hz=last.hz,
         untimed=last.untimed.get(pid, ()),
@@ -127,6 +123,5 @@ def _progress_ns(events: Events, start_ns: int) -> int:
 
 def _devices(pid: int, events: Events, mounts: MountViews) -> dict[int, str]:
     """Words for the devices of this process's file calls: the mount point in its own view, type and device number."""
-    mine = events[(events["type"] == ring.FILE) & (events["tgid"] == pid)]
-    wanted = np.unique(mine["aux"]).tolist()
+    wanted = np.unique(events["aux"][events["type"] == ring.FILE]).tolist()
     return dict(zip(wanted, mounts.words(pid, map(files.device_numbers, wanted)), strict=True)) if wanted else {}

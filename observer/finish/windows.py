@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
-from rankscope.observer.census.found import FoundRank
+from rankscope.observer.census.found import FoundRank, user_of
 from rankscope.observer.census.owners import uses_accelerator
-from rankscope.observer.finish.last import LastReadings, read_last
+from rankscope.observer.finish.last import LastReadings, ended_early, read_last
 from rankscope.observer.finish.rank_rows import address_of, helper_rows, rank_row
 from rankscope.observer.finish.raw import raw_process
 from rankscope.observer.live import ras, samplers
 from rankscope.observer.live.gauges import Member
 from rankscope.observer.live.observation import Observation, Totals
-from rankscope.observer.live.process_watch import LOADER, TRAINING
+from rankscope.observer.live.process_watch import LOADER, TRAINING, ProcessWatch
 from rankscope.observer.steps.find import common_guide
 from rankscope.observer.tables import job as gpu_window
 from rankscope.observer.tables import pattern_rows
 from rankscope.observer.tables.collective_rows import collective_rows
-from rankscope.observer.tables.cpu_rows import CpuTotals, cpu_rows, observer_rows
+from rankscope.observer.tables.cpu_rows import observer_rows
 from rankscope.observer.tables.one_line import as_one_line
 from rankscope.observer.tables.rank import RankWindow, find_rank, side_patterns, steps_alone
 from rankscope.observer.tables.raw import RawProcess
@@ -32,8 +32,10 @@ from rankscope.observer.window.rows import CollectiveRow, CounterRow, FlowRow, P
 from rankscope.observer.window.stacks import StackTree
 from rankscope.observer.window.tables import table_of
 from rankscope.probes.calls.table import CALL_TABLE
+from rankscope.probes.fair import by_kind
 from rankscope.probes.host.machine import machine_id
 from rankscope.probes.host.namespaces import host_name
+from rankscope.probes.network.flows import FlowSummary
 
 _SILENCE_S = 1.0  # without progress: whether shorter ones are any depends on the job's steps
 _MAX_NOTES = 64
@@ -72,24 +74,58 @@ class _Tables:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """All that was observed. `processes`: by the pid of the rank that they belong to."""
+
+    running: Observation
+    last: LastReadings
+    before: Totals
+    processes: Mapping[int, Sequence[ProcessWatch]]
+    flows: Mapping[str, Sequence[FlowSummary]]  # by job
+    ended: dict[str, LastReadings] = field(default_factory=dict)  # of users whose windows ended before the others'
+
+    def last_of(self, users: Set[str]) -> LastReadings:
+        """The last readings of a job, whose ranks are these users'."""
+        early = sorted(users & self.running.ended.keys(), key=lambda user: self.running.held.ended_ns[user])
+        if not early:
+            return self.last
+        user = early[0]
+        if user not in self.ended:
+            self.ended[user] = ended_early(self.last, self.running.held.ended_ns[user], self.running.ended[user])
+        return self.ended[user]
+
+
 def close_windows(running: Observation, before: Totals, start: float, start_ns: int, hz: int) -> list[Window]:
     """One Window for each job, begun at `start` (Unix s; `start_ns` by CLOCK_MONOTONIC) and ending now."""
     last = read_last(running, before, start_ns, hz)
+    jobs = by_kind(running.ranks, lambda rank: rank.identity.job)
+    job_of = {rank.pid: job for job, ranks in jobs.items() for rank in ranks}
+    whole = _Whole(
+        running,
+        last,
+        before,
+        by_kind(running.processes.values(), lambda process: process.owner),
+        by_kind(last.flows, lambda flow: job_of.get(flow.pid, "")),
+    )
     try:
         counters = [*running.gauges.host_rows(), *observer_rows(before.observer_cpu_s)]
-        jobs = sorted({rank.identity.job for rank in running.ranks})
-        return [_job_window(running, job, last, before, start, counters) for job in jobs]
+        return [_job_window(whole, job, jobs[job], start, counters) for job in sorted(jobs)]
     finally:
         last.natives.close()
 
 
 def _job_window(
-    running: Observation, job: str, last: LastReadings, before: Totals, start: float, host_counters: list[CounterRow]
+    whole: _Whole, job: str, ranks: Sequence[FoundRank], start: float, host_counters: list[CounterRow]
 ) -> Window:
-    ranks = [rank for rank in running.ranks if rank.identity.job == job]
+    running, before, users = whole.running, whole.before, {user_of(rank) for rank in ranks}
+    last = whole.last_of(users)
+    whole = replace(whole, last=last)
     members = [Member(rank.identity.rank, rank.pid, rank.identity.netns) for rank in ranks]
     tables = _Tables(counters=[*host_counters, *running.gauges.member_rows(members)])
     numbers = {rank.pid: rank.identity.rank for rank in ranks}
+    flows = whole.flows.get(job, ())
+    flows_of = by_kind(flows, lambda flow: flow.pid)
     devices = samplers.of_job(last.hardware, ranks)
     raws, gpus = gpu_window.with_gpus(
         {rank.pid: as_one_line(raw_process(running, rank.pid, last), CALL_TABLE) for rank in ranks},
@@ -102,19 +138,19 @@ def _job_window(
     guide = common_guide([steps_alone(raw, CALL_TABLE) for raw in raws.values()])
     found = {rank.pid: find_rank(raws[rank.pid], CALL_TABLE, guide) for rank in ranks}
     for rank in ranks:
-        _add_rank(tables, running, rank, raws[rank.pid], found[rank.pid], last, before)
+        _add_rank(tables, whole, rank, raws[rank.pid], found[rank.pid], flows_of.get(rank.pid, ()))
     notes += of_ranks({rank.identity.rank: found[rank.pid].steps.reason for rank in ranks})
     tables.counters += gpu_window.counter_rows(
         gpus, last.hardware, found, raws, CALL_TABLE, before.launches, last.launches
     )
     on_gpus = any(uses_accelerator(rank) for rank in ranks)
     if on_gpus and ras.stands_still({pid: one.in_collective_s for pid, one in found.items()}, last.window_s):
-        behind, said = ras.missing(ranks, {address_of(flow.local) for flow in last.flows if flow.pid in numbers})
+        behind, said = ras.missing(ranks, {address_of(flow.local) for flow in flows})
         tables.counters += behind
         notes += said
     notes += [*last.mounts.notes, *last.seen.notes]
-    tables.flows += [pattern_rows.flow_row(numbers[flow.pid], flow) for flow in last.flows if flow.pid in numbers]
-    return tables.window(_manifest(running, job, last, start, _notes(running, notes, frozenset(numbers))))
+    tables.flows += [pattern_rows.flow_row(numbers[flow.pid], flow) for flow in flows]
+    return tables.window(_manifest(running, job, last, start, _notes(running, notes, frozenset(numbers), users), users))
 
 
 def of_ranks(said: Mapping[int, str]) -> Iterator[str]:
@@ -128,7 +164,9 @@ def of_ranks(said: Mapping[int, str]) -> Iterator[str]:
         yield f"rank{'s' if len(numbers) > 1 else ''} {', '.join(told[:_MAX_RUNS])}{more}: {what}"
 
 
-def _manifest(running: Observation, job: str, last: LastReadings, start: float, notes: tuple[str, ...]) -> Manifest:
+def _manifest(
+    running: Observation, job: str, last: LastReadings, start: float, notes: tuple[str, ...], users: Set[str]
+) -> Manifest:
     return Manifest(
         schema=WINDOW_SCHEMA,
         host=host_name(running.root),
@@ -137,7 +175,7 @@ def _manifest(running: Observation, job: str, last: LastReadings, start: float, 
         jobs=(job,),
         version=importlib.metadata.version("rankscope"),
         notes=notes,
-        losses=(*running.probes.losses(), *running.losses()),
+        losses=(*last.losses, *running.losses(users)),
         costs=last.costs,
         sampling_hz=float(last.hz),
         machine=machine_id(running.root),
@@ -145,53 +183,49 @@ def _manifest(running: Observation, job: str, last: LastReadings, start: float, 
 
 
 def _add_rank(
-    tables: _Tables, running: Observation, rank: FoundRank, raw: RawProcess, found: RankWindow, last: LastReadings,
-    before: Totals,
-) -> None:  # fmt: skip
-    number = rank.identity.rank
-    tables.ranks.append(rank_row(running, rank, found, last))
+    tables: _Tables, whole: _Whole, rank: FoundRank, raw: RawProcess, found: RankWindow, flows: Sequence[FlowSummary]
+) -> None:
+    number, running, last = rank.identity.rank, whole.running, whole.last
+    tables.ranks.append(rank_row(running, rank, found, last, flows))
     tables.steps += pattern_rows.step_rows(number, found.step_times)
     tables.add_patterns(number, TRAINING, found.training)
     tables.pauses += [pattern_rows.pause_row(number, pause) for pause in found.pauses]
     tables.add_patterns(number, "other", found.others)
     tables.collectives += collective_rows(number, raw, found.calls, CALL_TABLE, found.steps)
-    for process in running.processes.values():
-        if process.owner == rank.pid and process.label == LOADER:
+    for process in whole.processes.get(rank.pid, ()):
+        if process.label == LOADER:
             worker = raw_process(running, process.pid, last)
             tables.add_patterns(number, LOADER, side_patterns(worker, CALL_TABLE, found.steps, worker.python_tids))
-    owners = {process.pid: process.owner for process in running.processes.values()}
-    tables.counters += cpu_rows(
-        number, rank.pid, raw.members or (found.training_thread,), CpuTotals(last.threads, last.processes, last.takers),
-        CpuTotals(before.threads, before.processes, before.takers), owners,
-    )  # fmt: skip
-    tables.counters += helper_rows(running, rank, last, before)
+    tables.counters += last.cpu.rows(number, rank.pid, raw.members or (found.training_thread,))
+    tables.counters += helper_rows(running, rank, last)
     if found.last_progress_s is None or found.last_progress_s >= _SILENCE_S:
-        mine = [flow for flow in last.flows if flow.pid == rank.pid]
-        tables.counters += silence_rows(number, raw, found.training_thread, found.last_progress_s, mine)
+        tables.counters += silence_rows(number, raw, found.training_thread, found.last_progress_s, flows)
 
 
-def _over_budget(running: Observation) -> list[str]:
-    """What was let go for want of room, in words."""
+def _over_budget(running: Observation, users: Set[str] | None = None) -> list[str]:
+    """What was let go for want of room, in words; of what is let go by user what concerns these, None: everybody."""
     said = []
-    if running.lost_events:
+    losses = {loss.name: loss.count for loss in running.losses(users)}
+    if "events_over_budget" in losses:
         said.append("the window ended early: the observer may hold no more events than it has; record a shorter one")
-    if running.lost_processes:
-        said.append(f"{len(running.lost_processes)} processes of ranks were not watched: there were too many")
+    if unwatched := losses.get("processes_over_budget"):
+        said.append(f"{unwatched} processes of ranks were not watched: there were too many")
+    whose = running.users()
     for process in running.processes.values():
-        if process.lost_threads:
+        if process.lost_threads and (users is None or whose(process) in users):
             said.append(
                 f"pid {process.pid}: {process.lost_threads} of its Python threads were not looked at: there were too many"
             )
     return said
 
 
-def _notes(running: Observation, notes: Sequence[str], pids: frozenset[int]) -> tuple[str, ...]:
+def _notes(running: Observation, notes: Sequence[str], pids: frozenset[int], users: Set[str]) -> tuple[str, ...]:
     """What could not be seen of the ranks with these pids, each once."""
     fallback = running.fallback.notes if running.fallback else []
     said = [
         *running.notes,
         *notes,
-        *_over_budget(running),
+        *_over_budget(running, users),
         *fallback,
         *running.probes.notes,
         *running.probes.calls.notes,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rankscope.observer.live import limits
 from rankscope.observer.live.process_watch import in_words
 from rankscope.observer.thread.functions import StackName
 from rankscope.probes.errors import RankscopeError
+from rankscope.probes.fair import in_turn
 from rankscope.unwinder.walk import pyspy
 from rankscope.unwinder.walk.pyspy import PySample
 
@@ -52,23 +53,28 @@ class Fallback:
         except _FAILURES as error:
             self.notes.append(f"py-spy, in place of the kernel walk, failed: {error}")
 
-    def finish(self, stacks: dict[int, StackName]) -> dict[int, tuple[tuple[int, int], ...]]:
-        """Wait for py-spy; per pid the stacks of its main thread with their counts. New names go into `stacks`, while there is room."""
+    def finish(
+        self, stacks: dict[int, StackName], keep: Callable[[int, StackName, int], bool] | None = None
+    ) -> dict[int, tuple[tuple[int, int], ...]]:
+        """Wait for py-spy; per pid the stacks of its main thread with their counts. New names go into `stacks`, of each process in turn,
+        while there is room; or whoever keeps them (by number, words and pid) says whether there is."""
         if self._thread is None:
             return {}
         self._thread.join()
-        found: dict[int, tuple[tuple[int, int], ...]] = {}
+        rows: dict[int, list[tuple[int, int]]] = {pid: [] for pid in self._found}
+        lines = {pid: [(pid, *one) for one in seen] for pid, seen in self._found.items()}
+        for pid, words, count in in_turn(lines):
+            identity = hash((pid, words)) & 0x7FFF_FFFF_FFFF_FFFF | 1
+            if keep is not None:
+                kept = keep(identity, words, pid)
+            elif kept := identity in stacks or len(stacks) < limits.STACKS:
+                stacks[identity] = words
+            if kept:
+                rows[pid].append((identity, count))
         for pid, seen in self._found.items():
-            rows = []
-            for words, count in seen:
-                identity = hash((pid, words)) & 0x7FFF_FFFF_FFFF_FFFF | 1
-                if identity in stacks or len(stacks) < limits.STACKS:
-                    stacks[identity] = words
-                    rows.append((identity, count))
-            if len(rows) < len(seen):
-                self.notes.append(f"pid {pid}: {len(seen) - len(rows)} of its stacks are left out: there were too many")
-            found[pid] = tuple(rows)
-        return found
+            if left_out := len(seen) - len(rows[pid]):
+                self.notes.append(f"pid {pid}: {left_out} of its stacks are left out: there were too many")
+        return {pid: tuple(mine) for pid, mine in rows.items()}
 
 
 def main_thread(pid: int, samples: Iterable[PySample], most: int) -> tuple[list[tuple[StackName, int]], int]:

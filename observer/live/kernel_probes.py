@@ -73,6 +73,10 @@ class KernelProbes:
         """Why the compiler had to run again, where it need not have."""
         return self.module.remarks
 
+    def room(self, table: str) -> int:
+        """How many entries a map has room for."""
+        return self.maps[table].shape.max_entries
+
     def watch_process(self, pid: int, role: int) -> None:
         """From now on the threads of `pid` are observed."""
         self._enter("processes", "rs_targets", pid, ctypes.c_uint32(role))

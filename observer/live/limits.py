@@ -1,6 +1,7 @@
 """What one observation may take of a host. Where it ends the window ends, or what does not fit is let go and counted: it says so.
 
-A window is gathered in memory: 20 s of 32 ranks are some 600,000 events of 64 bytes, which are held twice for a moment as it ends.
+A window is gathered in memory: 20 s of 32 ranks are some 600,000 events of 64 bytes, which are held twice for a moment as it ends, while
+they are put in order by process.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from rankscope.probes.host.procfs import read_file
 from rankscope.probes.mapped.reader import READER
 
 EVENTS = 1_500_000
+PROCESS_EVENTS = 500_000  # of one: up to 640 bytes each while rows are made of them, where one thread has them all
 STACKS = 20_000  # of up to 4 KB of words each
 JOBS = 256  # a window each
+RANKS = 1024  # 5 ms each as a window ends; of tier 0 as many
 # Ranks with a py-spy each, of up to half a gigabyte outside the limit of memory; a host has 8 or 16 GPUs.
 SAMPLED_BESIDE = 16
 PROCESSES = 4096  # watched in one window, those that have ended with them

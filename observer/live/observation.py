@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from rankscope.observer.census.found import FoundRank, user_of
+from rankscope.observer.census.found import FoundRank, Worker, user_of
 from rankscope.observer.census.workers import FEEDING, is_compiler
 from rankscope.observer.live import kernel_probes, limits, process_watch
 from rankscope.observer.live.fallback import Fallback
 from rankscope.observer.live.gauges import Gauges
+from rankscope.observer.live.going_first import going_first
+from rankscope.observer.live.held import Held
 from rankscope.observer.live.kernel_probes import KernelProbes
+from rankscope.observer.live.names import Names
 from rankscope.observer.live.process_watch import LOADER, TRAINING, ProcessWatch
 from rankscope.observer.live.samplers import Hardware
-from rankscope.observer.live.shares import sampled_beside
+from rankscope.observer.live.shares import Room, entries, room_beside, sampled_beside
 from rankscope.observer.thread.functions import StackName
 from rankscope.observer.window.manifest import Loss, ProbeCost
-from rankscope.probes import rights
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.launches import LaunchCount
-from rankscope.probes.fair import Fair
+from rankscope.probes.fair import Fair, by_kind, in_turn
 from rankscope.probes.host import procfs
 from rankscope.probes.host.procfs import proc_path, read_file
 from rankscope.probes.mapped.reader import READER
 from rankscope.probes.network.flows import FlowTracker
-from rankscope.probes.patience import patiently, workers
+from rankscope.probes.patience import patiently
 from rankscope.probes.sched import probe as sched
 
 Progress = Callable[[str], None]
+Whose = Callable[[ProcessWatch | None], str]
 
-_NICE = -10  # before ordinary work, behind what is real-time
 _DRAIN_EVERY_S = 0.25
 # Of the processor, for each look at threads and at workers: of all processes together, and then of a user's. One with ten threads takes
 # 0.3 ms, one with 256 takes 10.
@@ -49,8 +49,6 @@ NAME_FREELY_S, NAME_EACH_S = 2.0, 0.25
 _REFRESH_EVERY_S = 1.0
 _FLOWS_EVERY_S = 2.0  # the kernel walks its table of connections for it, of hundreds of thousands of places: 1 ms and more a namespace
 _SAY_EVERY_S = 5.0
-_WEIGH_EVERY_S = 1.0
-_WEIGH_EVENTS = 1024  # of one drain: with the words of their stacks they may take 4 MB
 _MAX_TASKS = 1024  # of a rank, of which children are asked for: 10 us each
 _MAX_WORKERS = 256  # per rank; more are processes that a training script has no use for
 
@@ -67,6 +65,10 @@ class Totals:
     launches: LaunchCount | None = None
 
 
+def _feeding(rank: FoundRank) -> list[Worker]:
+    return [worker for worker in rank.workers if worker.kind in FEEDING][:_MAX_WORKERS]
+
+
 @dataclass(slots=True)
 class Observation:
     """The ranks of this host under observation. Close it whatever happens."""
@@ -78,27 +80,50 @@ class Observation:
     flows: FlowTracker
     root: Path
     hardware: Hardware
-    batches: list[Events] = field(default_factory=list)
-    stacks: dict[int, StackName] = field(default_factory=dict)
+    held: Held = field(init=False)
+    ended: dict[str, Totals] = field(
+        default_factory=dict
+    )  # the sums as they stood when a user's window ended before the others'
+    names: Names = field(init=False)
     notes: list[str] = field(default_factory=list)
-    lost_stacks: int = 0
-    lost_events: int = 0
-    held_events: int = 0
-    lost_processes: set[int] = field(default_factory=set)
+    lost_processes: dict[int, str] = field(default_factory=dict)  # with whose they are
     fallback: Fallback | None = None
     _due: dict[str, float] = field(default_factory=dict)
     _newest_pid: int = -1  # when workers were sought last
     _refreshes: int = 1
     _refreshed: dict[int, int] = field(default_factory=dict)  # by pid, in which of them last
     _sought: dict[int, int] = field(default_factory=dict)
-    _heavy: bool = False  # it holds as much memory as it may
+
+    def __post_init__(self) -> None:
+        everybody = frozenset(user_of(rank) for rank in self.ranks)
+        self.held, self.names = Held(everybody), Names(everybody)
+
+    @property
+    def batches(self) -> list[Events]:
+        """The events that are held."""
+        return self.held.batches
+
+    @property
+    def stacks(self) -> dict[int, StackName]:
+        """Those that have words."""
+        return self.names.words
+
+    @property
+    def lost_stacks(self) -> int:
+        """Those that have none."""
+        return self.names.lost
+
+    @property
+    def lost_events(self) -> int:
+        """Those for which there was no room."""
+        return self.held.lost.total()
 
     def run_until(self, end: float, progress: Progress | None = None) -> None:
         """Observe until `end`, or until there is no room for more.
 
         Seconds of CLOCK_MONOTONIC: whoever sets the clock makes no window longer or shorter.
         """
-        with _going_first():
+        with going_first():
             self._run_until(end, progress)
 
     def _run_until(self, end: float, progress: Progress | None) -> None:
@@ -111,7 +136,7 @@ class Observation:
                 self.flows.sample()
             if progress is not None and self._is_due("say", now, _SAY_EVERY_S):
                 progress(f"observing, {max(end - now, 0):.0f} s to go")
-            if now >= end or self.lost_events:  # a window with a hole would tell of ranks that do nothing
+            if now >= end or self.held.full:
                 return
             time.sleep(min(_DRAIN_EVERY_S, end - now))
 
@@ -126,13 +151,15 @@ class Observation:
         events = self.probes.events.drain()
         if not len(events):
             return
-        events = self._within_budget(events)
-        self.batches.append(events)
+        whose, ended = self.users(), len(self.held.ended_ns)
+        events = self.held.take(events, lambda pid: whose(self.processes.get(pid)))
+        if len(self.held.ended_ns) > ended and not self.held.full:  # of these users: their sums count until now
+            self.ended = {**dict.fromkeys(self.held.ended_ns, self.totals()), **self.ended}
         called = events["type"] == ring.CALL  # its `stack` is a communicator or a stream
         identities = np.where(called, events["ready_ns"], events["stack"])
         fresh, first = np.unique(identities, return_index=True)
         owners = events["tgid"][first].tolist()
-        fair, whose = Fair(NAME_FREELY_S, NAME_EACH_S), self.users()
+        fair = Fair(NAME_FREELY_S, NAME_EACH_S)
 
         def name_all() -> None:
             for identity, tgid in zip(fresh.tolist(), owners, strict=True):
@@ -140,48 +167,42 @@ class Observation:
 
         patiently(name_all)
 
-    def _within_budget(self, events: Events) -> Events:
-        """What there is room for; that a process ended is always kept. With the first that is not kept the window ends."""
-        if len(events) > _WEIGH_EVENTS or self._is_due("weigh", time.monotonic(), _WEIGH_EVERY_S):
-            self._heavy = limits.resident_bytes() >= limits.RESIDENT_BYTES
-        fits = not self.lost_events and not self._heavy
-        room = max(limits.EVENTS - self.held_events, 0) if fits else 0
-        kept = events
-        if len(events) > room:
-            kept = events[(np.arange(len(events)) < room) | (events["type"] == ring.EXIT)]
-            self.lost_events += len(events) - len(kept)
-        self.held_events += len(kept)
-        return kept
-
-    def losses(self) -> tuple[Loss, ...]:
-        """What this process has let go, those above zero."""
+    def losses(self, users: Collection[str] | None = None) -> tuple[Loss, ...]:
+        """What this process has let go, those above zero; of what is let go by user what concerns these, None: everybody."""
+        told, whose = None if users is None else {"", *users}, self.users()
         counted = {
             "stacks_not_named": self.lost_stacks,
-            "events_over_budget": self.lost_events,
-            "processes_over_budget": len(self.lost_processes),
-            "threads_over_budget": sum(process.lost_threads for process in self.processes.values()),
+            "events_over_budget": sum(count for user, count in self.held.lost.items() if told is None or user in told),
+            "processes_over_budget": sum(told is None or user in told for user in self.lost_processes.values()),
+            "threads_over_budget": sum(
+                one.lost_threads for one in self.processes.values() if told is None or whose(one) in told
+            ),
         }
         return tuple(Loss("observer", name, count) for name, count in counted.items() if count)
 
-    def name_stack(self, identity: int, tgid: int, fair: Fair, whose: Callable[[ProcessWatch], str]) -> None:
-        """Words for one stack, once, where its user has time left: who makes stacks that take long to name does so at his own cost."""
-        if not identity or identity in self.stacks:
+    def name_stack(self, identity: int, tgid: int, fair: Fair, whose: Whose) -> None:
+        """Words for one stack, once, where its user has time and places left: who makes stacks that take long to name, or many, does so
+        at his own cost."""
+        if not identity or self.names.knows(identity, tgid):
             return
         process = self.processes.get(tgid)
-        if process is None or len(self.stacks) >= limits.STACKS or fair.left(user := partial(whose, process)) <= 0:
-            self.lost_stacks += 1
+        user = partial(whose, process)
+        raw = None
+        if process is not None and self.names.left(user()) > 0 and fair.left(user) > 0:
+            began_s, raw = time.thread_time(), self.probes.stack(identity)
+        if process is None or raw is None:
+            self.names.lost += 1
             return
-        began_s, raw = time.thread_time(), self.probes.stack(identity)
-        if raw is None:
-            self.lost_stacks += 1
-            return
-        self.stacks[identity] = process.name_stack(raw)
+        self.names.keep(identity, process.name_stack(raw), tgid, user())
         fair.took(time.thread_time() - began_s, user)
 
-    def users(self) -> Callable[[ProcessWatch], str]:
+    def users(self) -> Whose:
         """Tells whose a process is; '' of one that belongs to no rank."""
+        if len(self.held.users) < 2:
+            only = next(iter(self.held.users), "")
+            return lambda _: only
         owners = {rank.pid: rank for rank in self.ranks}
-        return lambda process: user_of(owners[process.owner]) if process.owner in owners else ""
+        return lambda process: user_of(owners[process.owner]) if process and process.owner in owners else ""
 
     def refresh(self) -> None:
         """Threads and loader workers come and go; a probe that fires too often is let go."""
@@ -195,18 +216,21 @@ class Observation:
     def _refresh_processes(self) -> None:
         """Of whom this takes long not all are looked at each time, those first that were not: nobody empties the ring meanwhile."""
         fair, whose = Fair(REFRESH_FREELY_S, REFRESH_EACH_S), self.users()
+        room = self._room()
         for process in sorted(self.processes.values(), key=lambda one: self._refreshed.get(one.pid, 0)):
             if process.gone:
                 process.forget()  # what it left in the ring has been put into words since
             user, began_s = partial(whose, process), time.thread_time()
             if fair.left(user) > 0:
-                process.refresh(self.probes)
+                had = entries(process)
+                process.refresh(self.probes, had + max(room.threads.left(user()), 0))
+                room.threads.take(user(), entries(process) - had)
                 fair.took(time.thread_time() - began_s, user)
                 self._refreshed[process.pid] = self._refreshes
         self._refreshes += 1
 
     def _seek_workers(self) -> None:
-        fair = Fair(REFRESH_FREELY_S, REFRESH_EACH_S)
+        fair, room = Fair(REFRESH_FREELY_S, REFRESH_EACH_S), self._room()
         for rank in sorted(self.ranks, key=lambda one: self._sought.get(one.pid, 0)):
             user, began_s = partial(user_of, rank), time.thread_time()
             if fair.left(user) <= 0:
@@ -215,15 +239,34 @@ class Observation:
             for child in children(rank.pid, self.root):
                 known = self.processes.get(child)
                 if (known is None or known.gone) and feeds(child, self.root):
-                    self._watch_worker(child, rank.pid)
+                    self._watch(child, rank.pid, LOADER, user(), room)
             fair.took(time.thread_time() - began_s, user)
             self._sought[rank.pid] = self._refreshes
 
-    def _watch_worker(self, pid: int, owner: int) -> None:
-        if pid not in self.processes and len(self.processes) >= limits.PROCESSES:
-            self.lost_processes.add(pid)
+    def watch_all(self) -> None:
+        """Begin with ranks and workers, each user's in turn: whose come last has as much room as others."""
+        room = self._room()
+        workers = [(rank, worker.pid, LOADER) for rank in self.ranks for worker in _feeding(rank)]
+        for kind in ([(rank, rank.pid, TRAINING) for rank in self.ranks], workers):
+            for rank, pid, label in in_turn(by_kind(kind, lambda one: user_of(one[0]))):
+                patiently(partial(self._watch, pid, rank.pid, label, user_of(rank), room))
+        order = [pid for rank in self.ranks for pid in (rank.pid, *(worker.pid for worker in _feeding(rank)))]
+        self.processes = {pid: self.processes[pid] for pid in order if pid in self.processes}
+
+    def _watch(self, pid: int, owner: int, label: str, user: str, room: Room) -> None:
+        """Where there is room; of ranks there are no more than that."""
+        again = pid in self.processes
+        if label == LOADER and not room.for_one(user, again):
+            self.lost_processes[pid] = user
             return
-        self.processes[pid] = process_watch.watch(pid, owner, LOADER, self.probes, self.root)
+        threads = max(room.threads.left(user), 0)
+        process = process_watch.watch(pid, owner, label, self.probes, self.root, threads)
+        self.processes[pid] = process
+        room.enter(process, user, again)
+
+    def _room(self) -> Room:
+        places = (self.probes.room("rs_targets"), self.probes.room("rs_pythreads"))
+        return room_beside(self.processes.values(), self.held.users, self.users(), *places)
 
     def totals(self) -> Totals:
         """The growing sums as they stand now."""
@@ -244,17 +287,25 @@ class Observation:
     def begin_window(self, seconds: float, hz: int) -> Totals:
         """What counts over a window counts from here."""
         self.hardware.start()
-        with _going_first():
+        with going_first():
             before = self.totals()
             self.gauges.begin()
             self.flows.begin(self.gauges.interfaces)
         self.start_fallback(seconds, hz)
+        self.held.begin()
+        self.ended.clear()
         return before
 
     def renew(self) -> None:
         """After a window: let go of what belonged to it, and be ready for another with the probes that are loaded."""
-        self.batches.clear()
-        self.held_events = self.lost_stacks = 0
+        whose = self.users()
+        self.names.renew(lambda pid: whose(self.processes.get(pid)))
+        for process in [one for one in self.processes.values() if one.gone and one.label == LOADER]:
+            process.forget()
+            del self.processes[process.pid]
+        self.held = Held(self.held.users)
+        self.ended.clear()
+        self.lost_processes.clear()
         self.hardware.close()
         self.hardware = Hardware(self.ranks, self.root, self.hardware.library)
         self.hardware.listen()
@@ -270,7 +321,7 @@ class Observation:
     def wake(self) -> None:
         """After `rest`: observe again."""
         self.renew()
-        with _going_first():
+        with going_first():
             self.probes.wake()
             self.refresh()
 
@@ -286,35 +337,13 @@ class Observation:
         self.hardware.close()
         self.flows.close()
         self.probes.close()
-        for process in self.processes.values():
-            process.close()
+        self.close_processes()
         READER.close()
 
-
-@contextlib.contextmanager
-def _going_first() -> Iterator[None]:
-    """This thread stands before others in the queue for the CPU.
-
-    It takes little, but that at once: behind ranks that keep every core busy it would drain the events too late, and lose some
-    (64 ranks on 2 cores: 93,000 in 8 s). Start nothing in here: threads and processes inherit it.
-    """
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
-    _stand(min(usual, _NICE))
-    try:
-        yield
-    finally:
-        _stand(usual)
-
-
-def _stand(nice: int) -> None:
-    """This thread, and those that read of processes for it."""
-    asked = rights.elsewhere()
-    for tid in (threading.get_native_id(), *workers()):
-        with contextlib.suppress(OSError):
-            if asked is None:
-                os.setpriority(os.PRIO_PROCESS, tid, nice)
-            else:
-                asked.ask("stand", tid=tid, nice=nice)
+    def close_processes(self) -> None:
+        """Let go of the processes."""
+        for process in self.processes.values():
+            process.close()
 
 
 def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbose: bool = False) -> Observation:
@@ -331,16 +360,11 @@ def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbos
         )
         undo.callback(probes.close)
         probes.calls.watch(pids, root)
-        processes: dict[int, ProcessWatch] = {}
-        for rank in ranks:
-            feeding = [worker for worker in rank.workers if worker.kind in FEEDING]
-            workers = [(worker.pid, LOADER) for worker in feeding[:_MAX_WORKERS]]
-            for pid, label in [(rank.pid, TRAINING), *workers]:
-                processes[pid] = patiently(partial(process_watch.watch, pid, rank.pid, label, probes, root))
-                undo.callback(processes[pid].close)
         flows = FlowTracker(pids, root)
         undo.callback(flows.close)
-        observation = Observation(ranks, probes, processes, Gauges(pids, root), flows, root, hardware)
+        observation = Observation(ranks, probes, {}, Gauges(pids, root), flows, root, hardware)
+        undo.callback(observation.close_processes)
+        observation.watch_all()
         undo.pop_all()  # it closes all of it from now on
     return observation
 

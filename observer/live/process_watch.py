@@ -59,8 +59,9 @@ class ProcessWatch:
     gone: bool = False
     lost_threads: int = 0  # those for which there was no room
 
-    def refresh(self, probes: KernelProbes) -> None:
-        """Bring the kernel's map of this process's Python threads up to date. Never raises: a dead process is `gone`."""
+    def refresh(self, probes: KernelProbes, room: int = limits.PYTHON_THREADS) -> None:
+        """Bring the kernel's map of this process's Python threads, of which there is room for so many, up to date. Never raises: a
+        dead process is `gone`."""
         if self.gone:
             return
         if self.interpreter is None or self.memory is None:
@@ -72,8 +73,9 @@ class ProcessWatch:
             self._forget_if_ended(probes)
             return
         found = tuple(thread for thread in found if thread.host_tid)
-        self.lost_threads = max(self.lost_threads, len(found) - limits.PYTHON_THREADS)
-        found = found[: limits.PYTHON_THREADS]
+        room = min(room, limits.PYTHON_THREADS)
+        self.lost_threads = max(self.lost_threads, len(found) - room)
+        found = found[:room]
         now = {thread.host_tid: thread.tstate_address for thread in found}
         for thread in found:
             if self.threads.get(thread.host_tid) != thread.tstate_address:
@@ -206,8 +208,11 @@ def _time_collections(pid: int, interpreter: Interpreter, probes: KernelProbes, 
     probes.calls.attach_at("gc", library, addresses)
 
 
-def watch(pid: int, owner: int, label: str, probes: KernelProbes, root: Path = Path("/")) -> ProcessWatch:
-    """Begin to observe `pid`. Where its interpreter is not understood, its main thread is timed without stacks."""
+def watch(
+    pid: int, owner: int, label: str, probes: KernelProbes, root: Path = Path("/"), room: int = limits.PYTHON_THREADS
+) -> ProcessWatch:
+    """Begin to observe `pid`, and so many of its Python threads. Where its interpreter is not understood, its main thread is timed
+    without stacks."""
     process = ProcessWatch(pid, owner, label, None, "")
     with contextlib.suppress(OSError, ValueError):
         process.start_ticks = procfs.start_ticks(pid, root)
@@ -227,5 +232,5 @@ def watch(pid: int, owner: int, label: str, probes: KernelProbes, root: Path = P
             process.reason = procfs.reason(error) if isinstance(error, Silent) else str(error)
         probes.set_thread(pid, 0, 0)
     probes.watch_process(pid, RANK if label == TRAINING else MEMBER)
-    process.refresh(probes)
+    process.refresh(probes, room)
     return process

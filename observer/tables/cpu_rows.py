@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from rankscope.observer.window.rows import CounterRow
+from rankscope.probes.fair import by_kind
 from rankscope.probes.sched.probe import ProcessTimes, Taken, ThreadTimes
 
 _Times = TypeVar("_Times", ThreadTimes, ProcessTimes)
@@ -27,38 +28,49 @@ class CpuTotals:
     takers: Mapping[tuple[int, int], Taken]
 
 
-def cpu_rows(
-    number: int, pid: int, training: Collection[int], now: CpuTotals, before: CpuTotals, owners: Mapping[int, int]
-) -> list[CounterRow]:
-    """CPU time of the threads that train, of the whole process and of its workers, and who ran while its threads stood in the queue.
+class CpuUse:
+    """What grew from `before` to `now`, looked through once for all ranks.
 
     `owners`: processes that belong to a rank, with the pid of that; what a worker takes is taken by its rank.
     """
 
-    of_rank = partial(CounterRow, "rank", rank=number)
-    rows = []
-    mine = [tid for tid in training if tid in now.threads and now.threads[tid].tgid == pid]
-    if mine:
-        run_s, ready_s = (
-            sum(each) for each in zip(*(_growth(now.threads, before.threads, tid) for tid in mine), strict=True)
-        )
-        rows += [of_rank(name="cpu.run_s", value=run_s), of_rank(name="cpu.ready_s", value=ready_s)]
-    run_s, ready_s = _growth(now.processes, before.processes, pid)
-    rows += [of_rank(name="cpu.process_run_s", value=run_s), of_rank(name="cpu.process_ready_s", value=ready_s)]
-    workers = [process for process in now.processes if process != pid and owners.get(process) == pid]
-    if workers:
-        run_s = sum(_growth(now.processes, before.processes, process)[0] for process in workers)
-        rows.append(of_rank(name="cpu.workers_run_s", value=run_s))
-    taken_by: dict[tuple[str, int], float] = {}
-    for pair, taken in now.takers.items():
-        if taken.pid == pid:
+    def __init__(self, now: CpuTotals, before: CpuTotals, owners: Mapping[int, int]) -> None:
+        self.now, self.before, self.owners = now, before, owners
+        self._threads = by_kind(now.threads.values(), lambda times: times.tgid)
+        self._takers = by_kind(now.takers.items(), lambda item: item[1].pid)
+        self._processes = by_kind(now.processes, owners.get)
+
+    def threads_of(self, pid: int) -> Sequence[ThreadTimes]:
+        """Of a process, at the end."""
+        return self._threads.get(pid, ())
+
+    def rows(self, number: int, pid: int, training: Collection[int]) -> list[CounterRow]:
+        """CPU time of the threads that train, of the whole process and of its workers, and who ran while its threads stood in the
+        queue."""
+        now, before = self.now, self.before
+        of_rank = partial(CounterRow, "rank", rank=number)
+        rows = []
+        mine = [tid for tid in training if tid in now.threads and now.threads[tid].tgid == pid]
+        if mine:
+            run_s, ready_s = (
+                sum(each) for each in zip(*(_growth(now.threads, before.threads, tid) for tid in mine), strict=True)
+            )
+            rows += [of_rank(name="cpu.run_s", value=run_s), of_rank(name="cpu.ready_s", value=ready_s)]
+        run_s, ready_s = _growth(now.processes, before.processes, pid)
+        rows += [of_rank(name="cpu.process_run_s", value=run_s), of_rank(name="cpu.process_ready_s", value=ready_s)]
+        workers = [process for process in self._processes.get(pid, ()) if process != pid]
+        if workers:
+            run_s = sum(_growth(now.processes, before.processes, process)[0] for process in workers)
+            rows.append(of_rank(name="cpu.workers_run_s", value=run_s))
+        taken_by: dict[tuple[str, int], float] = {}
+        for pair, taken in self._takers.get(pid, ()):
             seconds = taken.seconds - (before.takers[pair].seconds if pair in before.takers else 0.0)
-            taker = owners.get(taken.taker, taken.taker)
+            taker = self.owners.get(taken.taker, taken.taker)
             taken_by[taken.comm, taker] = taken_by.get((taken.comm, taker), 0.0) + seconds
-    for (comm, taker), seconds in sorted(taken_by.items(), key=lambda item: -item[1])[:_MAX_TAKERS]:
-        if seconds >= _MIN_TAKEN_S:
-            rows.append(of_rank(comm=comm, pid=taker, name="cpu.taken_s", value=seconds))
-    return rows
+        for (comm, taker), seconds in sorted(taken_by.items(), key=lambda item: -item[1])[:_MAX_TAKERS]:
+            if seconds >= _MIN_TAKEN_S:
+                rows.append(of_rank(comm=comm, pid=taker, name="cpu.taken_s", value=seconds))
+        return rows
 
 
 def _growth(now: Mapping[int, _Times], before: Mapping[int, _Times], number: int) -> tuple[float, float]:

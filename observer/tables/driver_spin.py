@@ -18,7 +18,8 @@ _LEAST_SAMPLED = 0.5  # of those that a thread that runs all the while would hav
 
 def spun_s(raw: RawProcess, tid: int) -> float:
     """For how many seconds until the window's end a thread has run in the driver's library and nowhere else; 0 where it has not."""
-    mine = raw.events[(raw.events["type"] == ring.SAMPLE) & (raw.events["tid"] == tid)]
+    mine = raw.of_thread(tid)
+    mine = mine[mine["type"] == ring.SAMPLE]
     if len(mine) < _LEAST_SAMPLES or tid in raw.open_absences:
         return 0.0
     mine = mine[np.argsort(mine["ts_ns"], kind="stable")]

@@ -22,6 +22,7 @@ from rankscope.probes.arrays import Bools, Ints
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.row import HOST_ROLES, SCOPED, CallRow
+from rankscope.probes.grouped import grouped
 from rankscope.probes.sched.probe import WAKER_SHIFT
 
 _GIL_GAP_S = 0.001  # as in thread/waits.py: between two looks at the GIL that belong to one wait
@@ -59,14 +60,9 @@ def _threads(raw: RawProcess, calls: Events, table: Sequence[CallRow], unknown: 
     """All Python threads of which anything was heard. `unknown`: threads besides that can have woken one of them."""
     python = np.array(sorted(raw.python_tids | unknown))
     timed = calls[of_roles(calls, table, *(role for role in (*HOST_ROLES, *SCOPED) if role != "gc"))]
-    events = raw.events[np.isin(raw.events["tid"], list(raw.python_tids))]
-    order = np.argsort(events["tid"], kind="stable")
-    tids, first = np.unique(events["tid"][order], return_index=True)
-    of_thread = np.split(events[order], first[1:]) if len(tids) else []
-    return [
-        _edges(raw, tid, mine, timed[timed["tid"] == tid], python)
-        for tid, mine in zip(tids.tolist(), of_thread, strict=True)
-    ]
+    tids = np.unique(raw.events["tid"][np.isin(raw.events["tid"], list(raw.python_tids))])
+    calls_of = grouped(timed["tid"])
+    return [_edges(raw, tid, raw.of_thread(tid), timed[calls_of.rows(tid)], python) for tid in tids.tolist()]
 
 
 def _edges(raw: RawProcess, tid: int, mine: Events, timed: Events, python: Ints) -> ThreadEdges:
@@ -132,7 +128,7 @@ def _merged(raw: RawProcess, threads: Sequence[ThreadEdges], had: Pieces, unknow
     strange = np.isin(events["tid"], unknown["tid"]) & (events["type"] == ring.CALL)
     parts = [events[~theirs & ~strange], events[strange]]
     for one in threads:
-        parts += _in_its_turn(raw, events[events["tid"] == one.tid], had.of(one.tid))
+        parts += _in_its_turn(raw, raw.of_thread(one.tid), had.of(one.tid))
     for part in parts[1:]:
         part["tid"] = line
     merged = np.concatenate(parts)

@@ -154,8 +154,12 @@ def side_patterns(
 ) -> tuple[MeasuredPattern, ...]:
     """Patterns of threads that are not on the critical path: other threads of a rank, data-loader workers."""
     found: list[MeasuredPattern] = []
+    in_calls = {tid for tid, _, _ in raw.open_calls}
     for tid in sorted(tids):
-        calls = raw.events[(raw.events["type"] == ring.CALL) & (raw.events["tid"] == tid)]
+        mine = raw.of_thread(tid)
+        if not len(mine) and tid not in raw.open_absences and tid not in in_calls and not raw.untimed:
+            continue  # nothing is known of it: as of thousands of workers that have ended
+        calls = mine[mine["type"] == ring.CALL]
         their = thread_line(raw, calls, table, tid, steps)
         found += patterns.measure_thread(raw.window_s, *their, steps, hz=raw.hz, on_critical_path=False)
     return tuple(found)
@@ -217,5 +221,5 @@ def _in_optimiser_s(raw: RawProcess, tid: int) -> Floats:
     """When the thread was seen in an optimiser: sampled there, or switched out there."""
     mine = raw.of_thread(tid)
     mine = mine[np.isin(mine["type"], (ring.SAMPLE, ring.OFFCPU))]
-    inside = [identity for identity, words in raw.stacks.items() if words.in_optimiser]
+    inside = [stack for stack in np.unique(mine["stack"]).tolist() if raw.stacks.get(stack, NO_STACK).in_optimiser]
     return np.sort(raw.since_start_s(mine["ts_ns"][np.isin(mine["stack"], np.array(inside, dtype=np.uint64))]))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from rankscope.observer.gpu.rows import GpuView
 from rankscope.observer.thread.functions import StackName
 from rankscope.probes.arrays import Floats
 from rankscope.probes.bpf.ring import Events
+from rankscope.probes.grouped import grouped
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class RawProcess:
     alive_tids: frozenset[int] = frozenset()  # threads that were there when the window ended
     members: tuple[int, ...] = ()  # threads that take turns and are one here (one_line.py)
     collective_tail_s: float = 0.0  # how long its GPUs have been inside nothing but collectives at the end
+    _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def since_start_s(self, ns: Any) -> Floats:
         """Times by CLOCK_MONOTONIC in seconds since the window's start."""
@@ -59,5 +63,13 @@ class RawProcess:
 
     def of_thread(self, tid: int) -> Events:
         """Events of one thread."""
-        mine: Events = self.events[self.events["tid"] == tid]
+        threads = self.once("threads", lambda: grouped(self.events["tid"]))
+        mine: Events = self.events[threads.rows(tid)]
         return mine
+
+    def once(self, what: str, make: Callable[[], _Made]) -> _Made:
+        """What `make` makes of this process, made once: hundreds of threads ask for it."""
+        if what not in self._made:
+            self._made[what] = make()
+        made: _Made = self._made[what]
+        return made

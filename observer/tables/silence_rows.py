@@ -69,11 +69,13 @@ def _waits(raw: RawProcess, tids: Iterable[int], since_ns: int, end_ns: int) -> 
 
 def _sockets(raw: RawProcess, waits: Ints, least_ns: float) -> dict[str, int]:
     """Connections that were waited for so long, and how often: their other ends."""
+    first: dict[str, int] = {}
     spent: dict[str, int] = {}
     often: dict[str, int] = {}
-    for tid, call, argument, ns in waits.tolist():
-        target = raw.targets.get((tid, call, argument), "")
-        if target.startswith(SOCKET_TO):
+    for of_call, target in raw.targets.items():
+        if target.startswith(SOCKET_TO) and len(mine := np.flatnonzero((waits[:, :3] == of_call).all(axis=1))):
             peer = target.removeprefix(SOCKET_TO)
-            spent[peer], often[peer] = spent.get(peer, 0) + ns, often.get(peer, 0) + 1
-    return {peer: often[peer] for peer, ns in spent.items() if ns >= least_ns}
+            first[peer] = min(int(mine[0]), first.get(peer, len(waits)))
+            spent[peer] = spent.get(peer, 0) + int(waits[mine, 3].sum())
+            often[peer] = often.get(peer, 0) + len(mine)
+    return {peer: often[peer] for peer in sorted(first, key=first.__getitem__) if spent[peer] >= least_ns}

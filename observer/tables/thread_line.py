@@ -45,16 +45,17 @@ def thread_line(
     still = [(row, since) for thread, row, since in raw.open_calls if thread == tid]
     device = device_calls(calls[calls["tid"] == tid], table, raw.start_ns, raw.window_s, still)
     collections = _collections(raw, mine, table, tid)
-    read_start = raw.since_start_s(reads["ts_ns"])
+    read_start, known_until_s = raw.since_start_s(reads["ts_ns"]), _known_until_s(raw, mine, tid)
+    del mine  # of a million events, while the timeline is made of them
     line = timeline.build(
-        _known_until_s(raw, mine, tid),
+        known_until_s,
         absences,
         waits,
         Scopes(read_start, read_start + reads["dur_ns"] / 1e9, np.arange(len(reads))),
         file_kinds=file_kinds,
         edges_s=steps.edge_s if gpu is None else np.concatenate((steps.edge_s, gpu.start_s, gpu.end_s)),
         # Who queues counts inside collectives only. Elsewhere it would cut each of many threads into pieces at each wait of the others.
-        queued=_queued(raw) if is_training or len(waits.start_s) else None,
+        queued=raw.once("queued", lambda: _queued(raw)) if is_training or len(waits.start_s) else None,
         carried=carried,
         collections=collections,
         device=device.scopes,
@@ -198,9 +199,9 @@ def _carried_rows(raw: RawProcess, table: Sequence[CallRow]) -> Bools:
 def _waits_for_library(raw: RawProcess, absences: Absences) -> Bools:
     """Which absences can be waits for a thread of a library: another thread ends them, and Python's own locks do not hold them."""
     waiting: Bools = np.isin(absences.syscall, list(syscalls.THREAD_CALLS))
-    waiting &= ~np.array(
-        [raw.stacks.get(stack, NO_STACK).file.endswith(_PYTHON_LOCKS) for stack in absences.stack.tolist()], bool
-    )
+    stacks, which = np.unique(absences.stack, return_inverse=True)
+    locks = [raw.stacks.get(stack, NO_STACK).file.endswith(_PYTHON_LOCKS) for stack in stacks.tolist()]
+    waiting &= ~np.array(locks, bool)[which.reshape(-1)]
     return waiting
 
 

@@ -18,21 +18,37 @@ class Activities:
     steps: list[Ints] = field(default_factory=list)
     bytes: int = 0
     native: Counter[str] = field(default_factory=Counter)
+    _each: list[bool] = field(default_factory=list)  # whether they count one by one
+
+    def __post_init__(self) -> None:
+        self._each += [False] * (len(self.durations) - len(self._each))
 
     @property
     def total_s(self) -> float:
         """Seconds of all of them."""
-        return sum(float(durations.sum()) for durations in self.durations)
+        total = 0.0
+        for durations, each in zip(self.durations, self._each, strict=True):
+            total = (
+                float(np.add.accumulate(np.append(total, durations))[-1]) if each else total + float(durations.sum())
+            )
+        return total
 
     def add(self, durations: Floats, steps: Ints) -> None:
         """More activities."""
         self.durations.append(durations)
         self.steps.append(steps)
+        self._each.append(False)
+
+    def add_each(self, durations: Floats, steps: Ints) -> None:
+        """More activities, as if they were added one by one."""
+        self.add(durations, steps)
+        self._each[-1] = True
 
     def take(self, other: Activities) -> None:
         """Those of another function as well."""
         self.durations += other.durations
         self.steps += other.steps
+        self._each += other._each
         self.bytes += other.bytes
         self.native += other.native
 

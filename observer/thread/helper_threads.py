@@ -16,6 +16,7 @@ import numpy as np
 from rankscope.observer.window.rows import CounterRow
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
+from rankscope.probes.grouped import grouped
 from rankscope.probes.sched.probe import ThreadTimes
 
 MAX_ROWS = 12  # per rank, the busiest first
@@ -53,6 +54,7 @@ def helper_threads(
     Numbers in a name become '#', because a pool numbers its threads.
     """
     found = events[events["type"] == ring.NATIVE]
+    of_thread = grouped(found["tid"])
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for times in now:
         then = before.get(times.tid)
@@ -60,7 +62,7 @@ def helper_threads(
         ready_s = times.ready_s - (then.ready_s if then else 0.0)
         if run_s + ready_s < _LEAST_S:
             continue
-        places, counts = np.unique(found["arg"][found["tid"] == times.tid], return_counts=True)
+        places, counts = np.unique(found["arg"][of_thread.rows(times.tid)], return_counts=True)
         leaves: Counter[str] = Counter()
         for place, count in zip(places.astype(np.uint64).tolist(), counts.tolist(), strict=True):
             leaves[native.get(place, "")] += count

@@ -138,7 +138,9 @@ def build(
     scopes = (collectives, files, collections, device, *by_library)
     edges = [absences.start_s, wake, absences.end_s, edges_s, queue_start, queue_end]
     edges += [edge for each in scopes for edge in (each.start_s, each.end_s)]
-    cuts = np.unique(np.clip(np.concatenate([[known_from_s, window_s], *edges]), known_from_s, window_s))
+    edges = [np.concatenate([[known_from_s, window_s], *edges])]
+    cuts = np.unique(np.clip(edges[0], known_from_s, window_s, out=edges[0]))
+    del edges
     start, end = cuts[:-1], cuts[1:]
     middle = (start + end) / 2
     away = _inside(absences.start_s, absences.end_s, middle)
@@ -212,17 +214,23 @@ def _kinds(inside: _Inside, kind: Ints, waited_for: Ints, idle: Bools, absences:
     return kind
 
 
+def _none(count: int) -> Ints:
+    """NONE, so many times, in the memory of one: a thread with a million absences has millions of pieces, and few kinds of scopes."""
+    found: Ints = np.broadcast_to(np.int64(NONE), count)
+    return found
+
+
 def _positions(index: Ints, ids: Ints) -> Ints:
     """Position in the input of each scope found, NONE where none was."""
     if not len(ids):
-        return np.full(len(index), NONE)
+        return _none(len(index))
     return np.where(index >= 0, ids[np.maximum(index, 0)], NONE)
 
 
 def _inside(starts: Floats, ends: Floats, times: Floats) -> Ints:
     """Index of the interval that holds each time, -1 for none. Intervals in order and disjoint."""
     if not len(starts):
-        return np.full(len(times), NONE, dtype=np.int64)
+        return _none(len(times))
     at = np.searchsorted(starts, times, side="right") - 1
     return np.where((at >= 0) & (times < ends[np.maximum(at, 0)]), at, NONE).astype(np.int64)
 

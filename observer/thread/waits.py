@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.thread import functions, syscalls, timeline
@@ -13,8 +16,9 @@ from rankscope.observer.thread.activities import Activities
 from rankscope.observer.thread.functions import NO_STACK, FunctionKey, StackName
 from rankscope.observer.thread.samples import Samples, Words
 from rankscope.observer.thread.timeline import Absences, Timeline
-from rankscope.probes.arrays import Bools, Ints
+from rankscope.probes.arrays import Bools, Floats, Ints
 
+_IN_TURN = 8  # numpy adds fewer values one after the other
 _GIL_GAP_S = 0.001  # between two looks at the GIL that belong to one wait
 _ABSENCE, _COLLECTIVE, _FILE, _COLLECTION, _GIL_TURN, _DEVICE = range(6)  # what an activity is one of
 
@@ -33,40 +37,67 @@ class _Waits:
     of_collection: dict[int, int]
     of_device: dict[int, int]
 
-    def name(self, segment: int) -> tuple[FunctionKey, int, int]:
-        """The function of a segment, and which activity it is part of: of what, and which one."""
+    def name(self, segment: int) -> tuple[FunctionKey, int]:
+        """The function of a segment, and of what an activity of it is one."""
         line, words = self.line, self.words
         kind, away, file = int(line.kind[segment]), int(line.absence[segment]), int(line.file[segment])
         stack = words.stack(int(self.absences.stack[away])) if away >= 0 else NO_STACK
         if kind == timeline.SCHED:
             why = "throttled" if self.throttled[segment] else "queue"
-            return functions.waiting("sched", "ready", why, stack, "cpu"), _ABSENCE, away
+            return functions.waiting("sched", "ready", why, stack, "cpu"), _ABSENCE
         if kind == timeline.STOPPED:
-            return functions.waiting("sched", "stopped", "job control", stack, "cpu"), _ABSENCE, away
+            return functions.waiting("sched", "stopped", "job control", stack, "cpu"), _ABSENCE
         if kind == timeline.COLLECTIVE:
             one = int(line.collective[segment])
-            return words.collective[one].called_from(words.stack(self.of_collective.get(one, 0))), _COLLECTIVE, one
+            return words.collective[one].called_from(words.stack(self.of_collective.get(one, 0))), _COLLECTIVE
         if kind in (timeline.GPU_WAIT, timeline.COPY, timeline.KERNELS):
             one = int(line.device[segment])
-            return words.device[one].called_from(words.stack(self.of_device.get(one, 0))), _DEVICE, one
+            return words.device[one].called_from(words.stack(self.of_device.get(one, 0))), _DEVICE
         if kind == timeline.GC:
             one = int(line.gc[segment])
-            return functions.collector(words.stack(self.of_collection.get(one, 0))), _COLLECTION, one
+            return functions.collector(words.stack(self.of_collection.get(one, 0))), _COLLECTION
         if file >= 0:
-            return words.file[file].called_from(words.stack(self.of_file.get(file, 0))), _FILE, file
+            return words.file[file].called_from(words.stack(self.of_file.get(file, 0))), _FILE
         if kind == timeline.SLEEP:
-            return functions.python(stack, "sleep"), _ABSENCE, away
+            return functions.python(stack, "sleep"), _ABSENCE
         return self._blocked("io" if kind == timeline.IO else "sync", away, stack)
 
-    def _blocked(self, kind: str, away: int, stack: StackName) -> tuple[FunctionKey, int, int]:
+    def _blocked(self, kind: str, away: int, stack: StackName) -> tuple[FunctionKey, int]:
         if away < 0:
-            return functions.waiting(kind, "unknown", "", stack), _ABSENCE, away
+            return functions.waiting(kind, "unknown", "", stack), _ABSENCE
         syscall = int(self.absences.syscall[away])
         what = syscalls.reason(syscall, int(self.absences.argument[away]))
         if syscall != syscalls.GIL:
-            return functions.waiting(kind, what, self.words.targets.get(away, ""), stack), _ABSENCE, away
+            return functions.waiting(kind, what, self.words.targets.get(away, ""), stack), _ABSENCE
         holder = self.words.gil.get((stack.name, stack.file, stack.line))
-        return functions.waiting(kind, what, "", stack, holder=holder), _GIL_TURN, int(self.turn[away])
+        return functions.waiting(kind, what, "", stack, holder=holder), _GIL_TURN
+
+    def alike(self, wanted: Ints) -> Ints:
+        """A number for each of these segments, the same for those that are alike in all that a name is made of: of an absence what it
+        is, and not which one. A thread may have a million."""
+        line, absences = self.line, self.absences
+        targets = {target: number for number, target in enumerate(dict.fromkeys(self.words.targets.values()), 1)}
+        target = np.zeros(len(absences.stack) + 1, dtype=np.int64)  # and last of no absence
+        for one, words in self.words.targets.items():
+            target[one] = targets[words]
+        away = line.absence[wanted]
+        of_absence = (
+            np.append(absences.stack, np.uint64(0)), np.append(absences.syscall, -1), np.append(absences.argument == 0, False), target,
+        )  # fmt: skip
+        of_line = (line.absence >= 0, line.kind, self.throttled, line.collective, line.file, line.gc, line.device)
+        columns = itertools.chain((column[away] for column in of_absence), (column[wanted] for column in of_line))
+        return _numbered(len(wanted), columns)
+
+    def one_of(self, source: Ints, wanted: Ints) -> Ints:
+        """Which activity each of these segments is part of; `source`: of what it is one."""
+        line = self.line
+        turn = np.append(self.turn, timeline.NONE)[line.absence[wanted]]
+        which = (line.absence, line.collective, line.file, line.gc, None, line.device)
+        found = turn
+        for number, column in enumerate(which):
+            if column is not None:
+                found = np.where(source == number, column[wanted], found)
+        return found
 
 
 def add_waits(
@@ -86,35 +117,55 @@ def add_waits(
         of_collection=of_collection,
         of_device=_scope_stacks(line.device, line, absences, samples),
     )  # fmt: skip
-    step, seconds = steps.index((line.start_s + line.end_s) / 2), line.seconds
     moved = {_COLLECTIVE: words.collective_bytes, _FILE: words.file_bytes, _DEVICE: words.device_bytes}
-    for (function, source, identity), segments in _by_name(waits, wanted):
+    step = steps.index((line.start_s + line.end_s) / 2)
+    for function, sources, which, seconds, first in _by_function(waits, wanted, line.seconds):
         activities = found.setdefault(function, Activities())
-        activities.add(np.array([seconds[segments].sum()]), step[segments[:1]])
-        if len(moved.get(source, ())):
-            activities.bytes += max(int(moved[source][identity]), 0)
+        activities.add_each(seconds, step[first])
+        for source, size in moved.items():
+            if len(size):
+                activities.bytes += sum(np.maximum(size[which[sources == source]], 0).tolist())
 
 
-def _by_name(waits: _Waits, wanted: Ints) -> Iterator[tuple[tuple[FunctionKey, int, int], Ints]]:
-    """The names of these segments, each with its segments, in order. Pieces of one absence or scope are many, cut where other threads
-    stood in the run queue: what is alike in all that a name is made of is named once."""
-    line = waits.line
-    columns = (line.kind, waits.throttled, line.absence, line.collective, line.file, line.gc, line.device)
-    alike = _numbered(np.stack([column[wanted] for column in columns], axis=1).astype(np.int64))
+def _by_function(
+    waits: _Waits, wanted: Ints, seconds: Floats
+) -> Iterator[tuple[FunctionKey, Ints, Ints, Floats, Ints]]:
+    """Of each function its activities, in the order in which they begin: of what each is one, and which; its seconds and first segment."""
+    alike = waits.alike(wanted)
     first = np.unique(alike, return_index=True)[1]
-    numbers: dict[tuple[FunctionKey, int, int], int] = {}
-    number = np.zeros(len(first), dtype=np.int64)
+    numbers: dict[FunctionKey, int] = {}
+    number, source = np.zeros(len(first), dtype=np.int64), np.zeros(len(first), dtype=np.int64)
     for at in np.argsort(first).tolist():
-        number[at] = numbers.setdefault(waits.name(int(wanted[first[at]])), len(numbers))
-    named = number[alike]
-    segments = wanted[np.argsort(named, kind="stable")]
-    return zip(numbers, np.split(segments, np.cumsum(np.bincount(named))[:-1]), strict=True)
+        function, source[at] = waits.name(int(wanted[first[at]]))
+        number[at] = numbers.setdefault(function, len(numbers))
+    functions_of, sources = number[alike], source[alike]
+    which = waits.one_of(sources, wanted)
+    activity = _numbered(len(wanted), (functions_of, sources, which))
+    order = np.argsort(activity, kind="stable")
+    begins = np.flatnonzero(np.diff(activity[order], prepend=-1))
+    sums = _sums_of(seconds[wanted[order]], begins)
+    begun = order[begins]  # the first segment of each activity
+    in_order = np.lexsort((begun, functions_of[begun]))
+    edges = np.searchsorted(functions_of[begun][in_order], np.arange(len(numbers) + 1)).tolist()
+    for name, begin, end in zip(numbers, edges[:-1], edges[1:], strict=True):
+        mine = in_order[begin:end]
+        yield name, sources[begun[mine]], which[begun[mine]], sums[mine], wanted[begun[mine]]
 
 
-def _numbered(rows: Ints) -> Ints:
-    """A number for each row, from 0, the same for rows that are alike. Column by column: to sort whole rows takes ten times as long."""
-    numbers = np.zeros(len(rows), dtype=np.int64)
-    for column in rows.T:
+def _sums_of(values: Floats, begins: Ints) -> Floats:
+    """The sum of the values from each beginning to the next, as numpy makes it of each alone."""
+    sums: Floats = np.add.reduceat(values, begins)
+    lengths = np.diff(begins, append=len(values))
+    for at in np.flatnonzero(lengths >= _IN_TURN).tolist():
+        sums[at] = values[begins[at] : begins[at] + lengths[at]].sum()
+    return sums
+
+
+def _numbered(count: int, columns: Iterable[npt.NDArray[Any]]) -> Ints:
+    """A number for each of so many rows, from 0, the same for rows that are alike. Column by column: to sort whole rows takes ten times as
+    long."""
+    numbers = np.zeros(count, dtype=np.int64)
+    for column in columns:
         value = np.unique(column, return_inverse=True)[1]
         numbers = np.unique(numbers * (int(value.max()) + 1) + value, return_inverse=True)[1]
     return numbers

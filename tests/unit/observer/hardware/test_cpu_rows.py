@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankscope.observer.tables.cpu_rows import CpuTotals, cpu_rows
+from rankscope.observer.tables.cpu_rows import CpuTotals, CpuUse
 from rankscope.probes.sched.probe import ProcessTimes, Taken, ThreadTimes
 
 RANK, MAIN, HELPER, WORKER, STRANGER = 10, 10, 11, 20, 77
@@ -13,7 +13,7 @@ def thread(tid: int, tgid: int, run_s: float, ready_s: float) -> ThreadTimes:
 
 
 def rows(now: CpuTotals, before: CpuTotals) -> dict[str, float]:
-    return {row.name: row.value for row in cpu_rows(0, RANK, (MAIN,), now, before, {RANK: RANK, WORKER: RANK})}
+    return {row.name: row.value for row in CpuUse(now, before, {RANK: RANK, WORKER: RANK}).rows(0, RANK, (MAIN,))}
 
 
 def test_a_process_that_ends_in_the_window_used_what_its_threads_used_until_then() -> None:

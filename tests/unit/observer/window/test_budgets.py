@@ -54,8 +54,9 @@ class Source:
 def an_observation(batch: ring.Events, **more: Any) -> Observation:
     calls = SimpleNamespace(enforce_budget=lambda ranks: None)
     probes = SimpleNamespace(
-        events=Source(batch), stack=lambda identity: None, calls=calls, forget_process=lambda *_: None
-    )
+        events=Source(batch), stack=lambda identity: None, calls=calls, forget_process=lambda *_: None,
+        room=lambda table: 8192,
+    )  # fmt: skip
     nothing = SimpleNamespace(sample=lambda: None)
     given = {"ranks": [], "processes": {}, "gauges": nothing, "flows": nothing, "hardware": nothing, **more}
     return Observation(probes=cast(Any, probes), root=Path("/"), **cast(Any, given))
@@ -128,7 +129,7 @@ def test_workers_that_come_and_go_are_forgotten_and_a_number_that_comes_again_is
     alive: set[int] = set()
 
     class Worker(ProcessWatch):
-        def refresh(self, probes: object) -> None:
+        def refresh(self, probes: object, room: int = 0) -> None:
             self.gone = self.gone or self.pid not in alive
 
         def close(self) -> None:
@@ -250,8 +251,9 @@ class Slow:
 
     def __init__(self, pid: int, owner: int) -> None:
         self.pid, self.owner, self.gone, self.looks = pid, owner, False, 0
+        self.threads = {pid: 0}
 
-    def refresh(self, _: object) -> None:
+    def refresh(self, _: object, room: int) -> None:
         self.looks += 1
         until = time.thread_time() + 0.02
         while time.thread_time() < until:

@@ -39,8 +39,9 @@ class _SetClocks:
 def observation() -> Observation:
     """One that has nothing to observe."""
     probes: Any = SimpleNamespace(
-        events=SimpleNamespace(drain=lambda: ()), calls=SimpleNamespace(enforce_budget=lambda _: None), notes=[]
-    )
+        events=SimpleNamespace(drain=lambda: ()), calls=SimpleNamespace(enforce_budget=lambda _: None), notes=[],
+        room=lambda _: 8192,
+    )  # fmt: skip
     nothing: Any = SimpleNamespace(sample=lambda: None)
     return Observation((), probes, {}, nothing, nothing, None, nothing)  # type: ignore[arg-type]
 

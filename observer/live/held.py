@@ -1,0 +1,123 @@
+"""The events of a window, as many as there is room for, and whose there were too many of.
+
+Whose room is used up, his window ends there: of what he does later nothing is kept but what had begun before. With a hole in it a window
+would tell of ranks that do nothing. Others' windows go on; where nobody's does, the window ends for all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rankscope.observer.live import limits
+from rankscope.observer.live.shares import Places
+from rankscope.probes.arrays import Ints
+from rankscope.probes.bpf import ring
+from rankscope.probes.bpf.ring import Events
+
+_WEIGH_EVERY_S = 1.0
+_WEIGH_EVENTS = 1024  # of one drain: with the words of their stacks they may take 4 MB
+Whose = Callable[[int], str]  # the user of a process, by pid; '' of one that belongs to no rank
+
+
+@dataclass(slots=True)
+class Held:
+    """`lost`: how many events were let go, by user; '' for want of memory, or of nobody who is known. `ended_ns`: by user, when his
+    window ended for want of room (CLOCK_MONOTONIC)."""
+
+    users: frozenset[str]
+    batches: list[Events] = field(default_factory=list)
+    lost: Counter[str] = field(default_factory=Counter)
+    ended_ns: dict[str, int] = field(default_factory=dict)
+    _count: int = 0
+    _places: Places | None = None  # nobody is asked whose events are while there is plenty
+    _of_processes: Counter[int] | None = None  # nor of which process
+    _heavy: bool = False  # this process holds as much memory as it may
+    _weigh_s: float = 0.0
+
+    @property
+    def full(self) -> bool:
+        """Whether the window is over: for want of memory, or as nobody has room left."""
+        return self._heavy or (bool(self.ended_ns) and self.users <= self.ended_ns.keys())
+
+    def begin(self) -> None:
+        """The window begins: of what was before only that processes ended is wanted."""
+        self.batches = [batch[batch["type"] == ring.EXIT] for batch in self.batches]
+        self.lost.clear()
+        self.ended_ns.clear()
+        self._count, self._places, self._of_processes, self._heavy = sum(map(len, self.batches)), None, None, False
+
+    def take(self, events: Events, whose: Whose) -> Events:
+        """Keep what there is room for, and return it. That a process ended is always kept."""
+        now_s = time.monotonic()
+        if not self._heavy and (len(events) > _WEIGH_EVENTS or now_s >= self._weigh_s):
+            self._weigh_s = now_s + _WEIGH_EVERY_S
+            self._heavy = limits.resident_bytes() >= limits.RESIDENT_BYTES
+        kept = events
+        if self._heavy:
+            kept = events[events["type"] == ring.EXIT]
+            self.lost[""] += len(events) - len(kept)
+        elif (
+            self.ended_ns
+            or self._places is not None
+            or self._count + len(events) > Places(limits.EVENTS, self.users).freely
+        ):
+            kept = self._of_each(events, whose)
+        self._count += len(kept)
+        self.batches.append(kept)
+        if self._count > limits.PROCESS_EVENTS:
+            self._weigh_processes(kept, whose)
+        return kept
+
+    def _weigh_processes(self, events: Events, whose: Whose) -> None:
+        """Whose process has more events than rows can be made of, his window ends."""
+        fresh = [events] if self._of_processes is not None else self.batches
+        self._of_processes = self._of_processes or Counter()
+        for batch in fresh:
+            tgids, counts = np.unique(batch["tgid"], return_counts=True)
+            self._of_processes.update(dict(zip(tgids.tolist(), counts.tolist(), strict=True)))
+        for pid in np.unique(events["tgid"]).tolist():
+            if self._of_processes[pid] > limits.PROCESS_EVENTS and (user := whose(pid)) not in self.ended_ns:
+                self.ended_ns[user] = int((events["ts_ns"] + events["dur_ns"]).max())
+                self._places = self._places or self._counted(whose)
+
+    def _counted(self, whose: Whose) -> Places:
+        """What the events that are held leave of places."""
+        places = Places(limits.EVENTS, self.users)
+        for batch in self.batches:
+            for user, mine in _by_user(batch, whose).items():
+                places.take(user, len(mine))
+        return places
+
+    def _of_each(self, events: Events, whose: Whose) -> Events:
+        self._places = self._places or self._counted(whose)
+        wanted = events["type"] == ring.EXIT
+        for user, mine in _by_user(events, whose).items():
+            if user not in self.ended_ns:
+                room = max(self._places.left(user), 0)
+                wanted[mine[:room]] = True
+                over = events[mine[room:]]
+                over = over[over["type"] != ring.EXIT]
+                if len(over):
+                    self.ended_ns[user] = int((over["ts_ns"] + over["dur_ns"]).min())
+            if user in self.ended_ns:  # an absence, a call: they are told when they are over
+                wanted[mine[events["ts_ns"][mine] < self.ended_ns[user]]] = True
+            fit = int(wanted[mine].sum())
+            self._places.take(user, fit)
+            if fit < len(mine):
+                self.lost[user] += len(mine) - fit
+        kept: Events = events[wanted]
+        return kept
+
+
+def _by_user(events: Events, whose: Whose) -> dict[str, Ints]:
+    """Which of these events are whose, in order."""
+    tgids, which = np.unique(events["tgid"], return_inverse=True)
+    users = [whose(tgid) for tgid in tgids.tolist()]
+    numbers = {user: number for number, user in enumerate(dict.fromkeys(users))}
+    of_events = np.array([numbers[user] for user in users], dtype=np.int64)[which.reshape(-1)]
+    return {user: np.flatnonzero(of_events == number) for user, number in numbers.items()}
