@@ -58,14 +58,14 @@ def broken(scene: Scene) -> Iterator[Plan]:
 
 @contextmanager
 def dead_below_a_rank(scene: Scene) -> Iterator[Plan]:
-    """A second job whose library lies on a file system that stops answering."""
+    """A second job whose library lies on a file system that stops answering; what its rank needs of it is in memory, so that it steps."""
     place = scene.folder / "dead"
     with (
         served(place, scene.job.library, "whole") as server,
         running(scene.folder / "second", 1, place / LIBRARY) as job,
     ):
         server.send_signal(signal.SIGSTOP)
-        yield Plan(scene.folder, pids=job.pids)
+        yield Plan(scene.folder, jobs=(job,))
 
 
 @contextmanager

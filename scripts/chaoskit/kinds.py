@@ -1,5 +1,5 @@
 """All faults."""
 
-from chaoskit import disks, limits
+from chaoskit import disks, limits, storms
 
-KINDS = (*limits.KINDS, *disks.KINDS)
+KINDS = (*limits.KINDS, *storms.KINDS, *disks.KINDS)

@@ -1,4 +1,4 @@
-"""Limits of the command's own process, its clock, its end, and crowds around it."""
+"""Limits of the command's own process, its clock, and its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from chaoskit.command import Plan
+from chaoskit.command import Plan, Whom
 from chaoskit.job import build
 from chaoskit.scene import DIAGNOSE, RECORD, SWEEP, Kind, Scene
 
@@ -54,20 +54,10 @@ def clock(by_s: float) -> Callable[[Scene], AbstractContextManager[Plan]]:
 
 @contextmanager
 def killed(scene: Scene) -> Iterator[Plan]:
-    yield Plan(scene.folder, kill_after_s=scene.moment * scene.running_s)
-
-
-def storm(words: str) -> Callable[[Scene], AbstractContextManager[Plan]]:
-    @contextmanager
-    def blow(scene: Scene) -> Iterator[Plan]:
-        scene.job.tell(words)
-        try:
-            time.sleep(0.5)
-            yield Plan(scene.folder)
-        finally:
-            scene.job.tell("")
-
-    return blow
+    """The command itself in two of four cases, in one all of its processes at once, in one a process that it has started: then it goes on,
+    and has to end well."""
+    whom = (Whom.COMMAND, Whom.CHILD, Whom.COMMAND, Whom.GROUP)[scene.seed % 4]
+    yield Plan(scene.folder, kill_after_s=scene.moment * scene.running_s, whom=whom, which=scene.chance.random())
 
 
 KINDS = (
@@ -76,8 +66,5 @@ KINDS = (
     Kind("memory", "ENOMEM: 60 to 900 MB of addresses", (RECORD, DIAGNOSE, SWEEP), memory),
     Kind("clock-forward", "its clock jumps an hour on", (RECORD, DIAGNOSE, SWEEP), clock(3600)),
     Kind("clock-back", "its clock jumps an hour back", (RECORD, DIAGNOSE, SWEEP), clock(-3600)),
-    Kind("killed", "SIGKILL at a random moment", (RECORD, RECORD, DIAGNOSE), killed),
-    Kind("forks", "100 forks a second below a rank", (RECORD, DIAGNOSE), storm("forks 100")),
-    Kind("execs", "50 programs started a second below a rank", (RECORD, DIAGNOSE), storm("execs 50")),
-    Kind("full-maps", "thousands of threads, processes and files below a rank", (RECORD, DIAGNOSE), storm("crowd 9000")),
+    Kind("killed", "SIGKILL at a random moment, of the command, all its processes, or one of them", (RECORD, RECORD, DIAGNOSE), killed),
 )  # fmt: skip

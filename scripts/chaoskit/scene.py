@@ -25,6 +25,8 @@ class Scene:
     window_s: float
     running_s: float
     moment: float
+    command: str = RECORD
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
