@@ -127,7 +127,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--report",
         action="store_true",
         help="only the table of the committed record, for today's source; 1 below --inputs",
-,
     )
     parser.add_argument(
         "--records", type=Path, default=RECORDS, help="the committed record (default tests/data/fuzz/records.json)"
