@@ -88,7 +88,7 @@ def _beside(scene: Scene, plan: Plan, before: tuple[kernel.Held, frozenset[str]]
     quiet_from = _stepping(jobs)
     own = scene.folder / "own"
     own.mkdir()
-    plan.environment["TMPDIR"] = str(own)
+    plan.environment["TMPDIR"], plan.group = str(own), leftovers.GROUP
     began = time.monotonic()
     pids = [pid for job in jobs for pid in job.pids]
     ended = run(arguments(scene.command, plan.place, scene.window_s, pids), plan, scene.window_s)

@@ -46,6 +46,7 @@ class Plan:
     jobs: Sequence[Job] = ()  # observed beside the usual one, and judged as that one
     by: Sequence[str] = ()
     shown: Callable[[Ended], list[str]] | None = None
+    group: int | None = None  # whose what it makes is (leftovers.py); None: root's
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def run(arguments: Sequence[str], plan: Plan, window_s: float) -> Ended:
     began = time.monotonic()
     child = subprocess.Popen(
         [*(plan.by or (rankscope(),)), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=environment, preexec_fn=plan.prepare, start_new_session=True, cwd="/",  # noqa: PLW1509 - no threads of ours run yet
+        env=environment, preexec_fn=plan.prepare, start_new_session=True, cwd="/", group=plan.group,  # noqa: PLW1509 - no threads of ours run yet
     )  # fmt: skip
     texts: dict[str, bytes] = {}
     readers = [

@@ -1,7 +1,7 @@
 """What a command has left on the disk: below its own folders, and wherever else it may write.
 
-Its own folders hold whole windows or none, its folder for temporary files nothing. In the places of all commands others write meanwhile:
-there that counts which came while it ran, stays, is called as what is ours, and is open in no living process.
+Its own folders hold whole windows or none, its folder for temporary files nothing. In other places others write meanwhile. So the command
+runs in a group of its own, which no other process of the host is in: what it makes anywhere is that group's.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ from rankscope.observer.window.folder import is_window, read_window
 from rankscope.observer.window.staging import PARTIAL
 from rankscope.probes.errors import BadData
 
-OURS = "rankscope"
-# Where anybody writes: what is called as ours counts. How many folders deep.
-_SHARED = {Path("/tmp"): 1, Path("/var/tmp"): 1, Path("/dev/shm"): 1, Path("/run"): 1, Path("/run/netns"): 1,
-           Path("/sys/fs/bpf"): 3, Path("/sys/kernel/tracing/instances"): 1}  # fmt: skip
-# Where only we write: all counts but what is meant to stay. Commands of others keep states and histories in /var/lib.
-_OWN = tuple(Path(place) / OURS for place in ("/run", "/var/lib", "/var/cache"))
+GROUP = 1_000_000 + os.getpid()  # of the commands of this run; others may stand beside it
+# Where a command could leave something, and how many folders deep that is looked for.
+_PLACES = {
+    "/": 1, "/tmp": 2, "/var/tmp": 2, "/dev/shm": 2, "/dev/mqueue": 1, "/run": 4, "/root": 2, "/var/lib": 4, "/var/cache": 4,
+    "/sys/fs/bpf": 3, "/sys/kernel/tracing/instances": 1,
+}  # fmt: skip
+# What is meant to stay: probes that were compiled for this kernel, whose turn it is, and words of the last sweep.
 _STAYS = re.compile(
-    r"^/var/cache/rankscope/probes(/probes-[0-9a-f]{64})?$"
-    r"|^/run/rankscope/(observers|sweep)(/[a-z]+(\.json)?)?$"
-    r"|^/var/lib/rankscope/(?!(.*/)?\.)"
+    r"/rankscope(/probes(/probes-[0-9a-f]{64})?|/(observers|sweep)(/[a-z]+(\.json)?)?)?$|^/tmp/rankscope-chaos-"
 )
-# Kits and their jobs, this one's too.
-_KITS = re.compile(r"/rankscope-(chaos|soak|bench|corpus|fleet|fuzz|lab|trial)-")
+_OURS = re.compile(r"/rankscope(/|$|-(?!chaos-))")
 _PATIENCE_S = 5.0
 
 
@@ -54,48 +52,35 @@ def of(place: Path, own: Path, ended: Ended) -> list[str]:
 
 
 def elsewhere() -> frozenset[str]:
-    """What is there now of what could be ours: files, folders and mounts."""
-    found = {str(path) for place, depth in _SHARED.items() for path in _below(place, depth) if OURS in path.name}
-    found |= {str(path) for place in _OWN for path in _below(place, 9)}
-    return frozenset(path for path in found if not _KITS.search(path) and not _STAYS.search(path)) | _mounts()
+    """What is there of what commands of this run have made outside of their folders, and what is mounted."""
+    found = {path for place, depth in _PLACES.items() for path in _below(place, depth)}
+    return frozenset(path for path in found if not _STAYS.search(path)) | _mounts()
 
 
 def left(before: frozenset[str], *, killed: bool, patience_s: float = _PATIENCE_S) -> list[str]:
-    """What came since and stays, and no living process has open. What others make from now on is not looked at. What was killed may leave
-    a half, which the next one removes."""
-    more = frozenset(path for path in elsewhere() - before if not (killed and Path(path).name.startswith(PARTIAL)))
+    """What came since `before`, and stays. What was killed may leave a half, which the next one removes."""
     end = time.monotonic() + patience_s
-    while more and (more := more - _open()) and time.monotonic() < end:
+    while more := {path for path in elsewhere() - before if not (killed and Path(path).name.startswith(PARTIAL))}:
+        if time.monotonic() > end:
+            break
         time.sleep(0.2)
-        more &= elsewhere()
     return [f"left at {path}" for path in sorted(more)]
 
 
-def _below(place: Path, depth: int) -> Iterator[Path]:
+def _below(place: str, depth: int) -> Iterator[str]:
     with contextlib.suppress(OSError):
         for entry in os.scandir(place):
-            yield Path(entry.path)
-            if depth > 1 and entry.is_dir(follow_symlinks=False):
-                yield from _below(Path(entry.path), depth - 1)
+            with contextlib.suppress(OSError):
+                if entry.stat(follow_symlinks=False).st_gid == GROUP:
+                    yield entry.path
+                if depth > 1 and entry.is_dir(follow_symlinks=False):
+                    yield from _below(entry.path, depth - 1)
 
 
 def _mounts() -> frozenset[str]:
-    """Where something is mounted that is called as ours, but what kits mount."""
+    """Where something is mounted below a folder that is called as ours are, but what kits mount."""
     with contextlib.suppress(OSError):
-        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         places = (line.split()[4] for line in lines)
-        return frozenset(f"mount {place}" for place in places if OURS in place and not _KITS.search(place))
+        return frozenset(f"mount {place}" for place in places if _OURS.search(place))
     return frozenset()
-
-
-def _open() -> set[str]:
-    """What living processes have open, or stand in, of all that; and the folders above it."""
-    found: set[str] = set()
-    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
-        with contextlib.suppress(OSError):
-            for link in (f"/proc/{pid}/cwd", *(f"/proc/{pid}/fd/{one}" for one in os.listdir(f"/proc/{pid}/fd"))):  # noqa: PTH208
-                with contextlib.suppress(OSError):
-                    target = os.readlink(link)  # noqa: PTH115
-                    if OURS in target:
-                        found |= {target, *(str(above) for above in Path(target).parents)}
-    return found

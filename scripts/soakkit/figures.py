@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -116,8 +117,12 @@ def slowed(intervals: Sequence[Interval], times: Sequence[float]) -> tuple[list[
 
 def steps_in(times: Sequence[float], intervals: Sequence[Interval]) -> list[float]:
     """Lengths of the steps that lie wholly in one of the intervals, which are in order."""
-    found, place = [], 0
-    for earlier, later in itertools.pairwise(times):
+    found: list[float] = []
+    place = 0
+    if not intervals:
+        return found
+    within = times[bisect_left(times, intervals[0].began_s) : bisect_right(times, intervals[-1].ended_s)]
+    for earlier, later in itertools.pairwise(within):
         while place < len(intervals) and intervals[place].ended_s < later:
             place += 1
         if place < len(intervals) and intervals[place].began_s <= earlier:

@@ -29,7 +29,10 @@ class Job:
     beside: bool = False
 
 
-def problems(intervals: Sequence[Interval], times: Sequence[float], job: Job) -> list[str]:
+_ANY = Job()
+
+
+def problems(intervals: Sequence[Interval], times: Sequence[float] = (), job: Job = _ANY) -> list[str]:
     """What is not as it must be."""
     found = list(dict.fromkeys(f"a window failed: {one.failed}" for one in intervals if one.failed))
     if ended := max((one.ended for one in intervals), default=0):
