@@ -32,12 +32,13 @@ class Whom(Enum):
 
 @dataclass(slots=True)
 class Plan:
-    """How a command is to be run. `place`: the folder for what it writes. `prepare` runs in the child, before the command. `whom` of its
-    processes SIGKILL hits, `kill_after_s` after it began; `which` of its children, 0 to 1, by their ages. `by`: what runs it in place of
-    the installed command. `shown`: what is wrong with what it told, where a fault must show there."""
+    """How a command is to be run. `place`: the folder for what it writes. `begins` is called right before it, `prepare` in the child.
+    `whom` of its processes SIGKILL hits, `kill_after_s` after it began; `which` of its children, 0 to 1, by their ages. `by`: what runs
+    it in place of the installed command. `shown`: what is wrong with what it told, where a fault must show there."""
 
     place: Path
     environment: dict[str, str] = field(default_factory=dict)
+    begins: Callable[[], None] | None = None
     prepare: Callable[[], None] | None = None
     kill_after_s: float | None = None
     whom: Whom = Whom.COMMAND
@@ -100,6 +101,8 @@ class Ended:
 
 def run(arguments: Sequence[str], plan: Plan, window_s: float) -> Ended:
     """The command to its end; killed with all its processes where it does not come."""
+    if plan.begins is not None:
+        plan.begins()
     environment = {**os.environ, **plan.environment}
     began = time.monotonic()
     child = subprocess.Popen(

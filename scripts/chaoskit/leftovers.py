@@ -21,14 +21,14 @@ from rankscope.probes.errors import BadData
 GROUP = 1_000_000 + os.getpid()  # of the commands of this run; others may stand beside it
 # Where a command could leave something, and how many folders deep that is looked for.
 _PLACES = {
-    "/": 1, "/tmp": 2, "/var/tmp": 2, "/dev/shm": 2, "/dev/mqueue": 1, "/run": 4, "/root": 2, "/var/lib": 4, "/var/cache": 4,
+    "/": 1, "/tmp": 1, "/var/tmp": 1, "/dev/shm": 2, "/dev/mqueue": 1, "/run": 4, "/root": 2, "/var/lib": 4, "/var/cache": 4,
     "/sys/fs/bpf": 3, "/sys/kernel/tracing/instances": 1,
 }  # fmt: skip
 # What is meant to stay: probes that were compiled for this kernel, whose turn it is, and words of the last sweep.
 _STAYS = re.compile(
     r"/rankscope(/probes(/probes-[0-9a-f]{64})?|/(observers|sweep)(/[a-z]+(\.json)?)?)?$|^/tmp/rankscope-chaos-"
 )
-_OURS = re.compile(r"/rankscope(/|$|-(?!chaos-))")
+_OURS = re.compile(r"/rankscope(/|$|-(?!chaos-))")  # a mount's place; others' kits mount below their tests' folders
 _PATIENCE_S = 5.0
 
 
@@ -53,8 +53,10 @@ def of(place: Path, own: Path, ended: Ended) -> list[str]:
 
 def elsewhere() -> frozenset[str]:
     """What is there of what commands of this run have made outside of their folders, and what is mounted."""
-    found = {path for place, depth in _PLACES.items() for path in _below(place, depth)}
-    return frozenset(path for path in found if not _STAYS.search(path)) | _mounts()
+    mounts = frozenset(_mounts())
+    found = {path for place, depth in _PLACES.items() for path in _below(place, depth, mounts)}
+    ours = {f"mount {place}" for place in mounts if _OURS.search(place)}
+    return frozenset(path for path in found if not _STAYS.search(path)) | ours
 
 
 def left(before: frozenset[str], *, killed: bool, patience_s: float = _PATIENCE_S) -> list[str]:
@@ -67,20 +69,20 @@ def left(before: frozenset[str], *, killed: bool, patience_s: float = _PATIENCE_
     return [f"left at {path}" for path in sorted(more)]
 
 
-def _below(place: str, depth: int) -> Iterator[str]:
+def _below(place: str, depth: int, mounts: frozenset[str]) -> Iterator[str]:
+    """What of it is our commands'. No mount below it is looked at: its server may not answer."""
     with contextlib.suppress(OSError):
         for entry in os.scandir(place):
             with contextlib.suppress(OSError):
+                if entry.path in mounts or _STAYS.search(entry.path + "/"):
+                    continue
                 if entry.stat(follow_symlinks=False).st_gid == GROUP:
                     yield entry.path
                 if depth > 1 and entry.is_dir(follow_symlinks=False):
-                    yield from _below(entry.path, depth - 1)
+                    yield from _below(entry.path, depth - 1, mounts)
 
 
-def _mounts() -> frozenset[str]:
-    """Where something is mounted below a folder that is called as ours are, but what kits mount."""
+def _mounts() -> Iterator[str]:
     with contextlib.suppress(OSError):
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        places = (line.split()[4] for line in lines)
-        return frozenset(f"mount {place}" for place in places if _OURS.search(place))
-    return frozenset()
+        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            yield line.split()[4]

@@ -19,7 +19,7 @@ from chaoskit.command import run as run_command
 from chaoskit.imported import PACKAGE, parts_of
 from chaoskit.job import PROGRAMS
 from chaoskit.kernel import Held
-from chaoskit.kinds import KINDS
+from chaoskit.faults.kinds import KINDS
 from chaoskit.record import read
 from chaoskit.sources import LEFT_OUT, TELLS_WHAT_IT_LOADS, fingerprint, fingerprints, missing
 from rankscope.observer.window.folder import write_window

@@ -1,5 +1,5 @@
 """All faults."""
 
-from chaoskit import disks, limits, storms
+from chaoskit.faults import disks, limits, storms
 
 KINDS = (*limits.KINDS, *storms.KINDS, *disks.KINDS)

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from chaoskit.command import Plan, Whom
+from chaoskit.command import Ended, Plan, Whom
 from chaoskit.job import build
 from chaoskit.scene import DIAGNOSE, RECORD, SWEEP, Kind, Scene
 
 _PR_CAPBSET_DROP, _CAP_SYS_RESOURCE = 24, 24
 _libc = ctypes.CDLL(None)
+# Of the time that a command takes: where its window lies, within which it surely asks what time it is.
+_WINDOW, _ASKED_UNTIL = (0.5, 0.8), 0.5
 
 
 def _limited(what: int, most: int) -> Callable[[], None]:
@@ -42,12 +44,27 @@ def memory(scene: Scene) -> Iterator[Plan]:
 
 
 def clock(by_s: float) -> Callable[[Scene], AbstractContextManager[Plan]]:
+    """Evenly over the time that it takes, every other time while the window runs, as a rule: its clock tells another hour from then on."""
+
     @contextmanager
     def jump(scene: Scene) -> Iterator[Plan]:
-        at = time.monotonic() + scene.moment * scene.running_s
-        library = scene.job.folder / "clock.so"  # made once
-        preloaded = {"LD_PRELOAD": str(library if library.exists() else build("clock.c", library))}
-        yield Plan(scene.folder, {**preloaded, "CHAOS_JUMP_AT": str(at), "CHAOS_JUMP_S": str(by_s)})
+        first, last = _WINDOW if scene.seed % 2 else (0.0, 1.0)
+        library, count = scene.job.folder / "clock.so", scene.folder / "jumped"
+        count.write_bytes(bytes(8))
+        preloaded = {"LD_PRELOAD": str(library if library.exists() else build("clock.c", library))}  # made once
+        plan = Plan(scene.folder, {**preloaded, "CHAOS_JUMP_S": str(by_s), "CHAOS_JUMPED": str(count)})
+        after_s = (first + scene.moment * (last - first)) * scene.running_s
+
+        def begins() -> None:
+            plan.environment["CHAOS_JUMP_AT"] = str(time.monotonic() + after_s)
+
+        def shown(ended: Ended) -> list[str]:
+            # It asks as it begins, for the window, and as it writes: where nobody asked again, the moment was its last.
+            unseen = not int.from_bytes(count.read_bytes(), "little") and after_s < _ASKED_UNTIL * ended.seconds
+            return ["it was never told the other time"] if unseen else []
+
+        plan.begins, plan.shown = begins, shown
+        yield plan
 
     return jump
 
