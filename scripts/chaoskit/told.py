@@ -28,5 +28,5 @@ def lost(place: Path, ended: Ended) -> set[str]:
 
 
 def workers(window: Window) -> bool:
-    """Whether it tells of processes that a rank has started and that ran: they were watched."""
-    return any(row["name"] == _WORKERS and row["value"] > 0 for row in window.counters.to_pylist())
+    """Whether it tells of processes that a rank has started: they were watched."""
+    return _WORKERS in window.counters.column("name").to_pylist()
