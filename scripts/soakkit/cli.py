@@ -34,11 +34,11 @@ _BETWEEN_S = 1.0  # parts: no step lies in two
 _ROUND = (False, False, True, False)  # of four windows, the third by a command of its own; then a pause as long as one
 EXIT_TOO_LITTLE = 3
 _FOUND = re.compile(r"^(\d+) ranks? found", re.MULTILINE)  # what `record` tells as it begins
-_EPILOG = f"""Beside a job of eight ranks, with short-lived processes below one of them, and a second job that is started again every
-45 s, windows are observed back to back: in one process that lives as long as the soak, every fourth by a command of its own. After
-four of them comes a pause as long as one, in which the job's steps are those without an observer. It tells a line every ten minutes
-and ends with what counts, also where it is interrupted (Ctrl-C). All figures are in a file after each pause: of a run that was killed
-`--table` tells them, and the same command goes on with another part until all parts together are as long as was asked for.
+_EPILOG = f"""Beside a job of eight ranks, one of which starts short-lived processes all the time, and a second job that is started
+again every 45 s, windows are observed back to back: in one process that lives as long as the soak, every fourth by a command of its
+own. After four of them comes a pause as long as one, in which the job's steps are those without an observer. It tells a line every ten
+minutes and ends with what counts, also where it is interrupted (Ctrl-C). All figures are in a file after each pause: of a run that was
+killed `--table` tells them, and the same command goes on with another part until all parts together are as long as was asked for.
 
 With --beside others may use the host meanwhile: the two jobs alone are observed, without pauses, and memory and descriptors alone are
 judged. What it costs the job cannot be told then.
@@ -107,7 +107,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--beside", action="store_true", help="beside others on this host: memory and descriptors only, no slow-down"
     )
     parser.add_argument(
-        "--forks", type=int, default=20, help="short-lived processes a second below a rank (default 20)"
+        "--forks", type=int, default=20, help="processes a second that a rank starts, each for 0.7 s (default 20)"
     )
     parser.add_argument(
         "--lines",
@@ -175,7 +175,7 @@ def _soak(args: argparse.Namespace, folder: Path, part: Part, left_s: float) -> 
         def pids() -> tuple[int, ...]:
             return (*job.pids, *other) if args.beside else ()
 
-        job.tell(f"forks {args.forks}")
+        job.tell(f"churn {args.forks}")
         end = time.monotonic() + left_s
         print(HEADER, flush=True)
         told = len(rows(part.seen, part.times, args.lines, ended=True))

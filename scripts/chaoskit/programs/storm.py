@@ -1,8 +1,10 @@
-"""Storms: in a thread of the rank, so that what they start are the rank's own children: `forks HZ`, `execs HZ`, `family COUNT` (so many
-children with threads and files). As a program below a rank, until it is killed: `crowd COUNT` (threads, children and files at once).
+"""Storms: in a thread of the rank, so that what they start are the rank's own children: `forks HZ`, `execs HZ`, `churn HZ` (both in turn),
+`family COUNT` (so many children with threads and files). As a program below a rank, until it is killed: `crowd COUNT` (threads, children
+and files at once).
 """
 
 import ctypes
+import itertools
 import os
 import signal
 import sys
@@ -40,17 +42,35 @@ def reap():
         pass
 
 
-def forks(rate_hz, ended):
-    def once():
-        if not os.fork():
-            time.sleep(_LIVES_S)
-            os._exit(0)
+def fork():
+    """As a loader worker is made."""
+    if not os.fork():
+        for _ in range(14):
+            time.sleep(_LIVES_S / 14)  # it is seen to run
+        os._exit(0)
 
-    repeat(rate_hz, once, ended)
+
+def start():
+    """The program `tick` in the current folder (tick.c, job.py)."""
+    os.posix_spawn("./tick", ["tick", str(_LIVES_S)], {})
+
+
+def forks(rate_hz, ended):
+    repeat(rate_hz, fork, ended)
 
 
 def execs(rate_hz, ended):
-    repeat(rate_hz, lambda: os.posix_spawn("/bin/sleep", ["sleep", str(_LIVES_S)], {}), ended)
+    repeat(rate_hz, start, ended)
+
+
+def churn(rate_hz, ended):
+    """Forks and programs in turn."""
+    turns = itertools.cycle((fork, start))
+
+    def once():
+        next(turns)()
+
+    repeat(rate_hz, once, ended)
 
 
 def family(count, ended):
@@ -103,7 +123,7 @@ def _die_with_parent(parent):
         os._exit(0)
 
 
-IN_THE_RANK = {"forks": forks, "execs": execs, "family": family}
+IN_THE_RANK = {"forks": forks, "execs": execs, "churn": churn, "family": family}
 
 if __name__ == "__main__":
     _die_with_parent(0)  # a rank may be killed at any moment

@@ -22,7 +22,7 @@ from chaoskit.case import LONGEST_GAP_S, MOST_SLOWER, Result, disturbance, judge
 from chaoskit.command import Ended, Plan, Whom
 from chaoskit.faults import storms
 from chaoskit.faults.kinds import KINDS
-from chaoskit.job import PROGRAMS, build
+from chaoskit.job import PROGRAMS, build, build_program
 from chaoskit.scene import Kind, Scene
 from chaoskit.sources import fingerprint
 from chaoskit.table import slowed
@@ -154,15 +154,16 @@ def test_a_window_tells_whether_processes_of_a_storm_were_watched(tmp_path: Path
     assert told.workers(replace(window, counters=table_of("counters", [row])))
 
 
-@pytest.mark.parametrize("storm", ["forks", "execs"])
-def test_a_storm_in_a_rank_starts_children_of_the_rank_itself_and_leaves_none(storm: str) -> None:
+@pytest.mark.parametrize("storm", ["forks", "execs", "churn"])
+def test_a_storm_in_a_rank_starts_children_of_the_rank_itself_and_leaves_none(storm: str, tmp_path: Path) -> None:
+    build_program("tick.c", tmp_path / "tick")
     text = (
         "import storm, sys, threading\nended = threading.Event()\n"
         "blowing = threading.Thread(target=storm.IN_THE_RANK[sys.argv[1]], args=(40, ended))\nblowing.start()\n"
         "sys.stdin.readline()\nended.set()\nblowing.join()\nprint('over', flush=True)\nsys.stdin.readline()\n"
     )
     rank = subprocess.Popen(
-        [sys.executable, "-c", text, storm], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=PROGRAMS,
+        [sys.executable, "-c", text, storm], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(PROGRAMS)}, text=True,
     )  # fmt: skip
     assert rank.stdin is not None and rank.stdout is not None
