@@ -18,6 +18,7 @@ from chaoskit.command import Ended, Plan, run
 from chaoskit.job import Job
 from chaoskit.scene import RECORD, Kind, Scene, arguments
 from labkit.machine.shell import LabError
+from rankscope.observer.window.folder import is_window
 from rankscope.observer.window.staging import PARTIAL
 
 # Of steps with the fault and without the command: so long, and so many of each rank.
@@ -71,6 +72,8 @@ def judge(kind: Kind, turn: int, seed: int, job: Job, window_s: float, running_s
         try:
             with kind.hurt(scene) as plan:
                 seen.append(_beside(scene, plan, before))
+                if kind.harmless and seen[0][0].outcome != "verdict":
+                    problems.append("no verdict, and nothing kept it from one")
         except AssertionError as error:
             problems.append(str(error))
     if not seen:
@@ -97,11 +100,25 @@ def _beside(scene: Scene, plan: Plan, before: tuple[kernel.Held, frozenset[str]]
     left = [one for one in kernel.left(before[0], ended.session) if one not in groups]
     problems = [*ended.problems(scene.window_s), *leftovers.of(plan.place, own, ended)]
     problems += leftovers.left(before[1], killed=ended.killed)
+    problems += _unwritten(scene, plan, ended)
     problems += [] if plan.shown is None or ended.killed else plan.shown(ended)
     if ended.killed and scene.command == RECORD:
         problems += _next_one(plan.place, scene.window_s, scene.job, ended.session if groups else 0)
     problems += [f"in the kernel: {', '.join(left[:4])}"] if left else []
     return ended, slower, gap, [*problems, *disturbed]
+
+
+def _unwritten(scene: Scene, plan: Plan, ended: Ended) -> list[str]:
+    """A record that ended well has written a window, into the folder that was there: one that was moved since, too."""
+    if scene.command != RECORD or ended.code:
+        return []
+    written = any(
+        is_window(path)
+        for out in (plan.place / "out", *scene.folder.glob("moved-*"))
+        if out.is_dir()
+        for path in out.iterdir()
+    )
+    return [] if written else ["no window was written"]
 
 
 def _stepping(jobs: Sequence[Job]) -> float:

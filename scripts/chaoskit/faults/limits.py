@@ -78,10 +78,10 @@ def killed(scene: Scene) -> Iterator[Plan]:
 
 
 KINDS = (
-    Kind("nothing", "no fault", (RECORD, DIAGNOSE, SWEEP), untouched),
+    Kind("nothing", "no fault", (RECORD, DIAGNOSE, SWEEP), untouched, harmless=True),
     Kind("descriptors", "EMFILE: 8 to 192 descriptors", (RECORD, DIAGNOSE, SWEEP), descriptors),
     Kind("memory", "ENOMEM: 60 to 900 MB of addresses", (RECORD, DIAGNOSE, SWEEP), memory),
-    Kind("clock-forward", "its clock jumps an hour on", (RECORD, DIAGNOSE, SWEEP), clock(3600)),
-    Kind("clock-back", "its clock jumps an hour back", (RECORD, DIAGNOSE, SWEEP), clock(-3600)),
+    Kind("clock-forward", "its clock jumps an hour on", (RECORD, DIAGNOSE, SWEEP), clock(3600), harmless=True),
+    Kind("clock-back", "its clock jumps an hour back", (RECORD, DIAGNOSE, SWEEP), clock(-3600), harmless=True),
     Kind("killed", "SIGKILL at a random moment, of the command, all its processes, or one of them", (RECORD, RECORD, DIAGNOSE), killed),
 )  # fmt: skip

@@ -71,8 +71,8 @@ def full_maps(scene: Scene) -> Iterator[Plan]:
 
 
 KINDS = (
-    Kind("forks", "100 forks a second of a rank, each for 0.7 s", (RECORD, DIAGNOSE), storm("forks 100", watched=True)),
-    Kind("execs", "50 programs a second of a rank, each for 0.7 s", (RECORD, DIAGNOSE), storm("execs 50", watched=True)),
-    Kind("crowd", "thousands of threads, processes and files below a rank", (RECORD, DIAGNOSE), storm("crowd 9000", watched=False)),
-    Kind("full-maps", "maps in the kernel too small for a rank and its children", (RECORD, DIAGNOSE), full_maps),
+    Kind("forks", "100 forks a second of a rank, each for 0.7 s", (RECORD, DIAGNOSE), storm("forks 100", watched=True), harmless=True),
+    Kind("execs", "50 programs a second of a rank, each for 0.7 s", (RECORD, DIAGNOSE), storm("execs 50", watched=True), harmless=True),
+    Kind("crowd", "thousands of threads and processes below a rank", (RECORD, DIAGNOSE), storm("crowd 9000", watched=False), harmless=True),
+    Kind("full-maps", "maps in the kernel too small for a rank and its children", (RECORD, DIAGNOSE), full_maps, harmless=True),
 )  # fmt: skip

@@ -96,8 +96,36 @@ def test_what_a_fault_must_bring_about_and_other_jobs_are_judged_with_the_case(
     monkeypatch.setattr(case.kernel, "left", lambda *_: [])
     monkeypatch.setattr(case.leftovers, "elsewhere", frozenset)
     result = judge(Kind("x", "", ("record",), hurt), 0, 0, first, 1.0, 1.0)  # type: ignore[arg-type]
-    assert result.problems == ("no map was full", "a rank ended")
+    assert result.problems == ("no window was written", "no map was full", "a rank ended")
     assert asked.count("--pid") == 2
+
+
+@pytest.mark.parametrize("code", [69, 0])
+def test_a_command_that_always_refuses_is_not_good_where_nothing_keeps_it_from_a_verdict(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Stepping(0.014, time.monotonic() + 60)
+    ended = Ended(code, 0.5, "x\n", "rankscope: there is no room\n" if code else "", killed=False, processes=())
+    monkeypatch.setattr(case, "run", lambda *_: time.sleep(0.1) or ended)
+    monkeypatch.setattr(case.kernel, "held", lambda: None)
+    monkeypatch.setattr(case.kernel, "left", lambda *_: [])
+    monkeypatch.setattr(case.leftovers, "elsewhere", frozenset)
+    found = {}
+    for harmless in (False, True):
+        kind = Kind("x", "", ("record",), KINDS[0].hurt, harmless)
+        found[harmless] = judge(kind, 0, 0, job, 1.0, 1.0).problems  # type: ignore[arg-type]
+    if code:
+        assert found == {False: (), True: ("no verdict, and nothing kept it from one",)}
+    else:
+        assert found == dict.fromkeys((False, True), ("no window was written",))
+    assert {kind.name for kind in KINDS if kind.harmless} >= {
+        "nothing",
+        "forks",
+        "execs",
+        "full-maps",
+        "clock-back",
+        "dead-disk",
+    }
 
 
 def test_a_kind_whose_cases_slow_the_job_a_little_each_is_bad_together() -> None:
@@ -202,7 +230,7 @@ def test_sigkill_hits_the_command_all_its_processes_or_one_that_it_started(
     monkeypatch.setattr(command, "rankscope", lambda: program)
     usual = command._left
     monkeypatch.setattr(command, "_left", lambda session: usual(session, 0.3))
-    ended = command.run([], Plan(tmp_path, kill_after_s=0.3, whom=whom), 1.0)
+    ended = command.run([], Plan(tmp_path, kill_after_s=1.0, whom=whom), 1.0)
     assert (ended.killed, ended.code) == (killed, code)
     assert ended.processes == (("sleep",) if whom is Whom.COMMAND else ())
     if whom is Whom.CHILD:
