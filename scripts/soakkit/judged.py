@@ -11,8 +11,8 @@ from soakkit.figures import HELD, Interval, grown, settled, slowed
 FLAT = 0.01  # growth after the first minutes
 # The README's overhead table: 8 ranks on 2 cores +2.5 % in the median of their recordings, 11 % in one of them. Here more than a hundred
 # rounds have one median, which noise moves by half a percent: twice the table's is no noise. The mean of steps has in it what is no
-# step's: loading, which takes 0.65 s of CPU for each window of 10 s, on two cores that the ranks fill. That is 3 % more, and together
-# with those 2.5 % it stays below what one recording has shown.
+# step's: loading and writing, which take 0.1 to 0.6 s of CPU in the one process, 1.5 s in a command, 2 or 3 % of two cores that the ranks
+# fill. With the table's 2.5 % that stays below what one recording has shown; a job that stalls as probes are loaded does not.
 SLOWER, SLOWER_IN_MEAN = 0.05, 0.11
 # Of the windows; others are cut off by an interrupt, or begin as the other job starts again.
 _MOST = 0.9
