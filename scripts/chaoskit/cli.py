@@ -13,12 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from chaoskit import record
-from chaoskit.case import Result, judge, key_of
+from chaoskit.case import LONGEST_GAP_S, MOST_SLOWER, Result, judge, key_of
 from chaoskit.command import LATE_S, VERDICTS, Plan, run
+from chaoskit.faults.kinds import KINDS
 from chaoskit.job import Job, running
-from chaoskit.kinds import KINDS
 from chaoskit.scene import RECORD, Kind, arguments
 from chaoskit.sources import REPOSITORY, TELLS_WHAT_IT_LOADS, fingerprint, fingerprints, missing
+from chaoskit.table import slowed, table
 from labkit.machine.command import Parser, ended
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_NOT_PERMITTED, Impossible, LabError
 
@@ -26,8 +27,9 @@ Case = tuple[Kind, int, int]  # kind, which of its commands, seed
 RECORDED = REPOSITORY / "tests/data/chaos/results.json"
 _EPILOG = f"""Each case runs the real `rankscope record`, `diagnose` or `sweep` beside a small job while something is wrong with
 the host. It is good if the command ends in a verdict or one clear line within its window + {LATE_S:g} s, with no exit code but the
-documented ones, leaves nothing in the kernel, on the disk or running, and if the job goes on stepping. A run goes on where the last
-one ended, and may stand beside others: what is not its own is not counted.
+documented ones, leaves nothing in the kernel, on the disk or running, and tells what the fault must bring about; and if all ranks go
+on stepping, none {LONGEST_GAP_S:g} s without a step, nor in steps of more than {MOST_SLOWER:g} times the length. A run goes on where
+the last one ended, and may stand beside others: what is not its own is not counted.
 
 exit codes: 0 all good, 1 not, 64 wrong usage, 69 something is missing, 77 not root"""
 
@@ -52,8 +54,9 @@ def _asked(args: argparse.Namespace) -> int:
         print("chaos: interrupted; the same command goes on", file=sys.stderr)
     done = record.read(args.results)
     shown = {kind: [one for one in done.values() if one.key.partition(" ")[0] == kind.name] for kind in wanted}
-    print("\n".join(table(shown, sources)))
-    return EXIT_NOT_GOOD_ENOUGH if any(one.problems for found in shown.values() for one in found) else 0
+    together = slowed(shown)
+    print("\n".join([*table(shown, sources), *together]))
+    return EXIT_NOT_GOOD_ENOUGH if together or any(one.problems for found in shown.values() for one in found) else 0
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -156,29 +159,3 @@ def _undisturbed_s(command: str, job: Job, window_s: float) -> float:
     if ended.code not in VERDICTS or (command == RECORD and f"{len(job.ranks)} ranks" not in ended.said):
         raise LabError(f"without any fault: exit {ended.code}: {(ended.complained or ended.said).strip()[-300:]}")
     return ended.seconds
-
-
-def table(shown: Mapping[Kind, Sequence[Result]], sources: Mapping[str, str]) -> list[str]:
-    """One line per kind. `today`: cases that ran what the sources are now; seconds without those in the queue for a CPU, behind others."""
-    lines = [
-        f"{'kind':16}{'cases':>6}{'today':>6}{'verdict':>8}{'one line':>9}{'killed':>7}{'bad':>4}{'slowest s':>10}{'steps':>7}{'gap s':>6}"
-    ]
-    for kind, found in shown.items():
-        if found:
-            counts = [sum(one.outcome == outcome for one in found) for outcome in ("verdict", "one line", "killed")]
-            slower = sorted(one.slower for one in found)[len(found) // 2]
-            lines.append(
-                f"{kind.name:16}{len(found):>6}{_today(found, sources):>6}{counts[0]:>8}{counts[1]:>9}{counts[2]:>7}"
-                f"{sum(bool(one.problems) for one in found):>4}{max(one.seconds - one.queued_s for one in found):>10.1f}{slower:>6.2f}x"
-                f"{max(one.gap_s for one in found):>6.2f}"
-            )
-    every = [one for found in shown.values() for one in found]
-    lines.append(
-        f"{'all':16}{len(every):>6}{_today(every, sources):>6}{'':>24}{sum(bool(one.problems) for one in every):>4}"
-    )
-    lines += [f"  {one.key}: {'; '.join(one.problems)}: {one.said}" for one in every if one.problems]
-    return lines
-
-
-def _today(found: Sequence[Result], sources: Mapping[str, str]) -> int:
-    return sum(one.source == sources[one.key.split()[1].rpartition("-")[0]] for one in found)

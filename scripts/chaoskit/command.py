@@ -10,8 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
+from chaoskit.job import Job
 from labkit.machine.shell import rankscope
 
 LATE_S = 15.0  # beyond the window
@@ -22,16 +24,30 @@ _MOST_LINES = 3  # of complaint
 _LOOKS_EVERY_S = 0.05
 
 
+class Whom(Enum):
+    COMMAND = "command"  # the process that was started
+    CHILD = "child"  # one that it has started: the one that observes, or what reads or attaches for it
+    GROUP = "group"  # all of them at once
+
+
 @dataclass(slots=True)
 class Plan:
-    """How a command is to be run. `place`: the folder for what it writes. `prepare` runs in the child, before the command."""
+    """How a command is to be run. `place`: the folder for what it writes. `begins` is called right before it, `prepare` in the child.
+    `whom` of its processes SIGKILL hits, `kill_after_s` after it began; `which` of its children, 0 to 1, by their ages. `by`: what runs
+    it in place of the installed command. `shown`: what is wrong with what it told, where a fault must show there."""
 
     place: Path
     environment: dict[str, str] = field(default_factory=dict)
+    begins: Callable[[], None] | None = None
     prepare: Callable[[], None] | None = None
     kill_after_s: float | None = None
+    whom: Whom = Whom.COMMAND
+    which: float = 0.0
     meanwhile: Callable[[], None] | None = None  # again and again while it runs
-    pids: Sequence[int] = ()  # ranks to observe beside those of the job
+    jobs: Sequence[Job] = ()  # observed beside the usual one, and judged as that one
+    by: Sequence[str] = ()
+    shown: Callable[[Ended], list[str]] | None = None
+    group: int | None = None  # whose what it makes is (leftovers.py); None: root's
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +101,13 @@ class Ended:
 
 def run(arguments: Sequence[str], plan: Plan, window_s: float) -> Ended:
     """The command to its end; killed with all its processes where it does not come."""
+    if plan.begins is not None:
+        plan.begins()
     environment = {**os.environ, **plan.environment}
     began = time.monotonic()
     child = subprocess.Popen(
-        [rankscope(), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=environment, preexec_fn=plan.prepare, start_new_session=True, cwd="/",  # noqa: PLW1509 - no threads of ours run yet
+        [*(plan.by or (rankscope(),)), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=environment, preexec_fn=plan.prepare, start_new_session=True, cwd="/", group=plan.group,  # noqa: PLW1509 - no threads of ours run yet
     )  # fmt: skip
     texts: dict[str, bytes] = {}
     readers = [
@@ -98,14 +116,13 @@ def run(arguments: Sequence[str], plan: Plan, window_s: float) -> Ended:
     ]
     for reader in readers:
         reader.start()
-    killed, given_up, starved = False, False, _starved()
+    hit, given_up, starved = False, False, _starved()
     queued_s: dict[int, float] = {}
     looked = 0.0
     while child.poll() is None:
         spent = time.monotonic() - began
-        if plan.kill_after_s is not None and spent >= plan.kill_after_s and not killed:
-            child.kill()
-            killed = True
+        if plan.kill_after_s is not None and spent >= plan.kill_after_s and not hit:
+            hit = _hit(child.pid, plan)
         if spent > window_s + _GIVEN_UP_S and not given_up:
             child.kill()
             given_up = True
@@ -121,12 +138,27 @@ def run(arguments: Sequence[str], plan: Plan, window_s: float) -> Ended:
         reader.join(2.0)
     said, complained = (texts.get(name, b"").decode("utf-8", "replace") for name in ("said", "complained"))
     by = ""
+    # Where one of its children was hit, the command goes on, and is judged as ever; so is one that ended before its moment.
+    killed = hit and plan.whom is not Whom.CHILD and child.returncode == -signal.SIGKILL
     if child.returncode == -signal.SIGKILL and not killed:
         out_of_memory = (
             "by the kernel, which had no more memory" if _starved() > starved else "by somebody else on this host"
         )
         by = "by us, as it did not end" if given_up else out_of_memory
     return Ended(child.returncode, seconds, said, complained, killed, left, by, child.pid, sum(queued_s.values()))
+
+
+def _hit(pid: int, plan: Plan) -> bool:
+    """SIGKILL. Whether anybody was hit: a child may not have been started yet."""
+    with contextlib.suppress(ProcessLookupError):
+        if plan.whom is Whom.GROUP:
+            os.killpg(pid, signal.SIGKILL)
+            return True
+        below = sorted(_of_session(pid).keys() - {pid}) if plan.whom is Whom.CHILD else [pid]
+        if below:
+            os.kill(below[int(plan.which * len(below))], signal.SIGKILL)
+            return True
+    return False
 
 
 def _queued_s(pid: int) -> float:

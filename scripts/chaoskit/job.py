@@ -26,9 +26,15 @@ def build(source: str, into: Path) -> Path:
     return into
 
 
+def build_program(source: str, into: Path) -> Path:
+    """A program of ours."""
+    run("cc", "-O1", "-o", into, PROGRAMS / source)
+    return into
+
+
 @dataclass(slots=True)
 class Job:
-    """A running job. `folder` has the library that is mapped, and one file of step times per rank."""
+    """A running job. `folder` has the library that is mapped, the program that storms start, and one file of step times per rank."""
 
     folder: Path
     library: Path
@@ -62,6 +68,8 @@ def running(folder: Path, ranks: int, library: Path | None = None) -> Iterator[J
     """A job that steps. LabError where it does not come to that."""
     folder.mkdir(parents=True, exist_ok=True)
     job = Job(folder, library or build("library.c", folder / LIBRARY))
+    if not (folder / "tick").exists():
+        build_program("tick.c", folder / "tick")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

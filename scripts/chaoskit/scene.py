@@ -25,16 +25,20 @@ class Scene:
     window_s: float
     running_s: float
     moment: float
+    command: str = RECORD
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A fault: `hurt` does it for as long as its context lasts, and says how the command is to be run."""
+    """A fault: `hurt` does it for as long as its context lasts, and says how the command is to be run. `harmless`: it keeps nobody from
+    observing, so that the command has to end in a verdict."""
 
     name: str
     what: str
     commands: tuple[str, ...]
     hurt: Callable[[Scene], AbstractContextManager[Plan]]
+    harmless: bool = False
 
 
 def arguments(command: str, place: Path, window_s: float, pids: Sequence[int]) -> list[str]:

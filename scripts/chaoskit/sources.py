@@ -16,18 +16,27 @@ LEFT_OUT = {
     DIAGNOSE: frozenset((f"{PACKAGE}.diagnose.report.build", f"{PACKAGE}.diagnose.report.render")),
     SWEEP: frozenset((f"{PACKAGE}.diagnose.sweep.peers",)),
 }
+# Of the kit: what only keeps and tells results, and what says which sources they are of.
+_JUDGE_NOTHING = ("__init__.py", "__main__.py", "cli.py", "imported.py", "record.py", "sources.py", "table.py")
 # What tells them of itself: `missing` reads its lines.
 TELLS_WHAT_IT_LOADS = {"PYTHONPROFILEIMPORTTIME": "1"}
 _TOLD = re.compile(r"^import time:[^|]*\|[^|]*\|\s*(" + PACKAGE + r"(?:\.\w+)*)$", re.MULTILINE)
 
 
 def fingerprint(command: str, repository: Path = REPOSITORY) -> str:
-    """Of all that the command is made of, by names and content; 16 hexadecimal digits."""
+    """Of all that the command is made of, and of what makes the faults and judges, by names and content; 16 hexadecimal digits."""
     whole = hashlib.sha256()
-    for name, content in sorted(parts_of(command, LEFT_OUT[command], repository).items()):
+    for name, content in sorted({**parts_of(command, LEFT_OUT[command], repository), **_kit(repository)}.items()):
         whole.update(f"{name}\0".encode())
         whole.update(hashlib.sha256(content).digest())
     return whole.hexdigest()[:16]
+
+
+def _kit(repository: Path) -> dict[str, bytes]:
+    """A case that was good to an earlier judge may not be to this one."""
+    kit = repository / "scripts/chaoskit"
+    files = [path for path in kit.rglob("*") if path.suffix in (".py", ".c") and path.name not in _JUDGE_NOTHING]
+    return {path.relative_to(repository).as_posix(): path.read_bytes() for path in files}
 
 
 def fingerprints() -> dict[str, str]:

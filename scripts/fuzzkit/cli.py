@@ -32,8 +32,8 @@ where the tests find it from then on.
 A run goes on where the last one ended, and may be ended at any moment; it runs at idle priority. Counts are those of a parser's
 present source: where it changed, they begin anew. --record adds them to {RECORDS.relative_to(REPOSITORY)}, which is committed.
 
-exit codes: 0 nothing failed, 1 something did, 64 wrong usage, 69 the fuzzer (atheris) is not there for this Python,
-70 the fuzzer itself broke"""
+exit codes: 0 nothing failed, 1 something did, or (--report) some target has had fewer inputs than --inputs, 64 wrong usage,
+69 the fuzzer (atheris) is not there for this Python, 70 the fuzzer itself broke"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,12 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     wanted = [target for target in TARGETS if not args.target or target.name in args.target]
     if args.report:
-        sources = sources_of([target.name for target in wanted])
-        return _tell(
-            wanted,
-            {name: one.as_record() for name, one in ledger.current(ledger.read(args.records), sources).items()},
-            args,
-        )
+        known = ledger.current(ledger.read(args.records), sources_of([target.name for target in wanted]))
+        code = _tell(wanted, {name: one.as_record() for name, one in known.items()}, args)
+        return max(code, _tell_too_few(wanted, known, args.inputs))
     if importlib.util.find_spec("atheris") is None and not (args.table or args.record):
         version = ".".join(map(str, sys.version_info[:2]))
         print(
@@ -72,6 +69,15 @@ def _tell(wanted: Sequence[Target], found: dict[str, record.Record], args: argpa
         args.json.write_text(json.dumps({name: asdict(one) for name, one in found.items()}, indent=1))
     print("\n".join(table(wanted, found)))
     return EXIT_FOUND if any(one.failures for one in found.values()) else 0
+
+
+def _tell_too_few(wanted: Sequence[Target], known: ledger.Ledger, least: int) -> int:
+    """Which targets the record has too few inputs of, for their present source."""
+    counts = {target.name: known[target.name].inputs if target.name in known else 0 for target in wanted}
+    few = [f"{name} {count:,}" for name, count in counts.items() if count < least]
+    if few:
+        print(f"fewer than {least:,} inputs of {len(few)} of {len(wanted)} targets: {', '.join(few)}")
+    return EXIT_FOUND if few else 0
 
 
 def _record(wanted: Sequence[Target], args: argparse.Namespace) -> None:
@@ -118,7 +124,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--table", action="store_true", help="only the table of what was run here")
     what.add_argument("--record", action="store_true", help="only add what was run here to the committed record")
     what.add_argument(
-        "--report", action="store_true", help="only the table of the committed record, for today's source"
+        "--report",
+        action="store_true",
+        help="only the table of the committed record, for today's source; 1 below --inputs",
     )
     parser.add_argument(
         "--records", type=Path, default=RECORDS, help="the committed record (default tests/data/fuzz/records.json)"

@@ -7,13 +7,14 @@ import contextlib
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,30 +24,37 @@ from chaoskit.job import running
 from labkit.machine.command import Parser, ended
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_NOT_PERMITTED, LabError, rankscope
 from soakkit import kept
-from soakkit.figures import HEADER, Interval, length_s, problems, rows, table
+from soakkit.figures import HEADER, Interval, length_s, rows, table
+from soakkit.judged import FLAT, SLOWER, SLOWER_IN_MEAN, Job, problems, too_little
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECORDED, RECORDED_BESIDE = (REPOSITORY / "tests/data/soak" / name for name in ("figures.json", "beside.json"))
 _RESTART_S = 45.0
 _BETWEEN_S = 1.0  # parts: no step lies in two
 _ROUND = (False, False, True, False)  # of four windows, the third by a command of its own; then a pause as long as one
-_EPILOG = """Beside a job of eight ranks, with short-lived processes below one of them, and a second job that is started again every
-45 s, windows are observed back to back: in one process that lives as long as the soak, every fourth by a command of its own. After
-four of them comes a pause as long as one, in which the job's steps are those without an observer. It tells a line every ten minutes
-and ends with what counts, also where it is interrupted (Ctrl-C). All figures are in a file after each pause: of a run that was killed
-`--table` tells them, and the same command goes on with another part until all parts together are as long as was asked for.
+EXIT_TOO_LITTLE = 3
+_FOUND = re.compile(r"^(\d+) ranks? found", re.MULTILINE)  # what `record` tells as it begins
+_EPILOG = f"""Beside a job of eight ranks, one of which starts short-lived processes all the time, and a second job that is started
+again every 45 s, windows are observed back to back: in one process that lives as long as the soak, every fourth by a command of its
+own. After four of them comes a pause as long as one, in which the job's steps are those without an observer. It tells a line every ten
+minutes and ends with what counts, also where it is interrupted (Ctrl-C). All figures are in a file after each pause: of a run that was
+killed `--table` tells them, and the same command goes on with another part until all parts together are as long as was asked for.
 
 With --beside others may use the host meanwhile: the two jobs alone are observed, without pauses, and memory and descriptors alone are
 judged. What it costs the job cannot be told then.
 
-exit codes: 0 flat, 1 not (memory or descriptors grew by more than 1 % after ten minutes, or a window failed), 64 wrong usage,
+exit codes: 0 flat, 1 not (memory or descriptors grew by more than {FLAT:.0%} after ten minutes, a window failed or did not tell of
+all ranks, a rank ended, or the job's steps were longer with windows than without: by more than {SLOWER:.0%} in the median, or by more
+than {SLOWER_IN_MEAN:.0%} in their mean), 3 too little was seen to say so, or not yet as long as --minutes, 64 wrong usage,
 69 something is missing, 77 not root"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     if args.table:
-        return ended("soak", lambda: _told(*kept.read(args.json), args.lines), "")
+        return ended(
+            "soak", lambda: _told(*kept.read(args.json), kept.settings_of(args.json) or _settings(args), args), ""
+        )
     if os.geteuid() != 0:
         print("soak: observing needs root", file=sys.stderr)
         return EXIT_NOT_PERMITTED
@@ -54,9 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _soaked(args: argparse.Namespace) -> int:
-    settings = {"window": args.window, "ranks": args.ranks, "forks": args.forks} | (
-        {"beside": 1} if args.beside else {}
-    )
+    settings = _settings(args)
     seen, times = ([], []) if args.fresh else kept.begun(args.json, settings)
     left_s = min(args.minutes * 60 - length_s(seen), args.part * 60)
     part = Part(seen, times, partial(kept.write, args.json, settings=settings))
@@ -64,17 +70,24 @@ def _soaked(args: argparse.Namespace) -> int:
     if left_s > 0:
         with tempfile.TemporaryDirectory(prefix="rankscope-soak-") as folder:
             _soak(args, Path(folder), part, left_s)
-    done_s = length_s(part.seen)
-    code = _told(part.seen, part.times, args.lines)
-    if done_s < args.minutes * 60:
-        print(f"{done_s / 60:.0f} of {args.minutes:g} minutes: the same command goes on")
-    return code
+    return _told(part.seen, part.times, settings, args)
 
 
-def _told(seen: Sequence[Interval], times: Sequence[float], every_s: float) -> int:
-    wrong = problems(seen)
-    print("\n".join([*table(seen, times, every_s), *wrong]))
-    return EXIT_NOT_GOOD_ENOUGH if wrong else 0
+def _settings(args: argparse.Namespace) -> dict[str, float]:
+    settings = {"window": args.window, "ranks": args.ranks, "forks": args.forks}
+    return settings | ({"beside": 1} if args.beside else {})
+
+
+def _told(
+    seen: Sequence[Interval], times: Sequence[float], settings: Mapping[str, float], args: argparse.Namespace
+) -> int:
+    """The table, and what it comes to, of a soak with those settings."""
+    job = Job(int(settings["ranks"]), settings["forks"] > 0, bool(settings.get("beside")))
+    wrong, missing = problems(seen, times, job), too_little(seen, times, job)
+    if (done_s := length_s(seen)) < args.minutes * 60:
+        missing.append(f"{done_s / 60:.0f} of {args.minutes:g} minutes: the same command goes on")
+    print("\n".join([*table(seen, times, args.lines), *wrong, *missing]))
+    return EXIT_NOT_GOOD_ENOUGH if wrong else EXIT_TOO_LITTLE if missing else 0
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -94,7 +107,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--beside", action="store_true", help="beside others on this host: memory and descriptors only, no slow-down"
     )
     parser.add_argument(
-        "--forks", type=int, default=20, help="short-lived processes a second below a rank (default 20)"
+        "--forks", type=int, default=20, help="processes a second that a rank starts, each for 0.7 s (default 20)"
     )
     parser.add_argument(
         "--lines",
@@ -162,17 +175,20 @@ def _soak(args: argparse.Namespace, folder: Path, part: Part, left_s: float) -> 
         def pids() -> tuple[int, ...]:
             return (*job.pids, *other) if args.beside else ()
 
-        job.tell(f"forks {args.forks}")
+        job.tell(f"churn {args.forks}")
         end = time.monotonic() + left_s
         print(HEADER, flush=True)
         told = len(rows(part.seen, part.times, args.lines, ended=True))
         with contextlib.suppress(KeyboardInterrupt):
-            while time.monotonic() < end:
+            while time.monotonic() < end and job.alive():  # of a job that has ended there is nothing more to see
                 for once in _ROUND:
                     part.add(_by_command(args.window, pids()) if once else _by_observer(observer, pids()))
-                    if part.seen[-1].failed or not job.alive():
+                    part.seen[-1] = last = replace(
+                        part.seen[-1], ended=sum(one.poll() is not None for one in job.ranks)
+                    )
+                    if last.failed or last.ended:
                         print(
-                            f"window {len(part.seen)}: {part.seen[-1].failed or 'a rank of the job ended'}",
+                            f"window {len(part.seen)}: {last.failed or 'a rank of the job ended'}",
                             file=sys.stderr,
                             flush=True,
                         )
@@ -239,7 +255,8 @@ def _by_observer(observer: subprocess.Popen[str], pids: Sequence[int]) -> Interv
         raise LabError(f"the observer ended with {observer.wait()}")
     said = json.loads(line)
     return Interval(
-        said["began_s"], said["ended_s"], True, False, said["rss_bytes"], said["descriptors"], said["ranks"], said["lost"], said["failed"]
+        said["began_s"], said["ended_s"], True, False, said["rss_bytes"], said["descriptors"], said["ranks"], said["lost"], said["failed"],
+        stepped=said["stepped"], watched=said["watched"],
     )  # fmt: skip
 
 
@@ -268,6 +285,9 @@ def _by_command(window_s: float, pids: Sequence[int]) -> Interval:
             raise
         child.returncode = os.waitstatus_to_exitcode(status)
         said.seek(0)
-        words = said.read().decode("utf-8", "replace").strip().splitlines()
+        text = said.read().decode("utf-8", "replace")
+        words, told = text.strip().splitlines(), _FOUND.search(text)
     failed = "" if child.returncode == 0 else f"exit {child.returncode}: {words[-1] if words else ''}"[:200]
-    return Interval(began, time.monotonic(), True, True, usage.ru_maxrss * 1024, most, 0, 0, failed)
+    return Interval(
+        began, time.monotonic(), True, True, usage.ru_maxrss * 1024, most, int(told[1]) if told else 0, 0, failed
+    )

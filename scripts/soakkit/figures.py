@@ -1,4 +1,4 @@
-"""What was seen, summed up: growth of the observer, and the job's steps with and without it.
+"""What was seen, summed up: growth of the observer, the job's steps with and without it, a table. What of that is too much: judged.py.
 
 A soak may be made of parts, each with an observer of its own that begins anew. What grows in each of them would have grown by all of it
 in one observer that had lived as long: so the growths of the parts are multiplied.
@@ -9,11 +9,15 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-FLAT = 0.01  # growth after the first minutes
+import numpy as np
+
 SETTLING_S = 600.0
+_TENTHS_OF = 30  # values: of fewer a tenth is no median
+_FEW_STEPS = 5  # of an interval say nothing of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,8 @@ class Interval:
     """One window, or one pause of the same length without any. Times by a clock that runs while the soak does, from part to part.
 
     `once`: a command started for this window alone, of which `rss_bytes` and `descriptors` are the peak; else what is held after it.
+    `ranks`: that it told of; `stepped`: those of which it told steps; `watched`: whether it told of processes that a rank had started.
+    `ended`: ranks of the job that were no more at its end.
     """
 
     began_s: float
@@ -33,6 +39,9 @@ class Interval:
     lost: int = 0
     failed: str = ""
     part: int = 0
+    stepped: int = 0
+    watched: bool = False
+    ended: int = 0
 
 
 HELD: dict[str, Callable[[Interval], float]] = {
@@ -50,12 +59,20 @@ def length_s(intervals: Sequence[Interval]) -> float:
     return sum(part[-1].ended_s - part[0].began_s for part in parts_of(intervals))
 
 
-def growth(values: Sequence[float]) -> float:
-    """How much the second half of a series lies above the first, in shares: of medians, as single readings jump by pages."""
+def growth(times_s: Sequence[float], values: Sequence[float]) -> float:
+    """By how much a series grows from its first moment to its last, in shares. Single readings jump by pages: so by the median of the
+    slopes between all pairs, and, where something grows late or at once, by the medians of its first and its last tenth; the larger."""
     if len(values) < 4:
         return 0.0
-    half = len(values) // 2
-    return statistics.median(values[half:]) / statistics.median(values[:half]) - 1.0
+    at, value = np.asarray(times_s, float), np.asarray(values, float)
+    first, second = np.triu_indices(len(value), 1)
+    slope = float(np.median((value[second] - value[first]) / (at[second] - at[first])))
+    begun = float(np.median(value - slope * (at - at[0])))
+    found = slope * float(at[-1] - at[0]) / begun if begun > 0 else 0.0
+    if (tenth := len(value) // 10) and len(value) >= _TENTHS_OF:
+        # Of what grows evenly nine tenths lie between the middles of these two.
+        found = max(found, (float(np.median(value[-tenth:]) / np.median(value[:tenth])) - 1.0) / 0.9)
+    return found
 
 
 def settled(intervals: Sequence[Interval], once: bool) -> list[Interval]:
@@ -71,13 +88,41 @@ def settled(intervals: Sequence[Interval], once: bool) -> list[Interval]:
 
 def grown(intervals: Sequence[Interval], value: Callable[[Interval], float]) -> float:
     """Growth over all parts together, in shares."""
-    return math.prod(1.0 + growth([value(one) for one in part]) for part in parts_of(intervals)) - 1.0
+    return (
+        math.prod(
+            1.0 + growth([one.began_s for one in part], [value(one) for one in part]) for part in parts_of(intervals)
+        )
+        - 1.0
+    )
+
+
+def slowed(intervals: Sequence[Interval], times: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Of each round of windows the job's steps in them to those in the pauses before and after: of the median step, and of the mean."""
+    medians, means = [], []
+    for part in parts_of(intervals):
+        rounds = [list(one) for _, one in itertools.groupby(part, lambda one: one.observed)]
+        for number, windows in enumerate(rounds):
+            if not windows[0].observed:
+                continue
+            observed = steps_in(times, windows)
+            around = [
+                pause for near in rounds[max(number - 1, 0) : number + 2] if not near[0].observed for pause in near
+            ]
+            alone = steps_in(times, around)
+            if min(len(observed), len(alone)) >= _FEW_STEPS:
+                medians.append(statistics.median(observed) / statistics.median(alone) - 1.0)
+                means.append(statistics.fmean(observed) / statistics.fmean(alone) - 1.0)
+    return medians, means
 
 
 def steps_in(times: Sequence[float], intervals: Sequence[Interval]) -> list[float]:
     """Lengths of the steps that lie wholly in one of the intervals, which are in order."""
-    found, place = [], 0
-    for earlier, later in itertools.pairwise(times):
+    found: list[float] = []
+    place = 0
+    if not intervals:
+        return found
+    within = times[bisect_left(times, intervals[0].began_s) : bisect_right(times, intervals[-1].ended_s)]
+    for earlier, later in itertools.pairwise(within):
         while place < len(intervals) and intervals[place].ended_s < later:
             place += 1
         if place < len(intervals) and intervals[place].began_s <= earlier:
@@ -122,6 +167,12 @@ def sums(intervals: Sequence[Interval], times: Sequence[float]) -> list[str]:
         lines.append(
             f"{words}: {len(found)} windows after settling{in_parts}; memory {rss:+.1%}, descriptors {descriptors:+.1%}"
         )
+    medians, means = slowed(intervals, times)
+    if medians:
+        lines.append(
+            f"steps: in {len(medians)} rounds, to the pauses beside each, median {statistics.median(medians):+.1%}; "
+            f"of their means {statistics.median(means):+.1%}"
+        )
     observed, alone = (steps_in(times, [one for one in intervals if one.observed == kind]) for kind in (True, False))
     if observed and alone:
         with_s, without_s = statistics.fmean(observed), statistics.fmean(alone)
@@ -145,14 +196,3 @@ def _line(part: Sequence[Interval], times: Sequence[float]) -> str:
         f"{sum(one.lost for one in part):>7}"
         f"{statistics.fmean(observed) * 1e3 if observed else 0:>9.2f}{statistics.fmean(alone) * 1e3 if alone else 0:>9.2f}"
     )
-
-
-def problems(intervals: Sequence[Interval]) -> list[str]:
-    """What is not as it must be."""
-    found = [f"a window failed: {one.failed}" for one in intervals if one.failed]
-    for once, words in ((False, "one process"), (True, "a command each")):
-        part = settled(intervals, once)
-        for name, value in HELD.items():
-            if (more := grown(part, value)) > FLAT:
-                found.append(f"{words}: {name} grew by {more:.1%}")
-    return found

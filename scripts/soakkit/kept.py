@@ -38,11 +38,16 @@ def begun(path: Path, settings: Mapping[str, float]) -> tuple[list[Interval], li
     if not path.exists():
         return [], []
     found = read(path)
-    said = json.loads(path.read_text()).get("settings")
+    said = settings_of(path)
     if found[0] and said != dict(settings):
-        words = ", ".join(f"{name} {value:g}" for name, value in (said or {}).items()) or "nobody knows what"
+        words = ", ".join(f"{name} {value:g}" for name, value in said.items()) or "nobody knows what"
         raise LabError(f"{path} was begun with {words}: go on with that, or forget it by --fresh", exit_code=EXIT_USAGE)
     return found
+
+
+def settings_of(path: Path) -> dict[str, float]:
+    """What it was begun with; {} where nothing says that."""
+    return dict(json.loads(path.read_text()).get("settings") or {})
 
 
 def read(path: Path) -> tuple[list[Interval], list[float]]:

@@ -1,7 +1,7 @@
 """An observer that lives long: one window after the other in one process. WINDOW-SECONDS; a line on its input begins one, of the ranks
 whose pids it holds (none: of all).
 
-After each it says, as JSON: when, how long, what it holds (resident bytes, descriptors), what was lost.
+After each it says, as JSON: when, how long, what it holds (resident bytes, descriptors), what was seen and lost.
 """
 
 from __future__ import annotations
@@ -15,21 +15,26 @@ from rankscope.observer.live.limits import resident_bytes
 from rankscope.observer.recorder import RecordOptions, record
 from rankscope.probes.errors import RankscopeError
 
+_OF_CHILDREN = "cpu.workers_run_s"  # a counter that is there where processes were watched that a rank had started
+
 
 def main() -> None:
     window_s = float(sys.argv[1])
     for line in sys.stdin:
         pids = tuple(int(word) for word in line.split())
-        began, failed, lost, ranks = time.monotonic(), "", 0, 0
+        began, failed, lost, ranks, stepped, watched = time.monotonic(), "", 0, 0, 0, False
         try:
             done = record(RecordOptions(window_s=window_s, align_s=0.0, pids=pids))
             lost = sum(loss.count for one in done for loss in one.window.manifest.losses)
             ranks = sum(one.window.ranks.num_rows for one in done)
+            stepped = sum(len(one.window.steps.column("rank").unique()) for one in done)
+            watched = any(_OF_CHILDREN in one.window.counters.column("name").to_pylist() for one in done)
             del done
         except RankscopeError as error:
             failed = str(error)[:200]
         held = {"rss_bytes": resident_bytes(), "descriptors": len(list(Path("/proc/self/fd").iterdir()))}
-        said = {"began_s": began, "ended_s": time.monotonic(), **held, "lost": lost, "ranks": ranks, "failed": failed}
+        seen = {"lost": lost, "ranks": ranks, "stepped": stepped, "watched": watched, "failed": failed}
+        said = {"began_s": began, "ended_s": time.monotonic(), **held, **seen}
         print(json.dumps(said), flush=True)
 
 

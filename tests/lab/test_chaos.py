@@ -12,7 +12,9 @@ from labsupport import REPOSITORY
 pytestmark = pytest.mark.alone
 
 
-@pytest.mark.parametrize("kinds", [("disk-full", "descriptors"), ("swapped-library", "killed")], ids=" and ".join)
+@pytest.mark.parametrize(
+    "kinds", [("disk-full", "descriptors"), ("swapped-library", "killed"), ("full-maps", "execs")], ids=" and ".join
+)
 def test_faults_of_the_host_end_in_a_verdict_or_one_line_and_nothing_is_left(
     kinds: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""One rank: LIBRARY TIMES. It writes the time of each step into TIMES. On a line of its standard input it starts a storm below itself."""
+"""One rank: LIBRARY TIMES. It writes the time of each step into TIMES. On a line of its standard input a storm begins."""
 
 import ctypes
 import os
@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+from collections.abc import Callable
+
+import storm
 
 WORK_S, PAUSE_S = 0.004, 0.010
 
@@ -36,16 +38,34 @@ def meet(rank: int, world: int) -> list[socket.socket]:
 
 
 def storms() -> None:
-    storm = None
+    """Storms in this process, whose children are the rank's own, as loader workers are; a crowd is a program below it."""
+    end = None
     for line in sys.stdin:
-        if storm is not None:
-            storm.kill()
-            storm.wait()
-            storm = None
-        if line.strip():
-            program = Path(__file__).with_name("storm.py")
-            storm = subprocess.Popen([sys.executable, str(program), *line.split()], stdin=subprocess.DEVNULL)
+        if end is not None:
+            end()
+        end = begin(line.split()) if line.strip() else None
     os._exit(0)
+
+
+def begin(words: list[str]) -> Callable[[], None]:
+    """Start one. What is to be called to end it."""
+    if words[0] in storm.IN_THE_RANK:
+        ended = threading.Event()
+        thread = threading.Thread(target=storm.IN_THE_RANK[words[0]], args=(int(words[1]), ended), daemon=True)
+        thread.start()
+
+        def end() -> None:
+            ended.set()
+            thread.join()
+
+        return end
+    program = subprocess.Popen([sys.executable, storm.__file__, *words], stdin=subprocess.DEVNULL)
+
+    def kill() -> None:
+        program.kill()
+        program.wait()
+
+    return kill
 
 
 def main() -> None:

@@ -16,10 +16,10 @@ from chaoskit.case import Result, key_of
 from chaoskit.cli import left_of, main, table
 from chaoskit.command import VERDICTS, Ended, Plan
 from chaoskit.command import run as run_command
+from chaoskit.faults.kinds import KINDS
 from chaoskit.imported import PACKAGE, parts_of
 from chaoskit.job import PROGRAMS
 from chaoskit.kernel import Held
-from chaoskit.kinds import KINDS
 from chaoskit.record import read
 from chaoskit.sources import LEFT_OUT, TELLS_WHAT_IT_LOADS, fingerprint, fingerprints, missing
 from rankscope.observer.window.folder import write_window
@@ -79,12 +79,12 @@ def test_results_are_read_back_and_bad_ones_are_named(tmp_path: Path) -> None:
 
 def test_a_storm_ends_with_the_rank_below_which_it_blows() -> None:
     text = "import subprocess, sys, time\nprint(subprocess.Popen([sys.executable, *sys.argv[1:]]).pid, flush=True)\ntime.sleep(60)"
-    storm = [str(PROGRAMS / "storm.py"), "forks", "5"]
+    storm = [str(PROGRAMS / "storm.py"), "crowd", "8"]
     rank = subprocess.Popen([sys.executable, "-c", text, *storm], stdout=subprocess.PIPE, text=True)
     assert rank.stdout is not None
     pid = int(rank.stdout.readline())
     time.sleep(1.0)  # until it has begun
-    assert Path(f"/proc/{pid}").exists()
+    assert "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     rank.kill()
     rank.wait()
     end = time.monotonic() + 10

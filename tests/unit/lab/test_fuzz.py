@@ -15,6 +15,7 @@ import pytest
 from fuzzkit import ledger, record
 from fuzzkit.cli import REGRESSIONS, main
 from fuzzkit.record import Record
+from fuzzkit.sources import sources_of
 from fuzzkit.target import Target
 from fuzzkit.targets import TARGETS
 from fuzzkit.watch import Limited, Watch
@@ -74,6 +75,7 @@ sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]]).returncode)
 _WATCHED = """
 from pathlib import Path
 from fuzzkit.record import Record
+from fuzzkit.sources import sources_of
 from fuzzkit.target import Target
 from fuzzkit.watch import Watch
 record = Record()
@@ -155,6 +157,21 @@ def test_a_parser_whose_source_changed_is_run_anew_however_much_was_run(tmp_path
         shutil.rmtree(tmp_path / "state")
 
 
+def test_a_report_of_too_few_inputs_is_not_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted, records = ["stacks", "maps"], tmp_path / "records.json"
+    sources = sources_of(wanted)
+    asked = ["--report", "--target", *wanted, "--records", str(records)]
+    full = {name: ledger.Entry(sources[name], 1_000_000, 1.0, 0.1, 1) for name in wanted}
+    ledger.write(records, full)
+    assert main(asked) == 0
+    for short in (ledger.Entry(sources["maps"], 999_999, 1.0, 0.1, 1), ledger.Entry("another", 2_000_000, 1.0, 0.1, 1)):
+        ledger.write(records, full | {"maps": short})
+        assert main(asked) == 1
+        assert "fewer than 1,000,000 inputs of 1 of 2 targets: maps " in capsys.readouterr().out
+    records.unlink()
+    assert main(asked) == 1
+
+
 def test_counts_of_another_source_are_not_gone_on_with(tmp_path: Path) -> None:
     Record(7, 1.5, 0.1, 4096, {"a.py:3": "KeyError"}, "a").write(tmp_path)
     assert record.begun(tmp_path, "a").inputs == 7
@@ -194,7 +211,7 @@ def test_a_short_run_over_all_parsers_finds_nothing_and_goes_on_where_it_ended(t
     assert subprocess.run(again, capture_output=True, check=False, timeout=120).returncode == 0
     inputs = json.loads((tmp_path / "said").read_text())["stacks"]["inputs"]
     assert counted["stacks"] + 5000 <= inputs < counted["stacks"] + 20_000
-    for mode in ("--record", "--record", "--report"):
-        told = [*command, "--target", "stacks", mode, "--records", tmp_path / "records"]
+    for mode in (("--record",), ("--record",), ("--report", "--inputs", str(inputs))):
+        told = [*command, "--target", "stacks", *mode, "--records", tmp_path / "records"]
         assert subprocess.run(told, capture_output=True, check=False, timeout=120).returncode == 0
     assert json.loads((tmp_path / "said").read_text())["stacks"]["inputs"] == inputs

@@ -58,14 +58,14 @@ def broken(scene: Scene) -> Iterator[Plan]:
 
 @contextmanager
 def dead_below_a_rank(scene: Scene) -> Iterator[Plan]:
-    """A second job whose library lies on a file system that stops answering."""
+    """A second job whose library lies on a file system that stops answering; what its rank needs of it is in memory, so that it steps."""
     place = scene.folder / "dead"
     with (
         served(place, scene.job.library, "whole") as server,
         running(scene.folder / "second", 1, place / LIBRARY) as job,
     ):
         server.send_signal(signal.SIGSTOP)
-        yield Plan(scene.folder, pids=job.pids)
+        yield Plan(scene.folder, jobs=(job,))
 
 
 @contextmanager
@@ -134,7 +134,7 @@ KINDS = (
     Kind("disk-full", "ENOSPC: at once, or after some kilobytes", (RECORD, DIAGNOSE, SWEEP), full),
     Kind("read-only", "EROFS", (RECORD, DIAGNOSE, SWEEP), read_only),
     Kind("io-error", "EIO from a file system in user space", (RECORD, SWEEP), broken),
-    Kind("dead-disk", "a rank's library on a file system that has stopped answering", (RECORD, DIAGNOSE), dead_below_a_rank),
-    Kind("swapped-library", "a rank's library becomes a FIFO, links, a folder, nothing, in turn", (RECORD, DIAGNOSE), swapped_library),
+    Kind("dead-disk", "a rank's library on a file system that has stopped answering", (RECORD, DIAGNOSE), dead_below_a_rank, harmless=True),
+    Kind("swapped-library", "a rank's library becomes a FIFO, links, nothing, in turn", (RECORD, DIAGNOSE), swapped_library, harmless=True),
     Kind("swapped-output", "what is written into becomes a link or a FIFO", (RECORD, DIAGNOSE, SWEEP), swapped_output),
 )  # fmt: skip

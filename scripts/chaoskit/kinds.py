@@ -1,5 +1,0 @@
-"""All faults."""
-
-from chaoskit import disks, limits
-
-KINDS = (*limits.KINDS, *disks.KINDS)
