@@ -232,7 +232,10 @@ def _notes(running: Observation, notes: Sequence[str], pids: frozenset[int], use
         *running.gauges.notes,
         *running.flows.notes,
     ]
-    for process in running.processes.values():
-        if process.reason and process.owner in pids:
-            said.append(f"no Python stacks of pid {process.pid}: {process.reason}")
+    unseen = [one for one in running.processes.values() if one.reason and one.owner in pids]
+    brief = {one.pid: one.reason for one in unseen if one.gone and one.label != TRAINING}
+    said += [f"no Python stacks of pid {one.pid}: {one.reason}" for one in unseen if one.pid not in brief]
+    if brief:
+        pid, reason = next(iter(brief.items()))
+        said.append(f"no Python stacks of {len(brief)} processes that ended soon, pid {pid} among them: {reason}")
     return tuple(dict.fromkeys(said))[:_MAX_NOTES]

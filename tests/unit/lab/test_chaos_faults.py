@@ -27,7 +27,7 @@ from chaoskit.scene import Kind, Scene
 from chaoskit.sources import fingerprint
 from chaoskit.table import slowed
 from rankscope.observer.live.observation import children
-from rankscope.observer.tables.cpu_rows import CpuTotals, cpu_rows
+from rankscope.observer.tables.cpu_rows import CpuTotals, CpuUse
 from rankscope.observer.window.folder import Window, write_window
 from rankscope.observer.window.manifest import Loss
 from rankscope.observer.window.tables import table_of
@@ -171,14 +171,8 @@ def test_a_map_counts_as_full_where_the_command_tells_what_was_lost(
 def test_a_window_tells_whether_processes_of_a_storm_were_watched(tmp_path: Path) -> None:
     window = window_with(tmp_path, ())
     assert not told.workers(window)
-    (row,) = cpu_rows(
-        3,
-        7,
-        (),
-        CpuTotals({}, {7: ProcessTimes(1.0, 0.0), 8: ProcessTimes(0.0, 0.0)}, {}),
-        CpuTotals({}, {}, {}),
-        {8: 7},
-    )[2:]
+    now = CpuTotals({}, {7: ProcessTimes(1.0, 0.0), 8: ProcessTimes(0.0, 0.0)}, {})
+    (row,) = CpuUse(now, CpuTotals({}, {}, {}), {8: 7}).rows(3, 7, ())[2:]
     assert told.workers(replace(window, counters=table_of("counters", [row])))
 
 

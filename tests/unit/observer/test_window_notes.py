@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rankscope.observer.finish.windows import of_ranks
+from rankscope.observer.finish.windows import _notes, of_ranks
 from rankscope.observer.live import process_watch
 from rankscope.observer.thread.functions import NO_STACK
 from rankscope.probes.host import procfs
@@ -23,6 +23,24 @@ def test_what_is_said_of_many_ranks_is_said_once() -> None:
     scattered = dict.fromkeys(range(0, 64, 2), "no calls")
     assert list(of_ranks(scattered)) == ["ranks 0, 2, 4, 6, 8, 10, 12, 14, …: no calls"]
     assert list(of_ranks({0: "", 1: ""})) == []
+
+
+def test_of_a_storm_of_short_processes_one_note_says_that_they_were_too_short() -> None:
+    def process(pid: int, label: str, gone: bool) -> process_watch.ProcessWatch:
+        return process_watch.ProcessWatch(pid, 7, label, None, f"process {pid}: no such process", gone=gone)
+
+    some = [process(7, process_watch.TRAINING, gone=True), process(8, process_watch.LOADER, gone=False)]
+    some += [process(pid, process_watch.LOADER, gone=True) for pid in range(100, 160)]
+    nothing = SimpleNamespace(notes=[], calls=SimpleNamespace(notes=[]))
+    running: Any = SimpleNamespace(
+        notes=[], fallback=None, probes=nothing, gauges=nothing, flows=nothing, processes={one.pid: one for one in some},
+        losses=lambda _: (), users=lambda: lambda _: "user 1",
+    )  # fmt: skip
+    assert _notes(running, (), frozenset((7,)), frozenset(("user 1",))) == (
+        "no Python stacks of pid 7: process 7: no such process",
+        "no Python stacks of pid 8: process 8: no such process",
+        "no Python stacks of 60 processes that ended soon, pid 100 among them: process 100: no such process",
+    )
 
 
 @pytest.mark.parametrize(("label", "missed"), [(process_watch.TRAINING, True), (process_watch.LOADER, False)])

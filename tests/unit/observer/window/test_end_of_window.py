@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pace import pace_s
-from recording import SECONDS, START_NS, Recorded, merged
+from recorded import SECONDS, START_NS, Recorded, merged
 
 from rankscope.observer.finish.by_process import events_by_process
 from rankscope.observer.live import limits
