@@ -17,13 +17,14 @@ from typing import Any, cast
 
 import pytest
 
-from rankscope.observer.apart import broker, confined, run, wire
+from rankscope.observer.apart import broker, confined, memory_cap, run, wire
 from rankscope.observer.apart.broker import Broker
 from rankscope.observer.apart.reading import Reading
 from rankscope.observer.apart.windows import windows_of
 from rankscope.observer.live import limits
 from rankscope.observer.window.folder import Window
 from rankscope.probes.confine import credentials
+from rankscope.probes.host import procfs
 from rankscope.unwinder.walk import pyspy
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="rights are given up by who has them")
@@ -182,3 +183,27 @@ def test_only_so_many_processes_are_sampled_beside(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ValueError, match="too many"):
         ours.answer({"what": "pyspy_start", "pid": 999, "duration_s": 1, "rate_hz": 19, "idle": False}, ())
     ours.close()
+
+
+# --- the limit of memory, where others have groups too
+
+
+def test_a_group_is_removed_when_its_command_has_ended_and_not_before(tmp_path: Path) -> None:
+    ticks = procfs.start_ticks(os.getpid())
+    ours, before_ours, of_nobody = (
+        tmp_path / f"rankscope-{name}"
+        for name in (f"{os.getpid()}-{ticks}", f"{os.getpid()}-{ticks + 1}", "999999999-1")
+    )
+    for folder in (ours, before_ours, of_nobody):
+        folder.mkdir()
+    memory_cap._remove_abandoned(tmp_path)
+    assert list(tmp_path.iterdir()) == [ours]
+
+
+def test_what_is_limited_is_not_swapped_out_instead(tmp_path: Path) -> None:
+    for version, swap, most in (
+        (1, "memory.memsw.limit_in_bytes", str(64 << 20)),
+        (2, "memory.swap.max", "0"),
+    ):
+        memory_cap._limit(memory_cap.MemoryCap(tmp_path, version), 64 << 20)
+        assert (tmp_path / swap).read_text() == most
