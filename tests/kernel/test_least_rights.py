@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import psutil
+import pytest
 import small_rank
 from programs import left_after, programs_of
 
@@ -90,4 +92,59 @@ def test_when_the_observing_process_is_killed_the_command_says_so_in_one_line_an
         assert len(lines) == 1 and "the observing process ended by SIGKILL" in lines[0]
         assert list((tmp_path / "out").iterdir()) == []
         assert psutil.pid_exists(rank)
+    assert left_after(held) == set()
+
+
+_PREPARED = """
+import sys
+from rankscope.observer.recorder import Order, RecordOptions, stand_by
+def orders():
+    sys.stdin.read()
+    return Order(0.5)
+stand_by(RecordOptions(pids=(int(sys.argv[1]),)), orders, print, lambda _: None)
+"""
+_WAYS = {
+    "record": [str(RANKSCOPE), "record", "--window", "30", "--pid", "RANK", "--out", "OUT"],
+    "diagnose": [str(RANKSCOPE), "diagnose", "--window", "30", "--pid", "RANK"],
+    "top": [str(RANKSCOPE), "top", "--state", "OUT"],
+    "prepared by the service": [sys.executable, "-c", _PREPARED, "RANK"],
+}
+
+
+def _descriptors(pid: int) -> int:
+    (line,) = [
+        line for line in Path(f"/proc/{pid}/limits").read_text().splitlines() if line.startswith("Max open files")
+    ]
+    return int(line.split()[3])
+
+
+@pytest.mark.parametrize("way", _WAYS)
+def test_whoever_observes_dies_before_a_rank_and_may_open_many_files(tmp_path: Path, way: str) -> None:
+    with small_rank.running(tmp_path) as rank:
+        command = [{"RANK": str(rank), "OUT": str(tmp_path / "out")}.get(word, word) for word in _WAYS[way]]
+        usual = (
+            'echo 0 >/proc/self/oom_score_adj && ulimit -Sn 1000 && exec "$@"'  # tests that record have changed ours
+        )
+        with (
+            (tmp_path / "said").open("w") as said,
+            subprocess.Popen(
+                ["/bin/sh", "-c", usual, "sh", *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+            ) as started,
+        ):
+            try:
+                deadline = time.monotonic() + 30
+                while len(held := programs_of(started.pid)) < 20 and time.monotonic() < deadline:
+                    assert started.poll() is None, (tmp_path / "said").read_text()
+                    time.sleep(0.05)
+                everybody = [started.pid, *_children(started.pid)]
+                assert len(held) >= 20 and len(everybody) >= 2
+                scores = {int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in everybody}
+                assert scores == {1000}
+                most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # who may raise that one gets more
+                assert min(map(_descriptors, everybody)) >= min(65536, most) > 1000
+            finally:
+                started.terminate()
     assert left_after(held) == set()

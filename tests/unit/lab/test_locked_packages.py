@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+from setup_clones import make_clone, set_up
 
 try:
     import tomllib
@@ -72,28 +71,7 @@ def test_the_tests_run_with_the_versions_that_are_delivered() -> None:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone whose .venv is there, with a pip that only writes down what it was asked."""
-    (tmp_path / "scripts").mkdir()
-    for name in ("setup", "runtime.lock", "dev.lock", "s3.lock"):
-        shutil.copy(REPOSITORY / "scripts" / name, tmp_path / "scripts" / name)
-    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
-    programs = tmp_path / ".venv/bin"
-    programs.mkdir(parents=True)
-    (tmp_path / ".venv/pyvenv.cfg").write_text("include-system-site-packages = true\n")
-    for name, text in {
-        "python": f'exec {sys.executable} "$@"',
-        "pip": f'echo "$PIP_NO_INDEX $PIP_FIND_LINKS: $@" >> {tmp_path}/asked; touch {programs}/rankscope; chmod +x {programs}/rankscope',
-    }.items():
-        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
-        (programs / name).chmod(0o755)
-    return tmp_path
-
-
-def set_up(clone: Path, *arguments: str) -> tuple[int, list[str], str]:
-    """(exit code, what pip was asked, what was said)."""
-    (clone / "asked").write_text("")
-    said = subprocess.run([str(clone / "scripts/setup"), *arguments], capture_output=True, text=True, check=False)
-    return said.returncode, (clone / "asked").read_text().splitlines(), said.stdout + said.stderr
+    return make_clone(tmp_path / "clone")
 
 
 def test_packages_are_installed_by_their_hashes_and_rankscope_without_an_index(clone: Path) -> None:
@@ -122,6 +100,8 @@ def test_without_a_network_everything_comes_from_the_folder(clone: Path, tmp_pat
     assert "runtime.lock" in asked[0] and not any("dev.lock" in line for line in asked)
     assert set_up(clone, "--offline", str(tmp_path / "none"))[0] == 64
     assert set_up(clone, "--offline", str(folder), "--jobs")[0] == 64
+    for alone in ("--offline", "--fetch", "--torch-index"):
+        assert set_up(clone, alone)[:2] == (64, [])
 
 
 def test_a_folder_with_blanks_in_its_name_is_one_folder_to_pip(clone: Path, tmp_path: Path) -> None:
@@ -134,7 +114,10 @@ def test_a_folder_with_blanks_in_its_name_is_one_folder_to_pip(clone: Path, tmp_
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")
-@pytest.mark.parametrize("whose", ["the folder", "a file in it", "open to others", "behind a link", "a folder above"])
+@pytest.mark.parametrize(
+    "whose",
+    ["the folder", "a file in it", "open to others", "a file open to others", "behind a link", "a folder above"],
+)
 def test_what_others_can_put_there_is_not_installed_by_root(clone: Path, tmp_path: Path, whose: str) -> None:
     folder = tmp_path / "above/packages"
     folder.mkdir(parents=True)
@@ -142,6 +125,8 @@ def test_what_others_can_put_there_is_not_installed_by_root(clone: Path, tmp_pat
     file.touch()
     if whose == "open to others":
         folder.chmod(0o777)
+    elif whose == "a file open to others":
+        file.chmod(0o664)
     elif whose == "behind a link":
         file.rename(tmp_path / "one.deb")
         file.symlink_to(tmp_path / "one.deb")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -21,7 +24,7 @@ def test_help_says_what_is_built_and_how_it_ends() -> None:
     assert done.returncode == 0 and "/opt/rankscope/.venv" in done.stdout and "exit codes:" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--nonsense"], ["DIR"]])
+@pytest.mark.parametrize("arguments", [["--nonsense"], ["DIR"], ["--out"], ["--offline"]])
 def test_wrong_usage_is_64(arguments: list[str]) -> None:
     assert call(*arguments).returncode == 64
 
@@ -45,6 +48,33 @@ def test_a_wheel_is_made_without_a_network_and_holds_what_is_no_python_too(tmp_p
     assert len([name for name in names if name.endswith(".1") and "/share/man/man1/rankscope" in name]) > 15
     (entry,) = [name for name in names if name.endswith("entry_points.txt")]
     assert "rankscope = rankscope.diagnose.cli.start:main" in zipfile.ZipFile(wheel).read(entry).decode()
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What lies in a folder without git, and without a .venv."""
+    script = tmp_path / "clone/scripts/package"
+    script.parent.mkdir(parents=True)
+    shutil.copy(SCRIPT, script)
+    return tmp_path / "clone"
+
+
+def test_folders_are_taken_from_where_one_stands(clone: Path, tmp_path: Path) -> None:
+    (tmp_path / "packages").mkdir()
+    command = ["clone/scripts/package", "--offline", "packages", "--out", "new/made"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 69 and "there is no .venv" in done.stderr
+    assert (tmp_path / "new/made").is_dir() and not (clone / "new").exists()
+
+
+def test_sources_that_are_no_clone_are_told(clone: Path, tmp_path: Path) -> None:
+    (clone / ".venv/bin").mkdir(parents=True)
+    (clone / ".venv/bin/python").symlink_to(sys.executable)
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path)}
+    done = subprocess.run(
+        [clone / "scripts/package", "--wheel"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 69 and "package: git does not say what belongs to the sources" in done.stderr
 
 
 def test_the_units_and_the_package_agree_where_the_command_lies() -> None:

@@ -55,6 +55,58 @@ def test_the_readme_prints_how_exposed_the_service_is(service: str, most: float)
     assert float(found[1]) <= most and abs(float(found[1]) - float(printed)) <= 0.3
 
 
+def _set(service: str) -> dict[str, list[str]]:
+    """What the unit says, each word with its values."""
+    found: dict[str, list[str]] = {}
+    for line in (DEPLOY / f"systemd/{service}.service").read_text().splitlines():
+        word, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(word, []).append(value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("service", "memory", "tasks"), [("rankscope-sweep", "256M", "256"), ("rankscope-watch", "1G", "512")]
+)
+def test_a_service_takes_no_more_of_a_host_than_this_and_is_what_the_kernel_kills_first(
+    service: str, memory: str, tasks: str
+) -> None:
+    said = _set(service)
+    assert said["MemoryMax"] == [memory] and said["MemorySwapMax"] == ["0"] and said["TasksMax"] == [tasks]
+    assert [int(score) for score in said["OOMScoreAdjust"]] == [900]  # a rank has 0
+    assert int(said["Nice"][0]) > 0
+
+
+@pytest.mark.parametrize(("name", "memory"), [("daemonset.yaml", "256Mi"), ("watch-daemonset.yaml", "1Gi")])
+def test_a_pod_takes_no_more_of_a_node_and_ends_before_a_job(name: str, memory: str) -> None:
+    (pod,) = [
+        document["spec"]["template"]["spec"]
+        for document in yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text())
+        if document["kind"] == "DaemonSet"
+    ]
+    assert [one["resources"]["limits"]["memory"] for one in pod["containers"]] == [memory]
+    assert ("priorityClassName" in pod) == (name == "daemonset.yaml")
+    assert ("livenessProbe" in pod["containers"][0]) == (name == "watch-daemonset.yaml")
+
+
+def test_a_service_that_hangs_is_started_again_and_one_sweep_ends() -> None:
+    watch, sweep = _set("rankscope-watch"), _set("rankscope-sweep")
+    # It speaks every second: who has not for so long hangs.
+    assert watch["Type"] == ["notify"] and watch["WatchdogSec"] == ["120"] and watch["NotifyAccess"] == ["main"]
+    assert watch["Restart"] == ["on-failure"] and watch["RestartPreventExitStatus"] == ["69"]
+    assert sweep["TimeoutStartSec"] == ["120"] and sweep["CPUQuota"] == ["50%"]
+
+
+@pytest.mark.parametrize("service", ["rankscope-sweep", "rankscope-watch"])
+def test_a_service_is_shut_in(service: str) -> None:
+    said = _set(service)
+    for word in ("NoNewPrivileges", "PrivateTmp", "PrivateMounts", "ProtectKernelTunables", "ProtectKernelModules",
+                 "ProtectControlGroups", "RestrictSUIDSGID", "LockPersonality"):  # fmt: skip
+        assert said[word] == ["yes"], word
+    assert (said["ProtectSystem"], said["DevicePolicy"], said["IPAddressDeny"]) == (["strict"], ["closed"], ["any"])
+    assert said["UMask"] == ["0077"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root, to give rights up")
 @pytest.mark.skipif(not RANKSCOPE.exists(), reason="rankscope is not installed")
 def test_the_rights_of_the_service_are_enough(tmp_path: Path) -> None:

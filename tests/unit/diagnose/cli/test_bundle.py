@@ -309,6 +309,13 @@ def test_a_bundle_cannot_fill_the_memory(tmp_path: Path, monkeypatch: pytest.Mon
         read_bundle(tmp_path / "case")
 
 
+def test_nor_can_what_unpacks_it(windows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(["bundle", str(windows), "--out", str(tmp_path / "case")]) == 0
+    monkeypatch.setattr(bundle, "_MOST_MEMORY", 1 << 16)
+    with pytest.raises(BadData, match="is no bundle: LZMAError"):
+        read_bundle(tmp_path / "case")
+
+
 @pytest.mark.parametrize("kind", ["link", "device", "sparse"])
 def test_only_plain_files_are_unpacked(tmp_path: Path, kind: str) -> None:
     packed = io.BytesIO()
