@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import pytest
 
-from rankscope.observer.apart import broker, confined, memory_cap, run, wire
+from rankscope.observer.apart import broker, confined, devices, memory_cap, run, wire
 from rankscope.observer.apart.broker import Broker
 from rankscope.observer.apart.reading import Reading
 from rankscope.observer.apart.windows import windows_of
@@ -90,12 +90,12 @@ def test_what_it_says_is_told_as_far_as_a_line_goes() -> None:
 
 
 def test_groups_of_devices_are_kept_but_never_roots(tmp_path: Path) -> None:
-    devices = [tmp_path / name for name in ("roots", "of video", "open")]
-    for device, group, mode in zip(devices, (0, 44, 45), (0o660, 0o660, 0o666), strict=True):
+    nodes = [tmp_path / name for name in ("roots", "of video", "open")]
+    for device, group, mode in zip(nodes, (0, 44, 45), (0o660, 0o660, 0o666), strict=True):
         device.touch()
         os.chown(device, 0, group)
         device.chmod(mode)
-    assert confined._groups(devices) == [44]
+    assert devices.groups(nodes) == [44]
 
 
 def test_descriptors_that_come_with_what_it_says_are_not_kept() -> None:
@@ -133,7 +133,7 @@ def loaded() -> Iterator[tuple[Broker, Attached, int]]:
     os.close(handed)
 
 
-GOOD: dict[str, Any] = {"function": "rs_enter_0", "offsets": [1], "on_return": False, "counters": []}
+GOOD: dict[str, Any] = {"function": "rs_enter_0", "offsets": [1], "on_return": False}
 
 
 @pytest.mark.parametrize(
