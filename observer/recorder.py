@@ -208,7 +208,7 @@ def observe_on(options: RecordOptions, most_s: float, progress: Progress) -> Ite
     running = _begin(choose(find_ranks(options.root), options), options, progress)
     ends = time.monotonic() + most_s
     try:
-        running.run_until(time.monotonic() + _WARM_UP_S)
+        running.wait_until(time.monotonic() + _WARM_UP_S)
         while True:
             yield _window(running, options, progress, read_clocks())
             if time.monotonic() >= ends or all(running.processes[rank.pid].gone for rank in running.ranks):
@@ -279,7 +279,7 @@ def _planned(running: Observation, options: RecordOptions, progress: Progress) -
     clocks = read_clocks()
     start = _start(options, clocks.realtime_ns / 1e9 + _WARM_UP_S)
     progress(f"observing {options.window_s:g} s from {time.strftime('%H:%M:%S', time.localtime(start))}")
-    running.run_until((clocks.monotonic_ns - clocks.realtime_ns) / 1e9 + start)
+    running.wait_until((clocks.monotonic_ns - clocks.realtime_ns) / 1e9 + start)
     return _window(running, options, progress, clocks)
 
 

@@ -83,7 +83,7 @@ class Reputations:
     def add(self, votes: Iterable[Vote], now_s: float) -> int:
         """Keep these votes, once each however often they come; how many are new. Old ones go."""
         with self._opened() as base:
-            before = _count(base)
+            before, newest_s = _count(base), _newest_s(base, now_s)
             base.executemany(
                 # the mean over the windows of a job; a window that comes again is not newer
                 "insert into votes values (:kind, :component, :job, :position, :host, :start, :score, :peers, :excess, 1)"
@@ -92,17 +92,10 @@ class Reputations:
                 " start = excluded.start, host = excluded.host where excluded.start > start",
                 [{name: getattr(vote, name) for name in Vote.__slots__} for vote in votes],
             )
-            self._forget(base, now_s)
+            # Where only a clock that is years ahead makes them old, as those that come now say it too, none go: all would.
+            if newest_s is None or now_s - newest_s <= NEVER_SO_LONG_S:
+                base.execute("delete from votes where start < ?", (now_s - _KEPT_S,))
             return _count(base) - before
-
-    @staticmethod
-    def _forget(base: sqlite3.Connection, now_s: float) -> None:
-        """What is old; nothing where only a clock that is years ahead makes it so: then all would go."""
-        newest = base.execute(
-            "select max(start) from votes where typeof(start) = 'real' and start <= ?", (now_s,)
-        ).fetchone()[0]
-        if newest is not None and now_s - newest <= NEVER_SO_LONG_S:
-            base.execute("delete from votes where start < ?", (now_s - _KEPT_S,))
 
     def all(self) -> list[Repute]:
         """Every component, the worst first."""
@@ -134,6 +127,14 @@ class Reputations:
                     yield base
         except (OSError, sqlite3.Error, UnicodeError, MemoryError) as error:
             raise OutputFailed(f"cannot keep reputations in {self.path}: {error}") from error
+
+
+def _newest_s(base: sqlite3.Connection, now_s: float) -> float | None:
+    """When the newest vote is of, those of moments to come left out; None where there is none."""
+    found: float | None = base.execute(
+        "select max(start) from votes where typeof(start) = 'real' and start <= ?", (now_s,)
+    ).fetchone()[0]
+    return found
 
 
 def _count(base: sqlite3.Connection) -> int:

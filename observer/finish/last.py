@@ -56,6 +56,7 @@ class LastReadings:
     launches: LaunchCount | None
     seen: Seen
     mounts: MountViews
+    early: bool = False  # the window ended before, for want of room: what a descriptor means was read later
 
 
 def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> LastReadings:
@@ -127,6 +128,7 @@ def ended_early(last: LastReadings, end_ns: int, then: Totals) -> LastReadings:
         throttled_s={pid: seconds * window_s / last.window_s for pid, seconds in last.throttled_s.items()},
         window_s=window_s,
         hardware=last.hardware.within(last.start_ns, end_ns),
+        early=True,
     )
 
 

@@ -90,7 +90,8 @@ def targets_of(
     """What the calls wait for in which a thread was blocked for half of the window, or of the time since the process's last progress, the
     last time near the window's end.
 
-    A descriptor is looked up when the window has ended: of a call that is long past it may be another's by now.
+    A descriptor is looked up when the window has ended: of a call that is long past it may be another's by now; where it ended `early`, of
+    each that is over.
     """
     end_ns = last.start_ns + int(last.window_s * 1e9)
     away = events[(events["type"] == ring.OFFCPU) & np.isin(events["tid"], list(tids))]
@@ -99,6 +100,7 @@ def targets_of(
     open_rows = [(tid, one.syscall, one.argument, one.since_ns, end_ns) for tid, one in still.items()]
     rows = np.concatenate((rows, np.array(open_rows, dtype=np.int64).reshape(-1, 5)))
     calls, of_call = np.unique(rows[:, :3], axis=0, return_inverse=True)
+    still_so = np.isin(np.arange(len(calls)), of_call.reshape(-1)[len(away) :])
     until_ns, near_ns = np.minimum(rows[:, 4], end_ns), end_ns - int(_NEAR_THE_END * 1e9 * last.window_s)
     latest_ns = np.zeros(len(calls), np.int64)
     np.maximum.at(latest_ns, of_call.reshape(-1), until_ns)
@@ -107,7 +109,7 @@ def targets_of(
         total_ns = np.zeros(len(calls), np.int64)
         np.add.at(total_ns, of_call.reshape(-1), np.maximum(until_ns - np.maximum(rows[:, 3], begin_ns), 0))
         long |= total_ns >= 0.5 * (end_ns - begin_ns)
-    long &= latest_ns >= near_ns
+    long &= (latest_ns >= near_ns) & (still_so | (not last.early))
     return {
         (tid, call, argument): wait_target(pid, tid, call, argument, last.seen)
         for tid, call, argument in calls[long].tolist()

@@ -62,6 +62,7 @@ class KernelProbes:
     events: ring.Ring
     notes: list[str] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)  # what the kernel had no room for, by what it is
+    _takers_before: int = 0  # pairs that were made in earlier windows
 
     @property
     def maps(self) -> Mapping[str, Table]:
@@ -132,7 +133,7 @@ class KernelProbes:
         """Counters of what was not observed, those above zero, and what there was no room for in the maps."""
         counted = dict(self.module.counters(COUNTERS))
         lost = [Loss("bpf", name, counted[name]) for name in COUNTERS if name in LOSSES and counted[name]]
-        if forgotten := sched.takers_forgotten(self.module, counted["taker_new"]):
+        if forgotten := sched.takers_forgotten(self.module, counted["taker_new"] - self._takers_before):
             lost.append(Loss("bpf", "takers_forgotten", forgotten))
         return (*lost, *(Loss("observer", f"{what}_without_room", count) for what, count in self.refused.items()))
 
@@ -148,12 +149,17 @@ class KernelProbes:
         """Detach everything, until `wake`: nobody pays for a probe meanwhile."""
         self.module.rest()
 
+    def renew(self) -> None:
+        """Another window begins: who was put out in earlier ones is no loss of it."""
+        self._takers_before = self.counted()["taker_new"]
+
     def wake(self) -> None:
         """Attach it again. What was begun before the rest, what nobody drained and what was lost of it is forgotten."""
         self.events.drain()
         counters = self.maps["rs_counters"]
         for slot in range(len(COUNTERS)):
             counters[ctypes.c_int(slot)] = type(counters[ctypes.c_int(slot)])()
+        self._takers_before = 0
         for name in _OF_NOW:
             if name in self.maps:
                 for key, _ in self.maps[name].items():
@@ -261,8 +267,10 @@ def map_sizes(processes: int, threads: int) -> dict[str, int]:
 
 
 def calls_each(processes: int) -> int:
-    """How many calls in progress a process may have, so that so many of them, and as many more, cannot fill the map of all."""
-    return max(min(_EACH["rs_calls"], _MOST_ENTRIES // max(2 * processes, 1)), 1)
+    """How many calls in progress a process may have, so that so many of them, and as many more, cannot fill the map of all. A power of
+    two: each number is a program of its own to compile, and processes come and go."""
+    room = max(_MOST_ENTRIES // max(2 * processes, 1), 1)
+    return min(_EACH["rs_calls"], 1 << (room.bit_length() - 1))
 
 
 def ring_pages(ranks: int) -> int:

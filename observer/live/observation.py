@@ -126,6 +126,14 @@ class Observation:
         with going_first():
             self._run_until(end, progress)
 
+    def wait_until(self, end: float) -> None:
+        """Observe until a window begins: what is before it takes none of its room, and begins no window sooner."""
+        over = False
+        while not over:
+            self.run_until(end)
+            over = time.monotonic() >= end
+            self.held.begin()
+
     def _run_until(self, end: float, progress: Progress | None) -> None:
         while True:
             now = time.monotonic()
@@ -298,11 +306,15 @@ class Observation:
 
     def renew(self) -> None:
         """After a window: let go of what belonged to it, and be ready for another with the probes that are loaded."""
+        self.probes.renew()
         whose = self.users()
         self.names.renew(lambda pid: whose(self.processes.get(pid)))
-        for process in [one for one in self.processes.values() if one.gone and one.label == LOADER]:
-            process.forget()
-            del self.processes[process.pid]
+        for process in [*self.processes.values()]:
+            process.lost_threads = 0
+            if process.gone and process.label == LOADER:
+                process.forget()
+                del self.processes[process.pid]
+                self._refreshed.pop(process.pid, None)
         self.held = Held(self.held.users)
         self.ended.clear()
         self.lost_processes.clear()

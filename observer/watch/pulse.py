@@ -267,6 +267,8 @@ def _find(library: Library) -> _Functions:
                 if mine:
                     ends = tuple(leave_offsets(file, mine)) if row.throws else None
                     found[place] = _Function(tuple(symbol.offset for symbol in mine), ends)
+        except FileNotRead:  # its file system does not answer now, say: no fact about what is in it
+            raise
         except (RankscopeError, OSError) as error:
             return _Functions({}, file.identity, str(error))
         return _Functions(found, file.identity)

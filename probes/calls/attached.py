@@ -15,10 +15,8 @@ from rankscope.probes.calls.row import MAX_PLACES, MAX_ROWS
 from rankscope.probes.fair import Fair
 
 FileKey = tuple[str, int]  # device and inode
-PLACES_FREELY, PLACES_EACH = (
-    1024,
-    128,
-)  # of the MAX_PLACES - MAX_ROWS: whosever they are; of a user when these are used up
+# Of the MAX_PLACES - MAX_ROWS: whosever they are; of a user when these are used up.
+PLACES_FREELY, PLACES_EACH = 1024, 128
 
 
 @dataclass(slots=True)
@@ -67,15 +65,12 @@ class Places:
     _next: int = MAX_ROWS
     _fair: Fair = field(default_factory=lambda: Fair(PLACES_FREELY, PLACES_EACH))
 
-    def left(self, user: Callable[[], str]) -> bool:
-        """Whether that user may have more."""
-        return self._fair.left(user) > 0
-
     def take(self, row: int, user: Callable[[], str]) -> int:
-        """One for a file of his; where there is none, that of the row, which several then have together."""
-        self._fair.took(1, user)
-        if self._next >= MAX_PLACES:
+        """One for a file of his; where he has none left, that of the row, which all such files have together: dozens of containers on one
+        host have a file each."""
+        if self._next >= MAX_PLACES or self._fair.left(user) <= 0:
             return row
+        self._fair.took(1, user)
         self._next += 1
         return self._next - 1
 

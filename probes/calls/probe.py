@@ -18,7 +18,7 @@ from typing import Any
 
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import in_progress
-from rankscope.probes.calls.attached import PLACES_EACH, FileKey, Places, Row, processes_of, too_often
+from rankscope.probes.calls.attached import FileKey, Places, Row, processes_of, too_often
 from rankscope.probes.calls.launches import LaunchMeter
 from rankscope.probes.calls.programs import enter_program, leave_program
 from rankscope.probes.calls.row import LAUNCH, SITED
@@ -150,8 +150,7 @@ class CallProbe:
             others = f" and {len(more)} more processes" if more else ""
             self.notes.append(
                 f"{sum(left_out.values())} libraries of pid {first}{others} were not looked at, and calls into them are not "
-                f"timed: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s, of all for {_LOOK_ALL_MOST_S:g} s, and where "
-                f"there are many, {PLACES_EACH} functions of a user"
+                f"timed: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s, of all for {_LOOK_ALL_MOST_S:g} s"
             )
         self.notes += self._unopened.values()
         self._unopened.clear()
@@ -159,16 +158,13 @@ class CallProbe:
             self.launches.begin(len(watched))
 
     def _look_at(self, libraries: Sequence[Library], until: float) -> int:
-        """Attach to these as long as there is time (CLOCK_MONOTONIC, s), and room for their user. To how many it came."""
+        """Attach to these as long as there is time (CLOCK_MONOTONIC, s). To how many it came."""
         for count, library in enumerate(libraries):
-            if time.monotonic() >= until or not self._places.left(partial(self._user_of, library)):
+            if time.monotonic() >= until:
                 return count
             try:
                 self._attach_library(library)
-            except (
-                OSError,
-                RankscopeError,
-            ) as error:  # for the sake of this process: another one may map the same file
+            except (OSError, RankscopeError) as error:  # of this process: another one may map the same file
                 self._unopened[library.key] = f"calls into {library.name} are not timed: {error}"
                 continue
             self._unopened.pop(library.key, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,7 +61,7 @@ def observed(
     kernel: Any = SimpleNamespace(
         module=None, stack=lambda identity: identity, costs=tuple, calls=SimpleNamespace(launches=None),
         events=SimpleNamespace(drain=lambda: next(batches, np.empty(0, ring.EVENT))),
-        room={"rs_targets": targets, "rs_pythreads": threads}.__getitem__,
+        room={"rs_targets": targets, "rs_pythreads": threads}.__getitem__, renew=lambda: None,
     )  # fmt: skip
     processes = {one.pid: process(one.pid) for one in ranks}
     return Observation(ranks, kernel, processes, nothing, nothing, Path("/"), nothing)
@@ -89,6 +90,28 @@ def test_many_stacks_of_one_user_leave_others_the_names_of_theirs() -> None:
     assert sum(identity >= 1_000_000 for identity in running.stacks) == 50
     assert len(running.stacks) <= limits.STACKS
     assert running.lost_stacks == 5 * 4096 + 50 - len(running.stacks)
+
+
+def test_what_is_before_a_window_takes_none_of_its_room_and_begins_it_no_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "EVENTS", 100)
+    running = observed([rank(1, HONEST)], [events(1, 90), events(1, 90), events(1, 3, kind=ring.EXIT), events(1, 90)])
+    monkeypatch.setattr(Observation, "refresh", lambda _: None)
+    end = time.monotonic() + 1.0
+    running.wait_until(end)
+    assert time.monotonic() >= end
+    assert [len(batch) for batch in running.batches if len(batch)] == [3]
+    assert running.lost_events == 0 and not running.held.full
+
+
+def test_threads_that_had_no_room_once_are_not_told_in_later_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = SimpleNamespace(listen=lambda: None, close=lambda: None, library=None)
+    monkeypatch.setattr(observation, "Hardware", lambda *_: nothing)
+    running = observed([rank(1, HONEST)])
+    running.processes[1].lost_threads = 7
+    running.renew()
+    assert running.losses() == ()
 
 
 def test_names_of_stacks_that_nobody_is_at_any_more_go_with_their_window(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,12 +50,11 @@ def test_thousands_of_files_are_gone_at_once() -> None:
 
 def test_nobodys_many_files_take_the_places_of_others() -> None:
     places = Places()
-    while places.left(lambda: "user 1666"):
-        assert places.take(0, lambda: "user 1666") >= MAX_ROWS
-    assert places.left(lambda: "user 1000")
+    taken = [places.take(0, lambda: "user 1666") for _ in range(2 * PLACES_FREELY)]
+    assert taken == [*range(MAX_ROWS, MAX_ROWS + PLACES_FREELY), *[0] * PLACES_FREELY], "then that of the row, for all"
     assert places.take(0, lambda: "user 1000") == MAX_ROWS + PLACES_FREELY
     for user in range(2000, 2100):
-        while places.left(lambda user=user: f"user {user}"):  # type: ignore[misc]
+        for _ in range(2 * PLACES_EACH):
             places.take(1, lambda user=user: f"user {user}")  # type: ignore[misc]
     assert places.take(1, lambda: "user 1000") == 1, "that of the row, as there is none"
     assert MAX_PLACES - MAX_ROWS >= PLACES_FREELY + 4 * PLACES_EACH

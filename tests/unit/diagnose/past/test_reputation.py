@@ -126,6 +126,9 @@ def test_a_clock_that_is_years_ahead_forgets_nothing(tmp_path: Path) -> None:
     before = book.all()
     book.add([], 1000 * WEEK_S)
     assert book.all() == before != []
+    # THEN also where windows of that host come with it
+    book.add([vote("GPU-b", 9, 2.0, week=1000)], 1000 * WEEK_S + 20)
+    assert [one.jobs for one in book.all() if one.component == "GPU-a"] == [one.jobs for one in before] == [1]
 
 
 def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:

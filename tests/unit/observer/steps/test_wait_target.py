@@ -134,11 +134,16 @@ def test_of_a_process_that_ended_nothing_is_known(tmp_path: Path) -> None:
 
 
 def targets(
-    events: Events, still: OpenAbsence | None, start_ns: int, window_s: float, monkeypatch: pytest.MonkeyPatch
+    events: Events,
+    still: OpenAbsence | None,
+    start_ns: int,
+    window_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+    early: bool = False,
 ) -> dict[tuple[int, int, int], str]:
     """What the end of a window finds out, where whatever is asked for is a lock."""
     monkeypatch.setattr(raw, "wait_target", lambda *_: "/cache/a.lock")
-    last = MagicMock(start_ns=start_ns, window_s=window_s)
+    last = MagicMock(start_ns=start_ns, window_s=window_s, early=early)
     return raw.targets_of(PID, frozenset({PID}), events, {PID: still} if still else {}, last)
 
 
@@ -165,6 +170,20 @@ def test_a_wait_of_half_the_window_says_what_it_waits_for(
         ("io", told, "load_checkpoint")
     ]
     assert waits[0].total_s == pytest.approx(min(window_s, window_s - since_s))
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_where_a_window_ended_early_a_wait_that_is_over_may_be_for_anything_by_now(
+    early: bool, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window_s, start_ns = 10.0, 10**12
+    events = np.zeros(1, ring.EVENT)
+    events["type"], events["tgid"], events["tid"], events["what"], events["arg"] = ring.OFFCPU, PID, PID, FLOCK, 5
+    events["ts_ns"], events["dur_ns"] = start_ns, int(9.5e9)
+    still = OpenAbsence(PID, int(start_ns + 9.6e9), 0, 1, FLOCK, 5, 3) if goes_on else None
+    found = targets(events, still, start_ns, window_s, monkeypatch, early)
+    assert found == ({} if early and not goes_on else {(PID, FLOCK, 5): "/cache/a.lock"})
 
 
 @pytest.mark.parametrize(("until_s", "told"), [(10.0, "/cache/a.lock"), (8.0, "")])

@@ -193,6 +193,9 @@ def test_no_process_can_fill_a_map_that_all_share(processes: int) -> None:
     watched = sized["rs_targets"]
     assert kernel_probes.calls_each(processes) * watched <= sized["rs_calls"]
     assert (kernel_probes.calls_each(processes) == 128) == (processes <= 1024)
+    assert kernel_probes.calls_each(processes).bit_count() == 1, (
+        "or each number of processes is a program of its own to compile"
+    )
     assert sized["rs_awake"] >= watched
     assert sized["rs_calls_open"] >= 2 * watched or watched > 1 << 17
     sums = sum(8 if row.direction else 1 for row in CALL_TABLE if row.summed or row.role == LAUNCH)
