@@ -102,7 +102,7 @@ def record_on(
     limits.take_place(options.root)
     moment: list[Window] = []
 
-    def orders() -> dict[str, object]:
+    def orders(_: int) -> dict[str, object]:
         windows = [_with_notes(window, said) for window in moment]
         moment.clear()
         seconds = further_s(windows)
@@ -163,15 +163,15 @@ class Order:
 
 
 def stand_by(
-    options: RecordOptions, orders: Callable[[], Order], take: Callable[[Window], None], progress: Progress
+    options: RecordOptions, orders: Callable[[int], Order], take: Callable[[Window], None], progress: Progress
 ) -> None:
     """Prepare to observe, and begin a window as soon as one is ordered: probes are loaded, found and named what is needed, and nothing
-    is attached, so that it costs the ranks nothing. `orders` waits for the next one; `take` gets the windows of each, one for a job.
-    Ranks that come later are not seen. Returns after the last one. Raises what `record` raises."""
+    is attached, so that it costs the ranks nothing. `orders` gets the pid of who observes, and waits for the next one; `take` gets the
+    windows of each, one for a job. Ranks that come later are not seen. Returns after the last one. Raises what `record` raises."""
     _may_record(options)
     limits.take_place(options.root)
     each_window(
-        partial(_as_ordered, options, False), take, progress, options.root, orders=lambda: asdict(orders()), longest_s=math.inf,
+        partial(_as_ordered, options, False), take, progress, options.root, orders=lambda pid: asdict(orders(pid)), longest_s=math.inf,
         verbose=options.verbose,
     )  # fmt: skip
 

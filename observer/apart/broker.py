@@ -43,11 +43,12 @@ _ATTACHED = ("rs_enter_", "rs_leave_", "rs_call_site")
 class Broker(Reading):
     """Serves one confined process that observes. Close it when that has ended.
 
-    `orders`: waits for the next one of whoever had the observer prepared, and returns it; None where its probes never rest.
+    `orders`: waits for the next one of whoever had the observer prepared, whose pid it gets, and returns it; None where its probes never
+    rest.
     """
 
     root: Path = Path("/")
-    orders: Callable[[], dict[str, Any]] | None = None
+    orders: Callable[[int], dict[str, Any]] | None = None
     module: Module | None = None
     samplings: dict[int, Sampling] = field(default_factory=dict)
 
@@ -121,7 +122,7 @@ class Broker(Reading):
         """What is to be observed next. It is waited for here, as long as it takes."""
         if self.orders is None:
             raise ValueError("nobody gives orders")
-        return self.orders(), ()
+        return self.orders(self.served), ()
 
     def costs(self, _: Sequence[int]) -> Answer:
         """What the kernel spent in each program."""

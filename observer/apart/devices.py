@@ -73,7 +73,7 @@ def _try_once() -> None:
 
 
 def start(listener: int) -> int:
-    """Start the program that opens GPUs for who is behind this listener; its pid. It ends with that one. OSError."""
+    """Start the program that opens GPUs for who is behind this listener; its pid. It ends with that one, and with us. OSError."""
     handed = fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 8)  # another number than it gets there
     keep = credentials.mask((credentials.CAP_SYS_PTRACE,))  # to read the name that is asked for
     try:
@@ -81,7 +81,8 @@ def start(listener: int) -> int:
     except ValueError:
         calls = b""
     confined = [str(Path(credentials.__file__).resolve()), f"{keep:x}", calls.hex()]
-    command = [sys.executable, "-I", "-S", *confined, str(Path(opener.__file__).resolve()), str(FOLDER), *_emulated()]
+    program = [str(Path(opener.__file__).resolve()), str(os.getpid())]
+    command = [sys.executable, "-I", "-S", *confined, *program, str(FOLDER), *_emulated()]
     actions = [(os.POSIX_SPAWN_OPEN, standard, os.devnull, os.O_RDWR, 0) for standard in (0, 1, 2)]
     try:
         return os.posix_spawn(

@@ -46,7 +46,7 @@ def windows_of(
 
 def each_window(
     make: MakeWindows, take: Callable[[Window], None], progress: Progress, root: Path = Path("/"), *,
-    orders: Callable[[], dict[str, Any]] | None = None, longest_s: float = _LONGEST_S, verbose: bool = False,
+    orders: Callable[[int], dict[str, Any]] | None = None, longest_s: float = _LONGEST_S, verbose: bool = False,
 ) -> None:  # fmt: skip
     """The same; `take` gets each window as soon as it is made, while the process goes on. `orders`: see Broker."""
 

@@ -4,9 +4,9 @@ A GPU's library opens its devices to read and write, when and by what names it l
 whenever the confined process opens anything so: the devices of GPUs are opened, and put among its descriptors; all else is refused. What
 is opened is the name that was read here, whatever becomes of it there meanwhile.
 
-Run with the listener as descriptor 3 and, as arguments, the folder of the devices and files that stand for some (`python -I -S`): imports
-nothing of ours. It ends when the confined process has. Sources: include/uapi/linux/seccomp.h; numbers of calls from
-arch/x86/entry/syscalls/syscall_64.tbl.
+Run with the listener as descriptor 3 and, as arguments, the pid of who started it, the folder of the devices and files that stand for
+some (`python -I -S`): imports nothing of ours. It ends when the confined process has, or who started it. Sources:
+include/uapi/linux/seccomp.h; numbers of calls from arch/x86/entry/syscalls/syscall_64.tbl.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ _ADDED = struct.Struct("=QIIII")  # struct seccomp_notif_addfd: id, flags, our d
 _RECEIVE, _SEND, _ADD = 0xC0502100, 0xC0182101, 0x40182103  # SECCOMP_IOCTL_NOTIF_RECV, _SEND, _ADDFD
 _OPEN = {2}  # x86-64 alone; elsewhere, and mostly there, it is openat
 _LONGEST = 256
+# Up to about Linux 6.11 a listener tells that nobody can ask any more only when the confined process was waited for: where who started
+# both has ended, and nobody waits for what he left, that is never.
+_LOOKS_EVERY_S = 2.0
 _ARGUMENTS = 4  # behind those of credentials.py
 _DEVICE = re.compile(r"nvidia[a-z0-9_-]*|nvidia-caps(-imex-channels)?/[a-z0-9_-]+|kfd|dri/(card|renderD)[0-9]+")
 _KEPT_FLAGS = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
@@ -48,11 +51,11 @@ def main() -> None:
     """Answer until nobody can ask any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.closerange(LISTENER + 1, 1 << 16)
-    folder, *others = sys.argv[_ARGUMENTS:]
+    command, folder, *others = sys.argv[_ARGUMENTS:]
     asks = select.poll()
     asks.register(LISTENER, select.POLLIN)
-    while True:
-        for _, event in asks.poll():
+    while os.getppid() == int(command):
+        for _, event in asks.poll(_LOOKS_EVERY_S * 1000):
             if not event & select.POLLIN:
                 return
             try:

@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     with Job(plan, options.seed) as job, progress() as say:
         job.wait_until_healthy()
         turns = _Turns(job, options, pairs, rng, ends, say)
-        stand_by(RecordOptions(job=job.name), turns.order, turns.take, lambda _: None)
+        stand_by(RecordOptions(job=job.name), lambda _: turns.order(), turns.take, lambda _: None)
         turns.end()
     fine = True
     for busy in (False, True):

@@ -98,7 +98,7 @@ def test_when_the_observing_process_is_killed_the_command_says_so_in_one_line_an
 _PREPARED = """
 import sys
 from rankscope.observer.recorder import Order, RecordOptions, stand_by
-def orders():
+def orders(_):
     sys.stdin.read()
     return Order(0.5)
 stand_by(RecordOptions(pids=(int(sys.argv[1]),)), orders, print, lambda _: None)

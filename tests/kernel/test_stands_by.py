@@ -32,7 +32,7 @@ def test_two_windows_of_probes_that_are_loaded_once_and_nothing_is_attached_befo
     attached: list[int] = []
     during: list[int] = []
 
-    def orders() -> Order:
+    def orders(_: int) -> Order:
         attached.append(_attached())
         ordered.append(time.time())
         return Order(0.5, last=len(ordered) == 2)

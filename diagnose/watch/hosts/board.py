@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,7 @@ from rankscope.probes.errors import BadData
 TRIGGER, TURN, VERDICT = "trigger", "turn", "verdict"
 _MOST_DIGITS = 20  # with its sign, of 64 bits
 # A trigger is put some seconds before its slot. One that came so long before is of a host whose clock was ahead, and of a trouble that is
-# over; stores refuse whose clock is as far off from theirs.
+# over. Buckets refuse whose clock is as far off from theirs; the server of a folder takes all, whatever its own clock says.
 _EARLY_S = 900.0
 
 
@@ -43,11 +44,18 @@ class Board:
         try:
             path = f"{self._store.path}/{told_key(what, job, start)}"
             found = _parsed(objects.get(self._store, path, self.most_bytes, ours=True))
-            if what == TRIGGER and start - objects.put_s(self._store, path) > _EARLY_S:
+            if what == TRIGGER and self._is_early(path, start):
                 return None
         except (FileNotFoundError, BadData, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
+
+    def _is_early(self, path: str, start: float) -> bool:
+        """Whether it came long before its slot; by this host's clock where the store's is behind."""
+        early_s = start - objects.put_s(self._store, path)
+        if not early_s > _EARLY_S or not self._store.local:
+            return early_s > _EARLY_S
+        return early_s - (time.time() - objects.clock(self._store)) > _EARLY_S
 
     def windows(self, job: str, start: float) -> Sources:
         """The windows of one job that began in this second; of those that others could have written a note."""

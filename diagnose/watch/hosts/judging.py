@@ -46,18 +46,21 @@ class Outcome:
     broken: tuple[str, ...] = ()
 
 
-def judge_with_others(share: Share, history: Path, mine: Window | None) -> Outcome:
-    """Send this host's window, where it has one, and judge if this host does. RankscopeError."""
+def judge_with_others(share: Share, history: Path, mine: Window | None, ended_s: float | None = None) -> Outcome:
+    """Send this host's window, where it has one, and judge if this host does. `ended_s`: when the windows of all ended, CLOCK_MONOTONIC;
+    None: by the clock. RankscopeError."""
     trouble = _send(mine, share) if mine is not None else ""
     if not share.judges:
         return Outcome(None, trouble, broken=broken_by(mine, share.trigger.job) if mine is not None else ())
-    return judge_all(share, history, mine, trouble)
+    return judge_all(share, history, mine, trouble, ended_s)
 
 
-def judge_all(share: Share, history: Path, mine: Window | None = None, trouble: str = "") -> Outcome:
+def judge_all(
+    share: Share, history: Path, mine: Window | None = None, trouble: str = "", ended_s: float | None = None
+) -> Outcome:
     """One verdict on the windows of all hosts, put where these read it. Another's that is there already stays, and is the verdict."""
     board, trigger = Board(share.uri), share.trigger
-    found = _gathered(board, share)
+    found = _gathered(board, share, ended_s)
     if found.chosen:
         verdict = replace(_judged(found, share, mine), job=trigger.job)
     elif mine is not None:  # the store is away: what is here is judged
@@ -106,9 +109,11 @@ def _send(window: Window, share: Share) -> str:
         return str(error)
 
 
-def _gathered(board: Board, share: Share) -> Sources:
+def _gathered(board: Board, share: Share, ended_s: float | None = None) -> Sources:
     """The windows of the moment, when all hosts' are there, or it is late. Names are listed until then, and windows read once."""
-    until = time.monotonic() + share.pace.gathered_within(share.trigger, time.time())
+    now_s, end = time.monotonic(), share.trigger.start + share.trigger.seconds
+    sent = time.time() if ended_s is None else end + now_s - ended_s
+    until = now_s + share.pace.gathered_within(share.trigger, sent)
     found = Sources((), ())
     while True:
         late = time.monotonic() >= until

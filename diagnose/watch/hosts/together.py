@@ -225,6 +225,8 @@ class Together:
         return tasks
 
     def _triggered(self, job: _Job, answer: Answer, now: float) -> list[Task]:
+        if answer.start > now + self.pace.asked_s + self.pace.slot_s:
+            return []  # nobody asks so early: it was asked by a clock that was ahead, and set back since
         if answer.content is None and now < answer.start - self.pace.asked_s:
             return []  # it was asked for early, may still be put, and is asked for again
         mine = job.proposed if job.proposed is not None and job.proposed[1].start == answer.start else None

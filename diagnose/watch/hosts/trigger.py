@@ -53,6 +53,10 @@ class Pace:
         """For how long they are waited for from then on: no longer than by a clock that was not set since the trigger."""
         return min(self.gathered_by(trigger, sent) - sent, self.gather_s + self.turn_s / 2)
 
+    def late_s(self, trigger: Trigger, began: float) -> float:
+        """How late a window began that began then by this host's clock: no later than one is begun, by a clock that was not set."""
+        return min(max(began - trigger.start, 0.0), 2 * self.slot_s)
+
     def turn_at(self, trigger: Trigger, host: str, hosts: int) -> float:
         """When a host takes the turn, if nobody has judged by then: not all at one moment, and of many hosts not more than one a second."""
         chance = hashlib.sha256(f"{host} {trigger.start:.0f}".encode()).digest()[0] / 256

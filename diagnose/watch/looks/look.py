@@ -201,6 +201,13 @@ class Telling:
                 os.sched_setscheduler(self.reads.native_id, os.SCHED_OTHER, os.sched_param(0))
         return window
 
+    def _ended_s(self, share: Share, window: Window) -> float | None:
+        """When the interval was over in which all hosts looked, CLOCK_MONOTONIC, whatever the clock was set to since."""
+        if self.began_s is None:
+            return None
+        trigger = share.trigger
+        return self.began_s - share.pace.late_s(trigger, window.manifest.start) + trigger.seconds
+
     def judged(self, wanted: Wanted, observe: Callable[[], Window]) -> None:
         """Tell the verdict on what `observe` sees."""
         verdict: dict[str, Any] | None = None
@@ -209,10 +216,11 @@ class Telling:
         try:
             if wanted.share is not None:
                 window = None if wanted.only_judge else self._begun(observe())
+                ended_s = self._ended_s(wanted.share, window) if window is not None else None
                 # Not before: it waits for what the idle thread reads, which on a busy host gets no CPU until `_begun`.
                 from rankscope.diagnose.watch.hosts import judging
 
-                outcome = judging.judge_with_others(wanted.share, wanted.history, window)
+                outcome = judging.judge_with_others(wanted.share, wanted.history, window, ended_s)
                 verdict, trouble, kept, broken = outcome.verdict, outcome.trouble, outcome.kept, outcome.broken
             else:
                 verdict, trouble, kept = _by_itself(wanted, self._begun(observe()))

@@ -197,6 +197,7 @@ class Looking:
             if isinstance(task, ClockSet):  # a look that began by the clock as it was is no more in common
                 self.voice.note(now_s, "note", task.words)
                 self._in_common.clear()
+                self._forget_begins(now_s)
                 continue
             job = self.jobs.get(task.job)
             if isinstance(task, Remark):
@@ -204,12 +205,24 @@ class Looking:
             elif job is None:
                 continue
             elif isinstance(task, Alone):
-                self.voice.note(now_s, "note", f"this host looks alone: {task.why}", task.job)
-                self._alone.add(task.job)
-                self._waiting[task.job] = _Waiting(task.alarm, now_s)
+                self._look_alone(task, now_s)
             else:
                 self._held.append(task)
         self._begin_held(now_s)
+
+    def _look_alone(self, task: Alone, now_s: float) -> None:
+        self.voice.note(now_s, "note", f"this host looks alone: {task.why}", task.job)
+        self._alone.add(task.job)
+        self._waiting[task.job] = _Waiting(task.alarm, now_s)
+
+    def _forget_begins(self, now_s: float) -> None:
+        """Looks of all hosts that another look keeps waiting, by a clock that was set since: their begin comes at another time here. One
+        that this host had an alarm of its own for it looks at alone. Who judges may do so later, by what the others sent."""
+        begins = [task for task in self._held if isinstance(task, Begin)]
+        self._held = [task for task in self._held if isinstance(task, Turn)]
+        for task in begins:
+            if task.alarm is not None and task.job in self.jobs:
+                self._look_alone(Alone(task.alarm, "the clock of this host was set"), now_s)
 
     def _begin_held(self, now_s: float) -> bool:
         """What is agreed on begins as soon as no other look is under way; whether one is, or is to begin before others."""

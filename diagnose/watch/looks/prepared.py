@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from rankscope.observer.recorder import Order
     from rankscope.observer.window.folder import Window
 
+_LOOKS_EVERY_S = 5.0  # whether who observes still lives
+
 
 @dataclass(slots=True)
 class Prepared:
@@ -162,10 +164,18 @@ def _stand(nice: int) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, nice)
 
 
-def _observer_lives() -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        return any(procfs.read_stat(pid).state != "Z" for pid in procfs.children(os.getpid()))
-    return True  # one that ends just now is asked for the next time
+class _ObserverGone(Exception):
+    """Who was prepared to observe has ended before it was asked to."""
+
+
+def _lives(observer: int) -> bool:
+    """Whether a child of ours, whose pid nobody else gets before it is waited for, has not ended. Others of ours may outlive it."""
+    try:
+        return procfs.read_stat(observer).state not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except (OSError, ValueError):
+        return True  # it is asked for the next time
 
 
 def _hold_only(*kept: int) -> None:
@@ -178,21 +188,23 @@ def _hold_only(*kept: int) -> None:
 
 
 def _stand_by(job: str, line: socket.socket, result: int) -> None:
-    from rankscope.observer.recorder import STANDING_BY, Order, RecordOptions, stand_by
+    from rankscope.observer.recorder import STANDING_BY, Order, RecordOptions, record, stand_by
 
     telling, usual = Telling(result), os.getpriority(os.PRIO_PROCESS, 0)
     wanted: list[Wanted] = []
     windows: list[Window] = []
 
-    def orders() -> Order:
-        while not select.select([line], [], [], 5.0)[0]:
+    def orders(observer: int) -> Order:
+        while not select.select([line], [], [], _LOOKS_EVERY_S)[0]:
             # Where memory is short the kernel ends what observes first: a look that is needed loads by itself.
-            if not _observer_lives():
-                raise EOFError
+            if not _lives(observer):
+                raise _ObserverGone
         _stand(min(usual, -10))  # as who observes: behind ranks that keep every core busy the window would begin late
         with line.makefile("rb") as asked:
             # Of who forked us, who may do all that we may. EOFError: it has let go of us.
             wanted.append(pickle.load(asked))
+        if not _lives(observer):
+            raise _ObserverGone
         options = look.options_of(wanted[0])
         return Order(options.window_s, options.begin_at)
 
@@ -205,6 +217,8 @@ def _stand_by(job: str, line: socket.socket, result: int) -> None:
         telling.heard(text)
 
     def observed() -> Window:
+        if isinstance(failed, _ObserverGone):  # since it was looked at last: the look is not lost, and loads now
+            return record(look.options_of(wanted[0]), say)[0].window
         if failed is not None:
             raise failed
         return windows[0]

@@ -89,7 +89,7 @@ def as_sent(asked: dict[str, Any]) -> dict[str, Any]:
 
 def answered(asked: dict[str, Any], handed: tuple[int, ...] = (0,)) -> str:
     """Of what kind the answer is."""
-    services = Broker(served=os.getpid(), orders=dict)
+    services = Broker(served=os.getpid(), orders=lambda _: {})
     try:
         _, sent = services.answer(as_sent(asked), handed)
         wire.close_all(sent)

@@ -23,6 +23,7 @@ from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger
 from rankscope.diagnose.watch.looks.look import Seen, Telling
 from rankscope.diagnose.watch.looks.looking import Looking
 from rankscope.observer import recorder
+from rankscope.observer.window.store import objects
 from rankscope.probes.host.clocks import Clocks
 
 NOW, HOUR_S, NS = 1_800_000_000.0, 3600.0, 1_000_000_000
@@ -95,6 +96,18 @@ def test_what_was_meant_by_the_clock_as_it_was_is_forgotten_and_who_wanted_a_loo
     store.said.append(_heard(NOW + 10))
     assert [type(task) for task in together.take(NOW + 8, JOBS)] == [Begin]
     assert together.take(NOW + 100, JOBS) == []
+
+
+def test_what_was_asked_by_a_clock_that_was_ahead_is_not_heard_when_it_was_set_back() -> None:
+    # GIVEN a host whose clock is ahead, and a question that is under way as it is set
+    together, store = _together()
+    together.take(NOW + HOUR_S + 3, JOBS)
+    together.clock_set(-HOUR_S)
+    store.said.append(_heard(NOW + HOUR_S + 5))
+    assert together.take(NOW + 4, JOBS) == []
+    # THEN the next look of all is joined, also one that is asked for a slot before
+    store.said.append(_heard(NOW + 15))
+    assert [type(task) for task in together.take(NOW + 8, JOBS)] == [Begin]
 
 
 @pytest.mark.parametrize("step_s", [-HOUR_S, HOUR_S])
@@ -201,6 +214,26 @@ def test_windows_of_others_are_waited_for_as_long_though_the_clock_is_set(
     assert PACE.gathered_within(_trigger(start), NOW - HOUR_S) <= PACE.gather_s + PACE.turn_s / 2
 
 
+@pytest.mark.parametrize("step_s", [-HOUR_S, 0.0, HOUR_S])
+@pytest.mark.parametrize("late_s", [0.0, 2.0])
+def test_windows_of_others_are_waited_for_as_long_though_the_clock_is_set_during_the_look(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step_s: float, late_s: float
+) -> None:
+    # GIVEN a look whose window is read three seconds after its end
+    running, begun = [0.0], late_s
+    share = Share("file:///nowhere", tmp_path, _trigger(NOW), True, 2, "host0")
+    board = SimpleNamespace(windows=lambda job, start: Sources((), ()))
+    monkeypatch.setattr(judging.time, "monotonic", lambda: running[0])
+    monkeypatch.setattr(judging.time, "time", lambda: NOW + running[0] + (step_s if running[0] > begun else 0.0))
+    monkeypatch.setattr(judging.time, "sleep", lambda seconds: running.__setitem__(0, running[0] + seconds))
+    window = cast(Any, SimpleNamespace(manifest=SimpleNamespace(start=NOW + late_s)))
+    telling = Telling(-1, apart_s=NOW)
+    telling._begun(window)
+    running[0] = 5.0 + late_s + 3.0
+    judging._gathered(cast(Any, board), share, telling._ended_s(share, window))
+    assert 5.0 + PACE.gather_s - 0.5 < running[0] < 5.0 + PACE.gather_s + 1.5
+
+
 def test_a_window_of_a_moment_that_is_hours_off_begins_at_once() -> None:
     assert recorder._start(recorder.RecordOptions(begin_at=NOW + HOUR_S), NOW) == NOW
     assert recorder._start(recorder.RecordOptions(begin_at=NOW + 5.0), NOW) == NOW + 5.0
@@ -227,3 +260,22 @@ def test_a_trigger_of_a_host_whose_clock_was_ahead_fires_no_look_when_its_slot_c
         assert board.put(TRIGGER, "job", start, trigger) == (trigger if heard else None)
         assert (board.get(TRIGGER, "job", start) is not None) == heard
     assert board.put(VERDICT, "job", now + HOUR_S, {"host": "host1"}) == {"host": "host1"}
+
+
+@pytest.mark.parametrize("behind_s", [-HOUR_S, 0.0, HOUR_S])
+def test_a_folder_whose_server_has_another_clock_lets_triggers_be_heard_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, behind_s: float
+) -> None:
+    # GIVEN a folder in which all that comes has the time of a server
+    tmp_path.chmod(0o700)
+    put_s, clock = objects.put_s, objects.clock
+    monkeypatch.setattr(objects, "put_s", lambda store, path: put_s(store, path) - behind_s)
+    monkeypatch.setattr(objects, "clock", lambda store: clock(store) - behind_s)
+    board = Board(tmp_path.as_uri())
+    start = 5 * (time.time() // 5) + 5
+    trigger = _trigger(start).as_json()
+    assert board.put(TRIGGER, "job", start, trigger) == trigger == board.get(TRIGGER, "job", start)
+    # AND one of a host whose clock was ahead is not, where that can be seen
+    if behind_s >= 0:
+        ahead = start + HOUR_S
+        assert board.put(TRIGGER, "job", ahead, _trigger(ahead).as_json()) is None

@@ -17,7 +17,7 @@ from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, JobWatch
 from rankscope.diagnose.watch.events import Event
 from rankscope.diagnose.watch.hosts.others import Others
 from rankscope.diagnose.watch.hosts.share import Share
-from rankscope.diagnose.watch.hosts.together import Begin, Turn
+from rankscope.diagnose.watch.hosts.together import Begin, ClockSet, Turn
 from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger
 from rankscope.diagnose.watch.jobs import WatchedJob
 from rankscope.diagnose.watch.limits import Allowance
@@ -97,10 +97,10 @@ class Host:
         """Of a look so long after the test began."""
         return Trigger(name, time.time() - time.monotonic() + self.begins + after_s, 5.0, kind, kind.value, by)
 
-    def hears(self, after_s: float, *tasks: Begin | Turn | Seen) -> None:
+    def hears(self, after_s: float, *tasks: Begin | Turn | Seen | ClockSet) -> None:
         """These are what is to be done, so long after the test began."""
 
-        def take(*_: Any) -> Iterator[Begin | Turn | Seen]:
+        def take(*_: Any) -> Iterator[Begin | Turn | Seen | ClockSet]:
             yield from tasks
 
         with pytest.MonkeyPatch.context() as patched:
@@ -249,6 +249,25 @@ def test_who_has_agreed_on_a_look_begins_no_other_before_it(host: Host, looks: L
     looks.over = True
     host.looking.go_on(host.begins + 20.0)
     assert looks.told == [("large", False), ("local", False)]
+
+
+def test_looks_of_all_hosts_that_wait_here_are_no_more_in_common_when_the_clock_is_set(
+    host: Host, looks: Looks
+) -> None:
+    """Else they begin by the clock as it was, and what all hosts look at next is taken for served until then."""
+    busy(host, looks)
+    ahead_s = 3600.0
+    large, small = (host.trigger(name, ahead_s + 2.0, by="here") for name in ("large", "small"))
+    own = Alarm(AlarmKind.STOPPED, "large", host.begins, "stopped")
+    host.hears(0.5, Begin(large, own, True), Begin(small, None, False), Turn(host.trigger("small", -30.0)))
+    host.hears(1.0, ClockSet(-ahead_s))
+    for after_s in (3.0, 4.0, 5.0):
+        looks.over = True
+        host.looking.go_on(host.begins + after_s)
+    # THEN who had an alarm of its own looks by itself, and a verdict that is this host's to give is given
+    assert looks.told[1:] == [("small", True), ("large", False)]
+    assert looks.begun[-1].alarm is own and looks.begun[-1].share is None
+    assert not host.looking._in_common
 
 
 def verdict_of(share: Share, alarm: Alarm) -> Seen:
