@@ -306,6 +306,15 @@ def test_a_controller_that_connects_anew_has_a_while_to(tmp_path: Path, state: s
     assert state_of(look(tmp_path, "disk.errors", remember(seen), NOW_S + 200)) == "ok"
 
 
+def test_a_controller_that_goes_from_one_state_to_another_has_its_while_once(tmp_path: Path) -> None:
+    seen = look_all(host(tmp_path), "disk.errors")
+    for seconds, state, expected in ((0, "resetting", "warning"), (100, "connecting", "warning"),
+                                     (121, "resetting", "critical")):  # fmt: skip
+        put(tmp_path, {"sys/class/nvme/nvme0/state": f"{state}\n"})
+        seen = look_all(tmp_path, "disk.errors", remember(seen), NOW_S + seconds)
+        assert state_of(seen.findings) == expected
+
+
 SMT = f"{CPU}/smt/control"
 
 
