@@ -520,6 +520,22 @@ def test_fewer_ports_than_the_setting_are_critical_where_there_are_none(tmp_path
     assert state_of(look(host(tmp_path), "ib.port", ports=2.0)) == "critical"
 
 
+def test_ports_that_nobody_uses_excuse_none_that_is_lost(tmp_path: Path) -> None:
+    # GIVEN two ports, of which one is to be active, and the other was never so and is switched off
+    unused = {
+        f"{IB.replace('mlx5_0', 'mlx5_1')}/{name}": text
+        for name, text in (("state", "1: DOWN"), ("phys_state", "3: Disabled"))
+    }
+    host(tmp_path, {**ib("mlx5_0"), **ib("mlx5_1"), **unused})
+    lost = {f"{IB}/state": "1: DOWN\n", f"{IB}/phys_state": "2: Polling\n"}
+    known = remember(look_all(tmp_path, "ib.port", ports=1.0))
+    put(tmp_path, lost)
+    found = look(tmp_path, "ib.port", known, NOW_S + 300, ports=1.0)
+    # THEN the setting is broken, by itself too: without what earlier sweeps saw
+    assert [one.state for one in found if one.unit == "active ports"] == ["critical"]
+    assert state_of(look(tmp_path, "ib.port", ports=1.0)) == "critical"
+
+
 HEALTH = "mlx5_core 0000:3b:00.0: poll_health:800:(pid 0): Fatal error 3 detected"
 
 
