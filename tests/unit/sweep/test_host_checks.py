@@ -255,6 +255,30 @@ def test_errors_that_cannot_be_counted_are_not_called_none(tmp_path: Path) -> No
     assert state_of(twice(tmp_path, "pcie.aer", {f"{PORT}/aer_dev_fatal": ""})) == "unknown"
 
 
+COUNTED = {
+    "mem.ecc": ({f"{EDAC}/ue_count": "3", f"{EDAC}/ce_count": "0"}, {f"{EDAC}/ue_count": "-", f"{EDAC}/ce_count": "-"}),
+    "pcie.aer": (pci_device("0000:3b:00.0", "nic", aer_dev_fatal="TOTAL_ERR_FATAL 3"), {f"{PORT}/aer_dev_fatal": ""}),
+    "ib.flap": (ib("mlx5_0"), {f"{IB}/counters/link_downed": "-"}),
+}
+
+
+@pytest.mark.parametrize("identifier", COUNTED)
+def test_what_counts_no_more_since_another_boot_is_unknown_for_a_day(tmp_path: Path, identifier: str) -> None:
+    files, unread = COUNTED[identifier]
+    known = remember(look_all(host(tmp_path, files), identifier))
+    # GIVEN a count that cannot be read any more THEN that is said for as long as the host is up
+    put(tmp_path, unread)
+    assert state_of(look(tmp_path, identifier, known, NOW_S + 200_000)) == "unknown"
+    # and from then on for a day since it could be: firmware or a driver may count no more
+    put(tmp_path, {"proc/sys/kernel/random/boot_id": "boot-two\n"})
+    assert state_of(look(tmp_path, identifier, known, NOW_S + 80_000)) == "unknown"
+    done = look_all(tmp_path, identifier, known, NOW_S + 200_000)
+    assert state_of(done.findings) in ("", "ok") and not done.unread
+    # WHEN it counts again THEN all of this boot is new
+    put(tmp_path, files)
+    assert state_of(look(tmp_path, identifier, known, NOW_S + 200_001)) in ("critical", "warning")
+
+
 def test_dimms_of_the_same_label_are_two(tmp_path: Path) -> None:
     # GIVEN a board that calls all its DIMMs the same, one of which had errors long ago
     host(tmp_path, {f"{EDAC}/ue_count": "3", f"{EDAC}/ce_count": "0"})
