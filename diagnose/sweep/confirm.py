@@ -35,7 +35,8 @@ def confirmed(first: Sweep, checks: Sequence[Check], config: Config, earlier: Ea
         (identifier, "") for identifier, _ in second.skipped
     }  # a driver that went away, say
     once = critical - _in_state(second, CRITICAL)
-    unread = {key for key in _grown(first, earlier) & set(second.unread) if key[0] in {one[0] for one in once}}
+    read = {counter[:2] for counter in second.counters}
+    unread = {key for key in _grown(first, earlier) - read if key[0] in {one[0] for one in once}}
     in_part = {identifier for identifier, _ in unread}
     unseen = {key for key in once if key in blind or (key[0], "") in blind or key[0] in in_part}
     words = {

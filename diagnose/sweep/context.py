@@ -16,6 +16,10 @@ from rankscope.diagnose.severity import CRITICAL, OK, UNKNOWN, WARNING
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.probes.host.procfs import ROOT, read_file
 
+# For so long a counter stays as it was when a check does not ask for it: a device that cannot be looked at for a moment, or has gone and
+# comes back, brings what grew meanwhile along. One that stays away is forgotten. One that is asked for and cannot be read stays for as long
+# as the host has not booted: after that the device may be another one, or count no more.
+UNASKED_S = 86400.0
 _Value = TypeVar("_Value")
 Setting = float | bool | str | tuple[str, ...]
 
@@ -136,12 +140,13 @@ class Context:
     def grown(self, key: str, value: float | None, lifetime: bool = False) -> Growth:
         """Change of a counter; kept for the next sweep. `lifetime`: the device keeps it over a boot.
 
-        None: it could not be read now. Nothing has grown then, and the next sweep is held against the reading that is there.
+        None: it could not be read now. Nothing has grown then, and the next sweep is held against the reading that is there, while
+        that counts.
         """
         then = self.earlier.counters.get((self.id, key))
         if value is None:
             self.unread.add(key)
-            return Growth(0.0, 0.0, then is None)
+            return Growth(0.0, 0.0, then is None or not self.stays(then, True))
         value = float(value)  # a dead device answers all ones: more than 63 bits are no integer of SQLite's
         self.counters[key] = value
         if then is None:
@@ -154,6 +159,33 @@ class Context:
         # A counter that fell was reset, by a driver reload say: all that it shows now came since.
         amount = value - then.value if value >= then.value else max(0.0, value)
         return Growth(amount, max(seconds, 0.0), False)
+
+    def stays(self, reading: Reading, asked: bool) -> bool:
+        """Whether an earlier reading still counts, of what could not be read now."""
+        if reading.boot == self.boot:
+            return asked or self.uptime_s - reading.uptime_s <= UNASKED_S
+        return self.now_s - reading.time_s <= UNASKED_S
+
+    def told_before(self, key: str) -> bool:
+        """Whether an earlier sweep saw something tell, by `tells`; for as long as a counter that is asked for and cannot be read stays."""
+        word = self.recall(key)
+        if word is None:
+            return False
+        boot, _, since = word.rpartition(" ")
+        try:
+            stays = self.stays(Reading(0.0, float(since), 0.0, boot), True)
+        except ValueError:
+            stays, word = True, self._now()  # an older word says no time
+        if stays:
+            self.keep(key, word)
+        return stays
+
+    def tells(self, key: str) -> None:
+        """That something tells now."""
+        self.keep(key, self._now())
+
+    def _now(self) -> str:
+        return f"{self.boot} {self.now_s:.0f}"
 
     def recall(self, key: str) -> str | None:
         """What an earlier sweep kept."""

@@ -25,9 +25,6 @@ from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.host.procfs import ROOT, read_file, reason
 
 MAX_FINDINGS_PER_CHECK = 512
-# For so long a counter stays as it was when a check does not ask for it: a device that cannot be looked at for a moment, or has gone and
-# comes back, brings what grew meanwhile along. One that stays away is forgotten.
-UNASKED_S = 86400.0
 _TEXT_CAP = 400
 
 
@@ -167,18 +164,17 @@ def sweep(
 
 
 def _unread(running: Sequence[_Running], earlier: Earlier) -> set[tuple[str, str]]:
-    """(check, key) of all counters that are known and were not read now, by checks that ended."""
-    found = {(one.check.id, key) for one in running for key in one.context.unread}
-    ended = {one.check.id: one.context for one in running if not one.unfinished}
-    for (identifier, key), reading in earlier.counters.items():
-        context = ended.get(identifier)
-        if context is None or key in context.counters:
-            continue
-        same_boot = reading.boot == context.boot
-        age_s = context.uptime_s - reading.uptime_s if same_boot else context.now_s - reading.time_s
-        if age_s <= UNASKED_S:
-            found.add((identifier, key))
-    return found
+    """(check, key) of all counters that are known and were not read now, by checks that ended or asked for them."""
+    contexts = {one.check.id: one.context for one in running}
+    unfinished = {one.check.id for one in running if one.unfinished}
+    return {
+        (identifier, key)
+        for (identifier, key), reading in earlier.counters.items()
+        if (context := contexts.get(identifier)) is not None
+        and key not in context.counters
+        and (key in context.unread or identifier not in unfinished)
+        and context.stays(reading, key in context.unread)
+    }
 
 
 def is_ignored(config: Config, identifier: str, instance: str) -> bool:

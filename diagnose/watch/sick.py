@@ -5,6 +5,9 @@ errors that the memory controllers count. Of GPUs and NVLink the kernel's log te
 
 A host is drained for a link that is down for a while, as the sweep drains after two looks; not for one that somebody switched off, or that
 went into a pod and came back switched off, nor for that of a virtual function, which its card or another host decides.
+
+A drain for a link is over when the port has one again, was switched off, or is elsewhere, whatever became of it meanwhile; a card that died
+keeps it.
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.severity import CRITICAL, OK, WARNING
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.watch.tell.drain import reason_of
 from rankscope.probes.host.edac import read_edac
 from rankscope.probes.host.procfs import ROOT
-from rankscope.probes.pci.devices import is_part
+from rankscope.probes.pci.cards import is_well_elsewhere
+from rankscope.probes.pci.devices import is_address, is_part
 from rankscope.probes.ports.model import Port
 from rankscope.probes.ports.reader import MAX_PORTS, PortReader, find_ports
 
@@ -53,7 +58,10 @@ class Sick:
     _readers: tuple[PortReader, ...] = ()
     _calls: int = 0
     _up: dict[str, bool] = field(default_factory=dict)
-    _down_since: dict[str, float] = field(default_factory=dict)  # of those that had a link; inf: told that it lasts
+    _down_since: dict[str, float] = field(
+        default_factory=dict
+    )  # of those that had a link; inf: that it lasts was told, or is no fault
+    _owed: dict[str, tuple[Port, float]] = field(default_factory=dict)  # those told to last, and when
     _downs: dict[str, int] = field(default_factory=dict)
     _errors: dict[str, int] = field(default_factory=dict)
 
@@ -68,23 +76,32 @@ class Sick:
         self._readers = ()
 
     def _links(self) -> list[Sickness]:
+        told: list[Sickness] = []
         if self._calls % self.sought_again == 0:
             self.close()
             with contextlib.suppress(OSError):
                 self._readers = tuple(find_ports(self.root, True, MAX_PORTS))
-                self._forget({reader.name for reader in self._readers})
+                told += self._forget({reader.name for reader in self._readers})
         self._calls += 1
-        told: list[Sickness] = []
         for reader in self._readers:
             with contextlib.suppress(OSError):
                 told += self._link(reader.read(reasons=True))
         return told
 
-    def _forget(self, here: set[str]) -> None:
-        """All ports but these: what comes back under their names is another one."""
+    def _forget(self, here: set[str]) -> list[Sickness]:
+        """All ports but these: what comes back under their names is another one. Of those that a drain may be owed for, what became."""
         for known in (self._up, self._down_since, self._downs):
             for name in known.keys() - here:
                 del known[name]
+        told = []
+        for name in sorted(self._owed.keys() - here):
+            port, told_s = self._owed[name]
+            elsewhere = is_address(port.pci) and is_well_elsewhere(self.root, port.pci, _class_of(port))
+            if elsewhere or self.clock() - told_s > budgets.DAY_S:  # for so long a drain is owed
+                del self._owed[name]
+            if elsewhere:
+                told.append(_well(name, "is not here any more"))
+        return told
 
     def _link(self, port: Port) -> list[Sickness]:
         name = clean(port.name, 60)
@@ -94,15 +111,16 @@ class Sick:
             self._downs[port.name] = downs
         if port.off:
             self._up.pop(port.name, None)
-            lasted = self._down_since.pop(port.name, 0.0) == float("inf")  # a drain for it may not be taken yet
-            return [Sickness(f"{name} was switched off", OK, "nic", "down", name)] if lasted else []
+            self._down_since.pop(port.name, None)
+            owed = self._owed.pop(port.name, None)  # a drain for it may not be taken yet
+            return [_well(port.name, "was switched off")] if owed else []
         if port.up is not None:
             self._up[port.name] = port.up
         if port.up is False:
             return self._down(port, name, bool(was))
-        if was is False and port.up:
+        if port.up and (self._owed.pop(port.name, None) or was is False):
             self._down_since.pop(port.name, None)
-            return [Sickness(f"{name} has its link again", OK, "nic", "down", name)]
+            return [_well(port.name, "has its link again")]
         if was and before is not None and downs is not None and downs > before:
             return [
                 Sickness(f"{name} lost its link for a moment, {downs - before} times", WARNING, "nic", "errors", name)
@@ -119,8 +137,9 @@ class Sick:
         if since_s is None or now_s - since_s < (WAITS_S if port.waits else LASTS_S):
             return []
         self._down_since[port.name] = float("inf")
-        if is_part(str(self.root / "sys/class" / ("infiniband" if port.port else "net") / port.device / "device")):
+        if is_part(str(self.root / "sys/class" / _class_of(port) / port.device / "device")):
             return []
+        self._owed[port.name] = port, now_s
         return [Sickness(f"{name} has no link since {now_s - since_s:.0f} s ({state})", CRITICAL, "nic", "down", name)]
 
     def _memory(self) -> list[Sickness]:
@@ -140,3 +159,13 @@ class Sick:
             for name, count in now.items()
             if count > before.get(name, count)
         ]  # fmt: skip
+
+
+def _class_of(port: Port) -> str:
+    return "infiniband" if port.port else "net"
+
+
+def _well(port: str, words: str) -> Sickness:
+    """Nobody is drained for this port any more."""
+    name = clean(port, 60)
+    return Sickness(f"{name} {words}", OK, "nic", "down", name)

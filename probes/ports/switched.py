@@ -44,7 +44,11 @@ def runs(interface: str) -> bool:
 
 
 def _interfaces(folder: str, port: int) -> list[str]:
-    """Those of one port of a device; a card may have several ports on one function."""
+    """Those of one port of a device.
+
+    Where a function has several ports, or interfaces, dev_port says which is whose. Where it has one of each it does not matter: older
+    bnxt_en counts the ports of the card there.
+    """
     device = os.path.realpath(f"{folder}/../../device")
     classes = f"{folder.partition('/sys/class/')[0]}/sys/class/net"
     if os.path.isdir(f"{device}/net"):  # noqa: PTH112
@@ -52,11 +56,10 @@ def _interfaces(folder: str, port: int) -> list[str]:
     else:
         names = [name for name in _names(classes) if os.path.realpath(f"{classes}/{name}/device") == device]
     found = [f"{classes}/{name}" for name in names[:_MOST]]
-    return [
-        one
-        for one in found
-        if (_text(f"{one}/dev_port") or "0") == f"{port - 1}" and not _REPRESENTOR.match(_text(f"{one}/phys_port_name"))
-    ]
+    found = [one for one in found if not _REPRESENTOR.match(_text(f"{one}/phys_port_name"))]
+    if len(found) == len(_names(f"{folder}/..")) == 1:
+        return found
+    return [one for one in found if (_text(f"{one}/dev_port") or "0") == f"{port - 1}"]
 
 
 def _is_up(flags: str) -> bool:

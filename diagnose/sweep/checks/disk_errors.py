@@ -62,7 +62,7 @@ def _nvme(context: Context) -> Iterator[Finding]:
         state = context.text("sys/class/nvme", controller, "state")
         if state is None or state in ("live", "new"):
             continue
-        lasting_s = hangs_for_s(context, f"{controller} {state}")
+        lasting_s = hangs_for_s(context, f"{controller} away")  # whichever state it goes through
         lasts = state == "dead" or (lasting_s is not None and lasting_s >= context.number("critical_s"))
         yield context.bad(
             CRITICAL if lasts else WARNING, f"/sys/class/nvme/{controller}/state", state, instance=controller, expected="live",

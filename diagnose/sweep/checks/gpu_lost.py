@@ -15,7 +15,7 @@ from rankscope.diagnose.sweep.context import Context, NotApplicable, Unreadable
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.gpus import loaded, name_of, on_bus, reading
 from rankscope.diagnose.sweep.readings.hanging import hangs_for_s
-from rankscope.diagnose.sweep.readings.missing_ports import is_given_away
+from rankscope.probes.pci.cards import is_given_away
 
 _SEEN = "seen "
 ID = "gpu.lost"
@@ -64,7 +64,7 @@ def run(context: Context) -> Iterator[Finding]:
 def _known(context: Context) -> tuple[set[str], int]:
     """Addresses of those that answered in earlier sweeps, without those that a virtual machine was given since; how many these are."""
     seen = {key.removeprefix(_SEEN) for check, key in context.earlier.words if check == ID and key.startswith(_SEEN)}
-    given_away = {address for address in seen if is_given_away(context, address)}
+    given_away = {address for address in seen if is_given_away(context.root, address)}
     return seen - given_away, len(given_away)
 
 

@@ -43,7 +43,7 @@ def run(context: Context) -> Iterator[Finding]:
             action="Look for the card in lspci and the kernel's log. If it was taken out on purpose, add it to `ignore`.",
         )  # fmt: skip
     active = sum(port.state == "ACTIVE" for port in ports)
-    off = sum(port.off for port in ports)
+    off = _expected_but_off(context, ports)
     if active < context.number("ports"):
         yield context.bad(
             CRITICAL if active + off < context.number("ports") else WARNING, "/sys/class/infiniband", float(active), unit="active ports",
@@ -54,8 +54,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 def _judge(context: Context, port: Port, ports: tuple[Port, ...]) -> Finding:
     read = f"/sys/class/infiniband/{port.device}/ports/{port.port}/state"
-    function = _function(context, port)
-    before = "" if another_card(context, port.number, function) else context.recall(port.number) or ""
+    function, before = _function(context, port), _before(context, port)
     was_active = before != "" and not before.endswith(_OFF)
     best = float(before.removesuffix(_OFF) or 0)
     equals = [one for one in ports if one is not port and one.board == port.board and one.state == "ACTIVE"]
@@ -94,6 +93,18 @@ def _judge(context: Context, port: Port, ports: tuple[Port, ...]) -> Finding:
             action=f"{_ACTION} If it is unused on purpose, add it to `ignore`.",
         )  # fmt: skip
     return context.ok(read, value, "not in use", instance=port.number)
+
+
+def _expected_but_off(context: Context, ports: tuple[Port, ...]) -> int:
+    """How many of the ports that there should be somebody switched off: those seen active, and of the others who cannot be one too many."""
+    off = [_before(context, port) != "" for port in ports if port.off]
+    unused = len(ports) - int(min(context.number("ports"), len(ports)))
+    return sum(off) + max(0, off.count(False) - unused)
+
+
+def _before(context: Context, port: Port) -> str:
+    """What earlier sweeps kept of a port that they saw active; '' of one that they did not."""
+    return "" if another_card(context, port.number, _function(context, port)) else context.recall(port.number) or ""
 
 
 def _function(context: Context, port: Port) -> str:

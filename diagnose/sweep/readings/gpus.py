@@ -56,9 +56,8 @@ def fallen_silent(context: Context, told: tuple[Gpu, ...], what: str) -> Iterato
     for gpu in gpus(context):
         key = f"tells {gpu.uuid}"
         if gpu.uuid in now:
-            context.keep(key, "yes")
-        elif context.recall(key):
-            context.keep(key, "yes")
+            context.tells(key)
+        elif context.told_before(key):
             yield context.unknown("NVML", f"{what} cannot be read now", instance=name_of(gpu))
 
 

@@ -8,7 +8,6 @@ what the hardware shows: a card that the bus lists and that does not answer, for
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -16,12 +15,11 @@ from dataclasses import dataclass
 from rankscope.diagnose.sweep.context import Context
 from rankscope.diagnose.sweep.readings.hanging import awake_s
 from rankscope.diagnose.sweep.readings.trees import names
-from rankscope.probes.host.procfs import read_file
+from rankscope.probes.pci.cards import driver_of, is_given_away, is_mute
 from rankscope.probes.pci.devices import is_address, is_part
 
 MISSED_S, DEAD_S = 86400.0, 120.0
 _SEEN = "seen "
-_GIVEN_AWAY = ("vfio", "pci-stub", "uio", "igb_uio")  # drivers that hand a card to a virtual machine or a program
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +75,14 @@ def _card(context: Context, name: str, function: str, missed_s: float) -> Missin
     card = context.path("sys/bus/pci/devices", function)
     if not card.exists():
         return Missing(name, f"its card {function} has left the PCI bus", False)
-    if is_given_away(context, function):
+    if is_given_away(context.root, function):
         return None
-    driver = _driver(context, function)
-    with contextlib.suppress(OSError):
-        if read_file(str(card / "config"), 4)[:2] == b"\xff\xff":
-            return Missing(name, f"its card {function} does not answer on the PCI bus", missed_s >= DEAD_S)
+    driver = driver_of(context.root, function)
+    if is_mute(context.root, function):
+        return Missing(name, f"its card {function} does not answer on the PCI bus", missed_s >= DEAD_S)
     if names(context, "sys/bus/pci/devices", function, "infiniband"):
         return None  # its interface is in the namespace of a pod
     return Missing(name, f"its card {function} is there, {f'driver {driver}' if driver else 'without a driver'}", False)
-
-
-def is_given_away(context: Context, function: str) -> bool:
-    """Whether a virtual machine or a program was given this card."""
-    return _driver(context, function).startswith(_GIVEN_AWAY)
-
-
-def _driver(context: Context, function: str) -> str:
-    driver = context.path("sys/bus/pci/devices", function, "driver")
-    return driver.resolve().name if driver.exists() else ""
 
 
 def _number(text: str) -> float:

@@ -98,6 +98,27 @@ def test_a_port_of_several_on_one_function_goes_by_its_own_interface(tmp_path: P
     assert [(port.number, port.off) for port in read_ports(tmp_path)] == [("mlx4_0/1", True), ("mlx4_0/2", False)]
 
 
+def test_the_only_interface_of_an_only_port_is_its_own_however_its_driver_numbers_it(tmp_path: Path) -> None:
+    # GIVEN the second function of a card whose driver counts the card's ports, with a representor, and the cable pulled
+    card = pci(tmp_path, "pci0000:00/0000:3b:00.1", "0x020000")
+    ib(tmp_path, "bnxt_re1", card, state="1: DOWN", phys_state="3: Disabled", link_layer="Ethernet")
+    ethernet(tmp_path, "eth1", card, dev_port="1", flags="0x1003", carrier="0")
+    ethernet(tmp_path, "eth2", card, dev_port="1", flags="0x1003", carrier="0", phys_port_name="pf1vf0")
+    for name in ("eth1", "eth2"):
+        (card / "net" / name).mkdir(parents=True)
+    assert [port.off for port in read_ports(tmp_path, interfaces=False)] == [False]
+
+
+def test_a_port_whose_interface_is_in_a_pod_does_not_go_by_that_of_the_other_port(tmp_path: Path) -> None:
+    card = pci(tmp_path, "pci0000:00/0000:02:00.0", "0x020000")
+    down = {"state": "1: DOWN", "phys_state": "3: Disabled", "link_layer": "Ethernet"}
+    ib(tmp_path, "mlx4_0", card, **down)
+    put(tmp_path, {f"sys/class/infiniband/mlx4_0/ports/2/{name}": text for name, text in down.items()})
+    ethernet(tmp_path, "eth1", card, dev_port="1", flags="0x1003", carrier="0")
+    (card / "net/eth1").mkdir(parents=True)
+    assert [port.off for port in read_ports(tmp_path, interfaces=False)] == [True, False]
+
+
 def test_a_host_without_network_cards_has_no_ports(tmp_path: Path) -> None:
     assert read_ports(tmp_path) == ()
 

@@ -16,7 +16,7 @@ from rankscope.diagnose.cli import start
 from rankscope.diagnose.cli.main import run as command_line
 from rankscope.diagnose.sweep.config import Config
 from rankscope.diagnose.sweep.confirm import confirmed
-from rankscope.diagnose.sweep.context import Context, Earlier, NotApplicable
+from rankscope.diagnose.sweep.context import Context, Earlier, NotApplicable, Reading
 from rankscope.diagnose.sweep.engine import sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.registry import Check
@@ -117,6 +117,24 @@ def test_what_a_device_counted_while_it_could_not_be_read_is_told_later(tmp_path
     # THEN it is told when it can be, what the other one counted is not told again, and each once
     assert swept() == [("critical", 1.0)] + ([("warning", 3.0)] if dark == "at the second look" else [])
     assert [swept(), swept()] == [[("ok", 0.0), ("critical", 3.0)], [("ok", 0.0), ("ok", 0.0)]]
+
+
+def test_errors_of_a_long_pause_that_the_second_look_cannot_see_are_not_used_up(tmp_path: Path) -> None:
+    # GIVEN a host that was off for two days, and a counter that cannot be read at the second look
+    looks = 0
+
+    def errors(context: Context) -> Iterator[Finding]:
+        nonlocal looks
+        looks += 1
+        grown = context.grown("errors", 3 if looks == 1 else None)
+        state = "critical" if grown.amount else "ok" if grown.first else "unknown"
+        yield context.bad(state, "x", grown.amount, instance="a", expected="0", why="data was lost", action="look")
+
+    checks, config, tree = [Check("a", "", "", {}, errors)], Config(confirm_s=0), host(tmp_path / "root")
+    earlier = Earlier({("a", "errors"): Reading(0.0, time.time() - 2 * 86400, 1e5, "boot-before")})
+    done = confirmed(sweep(checks, config, earlier, tree), checks, config, earlier, tree)
+    assert done.findings[0].state == "warning" and "could not be looked at again" in done.findings[0].why
+    assert not done.counters and ("a", "errors") in done.unread
 
 
 def test_a_device_that_stays_away_is_forgotten(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from sweep_trees import (
     with_gpus,
 )
 
+from rankscope.diagnose.sweep.context import Earlier
 from rankscope.probes.gpu.nvml import Gpu, GpuProcess, NvLink, NvmlReading, from_json, read_gpus, to_json
 
 GPU = Gpu(
@@ -154,6 +155,24 @@ def test_a_gpu_that_says_no_more_what_it_said_is_not_called_well(tmp_path: Path,
         found = look_all(tmp_path, identifier, known)
         assert {(one.instance, one.state) for one in found.findings} == {("gpu0", "ok"), ("gpu1", "unknown")}
         known = remember(found)
+
+
+def test_a_gpu_that_says_it_no_more_since_another_boot_is_unknown_for_a_day(tmp_path: Path) -> None:
+    other = replace(GPU, index=1, uuid="GPU-b")
+    with_gpus(host(tmp_path), GPU, other)
+    seen = look_all(tmp_path, "gpu.recovery")
+    with_gpus(tmp_path, GPU, replace(other, recovery_action=None))
+    for days, boot, expected in ((3.0, "", "unknown"), (3.5, "boot-two", "ok"), (3.6, "boot-two", "ok")):
+        if boot:
+            put(tmp_path, {"proc/sys/kernel/random/boot_id": f"{boot}\n"})
+        seen = look_all(tmp_path, "gpu.recovery", remember(seen), NOW_S + days * 86400)
+        assert state_of(seen.findings) == expected
+    # and where an earlier version kept no time, from now on
+    known = Earlier(words={("gpu.recovery", "tells GPU-b"): "yes"})
+    seen = look_all(tmp_path, "gpu.recovery", known, NOW_S + 4 * 86400)
+    put(tmp_path, {"proc/sys/kernel/random/boot_id": "boot-three\n"})
+    for days, expected in ((4.5, "unknown"), (5.5, "ok")):
+        assert state_of(look(tmp_path, "gpu.recovery", remember(seen), NOW_S + days * 86400)) == expected
 
 
 def test_a_gpu_that_the_driver_lists_and_says_nothing_of_is_not_called_well(tmp_path: Path) -> None:

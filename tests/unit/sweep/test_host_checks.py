@@ -255,6 +255,30 @@ def test_errors_that_cannot_be_counted_are_not_called_none(tmp_path: Path) -> No
     assert state_of(twice(tmp_path, "pcie.aer", {f"{PORT}/aer_dev_fatal": ""})) == "unknown"
 
 
+COUNTED = {
+    "mem.ecc": ({f"{EDAC}/ue_count": "3", f"{EDAC}/ce_count": "0"}, {f"{EDAC}/ue_count": "-", f"{EDAC}/ce_count": "-"}),
+    "pcie.aer": (pci_device("0000:3b:00.0", "nic", aer_dev_fatal="TOTAL_ERR_FATAL 3"), {f"{PORT}/aer_dev_fatal": ""}),
+    "ib.flap": (ib("mlx5_0"), {f"{IB}/counters/link_downed": "-"}),
+}
+
+
+@pytest.mark.parametrize("identifier", COUNTED)
+def test_what_counts_no_more_since_another_boot_is_unknown_for_a_day(tmp_path: Path, identifier: str) -> None:
+    files, unread = COUNTED[identifier]
+    known = remember(look_all(host(tmp_path, files), identifier))
+    # GIVEN a count that cannot be read any more THEN that is said for as long as the host is up
+    put(tmp_path, unread)
+    assert state_of(look(tmp_path, identifier, known, NOW_S + 200_000)) == "unknown"
+    # and from then on for a day since it could be: firmware or a driver may count no more
+    put(tmp_path, {"proc/sys/kernel/random/boot_id": "boot-two\n"})
+    assert state_of(look(tmp_path, identifier, known, NOW_S + 80_000)) == "unknown"
+    done = look_all(tmp_path, identifier, known, NOW_S + 200_000)
+    assert state_of(done.findings) in ("", "ok") and not done.unread
+    # WHEN it counts again THEN all of this boot is new
+    put(tmp_path, files)
+    assert state_of(look(tmp_path, identifier, known, NOW_S + 200_001)) in ("critical", "warning")
+
+
 def test_dimms_of_the_same_label_are_two(tmp_path: Path) -> None:
     # GIVEN a board that calls all its DIMMs the same, one of which had errors long ago
     host(tmp_path, {f"{EDAC}/ue_count": "3", f"{EDAC}/ce_count": "0"})
@@ -304,6 +328,15 @@ def test_a_controller_that_connects_anew_has_a_while_to(tmp_path: Path, state: s
         assert state_of(seen.findings) == expected
     put(tmp_path, {"sys/class/nvme/nvme0/state": "live\n"})
     assert state_of(look(tmp_path, "disk.errors", remember(seen), NOW_S + 200)) == "ok"
+
+
+def test_a_controller_that_goes_from_one_state_to_another_has_its_while_once(tmp_path: Path) -> None:
+    seen = look_all(host(tmp_path), "disk.errors")
+    for seconds, state, expected in ((0, "resetting", "warning"), (100, "connecting", "warning"),
+                                     (121, "resetting", "critical")):  # fmt: skip
+        put(tmp_path, {"sys/class/nvme/nvme0/state": f"{state}\n"})
+        seen = look_all(tmp_path, "disk.errors", remember(seen), NOW_S + seconds)
+        assert state_of(seen.findings) == expected
 
 
 SMT = f"{CPU}/smt/control"
@@ -509,6 +542,22 @@ def test_an_interface_in_the_namespace_of_a_pod_is_not_missed(tmp_path: Path) ->
 
 def test_fewer_ports_than_the_setting_are_critical_where_there_are_none(tmp_path: Path) -> None:
     assert state_of(look(host(tmp_path), "ib.port", ports=2.0)) == "critical"
+
+
+def test_ports_that_nobody_uses_excuse_none_that_is_lost(tmp_path: Path) -> None:
+    # GIVEN two ports, of which one is to be active, and the other was never so and is switched off
+    unused = {
+        f"{IB.replace('mlx5_0', 'mlx5_1')}/{name}": text
+        for name, text in (("state", "1: DOWN"), ("phys_state", "3: Disabled"))
+    }
+    host(tmp_path, {**ib("mlx5_0"), **ib("mlx5_1"), **unused})
+    lost = {f"{IB}/state": "1: DOWN\n", f"{IB}/phys_state": "2: Polling\n"}
+    known = remember(look_all(tmp_path, "ib.port", ports=1.0))
+    put(tmp_path, lost)
+    found = look(tmp_path, "ib.port", known, NOW_S + 300, ports=1.0)
+    # THEN the setting is broken, by itself too: without what earlier sweeps saw
+    assert [one.state for one in found if one.unit == "active ports"] == ["critical"]
+    assert state_of(look(tmp_path, "ib.port", ports=1.0)) == "critical"
 
 
 HEALTH = "mlx5_core 0000:3b:00.0: poll_health:800:(pid 0): Fatal error 3 detected"

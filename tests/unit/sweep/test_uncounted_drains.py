@@ -16,7 +16,7 @@ from test_drain_limit import SCONTROL
 from rankscope.diagnose.sweep import hook
 from rankscope.diagnose.sweep.hook import run_hook
 
-# As far as the hook uses it; a file for each node: its label, and whether it is cordoned.
+# As far as the hook uses it; a file for each node: its label, whether it is cordoned, and whether a hook did it.
 KUBECTL = """
 import json, sys
 from pathlib import Path
@@ -24,9 +24,13 @@ nodes, words = Path(sys.argv[1]), sys.argv[2:]
 if words[:2] == ["patch", "node"]:
     said = json.loads(words[words.index("-p") + 1])
     label, cordoned = said["metadata"]["labels"]["rankscope/cordoned"], said["spec"]["unschedulable"]
-    (nodes / words[2]).write_text(f"{label} {'true' if cordoned else ''}")
+    was = (nodes / words[2]).read_text().split(" ")
+    by = was[2:] if was[1] else ["{}"] if "--field-manager=rankscope-cordon" in words else []
+    (nodes / words[2]).write_text(" ".join([label, "true", *by]) if cordoned else f"{label} ")
 elif words[:2] == ["get", "node"]:
-    print((nodes / words[2]).read_text().partition(" ")[2], end="")
+    _, cordoned, *by = (nodes / words[2]).read_text().split(" ")
+    assert words[4].startswith("jsonpath={.spec.unschedulable} {.metadata.managedFields[") and "rankscope-cordon" in words[4]
+    print(" ".join([cordoned, *(by or [""])]), end="")
 else:
     assert words[:3] == ["get", "nodes", "-l"] and words[4] == "--field-selector=spec.unschedulable=true", words
     wanted = {"=unsure": ["unsure"], "=true": ["true"], " in (true,unsure)": ["true", "unsure"]}
@@ -39,7 +43,7 @@ else:
 STATES = {
     "slurm": ("State=IDLE", "State=IDLE+DRAIN Reason=rankscope: os.kmsg (not counted yet) [root@now]",
               "State=IDLE+DRAIN Reason=rankscope: os.kmsg [root@now]", "State=IDLE+DRAIN Reason=disk swap [ann@now]"),
-    "kubernetes": ("false ", "unsure true", "true true", " true"),
+    "kubernetes": ("false ", "unsure true {}", "true true {}", " true"),
 }  # fmt: skip
 
 
@@ -76,7 +80,7 @@ class Cluster:
 
     def drained(self) -> dict[int, str]:
         found = {number: (self.nodes / f"node-{number}").read_text() for number in range(6)}
-        return {number: text for number, text in found.items() if "DRAIN" in text or text.endswith("true")}
+        return {number: text for number, text in found.items() if "DRAIN" in text or " true" in text}
 
 
 @pytest.fixture(params=STATES)
@@ -141,3 +145,23 @@ def test_what_is_refused_takes_no_drain_of_somebody_else_back(cluster: Cluster) 
     cluster.answers(f'case "$*" in {asked}) printf %s "{cluster.others}" > {cluster.nodes}/node-3; exit 1 ;; esac')
     assert cluster.call(3) == 1 and cluster.drained() == {3: cluster.others}
     assert os.access(cluster.hook, os.X_OK)
+
+
+def test_a_cluster_that_does_not_say_whether_the_node_is_drained_has_no_drain_of_an_operator_taken_back(
+    cluster: Cluster,
+) -> None:
+    # GIVEN an operator who drained the node, and a cluster that does not answer when it is asked
+    cluster.put(3, cluster.others)
+    one = {"slurm": '*"show node node-3"', "kubernetes": '"get node node-3"*'}[cluster.kind]
+    cluster.answers(f'case "$*" in {one}) exec sleep 30 ;; update*|patch*) touch {cluster.folder}/told ;; esac')
+    assert cluster.call(3, RANKSCOPE_ANSWER_S="0.3") != 0
+    assert cluster.drained() == {3: cluster.others} and not (cluster.folder / "told").exists()
+
+
+@pytest.mark.parametrize("cluster", ["kubernetes"], indirect=True)
+def test_a_cordon_of_an_operator_under_a_label_that_was_left_is_his(cluster: Cluster) -> None:
+    # GIVEN a node that a hook was killed on, that was uncordoned, and that an operator cordoned later; and others
+    cluster.put(4, "unsure true")
+    for number in (1, 2):
+        cluster.put(number, cluster.counted)
+    assert cluster.call(4) == 0 and cluster.drained()[4] == "unsure true"

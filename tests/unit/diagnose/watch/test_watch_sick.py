@@ -96,6 +96,72 @@ def test_a_port_that_is_switched_off_while_a_drain_for_it_is_owed_is_well(tmp_pa
     sick.close()
 
 
+def lost_for_good(sick: Sick, machine: Machine, now: Clock) -> None:
+    """A drain for its link is owed from now on."""
+    assert sick.turned() == ()
+    machine.link("1: DOWN", 1)
+    assert [one.state for one in sick.turned()] == [WARNING]
+    now.s += 10
+    assert [one.drain for one in sick.turned()] == ["rankscope: nic/down mlx5_3"]
+
+
+def test_a_port_that_was_away_at_a_search_and_comes_back_with_its_link_is_well(tmp_path: Path) -> None:
+    machine, now = Machine(tmp_path), Clock()
+    sick = Sick(tmp_path, sought_again=1, clock=now)
+    lost_for_good(sick, machine, now)
+    # GIVEN a driver that is loaded anew
+    shutil.move(machine.port.parents[1], tmp_path / "away")
+    assert sick.turned() == sick.turned() == ()
+    shutil.move(tmp_path / "away", machine.port.parents[1])
+    # WHEN it comes back THEN what is owed is over as soon as it has its link, and not before
+    assert sick.turned() == sick.turned() == ()
+    machine.link("4: ACTIVE", 1)
+    assert [(one.state, one.instance) for one in sick.turned()] == [(OK, "mlx5_3")]
+    assert sick.turned() == ()
+    # and it is told anew when it goes again
+    lost_for_good(sick, machine, now)
+    shutil.move(machine.port.parents[1], tmp_path / "away")
+    assert sick.turned() == ()
+    shutil.move(tmp_path / "away", machine.port.parents[1])
+    machine.link("4: ACTIVE", 1)
+    assert [one.state for one in sick.turned()] == [OK]
+    sick.close()
+
+
+@pytest.mark.parametrize(("how", "states"), [
+    ("given to a virtual machine", [OK]), ("in a pod", [OK]), ("under another name", [OK]), ("dead", []),
+    ("off the bus", []), ("its driver is loaded anew", []), ("half of its driver is", []),
+])  # fmt: skip
+def test_a_drain_is_over_for_a_port_that_was_given_away_and_not_for_a_card_that_died(
+    tmp_path: Path, how: str, states: list[str]
+) -> None:
+    machine, now = RoceCard(tmp_path), Clock()
+    (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    (tmp_path / "sys/bus/pci/devices/0000:3b:00.0").symlink_to(machine.card)
+    (machine.card / "config").write_bytes(b"\xb3\x15\x21\x10")
+    (machine.card / "infiniband/mlx5_3").mkdir(parents=True)
+    sick = Sick(tmp_path, sought_again=1, clock=now)
+    lost_for_good(sick, machine, now)
+    if how == "under another name":
+        machine.port.parents[1].rename(machine.port.parents[2] / "rocep59s0")
+    else:
+        shutil.rmtree(machine.port.parents[1])
+    shutil.rmtree(machine.interface)
+    if how not in ("in a pod", "under another name"):
+        shutil.rmtree(machine.card / "infiniband")
+    if how == "half of its driver is":
+        (machine.card / "net/eth0").mkdir(parents=True)
+    if how == "given to a virtual machine":
+        (machine.card / "driver").symlink_to("../../../bus/pci/drivers/vfio-pci")
+    elif how == "dead":
+        (machine.card / "config").write_bytes(b"\xff" * 4)
+    elif how == "off the bus":
+        (tmp_path / "sys/bus/pci/devices/0000:3b:00.0").unlink()
+    assert [(one.state, one.instance) for one in sick.turned()] == [(state, "mlx5_3") for state in states]
+    assert sick.turned() == ()
+    sick.close()
+
+
 def test_a_link_that_comes_back_in_time_drains_nobody(tmp_path: Path) -> None:
     machine, now = Machine(tmp_path), Clock()
     sick = Sick(tmp_path, clock=now)
