@@ -15,18 +15,19 @@ from labkit.machine.shell import rankscope
 
 _BLOWN_S = 1.0  # then as many end as begin
 _FAMILY = 24  # children of a rank, with some threads each
-# What is too small, and the losses of which one must be told then. Not rs_takers and rs_stacks, where the oldest goes.
+# What is too small, and the losses of which one must be told then: the kernel's, or ours, who count its places by user. Not rs_takers and
+# rs_stacks, where the oldest goes.
 _SMALL = {
-    "rs_targets=2": ("processes_without_room",),
-    "rs_pythreads=8": ("threads_without_room",),
-    "rs_threads=16": ("thread_map_full",),
+    "rs_targets=2": ("processes_without_room", "processes_over_budget"),
+    "rs_pythreads=8": ("threads_without_room", "threads_over_budget"),
+    "rs_threads=16": ("thread_map_full", "thread_share_full"),
     "rs_file_entries=1": ("file_map_full",),
     "rs_file_sums=2": ("file_map_full",),
     "rs_calls=1": ("call_map_full",),
     "rs_calls_open=1": ("call_map_full",),
     "ring=1": ("ring_full",),
     "rs_targets=2,rs_pythreads=8,rs_threads=16,rs_file_sums=2,rs_calls=1,rs_ended=2,rs_gils=1,rs_call_sums=1,rs_interpreters=2":
-        ("thread_map_full", "processes_without_room"),
+        ("thread_map_full", "thread_share_full", "processes_without_room", "processes_over_budget"),
 }  # fmt: skip
 
 
