@@ -58,9 +58,8 @@ class Sick:
     _readers: tuple[PortReader, ...] = ()
     _calls: int = 0
     _up: dict[str, bool] = field(default_factory=dict)
-    _down_since: dict[str, float] = field(
-        default_factory=dict
-    )  # of those that had a link; inf: that it lasts was told, or is no fault
+    # Of those that had a link; inf: that it lasts was told, or is no fault.
+    _down_since: dict[str, float] = field(default_factory=dict)
     _owed: dict[str, tuple[Port, float]] = field(default_factory=dict)  # those told to last, and when
     _downs: dict[str, int] = field(default_factory=dict)
     _errors: dict[str, int] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,16 +34,7 @@ class HandedModule(Module):
         super().__init__(_NOTHING, maps, root, remarks)
         self._asked = asked
 
-    def attach_functions(
-        self,
-        function: str,
-        path: Path,
-        offsets: Sequence[int],
-        counters: Mapping[int, int],
-        *,
-        on_return: bool,
-        place: int | None = None,
-    ) -> tuple[int, ...]:
+    def attach_functions(self, *_: object, **__: object) -> tuple[int, ...]:
         raise NotImplementedError("the other process attaches what it is given open")
 
     def _attach_uprobes(

@@ -81,9 +81,8 @@ class Observation:
     root: Path
     hardware: Hardware
     held: Held = field(init=False)
-    ended: dict[str, Totals] = field(
-        default_factory=dict
-    )  # the sums as they stood when a user's window ended before the others'
+    # By user, the sums as they stood when his window ended before the others'.
+    ended: dict[str, Totals] = field(default_factory=dict)
     names: Names = field(init=False)
     notes: list[str] = field(default_factory=list)
     lost_processes: dict[int, str] = field(default_factory=dict)  # with whose they are

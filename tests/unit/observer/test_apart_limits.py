@@ -10,38 +10,24 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from confined_work import Say, said
 
 from rankscope.observer.apart import broker, confined, devices, memory_cap, run, wire
 from rankscope.observer.apart.broker import Broker
 from rankscope.observer.apart.reading import Reading
-from rankscope.observer.apart.windows import windows_of
 from rankscope.observer.live import limits
-from rankscope.observer.window.folder import Window
 from rankscope.probes.confine import credentials
 from rankscope.probes.host import procfs
 from rankscope.unwinder.walk import pyspy
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="rights are given up by who has them")
-Say = Callable[[str], None]
 _PR_GET_DUMPABLE = 3
-
-
-def said(work: Callable[[Say], None]) -> list[str]:
-    """What the confined process says while it works."""
-    lines: list[str] = []
-
-    def make(say: Say) -> list[Window]:
-        work(say)
-        return []
-
-    assert windows_of(make, lines.append) == []
-    return lines
 
 
 def test_nothing_that_the_command_has_open_is_open_in_it(tmp_path: Path) -> None:
