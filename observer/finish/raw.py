@@ -30,6 +30,8 @@ def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProces
     events = last.events.of(pid)
     tids = python_threads(process, events)
     still = {tid: away for tid in tids if (away := _open_absence(tid, last)) is not None}
+    sampled = np.unique(events["arg"][events["type"] == ring.SAMPLE]).astype(np.uint64)
+    native, libraries = last.natives.placed(pid, sampled)
     return RawProcess(
         pid=pid,
         start_ns=last.start_ns,
@@ -46,7 +48,8 @@ def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProces
         targets=targets_of(pid, tids, events, still, last),
         thread_states=process.states,
         thread_names={tid: thread_name(pid, tid, running.root) for tid in tids},
-        native=last.natives.names(pid, np.unique(events["arg"][events["type"] == ring.SAMPLE]).astype(np.uint64)),
+        native=native,
+        libraries=libraries,
         alive_tids=frozenset(tid for tid in tids if tid in last.threads or tid in last.still),
     )
 

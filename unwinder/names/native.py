@@ -95,13 +95,19 @@ class NativeNames:
     _fair: Fair = field(default_factory=lambda: Fair(_FREELY, _EACH))
 
     def names(self, pid: int, pointers: npt.NDArray[np.uint64]) -> dict[int, str]:
-        """Instruction pointer -> name; '' where nothing is known (generated code, a process that has ended)."""
+        """Instruction pointer -> name; nothing where none is known (generated code, a process that has ended)."""
+        return self.placed(pid, pointers)[0]
+
+    def placed(self, pid: int, pointers: npt.NDArray[np.uint64]) -> tuple[dict[int, str], dict[int, str]]:
+        """The same, and instruction pointer -> name of the file that it is mapped from: code that is generated, the kernel's own and what
+        the kernel maps (vdso) have none."""
         found = {int(pointer): KERNEL for pointer in pointers[pointers >= np.uint64(1 << 63)]}
+        files: dict[int, str] = {}
         wanted = np.unique(pointers[pointers < np.uint64(1 << 63)])
         try:
             mappings = read_maps(pid, self.root) if len(wanted) else ()
         except OSError:
-            return found
+            return found, files
         ordered = wanted.tolist()
         for mapping in mappings:  # thousands of lines, few of which hold anything
             first, end = bisect_left(ordered, mapping.start), bisect_left(ordered, mapping.end)
@@ -110,7 +116,8 @@ class NativeNames:
                 table = self._table(pid, mapping)
                 offsets = inside - np.uint64(mapping.start) + np.uint64(mapping.offset)
                 found.update(zip(inside.tolist(), table.names(offsets), strict=True))
-        return found
+                files.update(dict.fromkeys(inside.tolist(), table.name))
+        return found, files
 
     def _table(self, pid: int, mapping: Mapping) -> SymbolTable:
         key = (mapping.device, mapping.inode)
