@@ -1,17 +1,19 @@
 """Whether a database that SQLite calls damaged is so, or was only not read.
 
 SQLite tells the two apart for the first page alone: of a page further on that the disk did not give it says "malformed". So before a file
-is called damaged all of it is read, and SQLite asked once more: it then finds in the page cache what was read.
+is called damaged all of it is read, and SQLite asked once more: it then finds in the page cache what was read. Of damage that leaves every
+page in order it says nothing: that shows in the values (`sound`).
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from types import UnionType
+from typing import Any, TypeVar
 
 from rankscope.probes.host.folders import open_plain
 
@@ -22,6 +24,12 @@ BESIDE = ("-wal", "-shm", "-journal")
 _PART_BYTES = 1 << 20
 _MOST_BYTES = 1 << 30  # the tables are bounded at a tenth of it: the size of a damaged inode keeps no sweep reading
 _Found = TypeVar("_Found")
+
+
+def sound(rows: Iterable[Sequence[Any]], *kinds: type | UnionType) -> Iterator[Sequence[Any]]:
+    """Rows whose fields are of these kinds, one after the other. SQLite keeps in a field what it is given, whatever its column is declared
+    as: one byte makes a blob of a text."""
+    return (row for row in rows if all(map(isinstance, row, kinds)))
 
 
 def unless_unread(path: Path, use: Callable[[], _Found]) -> _Found:

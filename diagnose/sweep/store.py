@@ -24,7 +24,7 @@ from rankscope.diagnose import budgets
 from rankscope.diagnose.severity import UNKNOWN
 from rankscope.diagnose.sweep import owed
 from rankscope.diagnose.sweep.context import Earlier, Reading
-from rankscope.diagnose.sweep.damage import BESIDE, FAILURES, unless_unread
+from rankscope.diagnose.sweep.damage import BESIDE, FAILURES, sound, unless_unread
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.spare import Spare, Words
@@ -164,7 +164,7 @@ class Store:
                 "SELECT time, id, instance, state, value, unit FROM history WHERE time BETWEEN ? AND ? ORDER BY time",
                 (since_s, until_s),
             )
-            return tuple(Point(*row) for row in rows)
+            return tuple(Point(*row) for row in sound(rows, float, str, str, str, float | None, str))
         except FAILURES as error:
             self.notes.append(f"earlier sweeps could not be read ({error}); trends cannot be seen")
             return ()
@@ -175,8 +175,8 @@ def _earlier(database: sqlite3.Connection) -> Earlier:
     counters = database.execute("SELECT id, key, value, time, uptime, boot FROM counters")
     words = database.execute("SELECT id, key, word FROM words")
     return Earlier(
-        {(identifier, key): Reading(*known) for identifier, key, *known in counters},
-        {(identifier, key): word for identifier, key, word in words},
+        {(row[0], row[1]): Reading(*row[2:]) for row in sound(counters, str, str, float, float, float, str)},
+        {(identifier, key): word for identifier, key, word in sound(words, str, str, str)},
     )
 
 
@@ -188,10 +188,8 @@ def _write(database: sqlite3.Connection, sweep: Sweep, ran: tuple[str, ...], ret
     """All of a sweep or nothing. Raises sqlite3.Error."""
     with database:
         database.execute("BEGIN IMMEDIATE")
-        current = {
-            (identifier, instance): _Current(*known)
-            for identifier, instance, *known in database.execute("SELECT * FROM current")
-        }
+        known = sound(database.execute("SELECT * FROM current"), str, str, str, float | None, float | None)
+        current = {(row[0], row[1]): _Current(*row[2:]) for row in known}
         unread = [
             row for key in sweep.unread
             for row in database.execute("SELECT * FROM counters WHERE id = ? AND key = ?", key)

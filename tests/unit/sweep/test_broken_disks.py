@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.registry import Check
 from rankscope.diagnose.sweep.spare import Spare
 from rankscope.diagnose.sweep.store import open_store
+from rankscope.diagnose.sweep.trends import trends
 
 # Statements that a disk refuses, by what is lost.
 DISK_FAILS = {
@@ -386,6 +387,31 @@ def test_what_is_damaged_and_can_all_be_read_is_kept_aside(tmp_path: Path, sweep
     (state / "sweep.db").write_bytes(whole[:4096] + bytes(len(whole) - 4096))
     code, said = sweep.run(state)
     assert code == 0 and "a new one is begun" in said and len(list(state.glob("sweep.db.broken-*"))) == 1
+
+
+def test_values_that_damage_left_are_not_believed_and_those_beside_them_are(tmp_path: Path, sweep: Sweeping) -> None:
+    state = tmp_path / "state"
+    assert sweep.run(state)[0] == 0
+    day = 86_400.0
+    with closing(sqlite3.connect(state / "sweep.db")) as database, database:
+        rows = [
+            (at * day, "mem.ecc", name, "ok", 50.0, unit)
+            for at in range(1, 9)
+            for name, unit in (("a", "°C"), ("b", b"/h"))
+        ]
+        database.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?)", rows)
+        database.execute(
+            "INSERT INTO counters VALUES ('x', 'sound', 1.0, 2.0, 3.0, 'b'), ('x', 'other', 'many', 2.0, 3.0, 'b')"
+        )
+        database.execute("INSERT INTO words VALUES ('x', 'sound', 'w'), ('x', 'other', x'ff')")
+        database.execute("UPDATE current SET since = 'long ago'")
+    with open_store(state) as store:
+        earlier = store.earlier()
+        assert {key for key in (*earlier.counters, *earlier.words) if key[0] == "x"} == {("x", "sound")}
+        points = store.history(0.0, 10 * day)
+        assert {point.instance for point in points} == {"a"}
+        assert trends(points, 9 * day) == ()
+    assert sweep.run(state)[0] == 0
 
 
 @pytest.mark.parametrize("unread", [True, False], ids=["not read", "damaged"])
