@@ -35,21 +35,21 @@ _NOTHING = Generated()
 def join(sources: Sequence[Path], folders: Sequence[Path]) -> str:
     """One text out of `sources`; our own includes are found beside the source, here or in `folders`, and put in once."""
     seen: set[Path] = set()
+    return "".join(_text_of(source.resolve(), folders, seen) for source in sources)
 
-    def text_of(path: Path) -> str:
-        if path in seen:
-            return ""
-        seen.add(path)
 
-        def included(match: re.Match[str]) -> str:
-            for folder in (path.parent, _HERE, *folders):
-                if (folder / match.group(1)).is_file():
-                    return text_of((folder / match.group(1)).resolve())
-            raise CompileFailed(f"{path.name} includes {match.group(1)}, which is not there")
+def _text_of(path: Path, folders: Sequence[Path], seen: set[Path]) -> str:
+    if path in seen:
+        return ""
+    seen.add(path)
 
-        return _INCLUDE.sub(included, path.read_text(encoding="utf-8")) + "\n"
+    def included(match: re.Match[str]) -> str:
+        for folder in (path.parent, _HERE, *folders):
+            if (folder / match.group(1)).is_file():
+                return _text_of((folder / match.group(1)).resolve(), folders, seen)
+        raise CompileFailed(f"{path.name} includes {match.group(1)}, which is not there")
 
-    return "".join(text_of(source.resolve()) for source in sources)
+    return _INCLUDE.sub(included, path.read_text(encoding="utf-8")) + "\n"
 
 
 def load(

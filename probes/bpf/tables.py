@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import mmap
 import os
 import resource
 import struct
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,9 @@ _RING = 27  # BPF_MAP_TYPE_RINGBUF
 _PER_CPU = (5, 6, 10)  # BPF_MAP_TYPE_PERCPU_HASH, PERCPU_ARRAY, LRU_PERCPU_HASH
 _BATCH = 1024  # entries asked for at once; more where one bucket of the hash has more
 _NAME_BYTES = 15
+# Of all programs together there are some sixty. A class is a cycle: made anew for each window they lie about, for an hour of windows, until
+# Python collects what is old, and the places between them are not given back.
+_TYPES = 512
 _SCALARS: dict[str, Any] = {
     "_Bool": ctypes.c_bool,
     "char": ctypes.c_char,
@@ -42,16 +47,19 @@ _SCALARS: dict[str, Any] = {
 
 
 def c_type(described: Any) -> Any:
-    """The ctypes class of a description. NotCompiled for what no map of ours has."""
+    """The ctypes class of a description, the same each time. NotCompiled for what no map of ours has."""
     try:
-        if isinstance(described, str):
-            return _SCALARS[described]
-        name, members, *kind = described
-        base = ctypes.Union if kind == ["union"] else ctypes.Structure
-        body: dict[str, Any] = {"_pack_": 1} if kind == ["struct_packed"] else {}
-        return type(str(name), (base,), {**body, "_fields_": [_member(*member) for member in members]})
+        return _SCALARS[described] if isinstance(described, str) else _made(json.dumps(described))
     except (KeyError, TypeError, ValueError) as error:
         raise NotCompiled(f"a map of an unknown type: {str(described)[:80]}") from error
+
+
+@lru_cache(maxsize=_TYPES)
+def _made(described: str) -> Any:
+    name, members, *kind = json.loads(described)
+    base = ctypes.Union if kind == ["union"] else ctypes.Structure
+    body: dict[str, Any] = {"_pack_": 1} if kind == ["struct_packed"] else {}
+    return type(str(name), (base,), {**body, "_fields_": [_member(*member) for member in members]})
 
 
 def _member(name: str, described: Any, extent: Any = None) -> tuple[Any, ...]:
