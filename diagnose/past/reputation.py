@@ -105,7 +105,8 @@ class Reputations:
             rows = base.execute(
                 "select kind, component, position, host, start, score, peers, excess from votes"
                 # a damaged file holds anything
-                " where typeof(start) || typeof(score) || typeof(excess) = 'realrealreal' and typeof(peers) = 'integer' and peers >= ?"
+                " where typeof(kind) || typeof(component) || typeof(position) || typeof(host) = 'texttexttexttext'"
+                " and typeof(start) || typeof(score) || typeof(excess) = 'realrealreal' and typeof(peers) = 'integer' and peers >= ?"
                 " order by kind, component, start, job",
                 (PEERS_LEAST,),
             ).fetchall()
