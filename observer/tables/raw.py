@@ -49,7 +49,8 @@ class RawProcess:
     thread_states: Mapping[int, int] = field(default_factory=dict)  # PyThreadState -> tid
     thread_names: Mapping[int, str] = field(default_factory=dict)
     native: Mapping[int, str] = field(default_factory=dict)  # user instruction pointer -> native function
-    libraries: Mapping[int, str] = field(default_factory=dict)  # user instruction pointer -> name of the mapped file that it lies in
+    # user instruction pointer -> name of the mapped file that it lies in
+    libraries: Mapping[int, str] = field(default_factory=dict)
     gpu: GpuView | None = None  # what the GPUs of this process did; None where none is seen
     # (tid, system call, argument) of long waits -> what they wait for
     targets: Mapping[tuple[int, int, int], str] = field(default_factory=dict)

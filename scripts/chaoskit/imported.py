@@ -9,6 +9,8 @@ caller leaves out: those that only an option asks for which is not given.
 from __future__ import annotations
 
 import ast
+import io
+import tokenize
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
@@ -19,7 +21,8 @@ _NONE_OF_IT = ("README.md", "py.typed")  # of what lies beside modules
 
 
 def parts_of(command: str, left_out: Collection[str], repository: Path) -> dict[str, bytes]:
-    """By path below the repository: the content of each module and of each file that lies with them, as far as the command needs it.
+    """By path below the repository: each module without its comments and the content of each file that lies with them, as far as the
+    command needs it.
 
     A file that is no module belongs to the nearest folder above it that has some (`*.bpf.c`, `page.html`).
     """
@@ -42,13 +45,13 @@ def parts_of(command: str, left_out: Collection[str], repository: Path) -> dict[
 
 @cache  # whether anything was changed is asked after each case, and little was
 def _read(text: str, command: str) -> tuple[bytes, tuple[tuple[str, bool], ...]]:
-    """Of a module its content without what is other commands', and the names in it that may be modules, each with whether such a package
+    """Of a module what is not other commands', and the names in it that may be modules, each with whether such a package
     is looked through."""
     tree = ast.parse(text)
     others = [node for node in tree.body if isinstance(node, ast.FunctionDef) and _is_of_another(node, command)]
     tree.body = [node for node in tree.body if node not in others and not _is_for_types(node)]
     looked_through = {alias for alias in _members(tree) if "pkgutil" in text}
-    return _without(text, others).encode(), tuple(
+    return plain(_without(text, others)), tuple(
         (module, module in looked_through) for module in dict.fromkeys(_named(tree))
     )
 
@@ -75,6 +78,16 @@ def _without(text: str, functions: list[ast.FunctionDef]) -> str:
         first = min([function.lineno, *(node.lineno for node in function.decorator_list)])
         lines[first - 1 : function.end_lineno] = [""] * ((function.end_lineno or first) - first + 1)
     return "".join(lines)
+
+
+def plain(text: str) -> bytes:
+    """A module without comments and empty lines, which change nothing that runs."""
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    return "\n".join(line.rstrip() for line in lines if line.strip()).encode()
 
 
 def _named(tree: ast.Module) -> Iterator[str]:

@@ -6,7 +6,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from chaoskit.imported import PACKAGE, module_of, parts_of
+from chaoskit.imported import PACKAGE, module_of, parts_of, plain
 from chaoskit.scene import DIAGNOSE, RECORD, SWEEP
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -36,7 +36,12 @@ def _kit(repository: Path) -> dict[str, bytes]:
     """A case that was good to an earlier judge may not be to this one."""
     kit = repository / "scripts/chaoskit"
     files = [path for path in kit.rglob("*") if path.suffix in (".py", ".c") and path.name not in _JUDGE_NOTHING]
-    return {path.relative_to(repository).as_posix(): path.read_bytes() for path in files}
+    return {
+        path.relative_to(repository).as_posix(): plain(path.read_text("utf-8"))
+        if path.suffix == ".py"
+        else path.read_bytes()
+        for path in files
+    }
 
 
 def fingerprints() -> dict[str, str]:
