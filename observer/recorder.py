@@ -264,8 +264,10 @@ def _begin(ranks: Sequence[FoundRank], options: RecordOptions, progress: Progres
 
 def _with_changes(windows: list[Window], here: RankCensus, root: Path) -> list[Window]:
     from rankscope.observer.finish.changes import with_changes
+    from rankscope.observer.finish.gone import with_gone
 
-    return with_changes(windows, here, find_ranks(root))
+    after = find_ranks(root)
+    return with_gone(with_changes(windows, here, after), here, after)
 
 
 def _at_once(running: Observation, options: RecordOptions, progress: Progress) -> list[Window]:

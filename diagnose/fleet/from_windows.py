@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +12,22 @@ import pyarrow.compute as pc
 from rankscope.diagnose import budgets
 from rankscope.diagnose.fleet.counters import Columns, Counters
 from rankscope.diagnose.fleet.enclosing import with_holders
-from rankscope.diagnose.fleet.labels import GilHolder, Holders, Labels, distinct_rows, floats, ints, labels, texts
-from rankscope.diagnose.fleet.model import Flows, Patterns, Pauses, Ranks, numbers_missing
+from rankscope.diagnose.fleet.labels import (
+    GilHolder,
+    Holders,
+    Labels,
+    distinct_rows,
+    equals,
+    floats,
+    ints,
+    labels,
+    texts,
+)
+from rankscope.diagnose.fleet.model import Flows, Gone, Patterns, Pauses, Ranks, numbers_missing
 from rankscope.diagnose.fleet.stacks import Stacks, merged
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.window.counter_names import NCCL_SILENT, RANK_GONE
 from rankscope.observer.window.missing import LocalRank, missing_ranks
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.observer.window.store.summary import address_of
@@ -123,6 +135,43 @@ def _not_here(table: pa.Table) -> Iterator[Note]:
     if guessed:
         text = f"which process is {rank_list(guessed)} is a guess: nothing outside of the processes names their numbers"
         yield Note(NoteCode.RANKS_GUESSED, text)
+
+
+def gone(table: pa.Table, counters: pa.Table, ranks: Ranks) -> tuple[Gone, ...]:
+    """Ranks that should run on a host with a window and are nowhere: the census did not find them there, or NCCL says that they do not
+    answer. `table`: the ranks of the job. Who was only not asked for (--pid) is none of them."""
+    claimed = (equals(counters, "name", RANK_GONE) | equals(counters, "name", NCCL_SILENT)) & (
+        floats(counters, "value") > 0
+    )
+    claimed &= (ints(counters, "rank") >= 0) & ~np.isin(ints(counters, "rank"), ranks.number)
+    if not claimed.any():
+        return ()
+    claims = counters.filter(pa.array(claimed))
+    names, instances, observers = (texts(claims, name) for name in ("name", "instance", "observed_on"))
+    shown = dict(zip(ranks.observed_on, ranks.host, strict=True))
+    should_be_on = _should_be_here(table)
+    found: dict[int, Gone] = {}
+    for name, number, instance, observer in zip(
+        names, ints(claims, "rank").tolist(), instances, observers, strict=True
+    ):
+        host = should_be_on.get(number)
+        if host is None or (name == RANK_GONE and observer != host):
+            continue
+        one = found.setdefault(number, Gone(number, shown[host], host))
+        found[number] = replace(one, by_census=True) if name == RANK_GONE else replace(one, communicator=instance)
+    return tuple(found[number] for number in sorted(found))
+
+
+def _should_be_here(table: pa.Table) -> dict[int, str]:
+    """The host of each rank that is not there and of which the numbers of its siblings tell that it should be."""
+    some = table.filter(pa.array(_incomplete(table)))
+    hosts = texts(some, "observed_on")
+    names = ("netns", "rank", "local_rank", "world_size", "local_world_size")
+    places = zip(hosts, hosts, texts(some, "container"), *(ints(some, name).tolist() for name in names), strict=True)
+    by_host = missing_ranks(LocalRank(*place) for place in places)  # each as a job of its own
+    return {
+        number: host for host, each in by_host.items() if len(each.numbers) == each.count for number in each.numbers
+    }
 
 
 def _incomplete(table: pa.Table) -> Bools:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 
@@ -63,11 +63,13 @@ def gather(windows: Sequence[Window], job: str | None = None, agreed_s: float | 
     manifests = [window.manifest for window in used]
     tables = {name: joined(used, name) for name in ("ranks", "steps", *DETAILS)}
     setting = setting_of(chosen, manifests, tables["ranks"], notes)
-    ranks = from_windows.ranks(of_job(tables["ranks"], chosen), notes)
+    of_it = of_job(tables["ranks"], chosen)
+    ranks = from_windows.ranks(of_it, notes)
     note_strangers(tables["ranks"], chosen, ranks.number, notes)
     rows = from_windows.rows_of(tables["steps"], ranks.number)
     steps = read_steps(tables["steps"], rows, ranks.number, _hosts(ranks, manifests), setting.seconds, notes)
-    return fleet_of(setting, ranks, steps, tables, notes)
+    gone = from_windows.gone(of_it, tables["counters"], ranks)
+    return replace(fleet_of(setting, ranks, steps, tables, notes), gone=gone)
 
 
 def _usual_step_s(windows: Sequence[Window], job: str) -> float | None:

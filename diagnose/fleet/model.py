@@ -6,6 +6,7 @@ and S columns, a column being one iteration of the whole job. 100,000 ranks are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
@@ -21,6 +22,17 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """A rank that should run on a host with a window, and that is no process there. `communicator`: of NCCL, to which it does not answer."""
+
+    number: int
+    host: str
+    observed_on: str
+    by_census: bool = False  # the observer looked for it
+    communicator: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Ranks:
     """One row per rank, sorted by rank number."""
 
@@ -30,7 +42,7 @@ class Ranks:
     netns: Ints
     role: tuple[str, ...]
     world_size: Ints  # 0 where nobody says; bounded by budgets.WORLD_MOST
-    pid: Ints
+    pid: Ints  # -1: nobody saw it (with_gone)
     addresses: tuple[tuple[str, ...], ...]
     cpus: tuple[str, ...]
     state: tuple[str, ...]
@@ -52,6 +64,40 @@ class Ranks:
     def missing(self) -> Ints:
         """Numbers of ranks that the job has and nobody saw here."""
         return numbers_missing(self.number, int(self.world_size.max(initial=0)))
+
+    @property
+    def seen(self) -> Bools:
+        """Whether there was a process of it."""
+        return self.pid >= 0
+
+    def with_gone(self, gone: Sequence[Gone]) -> Ranks:
+        """Behind these, whose rows they keep, those that had ended before anybody looked."""
+        count = len(gone)
+        if not count:
+            return self
+        none, zeros = np.full(count, np.nan), np.zeros(count)
+        of_each: dict[str, Ints | Floats | tuple[object, ...]] = {
+            "number": np.array([each.number for each in gone], dtype=np.int64),
+            "host": tuple(each.host for each in gone),
+            "observed_on": tuple(each.observed_on for each in gone),
+            "netns": zeros.astype(np.int64),
+            "world_size": zeros.astype(np.int64),
+            "pid": np.full(count, -1, dtype=np.int64),
+            "state": ("exited",) * count,
+            "stopped_s": zeros,
+            "in_collective_s": zeros,
+            **dict.fromkeys(("last_progress_s", "ended_s", "exit_status", "age_s"), none),
+            **dict.fromkeys(("addresses", "gpus", "nics"), ((),) * count),
+            **dict.fromkeys(("role", "cpus", "gpu_ids", "machine"), ("",) * count),
+        }
+        joined = {}
+        for name, more in of_each.items():
+            values = getattr(self, name)
+            if isinstance(values, np.ndarray):
+                joined[name] = np.concatenate([values, more])
+            elif values:  # what nobody knows of any stays so
+                joined[name] = values + more
+        return replace(self, **joined)
 
     def taken(self, rows: Ints) -> Ranks:
         """These rows alone."""
@@ -254,6 +300,7 @@ class Fleet:
     flight: tuple[
         Blame, ...
     ] = ()  # who keeps the others waiting by their flight recorders, where somebody gives the dumps
+    gone: tuple[Gone, ...] = ()  # ranks that are no process any more; of a fleet that is here whole
     looked_at: int = 0  # of a large fleet, how many ranks were compared, these among them; 0: these are all
     looked_at_hosts: frozenset[str] = frozenset()  # and on which hosts; empty: on those of these ranks
     longest: int = 0  # and how many of each step are here because of all they were the longest in it

@@ -54,11 +54,19 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """A rank that the launcher of its siblings started on this host, and that no process is."""
+
+    job: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankCensus:
     """The ranks of a host, by job and rank. `notes`: what could not be known, and why.
 
     `alone`: of the rejected those that have a training library and nobody to train with, as far as can be seen. `starting`: those
-    whose environment names a rank, and that have no training library yet.
+    whose environment names a rank, and that have no training library yet. `gone`: none where somebody was not looked at.
     """
 
     ranks: tuple[FoundRank, ...]
@@ -66,7 +74,8 @@ class RankCensus:
     notes: tuple[str, ...]
     alone: tuple[Candidate, ...] = ()
     starting: tuple[Candidate, ...] = ()
+    gone: tuple[Gone, ...] = ()
 
     def brief(self) -> RankCensus:
-        """Without those candidates, whose command lines may be as long as anybody likes."""
-        return replace(self, alone=(), starting=())
+        """Without those candidates, whose command lines may be as long as anybody likes, and without who is gone."""
+        return replace(self, alone=(), starting=(), gone=())

@@ -32,6 +32,7 @@ from rankscope.observer.census.rules.choose import (
 )
 from rankscope.observer.census.rules.contested import resolve_duplicates, separate_launchers, separate_users
 from rankscope.observer.census.rules.draft import Draft
+from rankscope.observer.census.rules.gone import find_gone
 from rankscope.observer.census.rules.members import find_workers, reject_rest
 from rankscope.observer.census.rules.taken import Chosen
 from rankscope.observer.census.titles import is_python, runs_anothers, title
@@ -77,7 +78,8 @@ def _census(draft: Draft) -> RankCensus:
     ]
     alone = tuple(draft.loaded[one.pid] for one in rejected if one.reason.endswith(ALONE) and one.pid in draft.loaded)
     starting = tuple(draft.scan.candidates[one.pid] for one in rejected if one.reason.endswith(STARTING))
-    return RankCensus(tuple(ranks), tuple(rejected), tuple(dict.fromkeys(draft.notes)), alone, starting)
+    gone = tuple(find_gone(draft, ranks, members))
+    return RankCensus(tuple(ranks), tuple(rejected), tuple(dict.fromkeys(draft.notes)), alone, starting, gone)
 
 
 def _notes_of_missing(ranks: list[FoundRank]) -> Iterator[str]:

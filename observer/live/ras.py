@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from rankscope.observer.census.found import FoundRank
+from rankscope.observer.window.counter_names import NCCL_SILENT
 from rankscope.observer.window.rows import CounterRow
 from rankscope.probes.nccl import ras as nccl_ras
 from rankscope.probes.nccl import ras_answer
@@ -64,7 +65,7 @@ def missing(
     for communicator in second.communicators:
         for one in communicator.missing[:_MAX_NAMED]:
             number = _number(one.place, communicator, ranks, world, here)
-            rows.append(_row(number, "ras.missing", communicator.identity, 1.0, None))
+            rows.append(_row(number, NCCL_SILENT, communicator.identity, 1.0, None))
             notes.append(f"NCCL says: {_who(one.place, number)} {'is dead' if one.dead else 'does not answer'}")
     return rows, tuple(dict.fromkeys(notes))[:_MAX_NAMED]
 

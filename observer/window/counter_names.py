@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+RANK_GONE = "census.gone"
+NCCL_SILENT = "ras.missing"
+
 # `value` is seconds over the window unless said otherwise.
 COUNTER_NAMES = {
     "cpu.throttled_s": "scope cgroup: time the rank's cgroup was throttled by its CPU quota (limit = quota in CPUs)",
@@ -72,6 +75,7 @@ COUNTER_NAMES = {
     "gpu.wait_s": "scope rank: training thread in calls that wait for the GPU",
     "gpu.compute_s": "scope rank: its GPU computing (observer/gpu/levels.py); likewise gpu.collective_s, gpu.idle_s",
     "ras.behind": "scope rank: gauge: operations that NCCL says the rank has not launched while the job stands still; limit = the furthest",
-    "ras.missing": "scope rank: gauge 1: NCCL says the rank does not answer; instance = communicator",
+    RANK_GONE: "scope rank: gauge 1: the launcher of its siblings started the rank on this host, and no process is it",
+    NCCL_SILENT: "scope rank: gauge 1: NCCL says the rank does not answer; instance = communicator",
     "nccl.launched": "scope rank: collectives put on streams, events",
 }

@@ -35,7 +35,7 @@ def failed_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
 def orphaned_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
     """Lost GPUs of hosts of a job that misses ranks, which none of those that are left claims: those of the missing."""
     ranks = fleet.ranks
-    if int(ranks.world_size.max(initial=0)) <= len(ranks) or not any(ranks.gpus):
+    if int(ranks.world_size.max(initial=0)) <= np.count_nonzero(ranks.seen) or not any(ranks.gpus):
         return ()
     owners, hosts = Owners(fleet), frozenset(ranks.observed_on)
     return tuple(

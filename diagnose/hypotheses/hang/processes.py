@@ -14,6 +14,7 @@ import numpy as np
 from rankscope.diagnose import budgets
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hang.absent import is_at_work, why
+from rankscope.diagnose.hypotheses.hang.gone import gone_before
 from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, silent_s, stalled_s
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
 from rankscope.diagnose.verdict.contract import Evidence
@@ -33,11 +34,12 @@ def by_process(fleet: Fleet, step_s: float | None) -> Standstill | None:
     failed = gone & (ranks.exit_status > 0)
     if told_to_end(fleet):
         return None
+    never = ~ranks.seen
     if failed.any():
         # The others end because of the first, an instant later: their connections break, or the launcher ends them.
         first = failed & (ranks.ended_s <= np.nanmin(ranks.ended_s[failed]))
         return _in_state(fleet, first, "exited", silent, np.zeros(len(ranks), dtype=bool))
-    if gone.all():
+    if gone[~never].all():
         return None  # the job ended
     patience = patience_s(fleet, step_s)
     waiting = ranks.in_collective_s >= min(patience, 0.5 * fleet.seconds)
@@ -46,6 +48,8 @@ def by_process(fleet: Fleet, step_s: float | None) -> Standstill | None:
         return _in_state(fleet, stopped, "stopped", silent, waiting)
     if not (stalled | gone).all() or not waiting[~gone].any():
         return None
+    if never.any():
+        return _gone_before(fleet, silent, waiting)
     if gone.any():
         return _in_state(fleet, gone, "exited", silent, waiting)
     outside = ~waiting
@@ -57,6 +61,13 @@ def by_process(fleet: Fleet, step_s: float | None) -> Standstill | None:
     where = f"look at the {missing} ranks that were not seen" if missing > 0 else "the network may have lost a message"
     note = Note(NoteCode.ALL_WAIT, f"every rank seen here waits in a collective; {where}")
     return Standstill(float(silent[~gone].min()), (), (note,))
+
+
+def _gone_before(fleet: Fleet, silent: Floats, waiting: Bools) -> Standstill:
+    """Ranks that had ended when the window began."""
+    never = ~fleet.ranks.seen
+    stalled = stalled_s(silent, never)
+    return Standstill(stalled, gone_before(fleet, _waiting_evidence(fleet, waiting, never, stalled)))
 
 
 def _misses_it(fleet: Fleet, stopped: Bools, gone: Bools, silent: Floats) -> bool:
@@ -108,11 +119,12 @@ def _for_want_of_memory(fleet: Fleet, rows: list[int], ended: Hypothesis) -> Hyp
 
 
 def told_to_end(fleet: Fleet) -> str:
-    """The signals by which all ranks ended, where all were asked to end, as a scheduler or an operator does it; '' otherwise.
+    """The signals by which all ranks that were seen ended, where all were asked to end, as a scheduler or an operator does it; ''
+    otherwise.
 
     A rank that fails by itself ends by another signal or with a code, and its launcher asks only the others.
     """
-    ranks = fleet.ranks
+    ranks = fleet.ranks.taken(np.flatnonzero(fleet.ranks.seen))
     if not len(ranks) or not all(state == "exited" for state in ranks.state):
         return ""
     numbers = {int(status) & 0x7F or (int(status) >> 8) - 128 for status in ranks.exit_status[ranks.exit_status > 0]}

@@ -1,14 +1,15 @@
 """Does the job stand still? Then nothing is slow: somebody is missing.
 
 A rank stalls if its last marker (collective, backward) is older than max(5 ordinary steps, 3 s, the longest step of the window). The job
-hangs if every rank that is left stalls. The suspects are then the ranks that are stopped; else those that are gone; else those that are in
-no collective while the others wait in one; else those that NCCL itself (RAS) says are behind (processes.py). Hardware that failed
-(failed_hardware.py) beats all but the first: ranks die of their GPU. Where all wait it is the link that data waits for
-(unacknowledged.py), or who waits in another place (other_place.py). What flight recorders say is added to it (flight.py).
+hangs if every rank that is left stalls. The suspects are then the ranks that are stopped; else those that had ended before anybody looked
+(gone.py); else those that ended since; else those that are in no collective while the others wait in one; else those that NCCL itself
+(RAS) says are behind (processes.py). Hardware that failed (failed_hardware.py) beats all but the first: ranks die of their GPU. Where all
+wait it is the link that data waits for (unacknowledged.py), or who waits in another place (other_place.py). What flight recorders say is
+added to it (flight.py).
 
 Where nothing was seen of any rank all through the window, neither that it came into a collective nor that it left one, nobody knows what it
-waits for: it may load, or the hang is older than the window. Such a job hangs if each rank waits in one place all the while and what one of
-them sent is not acknowledged for as long.
+waits for: it may load, or the hang is older than the window. Such a job hangs if each rank waits in one place all the while, and a rank is
+gone or what one of them sent is not acknowledged for as long.
 
 While a job hangs the step in progress is lost altogether: lost time is the stall so far, 100 %.
 """
@@ -30,6 +31,7 @@ from rankscope.diagnose.hypotheses.hang.failed_hardware import (
     orphaned_gpus,
 )
 from rankscope.diagnose.hypotheses.hang.flight import with_flight
+from rankscope.diagnose.hypotheses.hang.gone import gone_before, most_are_left
 from rankscope.diagnose.hypotheses.hang.loading import longest_pattern
 from rankscope.diagnose.hypotheses.hang.other_place import elsewhere
 from rankscope.diagnose.hypotheses.hang.processes import by_process
@@ -51,6 +53,7 @@ class Hang:
 
 def find_hang(fleet: Fleet, step_s: float | None) -> Hang | None:
     """A hang at the end of the window, with who causes it; None if the job moves. `step_s`: an ordinary step."""
+    fleet = replace(fleet, ranks=fleet.ranks.with_gone(fleet.gone))
     still = _explained(fleet, step_s)
     if still is None:
         return None
@@ -81,15 +84,19 @@ def _explained(fleet: Fleet, step_s: float | None) -> Standstill | None:
 
 
 def _older_than_the_window(fleet: Fleet, step_s: float | None) -> Standstill | None:
-    """All wait, nobody knows for what, and a link explains it."""
+    """All wait, nobody knows for what, and a rank that is gone or a link explains it."""
     ranks, table = fleet.ranks, fleet.patterns
+    here = np.flatnonzero(ranks.seen).tolist()
     silent = step_s is None and not np.isfinite(ranks.last_progress_s).any() and not (ranks.in_collective_s > 0).any()
-    if not silent or any(state != "running" for state in ranks.state) or fleet.seconds < limits.STALL_SECONDS:
+    if not silent or any(ranks.state[row] != "running" for row in here) or fleet.seconds < limits.STALL_SECONDS:
         return None
-    for row in range(len(ranks)):
+    for row in here:
         each = longest_pattern(fleet, row)
         if each is None or table.kind.at(each) not in _WAITS or table.beta[each] < limits.NEARLY_ALWAYS:
             return None
+    if fleet.gone:
+        waiting = Evidence("stacks", "the others wait, each in one place", fleet.seconds, None, "s", len(here))
+        return Standstill(fleet.seconds, gone_before(fleet, (waiting,))) if most_are_left(fleet) else None
     found = _all_wait(fleet, Standstill(fleet.seconds, ()))
     return found if any(each.component == "network" for each in found.found) else None
 
@@ -99,15 +106,17 @@ def _without_gpu(fleet: Fleet, failed: Sequence[Hypothesis], step_s: float | Non
 
     Or it ended before the window: then all others are silent.
     """
-    silent = silent_s(fleet)
+    silent, seen = silent_s(fleet), fleet.ranks.seen
     least = max(step_s or 0.0, limits.LOST_SECONDS)
-    lost = tuple(each for each in failed if each.cause == "lost" and silent[each.rows[0]] >= least)
-    if lost:
-        return _by_hardware(fleet, Standstill(min(float(silent[each.rows[0]]) for each in lost), ()), lost)
-    stalled_s = float(silent.min(initial=np.inf))
-    if stalled_s >= min(patience_s(fleet, step_s), 0.9 * fleet.seconds) and (orphans := orphaned_gpus(fleet)):
-        return _by_hardware(fleet, Standstill(stalled_s, ()), orphans)
-    return None
+    lost = tuple(each for each in failed if each.cause == "lost")
+    still = tuple(each for each in lost if seen[each.rows[0]] and silent[each.rows[0]] >= least)
+    if still:
+        return _by_hardware(fleet, Standstill(min(float(silent[each.rows[0]]) for each in still), ()), still)
+    stalled_s = float(silent[seen].min(initial=np.inf))
+    if stalled_s < min(patience_s(fleet, step_s), 0.9 * fleet.seconds):
+        return None
+    orphans = tuple(each for each in lost if not seen[each.rows[0]]) or orphaned_gpus(fleet)
+    return _by_hardware(fleet, Standstill(stalled_s, ()), orphans) if orphans else None
 
 
 def _by_hardware(fleet: Fleet, still: Standstill, failed: Sequence[Hypothesis]) -> Standstill:

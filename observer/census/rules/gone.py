@@ -1,0 +1,37 @@
+"""Which ranks are gone: their siblings' launcher started them on this host, and no process is one of them.
+
+Nobody is called gone where some process was not looked at, nor of a user of whom a process claims to be a rank and was taken for none:
+it may be that one, or a shell that is about to start it. Nor where the numbers of the siblings are guesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from rankscope.observer.census.describe import local_rank
+from rankscope.observer.census.found import FoundRank, Gone
+from rankscope.observer.census.rules.draft import Draft
+from rankscope.observer.window.missing import missing_ranks
+
+
+def find_gone(draft: Draft, ranks: Sequence[FoundRank], members: Collection[int]) -> Iterator[Gone]:
+    """`ranks`: what the draft was made; `members`: the pids of their workers."""
+    scan = draft.scan
+    if scan.unreadable or scan.denied or scan.notes:
+        return
+    guessed = {rank.identity.job for rank in ranks if rank.guessed}
+    doubtful = _claim_in_vain(draft, members)
+    sure = [rank for rank in ranks if rank.identity.job not in guessed and rank.owner not in doubtful]
+    for job, missing in missing_ranks(local_rank(rank.identity) for rank in sure).items():
+        if len(missing.numbers) == missing.count:
+            yield from (Gone(job, number) for number in missing.numbers)
+
+
+def _claim_in_vain(draft: Draft, members: Collection[int]) -> set[int]:
+    """The users of processes whose environment names a rank, and that are no rank, nor started one, nor were started by one."""
+    above = {each for pid in draft.chosen for each in draft.above(pid)}
+    return {
+        one.owner
+        for pid, one in draft.scan.candidates.items()
+        if one.claim is not None and pid not in draft.chosen and pid not in members and pid not in above
+    }
