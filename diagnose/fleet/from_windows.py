@@ -138,8 +138,8 @@ def _not_here(table: pa.Table) -> Iterator[Note]:
 
 
 def gone(table: pa.Table, counters: pa.Table, ranks: Ranks) -> tuple[Gone, ...]:
-    """Ranks that should run on a host with a window and are nowhere: the census did not find them there, or NCCL says that they do not
-    answer. `table`: the ranks of the job. Who was only not asked for (--pid) is none of them."""
+    """Ranks that nobody saw and that are missed: the census did not find them on the host on which they should run, or NCCL says that
+    they do not answer. `table`: the ranks of the job. Who was only not asked for (--pid) is none of them."""
     claimed = (equals(counters, "name", RANK_GONE) | equals(counters, "name", NCCL_SILENT)) & (
         floats(counters, "value") > 0
     )
@@ -149,15 +149,15 @@ def gone(table: pa.Table, counters: pa.Table, ranks: Ranks) -> tuple[Gone, ...]:
     claims = counters.filter(pa.array(claimed))
     names, instances, observers = (texts(claims, name) for name in ("name", "instance", "observed_on"))
     shown = dict(zip(ranks.observed_on, ranks.host, strict=True))
-    should_be_on = _should_be_here(table)
+    should_be_on, world = _should_be_here(table), int(ranks.world_size.max(initial=0))
     found: dict[int, Gone] = {}
     for name, number, instance, observer in zip(
         names, ints(claims, "rank").tolist(), instances, observers, strict=True
     ):
-        host = should_be_on.get(number)
-        if host is None or (name == RANK_GONE and observer != host):
+        host = should_be_on.get(number, "")
+        if number >= world or (name == RANK_GONE and observer != host):
             continue
-        one = found.setdefault(number, Gone(number, shown[host], host))
+        one = found.setdefault(number, Gone(number, shown.get(host, ""), host))
         found[number] = replace(one, by_census=True) if name == RANK_GONE else replace(one, communicator=instance)
     return tuple(found[number] for number in sorted(found))
 

@@ -23,10 +23,10 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A rank that should run on a host with a window, and that is no process there. `communicator`: of NCCL, to which it does not answer."""
+    """A rank that nobody saw, and that is missed. `communicator`: one of NCCL in which it does not answer."""
 
     number: int
-    host: str
+    host: str  # '' where that has no window
     observed_on: str
     by_census: bool = False  # the observer looked for it
     communicator: str = ""

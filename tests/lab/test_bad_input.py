@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
-from labsupport import RANKSCOPE, RunningJob, rankscope
+from labsupport import RANKSCOPE, RunningJob, rankscope, trains
 
 Torchrun = Callable[..., RunningJob]
 
@@ -36,6 +37,13 @@ class Trickle(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 @pytest.fixture
@@ -126,6 +134,28 @@ def test_a_download_that_begins_after_steps_is_told_as_what_it_is(
     assert (verdict["status"], verdict["suspects"], observer.returncode) == ("unknown", [], 3)
     assert verdict["notes"][0].startswith("rank 0: no step for "), verdict["notes"]
     assert f"come from 127.0.0.1:{slow_server}: it loads" in verdict["notes"][0]
+
+
+def test_a_rank_that_ended_before_anybody_looked_is_named_and_one_that_was_not_asked_for_is_not(
+    torchrun: Torchrun, tmp_path: Path
+) -> None:
+    order, script = tmp_path / "now", Path(__file__).with_name("lost_job.py")
+    job = torchrun(str(order), ranks=4, script=script, wait=False)
+    wait_for(lambda: sum(map(trains, job.ranks())) == 3)  # the fourth has met nobody
+    others = [one for place, pid in enumerate(job.ranks()) if place != 2 for one in ("--pid", str(pid))]
+    asked = json.loads(rankscope("diagnose", "--no-history", "--json", "--window", "4", *others).stdout)
+    assert (asked["status"], asked["suspects"]) == ("unknown", []), asked
+
+    # WHEN it ends, and its launcher does not see it
+    os.kill(job.launcher.pid, signal.SIGSTOP)
+    order.touch()
+    wait_for(lambda: psutil.Process(job.ranks()[2]).status() == psutil.STATUS_ZOMBIE)
+    done = rankscope("diagnose", "--no-history", "--json", "--window", "4", "--job", job.name)
+
+    verdict = json.loads(done.stdout)
+    assert (verdict["status"], done.returncode) == ("hang", 2), verdict
+    (suspect,) = verdict["suspects"]
+    assert (suspect["component"], suspect["cause"], suspect["ranks"]) == ("process", "exited", [2])
 
 
 @pytest.mark.parametrize("program, what", [

@@ -1,7 +1,8 @@
 """Ranks that had ended before anybody looked, while the others wait for them for ever.
 
-gone(r)  =  the launcher of r's siblings started it on a host with a window, it is no process there, and no process may become it: the
-            census says so (observer/census/rules/gone.py), or NCCL, which gets no answer of it
+gone(r)    =  the launcher of r's siblings started it on a host with a window, it is no process there, and no process may become it: the
+              census says so (observer/census/rules/gone.py), or NCCL, which gets no answer of it
+silent(r)  =  its host has no window, and NCCL gets no answer of it: it has ended, or its host has
 
 Convicts: the others wait in a collective, or, where nobody knows what it is, each of them in one place through all of the window. Acquits:
 as many are gone as are left, and nobody is seen in a collective: at the end of a job one may stay for a while, and waits for a server.
@@ -13,8 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.fleet.model import Fleet, Gone
-from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import Evidence
 
@@ -26,7 +28,8 @@ def gone_before(fleet: Fleet, waiting: Sequence[Evidence]) -> tuple[Hypothesis, 
     for each in fleet.gone:
         by_host.setdefault(each.host, []).append(each)
     return tuple(
-        _hypothesis(host, gone, [row_of[each.number] for each in gone], waiting) for host, gone in by_host.items()
+        _hypothesis(host, by_host[host], [row_of[each.number] for each in by_host[host]], waiting)
+        for host in sorted(by_host, key=lambda host: (not host, host))  # where nobody looked comes last
     )
 
 
@@ -37,23 +40,26 @@ def most_are_left(fleet: Fleet) -> bool:
 
 def _hypothesis(host: str, gone: list[Gone], rows: list[int], waiting: Sequence[Evidence]) -> Hypothesis:
     who = rank_list(tuple(each.number for each in gone))
+    it, was = ("it", "its host was") if len(gone) == 1 else ("they", "their hosts were")
     evidence = []
     if any(each.by_census for each in gone):
-        evidence.append(
-            Evidence("process", f"processes of {who}, whose launcher started more there", 0.0, float(len(gone)), "")
-        )
+        evidence.append(Evidence("process", f"processes of {who} on {host}", 0.0, float(len(gone)), ""))
+    silent = [each for each in gone if each.communicator][: budgets.TOLD]
     evidence += [
-        Evidence("nccl ras", f"no answer of rank {each.number} in {each.communicator}", 1.0, 0.0, "")
-        for each in gone
-        if each.communicator
+        Evidence("nccl ras", f"rank {each.number} answers NCCL in {each.communicator}", "no", None, "")
+        for each in silent
     ]
     return Hypothesis(
         component="process",
-        cause="exited",
+        cause="exited" if host else "missing-collective",
         rows=tuple(rows),
         lost_s=float("nan"),
-        support=CONVICTED,
+        support=CONVICTED if host else REPORTED,
         evidence=(*evidence, *waiting),
-        action=f"See the log of {who} on {host}, and `dmesg -T` there: it ended before the window, and the others wait for it.",
+        action=(
+            f"See the log of {who} on {host}, and `dmesg -T` there: {it} ended before the window, and the others wait."
+            if host
+            else f"Look whether {who} and the host live: {was} not observed, and NCCL gets no answer."
+        ),
         host=host,
     )

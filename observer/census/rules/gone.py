@@ -28,10 +28,12 @@ def find_gone(draft: Draft, ranks: Sequence[FoundRank], members: Collection[int]
 
 
 def _claim_in_vain(draft: Draft, members: Collection[int]) -> set[int]:
-    """The users of processes whose environment names a rank, and that are no rank, nor started one, nor were started by one."""
+    """The users of processes whose environment names a rank that is not there, and that did not start ranks, nor were started by one."""
+    there = {(chosen.claim.job, chosen.claim.rank) for _, chosen in draft.chosen.items()}
     above = {each for pid in draft.chosen for each in draft.above(pid)}
     return {
         one.owner
         for pid, one in draft.scan.candidates.items()
-        if one.claim is not None and pid not in draft.chosen and pid not in members and pid not in above
-    }
+        if one.claim is not None and (one.claim.job, one.claim.rank) not in there
+        and pid not in draft.chosen and pid not in members and pid not in above
+    }  # fmt: skip

@@ -72,6 +72,7 @@ def test_all_that_are_gone_of_a_host_are_one_suspect() -> None:
         (),  # it was not asked for: --pid
         (said("census.gone", 1, value=0.0),),
         (said("census.gone", 11),),  # no launcher here started it
+        (said("ras.missing", 11, instance="0x570d"),),  # a number that the job does not have
         (said("ras.behind", 1),),
     ],
 )
@@ -94,6 +95,24 @@ def test_who_is_seen_elsewhere_is_not_gone() -> None:
         counters = [*window.counters.to_pylist(), *(said("census.gone", rank) for rank in other)]
         told.append(builders.columns(builders.columns(window, "ranks", rows), "counters", counters))
     assert not any(one.cause == "exited" for one in diagnose(told).suspects)
+
+
+@pytest.mark.parametrize("silent", [(4,), (4, 5, 6, 7)])
+def test_ranks_of_a_host_without_a_window_that_do_not_answer_nccl_are_named(silent: tuple[int, ...]) -> None:
+    window = builders.columns(build(Job(ranks=4))[0], "steps", [])
+    rows = [
+        {**row, **WAITS, "local_rank": row["rank"], "local_world_size": 4, "world_size": 8}
+        for row in window.ranks.to_pylist()
+    ]
+    window = builders.columns(window, "ranks", rows)
+    told = [said("ras.missing", rank, instance="0x570d") for rank in silent]
+    verdict = diagnose([builders.columns(window, "counters", [*window.counters.to_pylist(), *told])])
+    suspect = first(verdict)
+    assert (verdict.status, suspect.component, suspect.cause, suspect.ranks, suspect.host) == (
+        "hang", "process", "missing-collective", silent, "",
+    )  # fmt: skip
+    assert suspect.confidence < first(hung((1,), said("census.gone", 1))).confidence
+    assert all(len(line) <= 80 for line in report(verdict))
 
 
 def test_a_job_that_moves_waits_for_nobody() -> None:

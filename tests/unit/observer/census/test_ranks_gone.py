@@ -39,6 +39,11 @@ def test_a_rank_that_no_process_is_is_gone(tree: Tree) -> None:
     assert find_ranks(tree.root).gone == (Gone(JOB, 3),)
 
 
+def test_what_a_rank_that_is_there_has_left_behind_excuses_nobody(tree: Tree) -> None:
+    tree.process(111, 1, "python3.11", ["python3.11", "upload.py"], of_four(1), mapped=PLAIN, uid=1000)
+    assert find_ranks(tree.root).gone == (Gone(JOB, 3),)
+
+
 def test_where_all_are_there_nobody_is_gone(tree: Tree) -> None:
     tree.process(104, 100, "python3.11", TRAIN, of_four(3), uid=1000)
     assert find_ranks(tree.root).gone == ()
