@@ -25,9 +25,10 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import Located, Profiles
 from rankscope.diagnose.model.functions import sample
 from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.elf.c_library import is_c_library
 
 _COMPUTING = ("", "gc")  # details of Python functions that are not asleep
-_NO_LIBRARY = ("", "kernel", "libc.so.6")
+_NO_LIBRARY = ("", "kernel")
 _Key = TypeVar("_Key")
 _COUNT = re.compile(r" \(\d+ threads\)$")
 
@@ -73,9 +74,14 @@ def own_threads(fleet: Fleet, profiles: Profiles, row: int, peers: Ints) -> OwnT
     more_s, behind_s = _over(ran), max(min(_over(behind), _over(ran)), 0.0)
     holds = function is not None and function.excess_s >= limits.HOLDS_LEAST * more_s
     native = _native(fleet, ranks, limits.HOLDS_LEAST * more_s) if behind_s > 0 and not holds else ""
-    holds = holds or (native != "" and _parts(native)[1] not in _NO_LIBRARY)
+    holds = holds or (native != "" and _in_library(_parts(native)[1]))
     process_s = float((fleet.counters.total("cpu.process_run_s", ranks[:1]) / fleet.steps.of_those(ranks[:1]))[0])
     return OwnThreads(float(ran[0]), float(ran[0]) - more_s, process_s, behind_s, function, holds, native)
+
+
+def _in_library(function: str) -> bool:
+    """Whether it is code that a job brought along: everything calls the kernel and the C library."""
+    return function not in _NO_LIBRARY and not is_c_library(function)
 
 
 def _over(seconds: Floats) -> float:

@@ -11,9 +11,9 @@ import numpy as np
 
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.probes.bpf import ring
+from rankscope.probes.elf.c_library import is_c_library
 
 _DRIVERS = ("libcuda.so", "libamdhip64.so", "libhsa-runtime64.so")
-_CALLED_BY_ALL = ("libc.so", "libc-", "libpthread", "librt", "ld-")  # the C library, of old and new systems
 _LEAST_SAMPLES = 20
 _LEAST_SAMPLED = 0.5  # of those that a thread that runs all the while would have
 
@@ -30,7 +30,7 @@ def spun_s(raw: RawProcess, tid: int) -> float:
     mine = mine[np.argsort(mine["ts_ns"], kind="stable")]
     places = [raw.libraries.get(int(at), "") for at in mine["arg"].astype(np.uint64)]
     inside = np.array([place.startswith(_DRIVERS) for place in places], dtype=bool)
-    neither = np.array([not place or place.startswith(_CALLED_BY_ALL) for place in places], dtype=bool)
+    neither = np.array([not place or is_c_library(place) for place in places], dtype=bool)
     outside = np.flatnonzero(~inside & ~neither)
     last = int(outside[-1]) if len(outside) else -1
     since_s = float(raw.since_start_s(mine["ts_ns"][last : last + 1])[0]) if last >= 0 else 0.0

@@ -112,11 +112,10 @@ class NativeNames:
         for mapping in mappings:  # thousands of lines, few of which hold anything
             first, end = bisect_left(ordered, mapping.start), bisect_left(ordered, mapping.end)
             if first < end:
-                inside = wanted[first:end]
-                table = self._table(pid, mapping)
-                offsets = inside - np.uint64(mapping.start) + np.uint64(mapping.offset)
-                found.update(zip(inside.tolist(), table.names(offsets), strict=True))
-                files.update(dict.fromkeys(inside.tolist(), table.name))
+                inside, table = ordered[first:end], self._table(pid, mapping)
+                offsets = wanted[first:end] - np.uint64(mapping.start) + np.uint64(mapping.offset)
+                found.update(zip(inside, table.names(offsets), strict=True))
+                files.update(dict.fromkeys(inside, table.name))
         return found, files
 
     def _table(self, pid: int, mapping: Mapping) -> SymbolTable:
