@@ -125,7 +125,7 @@ TABLE: tuple[Cause, ...] = (
     *_rows(
         "process",
         ("stopped", "rank", "state T", "rank/process.py"),
-        ("exited", "rank", "it ended first, and with what", "hang/processes.py"),
+        ("exited", "rank", "it ended first, or is no process", "hang/processes.py"),
         ("deadlock", "rank", "others wait, it waits elsewhere", "hang/absent.py"),
         ("spinning", "rank", "others wait, it computes", "hang/absent.py"),
         ("missing-collective", "rank", "NCCL's account, dumps, other stacks", "hang/processes.py"),
