@@ -63,7 +63,7 @@ def rows_of(table: pa.Table, numbers: Ints) -> Ints:
 
 def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
     """One row per rank of the job, sorted by number. Raises NoRanks if there is none."""
-    unique, first = present(table, notes)
+    unique, first, _ = present(table, notes)
     table = table.take(pa.array(first))
     host, node = labels(table, "observed_on"), labels(table, "node")
     return Ranks(
@@ -91,17 +91,20 @@ def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
     )
 
 
-def present(table: pa.Table, notes: list[Note]) -> tuple[Ints, Ints]:
-    """The numbers of the ranks, rising, and the row of the first report of each. Who is missing is told. Raises NoRanks."""
+def present(table: pa.Table, notes: list[Note]) -> tuple[Ints, Ints, Bools]:
+    """The numbers of the ranks, rising, the row of the first report of each, and whether one is not there that its launcher started beside
+    it. Who is missing is told. Raises NoRanks."""
     if table.num_rows == 0:
         raise NoRanks("no rank was found in the window")
     numbers = ints(table, "rank")
     unique, first = np.unique(numbers, return_index=True)
+    order = first
     if len(unique) < len(numbers):
         text = f"{len(numbers) - len(unique)} ranks were reported twice; the first report of each is used"
         notes.append(Note(NoteCode.RANKS_TWICE, text))
-        table = table.take(pa.array(first))
-    notes.extend(_not_here(table))
+        table, order = table.take(pa.array(first)), np.arange(len(first))
+    lacking = _incomplete(table)
+    notes.extend(_not_here(table, lacking))
     world = int(_worlds(table).max(initial=0))
     absent = world - len(unique)
     if absent > 0:
@@ -110,7 +113,7 @@ def present(table: pa.Table, notes: list[Note]) -> tuple[Ints, Ints]:
         if len(gone) == absent:
             text += f" ({rank_list(tuple(gone.tolist()))})"
         notes.append(Note(NoteCode.RANKS_MISSING, text))
-    return unique, first
+    return unique, first, lacking[order]
 
 
 def _worlds(table: pa.Table) -> Ints:
@@ -119,9 +122,9 @@ def _worlds(table: pa.Table) -> Ints:
     return np.where(said <= budgets.WORLD_MOST, said, 0)
 
 
-def _not_here(table: pa.Table) -> Iterator[Note]:
+def _not_here(table: pa.Table, lacking: Bools) -> Iterator[Note]:
     """Ranks that their siblings' launcher started on a host with a window and that are not in it, and numbers that are guesses."""
-    some = table.filter(pa.array(_incomplete(table)))
+    some = table.filter(pa.array(lacking))
     if some.num_rows:
         columns = (texts(some, "job"), texts(some, "observed_on"), texts(some, "container"))
         names = ("netns", "rank", "local_rank", "world_size", "local_world_size")
@@ -137,13 +140,14 @@ def _not_here(table: pa.Table) -> Iterator[Note]:
         yield Note(NoteCode.RANKS_GUESSED, text)
 
 
-def gone(table: pa.Table, counters: pa.Table, ranks: Ranks) -> tuple[Gone, ...]:
+def gone(table: pa.Table, counters: pa.Table, ranks: Ranks, seen: Ints) -> tuple[Gone, ...]:
     """Ranks that nobody saw and that are missed: the census did not find them on the host on which they should run, or NCCL says that
-    they do not answer. `table`: the ranks of the job. Who was only not asked for (--pid) is none of them."""
+    they do not answer. `table`: the ranks of the job; `seen`: the numbers of all, of which these may be some. Who was only not asked for
+    (--pid) is none of them."""
     claimed = (equals(counters, "name", RANK_GONE) | equals(counters, "name", NCCL_SILENT)) & (
         floats(counters, "value") > 0
     )
-    claimed &= (ints(counters, "rank") >= 0) & ~np.isin(ints(counters, "rank"), ranks.number)
+    claimed &= (ints(counters, "rank") >= 0) & ~np.isin(ints(counters, "rank"), seen)
     if not claimed.any():
         return ()
     claims = counters.filter(pa.array(claimed))

@@ -68,7 +68,7 @@ def gather(windows: Sequence[Window], job: str | None = None, agreed_s: float | 
     note_strangers(tables["ranks"], chosen, ranks.number, notes)
     rows = from_windows.rows_of(tables["steps"], ranks.number)
     steps = read_steps(tables["steps"], rows, ranks.number, _hosts(ranks, manifests), setting.seconds, notes)
-    gone = from_windows.gone(of_it, tables["counters"], ranks)
+    gone = from_windows.gone(of_it, tables["counters"], ranks, ranks.number)
     return replace(fleet_of(setting, ranks, steps, tables, notes), gone=gone)
 
 

@@ -205,4 +205,5 @@ def _in_full(
     of_rank = crowd.hosts.of_rank[np.searchsorted(crowd.number, ranks.number)]
     rows = possible(tables["steps"], rows_of(tables["steps"], ranks.number), crowd.setting.seconds, [])
     steps = filled(tables["steps"], rows, replace(crowd.hosts, of_rank=of_rank), crowd.columns)
-    return fleet_of(crowd.setting, ranks, steps, tables, notes)
+    gone = from_windows.gone(table, tables["counters"], ranks, crowd.number)
+    return replace(fleet_of(crowd.setting, ranks, steps, tables, notes), gone=gone)

@@ -78,6 +78,7 @@ class Crowd:
     link_to: Labels
     errors: Floats
     errors_hz: Floats
+    lacking: Bools  # whether a rank that its launcher started beside it is not there
 
 
 def crowd_of(seen: Survey, job: str, windows: Sequence[int], grid: Grid | None, notes: list[Note]) -> Crowd:
@@ -96,7 +97,7 @@ def crowd_of(seen: Survey, job: str, windows: Sequence[int], grid: Grid | None, 
     everyone = everyone.append_column("observed_on", observed_on).append_column(ROW, pa.array(mine))
     setting = setting_of(job, manifests, everyone, notes)
     table = of_job(everyone, job)
-    number, first = from_windows.present(table, notes)
+    number, first, lacking = from_windows.present(table, notes)
     note_strangers(everyone, job, number, notes)
     table = table.select(_USED).take(pa.array(first))
     observed, node = labels(table, "observed_on"), labels(table, "node")
@@ -129,6 +130,7 @@ def crowd_of(seen: Survey, job: str, windows: Sequence[int], grid: Grid | None, 
             link_to=labels(table, "link_to"),
             errors=floats(table, "errors"),
             errors_hz=floats(table, "errors_hz"),
+            lacking=lacking,
             columns=steps.result()[0],
             steps=steps.result()[1],
         )

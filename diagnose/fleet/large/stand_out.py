@@ -4,7 +4,8 @@ d(r,s) = own(r,s) - median over the role of own(q,s);  excess(r) = 10 % trimmed 
 
 Who may be odd         excess(r) >= 0.8 floors (a rank is asked at all from one floor on), or it waits less than its role by as much, or
                        it has three steps that are a quarter of a step too long; who stopped, ended, is silent or shows no steps;
-                       whose slowest connection is slow beside those of its role; whose host counted errors of a device
+                       whose slowest connection is slow beside those of its role; whose host counted errors of a device; beside whom
+                       a rank is not there that the same launcher started
 Who makes steps long   the ranks that are longest in each step: without them nobody knows what a step would be without somebody
 A sample of peers      hosts at even distances, and of each role enough
 Who they talk to       the hosts at the other ends of slow connections, and of those of the sample: a link is judged by both of its ends
@@ -42,7 +43,7 @@ def hosts_to_read(crowd: Crowd, pool: Executor) -> frozenset[str]:
     names = crowd.hosts.names
     shown = _shown(crowd, role, pool)
     slow = _slow_links(crowd, role)
-    odd = _oddness(crowd, shown.odd) + 1.0 * slow
+    odd = _oddness(crowd, shown.odd) + 1.0 * slow + 1.0 * crowd.lacking
     worst = np.zeros(len(names))
     np.maximum.at(worst, of_rank, odd)
     chosen = np.zeros(len(names), dtype=bool)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from builders import columns
 
 from benchkit.fleet_windows import START, Plan, plan, window_of
 from rankscope.diagnose import budgets
@@ -394,9 +395,29 @@ def test_who_did_not_run_all_the_time_is_read_in_full(folder: Path, few_in_full:
         ("errors_hz", 3.0),
         ("rate_hz", 0.2 * crowd.rate_hz[row]),
         ("stopped_s", 1.0),
+        ("lacking", 1.0),
     ):
         with here() as pool:
             assert host in stand_out.hosts_to_read(changed(name, value), pool), name
+
+
+def test_a_rank_that_had_ended_before_anybody_looked_is_named(fleet: Plan, tmp_path: Path, few_in_full: None) -> None:
+    # GIVEN ranks that wait in a collective all through the window, but the sixth of one host, which is no process there
+    number = HOSTS // 2 * 8 + 5
+    for host in range(HOSTS):
+        window = window_of(fleet, host, 0, HOSTS)
+        rows = [
+            {**row, "last_progress_s": None, "in_collective_s": window.manifest.seconds}
+            for row in window.ranks.to_pylist() if row["rank"] != number
+        ]  # fmt: skip
+        said = [{"scope": "rank", "rank": number, "name": "census.gone", "kind": "gauge", "value": 1.0}] * (
+            len(rows) < 8
+        )
+        counters = [*(row for row in window.counters.to_pylist() if row["rank"] != number), *said]
+        window = columns(columns(replace(window, steps=window.steps.slice(0, 0)), "ranks", rows), "counters", counters)
+        objects.put(open_store(tmp_path.as_uri()), key_of(window.manifest), encode([window]))
+    verdict = judged(tmp_path)
+    assert (verdict.status, [(one.cause, one.ranks) for one in verdict.suspects]) == ("hang", [("exited", (number,))])
 
 
 def test_a_slow_connection_between_two_hosts_is_named_with_both_ends(
