@@ -1,11 +1,13 @@
 """Which ranks are gone: their siblings' launcher started them on this host, and no process is one of them.
 
 Nobody is called gone where some process was not looked at, nor of a user of whom a process claims to be a rank and was taken for none:
-it may be that one, or a shell that is about to start it. Nor where the numbers of the siblings are guesses.
+it may be that one, or a shell that is about to start it. Nor where the numbers of the siblings are guesses, nor where no more are there
+than lack: then what they say of how many they are on this host is not believed (pods of one rank each, say).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from rankscope.observer.census.describe import local_rank
@@ -22,8 +24,9 @@ def find_gone(draft: Draft, ranks: Sequence[FoundRank], members: Collection[int]
     guessed = {rank.identity.job for rank in ranks if rank.guessed}
     doubtful = _claim_in_vain(draft, members)
     sure = [rank for rank in ranks if rank.identity.job not in guessed and rank.owner not in doubtful]
+    there = Counter(rank.identity.job for rank in sure)
     for job, missing in missing_ranks(local_rank(rank.identity) for rank in sure).items():
-        if len(missing.numbers) == missing.count:
+        if len(missing.numbers) == missing.count < there[job]:
             yield from (Gone(job, number) for number in missing.numbers)
 
 

@@ -74,6 +74,14 @@ def test_where_a_process_may_be_it_nobody_is_gone(tree: Tree, more: Callable[[Tr
     assert len(census.ranks) == 3 and census.gone == ()
 
 
+def test_where_no_more_are_there_than_lack_nobody_is_gone(tmp_path: Path) -> None:
+    # GIVEN ranks each in a container of its own that say that they are four
+    tree = Tree(tmp_path)
+    for rank in range(2):
+        tree.process(101 + rank, 1, "python3.11", TRAIN, of_four(rank), cgroup=f"/docker-{rank:064x}.scope", uid=1000)
+    assert find_ranks(tree.root).gone == ()
+
+
 def test_what_another_user_starts_excuses_nobody(tree: Tree) -> None:
     tree.process(104, 1, "python3.11", TRAIN, of_four(3), mapped=PLAIN, uid=2000)
     assert find_ranks(tree.root).gone == (Gone(JOB, 3),)
