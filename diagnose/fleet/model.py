@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -76,7 +77,7 @@ class Ranks:
         if not count:
             return self
         none, zeros = np.full(count, np.nan), np.zeros(count)
-        of_each: dict[str, Ints | Floats | tuple[object, ...]] = {
+        of_each: dict[str, Any] = {
             "number": np.array([each.number for each in gone], dtype=np.int64),
             "host": tuple(each.host for each in gone),
             "observed_on": tuple(each.observed_on for each in gone),
@@ -90,7 +91,7 @@ class Ranks:
             **dict.fromkeys(("addresses", "gpus", "nics"), ((),) * count),
             **dict.fromkeys(("role", "cpus", "gpu_ids", "machine"), ("",) * count),
         }
-        joined = {}
+        joined: dict[str, Any] = {}
         for name, more in of_each.items():
             values = getattr(self, name)
             if isinstance(values, np.ndarray):

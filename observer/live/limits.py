@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import resource
 from pathlib import Path
@@ -58,8 +59,12 @@ def resident_bytes() -> int:
 
 def give_back() -> None:
     """Return to the kernel what reading large libraries and the kernel's types took for a moment (glibc keeps it: 25 MB), and end the
-    process that reads files of targets."""
+    process that reads files of targets.
+
+    For who lives long. Python's lists of free tuples are let go with its garbage, 6 KB that each window adds to them.
+    """
     btf.forget()
     READER.close()
+    gc.collect()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

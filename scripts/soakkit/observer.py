@@ -1,6 +1,8 @@
 """An observer that lives long: one window after the other in one process. WINDOW-SECONDS; a line on its input begins one, of the ranks
 whose pids it holds (none: of all).
 
+It does what the service does: without pandas, and between its windows it gives back what it has no more use for.
+
 After each it says, as JSON: when, how long, what it holds (resident bytes, descriptors), what was seen and lost.
 """
 
@@ -11,7 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from rankscope.observer.live.limits import resident_bytes
+from rankscope.diagnose.no_pandas import spare_pandas
+from rankscope.observer.live.limits import give_back, resident_bytes
 from rankscope.observer.recorder import RecordOptions, record
 from rankscope.probes.errors import RankscopeError
 
@@ -19,6 +22,7 @@ _OF_CHILDREN = "cpu.workers_run_s"  # a counter that is there where processes we
 
 
 def main() -> None:
+    spare_pandas()
     window_s = float(sys.argv[1])
     for line in sys.stdin:
         pids = tuple(int(word) for word in line.split())
@@ -32,6 +36,7 @@ def main() -> None:
             del done
         except RankscopeError as error:
             failed = str(error)[:200]
+        give_back()
         held = {"rss_bytes": resident_bytes(), "descriptors": len(list(Path("/proc/self/fd").iterdir()))}
         seen = {"lost": lost, "ranks": ranks, "stepped": stepped, "watched": watched, "failed": failed}
         said = {"began_s": began, "ended_s": time.monotonic(), **held, **seen}
