@@ -46,8 +46,8 @@ def main() -> None:
 
 
 def _grow_names() -> None:
-    """Python's table of names doubles once, by 0.94 MB, when as many names have come and gone (of files that were opened, say) as it has room
-    for: some hundred windows after it began, and never again. Here that is before the first one."""
+    """Python's table of names doubles once, by 0.94 MB, when as many names have come and gone (of files that were opened, say) as it has
+    room for: some hundred windows after it began, and never again. Here that is before the first one."""
     for number in range(_NAMES):
         sys.intern(f"name {number}")
 
