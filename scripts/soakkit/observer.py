@@ -18,14 +18,13 @@ from rankscope.observer.live.limits import give_back, resident_bytes
 from rankscope.observer.recorder import RecordOptions, record
 from rankscope.probes.errors import RankscopeError
 
-_NAMES = 1 << 17
+_NAMES = 1 << 19  # several times its room
 _OF_CHILDREN = "cpu.workers_run_s"  # a counter that is there where processes were watched that a rank had started
 
 
 def main() -> None:
     spare_pandas()
-    _grow_names()
-    window_s = float(sys.argv[1])
+    window_s, first = float(sys.argv[1]), True
     for line in sys.stdin:
         pids = tuple(int(word) for word in line.split())
         began, failed, lost, ranks, stepped, watched = time.monotonic(), "", 0, 0, 0, False
@@ -39,6 +38,9 @@ def main() -> None:
         except RankscopeError as error:
             failed = str(error)[:200]
         give_back()
+        if first:
+            _grow_names()  # all that a window needs is loaded
+            first = False
         held = {"rss_bytes": resident_bytes(), "descriptors": len(list(Path("/proc/self/fd").iterdir()))}
         seen = {"lost": lost, "ranks": ranks, "stepped": stepped, "watched": watched, "failed": failed}
         said = {"began_s": began, "ended_s": time.monotonic(), **held, **seen}
@@ -47,7 +49,7 @@ def main() -> None:
 
 def _grow_names() -> None:
     """Python's table of names doubles once, by 0.94 MB, when as many names have come and gone (of files that were opened, say) as it has
-    room for: some hundred windows after it began, and never again. Here that is before the first one."""
+    room for: some hundred windows after it began, and never again. Here that is after the first one."""
     for number in range(_NAMES):
         sys.intern(f"name {number}")
 
