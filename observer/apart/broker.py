@@ -111,7 +111,7 @@ class Broker(Reading):
     def rest(self, _: Sequence[int]) -> Answer:
         """Detach everything for a while."""
         self._loaded().rest()
-        give_back()
+        give_back(garbage=True)
         return {}, ()
 
     def wake(self, _: Sequence[int]) -> Answer:

@@ -57,14 +57,16 @@ def resident_bytes() -> int:
         return 0
 
 
-def give_back() -> None:
+def give_back(*, garbage: bool = False) -> None:
     """Return to the kernel what reading large libraries and the kernel's types took for a moment (glibc keeps it: 25 MB), and end the
     process that reads files of targets.
 
-    For who lives long. Python's lists of free tuples are let go with its garbage, 6 KB that each window adds to them.
+    `garbage`: that of Python too, and with it its lists of free tuples, to which each window adds 6 KB. For who lives long, after a window:
+    it takes some 25 ms, too much for what is done every half a minute.
     """
     btf.forget()
     READER.close()
-    gc.collect()
+    if garbage:
+        gc.collect()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -327,7 +327,7 @@ class Observation:
         self.hardware.close()
         self.probes.rest()
         self.drain()
-        limits.give_back()
+        limits.give_back(garbage=True)
 
     def wake(self) -> None:
         """After `rest`: observe again."""

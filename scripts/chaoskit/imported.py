@@ -81,13 +81,15 @@ def _without(text: str, functions: list[ast.FunctionDef]) -> str:
 
 
 def plain(text: str) -> bytes:
-    """A module without comments and empty lines, which change nothing that runs."""
-    lines = text.splitlines()
+    """A module without comments and empty lines, which change nothing that runs; those of a text in it stay."""
+    lines: list[str | None] = [*text.split("\n")]
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column]
-    return "\n".join(line.rstrip() for line in lines if line.strip()).encode()
+        if token.type not in (tokenize.COMMENT, tokenize.NL):
+            continue
+        row, column = token.start
+        line = (lines[row - 1] or "")[:column].rstrip()  # what stands before it
+        lines[row - 1] = line or None
+    return "\n".join(line for line in lines if line is not None).encode()
 
 
 def _named(tree: ast.Module) -> Iterator[str]:

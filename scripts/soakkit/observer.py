@@ -1,7 +1,7 @@
 """An observer that lives long: one window after the other in one process. WINDOW-SECONDS; a line on its input begins one, of the ranks
 whose pids it holds (none: of all).
 
-It does what the service does: without pandas, and between its windows it gives back what it has no more use for.
+It does what the service does: without pandas, and after each window it gives back what it has no more use for.
 
 After each it says, as JSON: when, how long, what it holds (resident bytes, descriptors), what was seen and lost.
 """
@@ -37,7 +37,7 @@ def main() -> None:
             del done
         except RankscopeError as error:
             failed = str(error)[:200]
-        give_back()
+        give_back(garbage=True)
         if first:
             _grow_names()  # all that a window needs is loaded
             first = False

@@ -180,6 +180,7 @@ def tree(tmp_path: Path) -> Path:
         ("diagnose/model/steps.py", "1", "2", {"diagnose"}),
         ("diagnose/verdict/contract.py", "1", "2", set()),
         ("probes/room.py", "json", "math", {"record", "diagnose"}),
+        ("probes/room.py", "import json", 'import json\nTEXT = """a\n\nb"""', {"record", "diagnose"}),
         ("probes/room.py", "import json", "# why\n\nimport json  # of what", set()),
         ("probes/calls/calls.bpf.c", "x", "y", {"record"}),
         ("probes/calls/README.md", "words", "more words", set()),

@@ -21,7 +21,7 @@ def test_garbage_that_nobody_has_collected_is_let_go() -> None:
     try:
         left = weakref.ref(_Circle())
         assert left() is not None
-        give_back()
+        give_back(garbage=True)
         assert left() is None
     finally:
         gc.enable()
