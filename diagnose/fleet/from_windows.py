@@ -126,10 +126,7 @@ def _not_here(table: pa.Table, lacking: Bools) -> Iterator[Note]:
     """Ranks that their siblings' launcher started on a host with a window and that are not in it, and numbers that are guesses."""
     some = table.filter(pa.array(lacking))
     if some.num_rows:
-        columns = (texts(some, "job"), texts(some, "observed_on"), texts(some, "container"))
-        names = ("netns", "rank", "local_rank", "world_size", "local_world_size")
-        places = zip(*columns, *(ints(some, name).tolist() for name in names), strict=True)
-        for gone in missing_ranks(LocalRank(*place) for place in places).values():
+        for gone in missing_ranks(_places(some, "job")).values():
             which = rank_list(gone.numbers) if len(gone.numbers) == gone.count else _count(gone.count)
             verb = "was" if gone.count == 1 else "were"
             text = f"{which} should run on a host that was observed, and {verb} not seen there"
@@ -169,13 +166,18 @@ def gone(table: pa.Table, counters: pa.Table, ranks: Ranks, seen: Ints) -> tuple
 def _should_be_here(table: pa.Table) -> dict[int, str]:
     """The host of each rank that is not there and of which the numbers of its siblings tell that it should be."""
     some = table.filter(pa.array(_incomplete(table)))
-    hosts = texts(some, "observed_on")
-    names = ("netns", "rank", "local_rank", "world_size", "local_world_size")
-    places = zip(hosts, hosts, texts(some, "container"), *(ints(some, name).tolist() for name in names), strict=True)
-    by_host = missing_ranks(LocalRank(*place) for place in places)  # each as a job of its own
+    by_host = missing_ranks(_places(some, "observed_on"))
     return {
         number: host for host, each in by_host.items() if len(each.numbers) == each.count for number in each.numbers
     }
+
+
+def _places(table: pa.Table, job: str) -> Iterator[LocalRank]:
+    """Where ranks run. `job`: the column by which they are told apart."""
+    columns = (texts(table, job), texts(table, "observed_on"), texts(table, "container"))
+    names = ("netns", "rank", "local_rank", "world_size", "local_world_size")
+    places = zip(*columns, *(ints(table, name).tolist() for name in names), strict=True)
+    return (LocalRank(*place) for place in places)
 
 
 def _incomplete(table: pa.Table) -> Bools:
