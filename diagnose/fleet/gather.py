@@ -17,6 +17,7 @@ from rankscope.diagnose.fleet.labels import distinct_texts, equals, floats, ints
 from rankscope.diagnose.fleet.model import Fleet, Ranks, Steps
 from rankscope.diagnose.fleet.roll_call import choose, of_job, roll_call
 from rankscope.diagnose.fleet.step_matrix import Hosts, read_steps
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
@@ -75,7 +76,7 @@ def gather(windows: Sequence[Window], job: str | None = None, agreed_s: float | 
 def _usual_step_s(windows: Sequence[Window], job: str) -> float | None:
     steps = [floats(window.steps, "seconds") for window in windows if job in window.manifest.jobs]
     seconds = np.concatenate(steps) if steps else np.empty(0)
-    return float(np.median(seconds)) if len(seconds) else None
+    return median(seconds) if len(seconds) else None
 
 
 def joined(windows: Sequence[Window], name: str) -> pa.Table:
@@ -112,7 +113,7 @@ def setting_of(job: str, manifests: Sequence[Manifest], ranks: pa.Table, notes: 
         job=job,
         title=_title(ranks, job),
         start=min(map(attrgetter("start"), manifests)),
-        seconds=float(np.median(list(map(attrgetter("seconds"), manifests)))),
+        seconds=median(list(map(attrgetter("seconds"), manifests))),
         windows=len(manifests),
         sampling_s=1 / min(map(attrgetter("sampling_hz"), manifests)),
         lost_events=_lost_events(manifests),

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.labels import floats, ints
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import clean, minutes
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.manifest import Manifest
@@ -103,7 +104,7 @@ def _of_the_same(windows: Windows, moment: Ints, step_s: float | None) -> Ints:
     """What else tells of this moment, of hosts and ranks that have no window of it."""
     inside = np.isin(windows.of_rank, moment)
     hosts, ranks = {windows.hosts[at] for at in moment.tolist()}, set(windows.rank[inside].tolist())
-    begins_s, seconds = float(np.median(windows.start[moment])), float(np.median(windows.seconds[moment]))
+    begins_s, seconds = median(windows.start[moment]), median(windows.seconds[moment])
     here = _Silence.of(windows.silent_s[inside], seconds)
     others = np.setdiff1d(np.arange(len(windows.start)), moment)
     found = []
@@ -146,7 +147,7 @@ class _Silence:
 
 def _hosts_without(windows: Windows, moment: Ints) -> list[Note]:
     there = {windows.hosts[at] for at in moment.tolist()}
-    begins_s = float(np.median(windows.start[moment]))
+    begins_s = median(windows.start[moment])
     later_s: dict[str, float] = {}
     for host, begin in zip(windows.hosts, windows.start.tolist(), strict=True):
         if host not in there and abs(begin - begins_s) < abs(later_s.get(host, np.inf)):

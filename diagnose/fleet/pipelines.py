@@ -15,6 +15,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.collectives import slots
 from rankscope.diagnose.fleet.model import Fleet, Pipelines
+from rankscope.diagnose.stats.robust import median
 from rankscope.probes.arrays import Ints
 
 MESSAGES = ("send", "recv", "receive", "isend", "irecv", "p2p")
@@ -24,7 +25,8 @@ def message_names(fleet: Fleet) -> Ints:
     """Codes of the pattern names that are messages."""
     names = fleet.patterns.name.values
     return np.array(
-        [code for code, name in enumerate(names) if any(word in name.lower() for word in MESSAGES)], dtype=np.int64
+        [code for code, name in enumerate(map(str.lower, names)) if any(word in name for word in MESSAGES)],
+        dtype=np.int64,
     )
 
 
@@ -43,7 +45,7 @@ def find_pipelines(fleet: Fleet, roles: Ints) -> Pipelines | None:
     receives = np.array([not any(word in name.lower() for word in ("send",)) for name in table.name.values], dtype=bool)
     counted = rows[receives[table.name.codes[rows]]]
     each = np.bincount(table.rank[counted], table.count[counted], len(fleet.ranks)) / steps
-    batches = max(round(float(np.median(each[each > 0.5]))), 1) if (each > 0.5).any() else 1
+    batches = max(round(median(each[each > 0.5])), 1) if (each > 0.5).any() else 1
     member = np.empty(len(roles), dtype=np.int64)
     for stage in stages:
         mine = np.flatnonzero(roles == stage)

@@ -14,7 +14,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.counters import Columns
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.stats.robust import peers_median, robust_sd_of_others
+from rankscope.diagnose.stats.robust import median, peers_median, robust_sd_of_others
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 
@@ -132,11 +132,13 @@ def peers_of(values: Floats, group: Ints) -> tuple[Floats, Floats, Ints]:
         members = (group == each) & ~np.isfinite(values)
         others = values[(group == each) & np.isfinite(values)]
         if len(others):
-            middle[members], spread[members], count[members] = np.median(others), 0.0, len(others)
+            middle[members], spread[members], count[members] = median(others), 0.0, len(others)
     return middle, spread, count
 
 
 def grown(values: Floats, group: Ints, least: float) -> Bools:
     """Ports whose events reach `least` and ten times the median of their peers."""
+    if not (values >= least).any():  # nearly always
+        return np.zeros(len(values), dtype=np.bool_)
     middle = np.nan_to_num(peers_of(values, group)[0])
     return np.asarray(np.nan_to_num(values) >= np.maximum(least, limits.OTHER_KIND * middle), dtype=np.bool_)

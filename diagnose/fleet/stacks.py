@@ -53,10 +53,13 @@ class Stacks:
 
 
 def merged(codes: Ints, parent: Ints, frame: Ints, frames: tuple[StackFrame, ...]) -> Stacks:
-    """A forest in which the same stack may stand more than once, as a tree in which each stands once.
+    """A forest in which the same stack may stand more than once, as a tree in which each stands once, after its caller.
 
     Level by level, from the roots: nodes are the same whose callers are the same and whose frames are.
     """
+    edge = np.sort((parent + 1) * max(len(frames), 1) + frame)
+    if (edge[1:] > edge[:-1]).all() and (parent < np.arange(len(parent))).all():  # as each window has it
+        return Stacks(codes, parent, frame, frames)
     same = np.full(len(parent), -1, dtype=np.int64)  # the new number of each node
     new_parent, new_frame = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     children = np.argsort(parent, kind="stable")

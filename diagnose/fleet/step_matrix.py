@@ -20,6 +20,7 @@ from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.clocks.align import STEPS_MOST, Clocks, align, clock_notes
 from rankscope.diagnose.fleet.labels import floats, ints
 from rankscope.diagnose.fleet.model import Steps
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats, Ints
 from rankscope.probes.errors import BadData
@@ -138,7 +139,7 @@ def grid_of(table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts, window_s: 
     away = np.where(counts > 0, np.abs(counts - _usual(counts)), int(counts.sum()))
     alike = _as_usual(counts)
     begins_s = hosts.begins_s[hosts.of_rank]
-    steps_later = np.abs(begins_s - np.median(begins_s)) // np.median(seconds[known])
+    steps_later = np.abs(begins_s - median(begins_s)) // median(seconds[known])
     reference = int(np.lexsort((numbers, away, steps_later, ~alike))[0])
     mine = np.flatnonzero(rows == reference)
     alike[reference] = True
@@ -149,7 +150,7 @@ def grid_of(table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts, window_s: 
         origin_s=float(hosts.begins_s[hosts.of_rank[reference]]),
         begins_s=np.sort(start),
         ends_s=np.sort((start + seconds[mine])[:STEPS_MOST]),
-        step_s=float(np.median(seconds if usual.all() else seconds[usual])),
+        step_s=median(seconds if usual.all() else seconds[usual]),
         window_s=window_s,
     )
 
@@ -283,7 +284,7 @@ def _sane(table: pa.Table, window_s: float) -> Bools:
 
 
 def _usual(counts: Ints) -> int:
-    return int(np.median(counts[counts > 0]))
+    return int(median(counts[counts > 0]))
 
 
 def _as_usual(counts: Ints) -> Bools:

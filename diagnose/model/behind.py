@@ -24,7 +24,7 @@ import numpy as np
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.busy_host import cpus_of, pools, queued_outside_s
 from rankscope.diagnose.model.functions import sample
-from rankscope.diagnose.stats.robust import mean_of_known
+from rankscope.diagnose.stats.robust import mean_of_known, median
 from rankscope.probes.arrays import Floats, Ints
 
 Behind = dict[int, tuple[Ints, Floats]]  # by rank (row): which others, and for how long, others x steps, seconds
@@ -73,7 +73,7 @@ def _usual_s(fleet: Fleet, rows: Ints, others: Ints, peers: Ints, pool: Ints) ->
         by_whom = np.minimum(np.searchsorted(pids, table.pid[mine]), len(pids) - 1)
         theirs = pids[by_whom] == table.pid[mine]
         taken = np.bincount(by_whom[theirs], table.value[mine][theirs], len(pids))
-        result[at] = np.median(taken[place.reshape(-1)])
+        result[at] = median(taken[place.reshape(-1)])
     return result
 
 
@@ -92,9 +92,9 @@ def _more(fleet: Fleet, rank: int, peers: Ints) -> float:
     if len(asked) < 2 or asked[-1] != rank:
         return 0.0
     own, run = mean_of_known(fleet.steps.own_s[asked]), _run_s(fleet, asked)
-    usual_s = float(np.median(own[:-1]))
+    usual_s = median(own[:-1])
     meanwhile_s = float(run[-1]) * (usual_s / float(own[-1]) if own[-1] > usual_s else 1.0)
-    return 1 - float(np.median(run[:-1])) / meanwhile_s if meanwhile_s > 0 else 0.0
+    return 1 - median(run[:-1]) / meanwhile_s if meanwhile_s > 0 else 0.0
 
 
 def _run_s(fleet: Fleet, ranks: Ints) -> Floats:

@@ -17,7 +17,7 @@ from rankscope.diagnose.fleet.labels import GilHolder, distinct_rows
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.stats.integers import distinct
 from rankscope.diagnose.stats.medians import medians_of_sums
-from rankscope.diagnose.stats.robust import nan_median
+from rankscope.diagnose.stats.robust import median, nan_median
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 WAITING = ("collective",)  # kinds in which a rank waits for others: never its own work
@@ -154,7 +154,7 @@ class Functions:
         ]
         one = np.zeros(len(rows), dtype=np.int64)
         queue, run = (self._sum(part, one[: len(part)], 1, ranks)[:, 0] for part in (waits, runs))
-        return float(np.median(queue / np.maximum(run, 1e-9)))
+        return median(queue / np.maximum(run, 1e-9))
 
     # ---- inside ----------------------------------------------------------------------------------------------
 

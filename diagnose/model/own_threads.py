@@ -24,6 +24,7 @@ from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import Located, Profiles
 from rankscope.diagnose.model.functions import sample
+from rankscope.diagnose.stats.robust import nan_median
 from rankscope.probes.arrays import Floats, Ints
 from rankscope.probes.elf.c_library import is_c_library
 
@@ -86,7 +87,7 @@ def _in_library(function: str) -> bool:
 
 def _over(seconds: Floats) -> float:
     """What the first has more than the median of the others."""
-    return float(np.nan_to_num(seconds[0] - np.nanmedian(seconds[1:])))
+    return float(np.nan_to_num(seconds[0] - nan_median(seconds[1:], 0)))
 
 
 def _ran_s(fleet: Fleet, ranks: Ints) -> Floats:

@@ -35,7 +35,7 @@ from rankscope.diagnose.fleet.collectives.stays import least_stays
 from rankscope.diagnose.fleet.model import Pipelines, Slots
 from rankscope.diagnose.model import waiting
 from rankscope.diagnose.stats.beside import Medians
-from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
+from rankscope.diagnose.stats.robust import median, nan_median, trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats, Ints
 
@@ -96,7 +96,7 @@ class Regained:
         least = np.fmin(self._of_others, np.fmin.reduce(better, axis=0, initial=np.inf))
         shorter = (np.where(np.isnan(self._least), np.nan, least) - self._least).sum(axis=1)
         gained_s = float(np.nan_to_num(trimmed_mean(shorter[None, :])[0]))
-        kept_s = 0.0 if self._waits is None else float(np.median(np.delete(self._waits, suspects)))
+        kept_s = 0.0 if self._waits is None else median(np.delete(self._waits, suspects))
         return max(gained_s - max(len(suspects) * kept_s, early_s), 0.0)
 
     def hidden_s(self, suspects: Ints, transfer_s: float) -> float:

@@ -20,6 +20,7 @@ from rankscope.diagnose.stats.robust import (
     CLIP,
     MAD_TO_SD,
     deviations,
+    median,
     nan_median,
     robust_sd_of,
     robust_sd_of_others,
@@ -98,7 +99,7 @@ def _between(level: Floats, error_s: Floats, step_s: float) -> Floats:
     spread = robust_sd_of_others(level, _lower_group(level, step_s))
     if peers >= limits.PEERS_EXACT:
         known = error_s[np.isfinite(error_s)]
-        spread = np.sqrt(np.maximum(spread**2 - (float(np.median(known)) ** 2 if len(known) else 0.0), 0.0))
+        spread = np.sqrt(np.maximum(spread**2 - (median(known) ** 2 if len(known) else 0.0), 0.0))
     return np.maximum(floor, spread * (1 + 1 / peers))
 
 

@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankscope.diagnose import budgets
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.observer.window.folder import MANIFEST, Window, read_manifest, read_window, write_window
@@ -281,7 +282,7 @@ def _described(name: str, window: Window, verdict: dict[str, Any], size_bytes: i
         suspects="; ".join(suspects),
         peerless=len(roles) < 2 or (len(set(roles)) == len(roles) and "" not in roles),
         steps=int(np.median(counts)) if len(counts) else 0,
-        step_p50=float(np.median(seconds)) if len(seconds) else float("nan"),
+        step_p50=median(seconds) if len(seconds) else float("nan"),
         bytes=size_bytes,
         owner=owner_of(window, job),
         machine=manifest.machine,

@@ -26,6 +26,7 @@ import numpy as np
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.stats import detector
+from rankscope.diagnose.stats.robust import median
 from rankscope.probes.arrays import Floats
 from rankscope.probes.errors import OutputFailed
 from rankscope.probes.host.clocks import NEVER_SO_LONG_S
@@ -155,7 +156,7 @@ def _of_kind(kind: str, rows: list[tuple[str, str, str, str, float, float, int, 
         for row in mine:
             state = detector.followed(state, detector.evidence(np.array([row[5]]), row[6]))
         nats = float(detector.combined(state)[0])
-        yield Repute(kind, component, mine[-1][3], len(mine), float(np.median([row[7] for row in mine])), nats, needed)
+        yield Repute(kind, component, mine[-1][3], len(mine), median([row[7] for row in mine]), nats, needed)
 
 
 def needed_nats(components: int, votes: int, starts: list[float]) -> float:

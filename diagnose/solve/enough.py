@@ -13,6 +13,7 @@ from rankscope.diagnose.model.excess import strength, strength_of_many_steps
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import waited_for
 from rankscope.diagnose.solve.no_steps import places
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import LONGER_TELLS, Note, NoteCode
@@ -21,7 +22,7 @@ from rankscope.diagnose.verdict.note import LONGER_TELLS, Note, NoteCode
 def cannot_judge(fleet: Fleet, has_baseline: bool, step_s: float | None) -> Note | None:
     """The reason why there is no judging, if there is one."""
     complete = np.isfinite(fleet.steps.seconds)
-    count = int(np.median(complete.sum(axis=1))) if fleet.steps.count else 0
+    count = int(median(complete.sum(axis=1))) if fleet.steps.count else 0
     stepping = int(complete.any(axis=1).sum()) if fleet.steps.count else 0
     more = _more(fleet, step_s)
     if stepping == 0 and all(state == "exited" for state in fleet.ranks.state):
@@ -64,7 +65,7 @@ def ranks_gone(notes: Sequence[Note]) -> Note | None:
 def unproven(fleet: Fleet, scene: Scene) -> Note | None:
     """Something large, or all but significant, that cannot be proven with so few or so noisy steps."""
     found = scene.differences
-    count = int(np.median(np.isfinite(scene.own).sum(axis=1)))
+    count = int(median(np.isfinite(scene.own).sum(axis=1)))
     # Steps that wander together tell no more than a few would: whoever was waited for in them is not out of it by that.
     few = found.freedom + 1 < limits.STEPS_FEW
     waited = few & (waited_for(scene.wait, scene.roles) >= limits.HOLDS_LEAST * found.excess_s)

@@ -45,7 +45,7 @@ from rankscope.diagnose.solve.notes import idle_counters, pauses
 from rankscope.diagnose.solve.odd_ranks import OddRanks, find_odd_ranks
 from rankscope.diagnose.solve.prepare import prepare
 from rankscope.diagnose.solve.views import Calm, calm_ranks, calm_steps, calm_work, calmed, of_step, stretch_suspects
-from rankscope.diagnose.stats.robust import nan_median
+from rankscope.diagnose.stats.robust import median, nan_median
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import StepSeconds, Suspect, Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -105,7 +105,7 @@ def _draft(fleet: Fleet, reference: Reference | None, per_step: Floats) -> Verdi
         end=fleet.start + fleet.seconds,
         baseline=reference.about if reference else None,
         step_seconds=StepSeconds(
-            float(np.median(finite)) if len(finite) else None,
+            median(finite) if len(finite) else None,
             float(np.percentile(finite, 99)) if len(finite) else None,
             reference.step_p50 if reference else None,
         ),

@@ -27,7 +27,7 @@ from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.solve.nobody import never_healthy
 from rankscope.diagnose.solve.views import about, find_stretch
 from rankscope.diagnose.stats.rhythm import find_growth
-from rankscope.diagnose.stats.robust import nan_median
+from rankscope.diagnose.stats.robust import median, nan_median
 from rankscope.diagnose.stats.scan import strongest_stretch
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.contract import Baseline, Verdict
@@ -107,6 +107,6 @@ def _longer_steps(fleet: Fleet) -> tuple[int, int] | None:
     known = np.flatnonzero(np.isfinite(per_step))
     if (growth := find_growth(per_step[known])) is not None:
         return int(known[growth.column]), fleet.steps.count
-    usual = float(np.median(per_step[known])) if len(known) else np.nan
+    usual = median(per_step[known]) if len(known) else np.nan
     found = strongest_stretch((per_step - usual)[None], limits.SCALE_FLOOR * usual, limits.ALONE_SHARE * usual)
     return None if found is None or found.strength < limits.SCORE_LEAST else (found.begin, found.end)

@@ -36,6 +36,7 @@ from rankscope.diagnose.fleet.step_matrix import Grid, filled, possible
 from rankscope.diagnose.past.baseline import Reference, read_baseline
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.solve.unjudged import each_by_itself, unjudged
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.jobs import shown
@@ -115,14 +116,14 @@ def _jobs(seen: Survey, wanted: str | None, grids: Mapping[str, Grid]) -> dict[s
 
 def _usual_step_s(seen: Survey) -> float | None:
     """Of what is not in columns yet."""
-    return float(np.median(floats(seen.steps, "seconds"))) if seen.steps.num_rows else None
+    return median(floats(seen.steps, "seconds")) if seen.steps.num_rows else None
 
 
 def _is_of_moment(grid: Grid | None, seen: Survey, windows: Sequence[int]) -> bool:
     """Whether a grid, if there is one, is of the moment of these windows."""
     if grid is None:
         return True
-    start = float(np.median([seen.manifests[number].start for number in windows]))
+    start = median([seen.manifests[number].start for number in windows])
     return abs(start - grid.origin_s) < grid.window_s / 2
 
 

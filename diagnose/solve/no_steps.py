@@ -9,6 +9,7 @@ import numpy as np
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.still.whereabouts import Place, place_of
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import minutes, rank_list
 
 
@@ -42,7 +43,7 @@ def _started(fleet: Fleet) -> list[str]:
 
 
 def _told(fleet: Fleet, place: Place, ranks: Sequence[tuple[int, float]]) -> str:
-    share = float(np.median([share for _, share in ranks]))
+    share = median([share for _, share in ranks])
     how_long = "for the whole window" if share >= 1 - limits.EFFECT_SHARE else f"for {100 * share:.0f} % of the window"
     numbers = tuple(int(fleet.ranks.number[row]) for row, _ in ranks)
     if len(numbers) == 1:

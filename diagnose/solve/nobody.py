@@ -29,7 +29,7 @@ from rankscope.diagnose.model.waiting import transfer
 from rankscope.diagnose.solve.enough import ranks_gone, unproven
 from rankscope.diagnose.stats.onset import Onset
 from rankscope.diagnose.stats.rhythm import find_rise, lasts_higher
-from rankscope.diagnose.stats.robust import nan_median, peers_median
+from rankscope.diagnose.stats.robust import median, nan_median, peers_median
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import ACQUITTED, EXCUSES, Note, NoteCode
@@ -105,7 +105,7 @@ def _busy_host(fleet: Fleet, scene: Scene, per_step: Floats, change: Onset) -> N
         return None
     rise = find_rise(per_step[known] - queue.max(axis=0, initial=0.0))
     if rise is not None:
-        uneven_s = float(np.median(busy_noise_s(fleet, scene.roles)))
+        uneven_s = median(busy_noise_s(fleet, scene.roles))
         if rise.after_s - rise.before_s > limits.Z_CLEAR * uneven_s:
             return None
     who = "who took their CPUs was not counted"

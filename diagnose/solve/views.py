@@ -32,7 +32,7 @@ from rankscope.diagnose.model.replay import in_order_of, repaired, shrink
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.solve.odd_ranks import OddRanks, find_odd_ranks
 from rankscope.diagnose.solve.prepare import prepare
-from rankscope.diagnose.stats.robust import mean_of_known, nan_median, peers_median, trimmed_mean
+from rankscope.diagnose.stats.robust import mean_of_known, median, nan_median, peers_median, trimmed_mean
 from rankscope.diagnose.stats.scan import Stretch, strongest_stretch
 from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -178,9 +178,9 @@ def beside_queues_s(scene: Scene, ranks: Ints, calm_s: float) -> float:
     others = np.setdiff1d(np.flatnonzero(np.isin(scene.roles, scene.roles[ranks])), ranks)
     if scene.queue_s is None or not len(others):
         return calm_s
-    queue_s, own_s = float(np.median(scene.queue_s[ranks])), float(np.median(mean_of_known(scene.own[ranks])))
+    queue_s, own_s = median(scene.queue_s[ranks]), median(mean_of_known(scene.own[ranks]))
     late_s = calm_s * own_s / max(own_s - queue_s, calm_s)
-    spared_s = max(float(np.median(scene.queue_s[others])) - queue_s, 0.0)
+    spared_s = max(median(scene.queue_s[others]) - queue_s, 0.0)
     return late_s - spared_s / 2 if late_s >= spared_s else late_s**2 / (2 * spared_s)
 
 

@@ -13,7 +13,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.past.device_votes import device_votes
 from rankscope.diagnose.past.reputation import Vote, votes_of
 from rankscope.diagnose.solve.prepare import prepare
-from rankscope.diagnose.stats.robust import nan_median
+from rankscope.diagnose.stats.robust import median, nan_median
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 
@@ -55,7 +55,7 @@ def _of_hosts(fleet: Fleet, excess: Floats, roles: Ints, known: Bools) -> list[V
     for hosts in alike.values():
         names = [ranks.machine[of_host[host][0]] or host if ranks.machine else host for host in hosts]
         positions = [f"{fleet.title}/{min(int(ranks.number[row]) for row in of_host[host])}" for host in hosts]
-        value = np.array([float(np.median(excess[of_host[host]])) for host in hosts])
+        value = np.array([median(excess[of_host[host]]) for host in hosts])
         found += votes_of("host", fleet.job, fleet.start, names, positions, hosts, value)
     return found
 

@@ -33,7 +33,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.stats.pauses import Pauses
-from rankscope.diagnose.stats.robust import CLIP, MAD_TO_SD, long_run_variance
+from rankscope.diagnose.stats.robust import CLIP, MAD_TO_SD, long_run_variance, median
 from rankscope.probes.arrays import Bools, Floats
 
 SKIPPED = limits.STEPS_FEW  # first values: compiling, caches, autotuning
@@ -91,9 +91,9 @@ class Baseline:
 
 def learn(x: Floats) -> Baseline:
     """The baseline of these logs."""
-    level = float(np.median(x))
+    level = median(x)
     low, high = np.quantile(x, (_TAIL, 1 - _TAIL))  # values of two kinds have a spread that a MAD does not see
-    spread = max(MAD_TO_SD * float(np.median(np.abs(x - level))), float(high - low) / _TAILS_APART, _SPREAD_LEAST)
+    spread = max(MAD_TO_SD * median(np.abs(x - level)), float(high - low) / _TAILS_APART, _SPREAD_LEAST)
     for _ in range(2):
         kept = np.clip(x, level - CLIP * spread, level + CLIP * spread)
         level, spread = float(kept.mean()), max(float(kept.std()), _SPREAD_LEAST)
@@ -240,7 +240,7 @@ class ChangeDetector:
 
     def _level_since(self, x: Floats, count: int) -> float:
         latest = [*self._recent, *x.tolist()][-max(count, 1) :]
-        return float(np.median(latest))
+        return median(latest)
 
     def _watch_end(self, x: Floats, rise: Floats, masked: Bools) -> tuple[int, Change | None]:
         base, shifted = self.baseline, self._shifted
@@ -260,7 +260,7 @@ class ChangeDetector:
         if worse is not None:
             return taken, worse
         if self.seen + len(x) - shifted.at > _STAYS:
-            level = float(np.median(self._recent)) if self._recent else float(np.median(x))
+            level = median(self._recent) if self._recent else median(x)
             at = len(x) - 1
             return len(x), Change(State.STAYS, shifted.since, self.seen + at, shifted.before, float(np.exp(level)))
         return len(x), None
@@ -335,12 +335,12 @@ class ChangeDetector:
 
     def _learn_wander(self) -> None:
         while len(self._of_level) >= _LEVEL_VALUES:
-            self._levels.append(float(np.median(self._of_level[:_LEVEL_VALUES])))
+            self._levels.append(median(self._of_level[:_LEVEL_VALUES]))
             del self._of_level[:_LEVEL_VALUES]
         apart = KEPT // _LEVEL_VALUES
         if len(self._levels) >= 3 * apart:
             levels = np.array(self._levels)
-            self._wander = MAD_TO_SD * float(np.median(np.abs(levels[apart:] - levels[:-apart])))
+            self._wander = MAD_TO_SD * median(np.abs(levels[apart:] - levels[:-apart]))
 
     def _learn(self) -> None:
         found = learn(np.array(self._kept))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose.stats.robust import robust_sd
+from rankscope.diagnose.stats.robust import median, robust_sd
 from rankscope.probes.arrays import Floats
 
 OF_ONE = 2.3  # distance of the halves of one normal distribution
@@ -33,7 +33,7 @@ def two_kinds(values: Floats) -> TwoKinds | None:
     low, high = known[known <= split], known[known > split]
     if not len(low) or not len(high):
         return None
-    apart = float(np.median(high) - np.median(low))
+    apart = median(high) - np.median(low)
     spread = float(np.sqrt((robust_sd(high) ** 2 + robust_sd(low) ** 2) / 2))
     return TwoKinds(split, apart, apart / max(spread, 1e-9 * apart, 1e-12))
 

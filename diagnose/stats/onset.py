@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.stats.robust import long_run_variance
+from rankscope.diagnose.stats.robust import long_run_variance, median
 from rankscope.diagnose.stats.student import chance
 from rankscope.probes.arrays import Floats
 
@@ -46,11 +46,11 @@ def find_onset(values_s: Floats, shortest: int = limits.STEPS_LEAST) -> Onset | 
     z = (u - before * after / 2) / np.sqrt(before * after * (count + 1) / 12)
     best = int(np.argmax(np.abs(z)))
     column = int(before[best])
-    rest = ranks - np.where(np.arange(count) < column, np.median(ranks[:column]), np.median(ranks[column:]))
+    rest = ranks - np.where(np.arange(count) < column, median(ranks[:column]), median(ranks[column:]))
     square = max(float((rest**2).sum()), 1e-12)
     rho = float(np.clip((rest[1:] * rest[:-1]).sum() / square, 0.0, 0.9))
     longer = max((1 + rho) / (1 - rho), count * long_run_variance(rest) / square)
-    level = float(np.median(series[:column])), float(np.median(series[column:]))
+    level = median(series[:column]), median(series[column:])
     p = _chance(float(z[best]) / np.sqrt(count - 1), count / longer)
     if p * len(before) > limits.FALSE_DISCOVERY_RATE or abs(level[1] - level[0]) < limits.EFFECT_SHARE * min(level):
         return None

@@ -14,6 +14,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.stats.rhythm import find_period
+from rankscope.diagnose.stats.robust import median
 from rankscope.probes.arrays import Bools, Floats
 
 _REMEMBERED = 16
@@ -63,7 +64,7 @@ class Pauses:
         if not self._rhythms or not long.any():
             return masked
         time_s = self._time_s + np.cumsum(values) - values
-        usual_s = float(np.median(values))
+        usual_s = median(values)
         for rhythm in self._rhythms:
             at = time_s if rhythm.in_seconds else seen + np.arange(len(values), dtype=np.float64)
             early = _EARLY * (usual_s if rhythm.in_seconds else 1.0)
@@ -94,7 +95,7 @@ class Pauses:
         found = list(self._found)
         if len(found) < _LEARNT:
             return ()
-        middle = float(np.median([one.seconds for one in found]))
+        middle = median([one.seconds for one in found])
         groups = (
             found,
             [one for one in found if one.seconds > 1.5 * middle],
@@ -109,12 +110,12 @@ def _rhythm(found: list[_Pause]) -> _Rhythm | None:
         return None
     longest = max(one.values for one in found)
     at = np.array([one.at for one in found], dtype=np.float64)
-    if float(np.median(np.diff(at))) < _RARE:
+    if median(np.diff(at)) < _RARE:
         return None
     if (period := find_period(at)) is not None:
         return _Rhythm(period, float(at[-1]), False, longest)
     time_s = np.array([one.time_s for one in found])
-    usual_s = float(np.median(np.diff(time_s) / np.maximum(np.diff(at), 1.0)))
+    usual_s = median(np.diff(time_s) / np.maximum(np.diff(at), 1.0))
     unit_s = _EARLY * max(usual_s, 1e-9)
     period = find_period(time_s / unit_s)
     return None if period is None else _Rhythm(period * unit_s, float(time_s[-1]), True, longest)

@@ -19,7 +19,7 @@ import numpy as np
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.stats.onset import Onset, find_onset
-from rankscope.diagnose.stats.robust import robust_sd_of
+from rankscope.diagnose.stats.robust import median, robust_sd_of
 from rankscope.probes.arrays import Floats
 
 # Thirds of three: the fewest of which an exact test of one third against the rest is below 5 %.
@@ -55,14 +55,14 @@ def find_drift(series: Floats, onset: Onset | None = None) -> Drift | None:
     later, earlier = np.triu_indices(count, 1)[::-1]
     x = np.clip(x, 0, 1e9)
     rise = x[later] - x[earlier]
-    slope = float(np.median(rise / (later - earlier)))
-    middle = float(np.median(x - slope * np.arange(count)))
+    slope = median(rise / (later - earlier))
+    middle = median(x - slope * np.arange(count))
     rest = x - slope * np.arange(count) - middle
     square = float((rest**2).sum())
     rho = float(np.clip((rest[1:] * rest[:-1]).sum() / square, 0.0, 0.9)) if square > 0 else 0.0
     score = abs(float(np.sign(rise).sum())) - 1
     z = score / np.sqrt(count * (count - 1) * (2 * count + 5) / 18) * np.sqrt((1 - rho) / (1 + rho))
-    if z < limits.Z_CLEAR or abs(slope) * count < limits.ALONE_SHARE * float(np.median(x)):
+    if z < limits.Z_CLEAR or abs(slope) * count < limits.ALONE_SHARE * median(x):
         return None
     if onset is not None:
         part = np.arange(count) < round(onset.column * count / max(len(series), 1))
@@ -83,7 +83,7 @@ def find_rise(series: Floats) -> Onset | None:
     change = find_onset(series)
     if find_drift(series, change) is not None:
         middle = len(series) // 2
-        change = Onset(middle, float(np.median(series[:middle])), float(np.median(series[middle:])))
+        change = Onset(middle, median(series[:middle]), median(series[middle:]))
     if change is None or change.after_s < (1 + limits.ALONE_SHARE) * change.before_s:
         return None
     return change
@@ -94,7 +94,7 @@ def lasts_higher(series: Floats, column: int) -> bool:
     if len(series) < _BLOCKS:
         return False
     edges = np.linspace(0, len(series), _BLOCKS + 1).round().astype(np.int64)
-    level = np.array([np.median(block) for block in np.split(series, edges[1:-1])])
+    level = np.array([median(block) for block in np.split(series, edges[1:-1])])
     before, after = level[edges[1:] <= column], level[edges[:-1] >= column]
     long_enough = min(column, len(series) - column) >= len(series) // 3
     return long_enough and bool(after.min() > before.max())
@@ -106,7 +106,7 @@ def find_spikes(series: Floats) -> Spikes | None:
     known = np.isfinite(x)
     if known.sum() < limits.STEPS_FEW:
         return None
-    usual = float(np.median(x[known]))
+    usual = median(x[known])
     spread = robust_sd_of(x)
     least = max(limits.LARGE_SHARE * usual, 6 * spread, limits.PART * (float(x[known].max()) - usual))
     at = np.flatnonzero(known & (np.nan_to_num(x) - usual >= least))
@@ -115,7 +115,7 @@ def find_spikes(series: Floats) -> Spikes | None:
     period = find_period(at.astype(np.float64))
     if period is None:
         return None
-    spike = float(np.median(x[at]))
+    spike = median(x[at])
     return Spikes(round(period), len(at), spike, usual, float((x[at] - usual).sum() / known.sum()))
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.stats.robust import CLIP, MEANS_LEAST, autocorrelation, nan_median, robust_sd
+from rankscope.diagnose.stats.robust import CLIP, MEANS_LEAST, autocorrelation, median, nan_median, robust_sd
 from rankscope.diagnose.stats.student import chance, combined_freedom, nats, nats_of_normal
 from rankscope.probes.arrays import Floats
 
@@ -51,7 +51,7 @@ def strongest_stretch(values: Floats, known: float, least: float) -> Stretch | N
     usual = np.nan_to_num(nan_median(values, 1))[:, None]
     sd = np.nan_to_num(robust_sd(values, 1))[:, None]
     # A stretch correlates its own row; noise of one kind correlates them all.
-    rho = float(np.median(autocorrelation(values)))
+    rho = median(autocorrelation(values))
     widest = CLIP * np.maximum(sd, least)
     x = np.clip(np.where(np.isfinite(values), values, usual), usual - widest, usual + widest)
     scale = sd * np.sqrt((1 + rho) / (1 - rho))

@@ -6,8 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 
-import numpy as np
-
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.watch.tell.metrics import RankState
 from rankscope.observer.watch.ranks import RankPulse
 from rankscope.observer.watch.tier0 import Beat
@@ -16,7 +15,7 @@ from rankscope.observer.watch.tier0 import Beat
 def usual_s(ranks: Sequence[RankPulse]) -> float:
     """The median rank's usual step; NaN before it is known."""
     known = [one.usual_s for one in ranks if one.usual_s is not None]
-    return float(np.median(known)) if known else float("nan")
+    return median(known) if known else float("nan")
 
 
 def rank_state(rank: RankPulse, beat: Beat) -> RankState:

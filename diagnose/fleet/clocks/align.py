@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.stats.robust import deviations, nan_median
+from rankscope.diagnose.stats.robust import deviations, median, nan_median
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
 
@@ -76,8 +76,8 @@ def far_offset(reference_s: Floats, ends_s: Floats) -> float | None:
     for shift in range(common - len(ends_s), len(reference_s) - common + 1):
         first, last = max(0, -shift), min(len(ends_s), len(reference_s) - shift)
         apart = reference_s[first + shift : last + shift] - ends_s[first:last]
-        offset = float(np.median(apart))
-        found.append((float(np.median(np.abs(apart - offset))), offset))
+        offset = median(apart)
+        found.append((median(np.abs(apart - offset)), offset))
     found.sort()
     if not found or found[0][0] > limits.CLOCK_NOTE_S:
         return None

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from rankscope.diagnose.fleet.labels import floats, ints, labels
 from rankscope.diagnose.fleet.model import Steps
+from rankscope.diagnose.stats.robust import median
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 
@@ -49,7 +50,7 @@ def made_each(table: pa.Table, rows: Ints, steps: Steps) -> float:
     waits_s = np.where(np.isfinite(steps.wait_s), steps.wait_s, 0.0).sum(axis=1)
     apart = np.divide(waits_s, stays_s, out=np.ones(ranks), where=stays_s > waits_s)
     each = 1 + (made - 1) * apart
-    return max(float(np.median(each[made > 0])), 1.0) if made.any() else 1.0
+    return max(median(each[made > 0]), 1.0) if made.any() else 1.0
 
 
 def columns_of(stays: StayRows, number: Ints) -> Ints:

@@ -28,6 +28,7 @@ from rankscope.diagnose.fleet.step_matrix import (
     has_room,
     steps_of_each,
 )
+from rankscope.diagnose.stats.robust import median
 from rankscope.observer.window.store.summary import WINDOW
 from rankscope.probes.arrays import Ints
 from rankscope.probes.errors import NoRanks
@@ -76,7 +77,7 @@ def grids_of(roll: RollCall, begins_s: Sequence[float], steps: pa.Table) -> dict
     found = {}
     for job in largest(roll, jobs, []):
         windows = windows_of(roll, job, [])
-        window_s = float(np.median([roll.manifests[number].seconds for number in windows]))
+        window_s = median([roll.manifests[number].seconds for number in windows])
         mine = _Members.of(roll.ranks, job, np.array(windows), begins_s)
         rows = mine.rows_of(steps)
         grid = grid_of(steps, np.where(can_be(steps, window_s), rows, -1), mine.numbers, mine.hosts, window_s)

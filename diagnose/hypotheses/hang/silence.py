@@ -13,6 +13,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.note import Note
 from rankscope.probes.arrays import Bools, Floats
 
@@ -48,4 +49,4 @@ def _longest_s(fleet: Fleet) -> float:
 
 def stalled_s(silent: Floats, culprits: Bools) -> float:
     """How long the others have been without progress; of all, if there are no others."""
-    return float(np.median(silent[~culprits])) if (~culprits).any() else float(np.median(silent))
+    return median(silent[~culprits]) if (~culprits).any() else median(silent)

@@ -21,6 +21,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, GUESS, Hypothesis
 from rankscope.diagnose.hypotheses.link.packet_loss import lossy_ends
 from rankscope.diagnose.hypotheses.link.slow_flows import cells_of, end_at
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence
 
 
@@ -74,7 +75,7 @@ def _charge(
         if local != far and (local, far) not in stuck
     ]
     evidence = [
-        Evidence("tcp", f"not acknowledged {source} > {peer}", longest, float(np.median(others)) if others else None, "s",
+        Evidence("tcp", f"not acknowledged {source} > {peer}", longest, median(others) if others else None, "s",
                  len(others)),
         Evidence("tcp", f"pairs that wait so, and touch {address}", f"{len(mine)} of {len(stuck)}", None, ""),
     ]  # fmt: skip

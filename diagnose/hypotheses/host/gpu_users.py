@@ -20,6 +20,7 @@ from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis, comm
 from rankscope.diagnose.hypotheses.rank.gpu import smi
 from rankscope.diagnose.hypotheses.rows import Row
 from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence, process_text
 from rankscope.probes.arrays import Floats, Ints
 
@@ -42,7 +43,7 @@ def gpu_users(fleet: Fleet, scene: Scene) -> list[Row]:
     gpu, who = table.instance.at(most), process_text(table.comm.at(most), int(table.pid[most]))
     evidence = [
         Evidence("nvml", f"share of {gpu} used by others", 100 * float(active.min()), None, "%"),
-        Evidence("functions", "the GPU works, or is waited for, median", float(np.median(seconds)), None, "s/step"),
+        Evidence("functions", "the GPU works, or is waited for, median", median(seconds), None, "s/step"),
     ]
     if who:
         evidence.append(Evidence("nvml", "the process that uses it most", who, None, ""))

@@ -29,7 +29,7 @@ from rankscope.diagnose.model.busy_host import crowded_s, held_back, queued_s
 from rankscope.diagnose.model.replay import scattered_s
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.slots import least_stay
-from rankscope.diagnose.stats.robust import mean_of_known
+from rankscope.diagnose.stats.robust import mean_of_known, median
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats
 
@@ -86,8 +86,8 @@ def _evidence(fleet: Fleet, seconds: Floats) -> tuple[Evidence, ...]:
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.throttled_s")
     moved = rows[table.value[rows] > 0]
     evidence = [
-        Evidence("scheduler", "waiting for a CPU (throttled), median", float(np.median(seconds)), None, "s/step", len(seconds)),
-        Evidence("cgroup", "cpu.throttled_s, median", float(np.median(table.value[moved])), 0.0, "s"),
+        Evidence("scheduler", "waiting for a CPU (throttled), median", median(seconds), None, "s/step", len(seconds)),
+        Evidence("cgroup", "cpu.throttled_s, median", median(table.value[moved]), 0.0, "s"),
     ]  # fmt: skip
     quotas = table.limit[moved]
     if np.isfinite(quotas).any():

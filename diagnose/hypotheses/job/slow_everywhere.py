@@ -31,7 +31,7 @@ from rankscope.diagnose.model.waiting import transfer
 from rankscope.diagnose.past.as_peers import RANKS_MOST, with_past
 from rankscope.diagnose.past.baseline import GrownFunction, Reference, most_grown, most_grown_helper
 from rankscope.diagnose.past.compared import growth_s
-from rankscope.diagnose.stats.robust import trimmed_mean
+from rankscope.diagnose.stats.robust import median, trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats
@@ -82,9 +82,9 @@ def _more_taken_s(fleet: Fleet, reference: Reference, own: Floats, taken: Sequen
     """By how much strangers and quotas took more of each step than strangers did in the baseline, seconds on the median rank."""
     if not taken:
         return 0.0
-    now = float(np.median(trimmed_mean(removed(own, taken))))
-    before = [float(np.median(np.nan_to_num(trimmed_mean(taken_s(each))))) for each in reference.fleets]
-    return max(now - (float(np.median(before)) if before else 0.0), 0.0)
+    now = median(trimmed_mean(removed(own, taken)))
+    before = [median(np.nan_to_num(trimmed_mean(taken_s(each)))) for each in reference.fleets]
+    return max(now - (median(before) if before else 0.0), 0.0)
 
 
 def _of_function(fleet: Fleet, grown: GrownFunction | None, evidence: tuple[Evidence, ...]) -> Hypothesis:
@@ -185,7 +185,7 @@ class _LongerTransfer:
 
 def _longer_transfer(fleet: Fleet, scene: Scene, reference: Reference, slower: float) -> _LongerTransfer | None:
     known = [_mean(transfer(each.steps.wait_s)) for each in reference.fleets]
-    before = float(np.median(known)) if known else float("nan")
+    before = median(known) if known else float("nan")
     now = _mean(transfer(scene.wait))
     explained = min((now - before) / slower, 1.0)
     if not explained >= limits.HOLDS_LEAST or not before > 0:
@@ -229,8 +229,8 @@ def _sent(fleet: Fleet, reference: Reference) -> tuple[float, Evidence] | None:
         ("collectives", "bytes of a rank", _collective_bytes),
         ("tcp", "sent by a rank", _tcp_bytes),
     ):
-        before = float(np.median([np.median(per_step(each)) for each in reference.fleets]))
-        now = float(np.median(per_step(fleet)))
+        before = median([np.median(per_step(each)) for each in reference.fleets])
+        now = median(per_step(fleet))
         if before > 0 and now > 0:
             return now / before - 1, Evidence(source, measure, now / 1e6, before / 1e6, "MB/step")
     return None

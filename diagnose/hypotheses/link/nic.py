@@ -19,6 +19,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import grown, peers_of
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.link.compared_ports import Found
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import rate
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats
@@ -95,7 +96,7 @@ def _by_detour(found: Found) -> float:
     moved = moved[moved > 0]
     if len(moved) < 2:
         return 0.0
-    return found.scale.transfer_s * (1 - float(np.median(moved) / moved.max()))
+    return found.scale.transfer_s * (1 - median(moved) / float(moved.max()))
 
 
 # ---- speed -------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.link.shapers import shapers, tight_ends
 from rankscope.diagnose.hypotheses.link.slow_flows import Cells, End, cells_of, end_at
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats
@@ -46,7 +47,7 @@ def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]
     evidence = (
         Evidence("tcp", f"sent again to and from {address}", 100 * share, 100 * rest, "%", len(cells.source)),
         Evidence("steps", "steps in which a lost packet was waited for", float(late.sum()), 0.0, "steps"),
-        Evidence("steps", "step less the longest own time, in those", float(np.median(held_s[late])), usual, "s"),
+        Evidence("steps", "step less the longest own time, in those", median(held_s[late]), usual, "s"),
     )
     ratio = share / max(rest, 0.2 * limits.LOSS_SHARE)
     return (_charge(end_at(fleet, address), tight.get(address), lost_s, ratio, SEEN, evidence),)

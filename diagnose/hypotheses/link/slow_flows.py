@@ -37,6 +37,7 @@ from rankscope.diagnose.fleet.labels import distinct_texts
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
 from rankscope.diagnose.hypotheses.link.shapers import shapers, tight_ends
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats, Ints
@@ -129,7 +130,7 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[H
         late = max(float(queue[index] - np.median(queue[others])), 0.0) / steps
         if narrow is not None:
             wide = shares[bisect_right(shares, narrow) :]
-            reference = min(reference, float(np.median(wide))) if wide else reference
+            reference = min(reference, median(wide)) if wide else reference
         whole = index in standing or not ends.isdisjoint((cells.source[index], cells.peer[index]))
         needed = limits.CONCENTRATED if whole else _needed(cells, index, narrow)
         ratio = reference / float(cells.rate[index])
@@ -215,9 +216,9 @@ def _usual_rate(cells: Cells, index: int, others: Ints) -> float:
     """The median of these; where they are fewer than three, one of which may be slow itself and one fast by chance, that of the cells
     that leave out one end of this one, of the end that makes more of it."""
     if len(others) >= 3:
-        return float(np.median(cells.rate[others]))
+        return median(cells.rate[others])
     beside = [_alike(cells, index, ~cells.touching(int(end))) for end in (cells.sends[index], cells.receives[index])]
-    usual = [float(np.median(cells.rate[each])) for each in beside if len(each)]
+    usual = [median(cells.rate[each]) for each in beside if len(each)]
     return max(usual) if usual else float(np.max(cells.rate[others]))
 
 
@@ -319,7 +320,7 @@ def _queues(cells: Cells, index: int) -> bool:
 
 def _longer_trips(cells: Cells, index: int) -> float:
     """How many times longer its round trips are, over their least, than those of the pairs that touch neither end."""
-    usual = float(np.median(cells.inflation[_others(cells, index)])) if len(cells.source) > 1 else 1.0
+    usual = median(cells.inflation[_others(cells, index)]) if len(cells.source) > 1 else 1.0
     return float(cells.inflation[index]) / max(usual, 1.0)
 
 
@@ -371,15 +372,15 @@ def _evidence(
     yield Evidence("tcp", f"rate while sending {name}", float(cells.rate[worst]), reference, "bytes/s", count)
     if narrow is not None:
         rest = [value for other, value in shaped.items() if other != address]
-        yield Evidence("qdisc", f"shaper on {address}", rate_text(narrow), rate_text(float(np.median(rest))) if rest else None,
+        yield Evidence("qdisc", f"shaper on {address}", rate_text(narrow), rate_text(median(rest)) if rest else None,
                        "", len(rest))  # fmt: skip
     share = cells.retransmitted
     others_share = np.delete(share, worst)
     yield Evidence("tcp", "retransmitted", 100 * float(share[worst]),
-                   100 * float(np.median(others_share)) if count else None, "%", count)  # fmt: skip
+                   100 * median(others_share) if count else None, "%", count)  # fmt: skip
     inflation = np.delete(cells.inflation, worst)
     yield Evidence("tcp", "round-trip time over the shortest seen", float(cells.inflation[worst]),
-                   float(np.median(inflation)) if count else None, "x", count)  # fmt: skip
+                   median(inflation) if count else None, "x", count)  # fmt: skip
 
 
 def end_at(fleet: Fleet, address: str, interface: str = "") -> End:

@@ -28,7 +28,7 @@ from rankscope.diagnose.fleet.pipelines import message_names
 from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rows import Row
 from rankscope.diagnose.model.scene import Scene
-from rankscope.diagnose.stats.robust import nan_median, peers_median, robust_sd_of, trimmed_mean
+from rankscope.diagnose.stats.robust import median, nan_median, peers_median, robust_sd_of, trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats, Ints
 
@@ -56,7 +56,7 @@ def slow_links_of_pipelines(fleet: Fleet, scene: Scene) -> list[Row]:
     if not stays.gradients.any() or not stays.activations.any():
         return []
     earlier = _less(stays.meeting, scene.roles)
-    late = np.array([float(np.median(earlier[member == d])) for d in range(int(member.max()) + 1)])
+    late = np.array([median(earlier[member == d]) for d in range(int(member.max()) + 1)])
     worked = _more(np.nan_to_num(trimmed_mean(scene.own)), scene.roles)
     floor_s = limits.EFFECT_SHARE * scene.step_s
     found = []

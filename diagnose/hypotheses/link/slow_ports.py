@@ -29,6 +29,7 @@ from rankscope.diagnose.hypotheses.link import nic, nvlink
 from rankscope.diagnose.hypotheses.link.compared_ports import Found, Scale, link_charge
 from rankscope.diagnose.hypotheses.rank import pcie
 from rankscope.diagnose.model.evidence.pcie_links import degraded, narrow_ranks
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.stats.student import chance, nats
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats, Ints
@@ -86,7 +87,7 @@ def _moving(nics: Found, nvlinks: Found) -> float:
         return min(float(np.nanmedian(duty)), 1.0)
     needed = nvlinks.ports.bytes / (limits.NEARLY_ALL * nvlinks.ports.limit("nvlink.burst_hz")) / nvlinks.scale.steps
     known = needed[np.isfinite(needed) & (needed > 0)]
-    return min(float(np.median(known)) / nvlinks.scale.transfer_s, 1.0) if len(known) else float("nan")
+    return min(median(known) / nvlinks.scale.transfer_s, 1.0) if len(known) else float("nan")
 
 
 def _through_pcie(fleet: Fleet, found: Found, devices: Found, known: list[Hypothesis]) -> list[Hypothesis]:
@@ -229,7 +230,7 @@ def _cost(fleet: Fleet, scale: Scale, rank: int) -> tuple[float, float, Evidence
         for c in counters.of(name, rank)
         if c.instance == slowest.instance
     ]
-    rate, expected = slowest.value, float(np.median(others))
+    rate, expected = slowest.value, median(others)
     if not sent or not 0 < rate <= limits.NEARLY_ALL * expected:
         return None
     lost = min(max(sent) / rate / scale.steps, scale.transfer_s) * (1 - rate / expected)

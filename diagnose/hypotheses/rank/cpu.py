@@ -28,6 +28,7 @@ from rankscope.diagnose.hypotheses.rank.threads import beside_evidence
 from rankscope.diagnose.model.busy_host import cpus_of
 from rankscope.diagnose.model.demand import wanted_s
 from rankscope.diagnose.model.functions import sample
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools
 
@@ -63,7 +64,7 @@ def _queue_of_demand_s(case: Case) -> float:
     each second of that as they do. Who waits no longer for a second of CPU than they is kept from none."""
     wants = wanted_s(case.fleet, np.append(case.rank, sample(case.peers)))
     own, known = float(wants[0]), wants[1:][np.isfinite(wants[1:])]
-    usual = float(np.median(known)) if len(known) else 0.0
+    usual = median(known) if len(known) else 0.0
     if not (np.isfinite(own) and usual > 0):
         return 0.0
     return sum(f.peers_s for f in case.functions if f.kind == "sched") * max(own / usual - 1, 0.0)
@@ -158,7 +159,7 @@ def _taken_from_peers_s(case: Case, by: Callable[[Counter], bool]) -> tuple[floa
         if by(counter):
             taken[counter.rank] += counter.value
     ordered = sorted(taken.values())
-    return (float(np.median(ordered)), ordered[len(ordered) // 2]) if ordered else (0.0, 0.0)
+    return (median(ordered), ordered[len(ordered) // 2]) if ordered else (0.0, 0.0)
 
 
 def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:

@@ -14,6 +14,7 @@ from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, SEEN, Hypothesi
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.model.attribute import Located
 from rankscope.diagnose.model.functions import FunctionExcess, sample
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 
@@ -137,14 +138,14 @@ def total_beside(case: Case, name: str, instance: str) -> float:
     rows = counters.rows_of(name, peers)
     place = np.searchsorted(peers, counters.table.rank[rows])
     sums = np.bincount(place, weights=counters.table.value[rows], minlength=len(peers))
-    return mine - (float(np.median(sums)) if len(sums) else 0.0)
+    return mine - (median(sums) if len(sums) else 0.0)
 
 
 def peers_value(case: Case, name: str) -> tuple[float, int]:
     """(median over the peers' counters of this name, how many); NaN, 0 without any."""
     counters = case.fleet.counters
     values = counters.table.value[counters.rows_of(name, sample(case.peers))]
-    return (float(np.median(values)), len(values)) if len(values) else (float("nan"), 0)
+    return (median(values), len(values)) if len(values) else (float("nan"), 0)
 
 
 def grown(case: Case, name: str, least: float) -> Beside | None:

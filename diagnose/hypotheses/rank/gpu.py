@@ -38,6 +38,7 @@ from rankscope.diagnose.hypotheses.rank.device import (
     total_beside,
 )
 from rankscope.diagnose.model.functions import sample
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence, process_text
 
 _THERMAL, _POWER, _CLOCKS = "throttled-thermal", "throttled-power", "clock-low"
@@ -139,12 +140,12 @@ def _expected_clock(case: Case, mine: Counter) -> tuple[float, int]:
     rows = counters.rows_of("gpu.sm_clock_hz", sample(case.peers))
     value, limit = counters.table.value[rows], counters.table.limit[rows]
     if not mine.limit > 0:
-        return (float(np.median(value)), len(value)) if len(value) else (0.0, 0)
+        return (median(value), len(value)) if len(value) else (0.0, 0)
     alike = np.abs(limit / mine.limit - 1) <= limits.NOTHING
     if alike.any():
-        return float(np.median(value[alike])), int(alike.sum())
+        return median(value[alike]), int(alike.sum())
     share = (value / limit)[limit > 0]
-    return (float(np.median(share)) * mine.limit, len(share)) if len(share) else (mine.limit, 0)
+    return (median(share) * mine.limit, len(share)) if len(share) else (mine.limit, 0)
 
 
 def _held_by(case: Case, instance: str) -> tuple[str, tuple[Evidence, ...]]:

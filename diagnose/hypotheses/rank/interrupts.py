@@ -29,6 +29,7 @@ from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.cpu import INTERRUPTS
 from rankscope.diagnose.model.busy_host import OF_INTERRUPTS, cpus_of
 from rankscope.diagnose.model.functions import FunctionExcess, sample
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools
 
@@ -88,7 +89,7 @@ def interrupted(fleet: Fleet) -> Bools:
     share = np.zeros(len(ranks))
     for row in (row for row, host in enumerate(ranks.observed_on) if host in busy):
         share[row] = _share_of(fleet, row, spent) or 0.0
-    return np.asarray(share - np.median(share) >= limits.EFFECT_SHARE) if len(share) else np.zeros(0, dtype=bool)
+    return np.asarray(share - median(share) >= limits.EFFECT_SHARE) if len(share) else np.zeros(0, dtype=bool)
 
 
 def _growth_beside(case: Case, computing: Sequence[FunctionExcess], function: FunctionExcess) -> float:
@@ -104,7 +105,7 @@ def _by_cpu(case: Case, spent: Mapping[str, _Host]) -> _Share | None:
     if own is None or own < limits.EFFECT_SHARE:
         return None
     others = [share for peer in sample(case.peers) if (share := _share_of(case.fleet, int(peer), spent)) is not None]
-    return _Share(own, float(np.median(others)), f"cpu{case.fleet.ranks.cpus[case.rank]}", ORDERED) if others else None
+    return _Share(own, median(others), f"cpu{case.fleet.ranks.cpus[case.rank]}", ORDERED) if others else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.device import Beside, beside
 from rankscope.diagnose.model.attribute import Located
 from rankscope.diagnose.model.functions import FunctionExcess, sample
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence
 
 FAULT = "page fault"
@@ -108,7 +109,7 @@ def as_long_per_page(case: Case) -> bool:
     name, profiles = found.deepest.name, case.profiles
     if profiles.in_kernel(case.rank, name) < limits.HOLDS_LEAST:
         return False
-    return float(np.median([profiles.in_kernel(int(peer), name) for peer in sample(case.peers)])) >= limits.HOLDS_LEAST
+    return median([profiles.in_kernel(int(peer), name) for peer in sample(case.peers)]) >= limits.HOLDS_LEAST
 
 
 def _taken_pages(case: Case, short: Pressure) -> Iterator[Hypothesis]:
@@ -168,7 +169,7 @@ def _limit(case: Case) -> Pressure | None:
             hits.pop(counter.rank, None)  # the same group: it says nothing beside itself
         elif counter.rank in hits:
             hits[counter.rank] = max(hits[counter.rank], counter.value)
-    expected = float(np.median(list(hits.values()))) if hits else 0.0
+    expected = median(list(hits.values())) if hits else 0.0
     if worst.value < limits.OTHER_KIND * expected:
         return None
     return Pressure(

@@ -30,6 +30,7 @@ from rankscope.diagnose.hypotheses.rank.device import (
 )
 from rankscope.diagnose.model.evidence.pcie_links import Link, degraded
 from rankscope.diagnose.model.functions import sample
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats
 
@@ -69,8 +70,8 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 def _copied_more(case: Case, device: DeviceTime) -> Evidence | None:
     """Bytes that the rank copies beyond its peers, if these take half of the excess at the peers' rate: (b - b̃) / (b̃ / t̃)."""
     seconds, copied = _seconds_and_bytes(case)
-    mine, peers = copied[0], float(np.median(copied[1:])) if len(copied) > 1 else 0.0
-    spent = float(np.median(seconds[1:])) if len(seconds) > 1 else 0.0
+    mine, peers = copied[0], median(copied[1:]) if len(copied) > 1 else 0.0
+    spent = median(seconds[1:]) if len(seconds) > 1 else 0.0
     if not (peers > 0 and spent > 0 and (mine - peers) * spent / peers >= limits.HOLDS_LEAST * device.excess_s):
         return None
     steps = max(case.steps, 1)

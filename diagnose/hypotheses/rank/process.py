@@ -13,6 +13,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence
 
 
@@ -36,7 +37,7 @@ def pauses(fleet: Fleet) -> Iterator[Hypothesis]:
                 support=SEEN,
                 evidence=(
                     Evidence("process", "stopped (state T)", float(stopped[row]), 0.0, "s", len(stopped) - 1),
-                    Evidence("steps", "longest step, own time", float(own.max()), float(np.median(own)), "s"),
+                    Evidence("steps", "longest step, own time", float(own.max()), median(own), "s"),
                 ),
                 action=f"It runs again. Find who sent SIGSTOP to pid {pid}.",
                 host=fleet.ranks.host[row],

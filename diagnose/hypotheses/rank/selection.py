@@ -116,9 +116,9 @@ class _Asking:
     by_function: Bools = field(init=False)
     _levels: FunctionLevels = field(init=False)
     _profiles: Profiles | None = None  # made for the first rank that is asked: most fleets are healthy
-    _answers: dict[int, tuple[Case, tuple[Hypothesis, ...]]] = field(
-        default_factory=dict
-    )  # beside those that are counted now
+    # Beside those that are counted now; most cases are looked at for their function alone, and nobody is charged.
+    _cases: dict[int, Case] = field(default_factory=dict)
+    _charges: dict[int, tuple[Hypothesis, ...]] = field(default_factory=dict)
     _ordered: Bools = field(init=False)
     _interrupted: Bools = field(init=False)
     _calm: Differences | None = None  # of the steps without queues: made where one of them is explained
@@ -181,7 +181,8 @@ class _Asking:
         self.found = replace(found, floor_s=np.maximum(left * found.floor_s, scene.least_s))
         self.strength = strength(self.found)
         self._calm = None
-        self._answers.clear()
+        self._cases.clear()
+        self._charges.clear()
 
     def _possible(self, among: Bools) -> list[int]:
         """Rows that might pass, the strongest first."""
@@ -214,7 +215,7 @@ class _Asking:
         """Nats of the user's function that holds most of the excess, by its stack; 0 beside many peers, who show what single leaves do."""
         if self.found.peer_count[row] >= limits.FLEET:
             return 0.0
-        located = self._asked(row)[0].python
+        located = self._case(row).python
         return 0.0 if located is None else self._levels.strength_of(located, row, self.found)
 
     def _of_quota(self) -> Floats:
@@ -226,12 +227,16 @@ class _Asking:
         return np.maximum(nats(chance(np.nan_to_num(z), freedom)), nats(chance(found.z, found.freedom)))
 
     def _asked(self, row: int) -> tuple[Case, tuple[Hypothesis, ...]]:
-        if row not in self._answers:
+        if row not in self._charges:
+            self._charges[row] = charges(self._case(row))
+        return self._case(row), self._charges[row]
+
+    def _case(self, row: int) -> Case:
+        if row not in self._cases:
             if self._profiles is None:
                 self._profiles = Profiles(self.fleet)
-            case = case_of(self.fleet, self.scene, self._profiles, row, np.flatnonzero(~self.counted))
-            self._answers[row] = case, charges(case)
-        return self._answers[row]
+            self._cases[row] = case_of(self.fleet, self.scene, self._profiles, row, np.flatnonzero(~self.counted))
+        return self._cases[row]
 
     # ---- scores ------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, GUESS, REPORTED,
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.device import behaviour, beside, device_time
 from rankscope.diagnose.model.attribute import Located
-from rankscope.diagnose.stats.robust import robust_sd_of
+from rankscope.diagnose.stats.robust import median, robust_sd_of
 from rankscope.diagnose.verdict.contract import Evidence
 
 _MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
@@ -83,7 +83,7 @@ def _more_read(case: Case, found: Located) -> Iterator[Hypothesis]:
         return
     read = case.fleet.bytes_per_step("io", "read")
     own, peers = float(read[case.rank]), read[case.peers]
-    expected = float(np.median(peers))
+    expected = median(peers)
     furthest = float(np.abs(peers - expected).max())
     more, longer = own / expected - 1 if expected > 0 else 0.0, found.own_s / found.peers_s - 1
     if more < max(limits.HOLDS_LEAST * longer, limits.EFFECT_SHARE) or own - expected < limits.Z_CLEAR * furthest:

@@ -14,6 +14,7 @@ import numpy as np
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.functions import sample
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Ints
 
@@ -73,7 +74,7 @@ def degraded(fleet: Fleet, rank: int, peers: Ints) -> Link | None:
         # Of equal shares the last address: bridges come before what is under them.
         for place, (_, instance, share, speed, width) in enumerate(sorted(links, key=lambda each: (each[2], each[1]))):
             beside = [shares[place] for shares in ordered if len(shares) > place]
-            expected = float(np.median(beside)) if beside else 1.0
+            expected = median(beside) if beside else 1.0
             if share <= limits.HALVED * expected:
                 found.append(Link(rank, instance, speed, key[0], width, key[1], expected, len(beside)))
     if not found:

@@ -12,6 +12,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats, Ints
 
@@ -53,7 +54,7 @@ def correlation(fleet: Fleet, work: Floats) -> float | None:
     if usable.sum() < max(2, 0.5 * len(whole)):
         return None
     each = (whole[usable] - squares[usable]) / (linear[usable] - squares[usable])
-    return float(np.median(each))
+    return median(each)
 
 
 def scattered(fleet: Fleet, work: Floats, found: Varying | None) -> bool:

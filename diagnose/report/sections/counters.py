@@ -13,6 +13,7 @@ import numpy as np
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.report.chosen import Chosen
 from rankscope.diagnose.report.content import CounterLine
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import clean, rate, seconds
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.observer.window.counter_names import COUNTER_NAMES
@@ -78,7 +79,7 @@ def _others(fleet: Fleet, chosen: Chosen, rows: Ints, mine: int) -> Floats:
 def _line(fleet: Fleet, name: str, row: int, others: Floats) -> tuple[CounterLine, float]:
     """The line, and how far apart culprit and others are, as a share of the larger of both."""
     counter = fleet.counters.at(row)
-    middle = float(np.median(others)) if len(others) else float("nan")
+    middle = median(others) if len(others) else float("nan")
     largest = max(abs(each) for each in (counter.value, middle, counter.limit, 1e-300) if np.isfinite(each))
     bars = [abs(each) / largest if np.isfinite(each) else -1.0 for each in (counter.value, middle, counter.limit)]
     whole = max(abs(counter.value), abs(middle)) if np.isfinite(middle) else 0.0

@@ -12,6 +12,7 @@ import numpy as np
 
 from rankscope.diagnose import budgets, limits, xids
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import DEVICES, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -71,7 +72,7 @@ def _errors(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Ite
         values = table.value[rows]
         if not len(rows):
             continue
-        floor = max(least or limits.EVENTS_HZ * fleet.seconds, limits.OTHER_KIND * float(np.median(values)))
+        floor = max(least or limits.EVENTS_HZ * fleet.seconds, limits.OTHER_KIND * median(values))
         moved = rows[values >= floor]
         if len(moved) and len(moved) * 2 <= max(len(rows), 2):
             yield from _told(fleet, moved, name, accused, ranks)
@@ -126,11 +127,11 @@ def _below(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iter
         part = table.value[rows] / table.limit[rows]
         low = rows[part <= share]
         if len(low) * 2 > len(rows) and len(rows) > 1:
-            level = f"{100 * float(np.median(part)):.0f} % of its limit"
+            level = f"{100 * median(part):.0f} % of its limit"
             text = f"{name} is at {level} on {len(low)} of {len(rows)} devices: nobody is odd, all may be slow"
             yield Note(NoteCode.ALL_LOW, text)
             continue
-        low = low[table.value[low] / table.limit[low] <= share * float(np.median(part))]
+        low = low[table.value[low] / table.limit[low] <= share * median(part)]
         left = [row for row in low.tolist() if not _known(fleet, row, accused, ranks)]
         if left:
             counter = fleet.counters.at(left[0])

@@ -20,7 +20,7 @@ from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.enclosing import holder_of
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.stats.rhythm import find_period
-from rankscope.diagnose.stats.robust import nan_median
+from rankscope.diagnose.stats.robust import median, nan_median
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -123,8 +123,8 @@ def _told(fleet: Fleet, place: _Place, entries: Ints, working: Ints) -> ToldPaus
             return None
         count, of = int(table.count[lead]), int(np.isfinite(fleet.steps.seconds[table.rank[lead]]).sum())
         often = f"in {count} of {of} steps" if count > 1 else "once"
-    share = 100 * float(np.median(table.total_s[working])) / fleet.seconds
-    each_s = float(np.median(table.p50_s[working]))
+    share = 100 * median(table.total_s[working]) / fleet.seconds
+    each_s = median(table.p50_s[working])
     more = "more " if place.more else ""
     took = f"{place.text} takes {seconds(each_s)} {more}{often}{_who(fleet, working, columns, each_s)}"
     text = f"{took}: {share:.2g} % of the window"
@@ -147,7 +147,7 @@ def _rhythm(fleet: Fleet, columns: Ints) -> str:
     period = find_period(columns.astype(np.float64))
     if period is not None:
         return f"in every {_ordinal(round(period))} step"
-    usual_s = float(np.median(np.diff(fleet.steps.start_s))) if fleet.steps.count > 1 else 0.0
+    usual_s = median(np.diff(fleet.steps.start_s)) if fleet.steps.count > 1 else 0.0
     begins_s = fleet.steps.start_s[columns]
     if not usual_s > 0 or not np.isfinite(begins_s).all():
         return ""

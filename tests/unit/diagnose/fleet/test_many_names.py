@@ -10,6 +10,8 @@ from dataclasses import replace
 import builders
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.fleet import roles as work
@@ -18,7 +20,7 @@ from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import ports
-from rankscope.diagnose.fleet.stacks import Stacks
+from rankscope.diagnose.fleet.stacks import Stacks, merged
 from rankscope.diagnose.model.functions import Functions
 from rankscope.diagnose.past.baseline import function_medians
 from rankscope.observer.window.stacks import StackFrame
@@ -141,3 +143,16 @@ def test_counters_of_ports_cost_their_rows_whatever_they_are_called() -> None:
         assert np.isfinite(found.value("nic.7")).sum() == np.isfinite(found.limit("nic.7")).sum() == 1
         assert found.bytes[:3].tolist()[:2] == [1.0, 2.0] and np.isnan(found.bytes[2])
         assert np.isnan(found.lowest("nic.none")).all()
+
+
+@given(st.lists(st.tuples(st.integers(-1, 6), st.integers(0, 2)), max_size=12))
+def test_each_stack_stands_once_and_says_what_it_said(nodes: list[tuple[int, int]]) -> None:
+    parent = np.array([min(caller, at - 1) for at, (caller, _) in enumerate(nodes)], dtype=np.int64)
+    frame = np.array([code for _, code in nodes], dtype=np.int64)
+    frames = tuple(StackFrame(name, "a.py", 1) for name in "xyz")
+    before = Stacks(np.arange(len(nodes)), parent, frame, frames)
+    after = merged(before.codes, parent, frame, frames)
+    said = [after.of(int(node)) for node in after.codes]
+    assert said == [before.of(node) for node in range(len(nodes))]
+    assert len({int(node) for node in after.codes}) == len(after.parent) == len({tuple(each) for each in said})
+    assert (after.parent < np.arange(len(after.parent))).all()
