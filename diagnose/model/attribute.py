@@ -113,7 +113,7 @@ class Profiles(Functions):
 
         def those(ranks: Ints) -> tuple[Ints, Floats]:
             rows = self._rows(ranks)
-            mask = _one_of(table.kind.codes[rows], codes) & (table.thread.codes[rows] == table.thread.code(thread))
+            mask = _one_of(table.kind.codes[rows], codes) & self._own_work(rows, thread)
             if detail is not None:
                 mask &= _one_of(table.detail.codes[rows], detail)
             rows = rows[mask]
@@ -164,11 +164,10 @@ class Profiles(Functions):
         return float(found.over[same].sum())
 
     def seconds_through(self, rank: int, kind: str, files: Iterable[str], thread: str = "training") -> float:
-        """Seconds per step of the rank in functions of this kind with a frame of these files anywhere on their stack."""
+        """Seconds per step of the rank's own in functions of this kind with a frame of these files anywhere on their stack."""
         table, marks = self._table, tuple(files)
-        mask = (table.kind.codes == table.kind.code(kind)) & (table.thread.codes == table.thread.code(thread))
-        total = 0.0
-        for row in np.flatnonzero(mask & (table.rank == rank)):
+        rows, total = self._rows(np.array([rank])), 0.0
+        for row in rows[(table.kind.codes[rows] == table.kind.code(kind)) & self._own_work(rows, thread)]:
             if any(mark in file for _, file, _ in self._stack_of(int(self._stack[row])) for mark in marks):
                 total += float(table.per_step_s[row])
         return total

@@ -15,12 +15,12 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.labels import GilHolder, distinct_rows
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.model.waits import waits
 from rankscope.diagnose.stats.integers import distinct
 from rankscope.diagnose.stats.medians import medians_of_sums
 from rankscope.diagnose.stats.robust import median, nan_median
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-WAITING = ("collective",)  # kinds in which a rank waits for others: never its own work
 TRANSFER = "transfer"  # detail of a collective that is known to contain no waiting: own time after all
 
 
@@ -68,6 +68,7 @@ class Functions:
         columns = (table.thread.codes, table.kind.codes, table.name.codes, table.file.codes, table.line,
                    table.detail.codes, caller)  # fmt: skip
         self._key = distinct_rows(columns)
+        self._waits = waits(table)
         self._last_asked: tuple[Ints, Ints] | None = (
             None  # ranks and their rows: of a suspect the same ones are wanted several times
         )
@@ -197,10 +198,9 @@ class Functions:
         return rows
 
     def _own_work(self, rows: Ints, thread: str) -> Bools:
-        table = self._table
-        waiting = np.isin(table.kind.codes[rows], [table.kind.code(kind) for kind in WAITING])
+        table, waiting = self._table, self._waits[rows]
         if (transfer := table.detail.code(TRANSFER)) >= 0:
-            waiting &= table.detail.codes[rows] != transfer
+            waiting = waiting & (table.detail.codes[rows] != transfer)
         mask: Bools = (table.thread.codes[rows] == table.thread.code(thread)) & ~waiting
         return mask
 

@@ -19,8 +19,8 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, SEEN, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rows import Row, removed
-from rankscope.diagnose.model.functions import WAITING
 from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.model.waits import waits
 from rankscope.diagnose.stats.robust import nan_median, trimmed, trimmed_mean
 from rankscope.diagnose.stats.student import combined_freedom
 from rankscope.diagnose.text import seconds
@@ -97,7 +97,7 @@ def _hypothesis(fleet: Fleet, scene: Scene, members: Ints, facts: tuple[float, f
 def _heaviest(fleet: Fleet, members: Ints) -> tuple[Function | None, float]:
     """The function of which the role spends more than the other roles do, and how much more."""
     table = fleet.patterns
-    rows = np.flatnonzero(~np.isin(table.kind.codes, [table.kind.code(kind) for kind in WAITING]))
+    rows = np.flatnonzero(~waits(table))
     if len(rows) == 0:
         return None, 0.0
     width = len(table.name.values)

@@ -17,7 +17,7 @@ import numpy as np
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.model.functions import WAITING
+from rankscope.diagnose.model.waits import waits
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats, Ints
 
@@ -44,9 +44,8 @@ def most_unlike(fleet: Fleet, row: int, peers: Ints) -> Distance | None:
     ranks = np.append(row, peers)
     place = np.full(len(fleet.ranks), -1, dtype=np.int64)
     place[ranks] = np.arange(len(ranks))
-    waiting = np.isin(table.kind.codes, [table.kind.code(kind) for kind in WAITING])
     training = table.thread.codes == table.thread.code("training")
-    rows = np.flatnonzero((place[table.rank] >= 0) & training & ~waiting & (table.beta > 0))
+    rows = np.flatnonzero((place[table.rank] >= 0) & training & ~waits(table) & (table.beta > 0))
     if len(rows) == 0:
         return None
     keys, column = np.unique(

@@ -1,0 +1,37 @@
+"""Which rows of the pattern table are waiting for other ranks, and no work of one's own: the same as the steps say.
+
+waits  collectives; of the training thread also its waits for the GPU, on ranks whose GPU does not show when it computes: nobody knows
+       for what of it they wait, and the steps count them as waiting (observer/thread/step_times.py)
+shows  a rank has kernels that no call waits for: they were told from collectives by the GPU's own activity (observer/gpu/rows.py)
+
+Who comes late waits for its GPU as much less. Taken for its own work, that would hide whatever made it late.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Patterns
+from rankscope.probes.arrays import Bools, Ints
+
+_COLLECTIVE, _GPU = "collective", "gpu"
+
+
+def waits(table: Patterns) -> Bools:
+    """One per row."""
+    waiting: Bools = table.kind.codes == table.kind.code(_COLLECTIVE)
+    rows = _for_gpu(table)
+    if len(rows):
+        hidden = ~np.isin(table.rank[rows], table.rank[_kernels(table)])
+        waiting[rows[hidden]] = True
+    return waiting
+
+
+def _for_gpu(table: Patterns) -> Ints:
+    found = (table.kind.codes == table.kind.code("sync")) & (table.name.codes == table.name.code(_GPU))
+    return np.flatnonzero(found & (table.thread.codes == table.thread.code("training")))
+
+
+def _kernels(table: Patterns) -> Bools:
+    shown: Bools = (table.kind.codes == table.kind.code(_GPU)) & (table.detail.codes == table.detail.code(""))
+    return shown & (table.thread.codes == table.thread.code("training"))
