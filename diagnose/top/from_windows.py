@@ -10,6 +10,7 @@ import numpy as np
 
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.model.waits import waits
 from rankscope.diagnose.report.chosen import choose
 from rankscope.diagnose.report.content import Heat
 from rankscope.diagnose.report.sections.heat import heat_of
@@ -26,7 +27,7 @@ from rankscope.probes.errors import BadData
 
 LOOKS = 6  # windows that suspects are counted over
 _STEPS = 200  # a sparkline is no longer
-_PART_OF = {"io": FILES, "sched": CPU, "sync": LOCKS, "collective": OTHERS}  # all other kinds are work
+_PART_OF = {"io": FILES, "sched": CPU, "sync": LOCKS}  # all other kinds are work, or waiting
 
 
 @dataclass(slots=True)
@@ -147,7 +148,8 @@ def _parts(fleet: Fleet) -> list[tuple[float, ...]]:
     training = table.thread.codes == table.thread.code("training")
     shares = np.zeros((len(fleet.ranks), len(PARTS)))
     if len(part_of):
-        np.add.at(shares, (table.rank[training], part_of[table.kind.codes[training]]), table.share[training])
+        part = np.where(waits(table), OTHERS, part_of[table.kind.codes])[training]
+        np.add.at(shares, (table.rank[training], part), table.share[training])
     whole = shares.sum(axis=1)
     return [
         tuple((shares[row] / max(whole[row], 1.0)).tolist()) if whole[row] > 0 else () for row in range(len(shares))

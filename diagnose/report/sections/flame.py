@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet, Patterns
+from rankscope.diagnose.model.waits import waits
 from rankscope.diagnose.report.chosen import Chosen
 from rankscope.diagnose.report.content import Flame, FlameGraph
 from rankscope.diagnose.stats.robust import nan_median
@@ -49,9 +50,10 @@ def flames_of(fleet: Fleet, chosen: Chosen) -> FlameGraph | None:
     per_step_s = np.where((table.per_step_s > 0) & (table.per_step_s <= fleet.seconds), table.per_step_s, 0.0)
     stepped = bool((per_step_s[mine] > 0).any())
     seconds = per_step_s if stepped else table.share * fleet.seconds
-    tree = _tree_of(table, mine)
-    own = _selfs(table, tree, mine, seconds)
-    peers = [_selfs(table, tree, rows, seconds) for rows in _rows_of_peers(table, chosen, training)]
+    waiting = waits(table)
+    tree = _tree_of(table, mine, waiting)
+    own = _selfs(table, tree, mine, seconds, waiting)
+    peers = [_selfs(table, tree, rows, seconds, waiting) for rows in _rows_of_peers(table, chosen, training)]
     usual_own = nan_median(np.stack(peers), 0) if peers else own
     works = np.array([kind != _WAITS for kind in tree.kind])
     mine_working = _with_below(tree, own * works)
@@ -65,7 +67,7 @@ def flames_of(fleet: Fleet, chosen: Chosen) -> FlameGraph | None:
     )
 
 
-def _tree_of(table: Patterns, rows: Ints) -> _Tree:
+def _tree_of(table: Patterns, rows: Ints, waiting: Bools) -> _Tree:
     """The stacks of these patterns."""
     stacks = table.stack
     known = np.zeros(len(stacks.parent), dtype=bool)
@@ -85,7 +87,8 @@ def _tree_of(table: Patterns, rows: Ints) -> _Tree:
     kinds, names = ["python"] * len(kept), [frame.name for frame in frames]
     leaves: dict[tuple[int, str, str], int] = {}
     for row in rows.tolist():
-        code, kind, name = int(stacks.codes[row]), table.kind.at(row), table.name.at(row)
+        code, name = int(stacks.codes[row]), table.name.at(row)
+        kind = _WAITS if waiting[row] else table.kind.at(row)
         node = int(small[code]) if code >= 0 else -1
         if (kind != "python" or node < 0) and (node, kind, name) not in leaves:
             leaves[node, kind, name] = len(parent)
@@ -104,11 +107,11 @@ def _rows_of_peers(table: Patterns, chosen: Chosen, training: Bools) -> list[Int
     return [each for each in np.split(order, edges) if len(each)]
 
 
-def _selfs(table: Patterns, tree: _Tree, rows: Ints, seconds: Floats) -> Floats:
+def _selfs(table: Patterns, tree: _Tree, rows: Ints, seconds: Floats, waiting: Bools) -> Floats:
     """Seconds of each node without what it calls; what the culprit never calls counts for who would call it, if it is work."""
     own = np.zeros(len(tree.parent))
     for row in rows.tolist():
-        code, kind = int(table.stack.codes[row]), table.kind.at(row)
+        code, kind = int(table.stack.codes[row]), _WAITS if waiting[row] else table.kind.at(row)
         node = int(tree.nearest[code]) if code >= 0 else -1
         node = tree.leaves.get((node, kind, table.name.at(row)), -1 if kind == _WAITS else node)
         if node >= 0:

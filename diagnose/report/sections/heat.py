@@ -10,6 +10,7 @@ import numpy as np
 
 from rankscope.diagnose.fleet.labels import distinct_rows
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.model.waits import waits
 from rankscope.diagnose.report.chosen import Chosen
 from rankscope.diagnose.report.content import Heat, HeatFunction, HeatRank
 from rankscope.diagnose.stats.robust import peers_median
@@ -43,13 +44,13 @@ def heat_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> Heat | None:
     possible = (table.per_step_s >= 0) & (table.per_step_s <= fleet.seconds)
     seconds = np.where(possible, table.per_step_s, np.nan)  # NaN where no step was seen
     np.add.at(per_step, at, seconds[rows][inside])
-    waits = table.kind.codes[rows[first[kept]]] == table.kind.code("collective")
+    waiting = waits(table)[rows[first[kept]]]
     above = np.maximum(per_step - peers_median(per_step, chosen.roles, ~chosen.accused), 0.0)
-    above[:, waits] = np.nan
+    above[:, waiting] = np.nan
     columns = _columns(share, above)
     accused = [_is_accused(fleet, verdict, int(rows[first[kept[each]]])) for each in columns]
     functions = tuple(
-        _shown(fleet, int(rows[first[kept[each]]]), bool(waits[each]), said)
+        _shown(fleet, int(rows[first[kept[each]]]), bool(waiting[each]), said)
         for each, said in zip(columns, accused, strict=True)
     )
     shown = _ranks(fleet, chosen)
