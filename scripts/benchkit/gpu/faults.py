@@ -1,6 +1,6 @@
 """A real training on a real GPU with real faults: is the culprit named? One job, whose faults are switched on and off.
 
-faulty_job.py runs as `--ranks` processes over NCCL, on one GPU where there are not as many (launch.py). For each case
+It runs as `--ranks` processes over NCCL, on one GPU where there are not as many (launch.py). For each case
 `rankscope diagnose` looks at it once, as an operator would who types that, and its first suspect is held against the truth.
 `--out DIR` keeps the windows and what was said.
 """
@@ -11,7 +11,6 @@ import argparse
 import itertools
 import json
 import os
-import random
 import signal
 import statistics
 import subprocess
@@ -20,16 +19,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from benchkit.gpu.launch import devices_of_torch, names_of_gpus, ranks_of, wait_for_lines
+from benchkit.gpu.programs import PROGRAMS, Case, Program
 from labkit.faults.base import Truth
 from labkit.machine.shell import LabError, python, rankscope
 from labkit.result_file import plain
 from labkit.verdicts import FIRST, BadVerdict, parse, score
 
-_JOB = Path(__file__).with_name("faulty_job.py")
 _STRANGER = """
 import torch
 values = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
@@ -40,48 +39,8 @@ while True:
     torch.cuda.synchronize()
 """
 _SETTLE_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """`kind`: as faulty_job.py takes it, or one of those done from outside. `share`: of the healthy step, for how long."""
-
-    kind: str
-    truth: Truth
-    rank: int = -1
-    share: float = 0.0
-
-
-def _slow(kind: str, rank: int, share: float, function: str, **causes: str) -> Case:
-    named = {component: frozenset({cause}) for component, cause in causes.items()}
-    return Case(kind, Truth("fault", named, (rank,), function=function, exact=True), rank, share)
-
-
-def _held(kind: str, rank: int, causes: dict[str, set[str]]) -> Case:
-    named = {component: frozenset(names) for component, names in causes.items()}
-    return Case(kind, Truth("hang", named, (rank,), exact=True), rank)
-
-
-def cases(seed: int, ranks: int) -> tuple[Case, ...]:
-    """All of them, the last ones those after which the job does not go on. `seed` decides whom they hit, and how hard."""
-    rng = random.Random(seed)
-    who = [rng.randrange(ranks) for _ in range(7)]
-    share = [rng.uniform(0.3, 0.7) for _ in range(4)]
-    return (
-        Case("healthy", Truth("healthy", {})),
-        _slow("python", who[0], share[0], "crop_frames", python="slow-function"),
-        _slow("loader", who[1], share[1], "read_shard", python="blocking-call"),
-        # A rank with kernels of its own that it waits for is a function that blocks, on a GPU that works.
-        _slow("kernel", who[2], share[2], "extra_products", python="blocking-call"),
-        _slow("upload", who[3], share[3], "upload_volume", python="blocking-call"),
-        Case(
-            "stranger",
-            Truth("fault", {"gpu": frozenset({"contended"})}, tuple(range(ranks)), everyone=True, exact=True),
-        ),
-        _held("stopped", who[4], {"process": {"stopped"}}),
-        _held("stuck", who[5], {"process": {"deadlock", "missing-collective"}, "python": {"lock"}}),
-        _held("exited", who[6], {"process": {"exited"}}),
-    )
+# After a change, steps that are over before others count: batches that were made before it are used up.
+_SETTLE_STEPS, _STEPS, _PATIENCE_S = 4, 20, 20.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,12 +50,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KIND",
-        help=f"of: {', '.join(case.kind for case in cases(0, 1))}",
+        help="; ".join(f"of {name}: {', '.join(_kinds(program))}" for name, program in PROGRAMS.items()),
     )
+    parser.add_argument("--program", choices=PROGRAMS, default="frames", help="the training of --faults")
     parser.add_argument("--seed", type=int, default=1, help="of --faults: whom they hit, and how hard")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="keep the windows of --faults, and what was said of them"
     )
+
+
+def _kinds(program: Program) -> list[str]:
+    return [case.kind for case in program.cases(0, 1)]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -122,26 +86,32 @@ def _run(options: argparse.Namespace, gpus: int, folder: Path, kept: Path) -> in
     backend = "gloo" if "gloo" in options.backend or options.device == "cpu" else "nccl"
     file = folder / "steps"
     accounts = [folder / f"steps.rank{rank}" for rank in range(options.ranks)]
-    size = "32" if options.device == "cpu" else "2048"
+    program = PROGRAMS[options.program]
+    size = program.batch[options.device == "cpu"]
     words: list[str | Path] = ["--file", file, "--backend", backend, "--batch", size]
+    script = Path(__file__).with_name(program.script)
     right = 0
-    wanted = [case for case in cases(options.seed, options.ranks) if not options.only or case.kind in options.only]
+    cases = program.cases(options.seed, options.ranks)
+    wanted = [case for case in cases if not options.only or case.kind in options.only]
     gpu = options.index if shared else None
-    with ranks_of(_JOB, words, options.ranks, folder / "log", gpu, shared and backend == "nccl") as processes:
+    with ranks_of(script, words, options.ranks, folder / "log", gpu, shared and backend == "nccl") as processes:
         wait_for_lines(accounts, processes, folder / "log")
         pids = [process.pid for process in processes]
+        changed_s = 0.0
         for case in wanted:
             time.sleep(_SETTLE_S)
-            healthy_s = _step_s(accounts)
+            healthy_s = _step_s(accounts, changed_s)
+            changed_s = time.monotonic()
             with _done(case, file, healthy_s, pids, options):
                 time.sleep(_SETTLE_S)
                 place = kept / f"{case.kind}-{options.seed}"
                 outcome, said = _diagnosed(place, options.window, case.truth, pids)
-                during_s = None if case.truth.status == "hang" else _step_s(accounts)
+                during_s = None if case.truth.status == "hang" else _step_s(accounts, changed_s)
+            changed_s = time.monotonic()
             step = f"{1e3 * healthy_s:.1f} → {'none' if during_s is None else f'{1e3 * during_s:.1f}'} ms"
             print(f"{case.kind:10}step {step:20}{outcome:9}{said}", flush=True)
-            told = {"card": card, "ranks": options.ranks, "seed": options.seed, "fault": case.kind, "truth": plain(asdict(case.truth)),
-                    "healthy_s": healthy_s, "during_s": during_s, "outcome": outcome}  # fmt: skip
+            told = {"card": card, "job": f"{options.program} on {card}", "ranks": options.ranks, "seed": options.seed, "fault": case.kind,
+                    "truth": plain(asdict(case.truth)), "healthy_s": healthy_s, "during_s": during_s, "outcome": outcome}  # fmt: skip
             (place / "result.json").write_text(json.dumps({"case": told}))
             right += outcome == FIRST
     print(
@@ -150,14 +120,21 @@ def _run(options: argparse.Namespace, gpus: int, folder: Path, kept: Path) -> in
     return 0 if right == len(wanted) else 1
 
 
-def _step_s(accounts: Sequence[Path]) -> float:
-    """Median of the last steps of all ranks."""
-    spans = []
-    for path in accounts:
-        text = path.read_text()
-        begun = [float(line) for line in text[: text.rfind("\n") + 1].splitlines()[-20:]]
-        spans += [later - earlier for earlier, later in itertools.pairwise(begun)]
-    return statistics.median(spans)
+def _step_s(accounts: Sequence[Path], since_s: float) -> float:
+    """Median of the last steps of all ranks, of those that began after an instant of CLOCK_MONOTONIC and some more steps."""
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        begun = [[at for at in _begun_s(path) if at > since_s][_SETTLE_STEPS:] for path in accounts]
+        if all(len(each) > _SETTLE_STEPS for each in begun):
+            return statistics.median(b - a for each in begun for a, b in itertools.pairwise(each[-_STEPS:]))
+        if time.monotonic() > until:
+            raise LabError("the training job stands still without a fault")
+        time.sleep(0.2)
+
+
+def _begun_s(account: Path) -> list[float]:
+    text = account.read_text()
+    return [float(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 @contextmanager

@@ -1,0 +1,101 @@
+"""The trainings whose faults can be switched on, and what is the right answer to each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from labkit.faults.base import Truth
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`kind`: as the job takes it, or one of those done from outside. `share`: of the healthy step, for how long."""
+
+    kind: str
+    truth: Truth
+    rank: int = -1
+    share: float = 0.0
+
+
+def _slow(kind: str, rank: int, share: float, function: str, **causes: str) -> Case:
+    named = {component: frozenset({cause}) for component, cause in causes.items()}
+    return Case(kind, Truth("fault", named, (rank,), function=function, exact=True), rank, share)
+
+
+def _held(kind: str, rank: int, causes: dict[str, set[str]]) -> Case:
+    named = {component: frozenset(names) for component, names in causes.items()}
+    return Case(kind, Truth("hang", named, (rank,), exact=True), rank, 1.0)
+
+
+def _cases_of_frames(seed: int, ranks: int) -> tuple[Case, ...]:
+    rng = random.Random(seed)
+    who = [rng.randrange(ranks) for _ in range(7)]
+    share = [rng.uniform(0.3, 0.7) for _ in range(4)]
+    return (
+        Case("healthy", Truth("healthy", {})),
+        _slow("python", who[0], share[0], "crop_frames", python="slow-function"),
+        _slow("loader", who[1], share[1], "read_shard", python="blocking-call"),
+        # A rank with kernels of its own that it waits for is a function that blocks, on a GPU that works.
+        _slow("kernel", who[2], share[2], "extra_products", python="blocking-call"),
+        _slow("upload", who[3], share[3], "upload_volume", python="blocking-call"),
+        Case(
+            "stranger",
+            Truth("fault", {"gpu": frozenset({"contended"})}, tuple(range(ranks)), everyone=True, exact=True),
+        ),
+        _held("stopped", who[4], {"process": {"stopped"}}),
+        _held("stuck", who[5], {"process": {"deadlock", "missing-collective"}, "python": {"lock"}}),
+        _held("exited", who[6], {"process": {"exited"}}),
+    )
+
+
+def _cases_of_documents(seed: int, ranks: int) -> tuple[Case, ...]:
+    rng = random.Random(seed)
+    who = [rng.randrange(ranks) for _ in range(8)]
+    share = [rng.uniform(0.3, 0.7) for _ in range(6)]
+    slow = frozenset({"slow-function", "blocking-call"})
+
+    def own(kind: str, rank: int, share: float, function: str, *others: Truth) -> Case:
+        truth = Truth("fault", {"python": slow}, (rank,), function=function, exact=True, alternatives=others)
+        return Case(kind, truth, rank, share)
+
+    def other(rank: int, **causes: str) -> Truth:
+        named = {component: frozenset({cause}) for component, cause in causes.items()}
+        return Truth("fault", named, (rank,), exact=True)
+
+    late, gil, write = (
+        other(who[0], python="dataloader"),
+        other(who[4], python="gil"),
+        other(who[5], storage="slow-write"),
+    )
+    return (
+        Case("healthy", Truth("healthy", {})),
+        # Two workers make the two batches of a step side by side: what each takes is what the step takes.
+        own("reader", who[0], 1 + share[0], "read_document", late),
+        own("masks", who[1], share[1], "mask_spans"),
+        own("metrics", who[2], share[2], "log_metrics"),
+        own("memory", who[3], share[3], "release_memory"),
+        own("index", who[4], 2 * share[4], "refresh_index", gil),
+        own("snapshot", who[5], share[5], "save_snapshot", write),
+        Case("longer", Truth("imbalance", {"workload": frozenset({"data-imbalance"})}, (who[6],)), who[6], 1.0),
+        _held("word", who[7], {"process": {"deadlock", "missing-collective"}, "python": {"blocking-call", "lock"}}),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A training whose faults can be switched on. `batch`: of a rank, on a GPU and without one.
+
+    `cases(seed, ranks)`: those after which the job does not go on are the last; seed: whom they hit, and how hard.
+    """
+
+    script: str
+    batch: tuple[str, str]
+    cases: Callable[[int, int], tuple[Case, ...]]
+
+
+PROGRAMS = {
+    "frames": Program("faulty_job.py", ("2048", "32"), _cases_of_frames),
+    "documents": Program("sharded_job.py", ("16", "4"), _cases_of_documents),
+}
