@@ -25,12 +25,12 @@ import numpy as np
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.functions import Functions, sample
-from rankscope.diagnose.stats.integers import distinct
+from rankscope.diagnose.stats.integers import distinct, one_of
 from rankscope.diagnose.stats.robust import median, nan_median
 from rankscope.diagnose.verdict.function import Function
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.observer.window.users_code import UsersCode, users_code
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,9 @@ class Profiles(Functions):
 
         def those(ranks: Ints) -> tuple[Ints, Floats]:
             rows = self._rows(ranks)
-            mask = _one_of(table.kind.codes[rows], codes) & self._own_work(rows, thread)
+            mask = one_of(table.kind.codes[rows], codes) & self._own_work(rows, thread)
             if detail is not None:
-                mask &= _one_of(table.detail.codes[rows], detail)
+                mask &= one_of(table.detail.codes[rows], detail)
             rows = rows[mask]
             return rows, self._sum(rows, np.zeros(len(rows), dtype=np.int64), 1, ranks)[:, 0]
 
@@ -361,11 +361,3 @@ class Profiles(Functions):
         leaf = Function(table.kind.at(row), table.name.at(row), table.file.at(row), int(table.line[row]))
         return Located(leaf, float(over[best]), float(seconds[0, best]), float(expected[best]),
                        bool(over[best] < 0.5 * excess), None)  # fmt: skip
-
-
-def _one_of(codes: Ints, few: Iterable[int]) -> Bools:
-    """As np.isin, which takes several times as long."""
-    result = np.zeros(len(codes), dtype=np.bool_)
-    for each in few:
-        result |= codes == each
-    return result

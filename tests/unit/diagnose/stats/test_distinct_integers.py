@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from rankscope.diagnose.stats.integers import distinct
+from rankscope.diagnose.stats.integers import distinct, one_of
 from rankscope.probes.arrays import Ints
 
 
@@ -21,3 +21,9 @@ def test_it_is_numpys_unique(values: Ints) -> None:
     assert found.tolist() == expected.tolist()
     assert place.tolist() == where.reshape(-1).tolist()
     assert found.dtype == np.int64 and place.dtype == np.int64
+
+
+@given(st.lists(st.integers(-5, 5)), st.lists(st.integers(-5, 5), max_size=4))
+def test_one_of_a_few_is_what_numpy_says(values: list[int], few: list[int]) -> None:
+    column = np.array(values, dtype=np.int64)
+    assert one_of(column, few).tolist() == np.isin(column, few).tolist()
