@@ -114,7 +114,8 @@ def mask_spans(tokens: Tensor, seconds: float) -> Tensor:
 
 def log_metrics(loss: Tensor, seconds: float) -> float:
     """One number for the log; whoever wants each of many asks the GPU each time."""
-    value, until = loss.item(), time.perf_counter() + seconds
+    value: float = loss.item()
+    until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         value += (loss * 0.5).item() / 2**20
     return value
@@ -163,7 +164,8 @@ class IndexThread(threading.Thread):
             self.refresh_index(self.seconds)
 
     def refresh_index(self, seconds: float) -> None:
-        until, seen = time.perf_counter() + seconds, {}
+        seen: dict[int, float] = {}
+        until = time.perf_counter() + seconds
         while time.perf_counter() < until:
             for number in range(256):
                 seen[number * 7919 % 1021] = math.sqrt(number)
