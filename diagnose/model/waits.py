@@ -19,12 +19,18 @@ _COLLECTIVE, _GPU = "collective", "gpu"
 
 def waits(table: Patterns) -> Bools:
     """One per row."""
-    waiting: Bools = table.kind.codes == table.kind.code(_COLLECTIVE)
+    waiting = collectives(table)
     rows = _for_gpu(table)
     if len(rows):
         hidden = ~np.isin(table.rank[rows], table.rank[_kernels(table)])
         waiting[rows[hidden]] = True
     return waiting
+
+
+def collectives(table: Patterns) -> Bools:
+    """One per row. Beside one's own past these alone: a GPU that has more to do is waited for longer by all ranks."""
+    found: Bools = table.kind.codes == table.kind.code(_COLLECTIVE)
+    return found
 
 
 def _for_gpu(table: Patterns) -> Ints:

@@ -17,7 +17,7 @@ from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roles import roles
 from rankscope.diagnose.model.excess import differences
-from rankscope.diagnose.model.waits import waits
+from rankscope.diagnose.model.waits import collectives
 from rankscope.diagnose.past.demand import NO_DEMAND, Demand, demand_of, queue_of_demand_s
 from rankscope.diagnose.stats.medians import medians_of_sums
 from rankscope.diagnose.stats.robust import median_of_each, nan_median, robust_sd_of
@@ -149,7 +149,7 @@ def function_medians(fleet: Fleet, thread: str = "training") -> dict[tuple[str, 
     """Median over ranks of each function's seconds per step on the training thread, or on others of a kind; waiting left out. The queue
     for a CPU is one, wherever in the code the thread is put into it."""
     table = fleet.patterns
-    rows = np.flatnonzero((table.thread.codes == table.thread.code(thread)) & ~waits(table))
+    rows = np.flatnonzero((table.thread.codes == table.thread.code(thread)) & ~collectives(table))
     if len(rows) == 0:
         return {}
     queue = table.kind.codes[rows] == table.kind.code("sched")

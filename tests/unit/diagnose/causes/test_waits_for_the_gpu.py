@@ -61,6 +61,14 @@ def test_a_healthy_job_that_meets_on_its_gpus_is_healthy() -> None:
     assert diagnose([on_a_gpu(window)]).status == "healthy"
 
 
+def test_gpus_that_have_more_to_do_than_before_are_no_slow_network() -> None:
+    [now], [before] = build(Job(transfer_s=0.10)), build(Job(start=1.75e9))
+    suspect = first(diagnose([on_a_gpu(now)], [on_a_gpu(before)]))
+    assert (suspect.component, suspect.cause) == ("workload", "slow-everywhere")
+    assert suspect.function is not None and suspect.function.name == "gpu"
+    assert first(diagnose([now], [before])).component == "network"
+
+
 @pytest.mark.parametrize("shown", [False, True])
 def test_a_wait_for_a_gpu_is_own_time_only_where_that_shows_when_it_computes(shown: bool) -> None:
     [window] = build(Job(ranks=2, extra={rank: [(KERNELS, 0.1)] for rank in range(2)} if shown else {}))
