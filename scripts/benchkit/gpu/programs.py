@@ -54,6 +54,8 @@ def _cases_of_documents(seed: int, ranks: int) -> tuple[Case, ...]:
     rng = random.Random(seed)
     who = [rng.randrange(ranks) for _ in range(8)]
     share = [rng.uniform(0.3, 0.7) for _ in range(6)]
+    who += [rng.randrange(ranks) for _ in range(3)]  # kinds that came later leave those of a seed as they were
+    share += [rng.uniform(0.3, 0.7) for _ in range(3)]
     slow = frozenset({"slow-function", "blocking-call"})
 
     def own(kind: str, rank: int, share: float, function: str, *others: Truth) -> Case:
@@ -73,10 +75,19 @@ def _cases_of_documents(seed: int, ranks: int) -> tuple[Case, ...]:
         Case("healthy", Truth("healthy", {})),
         # Two workers make the two batches of a step side by side: what each takes is what the step takes.
         own("reader", who[0], 1 + share[0], "read_document", late),
+        own("decode", who[8], 1 + share[6], "decode_document", other(who[8], python="dataloader")),
         own("masks", who[1], share[1], "mask_spans"),
         own("metrics", who[2], share[2], "log_metrics"),
         own("memory", who[3], share[3], "release_memory"),
         own("index", who[4], 2 * share[4], "refresh_index", gil),
+        own("collect", who[9], share[7], "tidy_up", other(who[9], python="gc")),
+        # Held from the end of a step until the next one has ended and some more.
+        Case(
+            "lock",
+            Truth("fault", {"python": frozenset({"lock", "blocking-call"})}, (who[10],), exact=True),
+            who[10],
+            1 + share[8],
+        ),
         own("snapshot", who[5], share[5], "save_snapshot", write),
         Case("longer", Truth("imbalance", {"workload": frozenset({"data-imbalance"})}, (who[6],)), who[6], 1.0),
         _held("word", who[7], {"process": {"deadlock", "missing-collective"}, "python": {"blocking-call", "lock"}}),

@@ -8,6 +8,7 @@ FILE.rank<N> gets the instant of CLOCK_MONOTONIC at which each step began.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import math
 import os
@@ -61,7 +62,15 @@ class Documents(IterableDataset):  # type: ignore[misc]
         seconds = self.switch.seconds("reader") / self.batch
         if seconds:
             time.sleep(seconds)
-        return torch.frombuffer(bytearray(draw.randbytes(4 * (LENGTH + 1))), dtype=torch.int32) % VOCABULARY
+        return self.decode_document(draw.randbytes(4 * (LENGTH + 1)))
+
+    def decode_document(self, record: bytes) -> Tensor:
+        """`decode`: seconds for a whole batch."""
+        until = time.perf_counter() + self.switch.seconds("decode") / self.batch
+        tokens = torch.frombuffer(bytearray(record), dtype=torch.int32) % VOCABULARY
+        while time.perf_counter() < until:
+            sum(record)
+        return tokens
 
 
 class Block(nn.Module):  # type: ignore[misc]
@@ -112,13 +121,15 @@ def mask_spans(tokens: Tensor, seconds: float) -> Tensor:
     return tokens
 
 
-def log_metrics(loss: Tensor, seconds: float) -> float:
-    """One number for the log; whoever wants each of many asks the GPU each time."""
+def log_metrics(loss: Tensor, board: Board, seconds: float) -> None:
+    """One number for the board; whoever wants each of many asks the GPU each time."""
     value: float = loss.item()
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         value += (loss * 0.5).item() / 2**20
-    return value
+    with board.lock:
+        board.values.append(value)
+        del board.values[:-100]
 
 
 def release_memory(device: torch.device, seconds: float) -> None:
@@ -128,6 +139,13 @@ def release_memory(device: torch.device, seconds: float) -> None:
         held = [torch.empty(32 << 20, dtype=torch.uint8, device=device) for _ in range(8)]
         del held
         torch.cuda.empty_cache()
+
+
+def tidy_up(seconds: float) -> None:
+    """Collects garbage again and again, as some do against leaks."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        gc.collect()
 
 
 def save_snapshot(model: nn.Module, path: Path, seconds: float) -> None:
@@ -150,18 +168,33 @@ def wait_for_word(store: dist.Store, switch: Switch) -> None:
             continue
 
 
-class IndexThread(threading.Thread):
-    """Keeps an index of what was seen, beside the training; for `seconds` after each step, in Python."""
+class Helper(threading.Thread):
+    """What goes on beside the training; for `seconds` after each step that asks for it."""
 
     def __init__(self) -> None:
-        super().__init__(daemon=True, name="index")
+        super().__init__(daemon=True)
         self.wanted, self.seconds = threading.Event(), 0.0
+
+    def ask(self, seconds: float) -> None:
+        if seconds:
+            self.seconds = seconds
+            self.wanted.set()
 
     def run(self) -> None:
         while True:
             self.wanted.wait()
             self.wanted.clear()
-            self.refresh_index(self.seconds)
+            self.work(self.seconds)
+
+    def work(self, seconds: float) -> None:
+        raise NotImplementedError
+
+
+class Index(Helper):
+    """Keeps an index of what was seen, in Python."""
+
+    def work(self, seconds: float) -> None:
+        self.refresh_index(seconds)
 
     def refresh_index(self, seconds: float) -> None:
         seen: dict[int, float] = {}
@@ -171,14 +204,27 @@ class IndexThread(threading.Thread):
                 seen[number * 7919 % 1021] = math.sqrt(number)
 
 
+class Board(Helper):
+    """Sends the last numbers away, and nobody writes another one meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock, self.values = threading.Lock(), list[float]()
+
+    def work(self, seconds: float) -> None:
+        with self.lock:
+            time.sleep(seconds)
+
+
 def train(file: Path, batch: int, until: float, rank: int, device: torch.device) -> None:
     switch = Switch(file, rank)
     model = sharded(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
     loader = DataLoader(Documents(switch, batch), batch, num_workers=WORKERS, pin_memory=device.type == "cuda")
-    batches, index = iter(loader), IndexThread()
+    batches, index, board = iter(loader), Index(), Board()
     index.start()
+    board.start()
     store = dist.distributed_c10d._get_default_store()
     going_on = torch.ones(1, device=device)
     with Path(f"{file}.rank{rank}").open("w", buffering=1) as account:
@@ -197,14 +243,14 @@ def train(file: Path, batch: int, until: float, rank: int, device: torch.device)
             optimizer.step()
             optimizer.zero_grad()
             schedule.step()
-            log_metrics(loss.detach(), switch.seconds("metrics"))
+            log_metrics(loss.detach(), board, switch.seconds("metrics"))
+            tidy_up(switch.seconds("collect"))
             if seconds := switch.seconds("memory"):
                 release_memory(device, seconds)
             if seconds := switch.seconds("snapshot"):
                 save_snapshot(model, Path(f"{file}.snapshot"), seconds)
-            if seconds := switch.seconds("index"):
-                index.seconds = seconds
-                index.wanted.set()
+            index.ask(switch.seconds("index"))
+            board.ask(switch.seconds("lock"))
             if step % 50 == 0:  # all ranks stop after the same step
                 going_on.fill_(float(time.monotonic() < until))
                 dist.broadcast(going_on, src=0)
