@@ -101,11 +101,11 @@ class Profiles(Functions):
 
     def locate(
         self, rank: int, peers: Ints, kinds: Iterable[str], whole_share: float, thread: str = "training",
-        details: Iterable[str] | None = None,
+        details: Iterable[str] | None = None, sampled: bool = False,
     ) -> Located | None:  # fmt: skip
         """The frame that explains the rank's excess in functions of these kinds; None if there is no excess in them.
 
-        `whole_share`: which part of the rank's own time is excess, all kinds together.
+        `whole_share`: which part of the rank's own time is excess, all kinds together. `sampled`: only of what a stack is known.
         """
         table = self._table
         codes = [table.kind.code(kind) for kind in kinds]
@@ -116,6 +116,8 @@ class Profiles(Functions):
             mask = one_of(table.kind.codes[rows], codes) & self._own_work(rows, thread)
             if detail is not None:
                 mask &= one_of(table.detail.codes[rows], detail)
+            if sampled:
+                mask &= table.stack.codes[rows] >= 0
             rows = rows[mask]
             return rows, self._sum(rows, np.zeros(len(rows), dtype=np.int64), 1, ranks)[:, 0]
 
@@ -123,7 +125,7 @@ class Profiles(Functions):
         if len(mine) == 0:
             return None
         peers = sample(peers)
-        known, key = self._beside(peers), f"{codes} {thread} {detail}"
+        known, key = self._beside(peers), f"{codes} {thread} {detail} {sampled}"
         if key not in known:
             known[key] = those(peers)
         theirs, total = known[key]

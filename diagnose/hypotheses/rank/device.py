@@ -102,10 +102,15 @@ def called_by(found: Located | None) -> tuple[Evidence, ...]:
 
 def of_function(case: Case, kind: str, state: str) -> Hypothesis | None:
     """The function of the rank's own code in which the time on a device lies, where its peers spend none on it: it has the device do
-    what theirs do not do, which is no fault of the device. None where they spend time on it there, too, or no function is odd."""
-    found = case.profiles.locate(case.rank, case.beside, (kind,), 0.0)
+    what theirs do not do, which is no fault of the device. None where they spend time on it there, too, or no function is odd.
+
+    Of short calls few are met by a sample, and have a stack: where they are a quarter of the excess, they stand for all.
+    """
+    found, device = case.profiles.locate(case.rank, case.beside, (kind,), 0.0, sampled=True), device_time(case, kind)
     if (
         found is None
+        or device is None
+        or found.excess_s < limits.LARGE_SHARE * device.excess_s
         or found.function.kind != "python"
         or found.spread
         or found.peers_s >= limits.NOTHING * found.own_s
@@ -113,11 +118,14 @@ def of_function(case: Case, kind: str, state: str) -> Hypothesis | None:
         return None
     function = found.function
     place = f"{function.name} ({function.file}:{function.line})"
-    evidence = [Evidence("stacks", f"time in {function.name}", found.own_s, found.peers_s, "s/step", len(case.peers))]
+    met_s = sum(each.own_s for each in device.functions if each.caller or each.file)
+    times = device.own_s / met_s if met_s > 0 else 1.0
+    own_s, peers_s, lost_s = times * found.own_s, times * found.peers_s, times * found.excess_s
+    evidence = [Evidence("stacks", f"time in {function.name}", own_s, peers_s, "s/step", len(case.peers))]
     evidence += called_by(found)
     evidence.append(Evidence("stacks", "state in it", state, None, ""))
     action = f"See why {place} {state} on this rank: its peers do not there."
-    return case.charge("python", "blocking-call", found.excess_s, SEEN, tuple(evidence), action, function=function)
+    return case.charge("python", "blocking-call", lost_s, SEEN, tuple(evidence), action, function=function)
 
 
 def beside(case: Case, name: str, lowest: bool = False, instance: str = "") -> Beside | None:

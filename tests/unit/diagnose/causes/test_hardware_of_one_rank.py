@@ -341,6 +341,29 @@ def test_kernels_that_only_one_rank_waits_for_in_a_function_of_its_own_are_that_
     assert suspect.lost_seconds_per_step == pytest.approx(0.06, rel=0.2)
 
 
+@pytest.mark.parametrize(("met", "named"), [(0.33, True), (0.15, False)])
+def test_copies_of_one_function_are_named_by_the_calls_that_samples_met(met: float, named: bool) -> None:
+    # GIVEN a rank that copies in a function of its own what nobody else does, in calls so short that few of them have a stack
+    copy = builders.Work("memory", "host to device", 0.0, detail="cudaMemcpyAsync", file="")
+    of_function = builders.Work("memory", "host to device", 0.0, 81, detail="cudaMemcpyAsync", caller="upload_volume")
+    extra = {rank: [(copy, 0.001)] for rank in range(4)}
+    extra[3] = [(copy, 0.001 + 0.06 * (1 - met)), (of_function, 0.06 * met)]
+    [window] = builders.build(builders.Job(ranks=4, extra=extra))
+    rows = window.patterns.to_pylist()
+    for row in rows:
+        if row["kind"] == "memory":
+            row.update(bytes=int(2e10 * row["per_step_s"] * 70), **({} if row["caller"] else {"stack": -1, "file": ""}))
+    # WHEN it is judged
+    suspect = first(diagnose([builders.columns(window, "patterns", rows)]))
+    # THEN that function is named for all of them, where samples met enough
+    assert suspect.ranks == (3,) and suspect.lost_seconds_per_step == pytest.approx(0.06, rel=0.2)
+    if named:
+        assert (suspect.component, suspect.cause) == ("python", "blocking-call")
+        assert suspect.function is not None and suspect.function.name == "upload_volume"
+    else:
+        assert (suspect.component, suspect.cause) == ("workload", "data-imbalance")
+
+
 @pytest.mark.parametrize("on", [4, 3])
 def test_a_stranger_on_the_gpus_of_all_ranks_is_named_without_a_baseline(on: int) -> None:
     # GIVEN kernels of which 30 % of the time went to another process, on all GPUs or on all but one
