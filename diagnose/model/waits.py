@@ -35,9 +35,11 @@ def collectives(table: Patterns) -> Bools:
 
 def _for_gpu(table: Patterns) -> Ints:
     found = (table.kind.codes == table.kind.code("sync")) & (table.name.codes == table.name.code(_GPU))
-    return np.flatnonzero(found & (table.thread.codes == table.thread.code("training")))
+    found &= table.thread.codes == table.thread.code("training")
+    return np.flatnonzero(found)
 
 
 def _kernels(table: Patterns) -> Bools:
     shown: Bools = (table.kind.codes == table.kind.code(_GPU)) & (table.detail.codes == table.detail.code(""))
-    return shown & (table.thread.codes == table.thread.code("training"))
+    shown &= table.thread.codes == table.thread.code("training")
+    return shown

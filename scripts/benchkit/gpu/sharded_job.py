@@ -84,7 +84,8 @@ class Block(nn.Module):  # type: ignore[misc]
 
     def forward(self, hidden: Tensor) -> Tensor:
         parts = self.heads(self.before(hidden)).unflatten(-1, (3, 4, WIDTH // 4)).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(*parts, is_causal=True)
+        query, key, value = parts
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         hidden = hidden + self.out(mixed.transpose(1, 2).flatten(2))
         return hidden + self.feed(self.between(hidden))
 
