@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from rank import End, Switch, device_of_rank
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -86,14 +87,6 @@ def upload_volume(device: torch.device, seconds: float) -> None:
         volume.to(device)
 
 
-def fault_of(path: Path, rank: int) -> tuple[str, float]:
-    try:
-        who, kind, seconds = path.read_text().split()
-    except (OSError, ValueError):
-        return "", 0.0
-    return (kind, float(seconds)) if int(who) == rank else ("", 0.0)
-
-
 def train(file: Path, size: int, until: float, rank: int, device: torch.device) -> None:
     model = DistributedDataParallel(
         nn.Sequential(*(Residual() for _ in range(_LAYERS))).to(device),
@@ -101,14 +94,13 @@ def train(file: Path, size: int, until: float, rank: int, device: torch.device) 
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     frames = np.random.default_rng(rank).standard_normal((_FRAMES, _WIDTH)).astype(np.float32)
-    going_on = torch.ones(1, device=device)
-    switch = Path(f"{file}.fault")
+    end, switch = End(until, device), Switch(file, rank)
     with Path(f"{file}.rank{rank}").open("w", buffering=1) as account:
         step = 0
-        while going_on.item():
+        while True:
             account.write(f"{time.monotonic():.6f}\n")
-            kind, seconds = fault_of(switch, rank)
-            batch = load_batch(frames, size, switch, kind, seconds).to(device, non_blocking=True)
+            kind, seconds = switch.now()
+            batch = load_batch(frames, size, switch.path, kind, seconds).to(device, non_blocking=True)
             if kind == "kernel":
                 extra_products(batch, seconds)
             elif kind == "upload":
@@ -119,9 +111,8 @@ def train(file: Path, size: int, until: float, rank: int, device: torch.device) 
             optimizer.zero_grad()
             loss.item()
             step += 1
-            if step % 50 == 0:  # all ranks stop after the same step
-                going_on.fill_(float(time.monotonic() < until))
-                dist.broadcast(going_on, src=0)
+            if end.reached(step):
+                return
 
 
 def main() -> None:
@@ -131,12 +122,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="nccl")
     args = parser.parse_args()
-    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    device = (
-        torch.device("cuda", local % torch.cuda.device_count()) if torch.cuda.is_available() else torch.device("cpu")
-    )
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    rank, device = int(os.environ["RANK"]), device_of_rank(torch.cuda.is_available())
     torch.manual_seed(0)
     torch.set_num_threads(1)
     dist.init_process_group(args.backend)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from rank import End, device_of_rank
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -115,10 +116,7 @@ def train(args: argparse.Namespace, rank: int, device: torch.device) -> None:
     marks = Marks(device)
     # The first layer's gradient is the last to be complete.
     network.first.weight.register_post_accumulate_grad_hook(lambda _: marks.set(1))
-    until = time.monotonic() + args.seconds
-    going_on = torch.ones(1)
-    if dist.get_backend() == "nccl":
-        going_on = going_on.to(device)
+    end = End(time.monotonic() + args.seconds, device if dist.get_backend() == "nccl" else torch.device("cpu"))
     with Path(f"{args.file}.rank{rank}").open("w", buffering=1) as file:
         step = 0
         while True:
@@ -136,11 +134,8 @@ def train(args: argparse.Namespace, rank: int, device: torch.device) -> None:
             if rank == 0 and step % 100 == 0:
                 print(f"step {step} batch {size} loss {figure:.4f}", flush=True)
             step += 1
-            if step % 50 == 0:  # all ranks stop after the same step
-                going_on.fill_(float(time.monotonic() < until))
-                dist.broadcast(going_on, src=0)
-                if not going_on.item():
-                    return
+            if end.reached(step):
+                return
 
 
 def main() -> None:
@@ -151,12 +146,8 @@ def main() -> None:
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     args = parser.parse_args()
-    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    if args.device == "cuda":
-        device = torch.device("cuda", local % torch.cuda.device_count())
-        torch.cuda.set_device(device)
-    else:
-        device = torch.device("cpu")
+    rank, device = int(os.environ["RANK"]), device_of_rank(args.device == "cuda")
+    if device.type == "cpu":
         torch.set_num_threads(1)
     torch.manual_seed(rank)
     dist.init_process_group(args.backend)

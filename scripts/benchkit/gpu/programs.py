@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labkit.faults.base import Truth
 
@@ -19,14 +19,20 @@ class Case:
     share: float = 0.0
 
 
-def _slow(kind: str, rank: int, share: float, function: str, **causes: str) -> Case:
-    named = {component: frozenset({cause}) for component, cause in causes.items()}
-    return Case(kind, Truth("fault", named, (rank,), function=function, exact=True), rank, share)
+def _truth(rank: int, function: str | None = None, others: tuple[Truth, ...] = (), **causes: str | set[str]) -> Truth:
+    """`causes`: component → the right name, or names; `others`: what is right as well."""
+    named = {component: frozenset({names} if isinstance(names, str) else names) for component, names in causes.items()}
+    return Truth("fault", named, (rank,), function=function, exact=True, alternatives=others)
 
 
-def _held(kind: str, rank: int, causes: dict[str, set[str]]) -> Case:
-    named = {component: frozenset(names) for component, names in causes.items()}
-    return Case(kind, Truth("hang", named, (rank,), exact=True), rank, 1.0)
+def _slow(
+    kind: str, rank: int, share: float, function: str | None, *others: Truth, python: str | set[str]
+) -> Case:  # fmt: skip
+    return Case(kind, _truth(rank, function, others, python=python), rank, share)
+
+
+def _held(kind: str, rank: int, **causes: str | set[str]) -> Case:
+    return Case(kind, replace(_truth(rank, None, (), **causes), status="hang"), rank, 1.0)
 
 
 def _cases_of_frames(seed: int, ranks: int) -> tuple[Case, ...]:
@@ -44,9 +50,9 @@ def _cases_of_frames(seed: int, ranks: int) -> tuple[Case, ...]:
             "stranger",
             Truth("fault", {"gpu": frozenset({"contended"})}, tuple(range(ranks)), everyone=True, exact=True),
         ),
-        _held("stopped", who[4], {"process": {"stopped"}}),
-        _held("stuck", who[5], {"process": {"deadlock", "missing-collective"}, "python": {"lock"}}),
-        _held("exited", who[6], {"process": {"exited"}}),
+        _held("stopped", who[4], process="stopped"),
+        _held("stuck", who[5], process={"deadlock", "missing-collective"}, python="lock"),
+        _held("exited", who[6], process="exited"),
     )
 
 
@@ -56,41 +62,25 @@ def _cases_of_documents(seed: int, ranks: int) -> tuple[Case, ...]:
     share = [rng.uniform(0.3, 0.7) for _ in range(6)]
     who += [rng.randrange(ranks) for _ in range(3)]  # kinds that came later leave those of a seed as they were
     share += [rng.uniform(0.3, 0.7) for _ in range(3)]
-    slow = frozenset({"slow-function", "blocking-call"})
 
     def own(kind: str, rank: int, share: float, function: str, *others: Truth) -> Case:
-        truth = Truth("fault", {"python": slow}, (rank,), function=function, exact=True, alternatives=others)
-        return Case(kind, truth, rank, share)
+        return _slow(kind, rank, share, function, *others, python={"slow-function", "blocking-call"})
 
-    def other(rank: int, **causes: str) -> Truth:
-        named = {component: frozenset({cause}) for component, cause in causes.items()}
-        return Truth("fault", named, (rank,), exact=True)
-
-    late, gil, write = (
-        other(who[0], python="dataloader"),
-        other(who[4], python="gil"),
-        other(who[5], storage="slow-write"),
-    )
     return (
         Case("healthy", Truth("healthy", {})),
         # Two workers make the two batches of a step side by side: what each takes is what the step takes.
-        own("reader", who[0], 1 + share[0], "read_document", late),
-        own("decode", who[8], 1 + share[6], "decode_document", other(who[8], python="dataloader")),
+        own("reader", who[0], 1 + share[0], "read_document", _truth(who[0], python="dataloader")),
+        own("decode", who[8], 1 + share[6], "decode_document", _truth(who[8], python="dataloader")),
         own("masks", who[1], share[1], "mask_spans"),
         own("metrics", who[2], share[2], "log_metrics"),
         own("memory", who[3], share[3], "release_memory"),
-        own("index", who[4], 2 * share[4], "refresh_index", gil),
-        own("collect", who[9], share[7], "tidy_up", other(who[9], python="gc")),
+        own("index", who[4], 2 * share[4], "refresh_index", _truth(who[4], python="gil")),
+        own("collect", who[9], share[7], "tidy_up", _truth(who[9], python="gc")),
         # Held from the end of a step until the next one has ended and some more.
-        Case(
-            "lock",
-            Truth("fault", {"python": frozenset({"lock", "blocking-call"})}, (who[10],), exact=True),
-            who[10],
-            1 + share[8],
-        ),
-        own("snapshot", who[5], share[5], "save_snapshot", write),
+        _slow("lock", who[10], 1 + share[8], None, python={"lock", "blocking-call"}),
+        own("snapshot", who[5], share[5], "save_snapshot", _truth(who[5], storage="slow-write")),
         Case("longer", Truth("imbalance", {"workload": frozenset({"data-imbalance"})}, (who[6],)), who[6], 1.0),
-        _held("word", who[7], {"process": {"deadlock", "missing-collective"}, "python": {"blocking-call", "lock"}}),
+        _held("word", who[7], process={"deadlock", "missing-collective"}, python={"blocking-call", "lock"}),
     )
 
 

@@ -1,7 +1,7 @@
 """A language model sharded with FSDP2 over the GPUs, whose faults are switched on while it runs. It knows nothing of rankscope.
 
 One rank, started with the environment that torchrun sets. Each step: two micro-batches of documents that loader workers read
-and packed, forward and backward in bfloat16, gradients clipped, AdamW, a scheduler. FILE.fault says 'RANK KIND SECONDS';
+and packed, forward and backward in bfloat16, gradients clipped, AdamW, a scheduler. FILE.fault says what is wrong (rank.py);
 FILE.rank<N> gets the instant of CLOCK_MONOTONIC at which each step began.
 """
 
@@ -15,13 +15,14 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from rank import End, Switch, device_of_rank
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.data import DataLoader, IterableDataset
@@ -30,20 +31,6 @@ VOCABULARY, LENGTH, WIDTH, BLOCKS = 1024, 256, 256, 4
 MICRO_BATCHES, WORKERS = 2, 2
 # How much more there is of each document: these models are small.
 _LONGER = 48
-
-
-class Switch:
-    """What is wrong with this rank now, and for how many seconds."""
-
-    def __init__(self, file: Path, rank: int) -> None:
-        self._path, self._rank = Path(f"{file}.fault"), rank
-
-    def seconds(self, kind: str) -> float:
-        try:
-            who, now, seconds = self._path.read_text().split()
-        except (OSError, ValueError):
-            return 0.0
-        return float(seconds) if (int(who), now) == (self._rank, kind) else 0.0
 
 
 class Documents(IterableDataset):  # type: ignore[misc]
@@ -170,11 +157,12 @@ def wait_for_word(store: dist.Store, switch: Switch) -> None:
 
 
 class Helper(threading.Thread):
-    """What goes on beside the training; for `seconds` after each step that asks for it."""
+    """What goes on beside the training: `work` for so many seconds after each step that asks for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: Callable[[float], None]) -> None:
         super().__init__(daemon=True)
-        self.wanted, self.seconds = threading.Event(), 0.0
+        self.work, self.wanted, self.seconds = work, threading.Event(), 0.0
+        self.start()
 
     def ask(self, seconds: float) -> None:
         if seconds:
@@ -187,32 +175,23 @@ class Helper(threading.Thread):
             self.wanted.clear()
             self.work(self.seconds)
 
-    def work(self, seconds: float) -> None:
-        raise NotImplementedError
+
+def refresh_index(seconds: float) -> None:
+    """An index of what was seen, in Python."""
+    seen: dict[int, float] = {}
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        for number in range(256):
+            seen[number * 7919 % 1021] = math.sqrt(number)
 
 
-class Index(Helper):
-    """Keeps an index of what was seen, in Python."""
-
-    def work(self, seconds: float) -> None:
-        self.refresh_index(seconds)
-
-    def refresh_index(self, seconds: float) -> None:
-        seen: dict[int, float] = {}
-        until = time.perf_counter() + seconds
-        while time.perf_counter() < until:
-            for number in range(256):
-                seen[number * 7919 % 1021] = math.sqrt(number)
-
-
-class Board(Helper):
-    """Sends the last numbers away, and nobody writes another one meanwhile."""
+class Board:
+    """The last numbers. While they are sent away nobody writes another one."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.lock, self.values = threading.Lock(), list[float]()
 
-    def work(self, seconds: float) -> None:
+    def send(self, seconds: float) -> None:
         with self.lock:
             time.sleep(seconds)
 
@@ -223,11 +202,10 @@ def train(file: Path, batch: int, until: float, rank: int, device: torch.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
     loader = DataLoader(Documents(switch, batch), batch, num_workers=WORKERS, pin_memory=device.type == "cuda")
-    batches, index, board = iter(loader), Index(), Board()
-    index.start()
-    board.start()
+    batches, board = iter(loader), Board()
+    index, sender = Helper(refresh_index), Helper(board.send)
     store = dist.distributed_c10d._get_default_store()
-    going_on = torch.ones(1, device=device)
+    end = End(until, device)
     with Path(f"{file}.rank{rank}").open("w", buffering=1) as account:
         for step in itertools.count(1):
             account.write(f"{time.monotonic():.6f}\n")
@@ -251,12 +229,9 @@ def train(file: Path, batch: int, until: float, rank: int, device: torch.device)
             if seconds := switch.seconds("snapshot"):
                 save_snapshot(model, Path(f"{file}.snapshot"), seconds)
             index.ask(switch.seconds("index"))
-            board.ask(switch.seconds("lock"))
-            if step % 50 == 0:  # all ranks stop after the same step
-                going_on.fill_(float(time.monotonic() < until))
-                dist.broadcast(going_on, src=0)
-                if not going_on.item():
-                    return
+            sender.ask(switch.seconds("lock"))
+            if end.reached(step):
+                return
 
 
 def main() -> None:
@@ -266,12 +241,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="nccl")
     args = parser.parse_args()
-    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    device = (
-        torch.device("cuda", local % torch.cuda.device_count()) if torch.cuda.is_available() else torch.device("cpu")
-    )
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    rank, device = int(os.environ["RANK"]), device_of_rank(torch.cuda.is_available())
     torch.set_num_threads(1)
     dist.init_process_group(args.backend)
     train(args.file, args.batch, time.monotonic() + args.seconds, rank, device)
