@@ -2,7 +2,8 @@
 
 What only computes is run by two: one session begins at the first file of tests, at idle priority beside the kernel's tests;
 the one that shows all, when it is through with those, begins at the last file. Tests of the kernel that are marked `beside` are run by a
-session of their own, beside the others of the kernel: what they look at and wait for are processes of theirs. Who takes a file says so
+session of their own, beside the others of the kernel: what they look at and wait for are processes of theirs. Those that are marked
+`apart` want no other real job on the host: they come when that session has ended, beside what computes. Who takes a file says so
 (a file in `taken/`), so that no test is run twice. Tests that are marked `alone` come after all that.
 
 What failed beside other tests is run once more here, as the tests of real jobs are (tests/conftest.py), and counted as a rerun: a
@@ -38,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: with the machine to itself, after all other tests")
+    config.addinivalue_line("markers", "apart: without other real jobs on the host; what only computes may go on")
     config.addinivalue_line("markers", "beside: all tests of the file may run beside others of the kernel")
     if path := config.getoption("--reports-to"):
         config.pluginmanager.register(Written(config, path))
@@ -108,19 +110,21 @@ class Shown:
         self._config, self._taken = config, Taken(config, of_computing)
         self._of_computing, self._of_beside = of_computing, of_beside
         self._reports: dict[Path, dict[str, list[pytest.TestReport]]] = {}
+        self._beside_ended = of_beside == of_computing  # there is none
         self._again = 0  # tests that were run once more
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """What needs the kernel in its order, then what computes from the last file to the first, then what others of the kernel ran
-        beside, by now, then what needs to be alone."""
+        """What needs the kernel in its order, of it last what is to be apart; then what computes from the last file to the first, then
+        what others of the kernel ran beside, by now, then what needs to be alone."""
         real = [item for item in items if not computes(item) and not beside(item)]
         files: dict[Path, list[pytest.Item]] = defaultdict(list)
         for item in items:
             if computes(item):
                 files[item.path].append(item)
         items[:] = [
-            *[item for item in real if not item.get_closest_marker("alone")],
+            *[item for item in real if not item.get_closest_marker("alone") and not item.get_closest_marker("apart")],
+            *[item for item in real if item.get_closest_marker("apart")],
             *[item for path in reversed(files) for item in files[path]],
             *[item for item in items if beside(item) and not computes(item)],
             *[item for item in real if item.get_closest_marker("alone")],
@@ -129,6 +133,9 @@ class Shown:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if not computes(item) and not beside(item):
+            if item.get_closest_marker("apart") and not self._beside_ended:
+                _wait_for(self._of_beside)
+                self._beside_ended = True
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if self._taken.take(item):
@@ -161,8 +168,7 @@ class Shown:
         return reports if whole else runtestprotocol(item, log=False, nextitem=None)
 
     def _read(self, path: Path) -> dict[str, list[pytest.TestReport]]:
-        with path.with_name(f"{path.name}.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH)
+        _wait_for(path)
         found: dict[str, list[pytest.TestReport]] = defaultdict(list)
         for line in path.read_text().splitlines() if path.exists() else ():
             try:
@@ -175,3 +181,9 @@ class Shown:
                 report.longrepr = tuple(report.longrepr)
             found[report.nodeid].append(report)
         return found
+
+
+def _wait_for(path: Path) -> None:
+    """Until the session has ended that writes these reports."""
+    with path.with_name(f"{path.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)

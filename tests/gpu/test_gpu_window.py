@@ -20,7 +20,7 @@ from labkit.gpu import step_times as account
 from labkit.gpu.sim.sim import CACHE, Machine, build
 from rankscope.observer.window.folder import Window, find_windows, read_window
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.apart
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

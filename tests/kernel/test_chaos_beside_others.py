@@ -15,7 +15,7 @@ from test_leaves_nothing import OBSERVE, SLEEPER
 from chaoskit import kernel
 from rankscope.probes.bpf.syscalls import call
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.apart
 
 _MAP_CREATE, _OBJ_PIN, _ARRAY = 0, 6, 2
 _NO_SESSION = 1

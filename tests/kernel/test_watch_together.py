@@ -20,7 +20,7 @@ import small_rank
 
 from rankscope.probes.host import procfs
 
-pytestmark = pytest.mark.alone  # every alarm of its host counts
+pytestmark = pytest.mark.apart  # every alarm of its host counts
 
 RANKSCOPE = Path(sys.executable).with_name("rankscope")
 _AS_A_HOST = 'hostname "$1" && mount --bind "$2" "/proc/$3" && shift 3 && exec "$@"'

@@ -15,7 +15,7 @@ import trial_systemd
 from rankscope.diagnose.watch.place import WatchPlace
 from rankscope.observer.apart.presence import FOLDER
 
-pytestmark = pytest.mark.alone  # a service sees every job of its host
+pytestmark = pytest.mark.apart  # a service sees every job of its host
 
 REPOSITORY = Path(__file__).parents[2]
 UNIT = REPOSITORY / "scripts/deploy/systemd/rankscope-watch.service"

@@ -66,7 +66,7 @@ def slow_server() -> Iterator[int]:
     server.server_close()
 
 
-@pytest.mark.alone  # other tests' jobs of this name would be two more
+@pytest.mark.apart  # other tests' jobs of this name would be two more
 def test_two_jobs_on_a_host_get_two_verdicts_and_the_worse_is_the_answer(torchrun: Torchrun) -> None:
     healthy, slow = torchrun("60", wait=False), torchrun("60", "1", wait=False)
     healthy.wait_until_it_trains()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from labsupport import REPOSITORY
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.apart
 
 
 @pytest.mark.parametrize(

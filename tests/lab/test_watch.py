@@ -17,7 +17,7 @@ import pytest
 import service_log
 from labsupport import RANKSCOPE, RunningJob, rankscope
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.apart
 
 Torchrun = Callable[..., RunningJob]
 HEALING_JOB = Path(__file__).with_name("healing_job.py")

@@ -181,3 +181,24 @@ def test_what_no_session_has_run_beside_is_run_by_the_one_that_shows_all(project
     (project / "tests/kernel/test_0.py").write_text(BESIDE + "def test_beside(): open('beside-ran', 'a').write('x')\n")
     session(project, *WHOLE, "--reports-beside", "own")
     assert [ran(project, name) for name in ("beside", "kernel")] == [1, 1]
+
+
+def test_what_is_to_be_apart_comes_when_what_runs_beside_has_ended_and_before_what_computes(project: Path) -> None:
+    apart = "import pytest\nfrom pathlib import Path\n\n@pytest.mark.apart\ndef test_apart(): assert Path('beside-ended').exists()\n"
+    (project / "tests/kernel/test_0.py").write_text(apart)
+    with (project / "own.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def end() -> None:
+            while not ran(project, "kernel"):
+                time.sleep(0.02)
+            time.sleep(0.5)
+            (project / "beside-ended").touch()
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        said = session(project, *WHOLE, "--reports-beside", "own", "-v")
+        ending.join()
+    order = [said.index(f"::test_{name} ") for name in ("first", "apart", "good")]
+    assert order == sorted(order) and "test_apart PASSED" in said
