@@ -125,6 +125,7 @@ def test_ranks_that_do_not_come_to_a_step_are_told_by_function_and_by_what_they_
     assert "; the job was started " in text
 
 
+@pytest.mark.apart  # a job that takes its CPUs would be a fault of this host
 def test_a_download_that_begins_after_steps_is_told_as_what_it_is(
     torchrun: Torchrun, slow_server: int, tmp_path: Path
 ) -> None:

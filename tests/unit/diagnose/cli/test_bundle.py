@@ -288,6 +288,7 @@ def test_a_bundle_that_cannot_be_read_is_65_in_one_line(
     place = tmp_path / "case"
     assert run(["bundle", str(windows), "--out", str(place)]) == 0
     repacked(place, change)
+    capsys.readouterr()  # how far packing was, where that took long
     assert run(["diagnose", str(place)]) == 65
     err = capsys.readouterr().err
     assert err.startswith("rankscope: ") and err.count("\n") == 1
