@@ -24,7 +24,6 @@ from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import Located
 from rankscope.diagnose.model.excess import Differences
-from rankscope.diagnose.model.functions import TRANSFER
 from rankscope.diagnose.model.waits import waits
 from rankscope.diagnose.stats.integers import distinct
 from rankscope.diagnose.stats.robust import robust_sd
@@ -97,10 +96,7 @@ def _seconds(fleet: Fleet) -> tuple[Floats, Floats]:
     """Own work of the training thread, ranks x (functions, then kinds), seconds per step; and its standard error, 0 where the
     deviation over the steps is not known."""
     table, ranks = fleet.patterns, len(fleet.ranks)
-    waiting = waits(table)
-    if (transfer := table.detail.code(TRANSFER)) >= 0:
-        waiting &= table.detail.codes != transfer
-    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & ~waiting)
+    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & ~waits(table))
     names = len(table.name.values)
     keys, column = distinct(table.kind.codes[rows] * names + table.name.codes[rows])
     kinds, of_kind = np.unique(keys // names, return_inverse=True)

@@ -21,8 +21,6 @@ from rankscope.diagnose.stats.medians import medians_of_sums
 from rankscope.diagnose.stats.robust import median, nan_median
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-TRANSFER = "transfer"  # detail of a collective that is known to contain no waiting: own time after all
-
 
 @dataclass(frozen=True, slots=True)
 class FunctionExcess:
@@ -198,10 +196,8 @@ class Functions:
         return rows
 
     def _own_work(self, rows: Ints, thread: str) -> Bools:
-        table, waiting = self._table, self._waits[rows]
-        if (transfer := table.detail.code(TRANSFER)) >= 0:
-            waiting = waiting & (table.detail.codes[rows] != transfer)
-        mask: Bools = (table.thread.codes[rows] == table.thread.code(thread)) & ~waiting
+        table = self._table
+        mask: Bools = (table.thread.codes[rows] == table.thread.code(thread)) & ~self._waits[rows]
         return mask
 
     def _sum(self, rows: Ints, column: Ints, width: int, ranks: Ints) -> Floats:

@@ -41,7 +41,7 @@ from rankscope.diagnose.past.history import History
 from rankscope.diagnose.solve.calibration import calibrate, calibrate_uncounted
 from rankscope.diagnose.solve.enough import cannot_judge, short_of_steps
 from rankscope.diagnose.solve.nobody import nobody
-from rankscope.diagnose.solve.notes import idle_counters, pauses
+from rankscope.diagnose.solve.notes import behind_gpu, idle_counters, pauses
 from rankscope.diagnose.solve.odd_ranks import OddRanks, find_odd_ranks
 from rankscope.diagnose.solve.prepare import prepare
 from rankscope.diagnose.solve.views import Calm, calm_ranks, calm_steps, calm_work, calmed, of_step, stretch_suspects
@@ -173,6 +173,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         suspects=tuple(suspects),
         slowdown_percent=_slowdown_percent(scene, reference, suspects),
         notes=(
+            *behind_gpu.notes(fleet, suspects, scene.step_s),
             *pauses.without_accused(_without_acquitted(notes, suspects), paused, suspects),
             *idle_counters.notes(fleet, suspects),
         ),

@@ -55,6 +55,7 @@ class NoteCode(str, Enum):
     MAJORITY = "majority"
     STRETCH = "stretch"  # a part of the steps alone is judged
     WITHOUT_QUEUE = "without-queue"  # judged as if nobody had stood in the queue for a CPU
+    BEHIND_GPU = "behind-gpu"  # a host's work may cost less than it takes
     # How the steps run.
     STEPS_DRIFT = "steps-drift"
     STEPS_CHANGED = "steps-changed"

@@ -28,6 +28,7 @@ from rankscope.diagnose.fleet.pipelines import message_names
 from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rows import Row
 from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.model.waits import TRANSFER
 from rankscope.diagnose.stats.robust import median, nan_median, peers_median, robust_sd_of, trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats, Ints
@@ -80,7 +81,7 @@ def slow_links_of_pipelines(fleet: Fleet, scene: Scene) -> list[Row]:
 def _stays(fleet: Fleet) -> _Stays:
     table, ranks = fleet.patterns, len(fleet.ranks)
     collective = table.kind.codes == table.kind.code("collective")
-    stayed = collective & (table.detail.codes != table.detail.code("transfer"))
+    stayed = collective & (table.detail.codes != table.detail.code(TRANSFER))
     message = np.isin(table.name.codes, message_names(fleet))
     receives = np.array(["send" not in value.lower() for value in table.name.values], dtype=bool)[table.name.codes]
 

@@ -121,7 +121,9 @@ def of_function(case: Case, kind: str, state: str) -> Hypothesis | None:
     met_s = sum(each.own_s for each in device.functions if each.caller or each.file)
     times = device.own_s / met_s if met_s > 0 else 1.0
     own_s, peers_s, lost_s = times * found.own_s, times * found.peers_s, times * found.excess_s
-    evidence = [Evidence("stacks", f"time in {function.name}", own_s, peers_s, "s/step", len(case.peers))]
+    unmet = round(100 * (1 - 1 / times))
+    short = f", with calls too short for a stack ({unmet} % of it)" if unmet else ""
+    evidence = [Evidence("stacks", f"time in {function.name}{short}", own_s, peers_s, "s/step", len(case.peers))]
     evidence += called_by(found)
     evidence.append(Evidence("stacks", "state in it", state, None, ""))
     action = f"See why {place} {state} on this rank: its peers do not there."

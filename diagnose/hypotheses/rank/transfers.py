@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.device import device_time, slow
-from rankscope.diagnose.model.functions import TRANSFER
+from rankscope.diagnose.model.waits import TRANSFER
 
 
 def judge(case: Case) -> Iterator[Hypothesis]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from builders import TRAIN, Job, Work, build, columns, first
+from builders import TRAIN, Job, Work, build, codes, columns, first
 
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.model.waits import waits
 from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
 
@@ -58,7 +59,14 @@ def test_who_comes_late_to_its_gpu_is_named_with_what_made_it_late(
 
 def test_a_healthy_job_that_meets_on_its_gpus_is_healthy() -> None:
     [window] = build(Job())
-    assert diagnose([on_a_gpu(window)]).status == "healthy"
+    verdict = diagnose([on_a_gpu(window)])
+    assert verdict.status == "healthy" and NoteCode.BEHIND_GPU not in codes(verdict)
+
+
+def test_that_a_gpu_may_work_meanwhile_is_told_with_what_a_host_does_too_long() -> None:
+    [window] = build(Job(extra={RANK: [(LOCK, LATE_S)]}))
+    assert NoteCode.BEHIND_GPU in codes(diagnose([on_a_gpu(window)]))
+    assert NoteCode.BEHIND_GPU not in codes(diagnose([window]))
 
 
 def test_gpus_that_have_more_to_do_than_before_are_no_slow_network() -> None:
