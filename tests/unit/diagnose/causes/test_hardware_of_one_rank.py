@@ -360,7 +360,7 @@ def test_copies_of_one_function_are_named_by_the_calls_that_samples_met(met: flo
     if named:
         assert (suspect.component, suspect.cause) == ("python", "blocking-call")
         assert suspect.function is not None and suspect.function.name == "upload_volume"
-        assert "time in upload_volume, with calls too short for a stack (67 % of it)" in [
+        assert "time in upload_volume, with calls too short for a stack (68 % of it)" in [
             each.measure for each in suspect.evidence
         ]
     else:
