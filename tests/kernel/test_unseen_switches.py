@@ -89,7 +89,7 @@ def test_without_type_information_such_a_sleep_lasts_until_the_wake_up(program: 
     process.communicate(timeout=30)
     sleeps = sleeps_of(observed.ring.drain(), process.pid)
     assert counted(observed)["arrival_unseen"] == 1
-    assert 1.0 <= sleeps["dur_ns"][1] / 1e9 < 1.1
+    assert 0.999 <= sleeps["dur_ns"][1] / 1e9 < 1.1  # the timer runs from before the thread leaves
     observed.close()
 
 

@@ -83,7 +83,7 @@ def test_a_job_that_is_started_again_in_the_window_is_told_so(torchrun: Torchrun
     job = torchrun("60", restarts=3)
     before = job.ranks()
     observer = subprocess.Popen(
-        [RANKSCOPE, "diagnose", "--no-history", "--json", "--window", "9", "--job", job.name],
+        [RANKSCOPE, "diagnose", "--no-history", "--json", "--window", "12", "--job", job.name],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert observer.stderr is not None
