@@ -53,7 +53,7 @@ def main() -> int:
     )
     options = parser.parse_args()
     if getattr(options, "anywhere", False):  # needs neither root nor the machine for itself
-        return int(options.run(options))
+        return ended("bench", lambda: int(options.run(options)), "what it started is ended")
     if os.geteuid() != 0:
         print("bench: needs root", file=sys.stderr)
         return 77
