@@ -57,8 +57,12 @@ def computes(item: pytest.Item) -> bool:
     return any(parent.name in COMPUTING for parent in item.path.parents)
 
 
+def marked(item: pytest.Item, name: str) -> bool:
+    return item.get_closest_marker(name) is not None
+
+
 def beside(item: pytest.Item) -> bool:
-    return item.get_closest_marker("beside") is not None
+    return marked(item, "beside")
 
 
 class Taken:
@@ -110,7 +114,6 @@ class Shown:
         self._config, self._taken = config, Taken(config, of_computing)
         self._of_computing, self._of_beside = of_computing, of_beside
         self._reports: dict[Path, dict[str, list[pytest.TestReport]]] = {}
-        self._beside_ended = of_beside == of_computing  # there is none
         self._again = 0  # tests that were run once more
 
     @pytest.hookimpl(trylast=True)
@@ -123,19 +126,18 @@ class Shown:
             if computes(item):
                 files[item.path].append(item)
         items[:] = [
-            *[item for item in real if not item.get_closest_marker("alone") and not item.get_closest_marker("apart")],
-            *[item for item in real if item.get_closest_marker("apart")],
+            *[item for item in real if not marked(item, "apart") and not marked(item, "alone")],
+            *[item for item in real if marked(item, "apart")],
             *[item for path in reversed(files) for item in files[path]],
             *[item for item in items if beside(item) and not computes(item)],
-            *[item for item in real if item.get_closest_marker("alone")],
+            *[item for item in real if marked(item, "alone")],
         ]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if not computes(item) and not beside(item):
-            if item.get_closest_marker("apart") and not self._beside_ended:
-                _wait_for(self._of_beside)
-                self._beside_ended = True
+            if marked(item, "apart"):
+                _wait_for(self._of_beside)  # at once, when it has ended
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if self._taken.take(item):
