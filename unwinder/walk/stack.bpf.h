@@ -66,7 +66,8 @@ static __always_inline u64 rs_python_stack_in(int slot, u32 tid, u32 tgid)
 		rs_count(RS_C_WALK_TRUNCATED);
 	u64 hash = rs_mix(tgid, stack->n);
 	for (u32 i = 0; i < RS_MAX_FRAMES; i++) {
-		if (i >= stack->n)
+		/* Load `n` anew: clang would count down from it, and verifiers before Linux 6.12 lose the bound of such a loop. */
+		if (i >= RS_FORGET(stack->n))
 			break;
 		hash = rs_mix(hash, stack->frames[i].code);
 		hash = rs_mix(hash, (u64)(u32)stack->frames[i].lasti << 32 | stack->frames[i].checksum);
