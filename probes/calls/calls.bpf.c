@@ -117,18 +117,15 @@ static __always_inline int rs_call_watched(u64 id)
 	return watched != 0;
 }
 
-static __always_inline void rs_call_add(u32 tgid, u32 row, u32 aux, u64 bytes, u64 ns)
+/* The sum of a row in a process, made where there is none; 0 where the map is full (and counted). */
+static __always_inline struct rs_call_sum *rs_call_sum_of(u32 tgid, u32 row, u32 aux)
 {
 	struct rs_call_sum_key key = {.tgid = tgid, .row = row, .aux = aux};
 	struct rs_call_sum zero = {};
 	struct rs_call_sum *sum = rs_call_sums.lookup_or_try_init(&key, &zero);
-	if (!sum) {
+	if (!sum)
 		rs_count(RS_C_CALL_MAP_FULL);
-		return;
-	}
-	__sync_fetch_and_add(&sum->count, 1);
-	__sync_fetch_and_add(&sum->bytes, bytes);
-	__sync_fetch_and_add(&sum->ns, ns);
+	return sum;
 }
 
 /* The n-th argument, n > 6, of the function that has just been entered. */
@@ -260,7 +257,12 @@ static __always_inline int rs_return(struct pt_regs *ctx, u32 scope, int at_retu
 	rs_calls.delete(&key);
 	rs_call_over(event.tgid);
 	if (shortest_ns) {
-		rs_call_add(event.tgid, event.what, event.aux, event.arg, event.dur_ns);
+		struct rs_call_sum *sum = rs_call_sum_of(event.tgid, event.what, event.aux);
+		if (sum) {
+			__sync_fetch_and_add(&sum->count, 1);
+			__sync_fetch_and_add(&sum->bytes, event.arg);
+			__sync_fetch_and_add(&sum->ns, event.dur_ns);
+		}
 		if (event.dur_ns < shortest_ns)
 			return 0;
 	}
@@ -268,11 +270,14 @@ static __always_inline int rs_return(struct pt_regs *ctx, u32 scope, int at_retu
 	return 0;
 }
 
-/* A launch: only counted. */
+/* Count a launch. Only the count is added to: clang makes an atomic OR of an addition of 0, and kernels before 5.12 refuse that. */
 static __always_inline int rs_launch(struct pt_regs *ctx, u32 row)
 {
 	u64 id = bpf_get_current_pid_tgid();
-	if (rs_call_watched(id))
-		rs_call_add(id >> 32, row, 0, 0, 0);
+	if (!rs_call_watched(id))
+		return 0;
+	struct rs_call_sum *sum = rs_call_sum_of(id >> 32, row, 0);
+	if (sum)
+		__sync_fetch_and_add(&sum->count, 1);
 	return 0;
 }
