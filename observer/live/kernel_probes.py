@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,6 +40,13 @@ _PAGE_BYTES = 4096
 # What threads are in the middle of, and how many there are.
 _OF_NOW = ("rs_threads", "rs_awake", "rs_calls", "rs_calls_open", "rs_file_entries")
 _NUMBERS_OF_NOW = {"rs_file_pending": slice(None), "rs_thread_room": slice(1)}  # the same, in arrays
+# Where the kernel saved the registers of the current thread, if it does not say so itself: at the end of its stack, which no type tells
+# the size of (THREAD_SIZE of x86-64; of arm64, which maps no less than a page for it).
+_STACK_BYTES = max(16384, mmap.PAGESIZE)
+_SAVED_REGISTERS = {
+    "RS_TASK_STACK": ("task_struct", "stack"),
+    "RS_REGISTERS_BYTES": ("pt_regs", ""),
+}
 _MOST_ENTRIES = 1 << 18  # of a map: 40 MB in the kernel for the largest entries
 # What the C says.
 _USUAL_ENTRIES = {
@@ -282,7 +290,7 @@ def _programs(root: Path) -> _Programs:
     defines: dict[str, int | str] = {}
     try:
         if not has_task_registers():
-            defines.update(btf.offsets({"RS_TASK_STACK": ("task_struct", "stack")}, root))
+            defines.update(btf.offsets(_SAVED_REGISTERS, root), RS_STACK_BYTES=_STACK_BYTES)
     except btf.NoBtf as error:
         raise BpfUnavailable(f"this kernel has neither the helper bpf_task_pt_regs nor BTF: {error}") from error
     except OSError as error:

@@ -67,7 +67,7 @@ class Btf:
         return self._text[at : self._text.index(b"\0", at)].decode("ascii", "replace")
 
     def offset(self, structure: str, path: str) -> int:
-        """Bytes from the start of `structure` to the member at `path` ('thread.fsbase'); NoBtf where there is none."""
+        """Bytes from the start of `structure` to the member at `path` ('thread.fsbase'), or to its end ('', its size). NoBtf."""
         try:
             return self._offset(structure, path)
         except (struct.error, IndexError, ValueError, RecursionError) as error:
@@ -81,6 +81,8 @@ class Btf:
             type_id = next((i for at, i in self._structs.items() if self._name(at) == structure), None)
         if type_id is None:
             raise NoBtf(f"kernel type information has no struct {structure}")
+        if not path:
+            return int(struct.unpack_from("<I", self._blob, self._at[type_id] + 8)[0])
         total_bits = 0
         for member in path.split("."):
             found = self._member(type_id, member)
@@ -119,7 +121,7 @@ class Btf:
 
 
 def offsets(wanted: Mapping[str, tuple[str, str]], root: Path = Path("/")) -> dict[str, int]:
-    """Bytes to each member, given as (structure, path), of the running kernel, as it says or as it said at an earlier start. NoBtf."""
+    """Bytes to each member of the running kernel, given as (structure, path), as it says or said at an earlier start. NoBtf."""
     _need()
     words = (
         "offsets",

@@ -29,9 +29,14 @@ typedef _Bool bool;
 
 #define __always_inline inline __attribute__((always_inline))
 
-/* --- registers, as user space sees them */
+/*
+ * --- registers, as user space sees them; and what of a system call the kernel saves behind them at its entry
+ *
+ * RS_AARCH64 says on which machine the programs will run, and loader.py gives it: what a compiler defines by itself is the machine that
+ * it runs on (bcc), or none (clang for BPF).
+ */
 
-#if defined(__aarch64__)
+#ifdef RS_AARCH64
 struct pt_regs {
 	u64 regs[31], sp, pc, pstate;
 };
@@ -43,6 +48,9 @@ struct pt_regs {
 #define PT_REGS_PARM6(ctx) ((ctx)->regs[5])
 #define PT_REGS_SP(ctx) ((ctx)->sp)
 #define PT_REGS_IP(ctx) ((ctx)->pc)
+#define RS_SAVED_ARGUMENT 272 /* orig_x0, then syscallno: arch/arm64/include/asm/ptrace.h, the same since Linux 4.14 */
+#define RS_SAVED_CALL 280
+#define RS_FUTEX 98
 #else
 struct pt_regs {
 	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
@@ -55,6 +63,9 @@ struct pt_regs {
 #define PT_REGS_PARM6(ctx) ((ctx)->r9)
 #define PT_REGS_SP(ctx) ((ctx)->sp)
 #define PT_REGS_IP(ctx) ((ctx)->ip)
+#define RS_SAVED_ARGUMENT 112 /* di and orig_ax, of which the lower half is enough */
+#define RS_SAVED_CALL 120
+#define RS_FUTEX 202
 #endif
 
 /* What a program on a clock is given: the registers of what it interrupted. */

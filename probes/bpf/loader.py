@@ -12,6 +12,7 @@ import ctypes
 import errno
 import hashlib
 import os
+import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +28,8 @@ from rankscope.probes.bpf.tables import Table
 from rankscope.probes.errors import NotPermitted
 
 _HERE = Path(__file__).resolve().parent  # of common.bpf.h
+# By machine, for C and its compiler on any: kernel.bpf.h.
+MACHINES: Mapping[str, tuple[str, ...]] = {"x86_64": (), "aarch64": ("-DRS_AARCH64=1",)}
 _INCLUDE = re.compile(r'^[ \t]*#include "([\w./-]+)"[^\n]*\n', re.MULTILINE)
 _AS_COMPILED: Mapping[str, int] = {}
 _NOTHING = Generated()
@@ -72,7 +75,7 @@ def load(
         raise NotPermitted("loading kernel probes needs root")
     _need_tracefs(root)
     text = prelude + join(sources, folders) + generated.text
-    flags = [f"-D{name}={value}" for name, value in (defines or {}).items()]
+    flags = [*MACHINES[machine()], *(f"-D{name}={value}" for name, value in (defines or {}).items())]
     remarks: list[str] = []
     compiled = ready(text, flags, root, remarks, verbose)
     stats_fd = -1
@@ -93,6 +96,14 @@ def load(
             raise BpfUnavailable(f"the kernel does not make a map: {error.strerror}") from error
         raise
     return module
+
+
+def machine() -> str:
+    """The machine that programs are loaded on, one of MACHINES. BpfUnavailable."""
+    found = platform.machine()
+    if found not in MACHINES:
+        raise BpfUnavailable(f"the registers of {found} are not known, only those of {' and '.join(MACHINES)}")
+    return found
 
 
 def ready(text: str, flags: Sequence[str], root: Path, remarks: list[str], verbose: bool) -> Compiled:

@@ -28,7 +28,7 @@ struct rs_call {
 struct rs_call_entry {
 	u64 ts_ns;
 	u64 sp; /* at the function's entry: tells the return of this call from those of calls inside it */
-	u64 caller; /* where no return probe replaces it, the return address there: if it has changed, the call ended by an exception */
+	u64 caller; /* where no return probe replaces it, the return address: if it is on the stack no more, the call ended by an exception */
 	u64 object;
 	u64 shortest_ns; /* > 0: the call is summed up, and is an event only if it lasts that long */
 	s64 arg;
@@ -132,7 +132,7 @@ static __always_inline struct rs_call_sum *rs_call_sum_of(u32 tgid, u32 row, u32
 static __always_inline u64 rs_stack_argument(struct pt_regs *ctx, int n)
 {
 	u64 value = 0;
-#if defined(__TARGET_ARCH_arm64)
+#ifdef RS_AARCH64
 	if (n <= 8)
 		return ctx->regs[n - 1];
 	bpf_probe_read_user(&value, sizeof(value), (void *)(PT_REGS_SP(ctx) + 8 * (n - 9)));
@@ -155,6 +155,43 @@ static __always_inline u64 rs_word(u64 address)
 	bpf_probe_read_user(&value, sizeof(value), (void *)address);
 	return value;
 }
+
+#ifdef RS_AARCH64
+#define RS_FRAMES 32 /* of one stack that are looked at */
+#define RS_CODE 0xffffffffffffULL /* of an address in code; above it may be a signature of it (pointer authentication) */
+#define RS_POPPED 0 /* how much less is on the stack after a return than at the entry */
+
+/* Where a function that has just been entered will return to. */
+static __always_inline u64 rs_caller(struct pt_regs *ctx)
+{
+	return ctx->regs[30] & RS_CODE;
+}
+
+/* Whether an outer call is still on the stack: a chain of pairs, where the next one is and the address to return to, begins at x29. */
+static __always_inline int rs_encloses(struct pt_regs *ctx, u64 sp, u64 caller)
+{
+	u64 pair[2] = {ctx->regs[29], 0};
+	for (int depth = 0; depth < RS_FRAMES; depth++) {
+		if (pair[0] >= sp || bpf_probe_read_user(pair, sizeof(pair), (void *)pair[0]))
+			return 0;
+		if ((pair[1] & RS_CODE) == caller)
+			return 1;
+	}
+	return 1; /* deeper than that: nothing says that it ended */
+}
+#else
+#define RS_POPPED 8
+
+static __always_inline u64 rs_caller(struct pt_regs *ctx)
+{
+	return rs_word(PT_REGS_SP(ctx));
+}
+
+static __always_inline int rs_encloses(struct pt_regs *ctx, u64 sp, u64 caller)
+{
+	return rs_word(sp) == caller;
+}
+#endif
 
 /* One call less in progress. */
 static __always_inline void rs_call_over(u32 tgid)
@@ -193,7 +230,7 @@ rs_enter(struct pt_regs *ctx, u32 row, u32 scope, u64 shortest_ns, int throws, s
 	struct rs_call_entry *outer = rs_calls.lookup(&key);
 	u32 before = outer ? outer->tgid : 0; /* whose this place is: nobody's, or of a thread that had this number and left it */
 	if (outer && before == tgid) {
-		if (sp < outer->sp && (!outer->caller || rs_word(outer->sp) == outer->caller))
+		if (sp < outer->sp && (!outer->caller || rs_encloses(ctx, outer->sp, outer->caller)))
 			return 0; /* the stack grows downwards: this call is inside the other one */
 	} else if (!rs_call_begins(tgid)) {
 		return 0;
@@ -201,7 +238,7 @@ rs_enter(struct pt_regs *ctx, u32 row, u32 scope, u64 shortest_ns, int throws, s
 	struct rs_call_entry entry = {
 		.ts_ns = bpf_ktime_get_ns(),
 		.sp = sp,
-		.caller = throws ? rs_word(sp) : 0,
+		.caller = throws ? rs_caller(ctx) : 0,
 		.object = object,
 		.shortest_ns = shortest_ns,
 		.arg = arg,
@@ -220,8 +257,8 @@ rs_enter(struct pt_regs *ctx, u32 row, u32 scope, u64 shortest_ns, int throws, s
 }
 
 /*
- * at_return 0: from a return probe, after the return address is gone from the stack. 1: from a probe on an instruction by
- * which the function may leave (elf/return_sites.py): it does so where the stack is as it was at the entry.
+ * at_return 0: from a return probe, after the return address is gone from the stack, if that is where it was. 1: from a probe on an
+ * instruction by which the function may leave (elf/return_sites.py): it does so where the stack is as it was at the entry.
  */
 static __always_inline int rs_return(struct pt_regs *ctx, u32 scope, int at_return)
 {
@@ -234,7 +271,7 @@ static __always_inline int rs_return(struct pt_regs *ctx, u32 scope, int at_retu
 		rs_count(RS_C_CALL_UNMATCHED);
 		return 0;
 	}
-	if (at_return ? PT_REGS_SP(ctx) != entry->sp : PT_REGS_SP(ctx) <= entry->sp) /* the return of a call inside */
+	if (at_return ? PT_REGS_SP(ctx) != entry->sp : PT_REGS_SP(ctx) < entry->sp + RS_POPPED) /* the return of a call inside */
 		return 0;
 	struct rs_event event = {
 		.ts_ns = entry->ts_ns,

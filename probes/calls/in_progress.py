@@ -6,13 +6,19 @@ A thread that is killed in a call, or jumps out of it, leaves its entry behind, 
 from __future__ import annotations
 
 import contextlib
+import platform
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rankscope.probes.host import procfs
+
+_CODE = (1 << 48) - 1  # RS_CODE in calls.bpf.c
+_STACK_MOST_BYTES = 1 << 18  # of one stack that are looked through
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +74,27 @@ def _is_there(root: Path, call: Call) -> bool:
     except OSError:
         return False
     return True
+
+
+def ended_by_exception(tid: int, stack: int, caller: int, root: Path = Path("/")) -> bool:
+    """Whether a call has ended without a return, as the address that it would return to is on the thread's stack no more.
+
+    x86-64 keeps it where `stack` points at the entry; on aarch64 the function itself keeps it, somewhere below. False where that cannot
+    be read.
+    """
+    try:
+        if platform.machine() != "aarch64":
+            return procfs.read_memory(tid, 8, stack, root) != caller.to_bytes(8, "little")
+        top = _stack_pointer(tid, root)
+        if stack - top > _STACK_MOST_BYTES:
+            return False
+        below = procfs.read_memory(tid, max(stack - top, 0) & -8, top, root)
+        return not (np.frombuffer(below[: len(below) & -8], "<u8") & _CODE == caller).any()
+    except (OSError, OverflowError, ValueError, IndexError):
+        return False
+
+
+def _stack_pointer(tid: int, root: Path) -> int:
+    """Of a thread that does not run; OSError, ValueError, IndexError."""
+    words = procfs.read_file(procfs.proc_path(root, tid, "syscall"), 256).split()
+    return int(words[-2], 16)

@@ -30,7 +30,6 @@ from rankscope.probes.errors import RankscopeError
 from rankscope.probes.fair import by_kind, least_first, whose
 from rankscope.probes.host import maps
 from rankscope.probes.host.maps import read_maps
-from rankscope.probes.host.procfs import read_memory
 from rankscope.probes.mapped.file import MappedFile, open_mapped
 
 SOURCE = Path(__file__).parent / "calls.bpf.c"
@@ -353,7 +352,10 @@ class CallProbe:
         return tuple(
             OpenCall(int(key.tid), int(entry.row), int(entry.ts_ns))
             for key, entry in self.module.maps["rs_calls"].items()
-            if not (self.table[int(entry.row)].throws and _has_left(int(key.tid), int(entry.sp), int(entry.caller)))
+            if not (
+                self.table[int(entry.row)].throws
+                and in_progress.ended_by_exception(int(key.tid), int(entry.sp), int(entry.caller))
+            )
         )
 
     def sums(self) -> tuple[CallSum, ...]:
@@ -385,14 +387,6 @@ def functions_of(library: FileBytes, rows: Iterable[CallRow]) -> dict[CallRow, t
         symbols += [symbol for name in row.names if row.whole for symbol in by_name[name]]
         found[row] = tuple({symbol.address: symbol for symbol in reversed(symbols)}.values())
     return found
-
-
-def _has_left(tid: int, stack: int, caller: int) -> bool:
-    """Whether a call ended without returning, by an exception: its return address is no longer where it was."""
-    try:
-        return read_memory(tid, 8, stack) != caller.to_bytes(8, "little")
-    except (OSError, OverflowError):
-        return False
 
 
 def libraries_of(pid: int, prefixes: tuple[str, ...], root: Path = Path("/")) -> MappedLibraries:

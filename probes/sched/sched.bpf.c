@@ -94,7 +94,6 @@ struct rs_gil {
 	u64 address, bytes, holder;
 };
 BPF_HASH(rs_gils, u32, struct rs_gil, RS_MAX_PROCESSES);
-#define RS_FUTEX 202
 #define RS_GIL 0xfffe /* in place of the system call: a wait for the GIL; the argument is then its holder's thread state */
 
 /*
@@ -125,19 +124,19 @@ static void *(*rs_task_pt_regs)(void *task) = (void *)175;
 /* The system call the current thread is in, and its first argument, from the registers saved at kernel entry. */
 static __always_inline void rs_where(struct rs_thread *thread)
 {
-	/* pt_regs is user-visible ABI: orig_ax at 120, di at 112 on x86-64; orig_ax is -1 outside system calls. */
 #ifdef RS_TASK_STACK
-	/* Before Linux 5.15: what task_pt_regs() computes there, the end of the 16 KiB kernel stack less the registers. */
+	/* Before Linux 5.15: what task_pt_regs() computes there, the end of the kernel's stack less the registers. */
 	void *regs = 0;
 	bpf_probe_read_kernel(&regs, sizeof(regs), (void *)bpf_get_current_task() + RS_TASK_STACK);
-	regs += 16384 - 168;
+	regs += RS_STACK_BYTES - RS_REGISTERS_BYTES;
 #else
 	void *regs = rs_task_pt_regs(rs_current_task_btf());
 #endif
-	u64 orig = 0, first = 0;
-	bpf_probe_read_kernel(&orig, sizeof(orig), regs + 120);
-	bpf_probe_read_kernel(&first, sizeof(first), regs + 112);
-	thread->syscall = orig > 0xfffe ? 0xffff : (u16)orig;
+	u32 call = 0; /* -1 outside system calls */
+	u64 first = 0;
+	bpf_probe_read_kernel(&call, sizeof(call), regs + RS_SAVED_CALL);
+	bpf_probe_read_kernel(&first, sizeof(first), regs + RS_SAVED_ARGUMENT);
+	thread->syscall = call > 0xfffe ? 0xffff : (u16)call;
 	thread->arg = thread->syscall == 0xffff ? 0 : (s64)first;
 }
 

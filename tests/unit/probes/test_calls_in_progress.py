@@ -113,3 +113,31 @@ def test_calls_of_a_row_that_is_let_go_are_not_counted_any_longer(tmp_path: Path
     assert in_progress.take_out(kernel, lambda call: call.row == 4) == 2
     assert kernel.calls() == [(10, 3), (10, 5)]
     assert kernel.numbers() == {10: 2}
+
+
+CALLER, STACK, TOP = 0x5555_1234, 0x2000, 0x1F00
+SIGNED = 0x2A << 48 | CALLER  # as pointer authentication keeps it
+
+
+@pytest.mark.parametrize(
+    ("machine", "at", "word", "ended"),
+    [
+        ("x86_64", STACK, CALLER, False), ("x86_64", STACK, CALLER + 4, True), ("x86_64", TOP, CALLER, True),
+        ("aarch64", STACK - 8, CALLER, False), ("aarch64", TOP, SIGNED, False), ("aarch64", STACK, CALLER, True),
+        ("aarch64", TOP - 8, CALLER, True),
+    ],
+)  # fmt: skip
+def test_a_call_ended_by_exception_where_its_return_address_is_on_the_stack_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, at: int, word: int, ended: bool
+) -> None:
+    monkeypatch.setattr(in_progress.platform, "machine", lambda: machine)
+    place = tmp_path / "proc/7"
+    place.mkdir(parents=True)
+    memory = bytearray(2 * STACK)
+    memory[at : at + 8] = word.to_bytes(8, "little")
+    (place / "mem").write_bytes(memory)
+    (place / "syscall").write_text(f"98 0x1 0x80 0x0 0x0 0x0 0x0 {TOP:#x} 0x7f00\n")
+    assert in_progress.ended_by_exception(7, STACK, CALLER, tmp_path) is ended
+    (place / "syscall").write_text("running\n")
+    (place / "mem").unlink()
+    assert not in_progress.ended_by_exception(7, STACK, CALLER, tmp_path)

@@ -100,6 +100,7 @@ def test_a_member_of_an_anonymous_structure_counts_from_the_outside() -> None:
     assert types.offset("outer", "first") == 0
     assert types.offset("outer", "inner") == 16 + 8
     assert types.offset("outer", "named.inner") == 32 + 8
+    assert types.offset("outer", "") == 64  # its size
 
 
 @pytest.mark.parametrize(("structure", "path"), [("outer", "absent"), ("absent", "first"), ("outer", "first.more")])
