@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.probes.bpf import btf, tables
+from rankscope.probes import abilities
+from rankscope.probes.bpf import btf, loader, tables
 from rankscope.probes.errors import RankscopeError
 
 _TRACEPOINTS = ("sched/sched_switch", "sched/sched_waking", "sched/sched_process_exit", "syscalls/sys_enter_read")
@@ -32,7 +33,7 @@ class Requirement:
 def examine(root: Path = Path("/")) -> tuple[Requirement, ...]:
     """Every check, in the order an operator would fix them. Never raises."""
     checks: tuple[Callable[[Path], Requirement], ...] = (
-        _machine, _kernel, _root_rights, _pid_namespace, _bcc, _tracefs, _btf, _lockdown, _load, _numpy, _pyspy, _nvml, _psi,
+        _machine, _kernel, _root_rights, _pid_namespace, _programs, _tracefs, _btf, _lockdown, _load, _numpy, _pyspy, _nvml, _psi,
         _collectives,
     )  # fmt: skip
     findings = []
@@ -74,15 +75,21 @@ def _pid_namespace(root: Path) -> Requirement:
     )  # fmt: skip
 
 
-def _bcc(_: Path) -> Requirement:
-    if importlib.util.find_spec("bcc") is None:
+def _programs(_: Path) -> Requirement:
+    from rankscope.observer import programs_ahead
+
+    name = "programs"
+    if programs_ahead.are_there(loader.machine()):
+        return Requirement(name, True, "compiled ahead", "", True)
+    if abilities.lacking(abilities.COMPILER) or importlib.util.find_spec("bcc") is None:
         return Requirement(
-            "bcc", False, f"not importable by {sys.executable}",
-            "apt-get install python3-bpfcc (dnf install python3-bcc), and a virtual environment with system site packages.", True,
+            name, False, f"not compiled ahead for these sources, and {sys.executable} cannot import bcc",
+            "Install the wheel or the .deb of scripts/package, which holds them; or apt-get install python3-bpfcc (dnf install "
+            "python3-bcc), and use a virtual environment with system site packages.", True,
         )  # fmt: skip
     import bcc
 
-    return Requirement("bcc", True, str(getattr(bcc, "__version__", "present")), "", True)
+    return Requirement(name, True, f"compiled here, by bcc {getattr(bcc, '__version__', '')}".strip(), "", True)
 
 
 def _tracefs(root: Path) -> Requirement:

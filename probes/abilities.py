@@ -1,4 +1,4 @@
-"""What kernels differ in, found out by trying and never by a version number: distributions bring features back and leave others out.
+"""What hosts differ in, found out by trying and never by a version number: distributions bring features back and leave others out.
 
 `RANKSCOPE_WITHOUT=ability,ability` does without, as if the kernel had not got them: for tests of what is left then. What becomes of a
 window without each: README.md of probes/bpf.
@@ -16,7 +16,20 @@ UPROBES = "uprobes"  # probes on functions of programs at all
 TRACEPOINTS = "tracepoints"
 CLOCK = "clock"  # a software clock of each CPU that runs a program
 STATISTICS = "statistics"  # the kernel's account of what programs cost
-ALL = (RING_BUFFER, BTF, TASK_REGISTERS, MANY_UPROBES, UPROBES, TRACEPOINTS, CLOCK, STATISTICS)
+COMPILED_AHEAD = "compiled-ahead"  # programs that came with these sources
+COMPILER = "compiler"  # bcc, in their place
+ALL = (
+    RING_BUFFER,
+    BTF,
+    TASK_REGISTERS,
+    MANY_UPROBES,
+    UPROBES,
+    TRACEPOINTS,
+    CLOCK,
+    STATISTICS,
+    COMPILED_AHEAD,
+    COMPILER,
+)
 VARIABLE = "RANKSCOPE_WITHOUT"
 
 

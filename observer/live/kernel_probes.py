@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 from rankscope.probes.bpf.compiler.variants import Generated, together
 from rankscope.probes.bpf.counters import COUNTERS, LOSSES
 from rankscope.probes.bpf.module import Module, Tracepoint
-from rankscope.probes.bpf.programs import has_task_registers
 from rankscope.probes.bpf.tables import Table
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.probe import CallProbe
@@ -34,19 +32,14 @@ from rankscope.probes.sched import probe as sched
 from rankscope.unwinder.walk.stack import KernelStack, decode
 
 _WALK = Path(__file__).resolve().parents[2] / "unwinder" / "walk"
+_SOURCES = (_WALK / "sampler.bpf.c", sched.SOURCE, calls.SOURCE, files.SOURCE)
+_NUMBERS = (*sched.NUMBERS, *files.NUMBERS, "RS_CALLS_EACH")  # that the host decides
 _RING_PAGES = 512  # for up to 8 ranks (probes/bpf/common.bpf.h)
 _MOST_RING_PAGES = 8192  # 32 MiB
 _PAGE_BYTES = 4096
 # What threads are in the middle of, and how many there are.
 _OF_NOW = ("rs_threads", "rs_awake", "rs_calls", "rs_calls_open", "rs_file_entries")
 _NUMBERS_OF_NOW = {"rs_file_pending": slice(None), "rs_thread_room": slice(1)}  # the same, in arrays
-# Where the kernel saved the registers of the current thread, if it does not say so itself: at the end of its stack, which no type tells
-# the size of (THREAD_SIZE of x86-64; of arm64, which maps no less than a page for it).
-_STACK_BYTES = max(16384, mmap.PAGESIZE)
-_SAVED_REGISTERS = {
-    "RS_TASK_STACK": ("task_struct", "stack"),
-    "RS_REGISTERS_BYTES": ("pt_regs", ""),
-}
 _MOST_ENTRIES = 1 << 18  # of a map: 40 MB in the kernel for the largest entries
 # What the C says.
 _USUAL_ENTRIES = {
@@ -225,23 +218,20 @@ def load_module(
         raise BpfUnavailable(
             "this process is in a pid namespace of its own, where threads have other numbers than in the kernel"
         )
-    programs, ring_bytes = _programs(root), ring_pages(ranks) * _PAGE_BYTES
-    fewer: dict[str, int | str] = {}
-    if calls_each(processes) < _EACH["rs_calls"]:  # else what is compiled is the same on all hosts
-        fewer["RS_CALLS_EACH"] = calls_each(processes)
+    here, ring_bytes = _here(root), ring_pages(ranks) * _PAGE_BYTES
     module = loader.load(
-        programs.sources,
-        defines=programs.defines | fewer,
+        _SOURCES,
+        numbers={**here.numbers, "RS_CALLS_EACH": calls_each(processes)},
         folders=(_WALK,),
-        generated=programs.generated,
+        generated=_generated(),
         entries={"rs_events": ring_bytes, **map_sizes(processes, threads)},
         root=root,
         verbose=verbose,
     )
     try:
         sched.share_threads(module)
-        module.attach(programs.tracepoints)
-        notes = [*programs.notes, *_sample_at(module, hz)]
+        module.attach(here.tracepoints)
+        notes = [*here.notes, *_sample_at(module, hz)]
         if not module.metered:
             notes.append("what the probes cost in the kernel is not known: it keeps no account of programs for us")
         notes += [f"{refused.program} is not attached: {refused.reason}" for refused in module.refused]
@@ -251,13 +241,20 @@ def load_module(
     return LoadedProbes(module, ring_bytes, tuple(notes))
 
 
-@dataclass(frozen=True, slots=True)
-class _Programs:
-    """What is compiled and attached on this kernel. `notes` says what is left out."""
+def text() -> str:
+    """What is compiled, the same on all hosts."""
+    return loader.text_of(_SOURCES, folders=(_WALK,), generated=_generated(), names=_NUMBERS)
 
-    sources: tuple[Path, ...]
-    defines: dict[str, int | str]
-    generated: Generated
+
+def _generated() -> Generated:
+    return together((of_calls(), files.programs()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """What is attached on this kernel, and the numbers that it decides. `notes` says what is left out."""
+
+    numbers: dict[str, int]
     tracepoints: tuple[Tracepoint, ...]
     notes: tuple[str, ...] = ()
 
@@ -275,10 +272,8 @@ def map_sizes(processes: int, threads: int) -> dict[str, int]:
 
 
 def calls_each(processes: int) -> int:
-    """How many calls in progress a process may have, so that so many of them, and as many more, cannot fill the map of all. A power of
-    two: each number is a program of its own to compile, and processes come and go."""
-    room = max(_MOST_ENTRIES // max(2 * processes, 1), 1)
-    return min(_EACH["rs_calls"], 1 << (room.bit_length() - 1))
+    """How many calls in progress a process may have, so that so many of them, and as many more, cannot fill the map of all."""
+    return max(min(_EACH["rs_calls"], _MOST_ENTRIES // max(2 * processes, 1)), 1)
 
 
 def ring_pages(ranks: int) -> int:
@@ -286,28 +281,19 @@ def ring_pages(ranks: int) -> int:
     return min(_RING_PAGES << max((ranks - 1) // 8, 0).bit_length(), _MOST_RING_PAGES)
 
 
-def _programs(root: Path) -> _Programs:
-    defines: dict[str, int | str] = {}
+def _here(root: Path) -> _Here:
+    numbers = dict.fromkeys(_NUMBERS, 0)
     try:
-        if not has_task_registers():
-            defines.update(btf.offsets(_SAVED_REGISTERS, root), RS_STACK_BYTES=_STACK_BYTES)
+        numbers.update(sched.numbers(root))
     except btf.NoBtf as error:
         raise BpfUnavailable(f"this kernel has neither the helper bpf_task_pt_regs nor BTF: {error}") from error
     except OSError as error:
         raise BpfUnavailable(f"this kernel loads no BPF program: {error.strerror}") from error
-    sources = (_WALK / "sampler.bpf.c", sched.SOURCE, calls.SOURCE)
-    generated, tracepoints = of_calls(), tuple(sched.TRACEPOINTS)
-    defines.update(sched.defines(root))
     try:
-        defines.update(files.defines(root))
+        numbers.update(files.numbers(root))
     except btf.NoBtf as error:
-        return _Programs(sources, defines, generated, tracepoints, (f"file calls are not timed: {error}",))
-    return _Programs(
-        (*sources, files.SOURCE),
-        defines,
-        together((generated, files.programs())),
-        (*tracepoints, *files.tracepoints()),
-    )
+        return _Here(numbers, sched.TRACEPOINTS, (f"file calls are not timed: {error}",))
+    return _Here(numbers, (*sched.TRACEPOINTS, *files.tracepoints()))
 
 
 def _sample_at(module: Module, hz: int) -> list[str]:

@@ -49,6 +49,8 @@ _FIND_MOST_S = 10.0  # in one library: jaxlib, the largest, takes 1 s
 _LIBRARIES_KNOWN = 4096  # files whose functions are remembered
 _AGAIN_S = 3600.0  # a library in which a look ended: the same user's is not looked into before
 # Calls in progress of one process: 16 threads, 4 nested. Of all together the map has as many (9 MB), so that nobody can fill it.
+_SOURCES = (calls.SOURCE, exits.SOURCE)
+_NUMBERS = (*exits.NUMBERS, "RS_CALLS_EACH")  # that the host decides
 _CALLS_EACH = 64
 _TIDY_EACH_S = 60.0  # calls that will never return go
 _TIDY_AFTER_END_S = 5.0  # sooner after a process has ended: its place may be another's, which has calls of its own
@@ -274,6 +276,11 @@ def _find(library: Library) -> _Functions:
         return _Functions(found, file.identity)
 
 
+def text() -> str:
+    """What is compiled, the same on all hosts."""
+    return loader.text_of(_SOURCES, generated=programs(MARKERS), names=_NUMBERS)
+
+
 def load(root: Path = Path("/")) -> Pulse:
     """Load the probes of tier 0. Raises what rankscope.probes.bpf.loader.load raises."""
     if not in_initial_pid_namespace(root):
@@ -281,8 +288,7 @@ def load(root: Path = Path("/")) -> Pulse:
             "this process is in a pid namespace of its own, where threads have other numbers than in the kernel"
         )
     module = loader.load(
-        (calls.SOURCE, exits.SOURCE), defines={"RS_CALLS_EACH": _CALLS_EACH, **exits.defines(root)},
-        generated=programs(MARKERS),
+        _SOURCES, numbers={**exits.numbers(root), "RS_CALLS_EACH": _CALLS_EACH}, generated=programs(MARKERS),
         entries={"rs_events": _RING_BYTES, "rs_calls": _CALLS_EACH * RANKS_MOST, "rs_call_sums": 1}, root=root,
     )  # fmt: skip
     try:

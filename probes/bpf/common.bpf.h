@@ -4,7 +4,7 @@
  *
  * All probes of one observer are compiled as one translation unit (loader.py joins the files), so that they share
  * these maps. No kernel structure is touched by a header offset anywhere: tracepoint arguments, pt_regs, perf-event context
- * and helpers only; the offsets that files.bpf.c needs come from the running kernel's BTF as -D constants.
+ * and helpers only; the offsets that some programs need come from the running kernel's BTF as they are loaded.
  */
 #ifndef RS_COMMON_BPF_H
 #define RS_COMMON_BPF_H
@@ -22,6 +22,11 @@
 
 /* The number of where a program is attached: what is attached in several places, and counts in each, is loaded anew for each. */
 #define RS_PLACE RS_NUMBER(0xffff)
+
+/*
+ * Numbers that the host decides are put in as well: loader.py defines RS_TASK_FILES and the like as RS_NUMBER(0x8000) and up. The compiler
+ * does not know them, but the verifier does: it prunes a branch on one, with helpers in it that this kernel does not have.
+ */
 
 #ifndef RS_RING_PAGES
 #define RS_RING_PAGES 512 /* 2 MiB: 32,768 events, 4 s of 8 ranks at 1,000 events/s each between two drains of 0.25 s */

@@ -1,8 +1,8 @@
 """From C files to a `Module`: joined into one text, compiled or found compiled, their maps made.
 
-The probes of one observer are one translation unit: `load` joins their `*.bpf.c` files (each `#include "….h"` of ours is
-put in once), so that they share the maps of common.bpf.h and the compiler runs once: once on this host, as what it made is
-kept (cache.py).
+The probes of one observer are one translation unit: `text_of` joins their `*.bpf.c` files (each `#include "….h"` of ours is
+put in once), so that they share the maps of common.bpf.h and the compiler runs once. The text is the same on all hosts, so that it may have
+been compiled before these sources were installed (ahead.py), or at an earlier start (cache.py).
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rankscope.probes.bpf import cache, syscalls, tables, tracepoints
 from rankscope.probes.bpf.cache import CacheRefused
+from rankscope.probes.bpf.compiler import ahead
 from rankscope.probes.bpf.compiler import compiled as compiled_probes
 from rankscope.probes.bpf.compiler.compiled import BpfUnavailable, Compiled, CompileFailed, NotCompiled
-from rankscope.probes.bpf.compiler.variants import Generated
+from rankscope.probes.bpf.compiler.variants import HOST, Generated
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.bpf.tables import Table
 from rankscope.probes.errors import NotPermitted
@@ -31,7 +32,7 @@ _HERE = Path(__file__).resolve().parent  # of common.bpf.h
 # By machine, for C and its compiler on any: kernel.bpf.h.
 MACHINES: Mapping[str, tuple[str, ...]] = {"x86_64": (), "aarch64": ("-DRS_AARCH64=1",)}
 _INCLUDE = re.compile(r'^[ \t]*#include "([\w./-]+)"[^\n]*\n', re.MULTILINE)
-_AS_COMPILED: Mapping[str, int] = {}
+_NONE: Mapping[str, int] = {}
 _NOTHING = Generated()
 
 
@@ -55,34 +56,48 @@ def _text_of(path: Path, folders: Sequence[Path], seen: set[Path]) -> str:
     return _INCLUDE.sub(included, path.read_text(encoding="utf-8")) + "\n"
 
 
+def text_of(
+    sources: Sequence[Path],
+    *,
+    folders: Sequence[Path] = (),
+    prelude: str = "",
+    generated: Generated = _NOTHING,
+    names: Iterable[str] = (),
+) -> str:
+    """Return what is compiled: `sources` with `generated` behind them, and `names` for the numbers that the host decides."""
+    text = prelude + join(sources, folders) + generated.text
+    named = (f"#define {name} RS_NUMBER({HOST + number})\n" for number, name in enumerate(names))
+    return "".join((*named, tracepoints.declarations(text), text))
+
+
 def load(
     sources: Sequence[Path],
     *,
     defines: Mapping[str, int | str] | None = None,
+    numbers: Mapping[str, int] = _NONE,
     folders: Sequence[Path] = (),
     prelude: str = "",
     generated: Generated = _NOTHING,
-    entries: Mapping[str, int] = _AS_COMPILED,
+    entries: Mapping[str, int] = _NONE,
     root: Path = Path("/"),
     verbose: bool = False,
 ) -> Module:
-    """The programs of `sources`, compiled with `defines` as -D constants, and their maps.
+    """Load the programs of `sources` with their maps, compiled with `defines` as -D constants where they are not compiled yet.
 
-    `generated` is compiled behind them. `entries`: how much a map holds (a ring: bytes) where it is not what the C says; another size is
-    no other text to compile. Raises NotPermitted, BpfUnavailable, CompileFailed.
+    `numbers`: what this host decides, by the names that the C has for it; other numbers are no other text to compile. `entries`: how much
+    a map holds (a ring: bytes) where it is not what the C says; nor is another size. Raises NotPermitted, BpfUnavailable, CompileFailed.
     """
     if os.geteuid() != 0:
         raise NotPermitted("loading kernel probes needs root")
     _need_tracefs(root)
-    text = prelude + join(sources, folders) + generated.text
-    flags = [*MACHINES[machine()], *(f"-D{name}={value}" for name, value in (defines or {}).items())]
+    text = text_of(sources, folders=folders, prelude=prelude, generated=generated, names=numbers)
     remarks: list[str] = []
-    compiled = ready(text, flags, root, remarks, verbose)
+    compiled = ready(text, flags_of(machine(), defines or {}), root, remarks, verbose)
     stats_fd = -1
     with contextlib.suppress(OSError):
         stats_fd = syscalls.enable_stats()
     variants = {one.name: one for one in generated.variants}
-    module = Module(compiled, {}, root, remarks, variants, _stats_fd=stats_fd)
+    module = Module(compiled, {}, root, remarks, variants, tuple(numbers.values()), _stats_fd=stats_fd)
     try:
         cpus = tables.possible_cpus(root)
         for shape in compiled.maps:
@@ -106,9 +121,19 @@ def machine() -> str:
     return found
 
 
+def flags_of(target: str, defines: Mapping[str, int | str] = _NONE) -> list[str]:
+    """The compiler's flags for one of MACHINES."""
+    return [*MACHINES[target], *(f"-D{name}={value}" for name, value in defines.items())]
+
+
 def ready(text: str, flags: Sequence[str], root: Path, remarks: list[str], verbose: bool) -> Compiled:
-    """From the cache, else compiled and kept there. BpfUnavailable, CompileFailed."""
-    key = key_of(text, flags, root)
+    """Find `text` compiled ahead or in the cache, else compile it and keep it there. BpfUnavailable, CompileFailed."""
+    key = key_of(text, flags)
+    try:
+        if (shipped := ahead.read(key)) is not None:
+            return compiled_probes.from_bytes(shipped)
+    except NotCompiled as error:
+        remarks.append(f"the probes that were compiled ahead are not used: {error}")
     try:
         kept = cache.read(key, root)
         if kept is not None:
@@ -117,7 +142,7 @@ def ready(text: str, flags: Sequence[str], root: Path, remarks: list[str], verbo
                 return earlier
     except (CacheRefused, NotCompiled) as error:
         remarks.append(f"the compiled probes that were kept are not used: {error}")
-    made = compiled_probes.compile_text(tracepoints.declarations(text, root) + text, flags, verbose=verbose)
+    made = compiled_probes.compile_text(text, flags, verbose=verbose)
     try:
         cache.write(key, compiled_probes.to_bytes(made), root)
     except CacheRefused as error:
@@ -125,10 +150,9 @@ def ready(text: str, flags: Sequence[str], root: Path, remarks: list[str], verbo
     return made
 
 
-def key_of(text: str, flags: Sequence[str], root: Path) -> str:
-    """What the compiler's result depends on, beside the compiler: what it reads, and the kernel whose tracepoints are asked."""
-    parts = (compiled_probes.maker(), text, *flags, *cache.kernel_identity(root))
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+def key_of(text: str, flags: Sequence[str]) -> str:
+    """A digest of all that the compiler's result depends on, except the compiler."""
+    return hashlib.sha256("\0".join((compiled_probes.maker(), text, *flags)).encode()).hexdigest()
 
 
 def _need_tracefs(root: Path) -> None:

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from rankscope.probes import room, warden
-from rankscope.probes.bpf import perf_events, programs, shared_uprobes, syscalls, uprobes
+from rankscope.probes.bpf import perf_events, programs, shared_uprobes, syscalls, tracepoints, uprobes
 from rankscope.probes.bpf.compiler.compiled import Compiled
 from rankscope.probes.bpf.compiler.variants import Variant, with_numbers
 from rankscope.probes.bpf.programs import Program
@@ -86,6 +86,7 @@ class Module:
     root: Path = ROOT
     remarks: list[str] = field(default_factory=list)
     variants: Mapping[str, Variant] = field(default_factory=dict)  # by name
+    numbers: Sequence[int] = ()  # that this host decides
     refused: list[Refused] = field(default_factory=list)
     before_close: list[Callable[[], None]] = field(default_factory=list)
     held: set[int] = field(default_factory=set)
@@ -141,7 +142,8 @@ class Module:
             raise FileNotFoundError(f"{function} was not compiled")
         if place is not None and variant.place < 0:
             raise ValueError(f"{function} is the same in all places")
-        code = with_numbers(compiled, variant.numbers, variant.place if place is None else place)
+        code = with_numbers(compiled, variant.numbers, variant.place if place is None else place, self.numbers)
+        code = tracepoints.placed(code, self.root)
         descriptors = [self.maps[shape.name].map_fd for shape in self.compiled.maps]
         return programs.load(function, programs.with_maps(code, descriptors), kind, self.compiled.license, attach_type)
 

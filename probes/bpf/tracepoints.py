@@ -1,57 +1,106 @@
-"""What a program at a tracepoint is given: structures in C, as this kernel says in tracefs that its records are.
+"""What a program at a tracepoint is given: records, whose layout this kernel publishes in tracefs.
 
-A program at the tracepoint category:name takes a `struct rs_at__category__name *`. bcc would make such structures itself, with the
-kernel's names of types, for which it needs the kernel's headers.
+A program at the tracepoint category:name takes a `struct rs_at__category__name *`. It is compiled with each field in a place that no
+structure of ours reaches to, which tells the field; the place that it has in this kernel is put in as the program is loaded. So what
+is compiled serves all kernels, those for real time too, which have a field more before the others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+
 from rankscope.probes.bpf.compiler.compiled import CompileFailed
+from rankscope.probes.bpf.programs import INSTRUCTION
 from rankscope.probes.host.procfs import ROOT, read_file
 
 TRACEFS = (Path("sys/kernel/tracing"), Path("sys/kernel/debug/tracing"))
 _ASKED = re.compile(r"\bstruct rs_at__(\w+?)__(\w+)\b")
-_FIELD = re.compile(
-    r"^\s*field:[^;]*?(\w+)(?:\[[^;]*\])?;\s*offset:(\d+);\s*size:(\d+);\s*signed:([01]);", re.MULTILINE
-)
-_INTEGERS = {1: "char", 2: "short", 4: "int", 8: "long long"}
+_FIELD = re.compile(r"^\s*field:[^;]*?(\w+)(?:\[[^;]*\])?;\s*offset:(\d+);\s*size:(\d+);", re.MULTILINE)
 _MOST_BYTES = 65536
+_FIRST, _APART = 0x5000, 32  # places: above all structures of ours, a field each
+_LOADS, _LOAD_CLASS = 7, 1  # the low bits of an operation, BPF_LDX: a load from memory
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a tracepoint's record that a program reads, of so many bytes."""
+
+    event: str  # category:name
+    name: str
+    type: str  # in C
+    bytes: int
+
+
+FIELDS = (
+    Field("sched:sched_switch", "prev_comm", "char", 16),
+    Field("sched:sched_switch", "prev_pid", "int", 4),
+    Field("sched:sched_switch", "prev_state", "long", 8),
+    Field("sched:sched_switch", "next_pid", "int", 4),
+    Field("sched:sched_waking", "pid", "int", 4),
+    Field("sched:sched_process_exit", "pid", "int", 4),
+    Field("syscalls:sys_enter_read", "fd", "unsigned long", 8),
+    Field("syscalls:sys_exit_read", "ret", "long", 8),
+)
 
 
 def read(event: str, name: str, root: Path = ROOT) -> bytes:
-    """The file `name` of a tracepoint category:name. FileNotFoundError where this kernel has none."""
+    """Read the file `name` of a tracepoint category:name. FileNotFoundError where this kernel has none."""
     for folder in TRACEFS:
         with contextlib.suppress(FileNotFoundError):
             return read_file(str(root / folder / "events" / event.replace(":", "/") / name), _MOST_BYTES)
     raise FileNotFoundError(f"no tracepoint {event} in this kernel")
 
 
-def declarations(text: str, root: Path = ROOT) -> str:
-    """C of the structures that `text` asks for. CompileFailed where this kernel has no such tracepoint."""
+def declarations(text: str) -> str:
+    """C of the structures that `text` asks for, the same on all kernels. CompileFailed for one of which no field is known."""
     found = []
     for category, name in dict.fromkeys(_ASKED.findall(text)):
-        try:
-            layout = read(f"{category}:{name}", "format", root).decode("ascii", "replace")
-        except OSError as error:
-            raise CompileFailed(f"tracepoint {category}:{name}: {error.strerror or error}") from error
-        found.append(structure(f"rs_at__{category}__{name}", layout))
+        members, at = [], 0
+        for number, field in enumerate(FIELDS):
+            if field.event == f"{category}:{name}":
+                extent = f"[{field.bytes}]" if field.type == "char" else ""
+                members.append(f"char rs_gap_{at}[{_place(number) - at}]; {field.type} {field.name}{extent};")
+                at = _place(number) + field.bytes
+        if not members:
+            raise CompileFailed(f"tracepoint {category}:{name}: none of its fields is known (tracepoints.py)")
+        found.append(f"struct rs_at__{category}__{name} {{ {' '.join(members)} }};\n")
     return "".join(found)
 
 
-def structure(name: str, layout: str) -> str:
-    """A `format` file as a structure on one line: numbers by their size, what is no number as bytes, gaps filled."""
-    members, at = [], 0
-    for field, offset, size, signed in _FIELD.findall(layout):
-        if int(offset) < at:  # two names of one place: the first one has it
-            continue
-        if int(offset) > at:
-            members.append(f"char rs_gap_{at}[{int(offset) - at}];")
-        kind, at = _INTEGERS.get(int(size)), int(offset) + int(size)
-        members.append(
-            f"{'signed' if signed == '1' else 'unsigned'} {kind} {field};" if kind else f"char {field}[{size}];"
-        )
-    return f"struct {name} {{ {' '.join(members)} }};\n"
+def _place(number: int) -> int:
+    """Where the field of this number is compiled to lie; text where 4 bytes are read at once, as no more may be everywhere."""
+    return _FIRST + _APART * number + (4 if FIELDS[number].type == "char" else 0)
+
+
+def placed(code: bytes, root: Path = ROOT) -> bytes:
+    """Put the places of this kernel into the instructions that read fields.
+
+    FileNotFoundError where this kernel has no such tracepoint, ValueError where its record has another field than was compiled for.
+    """
+    instructions = np.frombuffer(code, INSTRUCTION).copy()
+    reads = (instructions["operation"] & _LOADS == _LOAD_CLASS) & (instructions["offset"] >= _FIRST)
+    numbers = (instructions["offset"][reads] - _FIRST) // _APART
+    shift = {int(number): _offset(FIELDS[number], root) - _place(int(number)) for number in set(numbers.tolist())}
+    instructions["offset"][reads] += np.asarray([shift[int(number)] for number in numbers], np.int16)
+    return bytes(instructions.tobytes())
+
+
+def _offset(field: Field, root: Path) -> int:
+    offset, size = layout(field.event, root).get(field.name, (0, 0))
+    if size != field.bytes:
+        raise ValueError(f"{field.name} has {size} bytes in this kernel's records, and not {field.bytes}")
+    return offset
+
+
+@lru_cache(maxsize=16)
+def layout(event: str, root: Path = ROOT) -> Mapping[str, tuple[int, int]]:
+    """Offset and size of each field of a tracepoint's records, from its `format` file. FileNotFoundError."""
+    found = _FIELD.findall(read(event, "format", root).decode("ascii", "replace"))
+    return {name: (int(offset), int(size)) for name, offset, size in reversed(found)}

@@ -210,7 +210,7 @@ static __always_inline int rs_call_begins(u32 tgid)
 		rs_count(RS_C_CALL_MAP_FULL);
 		return 0;
 	}
-	if (*open >= RS_CALLS_EACH) {
+	if (*open >= (s64)RS_CALLS_EACH) {
 		rs_count(RS_C_CALL_SHARE_FULL);
 		return 0;
 	}

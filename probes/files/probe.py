@@ -40,6 +40,7 @@ _OFFSETS = {
     "RS_INODE_SB": ("inode", "i_sb"),
     "RS_SB_DEV": ("super_block", "s_dev"),
 }
+NUMBERS = tuple(_OFFSETS)  # that the host decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ class FileSum:
     bytes: int
 
 
-def defines(root: Path = Path("/")) -> dict[str, int]:
-    """The -D constants that files.bpf.c needs. NoBtf where the kernel has no type information."""
+def numbers(root: Path = Path("/")) -> dict[str, int]:
+    """What files.bpf.c asks of this host, by name. NoBtf where the kernel has no type information."""
     offsets = btf.offsets(_OFFSETS, root)
     btf.forget()
     return offsets

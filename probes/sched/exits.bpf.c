@@ -13,9 +13,8 @@ int rs_exit(struct rs_at__sched__sched_process_exit *args)
 	if ((u32)id != tgid || !rs_role(tgid))
 		return 0;
 	s32 status = -1;
-#ifdef RS_TASK_EXIT_CODE
-	bpf_probe_read_kernel(&status, sizeof(status), (void *)bpf_get_current_task() + RS_TASK_EXIT_CODE);
-#endif
+	if (RS_TASK_EXIT_CODE)
+		bpf_probe_read_kernel(&status, sizeof(status), (void *)bpf_get_current_task() + RS_TASK_EXIT_CODE);
 	struct rs_event event = {
 		.ts_ns = bpf_ktime_get_ns(), .arg = status, .tid = tgid, .tgid = tgid, .type = RS_EV_EXIT,
 	};

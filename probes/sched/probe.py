@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.probes.bpf import btf
 from rankscope.probes.bpf.module import Module, Tracepoint
+from rankscope.probes.bpf.programs import has_task_registers
 from rankscope.probes.sched import exits
 
 SOURCE = Path(__file__).parent / "sched.bpf.c"
@@ -26,6 +28,14 @@ _OFFSETS = {
     "RS_TASK_RAN": ("task_struct", "se.sum_exec_runtime"),
     "RS_TASK_RAN_BEFORE": ("task_struct", "se.prev_sum_exec_runtime"),
 }
+# Where the kernel saved the registers of the current thread, if it does not say so itself: at the end of its stack, which no type tells
+# the size of (THREAD_SIZE of x86-64; of arm64, which maps no less than a page for it).
+_SAVED_REGISTERS = {
+    "RS_TASK_STACK": ("task_struct", "stack"),
+    "RS_REGISTERS_BYTES": ("pt_regs", ""),
+}
+_STACK_BYTES = max(16384, mmap.PAGESIZE)
+NUMBERS = (*exits.NUMBERS, *_OFFSETS, *_SAVED_REGISTERS, "RS_STACK_BYTES")  # that the host decides
 
 # prev_state bits of sched_switch (include/linux/sched.h); 0 is runnable: it was preempted.
 UNINTERRUPTIBLE, STOPPED, TRACED, IDLE = 0x2, 0x4, 0x8, 0x80
@@ -73,11 +83,16 @@ class Taken:
     seconds: float
 
 
-def defines(root: Path = Path("/")) -> dict[str, int]:
-    """The -D constants for sched.bpf.c, as far as this kernel has type information."""
-    found = exits.defines(root)
+def numbers(root: Path = Path("/")) -> dict[str, int]:
+    """What sched.bpf.c asks of this host, by name; 0 where its kernel has no type information, or says itself where registers are.
+
+    NoBtf where it says neither; OSError where it loads no program.
+    """
+    found = {**dict.fromkeys(NUMBERS, 0), **exits.numbers(root)}
     with contextlib.suppress(btf.NoBtf):
         found.update(btf.offsets(_OFFSETS, root))
+    if not has_task_registers():
+        found.update(btf.offsets(_SAVED_REGISTERS, root), RS_STACK_BYTES=_STACK_BYTES)
     return found
 
 

@@ -124,14 +124,14 @@ static void *(*rs_task_pt_regs)(void *task) = (void *)175;
 /* The system call the current thread is in, and its first argument, from the registers saved at kernel entry. */
 static __always_inline void rs_where(struct rs_thread *thread)
 {
-#ifdef RS_TASK_STACK
-	/* Before Linux 5.15: what task_pt_regs() computes there, the end of the kernel's stack less the registers. */
 	void *regs = 0;
-	bpf_probe_read_kernel(&regs, sizeof(regs), (void *)bpf_get_current_task() + RS_TASK_STACK);
-	regs += RS_STACK_BYTES - RS_REGISTERS_BYTES;
-#else
-	void *regs = rs_task_pt_regs(rs_current_task_btf());
-#endif
+	if (RS_TASK_STACK) {
+		/* Before Linux 5.15: what task_pt_regs() computes there, the end of the kernel's stack less the registers. */
+		bpf_probe_read_kernel(&regs, sizeof(regs), (void *)bpf_get_current_task() + RS_TASK_STACK);
+		regs += RS_STACK_BYTES - RS_REGISTERS_BYTES;
+	} else {
+		regs = rs_task_pt_regs(rs_current_task_btf());
+	}
 	u32 call = 0; /* -1 outside system calls */
 	u64 first = 0;
 	bpf_probe_read_kernel(&call, sizeof(call), regs + RS_SAVED_CALL);
@@ -203,14 +203,14 @@ static __always_inline void rs_came_unseen(u32 tid, u64 now, struct rs_thread *t
 		came = thread->wake_ns;
 	if (cpu->start_ns > came)
 		came = cpu->start_ns;
-#ifdef RS_TASK_RAN
-	u64 ran = 0, before = 0;
-	void *task = (void *)bpf_get_current_task();
-	bpf_probe_read_kernel(&ran, sizeof(ran), task + RS_TASK_RAN);
-	bpf_probe_read_kernel(&before, sizeof(before), task + RS_TASK_RAN_BEFORE);
-	if (now - (ran - before) > came && ran - before < now)
-		came = now - (ran - before);
-#endif
+	if (RS_TASK_RAN) {
+		u64 ran = 0, before = 0;
+		void *task = (void *)bpf_get_current_task();
+		bpf_probe_read_kernel(&ran, sizeof(ran), task + RS_TASK_RAN);
+		bpf_probe_read_kernel(&before, sizeof(before), task + RS_TASK_RAN_BEFORE);
+		if (now - (ran - before) > came && ran - before < now)
+			came = now - (ran - before);
+	}
 	rs_count(RS_C_ARRIVAL_UNSEEN);
 	rs_absent(tid, came, thread);
 	thread->in_ns = came;
@@ -429,9 +429,8 @@ int rs_sched_exit(struct rs_at__sched__sched_process_exit *args)
 	rs_threads.delete(&tid);
 	if ((u32)id == id >> 32 && rs_role(id >> 32)) {
 		s32 status = -1;
-#ifdef RS_TASK_EXIT_CODE
-		bpf_probe_read_kernel(&status, sizeof(status), (void *)bpf_get_current_task() + RS_TASK_EXIT_CODE);
-#endif
+		if (RS_TASK_EXIT_CODE)
+			bpf_probe_read_kernel(&status, sizeof(status), (void *)bpf_get_current_task() + RS_TASK_EXIT_CODE);
 		struct rs_event event = {
 			.ts_ns = bpf_ktime_get_ns(), .arg = status, .tid = tid, .tgid = id >> 32, .type = RS_EV_EXIT,
 		};

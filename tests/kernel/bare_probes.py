@@ -71,16 +71,17 @@ class Observed:
 LOADED: list[Observed] = []
 
 
-def load(table: tuple[CallRow, ...] = (), entries: Mapping[str, int] | None = None, **defines: int) -> Observed:
-    """The probes, attached; `defines` in place of what the kernel and the C say, `entries` of what maps hold."""
+def load(
+    table: tuple[CallRow, ...] = (),
+    entries: Mapping[str, int] | None = None,
+    numbers: Mapping[str, int] | None = None,
+    **defines: int,
+) -> Observed:
+    """The probes, attached; `defines` and `numbers` in place of what the C and the host say, `entries` of what maps hold."""
     module = loader.load(
         [sched.SOURCE, calls.SOURCE, files.SOURCE],
-        defines={
-            "RS_RING_PAGES": RING_PAGES,
-            **({} if "RS_NO_TASK_TIMES" in defines else sched.defines()),
-            **files.defines(),
-            **defines,
-        },
+        defines={"RS_RING_PAGES": RING_PAGES, **defines},
+        numbers={**sched.numbers(), **files.numbers(), **(numbers or {})},
         prelude=NO_UNWINDER,
         generated=together((files.programs(), programs(table))),
         entries=entries or {},

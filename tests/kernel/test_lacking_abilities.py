@@ -19,6 +19,7 @@ from rankscope.probes import abilities
 from rankscope.probes.abilities import (
     BTF,
     CLOCK,
+    COMPILED_AHEAD,
     MANY_UPROBES,
     RING_BUFFER,
     STATISTICS,
@@ -62,7 +63,7 @@ def test_with_all_abilities_nothing_is_missing(rank: int) -> None:
 
 @pytest.mark.parametrize(
     ("lacking", "note"),
-    [(BTF, "file calls are not timed"), (TASK_REGISTERS, ""), (MANY_UPROBES, ""), (UPROBES, "is not timed"),
+    [(BTF, "file calls are not timed"), (TASK_REGISTERS, ""), (MANY_UPROBES, ""), (COMPILED_AHEAD, ""), (UPROBES, "is not timed"),
      (TRACEPOINTS, "rs_sched_switch is not attached"), (CLOCK, "running threads are not sampled"),
      (STATISTICS, "what the probes cost in the kernel is not known")],
 )  # fmt: skip

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from bare_probes import CLOCK_NANOSLEEP, FUTEX, RING_PAGES, Observed, load
 
-from rankscope.probes.bpf import btf, ring
+from rankscope.probes import abilities
+from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.counters import COUNTERS
 from rankscope.probes.calls import copies
 from rankscope.probes.calls.probe import CallProbe
@@ -46,9 +47,10 @@ def test_every_sleep_is_one_absence_with_its_length_and_system_call(program: Sta
     assert (np.diff(sleeps["ts_ns"].astype(np.int64)) > 0).all()
 
 
-def test_the_system_call_is_found_the_old_way_as_well(program: Start) -> None:
+def test_the_system_call_is_found_the_old_way_as_well(program: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """As before Linux 5.15: through the end of the kernel stack."""
-    observed = load(RS_TASK_STACK=btf.kernel().offset("task_struct", "stack"))
+    monkeypatch.setenv(abilities.VARIABLE, abilities.TASK_REGISTERS)
+    observed = load()
     process = program(
         """
         import sys, time

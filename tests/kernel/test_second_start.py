@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from rankscope.observer.live import kernel_probes
+from rankscope.probes import abilities
 from rankscope.probes.bpf import btf, cache, loader, perf_events, programs
 from rankscope.probes.bpf.compiler import compiled
 from rankscope.probes.bpf.compiler.compiled import Compiled
@@ -54,6 +55,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of our own, where every folder above it is root's."""
     own = Path(f"var/cache/rankscope-test-{os.getpid()}")
     monkeypatch.setattr(cache, "FOLDER", own / "probes")
+    monkeypatch.setenv(abilities.VARIABLE, abilities.COMPILED_AHEAD)
     yield Path("/") / own / "probes"
     shutil.rmtree(Path("/") / own, ignore_errors=True)
 

@@ -82,7 +82,7 @@ def test_a_sleep_whose_end_nobody_saw_is_told_with_its_length_when_the_thread_le
 
 
 def test_without_type_information_such_a_sleep_lasts_until_the_wake_up(program: Start) -> None:
-    observed = load(RS_NO_TASK_TIMES=1)
+    observed = load(numbers={"RS_TASK_RAN": 0, "RS_TASK_RAN_BEFORE": 0})
     process = program(SLEEPS_THEN_RUNS, "first")
     go(observed, process)
     with observed.without(SWITCH):

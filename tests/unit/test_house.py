@@ -29,7 +29,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "fair", "common_tables", "mapped", "elf", "bpf", "sched", "files", "network", "sampling", "pci", "ports", "gpu", "nccl", "calls",
     ),
     "unwinder": ("errors", "interpreter", "names", "walk"),
-    "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder", "watch", "doctor"),
+    "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder", "watch",
+                 "programs_ahead", "doctor"),
     "diagnose": (
         "severity", "budgets", "collector", "no_pandas", "limits", "text", "xids", "verdict",
         "stats", "flight", "fleet", "model", "past", "hypotheses", "solve",

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rankscope.probes import abilities
 from rankscope.probes.errors import MissingFeature, RankscopeError
 
 _COMPILER = Path(__file__).parent / "compile_with_bcc.py"
@@ -26,7 +27,7 @@ _TIMEOUT_S = 120.0  # it takes 1.5 s; a host that is out of memory or CPU takes 
 class BpfUnavailable(MissingFeature):
     """bcc, or BPF in this kernel, cannot be used."""
 
-    help = "Run `rankscope doctor`; scripts/setup installs python3-bpfcc."
+    help = "Run `rankscope doctor`: it names what is missing on this host."
 
 
 class CompileFailed(RankscopeError):
@@ -127,9 +128,11 @@ def is_of_this_compiler(compiled: Compiled) -> bool:
 
 def compile_text(text: str, flags: Sequence[str], *, verbose: bool = False) -> Compiled:
     """Compile C with bcc. BpfUnavailable, CompileFailed."""
-    found = importlib.util.find_spec("bcc")
+    found = None if abilities.lacking(abilities.COMPILER) else importlib.util.find_spec("bcc")
     if found is None or found.origin is None:
-        raise BpfUnavailable(f"the Python module bcc cannot be imported by {sys.executable}")
+        raise BpfUnavailable(
+            f"the probes were not compiled ahead for these sources, and {sys.executable} cannot import bcc to compile them"
+        )
     asked = {"text": text, "flags": list(flags), "bcc": str(Path(found.origin).parents[1])}
     try:
         done = subprocess.run(

@@ -2,11 +2,12 @@
 
 In the C, `RS_NUMBER(n)` (common.bpf.h) is the n-th of a program's numbers: an instruction that loads a number of its own, which
 is told apart from all others by its upper half. Half of the compiler's time was programs that are told apart by the number of a row.
+Numbers from HOST on are the same in all programs and others on another host, so that what is compiled serves all hosts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from rankscope.probes.bpf.compiler.compiled import NotCompiled
 from rankscope.probes.bpf.programs import INSTRUCTION
 
 NUMBERS = 0x5253 << 16  # RS_NUMBERS in common.bpf.h
+HOST = 0x8000  # the first number that the host decides
 _PLACE = 0xFFFF  # RS_PLACE there
 _MOVE_64 = 0xB7  # BPF_ALU64 | BPF_MOV | BPF_K
 
@@ -44,18 +46,20 @@ def together(parts: Iterable[Generated]) -> Generated:
     return Generated("".join(part.text for part in every), tuple(one for part in every for one in part.variants))
 
 
-def with_numbers(code: bytes, numbers: tuple[int, ...], place: int = -1) -> bytes:
-    """The instructions with `numbers` where the C says RS_NUMBER, and `place` where RS_PLACE. NotCompiled where it asks for one that is not
-    given."""
+def with_numbers(code: bytes, numbers: Sequence[int], place: int = -1, host: Sequence[int] = ()) -> bytes:
+    """Put `numbers` where the C says RS_NUMBER, `place` where it says RS_PLACE, and those of the `host` from RS_NUMBER(HOST) on.
+
+    NotCompiled where the program asks for one that is not given, or one does not fit.
+    """
     instructions = np.frombuffer(code, INSTRUCTION).copy()
     asked = (instructions["operation"] == _MOVE_64) & (instructions["value"] >> 16 == NUMBERS >> 16)
-    which = instructions["value"][asked] & 0xFFFF
-    given = (*numbers, place) if place >= 0 else numbers
+    given = {**dict(enumerate(numbers)), **dict(enumerate(host, HOST))}
     if place >= 0:
-        which = np.where(which == _PLACE, len(numbers), which)
-    if (which >= len(given)).any():
-        raise NotCompiled(f"the program asks for its number {int(which.max())}, and has {len(given)}")
-    if any(not 0 <= number < 1 << 31 for number in given):
-        raise NotCompiled(f"numbers of programs are positive and have 31 bits: {given}")
-    instructions["value"][asked] = np.asarray(given or (0,), np.int32)[which]
+        given[_PLACE] = place
+    wanted = (instructions["value"][asked] & 0xFFFF).tolist()
+    if missing := set(wanted) - given.keys():
+        raise NotCompiled(f"the program asks for its number {max(missing)}, and has {len(given)}")
+    if any(not 0 <= number < 1 << 31 for number in given.values()):
+        raise NotCompiled(f"numbers of programs are positive and have 31 bits: {sorted(given.values())}")
+    instructions["value"][asked] = [given[which] for which in wanted]
     return bytes(instructions.tobytes())

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from rankscope.observer import programs_ahead
+from rankscope.probes.bpf import loader
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 SCRIPT = REPOSITORY / "scripts/package"
 
@@ -29,12 +32,18 @@ def test_wrong_usage_is_64(arguments: list[str]) -> None:
     assert call(*arguments).returncode == 64
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="programs for the kernel are compiled as root")
 def test_a_wheel_is_made_without_a_network_and_holds_what_is_no_python_too(tmp_path: Path) -> None:
     done = call("--wheel", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.iterdir()
     assert done.stdout.strip() == str(wheel)
     names = zipfile.ZipFile(wheel).namelist()
+    objects = {name for name in names if "/compiler/objects/" in name}
+    folder = "rankscope/probes/bpf/compiler/objects"
+    # Programs for the kernel, of these sources and no others.
+    assert objects == {f"{folder}/{key}.json" for machine in loader.MACHINES for key in programs_ahead.keys(machine)}
+    assert len(objects) == 4
     for wanted in (
         "report/page.html",
         "report/page.css",

@@ -195,7 +195,7 @@ def test_no_process_can_fill_the_map_of_calls_in_progress(monkeypatch: pytest.Mo
     monkeypatch.setattr(pulse, "in_initial_pid_namespace", lambda _: True)
     with pytest.raises(BpfUnavailable):
         pulse.load()
-    assert asked["entries"]["rs_calls"] >= asked["defines"]["RS_CALLS_EACH"] * RANKS_MOST
+    assert asked["entries"]["rs_calls"] >= asked["numbers"]["RS_CALLS_EACH"] * RANKS_MOST
     assert not any(row.summed for row in MARKERS), "sums have no room there"
 
 

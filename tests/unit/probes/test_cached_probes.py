@@ -213,19 +213,16 @@ def test_instructions_get_the_descriptors_of_their_maps() -> None:
     assert changed[8:] == code[8:]
 
 
-def _key(root: Path, text: str = "int one;", flag: str = "-DA=1", notes: bytes = b"build id") -> str:
-    (root / "sys/kernel").mkdir(parents=True, exist_ok=True)
-    (root / "sys/kernel/notes").write_bytes(notes)
-    return loader.key_of(text, ["-w", flag], root)
-
-
-def test_another_text_flag_or_kernel_is_another_key(tmp_path: Path) -> None:
-    same = _key(tmp_path)
-    assert _key(tmp_path) == same
-    others = {
-        _key(tmp_path, text="int two;"), _key(tmp_path, flag="-DA=2"), _key(tmp_path, notes=b"another build")
-    }  # fmt: skip
-    assert len(others | {same}) == 4
+def test_another_text_flag_machine_or_compiler_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [
+        loader.key_of(text, loader.flags_of(machine, {"A": value}))
+        for text, machine, value in (
+            ("int one;", "x86_64", 1), ("int two;", "x86_64", 1), ("int one;", "aarch64", 1), ("int one;", "x86_64", 2)
+        )
+    ]  # fmt: skip
+    assert keys[0] == loader.key_of("int one;", ["-DA=1"])
+    monkeypatch.setattr(compiled, "maker", lambda: "another")
+    assert len({*keys, loader.key_of("int one;", ["-DA=1"])}) == 5
 
 
 # A stand-in for the kernel's side: what the loader does when it has no use for what was kept.

@@ -76,6 +76,13 @@ def test_a_program_counts_in_its_place_and_in_another_where_that_is_said() -> No
     }
 
 
+def test_numbers_of_the_host_are_put_in_beside_those_of_the_program() -> None:
+    code = _move(1, variants.NUMBERS + variants.HOST + 1) + _move(2, variants.NUMBERS)
+    assert with_numbers(code, (7,), host=(0, 2592)) == _move(1, 2592) + _move(2, 7)
+    with pytest.raises(NotCompiled, match="its number 32769"):
+        with_numbers(code, (7,), host=(1,))
+
+
 def test_a_program_that_counts_nowhere_is_not_loaded_for_a_place() -> None:
     made = {one.name: one for one in programs().variants}
     module = Module(Compiled((), (ProgramCode(made["rs_leave_0"].of, _move(1, 2)),), "GPL", ()), {}, variants=made)
@@ -147,27 +154,52 @@ def test_every_file_operation_has_its_two_tracepoints() -> None:
         }
 
 
-def test_a_record_of_a_tracepoint_is_laid_out_as_the_kernel_says() -> None:
-    """A kernel for real time has a field more before those of the tracepoint: all others lie elsewhere."""
-    text = tracepoints.structure("rs_at__sched__sched_switch", SCHED_SWITCH)
-    assert text.startswith("struct rs_at__sched__sched_switch { unsigned short common_type; ") and text.count("\n") == 1
-    assert (
-        "unsigned char common_preempt_lazy_count; char rs_gap_9[3]; char prev_comm[16]; signed int prev_pid; " in text
-    )
-    assert (
-        "signed long long prev_state; unsigned int name; char rs_gap_44[4]; unsigned long long buf; char args[48];"
-        in text
-    )
-
-
-def test_the_records_that_a_text_asks_for_are_declared_once(tmp_path: Path) -> None:
-    folder = tmp_path / "sys/kernel/debug/tracing/events/sched/sched_switch"
+def _format(root: Path, event: str, layout: str) -> None:
+    folder = root / "sys/kernel/debug/tracing/events" / event.replace(":", "/")
     folder.mkdir(parents=True)
-    (folder / "format").write_text(SCHED_SWITCH)
+    (folder / "format").write_text(layout)
+
+
+def _read(offset: int, bytes_: int = 4) -> bytes:
+    sizes = {1: 0x71, 2: 0x69, 4: 0x61, 8: 0x79}
+    return struct.pack("<BBhi", sizes[bytes_], 0x12, offset, 0)
+
+
+def test_the_records_that_a_text_asks_for_are_declared_once_and_the_same_on_all_kernels() -> None:
     text = "int a(struct rs_at__sched__sched_switch *args);\nint b(struct rs_at__sched__sched_switch *args);\n"
-    assert tracepoints.declarations(text, tmp_path) == tracepoints.structure("rs_at__sched__sched_switch", SCHED_SWITCH)
+    assert tracepoints.declarations(text) == (
+        "struct rs_at__sched__sched_switch { char rs_gap_0[20484]; char prev_comm[16]; char rs_gap_20500[12]; int prev_pid; "
+        "char rs_gap_20516[28]; long prev_state; char rs_gap_20552[24]; int next_pid; };\n"
+    )
     with pytest.raises(CompileFailed, match="sched:sched_wakeup"):
-        tracepoints.declarations("int c(struct rs_at__sched__sched_wakeup *args);", tmp_path)
+        tracepoints.declarations("int c(struct rs_at__sched__sched_wakeup *args);")
+
+
+def test_a_field_is_read_where_this_kernel_has_it(tmp_path: Path) -> None:
+    """A kernel for real time has a field more before those of the tracepoint: all others lie elsewhere."""
+    _format(tmp_path, "sched:sched_switch", SCHED_SWITCH)
+    comm, pid, state = 0x5004, 0x5020, 0x5040
+    ours = _read(comm) + _read(comm + 12) + _read(pid) + _read(state, 1) + _read(2048, 8) + _move(1, pid)
+    assert tracepoints.placed(ours, tmp_path) == (
+        _read(12) + _read(24) + _read(28) + _read(32, 1) + _read(2048, 8) + _move(1, pid)
+    )
+
+
+def test_a_record_without_the_field_or_with_another_size_of_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no tracepoint sched:sched_switch"):
+        tracepoints.placed(_read(0x5020), tmp_path)
+    _format(tmp_path, "sched:sched_switch", SCHED_SWITCH.replace("offset:28;\tsize:4", "offset:28;\tsize:8"))
+    with pytest.raises(ValueError, match="prev_pid has 8 bytes"):
+        tracepoints.placed(_read(0x5020), tmp_path)
+    with pytest.raises(ValueError, match="next_pid has 0 bytes"):
+        tracepoints.placed(_read(0x5060), tmp_path)
+
+
+def test_no_structure_of_ours_reaches_to_where_fields_of_records_are_compiled_to() -> None:
+    """By the largest one that a program looks into."""
+    stack = (ROOT / "unwinder/walk/walk.bpf.h").read_text()
+    (frames,) = re.findall(r"#define RS_MAX_FRAMES (\d+)", stack)
+    assert 16 + 16 * int(frames) < 0x5000
 
 
 def test_the_numbers_of_helpers_are_those_of_the_kernel() -> None:

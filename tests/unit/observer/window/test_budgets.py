@@ -18,9 +18,8 @@ from rankscope.observer.live import kernel_probes, limits, observation, process_
 from rankscope.observer.live.kernel_probes import map_sizes
 from rankscope.observer.live.observation import Observation
 from rankscope.observer.live.process_watch import LOADER, ProcessWatch
-from rankscope.probes.bpf import ring
+from rankscope.probes.bpf import loader, ring
 from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
-from rankscope.probes.bpf.compiler.variants import Generated
 from rankscope.probes.calls.row import LAUNCH
 from rankscope.probes.calls.table import CALL_TABLE
 from rankscope.probes.files import probe as files
@@ -193,9 +192,6 @@ def test_no_process_can_fill_a_map_that_all_share(processes: int) -> None:
     watched = sized["rs_targets"]
     assert kernel_probes.calls_each(processes) * watched <= sized["rs_calls"]
     assert (kernel_probes.calls_each(processes) == 128) == (processes <= 1024)
-    assert kernel_probes.calls_each(processes).bit_count() == 1, (
-        "or each number of processes is a program of its own to compile"
-    )
     assert sized["rs_awake"] >= watched
     assert sized["rs_calls_open"] >= 2 * watched or watched > 1 << 17
     sums = sum(8 if row.direction else 1 for row in CALL_TABLE if row.summed or row.role == LAUNCH)
@@ -205,22 +201,28 @@ def test_no_process_can_fill_a_map_that_all_share(processes: int) -> None:
     assert sized["rs_ended"] >= limits.PROCESSES
 
 
-def test_what_is_compiled_differs_only_where_more_processes_are_watched_than_a_map_has_room_for(
+def test_what_is_compiled_is_the_same_however_many_processes_are_watched_and_whatever_the_kernel_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Any] = []
 
-    def loaded(*_: Any, **how: Any) -> Any:
-        asked.append(how["defines"].get("RS_CALLS_EACH"))
+    def loaded(*sources: Any, **how: Any) -> Any:
+        asked.append(
+            (loader.text_of(*sources, folders=how["folders"], generated=how["generated"], names=how["numbers"]), how)
+        )
         raise BpfUnavailable("not here")
 
     monkeypatch.setattr(kernel_probes.loader, "load", loaded)
     monkeypatch.setattr(kernel_probes, "in_initial_pid_namespace", lambda _: True)
-    monkeypatch.setattr(kernel_probes, "_programs", lambda _: kernel_probes._Programs((), {}, Generated(), ()))
-    for processes in (8, 5000):
+    numbers = dict.fromkeys(kernel_probes._NUMBERS, 0)
+    for processes, task_files in ((8, 0), (5000, 2592)):
+        here = kernel_probes._Here({**numbers, "RS_TASK_FILES": task_files}, ())
+        monkeypatch.setattr(kernel_probes, "_here", lambda _, here=here: here)
         with pytest.raises(BpfUnavailable):
             kernel_probes.load_module(hz=99, processes=processes)
-    assert asked == [None, kernel_probes.calls_each(5000)]
+    assert {text for text, _ in asked} == {kernel_probes.text()} and not any("defines" in how for _, how in asked)
+    assert [how["numbers"]["RS_CALLS_EACH"] for _, how in asked] == [128, kernel_probes.calls_each(5000)]
+    assert [how["numbers"]["RS_TASK_FILES"] for _, how in asked] == [0, 2592]
 
 
 def test_the_usual_sizes_of_maps_are_those_of_the_programs() -> None:

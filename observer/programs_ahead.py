@@ -1,0 +1,63 @@
+"""The programs of all observers, compiled ahead for all machines: they need no compiler where they are installed.
+
+`python -m rankscope.observer.programs_ahead [FOLDER]` compiles them with bcc, as root (bcc makes their maps on the way).
+scripts/package does so for a wheel and a .deb, scripts/setup for its clone. The same sources and the same bcc make the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rankscope.observer.live import kernel_probes
+from rankscope.observer.watch import pulse
+from rankscope.probes.bpf import loader
+from rankscope.probes.bpf.compiler import ahead, compiled
+from rankscope.probes.errors import NotPermitted, RankscopeError
+
+
+def keys(machine: str) -> tuple[str, ...]:
+    """Under what the programs for a machine are to be found, given these sources."""
+    return tuple(loader.key_of(text, loader.flags_of(machine)) for text in _texts())
+
+
+def are_there(machine: str) -> bool:
+    """Whether all programs for this machine were compiled ahead of these sources."""
+    return all(ahead.read(key) is not None for key in keys(machine))
+
+
+def compile_all() -> dict[str, bytes]:
+    """Compile them for all machines; by key. NotPermitted, BpfUnavailable, CompileFailed."""
+    if os.geteuid() != 0:
+        raise NotPermitted("compiling kernel probes needs root")
+    made: dict[str, bytes] = {}
+    for machine in loader.MACHINES:
+        for text in _texts():
+            flags = loader.flags_of(machine)
+            # Without a word on the compiler: it need not be where they are loaded.
+            one = replace(compiled.compile_text(text, flags), compiler=())
+            made[loader.key_of(text, flags)] = compiled.to_bytes(one)
+    return made
+
+
+def _texts() -> tuple[str, ...]:
+    return kernel_probes.text(), pulse.text()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compile into the folder that is named, else into that where these sources look, if they are not there."""
+    if not arguments and all(map(are_there, loader.MACHINES)):
+        return 0
+    try:
+        ahead.write(compile_all(), Path(arguments[0]) if arguments else ahead.FOLDER)
+    except RankscopeError as error:
+        sys.stderr.write(f"rankscope: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
