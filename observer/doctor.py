@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.probes.bpf import btf, tables
+from rankscope.probes.bpf.loader import MACHINES
 from rankscope.probes.errors import RankscopeError
 
 _TRACEPOINTS = ("sched/sched_switch", "sched/sched_waking", "sched/sched_process_exit", "syscalls/sys_enter_read")
@@ -46,7 +47,9 @@ def examine(root: Path = Path("/")) -> tuple[Requirement, ...]:
 
 def _machine(_: Path) -> Requirement:
     machine = platform.machine()
-    return Requirement("machine", machine == "x86_64", machine, "Only x86-64 is supported so far.", True)
+    return Requirement(
+        "machine", machine in MACHINES, machine, f"Only {' and '.join(MACHINES)} are supported so far.", True
+    )
 
 
 def _kernel(_: Path) -> Requirement:
