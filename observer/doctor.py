@@ -47,7 +47,9 @@ def examine(root: Path = Path("/")) -> tuple[Requirement, ...]:
 
 def _machine(_: Path) -> Requirement:
     machine = platform.machine()
-    return Requirement("machine", machine == "x86_64", machine, "Only x86-64 is supported so far.", True)
+    return Requirement(
+        "machine", machine in loader.MACHINES, machine, f"Only {' and '.join(loader.MACHINES)} are supported so far.", True
+    )
 
 
 def _kernel(_: Path) -> Requirement:

@@ -22,7 +22,7 @@ from rankscope.unwinder.interpreter.memory import Memory, ProcessMemory, read_u6
 _NAMES = ("environ", "__environ")
 _LIBC = re.compile(r"/(libc\.so\.6|libc-2\.\d+\.so|(ld|libc)[-.]musl[^/]*)$")
 _ALIKE_MOST = 16  # files with the name of a C library that are looked into: a process has one, and may map thousands
-_PAGE_BYTES = 4096
+_PAGE_BYTES = 4096  # the least of all machines: what does not reach over the end of such a page does so over that of no larger one
 _VARIABLES_CAP = 4096
 _TEXT_CAP_BYTES = 512  # of one variable: names and numbers of ranks are short
 

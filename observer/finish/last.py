@@ -24,6 +24,7 @@ from rankscope.probes.host import procfs
 from rankscope.probes.network.flows import FlowSummary
 from rankscope.probes.patience import Silent, patiently
 from rankscope.probes.sched import probe as sched
+from rankscope.probes.system_calls import known
 from rankscope.unwinder.names.native import NativeNames
 
 _NO_SYSCALL = 0xFFFF
@@ -152,7 +153,7 @@ def _still_threads(
                 continue
             words = call.split()
             in_call = len(words) > 1 and words[0].isdigit()
-            number, argument = (int(words[0]), _signed(int(words[1], 16))) if in_call else (_NO_SYSCALL, 0)
+            number, argument = (known(int(words[0])), _signed(int(words[1], 16))) if in_call else (_NO_SYSCALL, 0)
             stack, began_s = NO_STACK, time.thread_time()
             if fair.left(user) > 0:
                 stack = process.still_stack(tid)

@@ -23,6 +23,7 @@ from rankscope.probes.common_tables import CommonTables
 from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
 from rankscope.probes.host.namespaces import namespace_inode
+from rankscope.probes.system_calls import known
 from rankscope.probes.text import printable
 
 _NOT_OF_A_DESCRIPTOR = ("open", "stat", "rename", "unlink", "mmap", "munmap", "madvise", "sync")
@@ -33,7 +34,6 @@ _BY_DESCRIPTOR = frozenset(
     if word not in _NOT_OF_A_DESCRIPTOR
 )
 _POLLS = frozenset(number for number, word in syscalls.SYNC_CALLS.items() if word == "poll")
-_POLLS_AS_TEXT = frozenset(str(number).encode() for number in _POLLS)
 _FILE_LOCK = "file lock"
 _LONGEST = 256
 _CHILDREN_TOLD = 3
@@ -117,7 +117,7 @@ def _polled(pid: int, tid: int, address: int, root: Path) -> int:
     """The first descriptor of a poll; -1 where its array cannot be read, or the thread is in that poll no more."""
     try:
         now = procfs.read_file(procfs.proc_path(root, pid, "task", tid, "syscall"), 256).split()
-        if len(now) < 2 or now[0] not in _POLLS_AS_TEXT or int(now[1], 16) != address:
+        if len(now) < 2 or known(int(now[0])) not in _POLLS or int(now[1], 16) != address:
             return -1
         return int.from_bytes(procfs.read_memory(pid, 4, address, root), "little", signed=True)
     except (OSError, OverflowError, ValueError):

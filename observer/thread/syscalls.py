@@ -1,8 +1,9 @@
-"""What a thread waits for, by the system call that it is blocked in. x86-64 numbers (arch/x86/entry/syscalls/syscall_64.tbl)."""
+"""What a thread waits for, by the system call that it is blocked in. x86-64 numbers (probes/system_calls.py)."""
 
 from __future__ import annotations
 
 from rankscope.probes.sched.probe import GIL_WAIT
+from rankscope.probes.system_calls import shown
 
 NO_SYSCALL = 0xFFFF  # blocked in none: a page fault, or the thread was preempted
 GIL = GIL_WAIT  # in place of futex; the argument is the thread state of who holds the GIL
@@ -26,10 +27,11 @@ SOCKET_CALLS = {
     307: "send",
 }
 FILE_CALLS = {
-    0: "read", 17: "read", 19: "read", 295: "read", 1: "write", 18: "write", 20: "write", 296: "write", 74: "fsync", 75: "fsync",
-    2: "open", 257: "open", 437: "open", 3: "close", 4: "stat", 5: "stat", 6: "stat", 262: "stat", 332: "stat", 21: "stat", 269: "stat",
-    78: "list folder", 217: "list folder", 26: "sync", 162: "sync", 277: "sync", 306: "sync", 82: "rename", 87: "unlink", 77: "truncate",
-    40: "copy", 326: "copy", 73: "file lock", 72: "file lock", 9: "mmap", 11: "munmap", 28: "madvise", 221: "read ahead",
+    0: "read", 17: "read", 19: "read", 295: "read", 327: "read", 1: "write", 18: "write", 20: "write", 296: "write", 328: "write",
+    74: "fsync", 75: "fsync", 2: "open", 257: "open", 437: "open", 3: "close", 4: "stat", 5: "stat", 6: "stat", 262: "stat", 332: "stat",
+    21: "stat", 269: "stat", 78: "list folder", 217: "list folder", 26: "sync", 162: "sync", 277: "sync", 306: "sync", 82: "rename",
+    264: "rename", 316: "rename", 87: "unlink", 263: "unlink", 77: "truncate", 40: "copy", 326: "copy", 73: "file lock", 72: "file lock",
+    9: "mmap", 11: "munmap", 28: "madvise", 221: "read ahead", 187: "read ahead",
 }  # fmt: skip
 
 
@@ -44,4 +46,4 @@ def reason(absence_syscall: int, argument: int) -> str:
     for table in (SLEEP_CALLS, SOCKET_CALLS, SYNC_CALLS, FILE_CALLS):
         if absence_syscall in table:
             return "sleep" if table is SLEEP_CALLS else table[absence_syscall]
-    return f"system call {absence_syscall}"
+    return f"system call {shown(absence_syscall)}"

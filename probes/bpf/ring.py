@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.probes.errors import RankscopeError
+from rankscope.probes.system_calls import known_as
 
 EVENT = np.dtype(
     [
@@ -81,6 +82,8 @@ class Ring:
                 raise RingError(f"record of {int(lengths.max())} bytes in the event ring, expected {STRIDE_BYTES - 8}")
             events = view[(view["header"] & _DISCARDED) == 0].copy()
         self._consumed[0] = start + len(view) * STRIDE_BYTES
+        away = events["type"] == OFFCPU
+        events["what"][away] = known_as(events["what"][away])
         return events
 
     def close(self) -> None:

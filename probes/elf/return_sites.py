@@ -13,20 +13,30 @@ from __future__ import annotations
 
 import functools
 import importlib
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rankscope.probes.elf.exports import Symbol
 from rankscope.probes.elf.functions import FunctionTable
-from rankscope.probes.elf.reader import ElfFile, FileBytes, NotElf
+from rankscope.probes.elf.reader import AARCH64, X86_64, ElfFile, FileBytes, NotElf
 from rankscope.probes.errors import RankscopeError
 
 MAX_BYTES = 1 << 20  # of one function; a larger one is not looked through
 MAX_LEAVES = 64
 _MAX_HOPS = 3
-_PLT_ENTRIES = (b"\xf3\x0f\x1e\xfa", b"\xff\x25", b"\xf2\xff\x25")  # endbr64; jmp *…(%rip), with and without bnd
+# How an entry of the procedure linkage table begins. x86-64: endbr64; jmp *…(%rip), with and without bnd. aarch64: bti c; adrp x16, …
+# with what it adds masked.
+_PLT_ENTRIES = (b"\xf3\x0f\x1e\xfa", b"\xff\x25", b"\xf2\xff\x25")
+_BTI_C, _ADRP_X16, _ADRP_MASK = 0xD503245F, 0x90000010, 0x9F00001F
+_LANDING_PADS = (
+    "endbr64",
+    "bti",
+    "paciasp",
+    "hint",
+)  # do nothing that matters here, before a function's first instruction
+_RETURNS = frozenset(("ret", "retaa", "retab"))
+_JUMPS = frozenset(("jmp", "b", "br", "braa", "brab", "braaz", "brabz"))
 
 
 class NoReturns(RankscopeError):
@@ -53,8 +63,8 @@ class Leaves:
 
     def offsets(self, symbols: Sequence[Symbol]) -> tuple[int, ...]:
         """File offsets of the instructions by which these functions leave. Raises NoReturns, NotElf, OSError."""
-        engine = _engine()
         code = self._code = self._code or _LinkedCode(ElfFile(self._library))
+        engine = _engine(code.machine)
         found: list[int] = []
         for symbol in symbols:
             leaves = _leaves(engine, code, symbol.address, symbol.size)
@@ -71,18 +81,17 @@ def leave_offsets(library: FileBytes, symbols: Sequence[Symbol]) -> tuple[int, .
     return Leaves(library).offsets(symbols)
 
 
-def _engine() -> Any:
-    """The disassembler for this machine's instructions. Raises NoReturns."""
+def _engine(machine: int) -> Any:
+    """The disassembler for a file's instructions (e_machine). Raises NoReturns."""
     try:
         capstone = importlib.import_module("capstone")
     except ImportError as error:
         raise NoReturns("the disassembler (capstone) is not installed") from error
-    machine = platform.machine()
-    if machine == "x86_64":
+    if machine == X86_64:
         return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    if machine == "aarch64":
+    if machine == AARCH64:
         return capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
-    raise NoReturns(f"return instructions of {machine} are not known")
+    raise NoReturns(f"return instructions of machine {machine} are not known")
 
 
 def _leaves(engine: Any, code: _LinkedCode, address: int, size: int) -> tuple[int, ...]:
@@ -105,7 +114,8 @@ def _decode(engine: Any, code: _LinkedCode, address: int, size: int) -> _Body:
     text = code.read(address, size)
     first, leaves, end = ("", ""), [], address
     for at, length, mnemonic, operands in engine.disasm_lite(text, address):
-        first = first if first[0] else (mnemonic, operands)
+        if not first[0] and mnemonic not in _LANDING_PADS:
+            first = (mnemonic, operands)
         end = at + length
         if _returns(mnemonic):
             leaves.append(at)
@@ -120,12 +130,12 @@ def _decode(engine: Any, code: _LinkedCode, address: int, size: int) -> _Body:
 
 @functools.lru_cache(maxsize=4096)  # a function has thousands of instructions, of some tens of names
 def _returns(mnemonic: str) -> bool:
-    return not {"ret", "retaa", "retab"}.isdisjoint(mnemonic.split())
+    return not _RETURNS.isdisjoint(mnemonic.split())
 
 
 @functools.lru_cache(maxsize=4096)
 def _jumps(mnemonic: str) -> bool:
-    return mnemonic.split()[-1:] in (["jmp"], ["b"], ["br"])
+    return mnemonic.rsplit(maxsplit=1)[-1] in _JUMPS
 
 
 def _target(operands: str) -> int | None:
@@ -137,7 +147,7 @@ class _LinkedCode:
     """The loaded parts of an ELF file, by address as linked."""
 
     def __init__(self, elf: ElfFile) -> None:
-        self._elf = elf
+        self._elf, self.machine = elf, elf.machine
         self._functions: FunctionTable | None = None
 
     def offset(self, address: int) -> int:
@@ -158,9 +168,13 @@ class _LinkedCode:
         except NoReturns:
             pass
         try:
-            return self.read(address, 4).startswith(_PLT_ENTRIES)
+            entry = self.read(address, 8)
         except NoReturns:
             return False
+        if self.machine != AARCH64:
+            return entry.startswith(_PLT_ENTRIES)
+        words = [int.from_bytes(entry[at : at + 4], "little") for at in (0, 4)]
+        return words[words[0] == _BTI_C] & _ADRP_MASK == _ADRP_X16
 
     def extent(self, address: int) -> int:
         """Bytes of the function that begins at `address`, by its unwind entry; NoReturns where it has none."""

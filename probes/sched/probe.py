@@ -16,6 +16,7 @@ from rankscope.probes.bpf import btf
 from rankscope.probes.bpf.module import Module, Tracepoint
 from rankscope.probes.bpf.programs import has_task_registers
 from rankscope.probes.sched import exits
+from rankscope.probes.system_calls import known
 
 SOURCE = Path(__file__).parent / "sched.bpf.c"
 TRACEPOINTS = (
@@ -116,7 +117,7 @@ def thread_times(module: Module) -> tuple[ThreadTimes, ...]:
     return tuple(
         ThreadTimes(
             int(tid.value), int(row.tgid), row.run_ns / 1e9, row.ready_ns / 1e9, row.blocked_ns / 1e9, row.stopped_ns / 1e9,
-            int(row.switches), int(row.out_ns), int(row.wake_ns), int(row.state), int(row.syscall), int(row.arg), int(row.stack),
+            int(row.switches), int(row.out_ns), int(row.wake_ns), int(row.state), known(int(row.syscall)), int(row.arg), int(row.stack),
         )
         for tid, row in module.maps["rs_threads"].items()
     )  # fmt: skip

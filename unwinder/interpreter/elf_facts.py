@@ -4,6 +4,7 @@ process they are. Remembered per file: all ranks of a host run the same interpre
 
 from __future__ import annotations
 
+import mmap
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from rankscope.probes.elf.exports import find_addresses
 from rankscope.probes.elf.reader import ElfFile, FileBytes, Segment
 from rankscope.probes.host.maps import Mapping
 
-_PAGE_BYTES = 4096
+_PAGE_BYTES = mmap.PAGESIZE
 _CACHE_FILES = 256
 
 

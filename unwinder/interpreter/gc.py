@@ -1,23 +1,24 @@
 """Where the garbage collector of a CPython build begins: the function that one collection is one call of.
 
-`gc_collect_main` (`collect` before 3.10, `_PyGC_Collect` with everything inlined from 3.14) is exported by no build, and
-stripped builds have no other symbols. But `PyGC_Collect` is exported everywhere, and within two calls of it lies the
-collector, which nothing else there comes near in size. So: follow the direct calls from it (x86-64 `call`/`jmp rel32` whose
-target is the first address of a function in `.eh_frame_hdr`, so that no disassembler is wanted) through functions that are not
-exported, and take the largest. In 3.8 automatic collections have a copy of their own, reached from `_PyObject_GC_Malloc`.
+`gc_collect_main` (`collect` before 3.10, `_PyGC_Collect` with everything inlined from 3.14) is exported by no build, and stripped builds
+have no other symbols. But `PyGC_Collect` is exported everywhere, and within two calls of it lies the collector, which nothing else there
+comes near in size. So: follow the direct calls from it (x86-64 `call`/`jmp rel32`, aarch64 `bl`/`b`, whose target is the first address of
+a function in `.eh_frame_hdr`, so that no disassembler is wanted) through functions that are not exported, and take the largest. In 3.8
+automatic collections have a copy of their own, reached from `_PyObject_GC_Malloc`.
 
 Checked against .symtab (3.8-3.13) and the USDT notes of Debian's static builds in tests/unit/unwinder/test_gc.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from rankscope.probes.elf.functions import FunctionTable
-from rankscope.probes.elf.reader import DYNSYM, X86_64, ElfFile, FileBytes, NotElf
+from rankscope.probes.elf.reader import AARCH64, DYNSYM, X86_64, ElfFile, FileBytes, NotElf
 from rankscope.unwinder.errors import UnsupportedInterpreter
 from rankscope.unwinder.interpreter.elf_facts import read_facts
 
@@ -50,14 +51,27 @@ class _FileCode:
         offset = self.elf.file_offset(start)
         if offset is None:
             raise NotElf(f"no loaded part holds {start:#x}")
-        code = np.frombuffer(self.elf.whole(offset, size), np.uint8)
-        where = np.flatnonzero((code[:-4] & 0xFE) == 0xE8)
-        if not len(where):
-            return []
-        raw = np.stack([code[where + 1 + byte] for byte in range(4)], axis=1)
-        jumps = np.ascontiguousarray(raw).view("<i4")[:, 0].astype(np.int64)
-        targets = np.unique(start + where + 5 + jumps)
+        targets = np.unique(start + _CALLS_OF[self.elf.machine](self.elf.whole(offset, size)))
         return [int(target) for target in targets[np.isin(targets, self.functions.starts)] if target != start]
+
+
+def _calls_x86_64(code: bytes) -> npt.NDArray[np.int64]:
+    """Where `call` and `jmp rel32` lead, in bytes from the start of the code, and what looks like them inside other instructions."""
+    there = np.frombuffer(code, np.uint8)
+    where = np.flatnonzero((there[:-4] & 0xFE) == 0xE8)
+    raw = np.stack([there[where + 1 + byte] for byte in range(4)], axis=1)
+    return where + 5 + np.ascontiguousarray(raw).view("<i4")[:, 0].astype(np.int64)
+
+
+def _calls_aarch64(code: bytes) -> npt.NDArray[np.int64]:
+    """Where `bl` and `b` lead: 26 bits, in instructions of four bytes."""
+    words = np.frombuffer(code[: len(code) & -4], "<u4")
+    where = np.flatnonzero((words & 0x7C000000) == 0x14000000)
+    jumps = (words[where].astype(np.int64) << 38) >> 38  # the lower 26 bits with their sign
+    return 4 * (where + jumps)
+
+
+_CALLS_OF: dict[int, Callable[[bytes], npt.NDArray[np.int64]]] = {X86_64: _calls_x86_64, AARCH64: _calls_aarch64}
 
 
 def find_collectors(file: FileBytes, version: tuple[int, int]) -> tuple[int, ...]:
@@ -101,7 +115,7 @@ def _largest(code: _FileCode, root: int) -> int:
 
 def _read(elf: ElfFile) -> _FileCode:
     """The table of functions. Raises NotElf for a file that is not laid out as expected."""
-    if elf.machine != X86_64:
-        raise NotElf("not x86-64")
+    if elf.machine not in _CALLS_OF:
+        raise NotElf("neither x86-64 nor aarch64")
     exported = [elf.symbols(table)["value"] for table in elf.symbol_sections(DYNSYM)]
     return _FileCode(elf, FunctionTable(elf), np.concatenate([np.empty(0, np.uint64), *exported]))

@@ -8,6 +8,7 @@ the start of `_PyRuntime` (Include/internal/pycore_debug_offsets.h), which is re
 from __future__ import annotations
 
 import enum
+import platform
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -219,8 +220,8 @@ _V312 = replace(
 TABLES: dict[int, FrameOffsets] = {8: _V38, 9: _V39, 10: _V310, 11: _V311, 12: _V312}
 """Minor version of CPython 3 -> layout, for the versions that do not publish it."""
 
-GIL_BYTES = 208
-"""sizeof(struct _gil_runtime_state), x86-64 glibc, 3.8-3.13 (DWARF)."""
+GIL_BYTES = 32 + 2 * (48 + (48 if platform.machine() == "aarch64" else 40))
+"""sizeof(struct _gil_runtime_state), 3.8-3.13 (DWARF): four words, twice a pthread_cond_t and a pthread_mutex_t of glibc."""
 
 
 @dataclass(frozen=True, slots=True)

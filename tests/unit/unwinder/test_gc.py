@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from rankscope.probes.elf.exports import find_functions
 from rankscope.probes.elf.local import LocalFile
+from rankscope.probes.elf.reader import AARCH64
 from rankscope.unwinder.errors import UnsupportedInterpreter
 from rankscope.unwinder.interpreter import gc
 
@@ -104,3 +105,9 @@ def test_damaged_files_are_refused_or_searched_but_never_fatal(small: bytes, dat
         file.flush()
         with contextlib.suppress(UnsupportedInterpreter):
             gc.find_collectors(LocalFile(Path(f"/proc/self/fd/{descriptor}")), (3, 11))
+
+
+def test_calls_of_aarch64_lead_where_their_26_bits_say() -> None:
+    nop, call_8_on, jump_back, call_far_back = 0xD503201F, 0x94000002, 0x17FFFFFF, 0x96000000
+    code = struct.pack("<5I3x", nop, call_8_on, 0x54000040, jump_back, call_far_back)  # the third one is conditional
+    assert gc._CALLS_OF[AARCH64](code).tolist() == [4 + 8, 12 - 4, 16 - (1 << 27)]
