@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from kernelkit.kernels import KERNELS
@@ -52,8 +52,15 @@ def read(path: Path = RECORDED) -> dict[str, Result]:
 
 
 def keep(result: Result, path: Path = RECORDED) -> None:
-    """Put a result in place of the earlier one for this kernel and machine."""
-    kept = {**read(path), result.key: result}
+    """Put a result in place of the earlier one for this kernel and machine. Stages that were not run again keep their checks."""
+    kept = read(path)
+    earlier = kept.get(result.key)
+    if earlier is not None and earlier.release == result.release:
+        again = {check.name for check in result.checks}
+        result = replace(
+            result, checks=(*(check for check in earlier.checks if check.name not in again), *result.checks)
+        )
+    kept[result.key] = result
     text = ",\n".join(json.dumps(asdict(kept[key]), indent=1) for key in sorted(kept, key=_order))
     partial = path.with_suffix(".partial")
     partial.write_text(f"[\n{text}\n]\n", "utf-8")

@@ -177,6 +177,11 @@ def test_a_result_is_good_only_with_all_its_checks_and_a_proper_end(tmp_path: Pa
     assert list(kept) == ["5.10 x86_64", "6.1 x86_64"]
     assert kept["6.1 x86_64"].day == "2026-11-29"
     assert "| 52 of 52 |" in record.table(kept)
+    # Stages that were not run again keep their checks, of the same kernel alone.
+    record.keep(replace(result, checks=(Check("timed call", True, "10 calls"),)), path)
+    assert [check.name for check in record.read(path)["6.1 x86_64"].checks] == ["programs", "timed call"]
+    record.keep(replace(result, release="6.1.0-51-amd64", checks=(Check("timed call", True, "10 calls"),)), path)
+    assert [check.name for check in record.read(path)["6.1 x86_64"].checks] == ["timed call"]
 
 
 def test_a_machine_that_never_ends_is_ended(tmp_path: Path) -> None:
@@ -196,7 +201,12 @@ def test_a_machine_that_never_ends_is_ended(tmp_path: Path) -> None:
     assert booted.seconds < 10
 
 
-@pytest.mark.parametrize("words", [["--only", "4.*"], ["--quick", "--record"], ["--arch", "vax"], ["--bogus"]])
+def test_the_recorded_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--table"]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == record.table(record.read())
+
+
+@pytest.mark.parametrize("words", [["--only", "4.*"], ["--stages", "probes,walk"], ["--arch", "vax"], ["--bogus"]])
 def test_wrong_usage_ends_with_64(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
