@@ -1,0 +1,213 @@
+"""scripts/kernels without an emulator: which packages, what comes over the console, what is right, the table."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernelkit import archive, kernels, record
+from kernelkit.architecture import X86_64
+from kernelkit.archive import Source
+from kernelkit.cli import main
+from kernelkit.guest.judge import calls_right, samples_right
+from kernelkit.guest.verdicts import healthy, slow_function
+from kernelkit.initial import initial
+from kernelkit.kernels import Kernel
+from kernelkit.lines import Check, Console, encode
+from kernelkit.machine import boot
+from kernelkit.record import Result
+
+PACKAGES = (
+    "linux-image-5.10.0-9-amd64", "linux-image-5.10.0-32-amd64", "linux-image-5.10.0-33-cloud-amd64", "linux-image-5.10.0-34-rt-amd64",
+    "linux-image-5.100.0-1-amd64", "linux-image-6.12.107+deb13-amd64", "linux-image-7.3.4+deb13-amd64", "linux-image-7.3.4+deb13-arm64",
+    "linux-image-amd64", "linux-image-7.4.0+deb13-cloud-amd64",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("series", "found"),
+    [
+        ("5.10", "linux-image-5.10.0-32-amd64"),
+        ("6.1", None),
+        ("6.12", "linux-image-6.12.107+deb13-amd64"),
+        ("", "linux-image-7.3.4+deb13-amd64"),
+    ],
+)
+def test_the_newest_plain_kernel_of_a_series_is_chosen(series: str, found: str | None) -> None:
+    assert kernels.newest(Kernel("", "", series), PACKAGES, "amd64") == found
+
+
+def test_a_split_kernel_is_fetched_whole() -> None:
+    depends = "dracut | initramfs-tools (>= 0.1), linux-base-7.3 (= 1), linux-binary-7.3 (= 1), linux-modules-7.3 (= 1), linux-base (>= 4)"
+    assert kernels.parts(depends) == ["linux-base-7.3", "linux-binary-7.3", "linux-modules-7.3"]
+
+
+def test_the_archive_and_its_keyring_are_those_of_the_host(tmp_path: Path) -> None:
+    stanzas = (
+        "Types: deb\nURIs: http://a.example/debian-security\nSuites: bookworm-security\n\n"
+        "Types: deb\n# a comment\nURIs: http://a.example/debian\nSuites: bookworm\nSigned-By: /k.gpg\n"
+    )
+    assert archive.parse_stanzas(stanzas) == Source("http://a.example/debian", "/k.gpg")
+    line = "deb-src http://x/debian a\ndeb [arch=amd64 signed-by=/k.gpg] http://b.example/debian bookworm main\n"
+    assert archive.parse_lines(line) == Source("http://b.example/debian", "/k.gpg")
+    assert archive.parse_lines("deb http://b.example/ubuntu jammy main\n") is None
+    with pytest.raises(archive.LabError, match="no source of Debian") as error:
+        archive.source_of_host(tmp_path)
+    assert error.value.exit_code == 69
+
+
+def test_checks_are_found_among_what_else_the_console_says() -> None:
+    checks = [Check("programs", False, "51 of 52; rs_sample: R3 \x1b[2J min\n", 1.5), Check("boot", True, "6.1")]
+    text = "\x1bc[?7lSeaBIOS\r\n" + "".join(f"noise {encode(check)}\r\n" for check in checks)
+    console, found = Console(), []
+    for byte in text.encode():
+        found += console.feed(bytes([byte]))
+    assert found == [replace(checks[0], words="51 of 52; rs_sample: R3  [2J min"), checks[1]]
+    assert console.plain == ["c[?7lSeaBIOS"]
+
+
+@pytest.mark.parametrize(
+    "line", ["{}", "[1]", '{"name": 1, "good": true, "words": "", "seconds": 0}', "no JSON", '{"name": "a"']
+)
+def test_half_a_check_is_none(line: str) -> None:
+    assert Console().feed(f"rankscope-check: {line}\n".encode()) == []
+
+
+def test_what_a_console_can_make_us_remember_is_limited() -> None:
+    console = Console()
+    for _ in range(100):
+        assert console.feed(b"x" * (1 << 20)) == []
+    console.feed(b"\n" + b"line\n" * 1000)
+    assert len(console._rest) <= 16 << 10
+    assert len(console.plain) <= 20
+    long = Check("a", True, "w" * 5000)
+    assert [len(check.words) for check in console.feed(f"{encode(long)}\n".encode())] == [600]
+
+
+def test_the_first_file_system_is_a_cpio_archive_with_modules_in_order(tmp_path: Path) -> None:
+    content = initial(b"busy", {"00-a.ko": b"abc", "01-b.ko": b"12345"}, ["/a folder/python", "it's", "$x"])
+    files, left = {}, gzip.decompress(content)
+    while left.startswith(b"070701"):
+        fields = [int(left[6 + 8 * n : 14 + 8 * n], 16) for n in range(13)]
+        name_end = -(-(110 + fields[11]) // 4) * 4
+        files[left[110 : 109 + fields[11]].decode()] = left[name_end : name_end + fields[6]]
+        left = left[name_end + -(-fields[6] // 4) * 4 :]
+    assert list(files)[-1] == "TRAILER!!!"
+    assert (files["bin/busybox"], files["mods/00-a.ko"], files["mods/01-b.ko"]) == (b"busy", b"abc", b"12345")
+    # The script passes the words on as they are, whatever is in them.
+    last = files["init"].decode().splitlines()[-1].replace("exec switch_root /root /bin/sh -c", "echo")
+    said = subprocess.run(["sh", "-c", last], capture_output=True, text=True, check=True).stdout
+    assert "'/a folder/python'" in said
+    assert "'$x'" in said
+
+
+@pytest.mark.parametrize(
+    ("named", "samples", "wrong"),
+    [
+        ([("crunch", "/x/known.py", 11)] * 95, 100, ""),
+        ([("crunch", "/x/known.py", 11)] * 30, 30, "30 samples in 4 s"),
+        ([("crunch", "/x/known.py", 12)] * 100, 100, "crunch (known.py:12) 100"),
+        ([("crunch", "/x/known.py", 11)] * 60 + [("main", "/x/known.py", 16)] * 40, 100, "main (known.py:16) 40"),
+        ([], 100, "no stack was named"),
+        ([], 0, "0 samples"),
+    ],
+)
+def test_a_sampled_stack_is_right_only_with_its_function_and_line(
+    named: list[tuple[str, str, int]], samples: int, wrong: str
+) -> None:
+    said, _ = samples_right(named, samples, "known.py", 11)
+    assert wrong in said
+    assert bool(said) == bool(wrong)
+
+
+@pytest.mark.parametrize(
+    ("seen", "right"),
+    [
+        ([30_200_000, 31_000_000], True),
+        ([30_200_000], False),
+        ([], False),
+        ([28_000_000, 31_000_000], False),
+        ([30_200_000, 33_000_000], False),
+    ],
+)
+def test_a_timed_call_lies_between_what_was_asked_and_the_programs_own_clock(seen: list[int], right: bool) -> None:
+    said, _ = calls_right(seen, [30_500_000, 31_500_000], [30_000_000, 30_500_000])
+    assert (said == "") is right
+
+
+def verdict(ranks: list[int], line: int, status: str = "fault", name: str = "augment") -> dict[str, object]:
+    function = {"name": name, "file": "/a/train.py", "line": line}
+    return {
+        "status": status,
+        "suspects": [{"ranks": ranks, "function": function, "component": "python", "cause": "slow-function"}],
+    }
+
+
+def test_verdicts_are_right_or_not() -> None:
+    assert slow_function(verdict([1], 17)) == (True, "fault: python/slow-function, rank 1 in augment (train.py:17)")
+    for wrong in (
+        verdict([0], 17),
+        verdict([1], 0),
+        verdict([1], 17, "hang"),
+        verdict([1], 17, name="main"),
+        {"status": "healthy"},
+    ):
+        assert not slow_function(wrong)[0]
+    assert healthy({"status": "healthy", "suspects": []}) == (True, "healthy")
+    assert healthy({"status": "unknown", "suspects": [], "notes": ["no eyes"]}) == (False, "unknown: no eyes")
+    assert not healthy(verdict([1], 17))[0]
+
+
+def test_a_result_is_good_only_with_all_its_checks_and_a_proper_end(tmp_path: Path) -> None:
+    result = Result("6.1", "x86_64", "6.1.0-50-amd64", "2026-11-28", 90, (Check("programs", True, "52 of 52"),))
+    assert result.good
+    assert not replace(result, checks=()).good
+    assert not replace(result, ended="it was not done after 240 s").good
+    assert not replace(result, checks=(*result.checks, Check("timed call", False, ""))).good
+    path = tmp_path / "results.json"
+    other = replace(result, kernel="5.10")
+    for one in (result, other, replace(result, day="2026-11-29")):
+        record.keep(one, path)
+    kept = record.read(path)
+    assert list(kept) == ["5.10 x86_64", "6.1 x86_64"]
+    assert kept["6.1 x86_64"].day == "2026-11-29"
+    assert "| 52 of 52 |" in record.table(kept)
+    # Stages that were not run again keep their checks, of the same kernel alone.
+    record.keep(replace(result, checks=(Check("timed call", True, "10 calls"),)), path)
+    assert [check.name for check in record.read(path)["6.1 x86_64"].checks] == ["programs", "timed call"]
+    record.keep(replace(result, release="6.1.0-51-amd64", checks=(Check("timed call", True, "10 calls"),)), path)
+    assert [check.name for check in record.read(path)["6.1 x86_64"].checks] == ["timed call"]
+
+
+def test_a_machine_that_never_ends_is_ended(tmp_path: Path) -> None:
+    """By a program in place of the emulator that prints a check and then waits."""
+    emulator = tmp_path / "emulator"
+    emulator.write_text(
+        f"#!/bin/sh\necho 'rankscope-check: {json.dumps({'name': 'boot', 'good': True, 'words': '', 'seconds': 1})}'\nsleep 600\n"
+    )
+    emulator.chmod(0o755)
+    (tmp_path / "modules").mkdir()
+    kernel = archive.Fetched("linux-image-6.1", "1", "6.1", str(tmp_path))
+    machine = replace(X86_64, emulator=str(emulator), busybox=emulator)
+    heard: list[Check] = []
+    booted = boot(kernel, machine, ["probes"], 1.5, heard.append)
+    assert [check.name for check in booted.checks] == [check.name for check in heard] == ["boot"]
+    assert booted.ended == "it was not done after 2 s"
+    assert booted.seconds < 10
+
+
+def test_the_recorded_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--table"]) == 0
+    assert capsys.readouterr().out.rstrip("\n") == record.table(record.read())
+
+
+@pytest.mark.parametrize("words", [["--only", "4.*"], ["--stages", "probes,walk"], ["--arch", "vax"], ["--bogus"]])
+def test_wrong_usage_ends_with_64(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 64
