@@ -56,6 +56,10 @@ CLOCK_NOTE_S = 0.010
 
 # A stall: no marker for STEPS_LEAST ordinary steps (EROICA uses 5), and at least this long.
 STALL_SECONDS = 3.0
+# A start is no hang for so long: importing, connecting the ranks, preparing data, loading a checkpoint and compiling take seconds to
+# minutes (MegaScale, NSDI'24: connecting 2,048 GPUs took 1,047 s before it was mended, below 5 s after). PyTorch's own time-outs are 10
+# minutes over NCCL and 30 over gloo: from the shorter of the two on, ranks that wait for one that does not come are ended for it.
+START_SECONDS = 600.0
 # A rank whose GPU is lost does nothing more: silence of one step and this long is a hang.
 LOST_SECONDS = STALL_SECONDS / STEPS_LEAST
 

@@ -321,6 +321,7 @@ def flows(table: pa.Table, rows: Ints) -> Flows:
         )
     }
     unacknowledged = numbers["busy_s"] - numbers["rwnd_limited_s"]
+    between = np.isin(texts(table, "peer"), texts(table, "local"))
     return Flows(
         rank=rows[keep],
         local=tuple(address_of(text) for text in texts(table, "local")),
@@ -333,6 +334,7 @@ def flows(table: pa.Table, rows: Ints) -> Flows:
         unacknowledged_s=np.maximum(unacknowledged, 0),
         rtt_s=numbers["rtt_s"],
         min_rtt_s=numbers["min_rtt_s"],
+        exchanged_bytes=np.where(between, floats(table, "carried_bytes"), np.nan),
     )
 
 

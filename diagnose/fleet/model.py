@@ -235,6 +235,8 @@ class Flows:
     unacknowledged_s: Floats  # busy - rwnd_limited: data was out, and not for want of room at the receiver
     rtt_s: Floats
     min_rtt_s: Floats
+    # Both ways since the connection was opened; NaN where it is not known, or the other end is no rank of the job that was seen here.
+    exchanged_bytes: Floats | None = None
 
     @classmethod
     def none(cls) -> Flows:

@@ -8,6 +8,7 @@ import numpy as np
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.model.still.starting import is_starting
 from rankscope.diagnose.model.still.whereabouts import Place, place_of
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import minutes, rank_list
@@ -27,19 +28,36 @@ def places(fleet: Fleet, more: str) -> tuple[str, bool]:
     told = sorted(at.items(), key=lambda item: -len(item[1]))[: budgets.TOLD]
     if not told:
         return "", True
-    said = [_told(fleet, place, ranks) for place, ranks in told] + _started(fleet)
+    starting = is_starting(fleet)
+    said = [_told(fleet, place, ranks) for place, ranks in told] + (_awaited(fleet, at) if starting else [])
+    said += _started(fleet, starting)
     long = any(place.at_work for place, _ in told) and not any(place.held for place, _ in told)
-    if long:
+    if long and not starting:
         said.append(f"if a step takes longer than that, {more}")
     return "; ".join(said), long
 
 
-def _started(fleet: Fleet) -> list[str]:
+def _awaited(fleet: Fleet, at: dict[Place, list[tuple[int, float]]]) -> list[str]:
+    """The ranks that the others wait for: those that wait for no rank, and those that no window holds."""
+    seen = [(place, int(fleet.ranks.number[row])) for place, ranks in at.items() for row, _ in ranks]
+    waiting = tuple(sorted(number for place, number in seen if place.for_ranks))
+    absent = [number for place, number in seen if not place.for_ranks]
+    absent += fleet.ranks.missing().tolist() if not fleet.looked_at else []
+    if not waiting or not absent:
+        return []
+    verb = "waits" if len(waiting) == 1 else "wait"
+    return [f"{rank_list(waiting)} {verb} for {rank_list(tuple(sorted(absent)))}"]
+
+
+def _started(fleet: Fleet, starting: bool) -> list[str]:
     """How long ago the job was started: of a young one nothing else is to be expected."""
     age_s = fleet.ranks.age_s
     if age_s is None or not np.isfinite(age_s).any():
         return []
-    return [f"the job was started {minutes(float(np.nanmedian(age_s)))} before"]
+    text = f"the job was started {minutes(float(np.nanmedian(age_s)))} before"
+    if starting:
+        text += f" the window, and no rank has ended a step or a collective: a start is called a hang after {minutes(limits.START_SECONDS)}"
+    return [text]
 
 
 def _told(fleet: Fleet, place: Place, ranks: Sequence[tuple[int, float]]) -> str:

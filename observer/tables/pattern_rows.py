@@ -90,4 +90,5 @@ def flow_row(rank: int, flow: FlowSummary) -> FlowRow:
         rtt_s=flow.rtt_s,
         min_rtt_s=flow.min_rtt_s,
         delivery_rate_hz=flow.delivery_rate_hz,
+        carried_bytes=flow.carried_bytes,
     )

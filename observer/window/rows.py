@@ -151,6 +151,7 @@ class FlowRow:
     rtt_s: float
     min_rtt_s: float
     delivery_rate_hz: float
+    carried_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,6 +300,7 @@ FLOWS = pa.schema(
         _field("rtt_s", pa.float32(), "smoothed round trip, median of the window's samples", "s"),
         _field("min_rtt_s", pa.float32(), "least round trip ever seen", "s"),
         _field("delivery_rate_hz", pa.float64(), "tcpi_delivery_rate, highest of the window's samples", "bytes/s"),
+        _field("carried_bytes", pa.int64(), "sent and received since it was opened", "bytes", True, absent=NOTHING),
     ]
 )
 

@@ -47,7 +47,7 @@ TABLES: dict[str, pa.Schema] = {
         [pa.field("stack", _LABEL)],
     ),
     "collectives": schema.COLLECTIVES,
-    "flows": schema.FLOWS,
+    "flows": _changed(schema.FLOWS, ("carried_bytes",)),
     "counters": _changed(schema.COUNTERS, ("comm", "pid")),
 }
 
@@ -60,6 +60,7 @@ def upgrade(manifest: Manifest, tables: Mapping[str, pa.Table]) -> tuple[Manifes
     found["stacks"] = table_of("stacks", tree.rows())
     found["counters"] = _counters(tables["counters"])
     found["ranks"] = cast(with_absent(tables["ranks"], schema.RANKS), schema.RANKS)
+    found["flows"] = cast(with_absent(tables["flows"], schema.FLOWS), schema.FLOWS)
     losses = (*manifest.losses, *_dropped(manifest, tables["ranks"]))
     return replace(manifest, schema=WINDOW_SCHEMA, losses=losses), found
 

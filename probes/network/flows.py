@@ -55,7 +55,7 @@ class Seen(NamedTuple):
 class FlowSummary:
     """One connection over a window: the columns of observer/window/schema.py FLOWS, with pid in place of rank.
 
-    `seen`: its last samples, oldest first.
+    `carried_bytes`: both ways, since it was opened; `seen`: its last samples, oldest first.
     """
 
     pid: int
@@ -71,6 +71,7 @@ class FlowSummary:
     rtt_s: float
     min_rtt_s: float
     delivery_rate_hz: float
+    carried_bytes: int = 0
     seen: tuple[Seen, ...] = ()
 
     def since(self, since_ns: int) -> tuple[int, int]:
@@ -347,5 +348,6 @@ def _summary(flow: _Flow, carriers: Carriers) -> FlowSummary:
         rtt_s=statistics.median(flow.rtts_us) / 1e6 if flow.rtts_us else 0.0,
         min_rtt_s=last.min_rtt_s,
         delivery_rate_hz=float(flow.rate_hz),
+        carried_bytes=last.acked_bytes + last.received_bytes,
         seen=tuple(flow.seen),
     )

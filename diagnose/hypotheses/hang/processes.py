@@ -17,6 +17,7 @@ from rankscope.diagnose.hypotheses.hang.absent import is_at_work, why
 from rankscope.diagnose.hypotheses.hang.gone import gone_before
 from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, silent_s, stalled_s
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
+from rankscope.diagnose.model.still.starting import is_starting, is_unbegun
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -52,14 +53,17 @@ def by_process(fleet: Fleet, step_s: float | None) -> Standstill | None:
         return _gone_before(fleet, silent, waiting)
     if gone.any():
         return _in_state(fleet, gone, "exited", silent, waiting)
+    if is_starting(fleet) and not fleet.flight:
+        return None
     outside = ~waiting
     if (behind := _behind(fleet)) and not outside.any():
         return _late(fleet, behind, silent, waiting)
-    if outside.any() and outside.sum() <= waiting.sum():
+    if outside.any() and (outside.sum() <= waiting.sum() or is_unbegun(fleet)):
         return _absent(fleet, outside, silent, waiting)
     missing = int(ranks.world_size.max(initial=0)) - len(ranks)
     where = f"look at the {missing} ranks that were not seen" if missing > 0 else "the network may have lost a message"
-    note = Note(NoteCode.ALL_WAIT, f"every rank seen here waits in a collective; {where}")
+    who = "every rank seen here waits" if not outside.any() else f"{waiting.sum()} of {len(ranks)} ranks wait"
+    note = Note(NoteCode.ALL_WAIT, f"{who} in a collective; {where}")
     return Standstill(float(silent[~gone].min()), (), (note,))
 
 

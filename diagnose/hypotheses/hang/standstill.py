@@ -11,6 +11,8 @@ Where nothing was seen of any rank all through the window, neither that it came 
 waits for: it may load, or the hang is older than the window. Such a job hangs if each rank waits in one place all the while, and a rank is
 gone or what one of them sent is not acknowledged for as long.
 
+A job that is starting (model/still/starting.py) hangs only where a rank is stopped, gone or kept by hardware that failed.
+
 While a job hangs the step in progress is lost altogether: lost time is the stall so far, 100 %.
 """
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Patterns
+from rankscope.diagnose.model.still.starting import group_call
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.observer.window.users_code import UsersCode, users_code
 from rankscope.probes.arrays import Floats, Ints
@@ -38,9 +39,14 @@ class Place:
         return self.waits_for == _COMPUTES or (self.waits_for == _SLEEPS and not self.inside)
 
     @property
+    def for_ranks(self) -> bool:
+        """Whether it waits for other ranks."""
+        return self.waits_for.startswith(_RANKS)
+
+    @property
     def held(self) -> bool:
         """Whether it waits for something that is no rank."""
-        return not self.at_work and not self.waits_for.startswith(_RANKS)
+        return not self.at_work and not self.for_ranks
 
     @property
     def of_one(self) -> str:
@@ -93,7 +99,10 @@ def _place(table: Patterns, mine: Ints, weight: Floats) -> tuple[Place, float] |
     inside: dict[tuple[StackFrame, str], dict[str, float]] = {}
     for each, frames in stacks.items():
         of_user, below = _split(frames, users)
-        key, share = (of_user, waits_for(table, each)), float(weight[each])
+        waits = waits_for(table, each)
+        if waits and (call := group_call(frames)):
+            waits, below = _RANKS, call
+        key, share = (of_user, waits), float(weight[each])
         shares[key] = shares.get(key, 0.0) + share
         names = inside.setdefault(key, {})
         names[below] = names.get(below, 0.0) + share

@@ -52,7 +52,9 @@ def test_nothing_of_a_recorded_window_is_lost(folder: Path) -> None:
         process = f"{new['comm']} ({new['pid']})" if new["pid"] >= 0 else ""
         assert old["instance"] == new["instance"] + process
         assert {**old, "instance": ""} == {**{name: new[name] for name in old}, "instance": ""}
-    for name in set(TABLES) - YOUNGER - {"patterns", "stacks", "counters", "ranks"}:
+    flows = pq.read_table(folder / "flows.parquet").to_pylist()
+    assert window.flows.to_pylist() == [{**row, "carried_bytes": None} for row in flows]
+    for name in set(TABLES) - YOUNGER - {"patterns", "stacks", "counters", "ranks", "flows"}:
         assert getattr(window, name).to_pylist() == pq.read_table(folder / f"{name}.parquet").to_pylist()
 
 
