@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from benchkit import counters, diagnose_fleets, fleet, overhead, reputation, slowdown, sweep
+from benchkit import counters, diagnose_fleets, fleet, loading, overhead, reputation, slowdown, sweep
 from benchkit.gpu import bench as gpu
 from benchkit.service import watch, watch_faults, watch_live
 from benchkit.timings import bench as timings
@@ -19,6 +19,11 @@ def main() -> int:
     parser = Parser(prog="scripts/bench", description="Measure Rankscope on this machine.")
     benches = parser.add_subparsers(dest="bench", required=True)
     overhead.arguments(benches.add_parser("overhead", help="what the observer costs the job, the kernel and itself"))
+    loading.arguments(
+        benches.add_parser(
+            "loading", help="what loading all probes costs: the first time on a host, again, compiled there"
+        )
+    )
     slowdown.arguments(
         benches.add_parser(
             "slowdown", help="by how much observing slows a job down, with its interval, in short stretches"
