@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +30,7 @@ from rankscope.probes.bpf.programs import INSTRUCTION
 pytestmark = pytest.mark.beside
 
 LOADING_S = 0.5
+PACKAGE = Path(__file__).parents[2] / "scripts/package"
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +127,37 @@ def test_nothing_in_a_program_is_left_that_the_host_has_to_say(made: dict[str, b
             assert not (abs(instructions["offset"].astype(int)) >= 0x5000).any(), program.name
     finally:
         module.close()
+
+
+def test_a_wheel_records_where_no_compiler_can_be_imported(tmp_path: Path) -> None:
+    # GIVEN an environment with the wheel and the packages it needs, and nothing of the distribution's
+    made = subprocess.run([PACKAGE, "--wheel", "--out", tmp_path], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (packages,) = (tmp_path / "venv/lib").glob("python3*/site-packages")
+    (packages / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    with zipfile.ZipFile(made.stdout.strip()) as wheel:
+        wheel.extractall(packages)
+    python = tmp_path / "venv/bin/python"
+    assert subprocess.run([python, "-c", "import bcc"], capture_output=True, check=False).returncode
+
+    # WHEN a small job is recorded
+    with small_rank.running(tmp_path) as pid:
+        command = [
+            python,
+            "-m",
+            "rankscope.diagnose.cli.start",
+            "record",
+            "--window",
+            "1",
+            "--pid",
+            str(pid),
+            "--json",
+            "--out",
+            tmp_path / "out",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (window,) = json.loads(done.stdout)
+    assert window["ranks"] == 1 and "compiled" not in done.stderr
+    assert not [note for note in window["notes"] if "not attached" in note or "not timed" in note], window["notes"]
