@@ -1,7 +1,7 @@
 """What observing costs: in the kernel, in the observer, and to the job; with py-spy at the same rate beside it.
 
 One healthy job of the lab runs throughout. Rounds alternate: nobody observes, Rankscope observes, py-spy observes, and Rankscope
-again as on a host where it never ran, with the shortest window. The job's own step times (written by the job, not by us) give
+again as on a host where it has to compile its programs, with the shortest window. The job's own step times (written by the job, not by us) give
 the slow-down, as the median over rounds of the ratio between a round with an observer and the round without one before it;
 over the whole command, from its start to its end, as the mean of these ratios with its 95 % interval. In-kernel time is the
 kernel's own account per BPF program.
@@ -29,6 +29,7 @@ from benchkit.cpu_time import children_cpu_s
 from labkit.launch import Job, Plan
 from labkit.machine.shell import LabError, set_up
 from rankscope.diagnose.cli.output import progress
+from rankscope.probes import abilities
 
 _SHORTEST_WINDOW_S = 1.0
 OBSERVERS = ("nobody", "rankscope", "py-spy", "rankscope, cold")
@@ -36,7 +37,7 @@ TARGETS = {
     "together": ("in the kernel and the observer, % of a core per rank", 0.25),
     "peak": ("the observer's peak memory, MB", 300.0),
     "slowdown": ("slow-down of the job, %", 1.0),
-    "loading": ("loading, once compiled on this host, s of CPU", 1.0),
+    "loading": ("the command until it observes, s of CPU", 1.0),
 }
 
 
@@ -101,7 +102,7 @@ def _round(job: Job, observer: str, window_s: float) -> Round:
     if observer == "rankscope":
         return _rankscope(job, observer, window_s)
     recording.forget_what_was_compiled()
-    return _rankscope(job, observer, _SHORTEST_WINDOW_S)
+    return _rankscope(job, observer, _SHORTEST_WINDOW_S, abilities.COMPILED_AHEAD)
 
 
 def _pace(job: Job, since: float, until: float) -> float:
@@ -111,8 +112,8 @@ def _pace(job: Job, since: float, until: float) -> float:
     return pace.step_s
 
 
-def _rankscope(job: Job, observer: str, window_s: float) -> Round:
-    done = recording.record(window_s)
+def _rankscope(job: Job, observer: str, window_s: float, without: str = "") -> Round:
+    done = recording.record(window_s, without)
     return Round(
         observer,
         _pace(job, done.window_began, done.window_began + done.window_s),
@@ -226,7 +227,7 @@ def _lines(table: dict[str, float], rounds: Sequence[Round], options: argparse.N
             f"{words:<52}{table[name]:>10.2f}{'':>8}  95 %: {table[name + '_low']:.2f} to {table[name + '_high']:.2f}"
         )
     lines += [
-        f"{'loading, worst round / first start on this host':<52}{table['loading_worst']:>10.2f} / {table['loading_cold']:.2f}",
+        f"{'  of these the worst round / where it compiles':<52}{table['loading_worst']:>10.2f} / {table['loading_cold']:.2f}",
         f"{'the observer, start-up included, % of a core per rank':<52}{table['observer_whole']:>9.2f}",
         f"{'stacks of running threads taken / not walked':<52}{table['samples']:>10.0f} / {table['failed']:.0f}",
     ]

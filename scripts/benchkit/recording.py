@@ -1,7 +1,7 @@
 """One `rankscope record` as a bench sees it: when it loaded, observed and ended, and what each part took.
 
 Loading is what the command does until it says "observing": Python and its libraries, the census, the probes, with the compiler where
-it runs. Cold is a host on which nothing was compiled yet.
+it runs. Cold is a host on which nothing was compiled yet, neither there nor ahead.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from benchkit.cpu_time import children_cpu_s
 from labkit.machine.shell import LabError, rankscope
+from rankscope.probes import abilities
 from rankscope.probes.bpf import cache
 
 _SAID_WHEN_LOADED = "observing"
@@ -49,11 +50,12 @@ def forget_what_was_compiled() -> None:
     shutil.rmtree(Path("/") / cache.FOLDER, ignore_errors=True)
 
 
-def record(window_s: float) -> Recording:
-    """Observe this host for one window. LabError where the command fails."""
+def record(window_s: float, without: str = "") -> Recording:
+    """Observe this host for one window, as on one that lacks the abilities that are named. LabError where the command fails."""
     with tempfile.TemporaryDirectory() as folder:
         # A bench is often started where Python writes no bytecode; hosts are not.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment[abilities.VARIABLE] = without
         command = [rankscope(), "record", "--out", folder, "--window", f"{window_s:g}"]
         before, began = children_cpu_s(), time.monotonic()
         running = subprocess.Popen(
