@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from kernelkit import record
+from kernelkit import arm_root, record
 from kernelkit.architecture import ARCHITECTURES, Architecture
 from kernelkit.archive import fetch
 from kernelkit.kernels import IN_EVERY_RUN, KERNELS, Kernel
@@ -78,6 +78,8 @@ def _asked(args: argparse.Namespace) -> int:
     if os.geteuid() != 0:
         raise LabError("kernels are fetched and booted as root", "Run it with sudo.", EXIT_NOT_PERMITTED)
     machine = ARCHITECTURES[args.arch]
+    if not machine.is_of_host:
+        arm_root.ready(machine, _say)
     if not args.fetch:
         needed(machine)
     good = True

@@ -27,7 +27,9 @@ def test_help_says_what_is_built_and_how_it_ends() -> None:
     assert done.returncode == 0 and "/opt/rankscope/.venv" in done.stdout and "exit codes:" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--nonsense"], ["DIR"], ["--out"], ["--offline"]])
+@pytest.mark.parametrize(
+    "arguments", [["--nonsense"], ["DIR"], ["--out"], ["--offline"], ["--arch"], ["--arch", "x86"]]
+)
 def test_wrong_usage_is_64(arguments: list[str]) -> None:
     assert call(*arguments).returncode == 64
 
