@@ -32,6 +32,16 @@ class Counted:
     def windows(self) -> int:
         return self.statuses.total()
 
+    def add(self, key: str, source: Source, verdict: Verdict) -> None:
+        """One more."""
+        self.statuses[verdict.status] += 1
+        self.wrong += (f"{key}, no {source.value}: {what}" for what in wrong_in(source, verdict))
+
+
+def judge_without(windows: Iterable[Window], baseline: Sequence[Window], source: Source) -> Verdict:
+    """The verdict on these windows without one source."""
+    return diagnose([without(window, source) for window in windows], baseline)
+
 
 def judged_without(cases: Iterable[Seen], sources: Sequence[Source] = tuple(Source)) -> dict[Source, Counted]:
     """Each case judged once without each source."""
@@ -39,9 +49,8 @@ def judged_without(cases: Iterable[Seen], sources: Sequence[Source] = tuple(Sour
     for key, windows, baseline in cases:
         whole = _named(diagnose(windows, baseline).suspects)
         for source, counted in found.items():
-            verdict = diagnose([without(window, source) for window in windows], baseline)
-            counted.statuses[verdict.status] += 1
-            counted.wrong += (f"{key}, no {source.value}: {what}" for what in wrong_in(source, verdict))
+            verdict = judge_without(windows, baseline, source)
+            counted.add(key, source, verdict)
             if more := _named(verdict.suspects) - whole:
                 counted.anew.append(f"{key}, no {source.value}: ranks {sorted(more)} of {_said(verdict)}")
     return found
