@@ -1,7 +1,8 @@
 """What hosts differ in, found out by trying and never by a version number: distributions bring features back and leave others out.
 
-`RANKSCOPE_WITHOUT=ability,ability` does without, as if the kernel had not got them: for tests of what is left then. What becomes of a
-window without each: README.md of probes/bpf.
+`RANKSCOPE_WITHOUT=name,name` does without, as if the kernel had not got them: for tests of what is left then. A name is an ability, one
+program (rs_sample) or a source of windows (samples; observer/sources.py). What becomes of a window without each ability: README.md
+of probes/bpf.
 """
 
 from __future__ import annotations
@@ -33,9 +34,14 @@ ALL = (
 VARIABLE = "RANKSCOPE_WITHOUT"
 
 
+def without() -> frozenset[str]:
+    """All names that are to be done without."""
+    return frozenset(filter(None, os.environ.get(VARIABLE, "").split(",")))
+
+
 def lacking(ability: str) -> bool:
     """Whether this one is to be done without."""
-    return ability in os.environ.get(VARIABLE, "").split(",")
+    return ability in without()
 
 
 def need(ability: str, otherwise: int) -> None:

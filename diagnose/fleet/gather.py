@@ -17,6 +17,7 @@ from rankscope.diagnose.fleet.labels import distinct_texts, equals, floats, ints
 from rankscope.diagnose.fleet.model import Fleet, Ranks, Steps
 from rankscope.diagnose.fleet.roll_call import choose, of_job, roll_call
 from rankscope.diagnose.fleet.step_matrix import Hosts, read_steps
+from rankscope.diagnose.lacking import Lacking, lacking_in
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -52,6 +53,7 @@ class Setting:
     windows: int
     sampling_s: float
     lost_events: int
+    lacking: tuple[Lacking, ...] = ()
 
 
 def gather(windows: Sequence[Window], job: str | None = None, agreed_s: float | None = None) -> Fleet:
@@ -117,6 +119,7 @@ def setting_of(job: str, manifests: Sequence[Manifest], ranks: pa.Table, notes: 
         windows=len(manifests),
         sampling_s=1 / min(map(attrgetter("sampling_hz"), manifests)),
         lost_events=_lost_events(manifests),
+        lacking=lacking_in(manifests),
     )
 
 
@@ -156,6 +159,7 @@ def fleet_of(
         notes=tuple(dict.fromkeys(notes)),
         sampling_s=setting.sampling_s,
         lost_events=setting.lost_events,
+        lacking=setting.lacking,
     )
 
 

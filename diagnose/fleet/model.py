@@ -18,6 +18,7 @@ from rankscope.diagnose.fleet.labels import Holders, Labels
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.stacks import Stacks
 from rankscope.diagnose.flight.account import Blame
+from rankscope.diagnose.lacking import Lacking
 from rankscope.diagnose.verdict.note import Note
 from rankscope.probes.arrays import Bools, Floats, Ints
 
@@ -292,6 +293,7 @@ class Fleet:
     counters: Counters
     notes: tuple[Note, ...]
     sampling_s: float = limits.SAMPLING_S  # what a sample of a stack stands for
+    lacking: tuple[Lacking, ...] = ()  # sources that were not there, on some of the hosts
     lost_events: int = 0  # between kernel and observers, on all hosts
     timed: bool = False  # from timings that somebody else measured: no scheduler noise floor, no counters
     pipelines: Pipelines | None = None

@@ -1,5 +1,6 @@
 """From windows to one verdict.
 
+0. Was everything there that a verdict rests on? (unseen.py)
 1. Does the job stand still? (hypotheses/hang)           3. Which ranks are odd, for what, and waited for? (odd_ranks.py)
 2. Are there steps enough, ranks enough? (enough.py)     4. What else takes time beside them? One table of rows (hypotheses/rows.py)
 
@@ -33,6 +34,7 @@ from rankscope.diagnose.hypotheses.job.slow_everywhere import slower_everywhere
 from rankscope.diagnose.hypotheses.link.suspects import slow_links
 from rankscope.diagnose.hypotheses.rank.rare_steps import rare_rows
 from rankscope.diagnose.hypotheses.rows import Row, standing
+from rankscope.diagnose.lacking import sees
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.still.merged_stacks import merged_stacks
 from rankscope.diagnose.past.auto_baseline import choose
@@ -44,6 +46,7 @@ from rankscope.diagnose.solve.nobody import nobody
 from rankscope.diagnose.solve.notes import behind_gpu, idle_counters, pauses
 from rankscope.diagnose.solve.odd_ranks import OddRanks, find_odd_ranks
 from rankscope.diagnose.solve.prepare import prepare
+from rankscope.diagnose.solve.unseen import nothing_to_judge_by, without_unseen
 from rankscope.diagnose.solve.views import Calm, calm_ranks, calm_steps, calm_work, calmed, of_step, stretch_suspects
 from rankscope.diagnose.stats.robust import median, nan_median
 from rankscope.diagnose.text import rank_list
@@ -66,8 +69,11 @@ def diagnose(
     windows, baseline = told_apart(windows, baseline)
     fleet = gather(windows, job, agreed_s)
     fleet = replace(fleet, notes=(*notes, *fleet.notes), groups=tuple(groups), flight=tuple(flight))
+    if usable := [window for window in baseline if sees(window.manifest)]:
+        return judge(fleet, read_baseline(usable, fleet.job))
     if baseline:
-        return judge(fleet, read_baseline(baseline, fleet.job))
+        text = "the earlier windows lack what a verdict rests on: this one is judged without them"
+        return judge(replace(fleet, notes=(*fleet.notes, Note(NoteCode.BASELINE_NONE, text))))
     if history is None:
         return judge(fleet)
     earlier = choose(history, windows, fleet.job)
@@ -80,6 +86,14 @@ def judge(fleet: Fleet, reference: Reference | None = None) -> Verdict:
     per_step = nan_median(fleet.steps.seconds, 0)
     step_s = float(np.nanmedian(per_step)) if np.isfinite(per_step).any() else None
     draft = _draft(fleet, reference, per_step)
+    if (blind := nothing_to_judge_by(fleet)) is not None:
+        return replace(draft, notes=(blind, *draft.notes))
+    return without_unseen(fleet, _judge(fleet, reference, per_step, draft, step_s))
+
+
+def _judge(
+    fleet: Fleet, reference: Reference | None, per_step: Floats, draft: Verdict, step_s: float | None
+) -> Verdict:
     hang = find_hang(fleet, step_s)
     if hang is not None:
         suspects = tuple(replace(each, confidence=calibrate_uncounted(each.confidence)) for each in hang.suspects)

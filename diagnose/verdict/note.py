@@ -15,6 +15,8 @@ class NoteCode(str, Enum):
     # What the data lack, as the reader of windows or of a file found it.
     OBSERVER = "observer"  # text of the observer of a host
     EVENTS_LOST = "events-lost"
+    UNSEEN = "unseen"  # a source that nothing can be judged without, or that a suspect rests on, was not there
+    UNSEEN_PART = "unseen-part"  # another source was not there: some causes cannot be named
     OTHER_JOBS = "other-jobs"
     OTHER_MOMENTS = "other-moments"
     HOSTS_MISSING = "hosts-missing"

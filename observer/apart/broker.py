@@ -68,6 +68,7 @@ class Broker(Reading):
             "maps": [asdict(table.shape) for table in tables],
             "ring_bytes": loaded.ring_bytes,
             "notes": list(loaded.notes),
+            "refused": [asdict(one) for one in loaded.refused],
             "remarks": loaded.module.remarks,
         }
         return answer, [os.dup(table.map_fd) for table in tables]
@@ -116,7 +117,7 @@ class Broker(Reading):
 
     def wake(self, _: Sequence[int]) -> Answer:
         """Attach it again."""
-        return {"refused": list(self._loaded().wake())}, ()
+        return {"refused": [asdict(one) for one in self._loaded().wake()]}, ()
 
     def order(self, _: Sequence[int]) -> Answer:
         """What is to be observed next. It is waited for here, as long as it takes."""

@@ -12,10 +12,11 @@ from rankscope.observer.census.owners import uses_accelerator
 from rankscope.observer.finish.last import LastReadings, ended_early, read_last
 from rankscope.observer.finish.rank_rows import address_of, helper_rows, rank_row
 from rankscope.observer.finish.raw import raw_process
-from rankscope.observer.live import ras, samplers
+from rankscope.observer.live import ras, samplers, sources
 from rankscope.observer.live.gauges import Member
 from rankscope.observer.live.observation import Observation, Totals
 from rankscope.observer.live.process_watch import LOADER, TRAINING, ProcessWatch
+from rankscope.observer.sources import States, states
 from rankscope.observer.steps.find import common_guide
 from rankscope.observer.tables import job as gpu_window
 from rankscope.observer.tables import pattern_rows
@@ -150,7 +151,9 @@ def _job_window(
         notes += said
     notes += [*last.mounts.notes, *last.seen.notes]
     tables.flows += [pattern_rows.flow_row(numbers[flow.pid], flow) for flow in flows]
-    return tables.window(_manifest(running, job, last, start, _notes(running, notes, frozenset(numbers), users), users))
+    gpus_unseen = devices.notes if on_gpus and not last.hardware.gpus.growth else ()
+    about = _manifest(running, job, last, start, _notes(running, notes, frozenset(numbers), users), users)
+    return tables.window(replace(about, sources=_sources(running, last, ranks, bool(flows), gpus_unseen)))
 
 
 def of_ranks(said: Mapping[int, str]) -> Iterator[str]:
@@ -179,6 +182,22 @@ def _manifest(
         costs=last.costs,
         sampling_hz=float(last.hz),
         machine=machine_id(running.root),
+    )
+
+
+def _sources(
+    running: Observation, last: LastReadings, ranks: Sequence[FoundRank], any_flow: bool, gpus: Sequence[str]
+) -> States:
+    """What each source gave of these ranks. `gpus`: why nothing is seen of their GPUs, where that is so."""
+    probes = running.probes
+    return states(
+        [
+            *sources.of_programs(probes.missing),
+            *sources.of_calls(probes.calls.untimed_of({rank.pid for rank in ranks})),
+            *sources.never_ran(last.costs),
+            *sources.of_losses(last.losses),
+            *sources.of_samplers(running.flows.notes, any_flow, gpus, running.gauges.notes),
+        ]
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from rankscope.probes import rights
 from rankscope.probes.bpf import tables
 from rankscope.probes.bpf.compiler.compiled import Compiled, MapShape
-from rankscope.probes.bpf.module import Module, ProgramCost
+from rankscope.probes.bpf.module import Module, ProgramCost, Refused
 from rankscope.probes.bpf.tables import Table
 from rankscope.probes.elf.reader import FileBytes
 from rankscope.probes.mapped.file import MappedFile
@@ -20,11 +20,12 @@ _NOTHING = Compiled((), (), "", ())
 
 @dataclass(frozen=True, slots=True)
 class LoadedProbes:
-    """Programs that are attached, with their maps. `notes` says what is missing."""
+    """Programs that are attached, with their maps. `notes` says what is missing, `refused` which programs are not attached."""
 
     module: Module
     ring_bytes: int
     notes: tuple[str, ...]
+    refused: tuple[Refused, ...] = ()
 
 
 class HandedModule(Module):
@@ -61,10 +62,10 @@ class HandedModule(Module):
         self.rests = True
         self._asked.ask("rest")
 
-    def wake(self) -> tuple[str, ...]:
-        """Have it attached again. Why not, of what is refused."""
+    def wake(self) -> tuple[Refused, ...]:
+        """Have it attached again. What is refused."""
         self.rests = False
-        return tuple(self._asked.ask("wake")[0]["refused"])
+        return tuple(Refused(**one) for one in self._asked.ask("wake")[0]["refused"])
 
     def costs(self) -> tuple[ProgramCost, ...]:
         """Run count and time of every loaded program."""
@@ -92,4 +93,5 @@ def take(
     shapes = [MapShape(**one) for one in answer["maps"]]
     maps = {shape.name: Table(shape, cpus, fd) for shape, fd in zip(shapes, descriptors, strict=True)}
     module = HandedModule(asked, maps, root, list(answer["remarks"]))
-    return LoadedProbes(module, answer["ring_bytes"], tuple(answer["notes"]))
+    refused = tuple(Refused(**one) for one in answer["refused"])
+    return LoadedProbes(module, answer["ring_bytes"], tuple(answer["notes"]), refused)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankscope.observer.live import handed
+from rankscope.observer.live import handed, sources
 from rankscope.observer.live.handed import LoadedProbes
 from rankscope.observer.window.manifest import Loss, ProbeCost
 from rankscope.probes import rights
@@ -22,7 +22,7 @@ from rankscope.probes.bpf import btf, loader, ring
 from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 from rankscope.probes.bpf.compiler.variants import Generated, together
 from rankscope.probes.bpf.counters import COUNTERS, LOSSES
-from rankscope.probes.bpf.module import Module, Tracepoint
+from rankscope.probes.bpf.module import Module, Refused, Tracepoint
 from rankscope.probes.bpf.tables import Table
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.probe import CallProbe
@@ -62,6 +62,7 @@ class KernelProbes:
     calls: CallProbe
     events: ring.Ring
     notes: list[str] = field(default_factory=list)
+    missing: list[Refused] = field(default_factory=list)  # programs that are not attached
     refused: Counter[str] = field(default_factory=Counter)  # what the kernel had no room for, by what it is
     _takers_before: int = 0  # pairs that were made in earlier windows
 
@@ -169,7 +170,9 @@ class KernelProbes:
             for place, number in self.maps[name].items()[places] if name in self.maps else ():
                 if number.value:
                     self.maps[name][place] = type(number)()
-        self.notes += [f"no longer attached: {reason}" for reason in self.module.wake()]
+        refused = self.module.wake()
+        self.missing += refused
+        self.notes += [f"{one.program} is no longer attached: {one.reason}" for one in refused]
 
     def close(self) -> None:
         """Detach and free everything."""
@@ -204,7 +207,7 @@ def load(
     except BaseException:
         loaded.module.close()
         raise
-    return KernelProbes(loaded.module, CallProbe(loaded.module), events, [*loaded.notes])
+    return KernelProbes(loaded.module, CallProbe(loaded.module), events, [*loaded.notes], [*loaded.refused])
 
 
 def load_module(
@@ -229,16 +232,19 @@ def load_module(
         verbose=verbose,
     )
     try:
+        module.left_out = sources.left_out()
         sched.share_threads(module)
         module.attach(here.tracepoints)
-        notes = [*here.notes, *_sample_at(module, hz)]
+        unsampled = _sample_at(module, hz)
+        refused = (*here.refused, *module.refused, *(Refused(sources.SAMPLE, why) for why in unsampled))
+        notes = [*here.notes, *(f"running threads are not sampled: {why}" for why in unsampled)]
         if not module.metered:
             notes.append("what the probes cost in the kernel is not known: it keeps no account of programs for us")
-        notes += [f"{refused.program} is not attached: {refused.reason}" for refused in module.refused]
+        notes += [f"{one.program} is not attached: {one.reason}" for one in module.refused]
     except BaseException:
         module.close()
         raise
-    return LoadedProbes(module, ring_bytes, tuple(notes))
+    return LoadedProbes(module, ring_bytes, tuple(notes), refused)
 
 
 def text() -> str:
@@ -257,6 +263,7 @@ class _Here:
     numbers: dict[str, int]
     tracepoints: tuple[Tracepoint, ...]
     notes: tuple[str, ...] = ()
+    refused: tuple[Refused, ...] = ()
 
 
 def map_sizes(processes: int, threads: int) -> dict[str, int]:
@@ -292,14 +299,15 @@ def _here(root: Path) -> _Here:
     try:
         numbers.update(files.numbers(root))
     except btf.NoBtf as error:
-        return _Here(numbers, sched.TRACEPOINTS, (f"file calls are not timed: {error}",))
+        without = tuple(Refused(variant.name, str(error)) for variant in files.programs().variants[:1])
+        return _Here(numbers, sched.TRACEPOINTS, (f"file calls are not timed: {error}",), without)
     return _Here(numbers, (*sched.TRACEPOINTS, *files.tracepoints()))
 
 
 def _sample_at(module: Module, hz: int) -> list[str]:
     """Sample running threads `hz` times a second on each CPU. Returns why not, where the kernel refuses."""
     try:
-        module.attach_clock("rs_sample", hz)
+        module.attach_clock(sources.SAMPLE, hz)
     except (OSError, ValueError) as error:
-        return [f"running threads are not sampled: {str(error).splitlines()[0]}"]
+        return [str(error).splitlines()[0]]
     return []

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any
 
+from rankscope.observer.sources import WHOLE, Seen, Source, SourceState, States, noted, state, states
 from rankscope.probes.text import printable
 
 WINDOW_SCHEMA = "rankscope.window/2"  # its tables are in schema.py: who wants no table needs no Arrow
@@ -17,6 +18,7 @@ _LONGEST_TEXT = 4096
 _LAST_START_S = 253_402_214_400.0  # the last day of the year 9999: what begins then ends where no calendar goes on
 _DAY_S = 86_400.0  # no window is longer: observers take an hour
 _MOST_COUNTED = (1 << 63) - 1  # what tables and other programs take for a whole number
+_SOURCES = frozenset(source.value for source in Source)  # newer observers may name more
 FIRST_SAMPLING_HZ = 99.0  # of windows whose manifest does not say it
 
 
@@ -41,7 +43,7 @@ class ProbeCost:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """What the window is about. `start` is Unix time in seconds; `sampling_hz`: samples per second of a running thread; `machine`: what
-    tells hosts of one name apart, '' where nobody says."""
+    tells hosts of one name apart, '' where nobody says; `sources`: what each source gave."""
 
     schema: str
     host: str
@@ -54,6 +56,7 @@ class Manifest:
     costs: tuple[ProbeCost, ...] = ()
     sampling_hz: float = FIRST_SAMPLING_HZ
     machine: str = ""
+    sources: States = WHOLE
 
     def __reduce__(self) -> tuple[type[Manifest], tuple[Any, ...]]:
         """Workers send 125,000 of them: by its values one takes a third of the time that it takes field by field."""
@@ -69,6 +72,7 @@ def to_json(manifest: Manifest, rows: Mapping[str, int]) -> dict[str, Any]:
     content["host"] = printable(manifest.host, 256)
     content["jobs"] = [printable(job, _LONGEST_TEXT) for job in manifest.jobs]
     content["notes"] = [printable(note, _LONGEST_TEXT) for note in manifest.notes]
+    content["sources"] = {one.source.value: _said(one) for one in manifest.sources}
     return {**content, "rows": dict(rows)}
 
 
@@ -91,6 +95,7 @@ def from_json(content: Mapping[str, Any]) -> tuple[Manifest, dict[str, int]]:
         ),
         sampling_hz=float(content.get("sampling_hz", FIRST_SAMPLING_HZ)),
         machine=printable(str(content.get("machine", "")), 64),
+        sources=_sources(content),
     )
     if not 0 <= manifest.start < _LAST_START_S:
         raise ValueError(f"a window that began at {manifest.start}")
@@ -99,6 +104,22 @@ def from_json(content: Mapping[str, Any]) -> tuple[Manifest, dict[str, int]]:
     if not 0 < manifest.sampling_hz < float("inf"):
         raise ValueError(f"samples at {manifest.sampling_hz} Hz")
     return manifest, {str(name): _counted(rows) for name, rows in dict(content["rows"]).items()}
+
+
+def _said(one: SourceState) -> str | dict[str, str]:
+    if one.seen is Seen.WHOLE:
+        return str(one.seen.value)
+    return {"seen": one.seen.value, "why": printable(one.why, _LONGEST_TEXT)}
+
+
+def _sources(content: Mapping[str, Any]) -> States:
+    """What the window says of its sources; of an older one what its notes say."""
+    if "sources" not in content:
+        return noted(str(note) for note in content.get("notes", ()))
+    said = {str(name): one for name, one in dict(content["sources"]).items() if one != Seen.WHOLE.value}
+    if not said:
+        return WHOLE
+    return states(state(name, str(one["seen"]), _short(one["why"])) for name, one in said.items() if name in _SOURCES)
 
 
 def _short(text: Any) -> str:

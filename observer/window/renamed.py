@@ -114,7 +114,8 @@ class Renaming:
             said = f"{len(manifest.notes)} notes of the observer were left out of the bundle: they may hold names"
             manifest = replace(manifest, notes=(said,))
         host, jobs = self._hosts.of(manifest.host), tuple(map(self._jobs.of, manifest.jobs))
-        manifest = replace(manifest, host=host, jobs=jobs, machine="")
+        sources = tuple(replace(one, why="") for one in manifest.sources)
+        manifest = replace(manifest, host=host, jobs=jobs, machine="", sources=sources)
         tables = {name: getattr(window, name) for name in TABLES}
         for name, change in self._changes().items():
             tables[name] = _changed(name, tables[name], change)

@@ -66,6 +66,7 @@ class Refused:
 class _Attached:
     """Descriptors that were attached in one go, and how as many are had again. `file`: what is kept open for that, −1 for nothing."""
 
+    function: str
     descriptors: tuple[int, ...]
     again: Callable[[], tuple[int, ...]]
     file: int = -1
@@ -88,6 +89,7 @@ class Module:
     variants: Mapping[str, Variant] = field(default_factory=dict)  # by name
     numbers: Sequence[int] = ()  # that this host decides
     refused: list[Refused] = field(default_factory=list)
+    left_out: frozenset[str] = frozenset()  # programs that are not loaded, as if the kernel refused them
     before_close: list[Callable[[], None]] = field(default_factory=list)
     held: set[int] = field(default_factory=set)
     at_once: bool = True
@@ -104,18 +106,19 @@ class Module:
         for point in tracepoints:
             try:
                 program = self.program(point.function, programs.TRACEPOINT)
-                self._hold(partial(_attach_tracepoint, program.fd, point.event, self.root))
+                self._hold(point.function, partial(_attach_tracepoint, program.fd, point.event, self.root))
             except (OSError, ValueError) as error:
                 self.refused.append(Refused(point.function, f"{point.event}: {_one_line(error)}"))
 
     def attach_clock(self, function: str, hz: int) -> None:
         """Run a program `hz` times a second on each CPU. Raises what the kernel says."""
-        self._hold(partial(perf_events.attach_clock, self.program(function, programs.PERF_EVENT).fd, hz, self.root))
+        program = self.program(function, programs.PERF_EVENT)
+        self._hold(function, partial(perf_events.attach_clock, program.fd, hz, self.root))
 
-    def _hold(self, attach: Callable[[], tuple[int, ...]]) -> None:
+    def _hold(self, function: str, attach: Callable[[], tuple[int, ...]]) -> None:
         descriptors = attach()
         self.held.update(descriptors)
-        self._remember(_Attached(descriptors, attach))
+        self._remember(_Attached(function, descriptors, attach))
 
     def _remember(self, one: _Attached) -> None:
         self._attached.update(dict.fromkeys(one.descriptors, one))
@@ -137,6 +140,8 @@ class Module:
 
     def _load(self, function: str, kind: int, attach_type: int, place: int | None) -> Program:
         variant = self.variants.get(function) or Variant(function, function, ())
+        if {function, variant.of} & self.left_out:
+            raise PermissionError(errno.EACCES, f"{function} is left out")
         compiled = next((one.code for one in self.compiled.programs if one.name == variant.of), None)
         if compiled is None:
             raise FileNotFoundError(f"{function} was not compiled")
@@ -206,7 +211,7 @@ class Module:
             file = os.open(path, os.O_PATH | os.O_CLOEXEC)
             kept = Path(f"/proc/self/fd/{file}")
             again = partial(self._attach_once, function, kept, tuple(offsets), dict(counters), on_return, place)
-            self._remember(_Attached(links, again, file))
+            self._remember(_Attached(function, links, again, file))
         return links
 
     def _be_guarded(self) -> None:
@@ -279,17 +284,17 @@ class Module:
         finally:
             os.close(nothing)
 
-    def wake(self) -> tuple[str, ...]:
-        """Attach what `rest` detached. Why not, of what the kernel now refuses."""
+    def wake(self) -> tuple[Refused, ...]:
+        """Attach what `rest` detached. What the kernel now refuses."""
         if not self.rests:
             return ()
         self.rests = False
-        refused: list[str] = []
+        refused: list[Refused] = []
         for one in {id(one): one for one in self._attached.values()}.values():
             try:
                 fresh = one.again()
             except (OSError, ValueError) as error:
-                refused.append(_one_line(error))
+                refused.append(Refused(one.function, _one_line(error)))
                 continue
             for old, new in zip(one.descriptors, fresh, strict=False):
                 if self._attached.get(old) is one:  # it may have been let go, and its number be another's

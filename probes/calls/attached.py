@@ -19,6 +19,16 @@ FileKey = tuple[str, int]  # device and inode
 PLACES_FREELY, PLACES_EACH = 1024, 128
 
 
+@dataclass(frozen=True, slots=True)
+class Untimed:
+    """Functions of a file that were to be timed and are not; `roles` of their rows. `refused`: never were; else some of the time."""
+
+    file: FileKey
+    roles: frozenset[str]
+    why: str
+    refused: bool = True
+
+
 @dataclass(slots=True)
 class Row:
     """What `release` takes, by file: of its functions, and of the places that they are called from. `seen`: files that had it ever;

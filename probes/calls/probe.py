@@ -18,7 +18,7 @@ from typing import Any
 
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import in_progress
-from rankscope.probes.calls.attached import FileKey, Places, Row, processes_of, too_often
+from rankscope.probes.calls.attached import FileKey, Places, Row, Untimed, processes_of, too_often
 from rankscope.probes.calls.launches import LaunchMeter
 from rankscope.probes.calls.programs import enter_program, leave_program
 from rankscope.probes.calls.row import LAUNCH, SITED
@@ -116,9 +116,11 @@ class CallProbe:
     budget_hz: float = 1000.0
     site_budget_hz: float = 300.0  # of a row: a walk of 10-40 frames costs the process 5-15 µs more
     notes: list[str] = field(default_factory=list)
+    untimed: list[Untimed] = field(default_factory=list)
     launches: LaunchMeter | None = None
     _rows: dict[int, Row] = field(default_factory=dict)
     _mapped_by: dict[FileKey, set[int]] = field(default_factory=dict)
+    _names: dict[FileKey, str] = field(default_factory=dict)
     _looked_at: set[tuple[str, int]] = field(default_factory=set)
     _unopened: dict[FileKey, str] = field(default_factory=dict)  # why, of those that no process has given yet
     _placed: set[tuple[str, str, int]] = field(default_factory=set)
@@ -140,6 +142,7 @@ class CallProbe:
             mapped = libraries_of(pid, _prefixes(self.table), root)
             for one in mapped.libraries:
                 self._mapped_by.setdefault(one.key, set()).add(pid)
+                self._names[one.key] = one.name
             fresh = [one for one in mapped.libraries if one.key not in self._looked_at]
             left = mapped.left_out + len(fresh) - self._look_at(fresh, min(until, time.monotonic() + LOOK_MOST_S))
             if left:
@@ -151,7 +154,8 @@ class CallProbe:
                 f"{sum(left_out.values())} libraries of pid {first}{others} were not looked at, and calls into them are not "
                 f"timed: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s, of all for {_LOOK_ALL_MOST_S:g} s"
             )
-        self.notes += self._unopened.values()
+        for key, why in self._unopened.items():
+            self._lose(key, self._rows_in(key), why)
         self._unopened.clear()
         if self.launches is not None:
             self.launches.begin(len(watched))
@@ -170,6 +174,19 @@ class CallProbe:
             self._looked_at.add(library.key)
         return len(libraries)
 
+    def _lose(self, file: FileKey, rows: Iterable[CallRow], why: str) -> None:
+        """Note why functions of a file are not timed."""
+        self.notes.append(why)
+        self.untimed.append(Untimed(file, frozenset(row.role for row in rows), why))
+
+    def _rows_in(self, file: FileKey) -> list[CallRow]:
+        name = self._names.get(file, "")
+        return [row for row in self.table if name.startswith(row.libraries or "/")]
+
+    def untimed_of(self, pids: Collection[int]) -> tuple[Untimed, ...]:
+        """What is not timed of these processes."""
+        return tuple(one for one in self.untimed if not self._mapped_by.get(one.file, set()).isdisjoint(pids))
+
     def _user_of(self, library: Library) -> str:
         if library.pid not in self._users:
             self._users[library.pid] = whose(library.pid, library.root)
@@ -182,7 +199,7 @@ class CallProbe:
         try:
             found = functions_of(file, [row for _, row in rows])
         except (OSError, RankscopeError) as error:
-            self.notes.append(f"calls into {library.name} are not timed: {error}")
+            self._lose(library.key, [row for _, row in rows], f"calls into {library.name} are not timed: {error}")
             return
         taken: set[int] = set()  # two names of one function: the first row has it
         leaves = Leaves(file)
@@ -195,7 +212,7 @@ class CallProbe:
             try:
                 ends = leaves.offsets(symbols) if row.throws and symbols else None
             except (OSError, RankscopeError) as error:
-                self.notes.append(f"{row.name} in {library.name} is not timed: {error}")
+                self._lose(library.key, [row], f"{row.name} in {library.name} is not timed: {error}")
                 continue
             self._attach(file, library, index, [symbol.offset for symbol in symbols], ends)
         if not any(found.values()) and any(library.name.startswith(row.library) for _, row in rows if row.library):
@@ -224,7 +241,7 @@ class CallProbe:
             self._placed.add((name, *library.key))
             offsets = file_offsets(file, addresses)
         except (OSError, RankscopeError) as error:
-            self.notes.append(f"{name} in {library.name} is not timed: {error}")
+            self._lose(library.key, [self.table[index]], f"{name} in {library.name} is not timed: {error}")
             return
         self._mapped_by.setdefault(library.key, set()).add(library.pid)
         self._attach(file, library, index, offsets)
@@ -252,7 +269,7 @@ class CallProbe:
                 links += self.module.attach_uprobes(leave, file, ends)
         except Exception as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            self.notes.append(f"{row.name} in {library.name} is not timed: {reason}")
+            self._lose(key, [row], f"{row.name} in {library.name} is not timed: {reason}")
             return
         self._exported.add(index)
 
@@ -307,6 +324,8 @@ class CallProbe:
             files, had = row.in_places({*mine, *theirs}), len(row.links)
             where = "" if len(files) == had else f" in {len(files)} files of {had}"
             self._detach(index, files)
+            why = f"{name} is called too often to be timed"
+            self.untimed += [Untimed(file, frozenset({self.table[index].role}), why, refused=False) for file in files]
             called = f"{sum(others[place] for place in theirs) / seconds:.0f} times a second by processes that are not watched"
             self.notes.append(
                 f"{name} is called more than {self.budget_hz:.0f} times a second per process: no longer timed{where}"

@@ -26,6 +26,15 @@ def programs(table: tuple[CallRow, ...] = CALL_TABLE) -> Generated:
     return Generated(text, tuple(variants.values()))
 
 
+def program_roles(table: tuple[CallRow, ...] = CALL_TABLE) -> tuple[tuple[str, str], ...]:
+    """The name of each program with the role of the rows that it is for."""
+    return tuple(
+        (name, row.role)
+        for index, row in enumerate(table)
+        for name in (enter_program(index), *(() if row.role == LAUNCH else (leave_program(index, row),)))
+    )
+
+
 def enter_program(index: int) -> str:
     """The name of the program that sees calls of the row of this number begin."""
     return f"rs_enter_{index}"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from corpuskit import causes, files, tables
+from corpuskit import blind, causes, files, tables
 from corpuskit.archive import HOME, SUFFIX, Corpus, archives, name_of, opened, pack, unpack
 from corpuskit.case import Case
 from corpuskit.from_labs import Recording, cases
@@ -22,6 +22,7 @@ from corpuskit.numbers.fits import FITS
 from corpuskit.paths import Replacements
 from labkit.machine.command import Parser, ended
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError
+from rankscope.observer.window.folder import read_window
 
 EPILOG = """examples:
   scripts/corpus add jobs-1 lab-out/jobs --beside-work      kept cases of a lab into an archive (made if there is none)
@@ -32,6 +33,7 @@ EPILOG = """examples:
                                                             another diagnoser, in the shadow of today's
   scripts/corpus get gil-hog-weak /tmp/look                 unpack cases, for rankscope diagnose
   scripts/corpus judge --hold                               write the table that the tests hold later versions to, and counted.json
+  scripts/corpus blind --every 10                           each source knocked out: what is said without it
   scripts/corpus compare before.json now.json               which cases changed
   scripts/corpus left-out --by kind                         each kind judged with what was fitted without it
   scripts/corpus move --constants limits: --json moved.json each constant moved by 30 %: which verdicts change
@@ -77,6 +79,11 @@ def _parser() -> argparse.ArgumentParser:
         help=f"write {files.HELD.name}, which later versions are held to, and what `rankscope causes` shows",
     )
     judge.set_defaults(act=_judge)
+    blinded = commands.add_parser("blind", help="judge cases with each source knocked out")
+    _where(blinded)
+    blinded.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth case")
+    blinded.add_argument("--bad", action="store_true", help="print each verdict that is wrong, or names another rank")
+    blinded.set_defaults(act=_blind)
     compare = commands.add_parser("compare", help="which cases changed between two judgings")
     compare.add_argument("before", type=Path)
     compare.add_argument("after", type=Path)
@@ -101,11 +108,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _which(parser: argparse.ArgumentParser) -> None:
+def _where(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--archives", type=Path, default=HOME, metavar="DIR", help="where they lie (tests/data/windows)"
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in archive/name, kind or job")
+
+
+def _which(parser: argparse.ArgumentParser) -> None:
+    _where(parser)
     parser.add_argument(
         "--with", dest="diagnoser", default=TODAY, metavar="MODULE:FUNCTION", help=f"the diagnoser (default {TODAY})"
     )
@@ -203,6 +214,19 @@ def _judge(args: argparse.Namespace) -> int:
     worse = list(files.fallen(judged)) if whole and args.archives == HOME and files.HELD.exists() else []
     print("\n".join(f"worse than {files.HELD.name}: {line}" for line in worse), end="\n" if worse else "")
     return EXIT_NOT_GOOD_ENOUGH if worse else 0
+
+
+def _blind(args: argparse.Namespace) -> int:
+    with opened(archives(args.archives)) as corpus:
+        wanted = chosen(corpus, args.only)[:: args.every]
+        found = blind.judged_without(
+            (case.key, [*map(read_window, corpus.windows(case))], [*map(read_window, corpus.baseline(case))])
+            for case in wanted
+        )
+    wrong = [line for counted in found.values() for line in counted.wrong]
+    anew = [line for counted in found.values() for line in counted.anew]
+    print("\n".join([*(wrong + anew if args.bad else ()), *blind.table(found)]))
+    return EXIT_NOT_GOOD_ENOUGH if wrong else 0
 
 
 def _compare(args: argparse.Namespace) -> int:

@@ -118,10 +118,17 @@ class Recorded:
             throttled_s=dict,
             summaries=self.flows,
         )
-        calls = SimpleNamespace(open_calls=lambda: tuple(self.calls), notes=[], launches=None)
+        calls = SimpleNamespace(open_calls=lambda: tuple(self.calls), notes=[], launches=None, untimed_of=lambda _: ())
         nothing = SimpleNamespace(drain=lambda: np.empty(0, ring.EVENT))
         kernel: Any = SimpleNamespace(
-            module=None, calls=calls, events=nothing, stack=lambda _: None, costs=tuple, losses=tuple, notes=[]
+            module=None,
+            calls=calls,
+            events=nothing,
+            stack=lambda _: None,
+            costs=tuple,
+            losses=tuple,
+            notes=[],
+            missing=[],
         )
         hardware: Any = SimpleNamespace(stop=HardwareReading)
         found = Observation(self.ranks, kernel, self.processes, quiet, quiet, root, hardware)

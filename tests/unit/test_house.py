@@ -30,10 +30,12 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "gpu", "nccl", "calls",
     ),
     "unwinder": ("errors", "interpreter", "names", "walk"),
-    "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder", "watch",
-                 "programs_ahead", "doctor"),
+    "observer": (
+        "sources", "window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder", "watch",
+        "programs_ahead", "doctor",
+    ),
     "diagnose": (
-        "severity", "budgets", "collector", "no_pandas", "limits", "text", "xids", "verdict",
+        "severity", "budgets", "collector", "no_pandas", "limits", "text", "xids", "lacking", "verdict",
         "stats", "flight", "fleet", "model", "past", "hypotheses", "solve",
         "report", "export", "sweep", "watch", "top", "cli",
     ),

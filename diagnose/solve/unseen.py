@@ -1,0 +1,83 @@
+"""Without the evidence, no verdict: what rests on a source that was not there is not said.
+
+Without an essential source (samples, run queue, collectives) the tables of a window look like those of a job that stands still, or whose
+ranks never wait: nothing is judged. A suspect that rests on another missing source is left out; where no other one is left, the verdict is
+unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rankscope.diagnose.budgets import NOTE_MOST
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.causes import rests_on, unseen_without
+from rankscope.diagnose.lacking import Lacking
+from rankscope.diagnose.text import clean
+from rankscope.diagnose.verdict.contract import Suspect, Verdict
+from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.sources import ESSENTIAL, IN_WORDS
+
+_HOSTS_SHOWN = 3
+_CAUSES_SHOWN = 4
+
+
+def nothing_to_judge_by(fleet: Fleet) -> Note | None:
+    """The note of a fleet of which an essential source is missing."""
+    missing = [one for one in fleet.lacking if one.source in ESSENTIAL]
+    if not missing:
+        return None
+    text = (
+        f"{_sources(missing)} could not be observed on {_hosts(missing)} ({missing[0].why or 'refused'}); without that nothing is judged: "
+        "run `rankscope doctor` there, it says what the kernel refuses and what to do"
+    )
+    return Note(NoteCode.UNSEEN, clean(text, NOTE_MOST))
+
+
+def without_unseen(fleet: Fleet, verdict: Verdict) -> Verdict:
+    """The verdict without the suspects that rest on a missing source, and with what could not be seen."""
+    if not fleet.lacking:
+        return verdict
+    missing = {one.source: one for one in fleet.lacking}
+    kept, silenced = [], []
+    for suspect in verdict.suspects:
+        needed = [
+            missing[source] for source in missing if source in rests_on(suspect.component, suspect.cause, suspect.scope)
+        ]
+        if needed:
+            silenced.append(_silenced(suspect, needed))
+        else:
+            kept.append(suspect)
+    notes = (*silenced, *verdict.notes, *(_part(one) for one in fleet.lacking))
+    if silenced and not kept:
+        return replace(verdict, status="unknown", suspects=(), slowdown_percent=0.0, notes=notes)
+    return replace(verdict, suspects=tuple(kept), notes=notes)
+
+
+def _silenced(suspect: Suspect, missing: Sequence[Lacking]) -> Note:
+    text = (
+        f"something seems wrong with {suspect.component} ({suspect.cause}), but {_sources(missing)} could not be observed on "
+        f"{_hosts(missing)} ({missing[0].why or 'refused'}): run `rankscope doctor` there"
+    )
+    return Note(NoteCode.UNSEEN, clean(text, NOTE_MOST))
+
+
+def _part(missing: Lacking) -> Note:
+    causes = list(dict.fromkeys(f"{row.component}/{row.cause}" for row in unseen_without(frozenset({missing.source}))))
+    more = f" and {len(causes) - _CAUSES_SHOWN} more" if len(causes) > _CAUSES_SHOWN else ""
+    named = f": {', '.join(causes[:_CAUSES_SHOWN])}{more} cannot be named" if causes else ""
+    text = (
+        f"{IN_WORDS[missing.source]} could not be observed on {_hosts([missing])} ({missing.why or 'refused'}){named}"
+    )
+    return Note(NoteCode.UNSEEN_PART, clean(text, NOTE_MOST))
+
+
+def _sources(missing: Sequence[Lacking]) -> str:
+    return ", ".join(IN_WORDS[one.source] for one in missing)
+
+
+def _hosts(missing: Sequence[Lacking]) -> str:
+    hosts = list(dict.fromkeys(host for one in missing for host in one.hosts))
+    more = f" and {len(hosts) - _HOSTS_SHOWN} more hosts" if len(hosts) > _HOSTS_SHOWN else ""
+    return f"{', '.join(hosts[:_HOSTS_SHOWN])}{more}"

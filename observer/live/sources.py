@@ -1,0 +1,107 @@
+"""What each source of a window gave: from programs that the kernel refused, functions that are not timed, and samplers.
+
+A program that is attached and never ran says as little as one that was refused: the clock of a CPU that does not tick, a tracepoint that
+does not fire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from rankscope.observer.sources import Seen, Source, SourceState
+from rankscope.observer.window.manifest import EVENTS_DROPPED, Loss, ProbeCost
+from rankscope.probes import abilities
+from rankscope.probes.bpf.module import Refused
+from rankscope.probes.calls import row
+from rankscope.probes.calls.attached import Untimed
+from rankscope.probes.calls.programs import program_roles
+from rankscope.probes.files import probe as files
+
+# Roles of timed calls by which steps are found and waiting is told from own time.
+MARKING = frozenset({row.COLLECTIVE, row.WAIT, row.BACKWARD, row.DISPATCH, row.ENQUEUE, row.GROUP, row.GPU_WAIT})
+SAMPLE, SWITCH, WAKING, EXIT, SITE = "rs_sample", "rs_sched_switch", "rs_sched_waking", "rs_sched_exit", "rs_call_site"
+_ALWAYS_RUN = (SAMPLE, SWITCH)  # on any host in any second
+_EVENTS = (
+    Source.SAMPLES,
+    Source.RUN_QUEUE,
+    Source.COLLECTIVES,
+    Source.CALLS,
+    Source.FILE_CALLS,
+)  # come through the ring
+
+
+def programs() -> Mapping[str, Source]:
+    """What is loaded into the kernel, with the source that it is for."""
+    found = {
+        SAMPLE: Source.SAMPLES,
+        SWITCH: Source.RUN_QUEUE,
+        WAKING: Source.RUN_QUEUE,
+        EXIT: Source.EXITS,
+        SITE: Source.COLLECTIVES,
+    }
+    found |= {name: _of_roles({role}) for name, role in program_roles()}
+    found |= {variant.name: Source.FILE_CALLS for variant in files.programs().variants}
+    return found
+
+
+def left_out() -> frozenset[str]:
+    """Programs that are to be done without, by their names or those of their sources (probes/abilities.py)."""
+    without = abilities.without()
+    if not without:
+        return frozenset()
+    return without | {name for name, source in programs().items() if source.value in without}
+
+
+def lacks(source: Source) -> bool:
+    """Whether this source is to be done without."""
+    return source.value in abilities.without()
+
+
+def of_programs(refused: Sequence[Refused]) -> Iterator[SourceState]:
+    """States of sources some of whose programs were refused."""
+    known = programs()
+    for one in refused:
+        if one.program in known:
+            yield SourceState(known[one.program], Seen.NOT, f"{one.program} is not attached: {one.reason}")
+
+
+def of_calls(untimed: Sequence[Untimed]) -> Iterator[SourceState]:
+    """States of the timed calls."""
+    for one in untimed:
+        for source in {_of_roles({role}) for role in one.roles}:
+            yield SourceState(source, Seen.NOT if one.refused else Seen.PART, one.why)
+
+
+def never_ran(costs: Sequence[ProbeCost]) -> Iterator[SourceState]:
+    """States of sources whose program is attached and did not run in the window. `costs`: empty where the kernel keeps no account."""
+    ran = {cost.program for cost in costs if cost.run_count > 0}
+    known = programs()
+    for name in _ALWAYS_RUN if ran else ():
+        if name not in ran:
+            yield SourceState(known[name], Seen.NOT, f"{name} is attached and never ran")
+
+
+def of_losses(losses: Sequence[Loss]) -> Iterator[SourceState]:
+    """States of the sources whose events came faster than they were read."""
+    lost = sum(loss.count for loss in losses if loss.name == EVENTS_DROPPED)
+    for source in _EVENTS if lost else ():
+        yield SourceState(source, Seen.PART, f"{lost} events were lost")
+
+
+def of_samplers(
+    flows: Collection[str], any_flow: bool, gpus: Collection[str], host: Collection[str]
+) -> Iterator[SourceState]:
+    """States of what is read without programs, by the notes of who reads it. `gpus`: of GPUs none of which is seen."""
+    for source in (Source.FLOWS, Source.GPU, Source.PORTS, Source.HOST):
+        if lacks(source):
+            yield SourceState(source, Seen.NOT, "left out")
+    if flows:
+        yield SourceState(Source.FLOWS, Seen.PART if any_flow else Seen.NOT, next(iter(flows)))
+    if gpus:
+        yield SourceState(Source.GPU, Seen.NOT, next(iter(gpus)))
+    if host:
+        yield SourceState(Source.HOST, Seen.PART, next(iter(host)))
+
+
+def _of_roles(roles: Collection[str]) -> Source:
+    return Source.COLLECTIVES if MARKING & set(roles) else Source.CALLS

@@ -1,0 +1,111 @@
+"""The sources that a verdict rests on, and what each of them gave in one window. Who observes says it, who judges reads it.
+
+A source that was refused leaves no trace in the tables: a table without waits looks like a job that never waits. So every window says of
+each source whether it was there, and why not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+
+class Source(str, Enum):
+    """Where the facts of a window come from."""
+
+    SAMPLES = "samples"  # stacks of running threads (rs_sample)
+    RUN_QUEUE = "run-queue"  # threads that leave a CPU, wake and wait for one (rs_sched_switch, rs_sched_waking)
+    COLLECTIVES = "collectives"  # timed calls that mark steps and wait for other ranks or the GPU
+    CALLS = "calls"  # other timed calls: copies, allocations, garbage collection, launches
+    FILE_CALLS = "file-calls"  # read, write and sync calls, with bytes and device
+    EXITS = "exits"  # processes that end, with their status
+    FLOWS = "flows"  # TCP connections
+    GPU = "gpu"  # what GPUs and their links say of themselves
+    PORTS = "ports"  # network ports and PCI links
+    HOST = "host-counters"  # counters of the host, of control groups, disks and interfaces
+
+
+ESSENTIAL = (Source.SAMPLES, Source.RUN_QUEUE, Source.COLLECTIVES)  # without one of them nothing is judged
+
+IN_WORDS: Mapping[Source, str] = {
+    Source.SAMPLES: "stacks of running threads",
+    Source.RUN_QUEUE: "waiting and queueing of threads",
+    Source.COLLECTIVES: "calls that mark steps and wait for other ranks",
+    Source.CALLS: "copies, allocations and garbage collection",
+    Source.FILE_CALLS: "file calls",
+    Source.EXITS: "ends of processes",
+    Source.FLOWS: "network connections",
+    Source.GPU: "GPUs",
+    Source.PORTS: "network ports and PCI links",
+    Source.HOST: "counters of the host",
+}
+
+
+class Seen(str, Enum):
+    """How much a source gave."""
+
+    WHOLE = "whole"
+    PART = "part"  # some of it is lost; what is left can be relied on
+    NOT = "not"  # nothing, or too little to rely on
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """What one source gave in a window. `why`: '' where it was whole."""
+
+    source: Source
+    seen: Seen = Seen.WHOLE
+    why: str = ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return state, (self.source.value, self.seen.value, self.why)
+
+
+States = tuple[SourceState, ...]
+
+
+@lru_cache(maxsize=1024)
+def state(source: str, seen: str, why: str) -> SourceState:
+    """The same object for the same words: 100,000 windows say the same. ValueError for names that are none."""
+    return SourceState(Source(source), Seen(seen), why)
+
+
+def states(found: Iterable[SourceState]) -> States:
+    """One state for each source, in their order: the worst that was found, whole where none was."""
+    worst = {source: SourceState(source) for source in Source}
+    order = list(Seen)
+    for one in found:
+        if order.index(one.seen) > order.index(worst[one.source].seen):
+            worst[one.source] = one
+    return _shared(tuple(state(one.source.value, one.seen.value, one.why) for one in worst.values()))
+
+
+@lru_cache(maxsize=256)
+def _shared(one: States) -> States:
+    return one
+
+
+WHOLE = states(())
+
+# What observers wrote in a note where they now write a state.
+_NOTED: tuple[tuple[str, Source], ...] = (
+    ("running threads are not sampled", Source.SAMPLES),
+    ("rs_sched_switch is not attached", Source.RUN_QUEUE),
+    ("rs_sched_waking is not attached", Source.RUN_QUEUE),
+    ("rs_sched_exit is not attached", Source.EXITS),
+    ("file calls are not timed", Source.FILE_CALLS),
+)
+_MARKING = (" in lib", " is not timed: ")  # `allreduce in libtorch_cpu.so is not timed: Permission denied`
+
+
+def noted(notes: Iterable[str]) -> States:
+    """The states of a window that says nothing of its sources, as its notes have them."""
+    found = []
+    for note in notes:
+        found += [SourceState(source, Seen.NOT, note) for begin, source in _NOTED if note.startswith(begin)]
+        if all(part in note for part in _MARKING) and not note.startswith("gc "):
+            found.append(SourceState(Source.COLLECTIVES, Seen.NOT, note))
+    return states(found)
