@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
+import subprocess
 import time
 from pathlib import Path
 
@@ -18,27 +18,25 @@ from rankscope.observer.apart.presence import FOLDER
 pytestmark = pytest.mark.apart  # a service sees every job of its host
 
 REPOSITORY = Path(__file__).parents[2]
-UNIT = REPOSITORY / "scripts/deploy/systemd/rankscope-watch.service"
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
+UNITS = REPOSITORY / "scripts/deploy/systemd"
 CACHE = Path("/var/cache/rankscope")
 NAME, PORT = "rankscope-watch", 29_774
 
 
 def _put_unit(manager: trial_systemd.Manager) -> Path:
-    """The unit as it is but for where things are; where it complains."""
+    """The unit, and what `for-clone` prints for this clone, but for where it writes; where it complains."""
     state, errors = manager.folder / "state/rankscope", manager.folder / "errors"
-    text = UNIT.read_text().replace("/var/lib/rankscope", str(state))
+    unit = (UNITS / f"{NAME}.service").read_text()
+    clone = subprocess.run([UNITS / "for-clone", NAME], stdout=subprocess.PIPE, text=True, check=True).stdout
     options = f"--state {state}/watch --history {state}/history --no-routine --window 1.5"
-    text = text.replace("/opt/rankscope/.venv/bin/rankscope watch", f"{RANKSCOPE} watch {options}")
-    (manager.folder / f"units/{NAME}.service").write_text(text)
-    drop_in = manager.folder / f"units/{NAME}.service.d/trial.conf"
-    drop_in.parent.mkdir()
-    # A clone may lie below /tmp or /home, which the unit does not see; CacheDirectory= and RuntimeDirectory= are other folders under a
-    # manager of a user's.
+    clone = clone.replace("/var/lib/rankscope", str(state)).replace('" watch ', f'" watch {options} ')
+    (manager.folder / f"units/{NAME}.service").write_text(unit)
+    drop_ins = manager.folder / f"units/{NAME}.service.d"
+    drop_ins.mkdir()
+    (drop_ins / "clone.conf").write_text(clone)
+    # CacheDirectory= and RuntimeDirectory= are other folders under a manager of a user's.
     CACHE.mkdir(mode=0o700, exist_ok=True)
-    drop_in.write_text(
-        f"[Service]\nBindReadOnlyPaths={REPOSITORY} {sys.prefix}\nReadWritePaths={CACHE} {FOLDER}\nStandardError=append:{errors}\n"
-    )
+    (drop_ins / "trial.conf").write_text(f"[Service]\nReadWritePaths={CACHE} {FOLDER}\nStandardError=append:{errors}\n")
     manager.control("daemon-reload")
     return errors
 

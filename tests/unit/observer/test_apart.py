@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confined_work import Say, opened, said, tried, tried_inside
+from without_root import PYTHON
 
 from rankscope.observer.apart import confined, devices, memory_cap, run, windows, wire
 from rankscope.observer.apart.broker import Broker
@@ -109,7 +110,7 @@ def test_where_it_must_stay_root_it_says_so_and_opens_nothing_to_write(
 
 
 def test_it_reads_what_observing_needs() -> None:
-    target = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], user=1000, group=1000)
+    target = subprocess.Popen([*PYTHON, "-c", "import time; time.sleep(60)"], user=1000, group=1000, cwd="/")
     try:
         time.sleep(0.2)
         log, name, cards = (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from without_root import PYTHON
 
 from rankscope.diagnose.severity import CRITICAL
 from rankscope.diagnose.sweep.readings.kernel_events import PATTERNS, events
@@ -155,10 +155,7 @@ ctypes.string_at(0)
 def test_a_program_with_the_name_of_an_oops_that_crashes_is_no_oops() -> None:
     # GIVEN a program without root, whose name is how the kernel's own report of a crash begins
     with following() as fresh:
-        python = os.path.realpath(sys.executable)
-        crashed = subprocess.run(
-            [python, "-I", "-S", "-c", CRASH], user=65534, group=65534, extra_groups=[], cwd="/", check=False
-        )
+        crashed = subprocess.run([*PYTHON, "-c", CRASH], user=65534, group=65534, extra_groups=[], cwd="/", check=False)
         lines = [message for message in fresh() if message.text.startswith("Oops: 0000 [#1]")]
     # THEN the kernel has written a line that begins so, and it means nothing
     assert crashed.returncode == -11

@@ -6,7 +6,6 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from sweep_trees import HOUR_S, NOW_S, host, look, look_all, process, put, remember, state_of, twice
+from without_root import PYTHON
 
 from rankscope.diagnose.sweep.context import Context
 from rankscope.diagnose.sweep.readings.filesystems import mounts, usages
@@ -69,9 +69,8 @@ OF_MEMORY = {
 @contextmanager
 def of_nobody(script: str) -> Iterator[int]:
     """A program that runs without root; its process."""
-    python = os.path.realpath(sys.executable)
     child = subprocess.Popen(
-        [python, "-I", "-S", "-c", script], user=65534, group=65534, extra_groups=[], cwd="/", start_new_session=True
+        [*PYTHON, "-c", script], user=65534, group=65534, extra_groups=[], cwd="/", start_new_session=True
     )
     try:
         yield child.pid

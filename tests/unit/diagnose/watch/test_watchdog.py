@@ -66,9 +66,11 @@ def test_a_file_tells_by_its_age_that_the_service_lives(tmp_path: Path, monkeypa
 
 
 HOLD = """
+import os
 import sys
-import threading
 from rankscope.observer.apart.presence import present
+if len(sys.argv) > 1:
+    os.setuid(int(sys.argv[1]))
 with present():
     print("here", flush=True)
     sys.stdin.readline()
@@ -88,8 +90,10 @@ with present():
 """
 USERS_NAMES = """
 import contextlib
+import os
 import socket
 import sys
+os.setuid(int(sys.argv[1]))
 held = [socket.socket(socket.AF_UNIX) for _ in range(8)]
 for number, one in enumerate(held):
     with contextlib.suppress(OSError):  # somebody holds it already
@@ -122,19 +126,16 @@ def test_a_second_observer_hears_of_the_first_until_it_ends_and_of_no_ancestor()
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
 def test_a_name_that_another_user_holds_is_no_observer() -> None:
-    stranger = subprocess.Popen(
-        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=65534
-    )
-    assert stranger.stdout is not None and stranger.stdout.readline() == "here\n"
+    stranger = _holding(HOLD, "65534")
     with present() as others:
         assert stranger.pid not in [one.pid for one in others]
-    stranger.kill()
-    stranger.communicate()
+    _end(stranger)
 
 
-def _holding(program: str = HOLD, user: int | None = None) -> subprocess.Popen[str]:
+def _holding(program: str = HOLD, *user: str) -> subprocess.Popen[str]:
+    """Start a program that becomes `user`, if one is given, once it has imported what it needs."""
     started = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=user
+        [sys.executable, "-c", program, *user], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert started.stdout is not None and started.stdout.readline() == "here\n"
     return started
@@ -148,7 +149,7 @@ def _end(*started: subprocess.Popen[str]) -> None:
 
 @ROOT_ONLY
 def test_an_observer_is_seen_however_often_it_was_asked_after_and_whatever_names_a_user_holds() -> None:
-    user = _holding(USERS_NAMES, user=65534)
+    user = _holding(USERS_NAMES, "65534")
     first = _holding()
     for _ in range(150):
         with present() as others:
