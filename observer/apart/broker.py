@@ -19,7 +19,7 @@ from rankscope.observer.apart.reading import Reading, number, process
 from rankscope.observer.apart.run import Answer
 from rankscope.observer.live import kernel_probes, limits
 from rankscope.observer.live.limits import give_back
-from rankscope.probes.bpf import shared_uprobes
+from rankscope.probes.bpf.functions import shared_uprobes
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls.row import MAX_PLACES
 from rankscope.probes.host import kmsg
@@ -108,6 +108,11 @@ class Broker(Reading):
         """Detach what was attached; other numbers are nothing to us."""
         self._loaded().release([number(link, "link", 1 << 31) for link in links])
         return {}, ()
+
+    def withdrawn(self, _: Sequence[int]) -> Answer:
+        """Links whose probes were withdrawn since the last call, as their pages are mapped too often."""
+        gone = self._loaded().withdrawn()
+        return {"links": list(gone.links), "by": gone.by}, ()
 
     def rest(self, _: Sequence[int]) -> Answer:
         """Detach everything for a while."""
@@ -203,7 +208,7 @@ def _seconds(value: object) -> float:
 
 
 _MORE: tuple[Callable[..., Answer], ...] = (
-    Broker.load, Broker.unload, Broker.attach, Broker.release, Broker.rest, Broker.wake, Broker.order, Broker.costs,
+    Broker.load, Broker.unload, Broker.attach, Broker.release, Broker.withdrawn, Broker.rest, Broker.wake, Broker.order, Broker.costs,
     Broker.socket, Broker.ras, Broker.stand, Broker.kernel_log, Broker.pyspy_start, Broker.pyspy_ended, Broker.pyspy_end,
 )  # fmt: skip
 Broker.SERVICES = {**Reading.SERVICES, **{service.__name__: service for service in _MORE}}

@@ -10,6 +10,7 @@ from pathlib import Path
 from rankscope.probes import rights
 from rankscope.probes.bpf import tables
 from rankscope.probes.bpf.compiler.compiled import Compiled, MapShape
+from rankscope.probes.bpf.functions.walks import Withdrawn
 from rankscope.probes.bpf.module import Module, ProgramCost, Refused
 from rankscope.probes.bpf.tables import Table
 from rankscope.probes.elf.reader import FileBytes
@@ -56,6 +57,11 @@ class HandedModule(Module):
         self.held.difference_update(ours)
         if ours:
             self._asked.ask("release", links=ours)
+
+    def withdrawn(self) -> Withdrawn:
+        """Ask what was withdrawn since the last call."""
+        answer, _ = self._asked.ask("withdrawn")
+        return Withdrawn(tuple(answer["links"]), str(answer["by"]))
 
     def rest(self) -> None:
         """Have everything detached for a while."""

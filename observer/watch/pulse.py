@@ -23,6 +23,8 @@ from rankscope.observer.window.manifest import ProbeCost
 from rankscope.probes.bpf import loader, ring
 from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 from rankscope.probes.bpf.counters import COUNTERS, LOSSES, RANK
+from rankscope.probes.bpf.functions.uprobes import MappedTooOften
+from rankscope.probes.bpf.functions.walks import Withdrawn
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import in_progress
 from rankscope.probes.calls import probe as calls
@@ -94,6 +96,9 @@ class Pulse:
     _links: dict[Place, tuple[int, ...]] = field(default_factory=dict)
     _functions: dict[FileKey, _Functions] = field(default_factory=dict)
     _again_s: dict[tuple[FileKey, str], float] = field(default_factory=dict)  # by file and user: when (CLOCK_MONOTONIC)
+    _costly_s: dict[FileKey, float] = field(
+        default_factory=dict
+    )  # mapped too often: until when nothing is put in (CLOCK_MONOTONIC)
     _tidy_s: float = float("-inf")  # when next
 
     def watch(self, pid: int) -> None:
@@ -151,6 +156,8 @@ class Pulse:
 
     def tidy(self, now_s: float, ended: bool) -> None:
         """Once in a while, sooner where processes have `ended`: calls of threads that were killed in them are in progress no more."""
+        if (gone := self.module.withdrawn()).links:
+            self._forget_withdrawn(gone)
         if now_s >= self._tidy_s:
             self._tidy_s = now_s + _TIDY_EACH_S
             try:
@@ -159,6 +166,16 @@ class Pulse:
                 self.later("calls in progress", error)
         if ended:
             self._tidy_s = min(self._tidy_s, now_s + _TIDY_AFTER_END_S)
+
+    def _forget_withdrawn(self, gone: Withdrawn) -> None:
+        places = [place for place, links in self._links.items() if not set(links).isdisjoint(gone.links)]
+        for _, file in places:
+            _put(self._costly_s, file, time.monotonic() + _AGAIN_S)
+        self.notes.add(
+            f"{len(places)} functions are no longer listened to: a page of their file is mapped so often by now that every fork of this "
+            f"host would wait for a probe to be taken out{gone.by}"
+        )
+        self.keep([place for place in self._links if place not in places])
 
     def costs(self) -> tuple[ProbeCost, ...]:
         """Run count and time of each program since it was loaded."""
@@ -216,6 +233,8 @@ class Pulse:
         place = row, library.key
         if place in self._links:
             return True
+        if time.monotonic() < self._costly_s.get(library.key, 0.0):
+            return False
         links: list[int] = []
         try:
             with library.open() as file:
@@ -230,6 +249,8 @@ class Pulse:
             raise
         except Exception as error:
             self.module.release(links)
+            if isinstance(error, MappedTooOften):
+                _put(self._costly_s, library.key, time.monotonic() + _AGAIN_S)
             reason = (str(error) or type(error).__name__).splitlines()[0]
             self.notes.add(f"{MARKERS[row].name} in {library.name}: {reason}", user)
             return False

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import math
 import os
 import signal
+import threading
 import time
 import warnings
 from collections import Counter
@@ -20,12 +22,14 @@ from functools import partial
 from pathlib import Path
 
 from rankscope.probes import room, warden
-from rankscope.probes.bpf import perf_events, programs, shared_uprobes, syscalls, tracepoints, uprobes
+from rankscope.probes.bpf import perf_events, programs, syscalls, tracepoints
 from rankscope.probes.bpf.compiler.compiled import Compiled
 from rankscope.probes.bpf.compiler.variants import Variant, with_numbers
+from rankscope.probes.bpf.functions import shared_uprobes, uprobes, walks
 from rankscope.probes.bpf.programs import Program
 from rankscope.probes.bpf.tables import Table
 from rankscope.probes.elf.reader import FileBytes
+from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host.procfs import ROOT
 
 _PAGE_BYTES = 4096
@@ -70,6 +74,8 @@ class _Attached:
     descriptors: tuple[int, ...]
     again: Callable[[], tuple[int, ...]]
     file: int = -1
+    look: Callable[[], None] | None = None  # raises MappedTooOften where it is time to take them out
+    inode: bytes = b""  # of the file, as walks.inode_of says
 
 
 @dataclass(slots=True)
@@ -98,6 +104,14 @@ class Module:
     rests: bool = False
     _attached: dict[int, _Attached] = field(default_factory=dict)  # by descriptor
     _programs: dict[tuple[str, int | None], Program] = field(default_factory=dict)  # by function and place
+    _withdrawn: set[int] = field(default_factory=set)
+    _mapped_by: str = ""
+    _trials: walks.Trials | None = None
+    _looking: threading.Thread | None = None
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _changes: threading.RLock = field(
+        default_factory=threading.RLock
+    )  # of what is attached, while somebody looks at it
     _stats_fd: int = -1
     _guard: int = -1  # the warden ends when it is closed, by us and by whoever inherited it
 
@@ -207,12 +221,97 @@ class Module:
             raise ValueError("nothing is attached while the probes rest")
         self._be_guarded()
         links = self._attach_once(function, path, offsets, counters, on_return, place)
-        if self.may_rest:
+        if self.may_rest or self._trials is not None:
             file = os.open(path, os.O_PATH | os.O_CLOEXEC)
             kept = Path(f"/proc/self/fd/{file}")
             again = partial(self._attach_once, function, kept, tuple(offsets), dict(counters), on_return, place)
-            self._remember(_Attached(function, links, again, file))
+            look = partial(self._trial, function, kept, tuple(offsets), dict(counters), place, math.inf)
+            with self._changes:
+                self._remember(_Attached(function, links, again, file, look if self.at_once else None, walks.inode_of(kept)))
+            self._look_now_and_then()
         return links
+
+    def _trial(
+        self,
+        function: str,
+        path: Path,
+        offsets: Sequence[int],
+        counters: Mapping[int, int],
+        place: int | None,
+        waits_most_s: float,
+    ) -> None:
+        if self._trials is None:
+            self._trials = walks.Trials(self.root)
+        program = self.program(function, attach_type=uprobes.TRACE_UPROBE_MULTI, place=place)
+        self._trials.need_few(program.fd, path, offsets, counters, waits_most_s)
+
+    def _first_trial(
+        self, function: str, path: Path, offsets: Sequence[int], counters: Mapping[int, int], place: int | None
+    ) -> None:
+        try:
+            self._trial(function, path, offsets, counters, place, walks.WAITS_MOST_S)
+        except uprobes.MappedTooOften as error:
+            by = walks.by_whom(walks.inode_of(path), self.root)
+            raise uprobes.MappedTooOften(f"{error}{by}") from error
+
+    def _look_now_and_then(self) -> None:
+        if self._looking is None and self.at_once:
+            looking = threading.Thread(target=self._look, name="mappings", daemon=True)
+            with contextlib.suppress(RuntimeError):  # no thread to be had: the next probe asks again
+                looking.start()
+                self._looking = looking
+
+    def _look(self) -> None:
+        growth = walks.Growth(self.root)
+        while not self._ended.wait(walks.LOOKS_EVERY_S):
+            if growth.is_due():
+                began_s = time.thread_time()
+                self.withdraw()
+                growth.looked(time.thread_time() - began_s)
+
+    def withdraw(self) -> None:
+        """Detach what is by now mapped so often that detaching it later would keep every fork of the host waiting."""
+        for one in self._all_attached():
+            with self._changes:
+                if self.rests or one.look is None or not self._holds(one):
+                    continue
+                try:
+                    one.look()
+                except uprobes.MappedTooOften:
+                    with walks.going_first():
+                        self._withdraw(one.inode)
+                except (OSError, ValueError, RankscopeError):
+                    continue
+
+    def _holds(self, one: _Attached) -> bool:
+        return any(self._attached.get(each) is one for each in one.descriptors)
+
+    def _withdraw(self, inode: bytes) -> None:
+        """All of one file, of which other pages may be next. Descriptors keep their numbers, as for `rest`."""
+        ours = [one for one in self._all_attached() if one.look is not None and one.inode == inode]
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for one in ours:
+                for descriptor in one.descriptors:
+                    if self._attached.get(descriptor) is one:
+                        os.dup2(nothing, descriptor, inheritable=False)
+                        del self._attached[descriptor]
+                        self._withdrawn.add(descriptor)
+            self._mapped_by = walks.by_whom(inode, self.root)
+        finally:
+            os.close(nothing)
+            for one in ours:
+                os.close(one.file)
+
+    def withdrawn(self) -> walks.Withdrawn:
+        """What was withdrawn since the last call, and is still to be released."""
+        with self._changes:
+            found, self._withdrawn = self._withdrawn & self.held, set()
+        return walks.Withdrawn(tuple(found), self._mapped_by if found else "")
+
+    def _all_attached(self) -> tuple[_Attached, ...]:
+        with self._changes:
+            return tuple({id(one): one for one in self._attached.values()}.values())
 
     def _be_guarded(self) -> None:
         """From the first probe in a file on, somebody sees to it that none keeps the host waiting."""
@@ -233,6 +332,7 @@ class Module:
             program: Program | None = None
             try:
                 program = self.program(function, attach_type=uprobes.TRACE_UPROBE_MULTI, place=place)
+                self._first_trial(function, path, offsets, counters, place)
                 return uprobes.attach_many(program.fd, path, offsets, on_return=on_return, counters=counters)
             except Exception:
                 if program is not None:
@@ -247,8 +347,11 @@ class Module:
     def release(self, descriptors: Sequence[int]) -> None:
         """Close descriptors of attached probes now."""
         for descriptor in descriptors:
-            if descriptor in self.held:
+            with self._changes:
+                if descriptor not in self.held:
+                    continue
                 self.held.discard(descriptor)
+                self._withdrawn.discard(descriptor)
                 one = self._attached.pop(descriptor, None)
                 os.close(descriptor)
                 if (
@@ -266,7 +369,8 @@ class Module:
         """
         if self.rests:
             return
-        self.rests = True
+        with self._changes:  # a look under way ends
+            self.rests = True
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
         def let_go(descriptor: int) -> None:
@@ -290,15 +394,16 @@ class Module:
             return ()
         self.rests = False
         refused: list[Refused] = []
-        for one in {id(one): one for one in self._attached.values()}.values():
+        for one in self._all_attached():
             try:
                 fresh = one.again()
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, uprobes.MappedTooOften) as error:
                 refused.append(Refused(one.function, _one_line(error)))
                 continue
-            for old, new in zip(one.descriptors, fresh, strict=False):
-                if self._attached.get(old) is one:  # it may have been let go, and its number be another's
-                    os.dup2(new, old, inheritable=False)
+            with self._changes:
+                for old, new in zip(one.descriptors, fresh, strict=False):
+                    if self._attached.get(old) is one:  # it may have been let go, and its number be another's
+                        os.dup2(new, old, inheritable=False)
             for descriptor in fresh:
                 os.close(descriptor)
         return tuple(refused)
@@ -329,6 +434,10 @@ class Module:
         for end in self.before_close:
             end()
         self.before_close.clear()
+        self._ended.set()
+        if self._looking is not None:
+            self._looking.join()
+            self._looking = None
         if self.held and not self.rests:
             _let_a_child_detach()
         self.release(tuple(self.held))
@@ -336,6 +445,9 @@ class Module:
             os.close(descriptor)
         self._programs.clear()
         self.maps.clear()
+        if self._trials is not None:
+            self._trials.close()
+            self._trials = None
         if self._stats_fd >= 0:
             os.close(self._stats_fd)
             self._stats_fd = -1

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rankscope.probes.bpf.functions.uprobes import MappedTooOften
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import in_progress
 from rankscope.probes.calls.attached import FileKey, Places, Row, Untimed, processes_of, too_often
@@ -123,6 +124,7 @@ class CallProbe:
     _names: dict[FileKey, str] = field(default_factory=dict)
     _looked_at: set[tuple[str, int]] = field(default_factory=set)
     _unopened: dict[FileKey, str] = field(default_factory=dict)  # why, of those that no process has given yet
+    _refused: set[FileKey] = field(default_factory=set)  # mapped too often to put more probes in
     _placed: set[tuple[str, str, int]] = field(default_factory=set)
     _hits: dict[int, Hits] = field(default_factory=dict)
     _places: Places = field(default_factory=Places)
@@ -250,7 +252,7 @@ class CallProbe:
         self, file: MappedFile, library: Library, index: int, offsets: Sequence[int], ends: Sequence[int] | None = None
     ) -> None:
         """Probes on the functions at `offsets`, and on their ends: where these are not said, by return probe."""
-        if not offsets:
+        if not offsets or library.key in self._refused:
             return
         row, held, key = self.table[index], self._rows.setdefault(index, Row()), library.key
         held.seen.add(key)
@@ -267,6 +269,11 @@ class CallProbe:
                 links += self.module.attach_uprobes(leave, file, offsets, on_return=True)
             else:
                 links += self.module.attach_uprobes(leave, file, ends)
+        except MappedTooOften as error:
+            self._refused.add(key)
+            self.module.release(held.take((key,)))
+            self.notes.append(f"calls into {library.name} are not timed: {error}")
+            return
         except Exception as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             self._lose(key, [row], f"{row.name} in {library.name} is not timed: {reason}")
@@ -291,6 +298,7 @@ class CallProbe:
         before, self._hits = self._hits, hits
         seconds, self._hits_at = now - self._hits_at, now
         self._tidy(now)
+        self._forget_withdrawn()
         for index in sorted(self._exported):
             counted = {place: hits[place].since(before[place]) for place in self._counted_in(index) if place in before}
             if counted:
@@ -304,6 +312,31 @@ class CallProbe:
         if due:
             with contextlib.suppress(OSError):
                 in_progress.take_out_unwatched(self.module.maps)
+
+    def _forget_withdrawn(self) -> None:
+        """Of files that a user maps too often by now all rows go: the others' pages may be next."""
+        withdrawn = self.module.withdrawn()
+        if not withdrawn.links:
+            return
+        gone = set(withdrawn.links)
+        files = {
+            file
+            for row in self._rows.values()
+            for links in (row.links, row.sites)
+            for file, mine in links.items()
+            if gone.intersection(mine)
+        }
+        why = (
+            f"calls into {len(files) or 1} libraries are no longer timed: a page of them is mapped so often by now that every fork of this "
+            f"host would wait for a probe to be taken out{withdrawn.by}"
+        )
+        for index in sorted(self._exported):
+            if mine := tuple(file for file in self._rows[index].links if file in files):
+                self._detach(index, mine)
+                # What is not seen from now on looks like calls that nobody makes: as good as never timed.
+                self.untimed += [Untimed(file, frozenset({self.table[index].role}), why) for file in mine]
+        self._refused |= files
+        self.notes.append(why)
 
     def _counted_in(self, index: int) -> set[int]:
         row = self._rows[index]

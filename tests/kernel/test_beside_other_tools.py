@@ -15,7 +15,8 @@ import pytest
 from rankscope.observer.apart.windows import windows_of
 from rankscope.observer.window.folder import Window
 from rankscope.probes import rights
-from rankscope.probes.bpf import loader, ring, uprobes
+from rankscope.probes.bpf import loader, ring
+from rankscope.probes.bpf.functions import uprobes
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.probe import CallProbe

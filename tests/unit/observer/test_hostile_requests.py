@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from rankscope.observer.apart import broker as brokers
 from rankscope.observer.apart import plain, run, wire
 from rankscope.observer.apart.broker import Broker
+from rankscope.probes.bpf.functions.walks import Withdrawn
 from rankscope.probes.errors import BadData
 
 HUGE = 10**400
@@ -70,7 +71,7 @@ def done() -> Iterator[list[str]]:
         held.enter_context(mock.patch("rankscope.observer.apart.reading.devices.start", noted("opener", 7)))
         attached = SimpleNamespace(
             attach_functions=noted("attach", ()), release=noted("release", None), rest=noted("rest", None), wake=noted("wake", ()),
-            costs=noted("costs", ()), close=lambda: None, held=set(),
+            costs=noted("costs", ()), close=lambda: None, held=set(), withdrawn=Withdrawn,
         )  # fmt: skip
         held.enter_context(mock.patch.object(Broker, "_loaded", lambda _: attached))
         yield found

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from rankscope.probes.bpf.functions.walks import Withdrawn
 from rankscope.probes.calls import in_progress, probe
 from rankscope.probes.calls.attached import PLACES_EACH, PLACES_FREELY, FileKey, Places, Row, too_often
 from rankscope.probes.calls.probe import CallProbe
@@ -73,7 +74,9 @@ class Turns:
             def __getitem__(self, key: ctypes.c_int) -> list[object]:
                 return [hits[key.value], SimpleNamespace(watched=0, others=0)]
 
-        module = SimpleNamespace(maps={"rs_call_hits": Counted()}, release=lambda _: None, before_close=[])
+        module = SimpleNamespace(
+            maps={"rs_call_hits": Counted()}, release=lambda _: None, before_close=[], withdrawn=Withdrawn
+        )
         monkeypatch.setattr(in_progress, "take_out", lambda *_: 0)
         monkeypatch.setattr(probe.time, "monotonic", lambda: self._now)
         self.probe = CallProbe(cast(Any, module))

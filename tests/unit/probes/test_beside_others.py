@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.probes.bpf.shared_uprobes import PlaceTaken, attach, disagreements
+from rankscope.probes.bpf.functions.shared_uprobes import PlaceTaken, attach, disagreements
 from rankscope.probes.host.kmsg import KernelMessage
 
 SAID = (

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from rankscope.probes.bpf.functions.walks import Withdrawn
 from rankscope.probes.calls import in_progress, probe
 from rankscope.probes.calls.probe import CallProbe
 
@@ -94,7 +95,7 @@ def test_a_window_lets_go_of_what_ended_processes_left_while_it_lasts(
     kernel["rs_call_hits"] = Map()
     kernel.watch(20)
     kernel.enter(20, 20, 3, ends=True)
-    calls = CallProbe(cast(Any, SimpleNamespace(maps=kernel)))
+    calls = CallProbe(cast(Any, SimpleNamespace(maps=kernel, withdrawn=Withdrawn)))
     monkeypatch.setattr(probe.time, "monotonic", lambda: now[0])
     for second in range(45):
         now[0] = float(second)

@@ -14,11 +14,13 @@ import ctypes
 import errno
 import os
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rankscope.probes import abilities
 from rankscope.probes.bpf import perf_events, syscalls
+from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host.procfs import ROOT, read_file
 
 TRACE_UPROBE_MULTI = 48  # enum bpf_attach_type
@@ -26,6 +28,14 @@ _BPF_LINK_CREATE = 28
 _PERF_TYPE_PATH = "sys/bus/event_source/devices/uprobe/type"
 _COUNTER_SHIFT = 32  # in perf_event_attr.config, /sys/bus/event_source/devices/uprobe/format/ref_ctr_offset
 _NO_COUNTERS: Mapping[int, int] = {}
+# CPU time of putting in one probe, from which the rest is left out: forks wait as long. A host with 2,000 processes needs 0.02 s.
+PUT_IN_MOST_S = 0.1
+
+
+class MappedTooOften(RankscopeError):
+    """A page is mapped so often that a probe in it would keep every fork of the host waiting."""
+
+    help = "See which process maps the file thousands of times (/proc/PID/maps), and end it or give the job a copy of the file."
 
 
 def attach_many(
@@ -35,8 +45,12 @@ def attach_many(
     *,
     on_return: bool = False,
     counters: Mapping[int, int] = _NO_COUNTERS,
+    pid: int = 0,
 ) -> tuple[int, ...]:
-    """One link of a program loaded for TRACE_UPROBE_MULTI to all file offsets; closing it detaches. OSError."""
+    """One link of a program loaded for TRACE_UPROBE_MULTI to all file offsets; closing it detaches. OSError.
+
+    `pid`: the one process whose memory gets the probes; 0 for all.
+    """
     abilities.need(abilities.UPROBES, errno.EINVAL)
     abilities.need(abilities.MANY_UPROBES, errno.EINVAL)
     name = ctypes.create_string_buffer(os.fsencode(path))
@@ -44,7 +58,7 @@ def attach_many(
     counts = (ctypes.c_uint64 * len(offsets))(*(counters.get(offset, 0) for offset in offsets))
     request = struct.pack(
         "<IIIIQQQQIIII", program_fd, 0, TRACE_UPROBE_MULTI, 0, ctypes.addressof(name), ctypes.addressof(places),
-        ctypes.addressof(counts) if counters else 0, 0, len(offsets), int(on_return), 0, 0,
+        ctypes.addressof(counts) if counters else 0, 0, len(offsets), int(on_return), pid, 0,
     )  # fmt: skip
     return (syscalls.call(_BPF_LINK_CREATE, ctypes.create_string_buffer(request, len(request))),)
 
@@ -67,7 +81,10 @@ def attach_each(
     counters: Mapping[int, int] = _NO_COUNTERS,
     root: Path = ROOT,
 ) -> tuple[int, ...]:
-    """One perf event per file offset, of a program loaded as kprobe; closing them detaches. OSError, ValueError."""
+    """One perf event per file offset, of a program loaded as kprobe; closing them detaches. OSError, ValueError.
+
+    Raises MappedTooOften, with none left attached, where one took longer than `PUT_IN_MOST_S`.
+    """
     abilities.need(abilities.UPROBES, errno.ENOENT)
     kind = int(read_file(str(root / _PERF_TYPE_PATH), 16))
     name = ctypes.create_string_buffer(os.fsencode(path))
@@ -76,7 +93,12 @@ def attach_each(
         for offset in offsets:
             config = int(on_return) | counters.get(offset, 0) << _COUNTER_SHIFT  # bit 0: format/retprobe
             place = struct.pack("<QQ", ctypes.addressof(name), offset)  # uprobe_path, probe_offset
+            began_s = time.thread_time()
             opened.append(perf_events.open_event(kind, config, program_fd, tail=place))
+            if (took_s := time.thread_time() - began_s) > PUT_IN_MOST_S:
+                raise MappedTooOften(
+                    f"putting in one probe took {took_s:.1f} s, and every fork of this host waited for it"
+                )
     except BaseException:
         for descriptor in opened:
             os.close(descriptor)

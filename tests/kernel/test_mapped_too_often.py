@@ -1,0 +1,218 @@
+"""A user who maps a page of the observed library very often stalls no fork, neither as probes are put in nor as they are taken out.
+
+All mappers are processes of another user, end with the test whatever becomes of it, and by themselves after a minute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rankscope.probes.bpf import loader
+from rankscope.probes.bpf.functions import uprobes, walks
+from rankscope.probes.bpf.functions.uprobes import TRACE_UPROBE_MULTI
+from rankscope.probes.bpf.module import Module
+from rankscope.probes.calls import probe as calls
+from rankscope.probes.calls.probe import CallProbe
+from rankscope.probes.calls.programs import programs
+from rankscope.probes.calls.table import CallRow
+
+pytestmark = pytest.mark.beside
+
+TABLE = (CallRow("librslab", "rs_lab_call", "call", "wait", 1), CallRow("librslab", "rs_lab_more", "more", "wait", 1))
+LIBRARY = "".join(
+    f"__attribute__((aligned(4096))) int rs_lab_{name}(int n) {{ return n + 3; }}\n" for name in ("call", "more")
+)
+# FILE OFFSET TIMES: maps a page so often.
+MAPPER = """
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    int file = open(words[1], O_RDONLY), times = atoi(words[3]);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    alarm(60);
+    while (times-- > 0)
+        if (mmap(0, 4096, PROT_READ, MAP_PRIVATE, file, atol(words[2])) == MAP_FAILED)
+            return 1;
+    write(1, "ready\\n", 6);
+    for (;;)
+        pause();
+}
+"""
+# Forks until its standard input ends, and says how long the longest fork took, in microseconds.
+FORKER = """
+#include <poll.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+static long now_us(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000 + time.tv_nsec / 1000;
+}
+int main(void) {
+    struct pollfd input = {0, POLLIN, 0};
+    long longest = 0;
+    alarm(60);
+    write(1, "ready\\n", 6);
+    while (!poll(&input, 1, 2)) {
+        long began = now_us();
+        int child = fork();
+        if (!child)
+            _exit(0);
+        if (now_us() - began > longest)
+            longest = now_us() - began;
+        waitpid(child, 0, 0);
+    }
+    printf("%ld\\n", longest);
+}
+"""
+MANY = 60_000  # just below vm.max_map_count
+LONGEST_S = 0.1
+BUSY = 8  # times as long, beside other work on the same CPUs; without what is tested it is seconds
+
+
+@pytest.fixture
+def module() -> Iterator[Module]:
+    loaded = loader.load([calls.SOURCE], defines={"RS_RING_PAGES": 64}, generated=programs(TABLE))
+    yield loaded
+    loaded.close()
+
+
+class Place:
+    """A folder with the library and both programs, and the mappers that run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.library, self.started = folder, folder / "librslab.so", list[subprocess.Popen[str]]()
+        folder.chmod(0o755)
+        for output, text, *options in (
+            ("librslab.so", LIBRARY, "-shared", "-fPIC"), ("mapper", MAPPER), ("forker", FORKER),
+        ):  # fmt: skip
+            subprocess.run(["cc", *options, "-o", folder / output, "-xc", "-"], input=text, text=True, check=True)
+        lines = subprocess.run(["nm", "-D", self.library], capture_output=True, text=True, check=True).stdout.split(
+            "\n"
+        )
+        # Where a function is in the file is where it is in memory, in a library as small as this.
+        self.offsets = [int(line.split()[0], 16) for line in lines if " rs_lab_" in line]
+
+    def start(self, processes: int, times: int, page: int) -> list[subprocess.Popen[str]]:
+        """Mappers that may still be at it."""
+        command = [str(self.folder / "mapper"), str(self.library), str(page), str(times)]
+        started = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, user=65534, group=65534)
+            for _ in range(processes)
+        ]
+        self.started += started
+        return started
+
+    def mapped(self, processes: int, times: int, page: int) -> list[subprocess.Popen[str]]:
+        """Mappers that are done."""
+        started = self.start(processes, times, page)
+        for one in started:
+            assert one.stdout is not None and one.stdout.readline() == "ready\n"
+        return started
+
+    @contextlib.contextmanager
+    def forking(self) -> Iterator[list[float]]:
+        """How long the longest fork took meanwhile, in seconds, once it is over."""
+        forker = subprocess.Popen([self.folder / "forker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        found: list[float] = []
+        try:
+            assert forker.stdout is not None and forker.stdout.readline() == "ready\n"
+            yield found
+            found.append(int(forker.communicate(timeout=60)[0]) / 1e6)
+        finally:
+            forker.kill()
+            forker.wait()
+
+    def end(self) -> None:
+        for one in self.started:
+            one.kill()
+        for one in self.started:
+            one.wait()
+        shutil.rmtree(self.folder)
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    made = Place(Path(tempfile.mkdtemp()))
+    yield made
+    made.end()
+
+
+def test_a_probe_in_a_page_that_is_mapped_too_often_is_left_out(module: Module, place: Place) -> None:
+    # GIVEN a library of which somebody maps a page very often
+    pid = place.mapped(4, MANY, place.offsets[0])[0].pid
+    probe = CallProbe(module, TABLE)
+    with place.forking() as longest:
+        # WHEN its functions are to be timed
+        probe.watch([pid])
+    print(f"longest fork {longest[0]:.3f} s")
+    # THEN it is said once, with the user, and forks went on
+    assert not probe.rows_attached()
+    (note,) = probe.notes
+    assert "by user 65534, 6000" in note
+    assert longest[0] < LONGEST_S * BUSY
+
+
+def test_a_host_where_hundreds_of_processes_map_the_library_is_observed(module: Module, place: Place) -> None:
+    first, *_ = place.mapped(256, 1, place.offsets[0])
+    probe = CallProbe(module, TABLE)
+    with place.forking() as longest:
+        probe.watch([first.pid])
+        module.close()
+        time.sleep(0.5)
+    print(f"256 processes map it: longest fork {longest[0]:.3f} s")
+    assert longest[0] < LONGEST_S * BUSY
+    assert not probe.notes and probe.rows_attached() == {0, 1}
+
+
+def test_a_page_that_is_mapped_ever_more_often_loses_its_probe_in_time(module: Module, place: Place) -> None:
+    # GIVEN probes in a library that few map
+    first, *_ = place.mapped(1, 1, place.offsets[0])
+    probe = CallProbe(module, TABLE)
+    probe.watch([first.pid])
+    assert probe.rows_attached() == {0, 1}
+    probe.enforce_budget(1)
+    # WHEN somebody maps it more and more often
+    with place.forking() as longest:
+        for one in place.start(4, MANY, place.offsets[0]):
+            assert one.stdout is not None and one.stdout.readline() == "ready\n"
+        time.sleep(walks.LOOKS_EVERY_S)
+        probe.enforce_budget(1)
+        module.close()
+        time.sleep(0.5)  # a child of it takes out what is left
+    print(f"mapped ever more often: longest fork {longest[0]:.3f} s")
+    # THEN it is said, and forks went on
+    assert not probe.rows_attached()
+    assert any("are no longer timed: a page" in note for note in probe.notes)
+    assert longest[0] < LONGEST_S * BUSY
+
+
+def test_what_is_allowed_follows_from_what_a_visit_costs(module: Module, place: Place) -> None:
+    """The limit of a trial is where forks would wait for `LONGEST_S`."""
+    times = 4_000
+    place.mapped(2, times, place.offsets[0])
+    program = module.program("rs_enter_0", attach_type=TRACE_UPROBE_MULTI)
+    trial_s, real_s = [], []
+    for found, pid in ((trial_s, 1), (real_s, 0)) * 3:
+        began_s = time.thread_time()
+        links = uprobes.attach_many(program.fd, place.library, place.offsets[:1], pid=pid)
+        found.append(time.thread_time() - began_s)
+        module.held.update(links)
+        module.release(links)
+    trial_us, real_us, first_us = (one / times / 2 * 1e6 for one in (min(trial_s), min(real_s), max(real_s)))
+    print(f"a mapping costs a trial {trial_us:.2f} us, a probe {real_us:.2f} us, the first one {first_us:.2f} us")
+    assert walks.TRIAL_MOST_S / min(trial_s) * max(real_s) < LONGEST_S
