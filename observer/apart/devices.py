@@ -77,7 +77,7 @@ def start(listener: int) -> int:
     handed = fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 8)  # another number than it gets there
     keep = credentials.mask((credentials.CAP_SYS_PTRACE,))  # to read the name that is asked for
     try:
-        calls = seccomp.program(writing=True) if credentials.can_filter() else b""
+        calls = seccomp.program(writing=True, listening=True) if credentials.can_filter() else b""
     except ValueError:
         calls = b""
     confined = [str(Path(credentials.__file__).resolve()), f"{keep:x}", calls.hex()]

@@ -12,14 +12,14 @@ from pathlib import Path
 
 # On kernels up to about 6.11 the listener is silent until who was asked for is waited for: here, as somebody behind it lives on.
 _COMMAND = """
-import os, signal, socket
+import os, signal, socket, time
 from rankscope.observer.apart import devices
 ours, theirs = socket.socketpair()
 confined = os.fork()
 if confined == 0:
-    socket.send_fds(theirs, [b"!"], [devices.listen()])
     os.setsid()
-    signal.pause()
+    socket.send_fds(theirs, [b"!"], [devices.listen()])
+    time.sleep(60)
     os._exit(0)
 _, (listener,), _, _ = socket.recv_fds(ours, 1, 1)
 opener = devices.start(listener)
@@ -51,6 +51,7 @@ def test_what_opens_gpus_ends_with_a_command_that_is_killed_though_who_can_ask_l
                 time.sleep(0.05)
             assert _runs(confined) and not _runs(opener)
         finally:
+            command.kill()
             for pid in (confined, opener):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

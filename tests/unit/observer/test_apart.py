@@ -277,12 +277,13 @@ def test_its_errors_are_the_commands(error: Exception) -> None:
 
 
 def test_one_that_is_killed_ends_in_one_line() -> None:
-    def die(say: Say) -> list[Window]:
-        signal.raise_signal(signal.SIGKILL)
+    def wait(say: Say) -> list[Window]:
+        say(str(os.getpid()))
+        time.sleep(60)
         return []
 
     with pytest.raises(ObserverEnded, match="SIGKILL"):
-        windows_of(die, lambda _: None)
+        windows_of(wait, lambda pid: os.kill(int(pid), signal.SIGKILL))
 
 
 def test_one_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
