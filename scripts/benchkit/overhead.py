@@ -1,8 +1,8 @@
 """What observing costs: in the kernel, in the observer, and to the job; with py-spy at the same rate beside it.
 
 One healthy job of the lab runs throughout. Rounds alternate: nobody observes, Rankscope observes, py-spy observes, and Rankscope
-again as on a host where it has to compile its programs, with the shortest window. The job's own step times (written by the job, not by us) give
-the slow-down, as the median over rounds of the ratio between a round with an observer and the round without one before it;
+again as on a host where it has to compile its programs, with the shortest window. The job's own step times (written by the job,
+not by us) give the slow-down, as the median over rounds of the ratio between a round with an observer and the round without one before it;
 over the whole command, from its start to its end, as the mean of these ratios with its 95 % interval. In-kernel time is the
 kernel's own account per BPF program.
 """
