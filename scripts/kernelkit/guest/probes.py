@@ -21,6 +21,7 @@ from rankscope.probes.files import probe as files
 from rankscope.probes.sched import probe as sched
 
 _PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
+_LIBRARY = Path("/tmp/libtorch_cpu.so")  # a name that the table of calls knows
 _HZ = 99
 CALLS_US = tuple(range(20_000, 90_000, 7_000))  # each of another length
 _PATIENCE_S = 120.0  # until the known program has done all
@@ -51,7 +52,8 @@ def main() -> None:
         wrong, words = calls_right(
             calls[np.argsort(calls["ts_ns"])]["dur_ns"].tolist(), own_ns, [1000 * asked for asked in CALLS_US]
         )
-        _say("timed call", "; ".join(filter(None, (wrong, *probes.calls.notes[:1]))) if wrong else "", began, words)
+        why = [note for note in probes.calls.notes if _LIBRARY.name in note]
+        _say("timed call", "; ".join((wrong, *why)) if wrong else "", began, words)
     finally:
         probes.close()
 
@@ -77,9 +79,8 @@ def programs_loaded(probes: KernelProbes) -> tuple[bool, str]:
 
 def _watch(probes: KernelProbes) -> tuple[ring.Events, dict[int, StackName], list[int]]:
     """Observe the known program from its start to its end: events, stacks in words, and how long its calls took by its own clock."""
-    library = Path("/tmp/libtorch_cpu.so")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, _PROGRAMS / "known.c"], check=True)
-    words = [sys.executable, str(_PROGRAMS / "known.py"), str(library), str(COMPUTED_S), *map(str, CALLS_US)]
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", _LIBRARY, _PROGRAMS / "known.c"], check=True)
+    words = [sys.executable, str(_PROGRAMS / "known.py"), str(_LIBRARY), str(COMPUTED_S), *map(str, CALLS_US)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
         assert process.stdout.readline() == "ready\n"

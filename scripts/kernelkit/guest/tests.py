@@ -42,13 +42,12 @@ def main() -> None:
 
 def summary(said: str) -> tuple[bool, str]:
     """Read pytest's last line and the names of what failed: whether all passed, and a line of words."""
-    counts = {
-        word: int(number)
-        for number, word in re.findall(r"(\d+) (passed|failed|error|errors)\b", said.rpartition("\n=")[2] or said)
-    }
+    counts = dict.fromkeys(("passed", "failed", "error"), 0)
+    for number, word in re.findall(r"(\d+) (passed|failed|error)s?\b", said.strip().rpartition("\n")[2]):
+        counts[word] = int(number)
     failed = re.findall(r"^(?:FAILED|ERROR) \S*?::(\w+)", said, re.MULTILINE)
-    passed, others = counts.pop("passed", 0), sum(counts.values())
-    return bool(passed) and not others, "; ".join((f"{passed} of {passed + others}", *dict.fromkeys(failed)))
+    passed, every = counts["passed"], sum(counts.values())
+    return 0 < passed == every, "; ".join((f"{passed} of {every}", *dict.fromkeys(failed)))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from kernelkit.architecture import X86_64
 from kernelkit.archive import Source
 from kernelkit.cli import main
 from kernelkit.guest.judge import calls_right, samples_right
+from kernelkit.guest.tests import summary
 from kernelkit.guest.verdicts import healthy, slow_function
 from kernelkit.initial import initial
 from kernelkit.kernels import Kernel
@@ -161,6 +162,13 @@ def test_verdicts_are_right_or_not() -> None:
     assert healthy({"status": "healthy", "suspects": []}) == (True, "healthy")
     assert healthy({"status": "unknown", "suspects": [], "notes": ["no eyes"]}) == (False, "unknown: no eyes")
     assert not healthy(verdict([1], 17))[0]
+
+
+def test_kernel_tests_are_counted_with_the_names_of_those_that_failed() -> None:
+    failed = "FAILED tests/kernel/test_probes.py::test_a[x] - assert 1\nERROR tests/kernel/test_b.py::test_c\n"
+    assert summary("....\n12 passed, 3 rerun in 3.2s\n") == (True, "12 of 12")
+    assert summary(f"{failed}1 failed, 12 passed, 1 error in 3.2s\n") == (False, "12 of 14; test_a; test_c")
+    assert summary("no tests ran in 0.1s\n") == (False, "0 of 0")
 
 
 def test_a_result_is_good_only_with_all_its_checks_and_a_proper_end(tmp_path: Path) -> None:
