@@ -110,12 +110,12 @@ def _install(venv: Path) -> None:
         f"--python-version={PYTHON}", *(f"--platform={one}" for one in _PLATFORMS), f"--target={site}",
     ]  # fmt: skip
     for name in _LOCKS:
-        lock = venv / name
-        lock.write_text(of_aarch64((REPOSITORY / "scripts" / name).read_text("utf-8")), "utf-8")
-        _run([*pip, "--require-hashes", "-r", str(lock)])
-    _run([*pip, *_TORCH])
-    for program in (site / "bin").glob("*"):
-        program.rename(venv / "bin" / program.name)
+        (venv / name).write_text(of_aarch64((REPOSITORY / "scripts" / name).read_text("utf-8")), "utf-8")
+    for wanted in (*(["--require-hashes", "-r", str(venv / name)] for name in _LOCKS), _TORCH):
+        _run([*pip, *wanted])
+        for program in (site / "bin").glob("*"):
+            program.rename(venv / "bin" / program.name)
+        shutil.rmtree(site / "bin", ignore_errors=True)  # pip puts no programs into a folder that is there
 
 
 def _compile(root: Path, *folders: Path) -> None:
