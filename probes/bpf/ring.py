@@ -4,6 +4,7 @@ bcc hands ring-buffer records to a Python function one by one (about 2 µs each)
 with its header, and the kernel maps the data area twice in a row, so that everything between consumer and producer is
 one numpy view. Layout: Linux kernel/bpf/ringbuf.c (consumer page, producer page, data pages twice), record header
 struct bpf_ringbuf_hdr {u32 len with busy and discard bits; u32 pg_off}.
+No fences: between loads that must not change places lie thousands of the interpreter's instructions, more than a CPU has in flight.
 """
 
 from __future__ import annotations

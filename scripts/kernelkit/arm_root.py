@@ -7,6 +7,7 @@ before each boot.
 
 from __future__ import annotations
 
+import compileall
 import hashlib
 import re
 import shutil
@@ -27,6 +28,14 @@ _PACKAGES = (
 )  # fmt: skip
 _ALTERNATIVES = {"cc": "gcc", "awk": "gawk"}  # names that the packages' scripts would make
 _MERGED = "/usr/share/mmdebstrap/hooks/merged-usr"
+_SOURCES = (
+    "probes",
+    "unwinder",
+    "observer",
+    "diagnose",
+    "scripts/kernelkit",
+    "scripts/labkit",
+)  # what of the clone runs there
 _LOCKS = ("runtime.lock", "dev.lock")
 # The newest release whose wheel for aarch64 has no CUDA in it, and what it needs beside what the locks name.
 _TORCH = ("torch==2.10.0", "filelock", "fsspec", "mpmath", "networkx", "sympy")
@@ -50,6 +59,7 @@ def ready(machine: Architecture, say: Callable[[str], None]) -> None:
         _install(root / machine.repository.relative_to("/") / ".venv")
         stamp.write_text(wanted, "ascii")
     _copy(root, machine.repository)
+    _compile(root, *(root / machine.repository.relative_to("/") / name for name in _SOURCES))
 
 
 def of_aarch64(lock: str) -> str:
@@ -81,6 +91,7 @@ def _unpack(root: Path) -> None:
     ])  # fmt: skip
     for name, program in _ALTERNATIVES.items():
         (root / "usr/bin" / name).symlink_to(program)
+    _compile(root, root / f"usr/lib/python{PYTHON}", root / "usr/lib/python3")
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n", "ascii")
 
 
@@ -99,12 +110,19 @@ def _install(venv: Path) -> None:
         f"--python-version={PYTHON}", *(f"--platform={one}" for one in _PLATFORMS), f"--target={site}",
     ]  # fmt: skip
     for name in _LOCKS:
-        lock = venv / name
-        lock.write_text(of_aarch64((REPOSITORY / "scripts" / name).read_text("utf-8")), "utf-8")
-        _run([*pip, "--require-hashes", "-r", str(lock)])
-    _run([*pip, *_TORCH])
-    for program in (site / "bin").glob("*"):
-        program.rename(venv / "bin" / program.name)
+        (venv / name).write_text(of_aarch64((REPOSITORY / "scripts" / name).read_text("utf-8")), "utf-8")
+    for wanted in (*(["--require-hashes", "-r", str(venv / name)] for name in _LOCKS), _TORCH):
+        _run([*pip, *wanted])
+        for program in (site / "bin").glob("*"):
+            program.rename(venv / "bin" / program.name)
+        shutil.rmtree(site / "bin", ignore_errors=True)  # pip puts no programs into a folder that is there
+
+
+def _compile(root: Path, *folders: Path) -> None:
+    """Compile what the emulated machine would compile at each start, where this interpreter is of its version."""
+    if sys.version_info[:2] == tuple(map(int, PYTHON.split("."))):
+        for folder in folders:
+            compileall.compile_dir(folder, quiet=2, stripdir=str(root), prependdir="/")
 
 
 def _copy(root: Path, in_guest: Path) -> None:

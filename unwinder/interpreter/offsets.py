@@ -1,8 +1,8 @@
 """Where CPython keeps what the walk and the symboliser need: one table per version, and the parser of `_Py_DebugOffsets`.
 
-All offsets are bytes in 64-bit release builds with the GIL. The tables for 3.8-3.12 are the same in every patch release
-(compared with the DWARF of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1); from 3.13 the interpreter publishes its own layout at
-the start of `_PyRuntime` (Include/internal/pycore_debug_offsets.h), which is read and checked, never assumed.
+All offsets are bytes in 64-bit release builds with the GIL. The tables for 3.8-3.12 are the same in every patch release (compared with the
+DWARF of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1, and with what a compiler for aarch64 makes of 3.11.2); from 3.13 the interpreter publishes
+its own layout at the start of `_PyRuntime` (Include/internal/pycore_debug_offsets.h), which is read and checked, never assumed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import marshal
 import os
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +40,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A root that is made without unpacking anything."""
     monkeypatch.setattr(arm_root, "CACHE", tmp_path)
     monkeypatch.setattr(arm_root, "_unpack", lambda root: (root / "usr/bin").mkdir(parents=True))
+    monkeypatch.setattr(arm_root, "_SOURCES", ("scripts/kernelkit",))
     monkeypatch.setattr(
         arm_root,
         "_install",
@@ -64,3 +68,12 @@ def test_the_clone_is_in_it_as_it_is_now_and_runs_from_there(made: Path) -> None
 def test_only_the_host_s_own_root_is_used_as_it_is() -> None:
     assert X86_64.is_of_host and not AARCH64.is_of_host
     assert AARCH64.python_on_host.is_relative_to(AARCH64.root) and AARCH64.busybox.is_relative_to(AARCH64.root)
+
+
+def test_what_runs_there_is_compiled_already_under_its_name_there(made: Path) -> None:
+    source = "opt/rankscope/scripts/kernelkit/kernels.py"
+    if sys.version_info[:2] != tuple(map(int, arm_root.PYTHON.split("."))):
+        pytest.skip(f"only Python {arm_root.PYTHON} compiles for the guest")
+    content = Path(importlib.util.cache_from_source(str(made / source))).read_bytes()
+    assert marshal.loads(content[16:]).co_filename == f"/{source}"
+    assert int.from_bytes(content[8:12], "little") == int((made / source).stat().st_mtime)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rankscope.probes.elf.local import LocalFile
 from rankscope.probes.elf.reader import NotElf, Segment
 from rankscope.probes.host.maps import Mapping
+from rankscope.unwinder.interpreter import elf_facts
 from rankscope.unwinder.interpreter.elf_facts import ElfFacts, load_bias, read_facts
 
 
@@ -25,6 +26,14 @@ from rankscope.unwinder.interpreter.elf_facts import ElfFacts, load_bias, read_f
 def test_the_bias_comes_from_the_segment_that_is_mapped(independent: bool, offset: int, expected: int | None) -> None:
     facts = ElfFacts(independent, (Segment(0, 0, 100), Segment(0x1D80, 0x1D80, 0x100)), 0, ())
     assert load_bias(facts, [Mapping(0x7F1000000000, 0x7F1000002000, "r-xp", offset, "", 0, "/x")]) == expected
+
+
+@pytest.mark.parametrize("page", [4096, 16384, 65536])
+def test_a_segment_is_mapped_in_pages_of_the_machine(monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+    monkeypatch.setattr(elf_facts, "_PAGE_BYTES", page)
+    facts = ElfFacts(True, (Segment(0, 0, 100), Segment(0x15D80, 0x25D80, 0x100)), 0, ())
+    begin, bias = 0x7F1000000000 + (0x25D80 & -page), 0x7F1000000000
+    assert load_bias(facts, [Mapping(begin, begin + page, "rw-p", 0x15D80 & -page, "", 0, "/x")]) == bias
 
 
 @pytest.fixture(params=["shared", "executable", "fixed", "stripped"])
