@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -138,6 +139,21 @@ def test_each_source_is_knocked_out_in_turn_and_nothing_is_said_that_rests_on_it
 def test_with_nothing_knocked_out_each_source_is_whole(job: tuple[int, int]) -> None:
     (recorded,) = recorder.record(RecordOptions(window_s=2.0, align_s=0.0, pids=job))
     assert not [one for one in recorded.window.manifest.sources if one.seen is Seen.NOT]
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [("samples", 69, "cannot be observed"), ("rs_sched_switch", 69, "cannot be observed"),
+     ("collectives", 69, "cannot be observed"), ("uprobes", 69, "cannot be observed"), ("rs_call_site", 69, "cannot be observed"),
+     ("file-calls", 0, "in part: storage/slow-read"), ("flows", 0, "in part: network/slow-link"), ("", 0, "can be observed.")],
+)  # fmt: skip
+def test_doctor_says_whether_a_verdict_can_be_had_here(name: str, code: int, words: str) -> None:
+    command = [Path(sys.executable).with_name("rankscope"), "doctor"]
+    environ = os.environ | {abilities.VARIABLE: name}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == code and words in said, said
+    assert code == 0 or "Every verdict rests on what is refused here" in said
 
 
 @pytest.mark.parametrize(("lacking", "word"), [(RING_BUFFER, "ring buffer"), (f"{BTF},{TASK_REGISTERS}", "neither")])
