@@ -227,7 +227,9 @@ class Module:
             again = partial(self._attach_once, function, kept, tuple(offsets), dict(counters), on_return, place)
             look = partial(self._trial, function, kept, tuple(offsets), dict(counters), place, math.inf)
             with self._changes:
-                self._remember(_Attached(function, links, again, file, look if self.at_once else None, walks.inode_of(kept)))
+                self._remember(
+                    _Attached(function, links, again, file, look if self.at_once else None, walks.inode_of(kept))
+                )
             self._look_now_and_then()
         return links
 
