@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankscope.observer.sources import ESSENTIAL, Seen, States
 from rankscope.probes import abilities
 from rankscope.probes.bpf import btf, loader, tables
 from rankscope.probes.errors import RankscopeError
@@ -21,13 +22,15 @@ _TRACEPOINTS = ("sched/sched_switch", "sched/sched_waking", "sched/sched_process
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One thing looked at. `ok` None: could not be found out. `required`: without it nothing can be observed."""
+    """One thing looked at. `ok` None: could not be found out. `required`: without it nothing can be observed. `sources`: what each source
+    of a window can give here, where that was tried."""
 
     name: str
     ok: bool | None
     detail: str
     remedy: str
     required: bool
+    sources: States = ()
 
 
 def examine(root: Path = Path("/")) -> tuple[Requirement, ...]:
@@ -141,18 +144,29 @@ def _load(root: Path) -> Requirement:
     name = "probes load"
     if os.geteuid() != 0 or root != Path("/"):
         return Requirement(name, None, "needs root on the live host", "Run as root (sudo).", True)
-    from rankscope.observer.live import kernel_probes
+    from rankscope.observer.live import kernel_probes, tried
 
     try:
         probes = kernel_probes.load(hz=99)
     except RankscopeError as error:
         return Requirement(name, False, str(error), error.help, True)
-    notes, programs, remarks = probes.notes, len(probes.module.costs()), probes.remarks
-    probes.close()
-    if notes:
-        return Requirement(name, False, "; ".join(notes), "What is left still works.", False)
-    words = f"{programs} programs loaded and attached" if programs else "all loaded and attached"
-    return Requirement(name, True, "; ".join([words, *remarks]), "", True)
+    try:
+        found = tried.of_host(probes)
+    finally:
+        probes.close()
+    missing = [one for one in found if one.seen is not Seen.WHOLE]
+    of_programs = ("is not attached", "not sampled", "not timed")
+    others = (note for note in probes.notes if not any(words in note for words in of_programs))
+    said = [*(one.why for one in missing), *others]
+    if any(one.source in ESSENTIAL and one.seen is Seen.NOT for one in missing):
+        remedy = (
+            "Every verdict rests on what is refused here. A program that the verifier refuses loads on another kernel (Linux 6.12 takes "
+            "all); what rights or a lockdown refuse is said above."
+        )
+        return Requirement(name, False, "; ".join(said), remedy, True, found)
+    if said:
+        return Requirement(name, False, "; ".join(said), "What is left still works.", False, found)
+    return Requirement(name, True, "; ".join(["all programs loaded and attached", *probes.remarks]), "", True, found)
 
 
 def _numpy(_: Path) -> Requirement:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rankscope.diagnose.severity import CRITICAL, OK
+from rankscope.diagnose.severity import CRITICAL, OK, WARNING
 from rankscope.diagnose.watch import events
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, JobWatch, Relief, ranks_text
 from rankscope.diagnose.watch.events import Event
@@ -23,6 +23,7 @@ from rankscope.diagnose.watch.hosts.others import Others
 from rankscope.diagnose.watch.jobs import WatchedJob
 from rankscope.diagnose.watch.limits import WINDOWS_PER_HOUR, Allowance, NotNow, OverBudget, OwnCost
 from rankscope.diagnose.watch.looks.looking import Looking
+from rankscope.diagnose.watch.looks.trial import Trial
 from rankscope.diagnose.watch.sick import Sickness
 from rankscope.diagnose.watch.signals import ENDING
 from rankscope.diagnose.watch.tell import watchdog
@@ -64,7 +65,8 @@ class Service:
     """`say` gets each event, `complain` what went wrong with us; `triggers`: jobs that were asked for since the last call, '' for all;
     `logged`: what the kernel logged since; `swept`: what a sweep found critical since; `sick`: hardware that turned bad; `scraped`: answers
     scrapes of the metrics; `others`: the way to the other hosts of jobs, None where they share no store; `otlp`: to a
-    collector; `tend`: once a round, for what waits to be said; `put_off`: rounds that were not done to their end."""
+    collector; `tend`: once a round, for what waits to be said; `trial`: finds out what can be seen here; `put_off`: rounds that were not
+    done to their end."""
 
     tier0: Tier0
     box: BlackBox
@@ -80,6 +82,7 @@ class Service:
     others: Others | None = None
     otlp: Otlp | None = None
     tend: Callable[[], None] = lambda: None
+    trial: Trial | None = None
     put_off: int = 0
     jobs: dict[str, WatchedJob] = field(default_factory=dict)
     cost: OwnCost = field(default_factory=OwnCost)
@@ -109,6 +112,8 @@ class Service:
         """Until somebody ends it. `wait` waits so many seconds, or for signals, and says which. Raises OverBudget, NotNow."""
         self.say(Event("started", time.time(), "watching"))
         watchdog.tell(watchdog.READY)
+        if self.trial is not None:
+            self._done(self.trial.begin)
         try:
             while True:
                 began = time.monotonic()
@@ -118,6 +123,8 @@ class Service:
                     return
         finally:
             watchdog.tell(watchdog.STOPPING)
+            if self.trial is not None:
+                self.trial.close()
             self._looking.close()
             self._evidence.close()
             self.tier0.close()
@@ -162,6 +169,7 @@ class Service:
             self._take(name, job, beat)
             if name not in self.tier0.jobs():
                 self._gone(name, job, beat)
+        self._hear_trial(beat.at_s)
         self._hear_triggers(beat.at_s)
         self._hear_hardware(beat.at_s, logged)
         self._looking.go_on(beat.at_s)
@@ -244,6 +252,22 @@ class Service:
             }
 
     # ---- what else tells of trouble ----------------------------------------------------------------------------------
+
+    def _hear_trial(self, now_s: float) -> None:
+        """What cannot be seen on this host is said once, and no alarm is looked at where no verdict can be had."""
+        found = self.trial.done() if self.trial is not None else None
+        if found is None:
+            return
+        self._looking.blind = found.blind
+        if found.blind:
+            words = f"no verdict can be had on this host, and no alarm is looked at: {found.blind}; `rankscope doctor` says what to do"
+            self.say(Event("note", unix(now_s), words, state=WARNING))
+        elif found.missing:
+            self._voice.note(
+                now_s,
+                "note",
+                f"not seen on this host: {'; '.join(found.missing)}; `rankscope doctor` says what that means",
+            )
 
     def _hear_triggers(self, now_s: float) -> None:
         for wanted in self.triggers():

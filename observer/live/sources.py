@@ -14,7 +14,7 @@ from rankscope.probes import abilities
 from rankscope.probes.bpf.module import Refused
 from rankscope.probes.calls import row
 from rankscope.probes.calls.attached import Untimed
-from rankscope.probes.calls.programs import program_roles
+from rankscope.probes.calls.programs import program_rows
 from rankscope.probes.files import probe as files
 
 # Roles of timed calls by which steps are found and waiting is told from own time.
@@ -39,7 +39,7 @@ def programs() -> Mapping[str, Source]:
         EXIT: Source.EXITS,
         SITE: Source.COLLECTIVES,
     }
-    found |= {name: _of_roles({role}) for name, role in program_roles()}
+    found |= {name: _of_roles({one.role}) for name, one in program_rows()}
     found |= {variant.name: Source.FILE_CALLS for variant in files.programs().variants}
     return found
 
@@ -62,7 +62,8 @@ def of_programs(refused: Sequence[Refused]) -> Iterator[SourceState]:
     known = programs()
     for one in refused:
         if one.program in known:
-            yield SourceState(known[one.program], Seen.NOT, f"{one.program} is not attached: {one.reason}")
+            what = "running threads are not sampled" if one.program == SAMPLE else f"{one.program} is not attached"
+            yield SourceState(known[one.program], Seen.NOT, f"{what}: {one.reason}")
 
 
 def of_calls(untimed: Sequence[Untimed]) -> Iterator[SourceState]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rankscope.observer.apart.look import look
+from rankscope.observer.live import sources
 from rankscope.observer.live.kernel_probes import in_initial_pid_namespace
 from rankscope.observer.watch.marker import MARKERS
 from rankscope.observer.watch.shares import RANKS_MOST, Notes
@@ -313,6 +314,7 @@ def load(root: Path = Path("/")) -> Pulse:
         entries={"rs_events": _RING_BYTES, "rs_calls": _CALLS_EACH * RANKS_MOST, "rs_call_sums": 1}, root=root,
     )  # fmt: skip
     try:
+        module.left_out = sources.left_out()
         module.attach(exits.TRACEPOINTS)
         events = ring.Ring(module.maps["rs_events"].map_fd, _RING_BYTES)
     except BaseException:

@@ -26,10 +26,10 @@ def programs(table: tuple[CallRow, ...] = CALL_TABLE) -> Generated:
     return Generated(text, tuple(variants.values()))
 
 
-def program_roles(table: tuple[CallRow, ...] = CALL_TABLE) -> tuple[tuple[str, str], ...]:
-    """The name of each program with the role of the rows that it is for."""
+def program_rows(table: tuple[CallRow, ...] = CALL_TABLE) -> tuple[tuple[str, CallRow], ...]:
+    """The name of each program with a row that it is for."""
     return tuple(
-        (name, row.role)
+        (name, row)
         for index, row in enumerate(table)
         for name in (enter_program(index), *(() if row.role == LAUNCH else (leave_program(index, row),)))
     )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import small_rank
@@ -138,6 +142,52 @@ def test_each_source_is_knocked_out_in_turn_and_nothing_is_said_that_rests_on_it
 def test_with_nothing_knocked_out_each_source_is_whole(job: tuple[int, int]) -> None:
     (recorded,) = recorder.record(RecordOptions(window_s=2.0, align_s=0.0, pids=job))
     assert not [one for one in recorded.window.manifest.sources if one.seen is Seen.NOT]
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [("samples", 69, "cannot be observed"), ("rs_sched_switch", 69, "cannot be observed"),
+     ("collectives", 69, "cannot be observed"), ("uprobes", 69, "cannot be observed"), ("rs_call_site", 69, "cannot be observed"),
+     ("file-calls", 0, "in part: storage/slow-read"), ("flows", 0, "in part: network/slow-link"), ("", 0, "can be observed.")],
+)  # fmt: skip
+def test_doctor_says_whether_a_verdict_can_be_had_here(name: str, code: int, words: str) -> None:
+    command = [Path(sys.executable).with_name("rankscope"), "doctor"]
+    environ = os.environ | {abilities.VARIABLE: name}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == code and words in said, said
+    assert code == 0 or "Every verdict rests on what is refused here" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [("samples", "no verdict can be had on this host"), ("uprobes", "no verdict can be had on this host"),
+     ("file-calls", "not seen on this host: file calls")],
+)  # fmt: skip
+def test_the_service_says_as_it_begins_what_it_cannot_see_and_does_not_alarm(
+    job: tuple[int, int], tmp_path: Path, name: str, begins: str
+) -> None:
+    """Which function marks the steps is known after some seconds, where one can be listened to; then silence is an alarm."""
+    command = [
+        Path(sys.executable).with_name("rankscope"), "watch", "--json", "--state", tmp_path / "s", "--history", tmp_path / "h",
+    ]  # fmt: skip
+    environ = os.environ | {abilities.VARIABLE: name}
+    events: list[dict[str, Any]] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as service:
+        assert service.stdout is not None
+        for line in service.stdout:
+            events.append(json.loads(line))
+            if events[-1]["words"].startswith(begins):
+                break
+        time.sleep(8.0)
+        service.send_signal(signal.SIGTERM)
+        said, _ = service.communicate(timeout=60)
+    events += [json.loads(line) for line in said.splitlines()]
+    assert service.returncode == 0 and events[0]["kind"] == "started"
+    assert any(one["words"].startswith(begins) for one in events), events
+    of_job = {one["job"] for one in events if one["kind"] == "job" and "0, 1 of 2, " in one["words"]}
+    mine = [one for one in events if one["job"] in of_job]
+    assert of_job and not [one for one in mine if one["kind"] == "verdict" or one.get("alarm") == "silent"], mine
 
 
 @pytest.mark.parametrize(("lacking", "word"), [(RING_BUFFER, "ring buffer"), (f"{BTF},{TASK_REGISTERS}", "neither")])

@@ -14,16 +14,22 @@ _MARKS = {True: "ok", False: "missing", None: "unknown"}
 
 
 def run(*, as_json: bool, verbose: bool) -> int:
-    """Print what was found; 69 if something required is missing."""
+    """Print what was found; 69 if something required is missing, or no verdict can be had here."""
+    from rankscope.diagnose.hypotheses.causes import unseen_without
     from rankscope.observer.doctor import examine
+    from rankscope.observer.sources import Seen
 
     with patience("looking at this host, its kernel and its libraries"):
         findings = examine(Path("/"))
     blocked = [finding for finding in findings if finding.required and finding.ok is False]
+    states = [one for finding in findings for one in finding.sources]
+    unnamed = unseen_without(frozenset(one.source for one in states if one.seen is Seen.NOT))
     if as_json:
         print_json(
             {
                 "observable": not blocked,
+                "sources": {one.source.value: {"seen": one.seen.value, "why": one.why} for one in states},
+                "cannot_be_named": [f"{one.component}/{one.cause}" for one in unnamed],
                 "findings": [
                     {"name": f.name, "ok": f.ok, "required": f.required, "detail": f.detail, "remedy": f.remedy}
                     for f in findings
@@ -48,5 +54,9 @@ def run(*, as_json: bool, verbose: bool) -> int:
     if blocked:
         tell(f"This host cannot be observed yet: {', '.join(clean(finding.name, 40) for finding in blocked)}.")
         return EXIT_MISSING
+    if unnamed:
+        causes = ", ".join(dict.fromkeys(f"{one.component}/{one.cause}" for one in unnamed))
+        print("\n".join(wrap(f"This host can be observed in part: {causes} cannot be named.", "", width)))
+        return EXIT_HEALTHY
     print("This host can be observed.")
     return EXIT_HEALTHY

@@ -16,6 +16,7 @@ from rankscope.diagnose.text import clean
 from rankscope.diagnose.watch.events import Event
 from rankscope.diagnose.watch.hosts.others import Others
 from rankscope.diagnose.watch.limits import WINDOWS_PER_HOUR, NotNow, is_passing
+from rankscope.diagnose.watch.looks.trial import Trial
 from rankscope.diagnose.watch.place import WatchPlace
 from rankscope.diagnose.watch.service import Service, WatchOptions
 from rankscope.diagnose.watch.sick import Sick
@@ -75,6 +76,7 @@ def run(
                 others,
                 Otlp(otlp, socket.gethostname()) if otlp else None,
                 speaker.tend,
+                Trial(),
             ).run(wait)
     return EXIT_HEALTHY
 

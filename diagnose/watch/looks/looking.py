@@ -59,6 +59,7 @@ class Looking:
     routine: bool
     others: Others | None
     standby: Standby = field(default_factory=Standby)
+    blind: str = ""  # why no verdict can be had on this host
     _look: Look | None = None
     _waiting: dict[str, _Waiting] = field(default_factory=dict)
     _held: list[Begin | Turn] = field(default_factory=list)  # agreed on with other hosts, and kept waiting by a look
@@ -77,7 +78,7 @@ class Looking:
         """It is said, and looked at where there may be a look."""
         job.raised(alarm)
         forced = alarm.kind in (AlarmKind.ASKED, AlarmKind.ROUTINE)
-        why_not = "" if forced else job.allowance.allows(now_s, urgent=alarm.is_urgent)
+        why_not = "" if forced else self._why_no_look(job, alarm, now_s)
         has_ranks = bool(self.tier0.of_job(alarm.job))
         if not has_ranks:
             why_not = "no rank is left to look at"
@@ -92,6 +93,11 @@ class Looking:
         elif has_ranks:
             job.refused = alarm
 
+    def _why_no_look(self, job: WatchedJob, alarm: Alarm, now_s: float) -> str:
+        if self.blind:
+            return "no verdict can be had on this host"
+        return job.allowance.allows(now_s, urgent=alarm.is_urgent)
+
     def suspect_hardware(self, now_s: float, words: str) -> None:
         """All jobs here are looked at, but those for which a look waits."""
         for name, job in self.jobs.items():
@@ -105,13 +111,13 @@ class Looking:
             return
         if alarm.kind not in job.troubles:
             job.refused = None
-        elif not job.allowance.allows(now_s, urgent=alarm.is_urgent):
+        elif not self._why_no_look(job, alarm, now_s):
             job.refused = None
             self._waiting[name] = _Waiting(alarm, now_s)
 
     def by_routine(self, name: str, job: WatchedJob, now_s: float) -> None:
         """A window about once an hour, at random: what to compare with, and what no alarm tells."""
-        if not self.routine or job.watch.step_s is None or job.troubles:
+        if not self.routine or self.blind or job.watch.step_s is None or job.troubles:
             return
         if job.routine_s is None:
             job.routine_s = now_s + _ROUTINE_FIRST_S
@@ -156,7 +162,12 @@ class Looking:
     def prepare(self, now_s: float) -> None:
         """The next look stands by, as soon as it is known what a job's ranks and steps are."""
         waiting = any(not self._is_served(each.alarm) for each in self._waiting.values())
-        if self._look is None and not waiting and self.voice.is_due("prepare", now_s, _PREPARE_EVERY_S):
+        if (
+            not self.blind
+            and self._look is None
+            and not waiting
+            and self.voice.is_due("prepare", now_s, _PREPARE_EVERY_S)
+        ):
             self._keep([name for name in self.jobs if not self.tier0.is_learning(name)])
 
     def _stands_by(self, name: str) -> bool:

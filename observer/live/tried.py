@@ -1,0 +1,91 @@
+"""What each source can give on this host, found out before there is a job: every program is loaded and attached, to a file of our own.
+
+`python -m rankscope.observer.live.tried` prints it as JSON, for who must not load programs itself. Needs root. Nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+from rankscope.observer.live import kernel_probes, sources
+from rankscope.observer.live.kernel_probes import KernelProbes
+from rankscope.observer.sources import Seen, Source, SourceState, States, states
+from rankscope.probes.calls.programs import program_rows, programs
+from rankscope.probes.elf.local import LocalFile
+from rankscope.probes.errors import RankscopeError
+from rankscope.probes.scratch import scratch
+
+_PAGE_BYTES = 4096  # of a file that nothing maps: what is in it is never run
+_OFFSET = 64
+_BODIES = {one.name: one.of for one in programs().variants}  # program → what it is compiled as
+
+
+def tried() -> States:
+    """Load everything, and let go of it again. Raises what kernel_probes.load raises."""
+    probes = kernel_probes.load(hz=99)
+    try:
+        return of_host(probes)
+    finally:
+        probes.close()
+
+
+def of_host(probes: KernelProbes) -> States:
+    """The states of the sources, given loaded probes with nothing to watch."""
+    lacked = (SourceState(source, Seen.NOT, "left out") for source in Source if sources.lacks(source))
+    return states([*sources.of_programs(probes.missing), *_of_calls(probes), *lacked])
+
+
+def _of_calls(probes: KernelProbes) -> Iterator[SourceState]:
+    """The states of timed calls: part where those of some libraries are refused, not where those of all are."""
+    known, refused = sources.programs(), _refused_calls(probes)
+    if sources.SITE in refused:
+        yield SourceState(Source.COLLECTIVES, Seen.NOT, f"{sources.SITE} is not attached: {refused[sources.SITE]}")
+    families: dict[Source, set[str]] = {}
+    lost: dict[Source, dict[str, str]] = {}
+    for name, row in program_rows():
+        families.setdefault(known[name], set()).add(row.family)
+        if (why := refused.get(_body_of(name))) is not None:
+            lost.setdefault(known[name], {}).setdefault(row.family, f"{name} is not attached: {why}")
+    for source, found in lost.items():
+        seen = Seen.NOT if found.keys() == families[source] else Seen.PART
+        yield SourceState(
+            source, seen, f"calls of {', '.join(sorted(found))} are not timed: {next(iter(found.values()))}"
+        )
+
+
+def _body_of(name: str) -> str:
+    return _BODIES.get(name, name)
+
+
+def _refused_calls(probes: KernelProbes) -> dict[str, str]:
+    """What is compiled for timed calls and cannot be attached, and why: one program of each is tried, and those to be done without."""
+    one_of = {body: name for name, body in reversed(_BODIES.items())} | {sources.SITE: sources.SITE}
+    one_of |= {_body_of(name): name for name in probes.module.left_out if name in _BODIES}
+    refused = {}
+    with scratch() as folder:
+        place = folder.path / "calls"
+        place.write_bytes(bytes(_PAGE_BYTES))
+        file = LocalFile(place)
+        for body, name in one_of.items():
+            try:
+                probes.module.attach_uprobes(name, file, [_OFFSET], on_return=name.startswith("rs_leave_"))
+            except (OSError, ValueError, RankscopeError) as error:
+                refused[body] = str(error).splitlines()[0]
+    return refused
+
+
+def main() -> int:
+    """Print the states; 69 where nothing can be loaded."""
+    try:
+        found = tried()
+    except RankscopeError as error:
+        print(json.dumps({"refused": str(error)}))
+        return error.exit_code
+    print(json.dumps({one.source.value: [one.seen.value, one.why] for one in found}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
