@@ -10,6 +10,7 @@ from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.labels import distinct_texts
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import message_names
+from rankscope.diagnose.fleet.slow_path import rejoined
 from rankscope.diagnose.stats.integers import distinct
 from rankscope.observer.window.store.summary import MUCH
 from rankscope.probes.arrays import Bools, Floats, Ints
@@ -23,7 +24,8 @@ def roles(fleet: Fleet) -> Ints:
     Function sets (Python and collective functions with beta >= 2 %) are merged while their Jaccard similarity with
     the largest set of a role is at least 0.3, and roles that have the same functions, not as much of them. A role of one rank
     would have no peers: it joins the largest role. What is left is split by messages per step and by the volumes of collectives
-    (stages of a pipeline run the same code), and by work that excludes each other (`_by_own_functions`).
+    (stages of a pipeline run the same code), and by work that excludes each other (`_by_own_functions`), but for ranks of the same
+    program that all others wait for (`slow_path`).
     In timings every call is known, so there roles are told by the collectives and messages that ranks take part in.
     Ranks of hosts whose GPUs are not seen (no NVML) are peers of each other only: their own time is measured in another way.
     """
@@ -63,7 +65,7 @@ def _same_work(fleet: Fleet) -> Ints:
     found = _same_functions(share, alike(sets[first], counts)[inverse])
     sizes = np.bincount(found)
     found = _by_volumes(fleet, np.where(sizes[found] < 2, int(np.argmax(sizes)), found))
-    return _by_own_functions(fleet, found, mostly=_passes_messages(fleet))
+    return rejoined(fleet, found, _by_own_functions(fleet, found, mostly=_passes_messages(fleet)))
 
 
 def alike(sets: Bools, counts: Ints, has: Bools | None = None) -> Ints:

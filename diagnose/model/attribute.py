@@ -28,7 +28,7 @@ from rankscope.diagnose.model.functions import Functions, sample
 from rankscope.diagnose.stats.integers import distinct, one_of
 from rankscope.diagnose.stats.robust import median, nan_median
 from rankscope.diagnose.verdict.function import Function
-from rankscope.observer.window.stacks import StackFrame
+from rankscope.observer.window.stacks import LEFT_OUT, StackFrame
 from rankscope.observer.window.users_code import UsersCode, users_code
 from rankscope.probes.arrays import Floats, Ints
 
@@ -177,7 +177,7 @@ class Profiles(Functions):
     # ---- inside ----------------------------------------------------------------------------------------------
 
     def _frames_of(self, stack: int) -> list[int]:
-        """Frame codes of a stack, root first, each once (recursion)."""
+        """Frame codes of a stack, root first, each once (recursion), without the mark of those that were left out."""
         known = self._paths.get(stack)
         if known is None:
             known = []
@@ -185,7 +185,7 @@ class Profiles(Functions):
                 code = self._frame_code.setdefault(frame, len(self._frames))
                 if code == len(self._frames):
                     self._frames.append(frame)
-                if code not in known:
+                if code not in known and frame != LEFT_OUT:
                     known.append(code)
             self._paths[stack] = known
         return known

@@ -15,7 +15,7 @@ from rankscope.observer.live import limits
 from rankscope.observer.live.kernel_probes import KernelProbes
 from rankscope.observer.steps.markers import Call, CallPath
 from rankscope.observer.thread.functions import NO_STACK, StackName
-from rankscope.observer.window.stacks import StackFrame
+from rankscope.observer.window.stacks import LEFT_OUT, StackFrame
 from rankscope.probes.bpf.counters import MEMBER, RANK
 from rankscope.probes.calls.probe import Library
 from rankscope.probes.host import procfs
@@ -35,7 +35,6 @@ TRAINING, LOADER = "training", "loader"
 _MAX_TEXT = 4096  # characters of one stack
 # Files of optimisers: an iteration ends in one.
 _OPTIMISER = re.compile(r"/(torch/optim|optax|apex/optimizers|bitsandbytes/optim|deepspeed/ops/(adam|lamb|lion))/")
-LEFT_OUT = StackFrame("…", "?", 0)  # in place of frames of a stack that is too long
 _FRAME_TEXT = len(" (:2147483647);")  # what a frame takes besides its name and file
 _MAX_STATES = 65536  # thread states remembered of one process; more than it ever has, unless it means harm
 

@@ -16,6 +16,9 @@ class StackFrame(NamedTuple):
     line: int
 
 
+LEFT_OUT = StackFrame("…", "?", 0)  # in place of frames of a stack that is too long
+
+
 class StackTree:
     """Gives every different stack the number of its leaf's row in the table `stacks`."""
 

@@ -5,8 +5,8 @@ excess(g)   = trimmed mean over s of level(g, s) - lower median over the roles o
 
 A row of ../rows.py for each role with an excess of 10 % of the step, for which the others stay in collectives longer by half of it:
 z = excess / √(error² + (1.4 % of the step)²); removes what its ranks take above the lower median.
-One rank alone may as well be slow: half as sure. Only where the data says the roles or collectives and messages tell them: other
-roles that were found differ because their work does.
+One rank alone may as well be slow: half as sure. Only where the data says the roles or collectives and messages tell them, and of roles
+that were found by their functions the smaller ones that all others wait for (fleet/slow_path.py): the rest differ because their work does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.fleet.slow_path import are_awaited
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, SEEN, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rows import Row, removed
 from rankscope.diagnose.model.scene import Scene
@@ -35,7 +36,7 @@ def heavy_stages(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
     told = said or fleet.timed
     # Where nobody says who is a peer, what one takes longer than another one of its role may be its work as well.
     own = scene.own - removed(scene.own, ranks) if said else scene.own
-    if len(np.unique(scene.roles)) < 2 or not told or scene.own.shape[1] < limits.STEPS_LEAST:
+    if len(np.unique(scene.roles)) < 2 or scene.own.shape[1] < limits.STEPS_LEAST:
         return []
     # What is done once per step (an optimiser, say) does not pace the pipeline.
     once = np.fmin(own, scene.pipelines.once_s) if scene.pipelines is not None else np.zeros_like(own)
@@ -53,11 +54,18 @@ def heavy_stages(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
     found = []
     for index in np.flatnonzero((over >= limits.ALONE_SHARE * scene.step_s) & (waited >= limits.HOLDS_LEAST * over)):
         members = np.flatnonzero(scene.roles == codes[index])
+        if not told and not _few_and_awaited(fleet, members):
+            continue
         removes = np.maximum(own[members] - once[members] - lower, 0.0)
         facts = float(over[index]), float(np.nanmean(level[index])), float(waited[index])
         why = _hypothesis(fleet, scene, members, facts)
         found.append(Row(why, removes, float(z[index]), float(freedom[index]), len(codes)))
     return found
+
+
+def _few_and_awaited(fleet: Fleet, members: Ints) -> bool:
+    others = np.setdiff1d(np.arange(len(fleet.ranks)), members)
+    return len(members) < len(others) and are_awaited(fleet, members, others)
 
 
 def _hypothesis(fleet: Fleet, scene: Scene, members: Ints, facts: tuple[float, float, float]) -> Hypothesis:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rankscope.observer.live.process_watch import LEFT_OUT, in_words
+from rankscope.observer.live.process_watch import in_words
+from rankscope.observer.window.stacks import LEFT_OUT
 from rankscope.observer.window.users_code import users_code
 from rankscope.unwinder.names.code import Frame
 

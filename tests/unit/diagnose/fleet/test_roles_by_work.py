@@ -1,4 +1,5 @@
-"""Ranks that do work which excludes each other have roles of their own; a rank that does more than its peers has not."""
+"""Ranks that do work which excludes each other have roles of their own; a rank that does more than its peers has not, nor one of the
+same program that takes a slow path instead of theirs and is waited for."""
 
 from __future__ import annotations
 
@@ -27,9 +28,40 @@ def test_a_learner_is_no_slow_actor(seed: int) -> None:
     # WHEN the job is diagnosed
     verdict = diagnose(build(job))
 
-    # THEN the actors alone are peers, and nobody is slow
+    # THEN the actors alone are peers, and no rank is slow; but as all of them wait for it, the learner is heavy
     assert roles(gather(build(job))).tolist().count(roles(gather(build(job)))[1]) == 3
+    (heavy,) = verdict.suspects
+    assert (verdict.status, heavy.cause, heavy.ranks) == ("imbalance", "stage-imbalance", (0,))
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.12])
+def test_a_learner_for_which_no_actor_waits_is_healthy(seconds: float) -> None:
+    verdict = diagnose(build(Job(ranks=4, scale={0: 0.0}, extra={0: [(LEARN, seconds)]})))
     assert (verdict.status, verdict.suspects) == ("healthy", ())
+
+
+FAST, FALLBACK, CHECK = (Work("python", name, 0, 30) for name in ("decode_fast", "decode_portable", "check_all"))
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+@pytest.mark.parametrize("seconds", [0.05, 0.25, 2.0])
+def test_a_rank_that_takes_a_slow_path_where_its_peers_take_a_fast_one_is_their_peer(seed: int, seconds: float) -> None:
+    # GIVEN ranks of one program, one of which falls back to what none of its peers does, and does not do what they do
+    extra = {rank: [(FALLBACK, seconds) if rank == 2 else (FAST, 0.012)] for rank in range(4)}
+    job = Job(ranks=4, extra=extra, seed=seed)
+
+    # THEN it is compared with the others, and named with its function
+    assert len(set(roles(gather(build(job))).tolist())) == 1
+    verdict = diagnose(build(job))
+    assert (verdict.status, verdict.suspects[0].ranks) == ("fault", (2,))
+    assert verdict.suspects[0].function is not None and verdict.suspects[0].function.name == "decode_portable"
+
+
+def test_two_ranks_on_slow_paths_of_their_own_and_two_on_one_are_all_named() -> None:
+    slow = {1: (FALLBACK, 0.2), 4: (FALLBACK, 0.22), 6: (CHECK, 0.25)}
+    extra = {rank: [slow.get(rank, (FAST, 0.015))] for rank in range(9)}
+    verdict = diagnose(build(Job(ranks=9, extra=extra)))
+    assert {rank for suspect in verdict.suspects for rank in suspect.ranks} == set(slow)
 
 
 def test_a_slow_actor_is_named_beside_a_learner() -> None:
