@@ -2,11 +2,11 @@
 
 Asks statvfs of every mount from a child process, which may hang without harm: a mount that does not answer in `patience_s` is a
 warning, and critical if it did not in an earlier sweep either, at least `critical_s` ago; one of a local file system only where the
-kernel says what the child waits for. Looks twice, `wait_s` apart, for processes in state D (uninterruptible) that did not run meanwhile:
-a warning, and critical if they have not run for `critical_s` either and the kernel waits in a driver, for a file server or a disk
-(/proc/PID/stack). Mounts that do not answer keep the first look waiting for `patience_s` at most. Of the processes `most_shown` are told,
-the worst first, and of equals one of each user in turn. Mounts of users (FUSE, loop devices), and mounts that such a one covers, are
-not asked. Reads /proc/*/stat, status.
+kernel says what the child waits for, one of a FUSE server only where that is the host's own root's. Looks twice, `wait_s` apart, for
+processes in state D (uninterruptible) that did not run meanwhile: a warning, and critical if they have not run for `critical_s` either
+and the kernel waits in a driver, for a file server or a disk (/proc/PID/stack). Mounts that do not answer keep the first look waiting for
+`patience_s` at most. Of the processes `most_shown` are told, the worst first, and of equals one of each user in turn. Mounts of users
+(FUSE, loop devices), and mounts that such a one covers, are not asked. Reads /proc/*/stat, status; of a silent FUSE mount fd, fdinfo, ns.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rankscope.diagnose.severity import CRITICAL, WARNING, weight
 from rankscope.diagnose.sweep.context import Context, Unreadable
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.filesystems import MAX_MOUNTS, Usage, left_out, usages
+from rankscope.diagnose.sweep.readings.fuse_servers import of_the_host
 from rankscope.diagnose.sweep.readings.hanging import hangs_for_s, still_for_s, switches_in
 from rankscope.diagnose.sweep.readings.kernel_stacks import Held, held
 from rankscope.probes import room
@@ -128,11 +129,14 @@ def _silent(context: Context, usage: Usage) -> Finding:
     mount = usage.mount
     key = f"silent {mount.mount_point} {mount.source}"
     hung_s = hangs_for_s(context, key)
+    lasts = hung_s is not None and hung_s >= context.number("critical_s")
     # Whatever lives on this host answers from memory; what does not may only be slow, as the host is.
-    at_fault = usage.network or usage.waits
+    at_fault = lasts and (usage.network or usage.waits != "")
+    if at_fault and mount.fs_type.startswith("fuse"):
+        at_fault = of_the_host(mount, context.root)
     why = f"{mount.fs_type} {mount.source} hangs"
     return context.bad(
-        CRITICAL if at_fault and hung_s is not None and hung_s >= context.number("critical_s") else WARNING, "statvfs", "no answer",
+        CRITICAL if at_fault else WARNING, "statvfs", "no answer",
         instance=mount.mount_point, expected=f"an answer in {context.number('patience_s'):g} s",
         why=why + (f": it waits for {usage.waits}" if usage.waits else "") + (f", as {hung_s:.0f} s ago" if hung_s else ""),
         action="Check the file server and the way to it; umount -l as a last resort.",

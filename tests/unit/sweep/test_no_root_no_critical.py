@@ -359,6 +359,31 @@ def test_a_mount_that_a_user_has_covered_is_not_asked(tmp_path: Path, covered: s
             assert time.monotonic() - began < 2
 
 
+@ROOT_ONLY
+@pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no FUSE")
+@pytest.mark.parametrize(
+    ("server", "state"), [("", "critical"), ("setpriv --reuid 65534", "warning"), ("unshare --pid --fork", "warning")]
+)
+def test_a_mount_of_root_s_that_a_user_serves_drains_no_host(tmp_path: Path, server: str, state: str) -> None:
+    # GIVEN a FUSE file system that root mounted as a CSI driver does, and whose server, who never answers, is somebody else's
+    tmp_path.chmod(0o755)
+    place = tmp_path / "volume"
+    place.mkdir()
+    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    with mounted("fuse", place, f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"):
+        serving = subprocess.Popen([*server.split(), "sleep", "60"], pass_fds=(device,), start_new_session=True)
+        os.close(device)
+        try:
+            # WHEN it did not answer in two sweeps
+            early = look_all(Path("/"), "fs.stuck", wait_s=0.01)
+            late = look(Path("/"), "fs.stuck", remember(early), wait_s=0.01, critical_s=0.0)
+        finally:
+            os.killpg(serving.pid, signal.SIGKILL)
+            serving.wait()
+    # THEN it is critical only where the host's own root serves it
+    assert [one.state for one in late if one.instance == str(place)] == [state]
+
+
 def test_a_mount_that_does_not_answer_is_critical_only_when_it_never_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,77 @@
+"""Who serves a FUSE file system: whether the host's own root, and nobody else, decides if it answers.
+
+Root mounts FUSE file systems and leaves serving them to others: a CSI driver gives /dev/fuse to a pod. Such a mount says nothing of the
+host, whoever mounted it. So the holders of the connection's /dev/fuse are looked for: the host answers for a mount where all of them are
+root's, in the user, process and mount namespaces of process 1.
+
+In: /proc/PID/fd, /proc/PID/fdinfo (`fuse_connection`; Linux before 6.16 has none, there each holder counts for all mounts), /proc/PID/ns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+from rankscope.probes.host.mounts import Mount
+from rankscope.probes.host.namespaces import namespace_inode
+from rankscope.probes.host.procfs import pids, proc_path, read_file, read_link, read_status
+from rankscope.probes.patience import ask, patiently
+
+LONGEST_S = 3.0  # 100,000 open files take 0.3 s
+_DEVICE = "/dev/fuse"
+_MINOR_BITS = 20  # MKDEV of include/linux/kdev_t.h
+_FIRST = {"user": 0xEFFFFFFD, "pid": 0xEFFFFFFC}  # PROC_USER_INIT_INO, PROC_PID_INIT_INO of include/linux/proc_ns.h
+
+
+def of_the_host(mount: Mount, root: Path) -> bool:
+    """Whether all holders of a mount's connection are the host's root. False where none is found, or some process could not be looked at in
+    `LONGEST_S`. Never raises."""
+    return patiently(
+        partial(_of_the_host, mount.major << _MINOR_BITS | mount.minor, time.monotonic() + LONGEST_S, root)
+    )
+
+
+def _of_the_host(connection: int, until_s: float, root: Path) -> bool:
+    found = False
+    try:
+        ours = _FIRST | {"mnt": _mount_namespace(root)}
+        for pid in pids(root):
+            if _holds(pid, connection, until_s, root):
+                found = True
+                if not _is_root_s(pid, ours, root):
+                    return False
+    except (OSError, ValueError):
+        return False
+    return found
+
+
+def _mount_namespace(root: Path) -> int:
+    """The host's. OSError."""
+    try:
+        return namespace_inode(1, "mnt", root)
+    except PermissionError:  # process 1 may refuse even root
+        return namespace_inode("self", "mnt", root)
+
+
+def _holds(pid: int, connection: int, until_s: float, root: Path) -> bool:
+    """Whether a process has the connection open. OSError where that cannot be seen, but for process 1; who ends meanwhile has none."""
+    refused = (PermissionError,) if pid == 1 else ()
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, *refused):
+        for name in ask(pid, os.listdir, proc_path(root, pid, "fd")):
+            if time.monotonic() >= until_s:
+                raise TimeoutError
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if read_link(proc_path(root, pid, "fd", name)) == _DEVICE:
+                    told = read_file(proc_path(root, pid, "fdinfo", name), 4096).split(b"fuse_connection:")
+                    if len(told) < 2 or int(told[1].split()[0]) == connection:
+                        return True
+    return False
+
+
+def _is_root_s(pid: int, ours: dict[str, int], root: Path) -> bool:
+    return read_status(pid, root).uid == 0 and all(
+        namespace_inode(pid, kind, root) == inode for kind, inode in ours.items()
+    )
