@@ -48,7 +48,11 @@ def examine(root: Path = Path("/")) -> tuple[Requirement, ...]:
 def _machine(_: Path) -> Requirement:
     machine = platform.machine()
     return Requirement(
-        "machine", machine in loader.MACHINES, machine, f"Only {' and '.join(loader.MACHINES)} are supported so far.", True
+        "machine",
+        machine in loader.MACHINES,
+        machine,
+        f"Only {' and '.join(loader.MACHINES)} are supported so far.",
+        True,
     )
 
 
