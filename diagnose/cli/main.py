@@ -318,6 +318,8 @@ def run(arguments: list[str]) -> int:
     prepare_completion()
     try:
         code = app(arguments, standalone_mode=False)
+        if code == EXIT_INTERRUPTED:  # what Typer makes of an interrupt
+            raise KeyboardInterrupt
     except RankscopeError as error:
         return _say(error, error.help, error.exit_code)
     except (KeyboardInterrupt, typer.Abort):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 import sys
 from typing import TextIO
 
@@ -18,6 +19,7 @@ _CRITICAL, _MISSING, _INTERNAL, _INTERRUPTED = 2, 69, 70, 130
 def main() -> None:
     """Run the command line and end the process."""
     open_all()
+    end_when_asked()
     spare_threads()
     gc.disable()  # until the command begins (collector.py)
     try:
@@ -49,6 +51,28 @@ def open_all() -> None:
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
             setattr(sys, name, open(nowhere, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+
+
+def end_when_asked() -> None:
+    """SIGTERM and SIGHUP end a command as Ctrl-C does: it says what it found so far, and removes what it made. Once: not while it does so.
+
+    SIGHUP stays ignored where it is (nohup). Forks get what they would have without this.
+    """
+    heard = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+
+    def end(*_: object) -> None:
+        for one in heard:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    def forget() -> None:
+        for one in heard:
+            if signal.getsignal(one) is end:
+                signal.signal(one, signal.SIG_DFL)
+
+    for one in heard:
+        signal.signal(one, end)
+    os.register_at_fork(after_in_child=forget)
 
 
 def spare_threads() -> None:

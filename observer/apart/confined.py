@@ -62,7 +62,11 @@ def live(
 
 def _be_alone(channel: socket.socket, trial: Table | None, verbose: bool) -> None:
     """Nothing that the command holds open is held here: a lock, a terminal, a place to write to."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which then ends this
+    for one in (
+        signal.SIGINT,
+        signal.SIGHUP,
+    ):  # Ctrl-C and a terminal that is closed are for the command, which then ends this
+        signal.signal(one, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     last = 3
     for kept in sorted({channel.fileno(), *([trial.map_fd] if trial is not None else [])}):

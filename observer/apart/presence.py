@@ -133,7 +133,7 @@ def _observer(pid: int) -> Observer | None:
         begun = procfs.start_ticks(pid) / procfs.TICKS_PER_S
     except (OSError, ValueError):
         return None
-    # python, the program, what it was asked to do
-    command = " ".join([Path(words[0]).name, *(Path(word).name for word in words[1:2]), *words[2:]]).strip()
+    # python, the program, what it was asked to do: no options, as a store or a collector may be named with a key
+    command = " ".join([*(Path(word).name for word in words[:2]), *(word for word in words[2:3] if word.isalpha())])
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     return Observer(pid, printable(command, _COMMAND_CHARACTERS), booted + begun)

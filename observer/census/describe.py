@@ -7,10 +7,11 @@ from pathlib import Path
 
 from rankscope.observer.census.candidates import Candidate
 from rankscope.observer.census.containers import Container, find_container
-from rankscope.observer.census.identity import Claim, RankIdentity, shorten
+from rankscope.observer.census.identity import COMMAND_CAP, Claim, RankIdentity
 from rankscope.observer.window.missing import LocalRank
 from rankscope.probes.host import procfs
 from rankscope.probes.host.cgroup import best_path, read_entries
+from rankscope.probes.host.command_line import shown
 from rankscope.probes.host.namespaces import namespace_inode
 from rankscope.probes.text import printable
 
@@ -70,7 +71,7 @@ def identity_of(
         nics=(),
         cpus=facts.cpus,
         python=one.libraries.python_version,
-        command=shorten(command),
+        command=shown(command, COMMAND_CAP),
         title=title,
     )
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -141,16 +140,6 @@ def parse_arguments(arguments: tuple[str, ...]) -> tuple[int | None, int, int]:
     rank = _argument(arguments, _RANK_ARGUMENT)
     local, world = _argument(arguments, _LOCAL_ARGUMENT), _argument(arguments, _WORLD_ARGUMENT)
     return rank, -1 if local is None else local, world or 0
-
-
-def shorten(arguments: tuple[str, ...]) -> str:
-    """A command line for tables: quoted as in a shell, made printable, cut."""
-    said = list(arguments[:64])
-    while said and not said[-1].strip():
-        said.pop()  # setproctitle writes a name over the arguments, and nulls over what is left of them
-    if len(said) == 1:
-        return printable(said[0].strip(), COMMAND_CAP)
-    return printable(" ".join(shlex.quote(argument[:COMMAND_CAP]) for argument in said), COMMAND_CAP)
 
 
 def _torch(environ: Mapping[str, str], node: str) -> Claim | None:

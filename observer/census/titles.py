@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
+from rankscope.probes.host.command_line import VALUED, is_python, without_passwords, words_of
 from rankscope.probes.text import printable
 
 _NAME_CAP = 60
@@ -23,7 +24,6 @@ _RUNNERS = (
     "joblib.externals.loky.backend.popen_loky_posix",
     "loky.backend.popen_loky_posix",
 )
-_VALUED = ("-X", "-W", "--check-hash-based-pycs")  # options of the interpreter with a value of their own
 
 
 def scheduler_job(environ: Mapping[str, str]) -> str:
@@ -31,7 +31,7 @@ def scheduler_job(environ: Mapping[str, str]) -> str:
     for scheduler, number, name in _SCHEDULERS:
         if environ.get(number):
             words = (scheduler, environ[number], environ.get(name, ""))
-            return printable(" ".join(word for word in words if word), _NAME_CAP)
+            return printable(without_passwords(" ".join(word for word in words if word)), _NAME_CAP)
     return ""
 
 
@@ -45,9 +45,10 @@ def title(command: tuple[str, ...], scheduler: str) -> str:
 
 def program(command: tuple[str, ...]) -> str:
     """The script (its file's name) or the module (`-m name`) that a Python command line runs; else the program's name."""
-    if not command or not command[0].strip():
+    command = words_of(command)
+    if not command:
         return ""
-    first = command[0].strip()
+    first = command[0].strip().partition("=")[0]
     if not is_python(command):
         return printable(first if "::" in first else first.rpartition("/")[2], _NAME_CAP)
     skip = False
@@ -58,16 +59,11 @@ def program(command: tuple[str, ...]) -> str:
             return printable(f"-m {command[position + 1]}", _NAME_CAP)
         elif word == "-c":
             return "python -c"
-        elif word in _VALUED:
+        elif word in VALUED:
             skip = True
         elif not word.startswith("-"):
             return printable(word.rpartition("/")[2], _NAME_CAP)
     return ""
-
-
-def is_python(command: tuple[str, ...]) -> bool:
-    """Whether a command line is an interpreter's, which names its script or module."""
-    return bool(command) and command[0].strip().rpartition("/")[2].startswith(("python", "pypy"))
 
 
 def runs_anothers(command: tuple[str, ...]) -> bool:

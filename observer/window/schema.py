@@ -78,7 +78,7 @@ RANKS = pa.schema(
         _field("nics", _TEXTS, "interfaces that carry the addresses, and the ports nearest to its GPUs"),
         _field("cpus", _TEXT, "CPUs the training thread may run on, as in taskset (0-3,8)"),
         _field("python", _TEXT, "interpreter version"),
-        _field("command", _TEXT, "command line, shortened and escaped"),
+        _field("command", _TEXT, "what it runs and the names of its options, no values; escaped"),
         _field(
             "title",
             _TEXT,

@@ -49,6 +49,7 @@ def can_add(listener: int) -> bool:
 
 def main() -> None:
     """Answer until nobody can ask any more."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.closerange(LISTENER + 1, 1 << 16)
     command, folder, *others = sys.argv[_ARGUMENTS:]

@@ -31,6 +31,7 @@ _KEPT = 64
 
 def main() -> None:
     """Answer requests until the socket is closed."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the observer, which may still want to read
     os.closerange(MEMORY + 1, 1 << 16)
     memory = mmap.mmap(MEMORY, MEMORY_BYTES)

@@ -28,18 +28,26 @@ _JOB = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "10.0.0.9"}
 
 @contextlib.contextmanager
 def running(
-    folder: Path, rank: int = 0, world_size: int = 1, port: int = 29771, pause_s: float = 0.005
+    folder: Path,
+    rank: int = 0,
+    world_size: int = 1,
+    port: int = 29771,
+    pause_s: float = 0.005,
+    options: tuple[str, ...] = (),
+    user: int | None = None,
 ) -> Iterator[int]:
-    """Its pid. `port`: names the job; `pause_s`: a third of a step."""
+    """Its pid. `port`: names the job; `pause_s`: a third of a step; `options`: the rest of its command line."""
     about = _JOB | {"RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_PORT": str(port)}
     library = folder / "libtorch_cpu.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, "-xc", "-"], input=_LIBRARY, text=True, check=True)
     (folder / "train.py").write_text(_PROGRAM)
     with subprocess.Popen(
-        [sys.executable, folder / "train.py", library, str(pause_s)],
+        [os.path.realpath(sys.executable), folder / "train.py", library, str(pause_s), *options],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | about,
+        user=user,
+        group=user,
     ) as job:
         try:
             assert job.stdout is not None and job.stdout.readline().strip() == "ready"

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import shutil
-import signal
 import socket
 import sys
 import time
@@ -44,27 +43,13 @@ def run(*, state: Path, window_s: float, job: str | None, updates: int, as_json:
     if os.geteuid() != 0:
         raise NotPermitted("observing other users' processes needs root, and so does what the service keeps")
     place = WatchPlace(state)
-    with contextlib.suppress(KeyboardInterrupt, _Enough), _ended_gently(), _shown(as_json) as (show, say):
+    with contextlib.suppress(KeyboardInterrupt, _Enough), _shown(as_json) as (show, say):
         counted = _counted(show, updates)
         if state.is_dir() and place.is_held():
             _from_watch(place, job, counted)
         else:
             _by_itself(window_s, job, counted, say, patient=updates == 0)
     return EXIT_HEALTHY
-
-
-@contextlib.contextmanager
-def _ended_gently() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does: the terminal is given back as it was."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _counted(show: Show, updates: int) -> Show:

@@ -7,6 +7,7 @@ from pathlib import Path
 from fuzzkit.target import Target, chosen_by_first_byte
 from rankscope.observer.census import identity, kinship, launchers, titles
 from rankscope.probes.host import maps, mounts, procfs
+from rankscope.probes.host.command_line import shown as shown_command
 
 
 def _environ(data: bytes) -> None:
@@ -21,7 +22,12 @@ def _environ(data: bytes) -> None:
 def _cmdline(data: bytes) -> None:
     words = procfs.parse_cmdline(data)
     identity.parse_arguments(words)
-    shown = (identity.shorten(words), titles.title(words, ""), launchers.launcher_name(words), launchers.purpose(words))
+    shown = (
+        shown_command(words, identity.COMMAND_CAP),
+        titles.title(words, ""),
+        launchers.launcher_name(words),
+        launchers.purpose(words),
+    )
     if not all(text.isprintable() for text in shown):
         raise AssertionError(f"not printable: {shown!r}")
     launchers.is_tool(words)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.observer.census.containers import find_container
-from rankscope.observer.census.identity import parse_arguments, parse_claim, shorten
+from rankscope.observer.census.identity import parse_arguments, parse_claim
+from rankscope.probes.host.command_line import shown
 from rankscope.probes.host.procfs import parse_environ
 from rankscope.probes.text import printable
 
@@ -88,7 +89,7 @@ def test_no_environment_can_make_the_parser_fail(data: bytes) -> None:
 def test_what_is_shown_is_printable_and_short(text: str) -> None:
     assert printable(text, 50).isprintable()
     assert len(printable(text, 50)) <= 50
-    assert len(shorten((text, text))) <= 200
+    assert len(shown((text, text), 200)) <= 200
 
 
 def test_arguments_tell_rank_and_world() -> None:
