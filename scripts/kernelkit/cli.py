@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_NOT_PERMITTED, LabEr
 
 STAGES = ("probes", "job", "tests")
 # A safety: on two free cores the stages take 60, 250 and 300 s, beside other work several times that.
-DEADLINE_S = {"probes": 900.0, "job": 1500.0, "tests": 1500.0}
+DEADLINE_S = {"probes": 900.0, "job": 2100.0, "tests": 1500.0}
 _EPILOG = """Each kernel runs this clone and its .venv, as root of the emulated machine, on a copy in memory of this host's root.
 
 exit codes: 0 all good, 1 a check failed, 64 wrong usage, 69 emulator or archive is missing, 77 not root"""
@@ -30,6 +31,7 @@ exit codes: 0 all good, 1 a check failed, 64 wrong usage, 69 emulator or archive
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that nothing is left in /tmp
     return ended("kernels", lambda: _asked(args), "the same command begins again; kernels that were fetched stay")
 
 

@@ -88,9 +88,13 @@ def _words(kernel: Fetched, machine: Architecture, initial_path: Path) -> list[s
 
 @contextlib.contextmanager
 def _running(words: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the emulator in a group of its own and end all of that group."""
+    """Start the emulator in a group of its own and end all of that group; the kernel ends it with this process, however that ends."""
     with subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        ["setpriv", "--pdeathsig", "KILL", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     ) as process:
         try:
             yield process

@@ -14,7 +14,7 @@ from kernelkit.guest.prepare import prepare
 from kernelkit.lines import Check, encode
 from labkit.machine.shell import module
 
-MOST_S = {"probes": 600.0, "job": 1200.0, "tests": 1200.0}  # a stage alone: a safety, as in cli.py
+MOST_S = {"probes": 600.0, "job": 2000.0, "tests": 1200.0}  # a stage alone: a safety, as in cli.py
 
 
 def main(stages: list[str]) -> None:

@@ -19,7 +19,7 @@ from labkit.machine.shell import REPOSITORY
 
 _TRAIN = Path(__file__).resolve().parents[1] / "programs" / "train.py"
 _WINDOW_S = 40  # steps take more than a second in emulation
-_STARTED_S, _WARM_STEPS = 240.0, 3
+_STARTED_S, _WARM_STEPS = 600.0, 3  # PyTorch alone takes minutes to import where other work has the CPUs
 _COMMAND_S = 240.0  # for one command with its window
 
 Judge = Callable[[Mapping[str, Any]], tuple[bool, str]]

@@ -52,7 +52,10 @@ def main() -> None:
         wrong, words = calls_right(
             calls[np.argsort(calls["ts_ns"])]["dur_ns"].tolist(), own_ns, [1000 * asked for asked in CALLS_US]
         )
-        why = [note for note in probes.calls.notes if _LIBRARY.name in note]
+        why = [
+            *sorted(probes.calls.notes, key=lambda note: _LIBRARY.name not in note),
+            f"{len(probes.calls.rows_attached())} rows attached",
+        ]
         _say("timed call", "; ".join((wrong, *why)) if wrong else "", began, words)
     finally:
         probes.close()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import json
+import os
 import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernelkit import archive, kernels, record
-from kernelkit.architecture import X86_64
+from kernelkit.architecture import X86_64, Architecture
 from kernelkit.archive import Source
 from kernelkit.cli import main
 from kernelkit.guest.judge import calls_right, samples_right
@@ -22,6 +24,7 @@ from kernelkit.kernels import Kernel
 from kernelkit.lines import Check, Console, encode
 from kernelkit.machine import boot
 from kernelkit.record import Result
+from labkit.machine.shell import REPOSITORY
 
 PACKAGES = (
     "linux-image-5.10.0-9-amd64", "linux-image-5.10.0-32-amd64", "linux-image-5.10.0-33-cloud-amd64", "linux-image-5.10.0-34-rt-amd64",
@@ -192,21 +195,53 @@ def test_a_result_is_good_only_with_all_its_checks_and_a_proper_end(tmp_path: Pa
     assert [check.name for check in record.read(path)["6.1 x86_64"].checks] == ["timed call"]
 
 
-def test_a_machine_that_never_ends_is_ended(tmp_path: Path) -> None:
-    """By a program in place of the emulator that prints a check and then waits."""
-    emulator = tmp_path / "emulator"
-    emulator.write_text(
-        f"#!/bin/sh\necho 'rankscope-check: {json.dumps({'name': 'boot', 'good': True, 'words': '', 'seconds': 1})}'\nsleep 600\n"
-    )
+def a_machine(folder: Path, script: str) -> tuple[archive.Fetched, Architecture]:
+    """A kernel without content, and a program in place of the emulator."""
+    emulator = folder / "emulator"
+    emulator.write_text(f"#!/bin/sh\n{script}\n")
     emulator.chmod(0o755)
-    (tmp_path / "modules").mkdir()
-    kernel = archive.Fetched("linux-image-6.1", "1", "6.1", str(tmp_path))
-    machine = replace(X86_64, emulator=str(emulator), busybox=emulator)
+    (folder / "modules").mkdir()
+    kernel = archive.Fetched("linux-image-6.1", "1", "6.1", str(folder))
+    return kernel, replace(X86_64, emulator=str(emulator), busybox=emulator)
+
+
+def test_a_machine_that_never_ends_is_ended(tmp_path: Path) -> None:
     heard: list[Check] = []
-    booted = boot(kernel, machine, ["probes"], 1.5, heard.append)
+    script = f"echo '{encode(Check('boot', True, ''))}'; echo $$ > {tmp_path}/pid; exec sleep 600"
+    booted = boot(*a_machine(tmp_path, script), ["probes"], 1.5, heard.append)
     assert [check.name for check in booted.checks] == [check.name for check in heard] == ["boot"]
     assert booted.ended == "it was not done after 2 s"
     assert booted.seconds < 10
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
+def test_a_machine_that_ends_badly_says_its_last_words(tmp_path: Path) -> None:
+    booted = boot(*a_machine(tmp_path, "echo 'no such option'; exit 3"), ["probes"], 30, lambda check: None)
+    assert (booted.checks, booted.ended) == ((), "the emulator ended with 3\n    | no such option")
+
+
+def test_the_emulator_ends_with_the_command_however_that_ends(tmp_path: Path) -> None:
+    a_machine(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 600")
+    program = (
+        "from dataclasses import replace; from pathlib import Path; from kernelkit import archive, machine, architecture\n"
+        f"here = Path({str(tmp_path)!r})\n"
+        "kind = replace(architecture.X86_64, emulator=str(here / 'emulator'), busybox=here / 'emulator')\n"
+        "machine.boot(archive.Fetched('', '', '', str(here)), kind, [], 60, print)"
+    )
+    command = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY / "scripts"), "TMPDIR": str(tmp_path)},
+    )
+    until = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    command.kill()
+    command.wait()
+    emulator = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
+    while emulator.exists() and ") Z " not in emulator.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def test_the_recorded_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
