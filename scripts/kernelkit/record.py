@@ -13,6 +13,8 @@ from labkit.machine.shell import REPOSITORY
 
 RECORDED = Path(__file__).parent / "results.json"
 README = REPOSITORY / "README.md"
+_HEADING, _BEFORE = "## Which kernels", "## What it costs"
+_WORDS = "Kernels of the distribution's archive, booted in software emulation: `scripts/kernels --record` (`scripts/kernelkit`)."
 COLUMNS = ("programs", "sampled stack", "timed call", "healthy job", "slow function", "kernel tests")
 
 
@@ -79,13 +81,16 @@ def table(results: Mapping[str, Result]) -> str:
 
 
 def in_readme(text: str, results: Mapping[str, Result]) -> str:
-    """Replace the table of kernels in the text of the README."""
-    lines = text.splitlines()
-    first = next(number for number, line in enumerate(lines) if line.startswith("| kernel |"))
-    after = next(
-        number for number in range(first, len(lines) + 1) if number == len(lines) or not lines[number].startswith("|")
-    )
-    return "\n".join([*lines[:first], table(results), *lines[after:]]) + "\n"
+    """Put the table into the text of the README, in place of the one that is there; without results nothing."""
+    if not results:
+        return text
+    before, found, rest = text.partition(_HEADING)
+    if not found:
+        before, _, rest = text.partition(_BEFORE)
+        rest = _BEFORE + rest
+    else:
+        rest = "## " + rest.partition("\n## ")[2]
+    return f"{before}{_HEADING}\n\n{_WORDS}\n\n{table(results)}\n\n{rest}"
 
 
 def _cell(check: Check | None) -> str:

@@ -195,6 +195,21 @@ def test_a_result_is_good_only_with_all_its_checks_and_a_proper_end(tmp_path: Pa
     assert [check.name for check in record.read(path)["6.1 x86_64"].checks] == ["timed call"]
 
 
+def test_the_readme_has_the_recorded_table() -> None:
+    text = record.README.read_text("utf-8")
+    assert record.in_readme(text, record.read()) == text
+
+
+def test_a_table_takes_the_place_of_the_earlier_one_in_the_readme() -> None:
+    first = Result("6.1", "x86_64", "6.1.0-50-amd64", "2026-11-28", 90, (Check("programs", True, "52 of 52"),))
+    once = record.in_readme("# A\n\nwords\n\n## What it costs\n\nlittle\n", {first.key: first})
+    assert once.startswith("# A\n\nwords\n\n## Which kernels\n")
+    assert once.endswith("| 2026-11-28 |\n\n## What it costs\n\nlittle\n")
+    assert record.in_readme(once, {first.key: first}) == once
+    later = replace(first, day="2026-11-29")
+    assert record.in_readme(once, {first.key: later}) == once.replace("11-28", "11-29")
+
+
 def a_machine(folder: Path, script: str) -> tuple[archive.Fetched, Architecture]:
     """A kernel without content, and a program in place of the emulator."""
     emulator = folder / "emulator"
