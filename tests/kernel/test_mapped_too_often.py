@@ -10,8 +10,9 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -216,3 +217,32 @@ def test_what_is_allowed_follows_from_what_a_visit_costs(module: Module, place: 
     trial_us, real_us, first_us = (one / times / 2 * 1e6 for one in (min(trial_s), min(real_s), max(real_s)))
     print(f"a mapping costs a trial {trial_us:.2f} us, a probe {real_us:.2f} us, the first one {first_us:.2f} us")
     assert walks.TRIAL_MOST_S / min(trial_s) * max(real_s) < LONGEST_S
+
+
+def test_a_slow_cpu_is_no_page_that_is_mapped_often(
+    module: Module, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in emulation, where a trial took 12 ms of CPU whatever it visited."""
+    attach_many, calls = uprobes.attach_many, []
+
+    def slowly(program_fd: int, path: Path, offsets: Sequence[int], **named: Any) -> tuple[int, ...]:
+        until_s = time.thread_time() + 3 * walks.TRIAL_MOST_S
+        while time.thread_time() < until_s:
+            pass
+        calls.append(path)
+        return attach_many(program_fd, path, offsets, **named)
+
+    monkeypatch.setattr(uprobes, "attach_many", slowly)
+    first, *_ = place.mapped(1, 1, place.offsets[0])
+    probe = CallProbe(module, TABLE)
+    probe.watch([first.pid])
+    assert calls
+    assert probe.notes == []
+    assert probe.rows_attached() == {0, 1}
+    # A page that is mapped often is refused all the same.
+    place.mapped(4, MANY, place.offsets[0])
+    program = module.program("rs_enter_0", attach_type=TRACE_UPROBE_MULTI)
+    trials = walks.Trials()
+    with pytest.raises(uprobes.MappedTooOften):
+        trials.need_few(program.fd, place.library, place.offsets[:1], {})
+    trials.close()
