@@ -31,6 +31,11 @@ def _table(pairs: dict[int, int]) -> npt.NDArray[np.uint16]:
     return table
 
 
+def are_others(machine: str = "") -> bool:
+    """Whether this machine's numbers are to be translated."""
+    return MACHINES.get(machine or platform.machine()) is not None
+
+
 def known_as(numbers: npt.NDArray[np.uint16], machine: str = "") -> npt.NDArray[np.uint16]:
     """Translate this machine's numbers; what is no number stays as it is."""
     pairs = MACHINES.get(machine or platform.machine())

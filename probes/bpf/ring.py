@@ -15,8 +15,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from rankscope.probes import system_calls
 from rankscope.probes.errors import RankscopeError
-from rankscope.probes.system_calls import known_as
 
 EVENT = np.dtype(
     [
@@ -83,8 +83,9 @@ class Ring:
                 raise RingError(f"record of {int(lengths.max())} bytes in the event ring, expected {STRIDE_BYTES - 8}")
             events = view[(view["header"] & _DISCARDED) == 0].copy()
         self._consumed[0] = start + len(view) * STRIDE_BYTES
-        away = events["type"] == OFFCPU
-        events["what"][away] = known_as(events["what"][away])
+        if system_calls.are_others():
+            away = events["type"] == OFFCPU
+            events["what"][away] = system_calls.known_as(events["what"][away])
         return events
 
     def close(self) -> None:

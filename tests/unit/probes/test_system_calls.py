@@ -53,6 +53,7 @@ def test_an_array_is_translated_as_each_number_and_what_is_no_number_stays() -> 
     known = system_calls.known_as(numbers, "aarch64")
     assert known.tolist() == [system_calls.known(int(one), "aarch64") for one in numbers[:6]] + numbers[6:].tolist()
     assert system_calls.known_as(numbers, "x86_64").tolist() == numbers.tolist()
+    assert system_calls.are_others("aarch64") and not system_calls.are_others("x86_64")
     assert [syscalls.reason(int(one), 1) for one in known[:6]] == [
         "futex",
         "sleep",
