@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rankscope.observer.sources import ESSENTIAL, WHOLE, Seen, Source
@@ -35,3 +35,13 @@ def lacking_in(manifests: Iterable[Manifest]) -> tuple[Lacking, ...]:
 def sees(about: Manifest) -> bool:
     """Whether a window has all that a verdict needs."""
     return about.sources == WHOLE or not any(one.source in ESSENTIAL and one.seen is Seen.NOT for one in about.sources)
+
+
+def seeing(windows: Sequence[int], manifests: Sequence[Manifest]) -> tuple[list[int], tuple[Lacking, ...]]:
+    """Those of these windows (places in `manifests`) that have what a verdict needs, and what the others lack. All of them where none
+    has."""
+    kept = [number for number in windows if sees(manifests[number])]
+    if not kept or len(kept) == len(windows):
+        return list(windows), ()
+    others = lacking_in(manifests[number] for number in windows if not sees(manifests[number]))
+    return kept, tuple(one for one in others if one.source in ESSENTIAL)

@@ -17,7 +17,7 @@ from rankscope.diagnose.fleet.labels import distinct_texts, equals, floats, ints
 from rankscope.diagnose.fleet.model import Fleet, Ranks, Steps
 from rankscope.diagnose.fleet.roll_call import choose, of_job, roll_call
 from rankscope.diagnose.fleet.step_matrix import Hosts, read_steps
-from rankscope.diagnose.lacking import Lacking, lacking_in
+from rankscope.diagnose.lacking import Lacking, lacking_in, seeing
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -62,6 +62,7 @@ def gather(windows: Sequence[Window], job: str | None = None, agreed_s: float | 
     (windows,) = told_apart(windows)
     notes: list[Note] = []
     chosen, mine = choose(roll_call(windows), job, notes, partial(_usual_step_s, windows), agreed_s)
+    mine, unseen = seeing(mine, [window.manifest for window in windows])
     used = [windows[number] for number in mine]
     manifests = [window.manifest for window in used]
     tables = {name: joined(used, name) for name in ("ranks", "steps", *DETAILS)}
@@ -72,7 +73,7 @@ def gather(windows: Sequence[Window], job: str | None = None, agreed_s: float | 
     rows = from_windows.rows_of(tables["steps"], ranks.number)
     steps = read_steps(tables["steps"], rows, ranks.number, _hosts(ranks, manifests), setting.seconds, notes)
     gone = from_windows.gone(of_it, tables["counters"], ranks, ranks.number)
-    return replace(fleet_of(setting, ranks, steps, tables, notes), gone=gone)
+    return replace(fleet_of(setting, ranks, steps, tables, notes), gone=gone, unseen=unseen)
 
 
 def _usual_step_s(windows: Sequence[Window], job: str) -> float | None:

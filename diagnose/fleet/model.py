@@ -294,6 +294,7 @@ class Fleet:
     notes: tuple[Note, ...]
     sampling_s: float = limits.SAMPLING_S  # what a sample of a stack stands for
     lacking: tuple[Lacking, ...] = ()  # sources that were not there, on some of the hosts
+    unseen: tuple[Lacking, ...] = ()  # other hosts of the job, left out as these sources were not there
     lost_events: int = 0  # between kernel and observers, on all hosts
     timed: bool = False  # from timings that somebody else measured: no scheduler noise floor, no counters
     pipelines: Pipelines | None = None

@@ -33,6 +33,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roll_call import jobs_in, largest, of_job, windows_of
 from rankscope.diagnose.fleet.sources import Source, Sources, absent_notes, left_out, read
 from rankscope.diagnose.fleet.step_matrix import Grid, filled, possible
+from rankscope.diagnose.lacking import Lacking, seeing
 from rankscope.diagnose.past.baseline import Reference, read_baseline
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.solve.unjudged import each_by_itself, unjudged
@@ -86,7 +87,7 @@ def _each_job(
         mine, said = jobs[job].windows, [*notes, *jobs[job].notes]
         crowd = crowd_of(seen, job, mine, grids.get(job), said)
         part = _in_full(sources, seen, mine, crowd, said, pool, job == last)
-        return _judged(seen, mine, crowd, replace(part, groups=tuple(shared)), baseline)
+        return _judged(seen, mine, crowd, replace(part, groups=tuple(shared), unseen=jobs[job].unseen), baseline)
 
     def refused(job: str, why: Note) -> Verdict:
         return unjudged(seen.roll, job, jobs[job].windows, (why, *notes, *jobs[job].notes))
@@ -97,11 +98,12 @@ def _each_job(
 
 @dataclass(frozen=True, slots=True)
 class _Called:
-    """A job's title, its windows that are judged, and what is to be said of the others."""
+    """A job's title, its windows that are judged, what is to be said of the others, and what those lack that cannot be judged by."""
 
     title: str
     windows: list[int]
     notes: list[Note]
+    unseen: tuple[Lacking, ...]
 
 
 def _jobs(seen: Survey, wanted: str | None, grids: Mapping[str, Grid]) -> dict[str, _Called]:
@@ -110,7 +112,8 @@ def _jobs(seen: Survey, wanted: str | None, grids: Mapping[str, Grid]) -> dict[s
     for job, title in largest(seen.roll, jobs_in(seen.roll, wanted), left).items():
         notes = [*left]
         step_s = grids[job].step_s if job in grids else _usual_step_s(seen)
-        found[job] = _Called(title, windows_of(seen.roll, job, notes, step_s), notes)
+        windows, unseen = seeing(windows_of(seen.roll, job, notes, step_s), seen.manifests)
+        found[job] = _Called(title, windows, notes, unseen)
     return found
 
 

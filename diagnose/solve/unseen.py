@@ -1,7 +1,8 @@
 """Without the evidence, no verdict: what rests on a source that was not there is not said.
 
-Without an essential source (samples, run queue, collectives) the tables of a window look like those of a job that stands still, or whose
-ranks never wait: nothing is judged. A suspect that rests on another missing source is left out; where no other one is left, the verdict is
+Without an essential source (samples, run queue, collectives) on all hosts nothing is judged; hosts that lack one beside others that do not
+are left out, and the job is not called healthy. For the tables of a window look like those of a job that stands still, or whose
+ranks never wait. A suspect that rests on another missing source is left out; where no other one is left, the verdict is
 unknown.
 """
 
@@ -37,6 +38,7 @@ def nothing_to_judge_by(fleet: Fleet) -> Note | None:
 
 def without_unseen(fleet: Fleet, verdict: Verdict) -> Verdict:
     """The verdict without the suspects that rest on a missing source, and with what could not be seen."""
+    verdict = _with_hosts(fleet, verdict)
     if not fleet.lacking:
         return verdict
     missing = {one.source: one for one in fleet.lacking}
@@ -53,6 +55,20 @@ def without_unseen(fleet: Fleet, verdict: Verdict) -> Verdict:
     if silenced and not kept:
         return replace(verdict, status="unknown", suspects=(), slowdown_percent=0.0, notes=notes)
     return replace(verdict, suspects=tuple(kept), notes=notes)
+
+
+def _with_hosts(fleet: Fleet, verdict: Verdict) -> Verdict:
+    """The verdict where other hosts of the job were left out: what is seen on these stands, but the job is not healthy for it."""
+    if not fleet.unseen:
+        return verdict
+    text = (
+        f"the ranks on {_hosts(fleet.unseen)} are not judged: {_sources(fleet.unseen)} could not be observed there "
+        f"({fleet.unseen[0].why or 'refused'}): run `rankscope doctor` there"
+    )
+    note = Note(NoteCode.UNSEEN, clean(text, NOTE_MOST))
+    if verdict.status == "healthy":
+        return replace(verdict, status="unknown", notes=(note, *verdict.notes))
+    return replace(verdict, notes=(*verdict.notes, note))
 
 
 def _silenced(suspect: Suspect, missing: Sequence[Lacking]) -> Note:

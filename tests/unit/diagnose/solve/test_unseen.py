@@ -41,6 +41,20 @@ def test_a_part_of_a_source_can_be_relied_on(source: Source) -> None:
     assert _without(slow_python(2, 0.05), source, Seen.PART).suspects[0].ranks == (2,)
 
 
+@pytest.mark.parametrize(
+    ("job", "status", "ranks"), [(Job(hosts=2), "unknown", []), (slow_python(2, 0.05, hosts=2), "fault", [(2,)])]
+)
+def test_a_host_that_lacks_something_beside_others_is_left_out(
+    job: Job, status: str, ranks: list[tuple[int, ...]]
+) -> None:
+    first, second = build(job)
+    verdict = diagnose([first, _lacking(second, Source.SAMPLES)])
+    assert (verdict.status, [one.ranks for one in verdict.suspects]) == (status, ranks)
+    (said,) = [note.text for note in verdict.notes if note.code is NoteCode.UNSEEN]
+    assert "node-1" in said and "node-0" not in said
+    assert status == "fault" or verdict.notes[0].code is NoteCode.UNSEEN
+
+
 def test_a_suspect_that_rests_on_a_missing_source_is_left_out() -> None:
     whole = diagnose(build(slow_read(1, 0.05)))
     assert [(one.component, one.ranks) for one in whole.suspects] == [("storage", (1,))]
