@@ -22,7 +22,7 @@ from rankscope.probes.bpf import cache, syscalls, tables, tracepoints
 from rankscope.probes.bpf.cache import CacheRefused
 from rankscope.probes.bpf.compiler import ahead
 from rankscope.probes.bpf.compiler import compiled as compiled_probes
-from rankscope.probes.bpf.compiler.compiled import BpfUnavailable, Compiled, CompileFailed, NotCompiled
+from rankscope.probes.bpf.compiler.compiled import BpfUnavailable, Compiled, CompileFailed, NotCompiled, NoTracefs
 from rankscope.probes.bpf.compiler.variants import HOST, Generated
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.bpf.tables import Table
@@ -156,19 +156,15 @@ def key_of(text: str, flags: Sequence[str]) -> str:
 
 
 def _need_tracefs(root: Path) -> None:
-    """What tracepoints are called and tell is in tracefs. Where none is mounted, mount it in a mount namespace of our own."""
+    """Mount tracefs in a mount namespace of our own where it is mounted nowhere: it says what tracepoints are called and tell."""
     if any((root / place / "events").is_dir() for place in tracepoints.TRACEFS):
         return
     libc = ctypes.CDLL(None, use_errno=True)
     clone_newns, ms_private_rec = 0x00020000, (1 << 18) | (1 << 14)
-    target = b"/sys/kernel/debug"
     if (
         libc.unshare(clone_newns) != 0
         or libc.mount(b"none", b"/", None, ms_private_rec, None) != 0
-        or libc.mount(b"debugfs", target, b"debugfs", 0, None) != 0
+        or libc.mount(b"none", b"/sys/kernel/tracing", b"tracefs", 0, None) != 0
     ):
         reason = os.strerror(ctypes.get_errno())
-        raise BpfUnavailable(f"tracefs is not mounted and cannot be: {reason}")
-    # Looking into debugfs mounts its tracing folder by itself; nothing of this is seen outside our namespace.
-    if not (root / tracepoints.TRACEFS[1] / "events").is_dir():
-        libc.mount(b"tracefs", b"/sys/kernel/debug/tracing", b"tracefs", 0, None)
+        raise NoTracefs(f"tracefs is not mounted, and cannot be mounted from here: {reason}")

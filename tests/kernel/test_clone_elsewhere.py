@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -16,6 +17,7 @@ import small_rank
 pytestmark = pytest.mark.apart  # its tests start the service, which sees every job of its host
 
 REPOSITORY = Path(__file__).parents[2]
+PORT = 29_777
 # What runs as another user, and the unit that hides root's home.
 TESTS = (
     "tests/kernel/test_watch_unit.py",
@@ -51,24 +53,34 @@ def clone() -> Iterator[Path]:
 
 
 def _said(clone: Path, *words: str | Path, codes: tuple[int, ...] = (0,)) -> str:
-    """What the clone's own command prints. AssertionError where it ends with another code, or with a trace."""
-    done = subprocess.run(
-        [clone / ".venv/bin/rankscope", *words], cwd="/", capture_output=True, text=True, timeout=60, check=False
-    )
+    """What the clone's own command prints where nothing can be run in /tmp. AssertionError where it ends with another code, or a trace."""
+    sealed = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o noexec,mode=1777 none /tmp && exec "$@"', "sh"]
+    command = [*sealed, clone / ".venv/bin/rankscope", *words]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in codes and "Traceback" not in done.stderr, done.stdout + done.stderr
     return done.stdout
 
 
-def test_a_clone_that_only_root_can_enter_observes(clone: Path, tmp_path: Path) -> None:
-    with small_rank.running(tmp_path) as rank:
+def test_a_clone_that_only_root_can_enter_observes_also_where_nothing_runs_in_tmp(clone: Path, tmp_path: Path) -> None:
+    out = clone.parent / "windows"
+    with small_rank.running(tmp_path, port=PORT) as rank:
         required = [one for one in json.loads(_said(clone, "doctor", "--json"))["findings"] if one["required"]]
         assert required and all(one["ok"] for one in required)
-        recorded = json.loads(
-            _said(clone, "record", "--window", "1.5", "--pid", str(rank), "--out", tmp_path / "out", "--json")
-        )
-        assert [window["ranks"] for window in recorded] == [1]
-        verdict = json.loads(_said(clone, "diagnose", tmp_path / "out", "--json", codes=(0, 3)))
-    assert str(clone) not in str(verdict)
+        said = _said(clone, "record", "--window", "1.5", "--pid", str(rank), "--out", out, "--json")
+        assert [window["ranks"] for window in json.loads(said)] == [1]
+    verdict = json.loads(_said(clone, "diagnose", out, "--json", codes=(0, 3)))
+    assert verdict["ranks"] == [0] and str(clone) not in str(verdict)
+
+
+def test_tests_say_at_once_that_nothing_runs_in_tmp() -> None:
+    sealed = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o noexec none /tmp && exec "$@"', "sh"]
+    environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
+    done = subprocess.run(
+        [*sealed, REPOSITORY / "scripts/test"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (69, "")
+    (line,) = done.stderr.splitlines()
+    assert "TMPDIR=/var/tmp scripts/test" in line
 
 
 def test_what_runs_without_root_and_the_unit_work_from_there(clone: Path) -> None:

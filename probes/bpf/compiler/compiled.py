@@ -30,6 +30,12 @@ class BpfUnavailable(MissingFeature):
     help = "Run `rankscope doctor`: it names what is missing on this host."
 
 
+class NoTracefs(BpfUnavailable):
+    """The file system that describes tracepoints is not there."""
+
+    help = "Mount it, as systemd does: mount -t tracefs none /sys/kernel/tracing."
+
+
 class CompileFailed(RankscopeError):
     """The BPF C did not compile on this host."""
 
