@@ -1,5 +1,8 @@
 """Sees to it that a probe never keeps the host waiting: a program of its own, COMMAND'S-PID, whose standard input ends with the command.
 
+With `host` in place of a pid it guards the whole host, whoever puts probes in, until it is ended: for commands that may not have the
+rights for this, as those of a service or a pod that can be attacked. It then knows by a child that forks once in a while.
+
 To put a probe into a file or take it out, the kernel waits for the lock of the address space of every process that maps the file, and as
 long as it waits no process of the host can fork (`dup_mmap_sem` in register_for_each_vma). Any user can hold such a lock for ever: by a
 page of a file server of his own (FUSE) that he reads through /proc/PID/mem. The one who waits cannot be ended, so the holder is: where a
@@ -14,16 +17,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import re
 import resource
 import select
+import socket
+import struct
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 LOOKS_EVERY_S = 1.0
 LOOKS = 3  # that find the same thread waiting: no healthy process holds its lock for two seconds while all forks of a host wait
@@ -36,6 +43,12 @@ _MOUNTED = "/sys/fs/fuse/connections"
 _FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6
 # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYS_ADMIN: a user's file below /sys, stacks of the kernel, a mount of its own
 _KEPT = (1, 2, 19, 21)
+# Of root's and root's alone; containers share it. Whoever guards the host holds a lock in it as long as it lives.
+PLACE = Path("/run/rankscope/observers/guard")
+_LOCK = struct.Struct("hhqqi0q")  # type, whence, start, length, pid
+_HOST = "host"
+_FORKS_EVERY_S = 0.5
+_ST_RDONLY = 1
 _wardens: list[int] = []  # pids, of this process
 
 
@@ -80,9 +93,68 @@ def start() -> int:
         os.close(told)
 
 
+def able() -> bool:
+    """Whether a warden that this process starts could do its work: with the rights it has, and what it may call and write to."""
+    from rankscope.probes.confine import credentials
+
+    try:
+        _read("/proc/self/stack")
+        folder = _connections()
+    except OSError as error:
+        # No file system in user space has been made on this host so far: the kernel has the list once there is one.
+        possible = error.errno == errno.ENODEV
+    else:
+        possible = not os.statvfs(folder).f_flag & _ST_RDONLY
+        os.close(folder)
+    try:
+        held = credentials.effective()
+    except (OSError, ValueError):
+        return False
+    return possible and held & credentials.mask(_KEPT) == credentials.mask(_KEPT)
+
+
+def guarded() -> bool:
+    """Whether a program guards this whole host. Never raises."""
+    try:
+        folder = PLACE.parent.stat()
+        if folder.st_uid != 0 or folder.st_mode & 0o022:
+            return False
+        file = os.open(PLACE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            asked = fcntl.fcntl(file, fcntl.F_GETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        finally:
+            os.close(file)
+    except OSError:
+        return False
+    return int(_LOCK.unpack(asked)[0]) != fcntl.F_UNLCK
+
+
+def guard_host() -> NoReturn:
+    """Be the program that guards this host. OSError."""
+    from rankscope.probes.confine import credentials
+
+    program = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(Path(credentials.__file__).resolve()),
+        f"{credentials.mask(_KEPT):x}",
+        "",
+    ]
+    os.execve(sys.executable, [*program, str(Path(__file__).resolve()), _HOST], os.environ)
+
+
 def main() -> None:
+    """Guard a command, or the host."""
+    if sys.argv[-1] == _HOST:
+        _guard_host()
+    else:
+        _guard_command(int(sys.argv[-1]))
+
+
+def _guard_command(command: int) -> None:
     """Look until the command has ended, and no thread waits any more."""
-    command, ended = int(sys.argv[-1]), False
+    ended = False
     waiting: dict[tuple[int, int], int] = {}
     while not ended or waiting:
         if not ended and select.select([0], [], [], LOOKS_EVERY_S)[0]:
@@ -90,13 +162,63 @@ def main() -> None:
             time.sleep(_AFTER_S)
         elif ended:
             time.sleep(LOOKS_EVERY_S)
-        seen = set(waiting_threads(_processes() if ended else [command]))
-        waiting = {one: waiting.get(one, 0) + 1 for one in seen}
-        if max(waiting.values(), default=0) >= LOOKS:
-            for user, number in cut_off():
-                text = f"the file server of user {user} (FUSE connection {number}) kept every fork of this host waiting, and was cut off"
-                _say(text)
-            waiting.clear()
+        waiting = _look(waiting, _processes() if ended else [command])
+
+
+def _guard_host() -> None:
+    """Look at all processes of root's while forks hang. Returns where another program guards this host already."""
+    PLACE.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place = os.open(PLACE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.exit("rankscope: another program guards this host already")
+    ends, tells = os.pipe()
+    if os.fork() == 0:
+        os.close(ends)
+        with contextlib.suppress(BrokenPipeError):
+            _fork_again_and_again(tells)
+        os._exit(0)
+    os.close(tells)
+    _notify()
+    waiting: dict[tuple[int, int], int] = {}
+    while True:
+        if not select.select([ends], [], [], LOOKS_EVERY_S)[0]:
+            waiting = _look(waiting, _processes())
+        elif os.read(ends, 4096):
+            waiting = {}
+        else:
+            sys.exit("rankscope: what forks has ended")
+
+
+def _fork_again_and_again(tells: int) -> None:
+    while True:
+        with contextlib.suppress(BlockingIOError):  # no more processes may be had
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+        os.write(tells, b".")
+        time.sleep(_FORKS_EVERY_S)
+
+
+def _notify() -> None:
+    """Tell systemd that the guard is there (sd_notify(3))."""
+    if name := os.environ.get("NOTIFY_SOCKET"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.sendto(b"READY=1", "\0" + name[1:] if name.startswith("@") else name)
+
+
+def _look(before: dict[tuple[int, int], int], processes: list[int]) -> dict[tuple[int, int], int]:
+    """By thread that waits, in how many looks it did; where one did in enough of them, cut off whoever keeps it waiting."""
+    waiting = {one: before.get(one, 0) + 1 for one in set(waiting_threads(processes))}
+    if max(waiting.values(), default=0) < LOOKS:
+        return waiting
+    for user, number in cut_off():
+        _say(
+            f"the file server of user {user} (FUSE connection {number}) kept every fork of this host waiting, and was cut off"
+        )
+    return {}
 
 
 def waiting_threads(processes: list[int]) -> Iterator[tuple[int, int]]:
@@ -196,6 +318,8 @@ def _connections() -> int:
     """The folder of all FUSE connections: a mount of our own that nobody else sees, else the one that is there. OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     context = libc.syscall(_FSOPEN, b"fusectl", 1)
+    if context < 0 and ctypes.get_errno() == errno.ENODEV:
+        raise OSError(errno.ENODEV, "this kernel has no file systems in user space")
     if context >= 0:
         try:
             if libc.syscall(_FSCONFIG, context, _CREATE, None, None, 0) == 0:

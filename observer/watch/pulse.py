@@ -24,7 +24,7 @@ from rankscope.observer.window.manifest import ProbeCost
 from rankscope.probes.bpf import loader, ring
 from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 from rankscope.probes.bpf.counters import COUNTERS, LOSSES, RANK
-from rankscope.probes.bpf.functions.uprobes import MappedTooOften
+from rankscope.probes.bpf.functions.uprobes import LeftAlone
 from rankscope.probes.bpf.functions.walks import Withdrawn
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import in_progress
@@ -97,9 +97,7 @@ class Pulse:
     _links: dict[Place, tuple[int, ...]] = field(default_factory=dict)
     _functions: dict[FileKey, _Functions] = field(default_factory=dict)
     _again_s: dict[tuple[FileKey, str], float] = field(default_factory=dict)  # by file and user: when (CLOCK_MONOTONIC)
-    _costly_s: dict[FileKey, float] = field(
-        default_factory=dict
-    )  # mapped too often: until when nothing is put in (CLOCK_MONOTONIC)
+    _costly_s: dict[FileKey, float] = field(default_factory=dict)  # until when no probe is put in (CLOCK_MONOTONIC)
     _tidy_s: float = float("-inf")  # when next
 
     def watch(self, pid: int) -> None:
@@ -250,7 +248,7 @@ class Pulse:
             raise
         except Exception as error:
             self.module.release(links)
-            if isinstance(error, MappedTooOften):
+            if isinstance(error, LeftAlone):
                 _put(self._costly_s, library.key, time.monotonic() + _AGAIN_S)
             reason = (str(error) or type(error).__name__).splitlines()[0]
             self.notes.add(f"{MARKERS[row].name} in {library.name}: {reason}", user)

@@ -219,7 +219,7 @@ class Module:
         """One attempt to attach a program to functions of an open file, beside the `counters` of other tools. OSError, ValueError."""
         if self.rests:
             raise ValueError("nothing is attached while the probes rest")
-        self._be_guarded()
+        self._be_guarded(path)
         links = self._attach_once(function, path, offsets, counters, on_return, place)
         if self.may_rest or self._trials is not None:
             file = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -315,11 +315,14 @@ class Module:
         with self._changes:
             return tuple({id(one): one for one in self._attached.values()}.values())
 
-    def _be_guarded(self) -> None:
-        """From the first probe in a file on, somebody sees to it that none keeps the host waiting."""
-        if self._guard < 0:
+    def _be_guarded(self, path: Path) -> None:
+        """From the first probe in a file on, somebody sees to it that none keeps the host waiting; else a file must be one user's alone.
+        MappedByOthers."""
+        if self._guard < 0 and warden.able():
             with contextlib.suppress(OSError):
                 self._guard = warden.start()
+        if self._guard < 0 and not warden.guarded():
+            walks.need_one_user(path, self.root)
 
     def _attach_once(
         self,

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rankscope.probes.bpf.functions.uprobes import MappedTooOften
+from rankscope.probes.bpf.functions.uprobes import LeftAlone
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import in_progress
 from rankscope.probes.calls.attached import FileKey, Places, Row, Untimed, processes_of, too_often
@@ -124,7 +124,7 @@ class CallProbe:
     _names: dict[FileKey, str] = field(default_factory=dict)
     _looked_at: set[tuple[str, int]] = field(default_factory=set)
     _unopened: dict[FileKey, str] = field(default_factory=dict)  # why, of those that no process has given yet
-    _refused: set[FileKey] = field(default_factory=set)  # mapped too often to put more probes in
+    _refused: set[FileKey] = field(default_factory=set)  # that get no more probes
     _placed: set[tuple[str, str, int]] = field(default_factory=set)
     _hits: dict[int, Hits] = field(default_factory=dict)
     _places: Places = field(default_factory=Places)
@@ -269,7 +269,7 @@ class CallProbe:
                 links += self.module.attach_uprobes(leave, file, offsets, on_return=True)
             else:
                 links += self.module.attach_uprobes(leave, file, ends)
-        except MappedTooOften as error:
+        except LeftAlone as error:
             self._refused.add(key)
             self.module.release(held.take((key,)))
             self.notes.append(f"calls into {library.name} are not timed: {error}")

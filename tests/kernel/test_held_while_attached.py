@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import holding
 import pytest
+from holding import TABLE, Holder
 
 from chaoskit.job import PROGRAMS
-from labkit.machine.shell import run
 from rankscope.probes import warden
 from rankscope.probes.bpf import loader
+from rankscope.probes.bpf.functions.uprobes import MappedByOthers
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.programs import programs
-from rankscope.probes.calls.table import CallRow
 
 pytestmark = pytest.mark.beside
 
-TABLE = (CallRow("librslab", "rs_lab_call", "call", "wait", 1),)
-LIBRARY = "int rs_lab_call(int n) { return n + 3; }\n"
 SLOWEST_S = (warden.LOOKS + 4) * warden.LOOKS_EVERY_S
 
 
@@ -39,66 +36,19 @@ def module() -> Iterator[Module]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", "-o", folder / "librslab.so", "-xc", "-"], input=LIBRARY, text=True, check=True
-    )
-    run("cc", "-O1", "-pthread", "-o", folder / "silent", PROGRAMS / "silent.c")
-    (folder / "served").mkdir()
-    (folder / "data.bin").write_bytes(os.urandom(65536))
-    yield folder
-    shutil.rmtree(folder)
-
-
-class Holder:
-    """A process of another user that has the library mapped, and a file server of his that stops answering."""
-
-    def __init__(self, folder: Path) -> None:
-        served = folder / "served"
-        self.server = subprocess.Popen(
-            [sys.executable, str(PROGRAMS / "fuse.py"), str(served), str(folder / "data.bin"), "whole", "65534"],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert self.server.stdout is not None
-        assert self.server.stdout.readline().strip() == "ready"
-        # Whatever goes wrong here, the host does not stand still for long: this ends the server without a fork.
-        end = "import os,sys,time,signal; time.sleep(20); os.kill(int(sys.argv[1]), signal.SIGKILL)"
-        self.last_resort = subprocess.Popen([sys.executable, "-c", end, str(self.server.pid)])
-        self.process = subprocess.Popen(
-            [str(folder / "silent"), str(served / "data.bin"), "lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, env={"LD_PRELOAD": str(folder / "librslab.so")}, user=65534,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline().strip() == "ready"
-
-    def hold(self) -> None:
-        self.server.send_signal(signal.SIGSTOP)
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-        assert self.process.stdout.readline().strip() == "holds"
-
-    def end(self) -> None:
-        for process in (self.server, self.process, self.last_resort):
-            process.kill()
-        for process in (self.server, self.process, self.last_resort):
-            process.wait()
+    with holding.place() as folder:
+        yield folder
 
 
 @pytest.fixture
 def holder(place: Path) -> Iterator[Holder]:
-    one = Holder(place)
-    yield one
-    one.end()
-    subprocess.run(["umount", "-l", place / "served"], check=True)
+    with holding.holder(place) as one:
+        yield one
 
 
 def _attach(module: Module, library: Path) -> None:
-    """Where the function is in the file is where it is in memory, in a library as small as this."""
-    symbols = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True).stdout.splitlines()
-    offset = next(int(line.split()[0], 16) for line in symbols if line.endswith(" rs_lab_call"))
-    module.held.update(module.attach_functions("rs_enter_0", library, [offset], {}, on_return=False))
+    offsets = [holding.place_of_function(library)]
+    module.held.update(module.attach_functions("rs_enter_0", library, offsets, {}, on_return=False))
 
 
 def test_attaching_waits_for_no_user(module: Module, place: Path, holder: Holder) -> None:
@@ -157,3 +107,36 @@ def test_a_healthy_file_server_is_left_alone(module: Module, place: Path, holder
     module.close()
     time.sleep(3)
     assert (place / "served" / "data.bin").read_bytes() == (place / "data.bin").read_bytes()
+
+
+def test_without_a_guard_a_file_that_two_users_map_gets_no_probe(
+    module: Module, place: Path, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN an observer that may not cut anybody off, a guard that is not there, and a second user with the library
+    monkeypatch.setattr(warden, "able", lambda: False)
+    monkeypatch.setattr(warden, "PLACE", place / "guard")
+    env = {"LD_PRELOAD": str(place / "librslab.so")}
+    library = os.open(place / "librslab.so", os.O_PATH)
+    path = Path(f"/proc/self/fd/{library}")
+    other = subprocess.Popen(["sleep", "60"], env=env, user=65533)
+    try:
+        time.sleep(0.3)
+        holder.hold()
+        # WHEN a probe is to be put in, THEN it is left alone, and forks go on
+        began = time.monotonic()
+        with pytest.raises(MappedByOthers, match="users 65533, 65534 map it"):
+            module.attach_functions(
+                "rs_enter_0", path, [holding.place_of_function(place / "librslab.so")], {}, on_return=False
+            )
+        assert time.monotonic() - began < SLOWEST_S
+        # AND where only one user has it, it gets one
+        holder.end()
+        module.held.update(
+            module.attach_functions(
+                "rs_enter_0", path, [holding.place_of_function(place / "librslab.so")], {}, on_return=False
+            )
+        )
+    finally:
+        other.kill()
+        other.wait()
+        os.close(library)

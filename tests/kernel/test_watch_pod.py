@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import holding
 import pytest
 import service_log
 import small_rank
@@ -24,7 +25,7 @@ def test_the_pod_of_the_manifest_watches_and_looks_closer(tmp_path: Path) -> Non
     # GIVEN the manifest's container as a runtime makes it, and a job outside of it
     tmp_path.chmod(0o700)
     pod = yaml.safe_load(MANIFEST.read_text())["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
+    container = next(one for one in pod["containers"] if one["name"] == "watch")
     program, *command = [*container["command"], *container["args"]]
     assert program == "/opt/rankscope/.venv/bin/rankscope"
     node = tmp_path / "pod"
@@ -42,5 +43,26 @@ def test_the_pod_of_the_manifest_watches_and_looks_closer(tmp_path: Path) -> Non
         assert not [note for note in told["notes"] if "not attached" in note or "not timed" in note]
         assert (node / "textfile/rankscope-watch.prom").exists() and list((node / "cache").iterdir())
         assert time.time() - (node / "alive/watch").stat().st_mtime < 60
-    complaints = [line for line in (node / "errors").read_text().splitlines() if "another observer" not in line]
-    assert not complaints
+    lines = (node / "errors").read_text().splitlines()
+    # It says that nothing guards the node: here the other container does not run.
+    assert any("no guard runs on this host" in line for line in lines)
+    assert not [line for line in lines if "another observer" not in line and "no guard runs" not in line]
+
+
+@pytest.mark.skipif(trial_pod.CRUN is None or not trial_pod.PROFILE.exists(), reason="no crun (scripts/setup --lab)")
+def test_the_guard_of_the_pod_ends_what_holds_up_the_node(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    pod = yaml.safe_load(MANIFEST.read_text())["spec"]["template"]["spec"]
+    container = next(one for one in pod["containers"] if one["name"] == "guard")
+    _, *command = [*container["command"], *container["args"]]
+    node = tmp_path / "pod"
+    with trial_pod.running(pod, node, [str(RANKSCOPE), *command], "guard"):
+        until_s = time.monotonic() + 30
+        while not (node / "observers/guard").exists():
+            assert time.monotonic() < until_s, (node / "errors").read_text()
+            time.sleep(0.1)
+        time.sleep(1)  # it looks
+        took_s = holding.unguarded_probe_s()
+    print(f"every fork was held up for {took_s:.1f} s")
+    assert took_s < holding.ENDED_S
+    assert not (node / "errors").read_text()

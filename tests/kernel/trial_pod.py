@@ -67,8 +67,8 @@ def _mounts(pod: dict[str, Any], container: dict[str, Any], folder: Path) -> lis
     return mounts
 
 
-def _settings(pod: dict[str, Any], folder: Path, command: list[str]) -> dict[str, Any]:
-    (container,) = pod["containers"]
+def _settings(pod: dict[str, Any], folder: Path, command: list[str], name: str) -> dict[str, Any]:
+    (container,) = [one for one in pod["containers"] if one["name"] == name]
     security = container["securityContext"]
     capabilities = [f"CAP_{name}" for name in security["capabilities"].get("add", [])]
     held = dict.fromkeys(("bounding", "effective", "permitted"), capabilities)
@@ -95,11 +95,13 @@ def _settings(pod: dict[str, Any], folder: Path, command: list[str]) -> dict[str
 
 
 @contextlib.contextmanager
-def running(pod: dict[str, Any], folder: Path, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """The pod's one container with `command`; its volumes are folders of `folder`, by their names."""
+def running(
+    pod: dict[str, Any], folder: Path, command: list[str], container: str = "watch"
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A container of the pod with `command`; its volumes are folders of `folder`, by their names."""
     for name in ("image", "layer"):
         (folder / name).mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(_settings(pod, folder, command)))
+    (folder / "config.json").write_text(json.dumps(_settings(pod, folder, command, container)))
     layer = folder / "layer"
     layers = f"lowerdir=/,upperdir={layer}/upper,workdir={layer}/work"
     # The throw-away layer lies in a mount namespace of its own: gone with the last process in it.

@@ -61,6 +61,12 @@ LiveWindow = Annotated[
     ),
 ]
 Updates = Annotated[int, typer.Option("--updates", min=0, metavar="N", help="End after N updates. 0: go on.")]
+Guard = Annotated[
+    bool,
+    typer.Option(
+        "--guard", help="Watch nothing: keep users' file servers from holding up this host while probes are put in."
+    ),
+]
 NoRoutine = Annotated[bool, typer.Option("--no-routine", help="No window about once an hour for the history.")]
 Name = Annotated[
     Optional[str],  # noqa: UP045
@@ -81,6 +87,7 @@ def watch(
     spool: SpoolDir = None,
     windows_per_hour: PerHour = 3,
     otlp: OtlpUrl = "",
+    guard: Guard = False,
     as_json: Json = False,
 ) -> int:
     """The service: notices by itself, looks closer, names.
@@ -89,6 +96,8 @@ def watch(
     """
     from rankscope.diagnose.cli.service import watch as command
 
+    if guard:
+        command.guard()
     routine = not no_routine
     return command.run(
         state=state, history=history, metrics=metrics, metrics_port=metrics_port, sweep=sweep, hook=hook, window_s=window,

@@ -32,7 +32,19 @@ _NO_COUNTERS: Mapping[int, int] = {}
 PUT_IN_MOST_S = 0.1
 
 
-class MappedTooOften(RankscopeError):
+class LeftAlone(RankscopeError):
+    """A file gets no probe, as putting one in could keep every fork of the host waiting."""
+
+
+class MappedByOthers(LeftAlone):
+    """Several users map the file, each of whom could hold his own memory locked, and no program guards the host against that."""
+
+    help = (
+        "Start the guard beside the service: rankscope-guard.service, or the container `guard` of watch-daemonset.yaml."
+    )
+
+
+class MappedTooOften(LeftAlone):
     """A page is mapped so often that a probe in it would keep every fork of the host waiting."""
 
     help = "See which process maps the file thousands of times (/proc/PID/maps), and end it or give the job a copy of the file."

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from rankscope.probes import patience, room
 from rankscope.probes.bpf.functions import uprobes
-from rankscope.probes.bpf.functions.uprobes import MappedTooOften
+from rankscope.probes.bpf.functions.uprobes import MappedByOthers, MappedTooOften
 from rankscope.probes.host import procfs
 from rankscope.probes.host.namespaces import owner_uid
 from rankscope.probes.host.procfs import ROOT
@@ -213,15 +213,35 @@ def by_whom(inode: bytes, root: Path) -> str:
     return f": by user {user}, {count} times in one process"
 
 
+def need_one_user(path: Path, root: Path) -> None:
+    """Raise MappedByOthers where an open file is mapped by processes of several users, root aside, or that is not found out soon."""
+    inode, until_s, users = inode_of(path), time.monotonic() + _SEARCH_S, set[int]()
+    for pid in _pids(root) if inode else ():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if (user := owner_uid(pid, root)) in (0, *users):
+                continue
+            try:
+                maps_it = patience.ask(pid, _times_mapped, pid, inode, until_s, root, 1) > 0
+            except TimeoutError:  # it does not answer: what is to be feared
+                maps_it = True
+            if maps_it:
+                users.add(user)
+    if not inode or time.monotonic() >= until_s or len(users) > 1:
+        known = f"users {', '.join(map(str, sorted(users)))} map it" if len(users) > 1 else "who maps it is not known"
+        raise MappedByOthers(
+            f"{known}, and no guard runs on this host that keeps one of them from holding up every fork"
+        )
+
+
 def _pids(root: Path) -> Iterator[int]:
     return (int(one.name) for one in (root / "proc").iterdir() if one.name.isdigit())
 
 
-def _times_mapped(pid: int, inode: bytes, until_s: float, root: Path) -> int:
+def _times_mapped(pid: int, inode: bytes, until_s: float, root: Path, enough: int = 1 << 30) -> int:
     """How often a process maps a file; as often as was seen until then, at least."""
     wanted, count, rest, left = re.compile(rb" [0-9a-f]+:[0-9a-f]+ " + inode + rb" "), 0, b"", _SEARCH_BYTES
     with open(procfs.proc_path(root, pid, "maps"), "rb", buffering=0) as file:  # noqa: PTH123 - each process is asked
-        while left > 0 and time.monotonic() < until_s and (data := file.read(_CHUNK_BYTES)):
+        while left > 0 and count < enough and time.monotonic() < until_s and (data := file.read(_CHUNK_BYTES)):
             left -= len(data)
             whole, _, rest = (rest + data).rpartition(b"\n")
             count += len(wanted.findall(whole))

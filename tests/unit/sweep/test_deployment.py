@@ -36,7 +36,9 @@ def test_systemd_accepts_service_and_timer(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-@pytest.mark.parametrize(("service", "most"), [("rankscope-sweep", 3.0), ("rankscope-watch", 3.7)])
+@pytest.mark.parametrize(
+    ("service", "most"), [("rankscope-sweep", 3.0), ("rankscope-watch", 3.7), ("rankscope-guard", 2.5)]
+)
 def test_the_readme_prints_how_exposed_the_service_is(service: str, most: float) -> None:
     unit = str(DEPLOY / f"systemd/{service}.service")
     said = subprocess.run(
@@ -84,7 +86,7 @@ def test_a_pod_takes_no_more_of_a_node_and_ends_before_a_job(name: str, memory: 
         for document in yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text())
         if document["kind"] == "DaemonSet"
     ]
-    assert [one["resources"]["limits"]["memory"] for one in pod["containers"]] == [memory]
+    assert [one["resources"]["limits"]["memory"] for one in pod["containers"]][:1] == [memory]
     assert ("priorityClassName" in pod) == (name == "daemonset.yaml")
     assert ("livenessProbe" in pod["containers"][0]) == (name == "watch-daemonset.yaml")
 
@@ -97,7 +99,20 @@ def test_a_service_that_hangs_is_started_again_and_one_sweep_ends() -> None:
     assert sweep["TimeoutStartSec"] == ["120"] and sweep["CPUQuota"] == ["50%"]
 
 
-@pytest.mark.parametrize("service", ["rankscope-sweep", "rankscope-watch"])
+def test_the_guard_takes_little_and_has_the_rights_of_its_container() -> None:
+    said = _set("rankscope-guard")
+    assert (said["MemoryMax"], said["MemorySwapMax"], said["TasksMax"]) == (["128M"], ["0"], ["64"])
+    document = yaml.safe_load((DEPLOY / "kubernetes/watch-daemonset.yaml").read_text())
+    watch, guard = document["spec"]["template"]["spec"]["containers"]
+    assert guard["resources"]["limits"]["memory"] == "128Mi"
+    (rights,) = said["CapabilityBoundingSet"]
+    assert {f"CAP_{name}" for name in guard["securityContext"]["capabilities"]["add"]} == set(rights.split())
+    # The service, which reads what others wrote, cannot write what is not its own.
+    assert "DAC_OVERRIDE" not in watch["securityContext"]["capabilities"]["add"]
+    assert not any("CAP_DAC_OVERRIDE" in line for line in _set("rankscope-watch")["CapabilityBoundingSet"])
+
+
+@pytest.mark.parametrize("service", ["rankscope-sweep", "rankscope-watch", "rankscope-guard"])
 def test_a_service_is_shut_in(service: str) -> None:
     said = _set(service)
     for word in ("NoNewPrivileges", "PrivateTmp", "PrivateMounts", "ProtectKernelTunables", "ProtectKernelModules",

@@ -213,7 +213,7 @@ def test_where_others_could_hold_places_or_there_is_no_run_that_is_said_and_nobo
 def test_the_pods_probe_takes_a_moment_to_come_for_no_sign_of_life(tmp_path: Path) -> None:
     """A service that hangs as its clock is set back would else pass for alive until the old hour has come again."""
     manifest = Path(__file__).parents[4] / "scripts/deploy/kubernetes/watch-daemonset.yaml"
-    (container,) = yaml.safe_load(manifest.read_text())["spec"]["template"]["spec"]["containers"]
+    container, _ = yaml.safe_load(manifest.read_text())["spec"]["template"]["spec"]["containers"]
     command = container["livenessProbe"]["exec"]["command"]
     alive = tmp_path / "watch"
     alive.touch()
