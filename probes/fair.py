@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -91,3 +91,22 @@ def whose(pid: int, root: Path) -> str:
         return f"root in {procfs.read_file(procfs.proc_path(root, pid, 'cgroup'), _CGROUP_CAP)!r}"
     except OSError:
         return "root"
+
+
+class About(str):
+    """A note about some processes, as much of it is text of theirs (names of libraries, of files). `pids`: which; looked at when it is
+    read, as others may map the same file later."""
+
+    pids: Collection[int]
+
+
+def about(pids: Collection[int], note: str) -> About:
+    """The note, which only windows with one of these processes carry."""
+    made = About(note)
+    made.pids = pids
+    return made
+
+
+def concerning(notes: Iterable[str], pids: Set[int]) -> list[str]:
+    """Those of the host, and those about one of these processes."""
+    return [str(note) for note in notes if not isinstance(note, About) or not pids.isdisjoint(note.pids)]

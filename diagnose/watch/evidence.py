@@ -6,14 +6,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.diagnose.watch.alarms import AlarmKind
 from rankscope.diagnose.watch.events import Event
 from rankscope.diagnose.watch.jobs import WatchedJob
 from rankscope.diagnose.watch.states import box_line, rank_state, usual_s
-from rankscope.diagnose.watch.tell.metrics import JobState, ServiceState, as_prometheus, families
+from rankscope.diagnose.watch.tell.metrics import JobState, Names, ServiceState, as_prometheus, families
 from rankscope.diagnose.watch.tell.otlp import Otlp
 from rankscope.diagnose.watch.voice import Voice
 from rankscope.observer.watch.blackbox import FROZEN_MOST, BlackBox
@@ -35,6 +35,7 @@ class Evidence:
     write_metrics: Callable[[Path, str], None]
     scraped: Callable[[Callable[[], str]], None] | None
     otlp: Otlp | None
+    _names: Names = field(default_factory=Names, init=False)
 
     def freeze(self, job: WatchedJob, event: Event) -> None:
         """The last minutes, before anybody starts the job again; of one that is frozen the verdict beside them."""
@@ -104,4 +105,5 @@ class Evidence:
                 user=job.user,
             )
             for name, job in jobs.items()
+            if self._names.has_room(name, job.user, time.monotonic())
         ]

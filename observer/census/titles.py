@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
-from rankscope.probes.host.command_line import VALUED, is_python, without_passwords, words_of
+from rankscope.probes.command_line import VALUED, is_python, without_passwords, words_of
 from rankscope.probes.text import printable
 
 _NAME_CAP = 60

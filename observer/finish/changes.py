@@ -26,6 +26,7 @@ class _Process:
     pid: int
     start_ticks: int
     title: str
+    owner: int
 
     @property
     def key(self) -> tuple[int, int]:
@@ -46,17 +47,23 @@ def changes(jobs: Iterable[str], before: RankCensus, after: RankCensus) -> tuple
     came = [one for one in now if one.key not in known] + [one for one in _starting(after) if one.key not in already]
     gone = [one for one in then if one.key not in alive and one.job in mine]
     titles = {one.job: one.title for one in (*came, *now, *then)}
-    notes, numbers = [], {one.rank for one in gone}
+    notes, numbers, others = list[str](), {one.rank for one in gone}, dict[int, None]()
     again = [one for one in came if one.job in mine and one.rank in numbers]
     if again:
         notes.append(f"{_told(again)} started again while observed: what the new processes do is not in this window")
     more = [one for one in came if one.job in mine and one.rank not in numbers]
     if more:
         notes.append(f"{_told(more)} started while observed: not in this window")
+    ours = {one.owner for one in (*then, *now) if one.job in mine}
+    owners = {one.job: one.owner for one in came}
     for job in sorted({one.job for one in came} - mine - {one.job for one in then}):
+        if owners[job] not in ours:  # what another user calls his job is no part of this window
+            others.setdefault(owners[job], None)
+            continue
         same = titles[job] in {one.title for one in gone} and not (again or more)
         what = "the job was started again under another name" if same else "another job was started"
         notes.append(f"{what} while observed, and is not in this window: {names(titles)[job]}")
+    notes += [f"another job was started while observed, and is not in this window: one of user {uid}" for uid in others]
     return tuple(notes)
 
 
@@ -70,12 +77,12 @@ def _ranks(census: RankCensus) -> list[_Process]:
 
 def _process(rank: FoundRank) -> _Process:
     one = rank.identity
-    return _Process(one.job, one.rank, rank.pid, rank.start_ticks, one.title)
+    return _Process(one.job, one.rank, rank.pid, rank.start_ticks, one.title, rank.owner)
 
 
 def _starting(census: RankCensus) -> list[_Process]:
     return [
-        _Process(one.claim.job, one.claim.rank, one.pid, one.start_ticks, title(one.cmdline, one.scheduler))
+        _Process(one.claim.job, one.claim.rank, one.pid, one.start_ticks, title(one.cmdline, one.scheduler), one.owner)
         for one in census.starting
         if one.claim is not None
     ]

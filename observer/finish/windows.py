@@ -33,7 +33,7 @@ from rankscope.observer.window.rows import CollectiveRow, CounterRow, FlowRow, P
 from rankscope.observer.window.stacks import StackTree
 from rankscope.observer.window.tables import table_of
 from rankscope.probes.calls.table import CALL_TABLE
-from rankscope.probes.fair import by_kind
+from rankscope.probes.fair import by_kind, concerning
 from rankscope.probes.host.machine import machine_id
 from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.network.flows import FlowSummary
@@ -257,4 +257,6 @@ def _notes(running: Observation, notes: Sequence[str], pids: frozenset[int], use
     if brief:
         pid, reason = next(iter(brief.items()))
         said.append(f"no Python stacks of {len(brief)} processes that ended soon, pid {pid} among them: {reason}")
-    return tuple(dict.fromkeys(said))[:_MAX_NOTES]
+    whose = running.users()
+    ours = {process.pid for process in running.processes.values() if process.owner in pids or whose(process) in users}
+    return tuple(dict.fromkeys(concerning(said, ours | pids)))[:_MAX_NOTES]

@@ -11,7 +11,7 @@ from rankscope.observer.live import limits
 from rankscope.observer.live.process_watch import in_words
 from rankscope.observer.thread.functions import StackName
 from rankscope.probes.errors import RankscopeError
-from rankscope.probes.fair import in_turn
+from rankscope.probes.fair import about, in_turn
 from rankscope.unwinder.walk import pyspy
 from rankscope.unwinder.walk.pyspy import PySample
 
@@ -49,7 +49,8 @@ class Fallback:
                     if left_out
                     else ""
                 )
-                self.notes.append(f"Python stacks of pid {result.pid} come from py-spy{problem}{more}")
+                said = f"Python stacks of pid {result.pid} come from py-spy{problem}{more}"
+                self.notes.append(about((result.pid,), said))
         except _FAILURES as error:
             self.notes.append(f"py-spy, in place of the kernel walk, failed: {error}")
 
@@ -73,7 +74,9 @@ class Fallback:
                 rows[pid].append((identity, count))
         for pid, seen in self._found.items():
             if left_out := len(seen) - len(rows[pid]):
-                self.notes.append(f"pid {pid}: {left_out} of its stacks are left out: there were too many")
+                self.notes.append(
+                    about((pid,), f"pid {pid}: {left_out} of its stacks are left out: there were too many")
+                )
         return {pid: tuple(mine) for pid, mine in rows.items()}
 
 

@@ -18,9 +18,11 @@ from rankscope.observer.thread.functions import NO_STACK, StackName
 from rankscope.observer.window.stacks import LEFT_OUT, StackFrame
 from rankscope.probes.bpf.counters import MEMBER, RANK
 from rankscope.probes.calls.probe import Library
+from rankscope.probes.fair import about
 from rankscope.probes.host import procfs
 from rankscope.probes.host.maps import read_maps
 from rankscope.probes.patience import Silent
+from rankscope.probes.text import named
 from rankscope.unwinder.errors import UNSEEN, NotPython
 from rankscope.unwinder.interpreter import gc, gil
 from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
@@ -202,7 +204,7 @@ def _time_collections(pid: int, interpreter: Interpreter, probes: KernelProbes, 
         with library.open() as file:
             addresses = gc.find_collectors(file, interpreter.version)
     except UNSEEN as error:
-        probes.notes.append(f"garbage collections of {interpreter.path} are not timed: {error}")
+        probes.notes.append(about((pid,), f"garbage collections of {named(interpreter.path)} are not timed: {error}"))
         return
     probes.calls.attach_at("gc", library, addresses)
 

@@ -28,10 +28,11 @@ from rankscope.probes.elf.exports import Symbol, file_offsets, find_functions, f
 from rankscope.probes.elf.reader import FileBytes
 from rankscope.probes.elf.return_sites import Leaves
 from rankscope.probes.errors import RankscopeError
-from rankscope.probes.fair import by_kind, least_first, whose
+from rankscope.probes.fair import about, by_kind, least_first, whose
 from rankscope.probes.host import maps
 from rankscope.probes.host.maps import read_maps
 from rankscope.probes.mapped.file import MappedFile, open_mapped
+from rankscope.probes.text import named
 
 SOURCE = Path(__file__).parent / "calls.bpf.c"
 _MAX_OVERLOADS = 4
@@ -152,10 +153,11 @@ class CallProbe:
         if left_out:
             first, *more = left_out
             others = f" and {len(more)} more processes" if more else ""
-            self.notes.append(
+            said = (
                 f"{sum(left_out.values())} libraries of pid {first}{others} were not looked at, and calls into them are not "
                 f"timed: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s, of all for {_LOOK_ALL_MOST_S:g} s"
             )
+            self.notes.append(about(tuple(left_out), said))
         for key, why in self._unopened.items():
             self._lose(key, self._rows_in(key), why)
         self._unopened.clear()
@@ -170,16 +172,19 @@ class CallProbe:
             try:
                 self._attach_library(library)
             except (OSError, RankscopeError) as error:  # of this process: another one may map the same file
-                self._unopened[library.key] = f"calls into {library.name} are not timed: {error}"
+                self._unopened[library.key] = f"calls into {named(library.name)} are not timed: {error}"
                 continue
             self._unopened.pop(library.key, None)
             self._looked_at.add(library.key)
         return len(libraries)
 
     def _lose(self, file: FileKey, rows: Iterable[CallRow], why: str) -> None:
-        """Note why functions of a file are not timed."""
-        self.notes.append(why)
+        """Note why functions of a file are not timed, for who maps it."""
+        self._note(file, why)
         self.untimed.append(Untimed(file, frozenset(row.role for row in rows), why))
+
+    def _note(self, file: FileKey, why: str) -> None:
+        self.notes.append(about(self._mapped_by.setdefault(file, set()), why))
 
     def _rows_in(self, file: FileKey) -> list[CallRow]:
         name = self._names.get(file, "")
@@ -201,7 +206,9 @@ class CallProbe:
         try:
             found = functions_of(file, [row for _, row in rows])
         except (OSError, RankscopeError) as error:
-            self._lose(library.key, [row for _, row in rows], f"calls into {library.name} are not timed: {error}")
+            self._lose(
+                library.key, [row for _, row in rows], f"calls into {named(library.name)} are not timed: {error}"
+            )
             return
         taken: set[int] = set()  # two names of one function: the first row has it
         leaves = Leaves(file)
@@ -214,11 +221,11 @@ class CallProbe:
             try:
                 ends = leaves.offsets(symbols) if row.throws and symbols else None
             except (OSError, RankscopeError) as error:
-                self._lose(library.key, [row], f"{row.name} in {library.name} is not timed: {error}")
+                self._lose(library.key, [row], f"{row.name} in {named(library.name)} is not timed: {error}")
                 continue
             self._attach(file, library, index, [symbol.offset for symbol in symbols], ends)
         if not any(found.values()) and any(library.name.startswith(row.library) for _, row in rows if row.library):
-            self.notes.append(f"{library.name} has none of the functions that are timed")
+            self._note(library.key, f"{named(library.name)} has none of the functions that are timed")
 
     def _count_launches(self, library: MappedFile, index: int, symbols: list[Symbol]) -> None:
         if not symbols:
@@ -243,7 +250,7 @@ class CallProbe:
             self._placed.add((name, *library.key))
             offsets = file_offsets(file, addresses)
         except (OSError, RankscopeError) as error:
-            self._lose(library.key, [self.table[index]], f"{name} in {library.name} is not timed: {error}")
+            self._lose(library.key, [self.table[index]], f"{name} in {named(library.name)} is not timed: {error}")
             return
         self._mapped_by.setdefault(library.key, set()).add(library.pid)
         self._attach(file, library, index, offsets)
@@ -272,11 +279,11 @@ class CallProbe:
         except LeftAlone as error:
             self._refused.add(key)
             self.module.release(held.take((key,)))
-            self.notes.append(f"calls into {library.name} are not timed: {error}")
+            self._note(library.key, f"calls into {named(library.name)} are not timed: {error}")
             return
         except Exception as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            self._lose(key, [row], f"{row.name} in {library.name} is not timed: {reason}")
+            self._lose(key, [row], f"{row.name} in {named(library.name)} is not timed: {reason}")
             return
         self._exported.add(index)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,11 +12,12 @@ from pathlib import Path
 
 _LIBRARY = "int _ZN4gloo9allreduceERNS_16AllreduceOptionsE(int n) { return n; }\n"
 _PROGRAM = """
-import ctypes, sys, time
+import ctypes, os, sys, time
 reduce = ctypes.CDLL(sys.argv[1])._ZN4gloo9allreduceERNS_16AllreduceOptionsE
 def crunch(until):
     while time.perf_counter() < until:
         sum(range(1000))
+also = [ctypes.CDLL(one) for one in os.environ.get("ALSO", "").split("|") if one]
 print("ready", flush=True)
 while True:
     crunch(time.perf_counter() + 2 * float(sys.argv[2]))
@@ -35,11 +37,15 @@ def running(
     pause_s: float = 0.005,
     options: tuple[str, ...] = (),
     user: int | None = None,
+    also: str = "",
 ) -> Iterator[int]:
-    """Its pid. `port`: names the job; `pause_s`: a third of a step; `options`: the rest of its command line."""
+    """Its pid. `port`: names the job; `pause_s`: a third of a step; `options`: the rest of its command line; `also`: the name
+    of another library, with the same function."""
     about = _JOB | {"RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_PORT": str(port)}
     library = folder / "libtorch_cpu.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, "-xc", "-"], input=_LIBRARY, text=True, check=True)
+    if also:
+        about["ALSO"] = str(shutil.copy(library, folder / also))
     (folder / "train.py").write_text(_PROGRAM)
     with subprocess.Popen(
         [os.path.realpath(sys.executable), folder / "train.py", library, str(pause_s), *options],

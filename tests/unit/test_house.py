@@ -25,7 +25,9 @@ TABLES_OF_CASES = ("diagnose/sweep/checks", "diagnose/hypotheses/")
 # A name that is a file is a room of its own at the root of its package.
 FLOORS: dict[str, tuple[str, ...]] = {
     "probes": (
-        "errors", "text", "arrays", "grouped", "rights", "room", "patience", "abilities", "system_calls", "growth", "confine", "warden",
+        "errors", "text", "command_line", "arrays", "grouped", "rights", "room", "patience", "abilities", "system_calls", "growth",
+        "confine",
+        "warden",
         "host", "scratch", "fair", "common_tables", "mapped", "elf", "bpf", "sched", "files", "network", "sampling", "pci", "ports",
         "gpu", "nccl", "calls",
     ),

@@ -16,7 +16,7 @@ from rankscope.probes.host.disks import sample_disks
 
 ID = "disk.slow"
 SETTINGS = {"warning_ms": 100.0, "requests": 100.0}
-_VIRTUAL = re.compile(r"(?:loop|ram|zram|dm-|md|sr|fd|nbd)\d*")
+_VIRTUAL = re.compile(r"(?:loop|ram|zram|dm-|md|sr|fd|nbd|rbd|ublkb)\d*")
 
 
 def run(context: Context) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from rankscope.diagnose.sweep.context import Context
 from rankscope.diagnose.sweep.readings.trees import names
 from rankscope.probes.host.mounts import Mount
 
-_ATTACHED = re.compile(r"(?:loop|sr|fd|zram)\d+(?:p\d+)?")
+_ATTACHED = re.compile(r"(?:loop|sr|fd|zram|nbd|rbd|ublkb)\d+(?:p\d+)?")
 _STACKED = re.compile(r"(?:dm-|md).*")
 _PARTITION = re.compile(r"p\d+$")  # of an array: md0p1
 _MAX_UPON = 4  # devices one upon the other

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rankscope.diagnose.text import clean
 
 JOBS_MOST = 64
+# New names of jobs in a day, of one user and of all: each is a series that whoever scrapes keeps for weeks.
+NAMES_EACH, NAMES_MOST = 64, 512
+_DAY_S = 86400.0
 _LONGEST = 256  # whole names: the ends of long ones tell jobs apart
 
 
@@ -80,6 +83,24 @@ class Family:
     kind: str
     text: str
     rows: tuple[tuple[dict[str, str], float], ...]
+
+
+@dataclass(slots=True)
+class Names:
+    """Which jobs have series: a user who renames a job every minute gets so many a day. `_known`: by job and user when it came."""
+
+    _known: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def has_room(self, job: str, user: str, now_s: float) -> bool:
+        """Whether this job is known, or may be. Those that came a day ago are dropped, the oldest first."""
+        if (job, user) in self._known:
+            return True
+        while self._known and now_s - next(iter(self._known.values())) >= _DAY_S:
+            del self._known[next(iter(self._known))]
+        if len(self._known) >= NAMES_MOST or sum(whose == user for _, whose in self._known) >= NAMES_EACH:
+            return False
+        self._known[job, user] = now_s
+        return True
 
 
 def families(jobs: Sequence[JobState], service: ServiceState) -> list[Family]:

@@ -20,6 +20,7 @@ from rankscope.diagnose.watch.child import Child
 from rankscope.diagnose.watch.tell.metrics import Family
 from rankscope.probes.errors import MissingFeature
 
+_DEEPEST = 8  # errors behind an error
 _NEEDS = ("opentelemetry.sdk.metrics", "opentelemetry.exporter.otlp.proto.http")
 
 
@@ -90,8 +91,21 @@ def _serve(url: str, host: str, timeout_s: float, line: socket.socket) -> None:
                 if exporter.export(_data(json.loads(each), host)) is not MetricExportResult.SUCCESS:
                     trouble = "the collector did not take the metrics"
             except Exception as error:  # whatever a network makes of it
-                trouble = clean(f"{type(error).__name__}: {error}", 200)
+                trouble = _why(error)
             line.sendall(json.dumps(trouble).encode() + b"\n")
+
+
+def _why(error: BaseException) -> str:
+    """Its kind, and what the system said: its own text holds the collector's address, and that a key."""
+    kind, inner, reason = type(error).__name__, error, ""
+    for _ in range(_DEEPEST):
+        if isinstance(inner, OSError) and inner.strerror:
+            reason = f": {inner.strerror}"
+        deeper = inner.__cause__ or inner.__context__
+        if deeper is None:
+            break
+        inner = deeper
+    return clean(f"{kind}{reason}", 200)
 
 
 def _data(content: dict[str, Any], host: str) -> Any:

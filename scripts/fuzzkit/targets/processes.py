@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fuzzkit.target import Target, chosen_by_first_byte
 from rankscope.observer.census import identity, kinship, launchers, titles
+from rankscope.probes.command_line import shown as shown_command
 from rankscope.probes.host import maps, mounts, procfs
-from rankscope.probes.host.command_line import shown as shown_command
 
 
 def _environ(data: bytes) -> None:

@@ -290,6 +290,9 @@ def test_a_pod_may_cordon_its_own_node_only() -> None:
         in policy["spec"]["matchConditions"][0]["expression"]
     )
     assert "authentication.kubernetes.io/node-name" in policy["spec"]["validations"][0]["expression"]
+    # Of its own node nothing but that label and whether it is cordoned.
+    bounded = " ".join(one["expression"] for one in policy["spec"]["validations"])
+    assert all(f"oldObject.{what}" in bounded for what in ("metadata.labels", "metadata.annotations", "spec.taints"))
     assert [rule["resources"] for rule in role["rules"]] == [["nodes"]] and set(role["rules"][0]["verbs"]) == {
         "get",
         "list",

@@ -217,7 +217,19 @@ def test_a_user_s_mount_that_became_read_only_is_nobody_s_business(tmp_path: Pat
     assert state_of(twice(tmp_path, "disk.readonly", {"proc/self/mountinfo": base + OF_A_USER.format("ro")})) == "ok"
 
 
-@pytest.mark.parametrize("source", ["/dev/loop0", "/dev/loop0p1", "/dev/sr0", "/dev/mapper/theirs"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "/dev/loop0",
+        "/dev/loop0p1",
+        "/dev/sr0",
+        "/dev/ublkb0",
+        "/dev/ublkb3p1",
+        "/dev/nbd0p1",
+        "/dev/rbd1",
+        "/dev/mapper/theirs",
+    ],
+)
 def test_a_device_that_a_user_attached_is_nobody_s_business(tmp_path: Path, source: str) -> None:
     base, errors = (
         "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n",
