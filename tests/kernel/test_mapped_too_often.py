@@ -82,7 +82,7 @@ int main(void) {
 """
 MANY = 60_000  # just below vm.max_map_count
 LONGEST_S = 0.1
-BUSY = 8  # times as long, beside other work on the same CPUs; without what is tested it is seconds
+BUSY = 20  # times as long, beside other work on the same CPUs: the kernel waits for the lock of each process, who waits for a CPU
 
 
 @pytest.fixture
@@ -168,14 +168,17 @@ def test_a_probe_in_a_page_that_is_mapped_too_often_is_left_out(module: Module, 
     assert longest[0] < LONGEST_S * BUSY
 
 
-def test_a_host_where_hundreds_of_processes_map_the_library_is_observed(module: Module, place: Place) -> None:
-    first, *_ = place.mapped(256, 1, place.offsets[0])
+@pytest.mark.parametrize("processes", [256, 2_112])  # 64 ranks with 32 workers each
+def test_a_host_where_hundreds_of_processes_map_the_library_is_observed(
+    module: Module, place: Place, processes: int
+) -> None:
+    first, *_ = place.mapped(processes, 1, place.offsets[0])
     probe = CallProbe(module, TABLE)
     with place.forking() as longest:
         probe.watch([first.pid])
         module.close()
         time.sleep(0.5)
-    print(f"256 processes map it: longest fork {longest[0]:.3f} s")
+    print(f"{processes} processes map it: longest fork {longest[0]:.3f} s")
     assert longest[0] < LONGEST_S * BUSY
     assert not probe.notes and probe.rows_attached() == {0, 1}
 
