@@ -38,9 +38,9 @@ TRIAL_MOST_S = 0.004
 # In all, twice in a row: who holds the lock of an address space again and again has each visit wait for it. Where 13 programs wanted 2 CPUs
 # it took up to 0.06 s without such a user, and up to 0.75 s with one.
 WAITS_MOST_S = 0.2
-# Interrupts and a hypervisor that runs another machine meanwhile count as CPU time of what they interrupt (12 ms in a busy emulator), and the
-# first trial over 2,112 processes finds nothing in the CPU's caches (2.9 ms, later ones 0.3 to 0.9). All of that only adds, so the shortest
-# of a few trials counts, unless one took so much longer that only visits explain it.
+# Interrupts and a hypervisor that runs another machine meanwhile count as CPU time of what they interrupt (12 ms in a busy emulator), and
+# the first trial over 2,112 processes finds nothing in the CPU's caches (2.9 ms, later ones 0.3 to 0.9). All of that only adds, so the
+# shortest of a few trials counts, unless one took so much longer that only visits explain it.
 _TRIES, _CLEARLY_S = 4, 10 * TRIAL_MOST_S
 _NICE = -10  # before ordinary work, behind what is real-time
 LOOKS_EVERY_S = 0.25
@@ -121,8 +121,9 @@ class Trials:
             shortest = self._shortest(partial(trial, (offset,)), usual_s, waits_most_s)
             if not shortest.is_short(waits_most_s):
                 raise MappedTooOften(
-                    f"a page of it is mapped so often that every fork of this host would wait for a probe in it (to visit all "
-                    f"took {shortest.wall_s:.2f} s, {shortest.cpu_s * 1e3:.1f} ms of a CPU; {WAITS_MOST_S:g} s and {TRIAL_MOST_S * 1e3:g} ms may be)"
+                    f"a page of it is mapped so often that every fork of this host would wait for a probe in it (to visit all took "
+                    f"{shortest.wall_s:.2f} s, {shortest.cpu_s * 1e3:.1f} ms of a CPU; "
+                    f"{WAITS_MOST_S:g} s and {TRIAL_MOST_S * 1e3:g} ms may be)"
                 )
 
     def _shortest(self, trial: Callable[[], _Took], usual_s: float, waits_most_s: float) -> _Took:
