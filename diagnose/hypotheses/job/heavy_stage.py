@@ -6,7 +6,7 @@ excess(g)   = trimmed mean over s of level(g, s) - lower median over the roles o
 A row of ../rows.py for each role with an excess of 10 % of the step, for which the others stay in collectives longer by half of it:
 z = excess / √(error² + (1.4 % of the step)²); removes what its ranks take above the lower median.
 One rank alone may as well be slow: half as sure. Only where the data says the roles or collectives and messages tell them, and of roles
-that were found by their functions the smaller ones that all others wait for (fleet/slow_path.py): the rest differ because their work does.
+that were found by their functions the smaller ones that all others wait for (fleet/roles.py): the rest differ because their work does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.fleet.slow_path import are_awaited
+from rankscope.diagnose.fleet.roles import are_awaited
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, SEEN, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rows import Row, removed
 from rankscope.diagnose.model.scene import Scene

@@ -13,6 +13,7 @@ Told from noise, which moves too, by one of three signatures:
            1 - Var(Σ over r of x(r,·)) / Σ over r of Var(x(r,·)) >= 0.9; noise that hits each rank by itself: 0
  together  all functions of a step grow together (what-if analysis, OSDI'25: correlation of forward and backward >= 0.9):
            rho >= 0.9, the mean correlation of the functions (varying.py)
+None of them where a function that only the longer steps have makes them longer, a file that is read or the like (occasional.py): a note.
 Told from a fault of one rank: none is late oftener than chance gives it (else it is odd, or has episodes), and the time is work. Where
 it is waiting for a CPU, a disk or a lock instead, a note says so: that is the host's noise.
 
@@ -38,6 +39,7 @@ from rankscope.diagnose.fleet.model import Fleet, Pipelines
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, SEEN, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rows import CLEAR, Row
 from rankscope.diagnose.model.evidence import varying
+from rankscope.diagnose.model.evidence.occasional import occasional
 from rankscope.diagnose.model.replay import busy, shrink
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.stats.mixture import OF_ONE, two_kinds
@@ -104,6 +106,8 @@ def moving_work(fleet: Fleet, scene: Scene) -> tuple[list[Row], list[Note]]:
         signature = _shared(work) or _together(fleet, work, x, lost_s / scene.step_s, pipelines)
     if signature is None:
         return [], []
+    if not pauses and (done := _done_in_turn(fleet, signature, x)) is not None:
+        return [], [done]
     return [
         Row(
             _hypothesis(fleet, signature, found),
@@ -114,6 +118,23 @@ def moving_work(fleet: Fleet, scene: Scene) -> tuple[list[Row], list[Note]]:
             at=np.arange(ranks),
         )
     ], []
+
+
+def _done_in_turn(fleet: Fleet, signature: _Signature, x: Floats) -> Note | None:
+    """What ranks do in steps of their own and in no other: that is no longer input."""
+    heavy = signature.heavy
+    if fleet.timed or not heavy.any() or heavy.all():
+        return None
+    apart_s = float(np.nanmean(x[heavy]) - np.nanmean(x[~heavy]))
+    found = occasional(fleet, heavy, apart_s)
+    if found is None:
+        return None
+    frame, takes_s = found
+    text = (
+        f"in each step another rank is late: {frame.name} ({frame.file}:{frame.line}) takes {seconds(takes_s)} in some steps of each rank, "
+        "not in the same ones, and nothing in the others: the input is even"
+    )
+    return Note(NoteCode.MOVING_NOISE, text)
 
 
 def _usual(own: Floats) -> Floats:

@@ -73,7 +73,7 @@ def scattered(fleet: Fleet, work: Floats, found: Varying | None) -> bool:
 
 def most(fleet: Fleet) -> Varying | None:
     """The function that varies most; None where the samples' own variance is most of what there is."""
-    rows, variance, clean = _variances(fleet)
+    rows, variance, clean = work_variances(fleet)
     table = fleet.patterns
     if len(rows) == 0 or clean.sum() < 0.5 * variance.sum():
         return None
@@ -94,7 +94,7 @@ def most(fleet: Fleet) -> Varying | None:
 
 def _by_rank(fleet: Fleet, work: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     """Per rank: Var W (NaN where too few steps tell it), Σ sd(f)², (Σ sd(f))², and Σ sd(f)² with the samples' own."""
-    rows, variance, clean = _variances(fleet)
+    rows, variance, clean = work_variances(fleet)
     rank, ranks = fleet.patterns.rank[rows], len(fleet.ranks)
     whole: Floats = np.array([np.nanvar(each) if np.isfinite(each).sum() > 2 else np.nan for each in work])
 
@@ -104,7 +104,7 @@ def _by_rank(fleet: Fleet, work: Floats) -> tuple[Floats, Floats, Floats, Floats
     return whole, total(clean), total(np.sqrt(clean)) ** 2, total(variance)
 
 
-def _variances(fleet: Fleet) -> tuple[Ints, Floats, Floats]:
+def work_variances(fleet: Fleet) -> tuple[Ints, Floats, Floats]:
     """Rows of the patterns that are work, their variance over the steps, and that without the samples' own."""
     table = fleet.patterns
     if table.sd_s is None:

@@ -8,8 +8,9 @@ import builders
 import numpy as np
 import pyarrow as pa
 import pytest
-from builders import Job, build, codes, columns
+from builders import TRAIN, Job, Work, build, codes, columns
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.timings.steps_file import check
 from rankscope.diagnose.solve.judge import diagnose, judge
@@ -17,6 +18,7 @@ from rankscope.diagnose.solve.judge_steps_file import judge_timings
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
+from rankscope.observer.window.stacks import StackFrame
 
 
 def moved(job: Job, more: np.ndarray, kind: str = "") -> Window:
@@ -197,3 +199,32 @@ def test_a_slow_down_of_everybody_is_seen_beside_an_imbalance() -> None:
     verdict = diagnose([moved(slow, in_turn(4, 70, 0.15))], [before])
     assert verdict.status == "fault"
     assert [suspect.cause for suspect in verdict.suspects] == ["slow-everywhere", "data-imbalance"]
+
+
+LOAD = (StackFrame("load_samples", TRAIN, 30),)
+READS, PARSES = (Work("python", name, 0, 40, frames=LOAD) for name in ("read_shard", "parse"))
+
+
+def with_spread(window: Window, names: tuple[str, ...], share: float) -> Window:
+    """The window in which these functions are done in so many of the steps, and take nothing in the others, as samples show it."""
+    rows = window.patterns.to_pylist()
+    for row in rows:
+        if row["name"] in names:
+            sampled = limits.SAMPLING_S * row["per_step_s"]
+            row["per_step_sd_s"] = np.sqrt(row["per_step_s"] ** 2 * (1 - share) / share + sampled)
+    return columns(window, "patterns", rows)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_files_that_are_read_now_by_this_rank_now_by_that_are_no_longer_input(ranks: int, seed: int) -> None:
+    # GIVEN ranks each of which reads and parses a file in steps of its own, 0.15 s, and does nothing of that in the others
+    both = [(READS, 0.09 / ranks), (PARSES, 0.06 / ranks)]
+    job = Job(ranks=ranks, seed=seed, extra=dict.fromkeys(range(ranks), both))
+    more = in_turn(ranks, job.steps, 0.15) - 0.15 / ranks
+    window = with_spread(moved(job, more), ("read_shard", "parse"), 1 / ranks)
+
+    # THEN the input is even, and the note says what they do
+    verdict = diagnose([window])
+    assert (verdict.status, verdict.suspects) == ("healthy", ()), verdict.suspects
+    assert any("in some steps of each rank" in note.text for note in verdict.notes), verdict.notes
