@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rankscope.observer.sources import ESSENTIAL, WHOLE, Seen, Source
+from rankscope.observer.sources import ESSENTIAL, WHOLE, Seen, Source, SourceState
 from rankscope.observer.window.manifest import Manifest
 
 
@@ -32,9 +32,14 @@ def lacking_in(manifests: Iterable[Manifest]) -> tuple[Lacking, ...]:
     return tuple(Lacking(source, tuple(hosts[source]), why[source]) for source in Source if source in hosts)
 
 
+def missing(about: Manifest) -> tuple[SourceState, ...]:
+    """The sources that were not there in a window."""
+    return tuple(one for one in about.sources if one.seen is Seen.NOT)
+
+
 def sees(about: Manifest) -> bool:
     """Whether a window has all that a verdict needs."""
-    return about.sources == WHOLE or not any(one.source in ESSENTIAL and one.seen is Seen.NOT for one in about.sources)
+    return about.sources == WHOLE or not any(one.source in ESSENTIAL for one in missing(about))
 
 
 def seeing(windows: Sequence[int], manifests: Sequence[Manifest]) -> tuple[list[int], tuple[Lacking, ...]]:

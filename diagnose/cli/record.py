@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from rankscope.diagnose import budgets
 from rankscope.diagnose.cli.output import print_json, progress, tell
 from rankscope.diagnose.collector import paused
+from rankscope.diagnose.lacking import missing, sees
 from rankscope.diagnose.text import clean
+from rankscope.observer.sources import ESSENTIAL, IN_WORDS
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.store.place import is_uri
 from rankscope.probes.errors import EXIT_HEALTHY, UsageError
@@ -72,6 +74,7 @@ def _print(done: list[Recorded], sent_to: list[str], as_json: bool, verbose: boo
                     "ranks": recorded.window.ranks.num_rows,
                     "steps": _steps(recorded.window),
                     "notes": list(recorded.window.manifest.notes),
+                    "missing": {one.source.value: one.why for one in missing(recorded.window.manifest)},
                 }
                 for recorded, place in zip(done, places, strict=True)
             ]
@@ -81,6 +84,12 @@ def _print(done: list[Recorded], sent_to: list[str], as_json: bool, verbose: boo
         window = recorded.window
         print(clean(place, 4096))
         tell(f"  {window.ranks.num_rows} ranks, {_steps(window)} steps, {window.patterns.num_rows} patterns")
+        if not sees(window.manifest):
+            lacks = ", ".join(IN_WORDS[one.source] for one in missing(window.manifest) if one.source in ESSENTIAL)
+            tell(
+                f"  no verdict can be had of this window: {lacks} could not be observed; `rankscope doctor` says what to do",
+                " " * 8,
+            )
         for note in window.manifest.notes if verbose else window.manifest.notes[:3]:
             tell(f"  note  {clean(note, budgets.NOTE_MOST)}", " " * 8)
 

@@ -159,6 +159,18 @@ def test_doctor_says_whether_a_verdict_can_be_had_here(name: str, code: int, wor
     assert code == 0 or "Every verdict rests on what is refused here" in said
 
 
+def test_record_and_diagnose_say_first_what_was_missing(job: tuple[int, int], tmp_path: Path) -> None:
+    program, environ = Path(sys.executable).with_name("rankscope"), os.environ | {abilities.VARIABLE: "collectives"}
+    pids = [word for pid in job for word in ("--pid", str(pid))]
+    record = [program, "record", "--window", "2", *pids, "--out", tmp_path]
+    recorded = subprocess.run(record, capture_output=True, text=True, check=True, env=environ)
+    assert "no verdict can be had of this window" in " ".join((recorded.stdout + recorded.stderr).split())
+    judged = subprocess.run([program, "diagnose", tmp_path], capture_output=True, text=True, check=False)
+    said = " ".join(judged.stdout.split())
+    assert judged.returncode == 3 and said.startswith("UNKNOWN") and "HANG" not in said and "longer window" not in said
+    assert "calls that mark steps and wait for other ranks could not be observed" in said.split(" job ")[0], said
+
+
 @pytest.mark.parametrize(
     ("name", "begins"),
     [("samples", "no verdict can be had on this host"), ("uprobes", "no verdict can be had on this host"),

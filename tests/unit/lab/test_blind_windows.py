@@ -11,7 +11,7 @@ from corpuskit.archive import HOME, SUFFIX, opened
 from rankscope.observer.sources import ESSENTIAL, Source
 from rankscope.observer.window.folder import read_window
 
-ARCHIVES = ("lab-141", "lab-142", "jobs-42", "h100-3")  # faults of a lab, jobs of many frameworks, GPUs
+ARCHIVES = ("lab-142", "programs-8", "jobs-42", "h100-1", "h100-3")  # faults of labs, jobs of many frameworks, GPUs
 WINDOWS = 200
 
 
