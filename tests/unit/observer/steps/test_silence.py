@@ -18,7 +18,7 @@ RECV, FUTEX, S3 = 45, 202, "10.9.0.1:443"
 
 def flow(peer: str, seen: Sequence[tuple[float, int, int]]) -> FlowSummary:
     samples = tuple(Seen(START_NS + int(at * 1e9), received, sent) for at, received, sent in seen)
-    return FlowSummary(MAIN, "10.9.0.7:50000", peer, "eth0", 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, samples)
+    return FlowSummary(MAIN, "10.9.0.7:50000", peer, "eth0", 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, seen=samples)
 
 
 def waits(tid: int, call: int, begin_s: float, end_s: float, each_s: float = 0.5) -> ring.Events:
