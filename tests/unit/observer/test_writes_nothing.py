@@ -153,6 +153,19 @@ def test_devices_of_gpus_are_opened_for_it_and_nothing_beside_them(gpus: Path, t
         time.sleep(0.02)
 
 
+def _open_at(place: int) -> None:
+    if _LIBC.openat(-100, ctypes.c_void_p(place), os.O_RDWR) < 0:
+        raise OSError(ctypes.get_errno(), "openat")
+
+
+@pytest.mark.parametrize("gpus", ["with GPUs"], indirect=True)
+def test_a_name_that_lies_nowhere_ends_nothing(gpus: Path) -> None:
+    places = {f"{place:x}": lambda place=place: _open_at(place) for place in (0, 1 << 46, (1 << 64) - 16)}  # type: ignore[misc]
+    came = tried({**places, "afterwards": lambda: opened(str(gpus / "nvidia0"), os.O_RDWR)})
+    assert came.pop("afterwards") == "done"
+    assert set(came.values()) <= {str(errno.EPERM), str(errno.EIO), str(errno.EFAULT)}
+
+
 @pytest.mark.parametrize("gpus", ["with GPUs"], indirect=True)
 def test_where_the_kernel_cannot_be_asked_it_says_so_and_gpus_are_seen(
     gpus: Path, monkeypatch: pytest.MonkeyPatch
