@@ -26,7 +26,7 @@ _PACKAGES = (
     "bash", "busybox-static", "coreutils", "diffutils", "findutils", "gawk", "gcc", "git", "grep", "gzip", "hostname", "iproute2", "kmod",
     "libc6-dev", "mount", "procps", "python3", "python3-bpfcc", "python3-venv", "sed", "tar", "util-linux",
 )  # fmt: skip
-_ALTERNATIVES = {"cc": "gcc", "awk": "gawk"}  # names that the packages' scripts would make
+_ALTERNATIVES = {"sh": "bash", "cc": "gcc", "awk": "gawk"}  # names that the packages' scripts would make
 _MERGED = "/usr/share/mmdebstrap/hooks/merged-usr"
 _SOURCES = (
     "probes",
