@@ -92,6 +92,10 @@ def _unpack(root: Path) -> None:
     for name, program in _ALTERNATIVES.items():
         (root / "usr/bin" / name).symlink_to(program)
     _compile(root, root / f"usr/lib/python{PYTHON}", root / "usr/lib/python3")
+    (root / "etc/passwd").write_text(
+        "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/sh\n", "ascii"
+    )
+    (root / "etc/group").write_text("root:x:0:\nnogroup:x:65534:\n", "ascii")
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n", "ascii")
 
 
