@@ -1,9 +1,9 @@
 """Without the evidence, no verdict: what rests on a source that was not there is not said.
 
-Without an essential source (samples, run queue, collectives) on all hosts nothing is judged; hosts that lack one beside others that do not
-are left out, and the job is not called healthy. For the tables of a window look like those of a job that stands still, or whose
-ranks never wait. A suspect that rests on another missing source is left out; where no other one is left, the verdict is
-unknown.
+Without an essential source (samples, run queue, collectives) the tables of a window look like those of a job that stands still, or whose
+ranks never wait. Where all hosts lack one nothing is judged; hosts that lack one beside others are left out. A suspect that rests on
+another missing source is left out, and where none is left the verdict is unknown. A job is not called healthy where a cause could not be
+named: without connections a slow link shows nowhere else.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def without_unseen(fleet: Fleet, verdict: Verdict) -> Verdict:
             silenced.append(_silenced(suspect, needed))
         else:
             kept.append(suspect)
-    notes = (*silenced, *verdict.notes, *(_part(one) for one in fleet.lacking))
+    parts = [_part(one) for one in fleet.lacking]
+    if verdict.status == "healthy" and unseen_without(frozenset(missing)):
+        return replace(verdict, status="unknown", notes=(*parts, *verdict.notes))
+    notes = (*silenced, *verdict.notes, *parts)
     if silenced and not kept:
         return replace(verdict, status="unknown", suspects=(), slowdown_percent=0.0, notes=notes)
     return replace(verdict, suspects=tuple(kept), notes=notes)
