@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rankscope.diagnose.budgets import NOTE_MOST
+from rankscope.diagnose.budgets import NOTE_MOST, TOLD
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.causes import rests_on, unseen_without
 from rankscope.diagnose.lacking import Lacking
@@ -19,9 +19,6 @@ from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.contract import Suspect, Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.sources import ESSENTIAL, IN_WORDS
-
-_HOSTS_SHOWN = 3
-_CAUSES_SHOWN = 4
 
 
 def nothing_to_judge_by(fleet: Fleet) -> Note | None:
@@ -84,8 +81,8 @@ def _silenced(suspect: Suspect, missing: Sequence[Lacking]) -> Note:
 
 def _part(missing: Lacking) -> Note:
     causes = list(dict.fromkeys(f"{row.component}/{row.cause}" for row in unseen_without(frozenset({missing.source}))))
-    more = f" and {len(causes) - _CAUSES_SHOWN} more" if len(causes) > _CAUSES_SHOWN else ""
-    named = f": {', '.join(causes[:_CAUSES_SHOWN])}{more} cannot be named" if causes else ""
+    more = f" and {len(causes) - TOLD} more" if len(causes) > TOLD else ""
+    named = f": {', '.join(causes[:TOLD])}{more} cannot be named" if causes else ""
     text = (
         f"{IN_WORDS[missing.source]} could not be observed on {_hosts([missing])} ({missing.why or 'refused'}){named}"
     )
@@ -98,5 +95,5 @@ def _sources(missing: Sequence[Lacking]) -> str:
 
 def _hosts(missing: Sequence[Lacking]) -> str:
     hosts = list(dict.fromkeys(host for one in missing for host in one.hosts))
-    more = f" and {len(hosts) - _HOSTS_SHOWN} more hosts" if len(hosts) > _HOSTS_SHOWN else ""
-    return f"{', '.join(hosts[:_HOSTS_SHOWN])}{more}"
+    more = f" and {len(hosts) - TOLD} more hosts" if len(hosts) > TOLD else ""
+    return f"{', '.join(hosts[:TOLD])}{more}"

@@ -110,7 +110,7 @@ def _install(venv: Path) -> None:
     (venv / "bin/python3").symlink_to(f"../../../../usr/bin/python{PYTHON}")
     (venv / "bin/python").symlink_to("python3")
     pip = [
-        sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--implementation=cp",
+        sys.executable, "-I", "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--implementation=cp",
         f"--python-version={PYTHON}", *(f"--platform={one}" for one in _PLATFORMS), f"--target={site}",
     ]  # fmt: skip
     for name in _LOCKS:

@@ -19,8 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 _PACKAGES = ("probes", "observer", "unwinder", "diagnose")
+_PYTEST = str(
+    Path(pytest.__file__).with_name("__main__.py")
+)  # by its file: `-m` also looks into the folder that we are in
 _LONGEST_S = 240  # a mutant that hangs is noticed
 _APART = [
     f"tests/unit/observer/test_{one}.py" for one in ("hands_nothing_over", "writes_nothing", "apart_limits", "apart")
@@ -120,7 +125,7 @@ def copy_to(folder: Path) -> dict[str, str]:
 
 def notices(folder: Path, environment: dict[str, str], tests: list[str]) -> bool:
     """Whether a test fails, or does not end."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--reruns", "0", *tests]
+    command = [sys.executable, _PYTEST, "-q", "-x", "-p", "no:cacheprovider", "--reruns", "0", *tests]
     with subprocess.Popen(
         command,
         cwd=folder,
