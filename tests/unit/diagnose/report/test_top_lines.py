@@ -18,6 +18,7 @@ from hostile import hostile
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.cli.main import run
+from rankscope.diagnose.cli.start import end_when_asked
 from rankscope.diagnose.top import draw, from_watch
 from rankscope.diagnose.top.from_windows import LOOKS, Scene
 from rankscope.diagnose.top.host import counters_now
@@ -300,7 +301,12 @@ def test_the_probes_are_loaded_anew_when_their_time_is_over_and_sigterm_ends_it_
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(recorder, "follow", follow)
-    before = signal.getsignal(signal.SIGTERM)
-    assert run(["top", "--state", str(tmp_path / "none")]) == 0
-    assert begun == [600, 600] and signal.getsignal(signal.SIGTERM) is before
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
+    end_when_asked()
+    try:
+        assert run(["top", "--state", str(tmp_path / "none")]) == 0
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    assert begun == [600, 600]
     assert capsys.readouterr().out.count("waits least") == 2
