@@ -1,6 +1,6 @@
 """The service's folder: who holds it, the black box in it, and what is asked of the service by those who may write there (root).
 
-DIR/lock          held while a service runs; the kernel lets go of it whoever is killed
+DIR/lock          held while a service runs; the kernel lets go of it whoever is killed, as no child of the service keeps it
 DIR/trigger/      a file per request (`rankscope trigger`): the job that is meant, nothing for all
 DIR/events.jsonl  what was said, one object a line; `.1` is the one before it
 DIR/owed.json     drains that no hook has taken yet
@@ -29,6 +29,17 @@ LOG_BYTES = 8 << 20
 _LOG, _LOCK, _TRIGGER = "events.jsonl", "lock", "trigger"
 _JOB_BYTES = 1024
 _WRITTEN_S = 60.0  # a request is by then, or never
+_locks: set[int] = set()  # descriptors of held locks
+
+
+def _let_go() -> None:
+    """Close the locks in a forked child: one that outlives a killed service, to detach its probes, would keep the next one out."""
+    for lock in _locks:
+        os.close(lock)
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 class AlreadyWatching(RankscopeError):
@@ -67,12 +78,10 @@ class WatchPlace:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise AlreadyWatching(f"another rankscope watch holds {self.folder}") from error
-            try:
-                yield
-            finally:
-                # Children that detach our probes have the descriptor for a moment longer.
-                fcntl.flock(lock, fcntl.LOCK_UN)
+            _locks.add(lock)
+            yield
         finally:
+            _locks.discard(lock)
             os.close(lock)
 
     def is_held(self) -> bool:

@@ -15,6 +15,7 @@ from rankscope.observer.census.found import RankCensus
 from rankscope.observer.watch import newcomers, pulse, tier0
 from rankscope.observer.watch.tier0 import Tier0
 from rankscope.probes.bpf import ring
+from rankscope.probes.bpf.functions.walks import Withdrawn
 from rankscope.probes.calls import in_progress
 from rankscope.probes.calls.probe import Library
 from rankscope.probes.errors import BadData
@@ -220,7 +221,7 @@ def test_calls_that_never_return_are_taken_out_each_minute_and_soon_after_a_proc
     taken: list[float] = []
     now = 0.0
     monkeypatch.setattr(in_progress, "take_out_ended", lambda *_: taken.append(now))
-    listening = pulse.Pulse(cast(Any, SimpleNamespace(maps={})), cast(Any, None))
+    listening = pulse.Pulse(cast(Any, SimpleNamespace(maps={}, withdrawn=Withdrawn)), cast(Any, None))
     for second in range(200):
         now = float(second)
         listening.tidy(now, ended=second in (70, 71, 72))
@@ -232,7 +233,7 @@ def test_maps_that_are_not_read_now_are_later(monkeypatch: pytest.MonkeyPatch) -
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     monkeypatch.setattr(in_progress, "take_out_ended", refused)
-    listening = pulse.Pulse(cast(Any, SimpleNamespace(maps={})), cast(Any, None))
+    listening = pulse.Pulse(cast(Any, SimpleNamespace(maps={}, withdrawn=Withdrawn)), cast(Any, None))
     listening.tidy(0.0, ended=False)
     assert listening.put_off == 1
 
