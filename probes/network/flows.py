@@ -43,6 +43,13 @@ SEEN_MOST = 64  # samples kept of a connection: two minutes of them
 _NONE_KNOWN: Mapping[int, Interfaces] = {}
 
 
+def why_not_listed(error: BaseException) -> str:
+    """Say why the kernel does not list connections: it answers ENOENT where the module for that is neither loaded nor to be had."""
+    if isinstance(error, OSError) and error.errno == errno.ENOENT:
+        return "this kernel has not loaded its module tcp_diag (modprobe tcp_diag)"
+    return reason(error)
+
+
 class Seen(NamedTuple):
     """One connection at one moment (CLOCK_MONOTONIC)."""
 
@@ -184,7 +191,7 @@ class FlowTracker:
                 self._sample(namespace)
             except (OSError, struct.error) as error:
                 namespace.whole &= namespace.begun  # what the first look misses is not new at the next one
-                self._note(f"connections of pid {namespace.pids[0]}: {reason(error)}")
+                self._note(f"connections of pid {namespace.pids[0]}: {why_not_listed(error)}")
                 if isinstance(error, OSError) and error.errno == errno.EBUSY:
                     self._renew(namespace)
 

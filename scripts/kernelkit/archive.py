@@ -21,7 +21,8 @@ from kernelkit.kernels import Kernel, newest, parts
 from labkit.machine.shell import LabError
 
 CACHE = Path("/var/cache/rankscope/kernels")
-MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")  # the root of the guest is a 9p share below an overlay
+# The root of the guest is a 9p share below an overlay; and what a host loads by itself when it is asked for its connections.
+MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "tcp_diag")
 _PATIENCE_S = 480.0  # for one call of apt
 _HELP = "Check the network and the sources of apt; the same command goes on."
 
@@ -54,10 +55,11 @@ class Fetched:
 
 
 def cached(kernel: Kernel, machine: Architecture, cache: Path = CACHE) -> Fetched | None:
-    """Find a kernel that was fetched before."""
+    """Find a kernel that was fetched before, with the modules that are wanted today."""
     folder = cache / machine.name / kernel.name
     try:
-        return Fetched(**json.loads((folder / "kernel.json").read_text("utf-8")), folder=str(folder))
+        about = json.loads((folder / "kernel.json").read_text("utf-8"))
+        return Fetched(**about, folder=str(folder)) if about.pop("modules", None) == [*MODULES] else None
     except (OSError, ValueError, TypeError):
         return None
 
@@ -83,7 +85,7 @@ def fetch(kernel: Kernel, machine: Architecture, say: Callable[[str], None], cac
     _keep(unpacked, release, folder)
     about = Fetched(package, apt.field(package, "Version"), release, str(folder))
     (folder / "kernel.json").write_text(
-        json.dumps({k: v for k, v in asdict(about).items() if k != "folder"}) + "\n", "utf-8"
+        json.dumps({k: v for k, v in asdict(about).items() if k != "folder"} | {"modules": MODULES}) + "\n", "utf-8"
     )
     shutil.rmtree(unpacked)
     shutil.rmtree(folder / "apt")

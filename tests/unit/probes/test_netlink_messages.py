@@ -292,3 +292,9 @@ def test_interfaces_of_a_recorded_tree_are_read_from_files(tmp_path: Path) -> No
     assert (after.interfaces[0].mtu, after.interfaces[0].state, after.interfaces[0].speed_hz) == (9000, "up", 12.5e9)
     assert interface_deltas(before, after) == (InterfaceCounters("eth0", 13, 0, 0, 7, 0, 0, 0, 0),)
     assert read_interfaces(7, tmp_path).missing
+
+
+def test_a_kernel_without_the_module_for_connections_is_told_to_load_it() -> None:
+    # sock_diag answers ENOENT where nothing handles its family
+    assert "modprobe tcp_diag" in flows.why_not_listed(OSError(errno.ENOENT, "ENOENT"))
+    assert flows.why_not_listed(OSError(errno.EPERM, os.strerror(errno.EPERM))) == "operation not permitted"
