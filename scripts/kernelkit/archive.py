@@ -11,20 +11,21 @@ import json
 import lzma
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from kernelkit.architecture import Architecture
 from kernelkit.kernels import Kernel, newest, parts
+from kernelkit.programs_run import run
 from labkit.machine.shell import LabError
 
 CACHE = Path("/var/cache/rankscope/kernels")
 # The root of the guest is a 9p share below an overlay; and what a host loads by itself when it is asked for its connections.
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "tcp_diag")
-_PATIENCE_S = 480.0  # for one call of apt
 _HELP = "Check the network and the sources of apt; the same command goes on."
+_run = partial(run, patience_s=480.0, again=_HELP, install="Run scripts/setup --lab.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,24 +196,3 @@ class _Apt:
             _run(["dpkg-deb", "-x", str(path), str(into)])
             path.unlink()
         done.touch()
-
-
-def _run(words: list[str], folder: Path | None = None) -> str:
-    try:
-        done = subprocess.run(
-            words,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_PATIENCE_S,
-            stdin=subprocess.DEVNULL,
-        )
-    except FileNotFoundError:
-        raise LabError(f"{words[0]} is not installed", "Run scripts/setup --lab.") from None
-    except subprocess.TimeoutExpired:
-        raise LabError(f"{words[0]} did not end in {_PATIENCE_S:.0f} s", _HELP) from None
-    if done.returncode:
-        complaint = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
-        raise LabError(f"{words[0]} failed: {complaint[:300]}", _HELP)
-    return done.stdout

@@ -11,14 +11,15 @@ import compileall
 import hashlib
 import re
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from kernelkit.architecture import Architecture
 from kernelkit.archive import CACHE, source_of_host
-from labkit.machine.shell import REPOSITORY, LabError
+from kernelkit.programs_run import run
+from labkit.machine.shell import REPOSITORY
 
 SUITE = "bookworm"
 PYTHON = "3.11"  # of that suite
@@ -40,8 +41,8 @@ _LOCKS = ("runtime.lock", "dev.lock")
 # The newest release whose wheel for aarch64 has no CUDA in it, and what it needs beside what the locks name.
 _TORCH = ("torch==2.10.0", "filelock", "fsspec", "mpmath", "networkx", "sympy")
 _PLATFORMS = ("manylinux2014_aarch64", *(f"manylinux_2_{minor}_aarch64" for minor in (17, 24, 26, 27, 28, 31, 34)))
-_PATIENCE_S = 900.0  # for one call of mmdebstrap or pip
 _HELP = "Check the network; the same command begins again."
+_run = partial(run, patience_s=900.0, again=_HELP, install="apt-get install {name}.")
 
 
 def ready(machine: Architecture, say: Callable[[str], None]) -> None:
@@ -154,18 +155,3 @@ def _copy(root: Path, in_guest: Path) -> None:
     script = (REPOSITORY / ".venv/bin/rankscope").read_text("utf-8").partition("\n")[2]
     (clone / ".venv/bin/rankscope").write_text(f"#!{in_guest}/.venv/bin/python\n{script}", "utf-8")
     (clone / ".venv/bin/rankscope").chmod(0o755)
-
-
-def _run(words: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=_PATIENCE_S, stdin=subprocess.DEVNULL
-        )
-    except FileNotFoundError:
-        raise LabError(f"{words[0]} is not installed", f"apt-get install {words[0]}.") from None
-    except subprocess.TimeoutExpired:
-        raise LabError(f"{Path(words[0]).name} did not end in {_PATIENCE_S:.0f} s", _HELP) from None
-    if done.returncode:
-        complaint = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
-        raise LabError(f"{Path(words[0]).name} failed: {complaint[:300]}", _HELP)
-    return done.stdout
