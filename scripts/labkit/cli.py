@@ -67,8 +67,7 @@ def _which_cases(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--faults", default="all", metavar="all|A,B", help=among)
     parser.add_argument("--gpu", action="store_true", help="the GPU lab (8 ranks on 2 hosts)")
     parser.add_argument("--seeds", type=_seeds, default=[1], metavar="N|A-B", help=seeds)
-    aside = "what is trained; all but the first are kept aside: nothing was made or fitted for them (default job)"
-    parser.add_argument("--program", choices=PROGRAMS, default="job", help=aside)
+    parser.add_argument("--program", choices=PROGRAMS, default="job", help="what is trained (default job)")
     parser.add_argument("--ranks", type=int, choices=range(2, 9), metavar="2-8", help="default: by seed")
     parser.add_argument("--hosts", type=int, choices=range(1, 5), metavar="1-4", help="default: by seed")
     parser.add_argument("--window", type=float, default=10.0, metavar="S", help="seconds observed (default 10)")
