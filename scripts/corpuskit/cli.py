@@ -15,7 +15,6 @@ from pathlib import Path
 from corpuskit import blind, causes, files, moved, tables
 from corpuskit.archive import HOME, SUFFIX, Corpus, archives, name_of, opened, pack, unpack
 from corpuskit.case import Case
-from corpuskit.constants import all_constants
 from corpuskit.from_labs import Recording, cases
 from corpuskit.judging import TODAY, judges
 from corpuskit.paths import Replacements
@@ -227,7 +226,7 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _move(args: argparse.Namespace) -> int:
-    known = [one for one in all_constants() if args.constants in one.key]
+    known = [one for one in moved.all_constants() if args.constants in one.key]
     with opened(archives(args.archives)) as corpus, judges(corpus, args.processes, args.diagnoser) as judge:
         wanted = chosen(corpus, args.only)
         print(f"{'constant':<52}{'value':>10}{'changed':>9}{'worse':>7}{'share':>8}")

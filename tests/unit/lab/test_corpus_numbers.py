@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from corpuskit import constants, moved
+from corpuskit import moved
 from corpuskit.archive import Corpus, archives, opened
 from corpuskit.cli import main
-from corpuskit.constants import Constant
 from corpuskit.judging import Judges, judges
+from corpuskit.moved import Constant
 from corpuskit.overrides import replaced
 
 FLOOR = "rankscope.diagnose.limits:EFFECT_SHARE"
@@ -92,7 +92,7 @@ def test_the_commands_print_what_changes(few_archives: Path, capsys: pytest.Capt
 
 def test_constants_are_numbers_with_names_in_capitals() -> None:
     source = "A = 0.5\n_B = 1 << 20\nC = 50e-6 / 2\nD = True\nE = 'x'\nF = A * 2\ng = 3\nH = (1, 2)\nI = -4\n"
-    found = {one.key: one for one in constants.constants(source, "m")}
+    found = {one.key: one for one in moved.constants(source, "m")}
     assert {key: one.value for key, one in found.items()} == {"m:A": 0.5, "m:_B": 1 << 20, "m:C": 25e-6, "m:I": -4}
     assert [found[key].whole for key in found] == [False, True, False, True]
 
@@ -105,7 +105,7 @@ def test_a_whole_number_stays_whole_and_moves(value: int, factor: float, expecte
 
 
 def test_every_threshold_of_the_table_is_found() -> None:
-    names = [one.key for one in constants.all_constants()]
+    names = [one.key for one in moved.all_constants()]
     assert names[0] == FLOOR
     assert len(names) == len(set(names))
     assert not [name for name in names if ".cli" in name or ".sweep" in name]
