@@ -9,8 +9,7 @@ with a known answer, and written down here as a map:
   4. straight lines between the groups' mean scores, of the least group from its least score on; made strictly rising
 
 `PROVENANCE` says what the map was fitted on: accusations in recorded windows of real jobs with real faults. It is as good as those are
-like the world. `scripts/corpus left-out --by kind --fits calibration` fits it anew, and shows how well one that was fitted without a kind
-of fault tells of that kind.
+like the world. `scripts/corpus calibrate` fits it anew.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Pair = tuple[float, bool]  # score (or confidence), and whether the suspect was 
 
 PROVENANCE = (
     "395 accusations of what is slow in 613 recorded windows, 394 of them right; most by rules that such windows had mended "
-    "(scripts/corpus left-out --by kind --fits calibration)"
+    "(scripts/corpus calibrate)"
 )
 POINTS: tuple[tuple[float, float], ...] = (
     (0.0, 0.4821), (0.26, 0.9626), (0.6302, 0.9663), (0.8814, 0.9688), (1.0, 0.97),
