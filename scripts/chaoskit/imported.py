@@ -115,7 +115,7 @@ def _members(tree: ast.Module) -> Iterator[str]:
 
 def _files(module: str, repository: Path, whole: bool) -> Iterator[Path]:
     """The file of a module of ours, and those of the packages that it is in; none where it is something else. `whole`: of a package all
-    that is in it."""
+    that is in it and below it."""
     package, *inner = module.split(".")
     if package != PACKAGE or not all(part.isidentifier() for part in inner):
         return
@@ -125,7 +125,7 @@ def _files(module: str, repository: Path, whole: bool) -> Iterator[Path]:
     elif not (place / "__init__.py").is_file():
         return
     elif whole:
-        yield from place.glob("*.py")
+        yield from place.rglob("*.py")
     yield from (above for folder in (place, *place.parents) if (above := folder / "__init__.py").is_file())
 
 
