@@ -6,7 +6,8 @@ import ast
 import os
 
 import pytest
-from testkit.mutants import REPOSITORY, ROOMS, mutants_of, survivors
+from testkit.mutants import mutants_of
+from testkit.mutation import REPOSITORY, ROOMS, survivors
 
 TEXT = """
 TABLE = {"a": (1, 2)}
@@ -19,10 +20,7 @@ def f(x: int) -> str:
 
 def test_a_mutant_is_one_thing_that_is_broken() -> None:
     whole = TEXT.encode()
-    broken = {
-        one.what: (whole[: one.begin] + one.instead.encode() + whole[one.end :]).decode()
-        for one in mutants_of("x.py", TEXT)
-    }
+    broken = {one.what: one.applied(whole).decode() for one in mutants_of("x.py", TEXT)}
     assert {what: len(set(TEXT.splitlines()) ^ set(text.splitlines())) for what, text in broken.items()} == {
         "turned round: x > 1": 2, "left out: g(x)": 2, "left out: raise ValueError(x)": 2,
         'row left out: "a": (1, 2)': 2, "row left out: 1": 2, "row left out: 2": 2,
@@ -35,7 +33,7 @@ def test_each_can_be_read(room: str) -> None:
     for file in REPOSITORY.glob(ROOMS[room][0]):
         whole = file.read_bytes()
         for one in mutants_of(file.name, whole.decode()):
-            ast.parse(whole[: one.begin] + one.instead.encode() + whole[one.end :])
+            ast.parse(one.applied(whole))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="rights are given up by who has them")

@@ -1,0 +1,403 @@
+"""Mutants of the rooms that security rests on: one thing broken at a time in a copy, and the tests of that room, which must notice.
+
+  scripts/mutants confine            all of a room; --sample 20: so many, drawn by --seed; --only TEXT: those whose name holds it
+
+Those that no test notices are named, and end it with 1; those that change nothing are named with the reason (equivalent.py).
+
+Each mutant is tried by a fork of this process, which has imported what the tests import, without this project: with the tests of
+those files in which a test enters the mutant's function, those first that enter it and that noticed others of it. What was found is
+kept in mutants-out/ROOM.json: a mutant is tried again only if its file, or the tests that judged it, have changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testkit.equivalent import EQUIVALENT
+from testkit.mutants import MODULE, Mutant, functions_of, mutants_of
+from testkit.reached import Entered, First
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+_PACKAGES = ("probes", "observer", "unwinder", "diagnose")
+_KEPT = REPOSITORY / "mutants-out"
+_IMPORTED = ".imported/rankscope"
+_FIRST = 8  # tests that are tried before all others
+_NO_END = "a test did not end"
+_APART = [
+    f"tests/unit/observer/test_{one}.py" for one in ("hands_nothing_over", "writes_nothing", "apart_limits", "apart")
+]
+# By room the files that are mutated, and the tests that are to notice.
+ROOMS: dict[str, tuple[str, list[str]]] = {
+    "confine": (
+        "probes/confine/*.py",
+        ["tests/unit/probes/test_confined.py", *_APART, "tests/kernel/test_opens_gpus.py"],
+    ),
+    "apart": (
+        "observer/apart/*.py",
+        [*_APART, "tests/unit/observer/test_look.py", "tests/unit/observer/test_hostile_requests.py"],
+    ),
+    "sweep": ("diagnose/sweep/**/*.py", ["tests/unit/sweep/test_*.py"]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """A copy of this clone as it is, without its .venv, whose packages are those that a fork imports."""
+
+    folder: Path
+
+    @staticmethod
+    def made(folder: Path) -> Clone:
+        """Copy what git lists."""
+        listed = subprocess.run(
+            ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=REPOSITORY, capture_output=True, check=True
+        )
+        for name in filter(None, listed.stdout.decode().split("\0")):
+            if (REPOSITORY / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(REPOSITORY / name, folder / name)
+        (folder / _IMPORTED).mkdir(parents=True)
+        for package in _PACKAGES:
+            (folder / _IMPORTED / package).symlink_to(folder / package)
+        return Clone(folder)
+
+    def write(self, file: str, content: bytes, stamp: int) -> None:
+        """`stamp`, another one for each content: compiled code is known by its file's time in seconds and its length."""
+        (self.folder / file).write_bytes(content)
+        os.utime(self.folder / file, (stamp, stamp))
+
+    def fork(self, tests: Sequence[str], plugin: object, done: Callable[[], None] = lambda: None) -> int:
+        """Run tests in a process group of its own: its pid. `done` is called there when they have ended."""
+        sys.stdout.flush()
+        if pid := os.fork():
+            return pid
+        code = 70
+        try:
+            os.setsid()
+            os.chdir(self.folder)
+            null = os.open(os.devnull, os.O_RDWR)
+            for descriptor in range(3):
+                os.dup2(null, descriptor)
+            sys.path.insert(0, str(self.folder / ".imported"))
+            os.environ["PYTHONPATH"] = str(self.folder / ".imported")
+            os.environ["CI"] = "1"  # the same examples each time (tests/conftest.py)
+            os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+            sys.dont_write_bytecode = False  # tests are compiled anew by pytest, which takes longer than most of them
+            # A test that waited for a busy machine passes at its second try: that noticed nothing.
+            options = ["-q", "-x", "-p", "no:cacheprovider", "--reruns", "1", *tests]
+            code = int(pytest.main(options, plugins=[plugin]))
+            done()
+        finally:
+            os._exit(code)
+
+
+@dataclass(slots=True)
+class Room:
+    """Its files, mutants and tests, and what is known of them."""
+
+    name: str
+    files: dict[str, bytes]
+    tests: dict[str, str]  # digests, by file
+    known: dict[str, Any]
+    killed: Counter[tuple[str, str]] = field(
+        default_factory=Counter
+    )  # how often a test noticed one of a function, or of a file
+
+    @staticmethod
+    def read(name: str) -> Room:
+        """From this clone, and from what earlier runs left."""
+        pattern, tests = ROOMS[name]
+        files = {str(one.relative_to(REPOSITORY)): one.read_bytes() for one in sorted(REPOSITORY.glob(pattern))}
+        paths = [path for test in tests for path in sorted(REPOSITORY.glob(test))]
+        digests = {str(path.relative_to(REPOSITORY)): _digest(path.read_bytes()) for path in paths}
+        known = {"reach": {}, "mutants": {}, "modules": []}
+        with contextlib.suppress(OSError, ValueError):
+            known |= json.loads((_KEPT / f"{name}.json").read_text())
+        return Room(name, files, digests, known)
+
+    def keep(self) -> None:
+        """Write what is known."""
+        _KEPT.mkdir(exist_ok=True)
+        file = _KEPT / f"{self.name}.json"
+        file.with_suffix(".new").write_text(json.dumps(self.known))
+        file.with_suffix(".new").replace(file)
+
+    def mutants(self) -> list[Mutant]:
+        """All of them."""
+        return [one for file, whole in self.files.items() for one in mutants_of(file, whole.decode())]
+
+    def functions(self) -> list[tuple[str, str]]:
+        """File and name of each function, in an order that stays while they do."""
+        return [(file, one) for file, whole in self.files.items() for one in sorted(functions_of(whole.decode()))]
+
+    def verdict(self, mutant: Mutant) -> str | None:
+        """The test that noticed it, "" if none did; None if that is not known or was of other files."""
+        content, killer, judges = self.known["mutants"].get(mutant.name, ("", "", ""))
+        if content != self._content(mutant) or judges != self._judges(killer):
+            return None
+        return str(killer)
+
+    def note(self, mutant: Mutant, killer: str) -> None:
+        """Keep which test noticed a mutant."""
+        self.known["mutants"][mutant.name] = (self._content(mutant), killer, self._judges(killer))
+        self.killed.update([(mutant.file, killer), (f"{mutant.file} {mutant.function}", killer)])
+
+    def _content(self, mutant: Mutant) -> str:
+        return _digest(mutant.applied(self.files[mutant.file]))
+
+    def _judges(self, killer: str) -> str:
+        return self.tests.get(killer.partition("::")[0], _digest(repr(self.tests).encode()))
+
+    def judges(self, mutant: Mutant) -> tuple[list[str], list[str], float]:
+        """Files of tests that may notice it, the tests in them to be run first, and the seconds that all take."""
+        entered = {name: reach for reach in self.known["reach"].values() for name, reach in reach["tests"].items()}
+        at = f"{mutant.file} {mutant.function}"
+        files = {file for file, reach in self.known["reach"].items() if at in reach["entered"]} or set(self.tests)
+        inside = [one for one in entered if one.partition("::")[0] in files]
+
+        def rank(name: str) -> tuple[object, ...]:
+            seconds, functions = entered[name]
+            enters = (
+                at in functions if mutant.function != MODULE else any(_file(one) == mutant.file for one in functions)
+            )
+            return -self.killed[at, name], not enters, -self.killed[mutant.file, name], seconds + len(functions) / 100
+
+        ordered = sorted(inside, key=rank)
+        return sorted(files), ordered, sum(entered[one][0] for one in inside)
+
+
+def _file(function: str) -> str:
+    return function.rpartition(" ")[0]
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _ended(pid: int, longest_s: float) -> int | None:
+    """The exit status, and nothing of its group is left; None where it had to be killed."""
+    ready, descriptor = [], os.pidfd_open(pid)
+    try:
+        ready, _, _ = select.select([descriptor], [], [], longest_s)
+    finally:
+        os.close(descriptor)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return code if ready else None
+
+
+def reach(room: Room, clone: Clone) -> None:
+    """Find which functions each test enters, for files of tests of which that is not known. RuntimeError where a test fails."""
+    functions = room.functions()
+    prefix = clone.folder / _IMPORTED
+    slots = {(str(prefix / file), name): place for place, (file, name) in enumerate(functions)}
+    names = [f"{file} {name}" for file, name in functions]
+    for file, content in room.tests.items():
+        digest = _digest((content + repr(names)).encode())
+        if room.known["reach"].get(file, {}).get("digest") == digest:
+            continue
+        entered, left = Entered(slots), clone.folder / "entered.json"
+
+        def done(entered: Entered = entered, left: Path = left) -> None:
+            sys.settrace(None)
+            tests = {one: (seconds, [names[at] for at in places]) for one, (seconds, places) in entered.tests.items()}
+            everywhere = {name for _, some in tests.values() for name in some} | {names[at] for at in entered.imported}
+            modules = sorted(
+                one for one, module in sys.modules.items() if "/lib/python" in str(getattr(module, "__file__", ""))
+            )
+            left.write_text(json.dumps({"tests": tests, "entered": sorted(everywhere), "modules": modules}))
+
+        if (code := _ended(clone.fork([file], _Watched(entered), done), 900)) != 0:
+            raise RuntimeError(f"{file} fails as it is ({code})")
+        found = json.loads(left.read_text())
+        room.known["modules"] = sorted({*room.known["modules"], *found.pop("modules")})
+        room.known["reach"][file] = found | {"digest": digest}
+        room.keep()
+    room.known["reach"] = {file: room.known["reach"][file] for file in room.tests}
+
+
+class _Watched:
+    """Begins to watch in the process that runs the tests, before it collects them."""
+
+    def __init__(self, entered: Entered) -> None:
+        self._entered = entered
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.pluginmanager.register(self._entered)
+        self._entered.start()
+
+
+def _import_all(room: Room, clone: Clone) -> None:
+    """What its tests import, but for the room and what imports it: forks begin with that."""
+    sys.path.insert(0, str(clone.folder / ".imported"))
+    imported = {name: _imports(path) for name, path in _modules(clone.folder).items()}
+    broken = {
+        name for name, path in _modules(clone.folder).items() if str(path.relative_to(clone.folder)) in room.files
+    }
+    while more := {name for name, others in imported.items() if name not in broken and others & broken}:
+        broken |= more
+    for one in room.known["modules"]:
+        if one not in broken:
+            with contextlib.suppress(Exception):
+                importlib.import_module(one)
+
+
+def _modules(folder: Path) -> dict[str, Path]:
+    found = [path for package in _PACKAGES for path in (folder / package).rglob("*.py")]
+    return {".".join(("rankscope", *path.relative_to(folder).with_suffix("").parts)): path for path in found}
+
+
+def _imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def _tried(room: Room, clone: Clone, mutant: Mutant, stamp: int) -> str:
+    """The test that notices a mutant, "" if none does."""
+    files, ordered, seconds = room.judges(mutant)
+    clone.write(mutant.file, mutant.applied(room.files[mutant.file]), stamp)
+    first = ordered[:_FIRST]
+    place = {name: at for at, name in enumerate(ordered)}
+    try:
+        for tests, chosen in ((sorted({one.partition("::")[0] for one in first}), first), (files, None)):
+            told, tell = os.pipe()
+            os.set_blocking(told, False)  # what outlives the tests holds it open
+            try:
+                plugin = First(lambda name: place.get(name, 0), chosen, tell)
+                code = _ended(clone.fork(tests, plugin), 30 + 4 * seconds)
+                with contextlib.suppress(BlockingIOError):
+                    said = os.read(told, 1 << 16).decode().partition("\n")[0]
+            finally:
+                os.close(tell)
+                os.close(told)
+            if code not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
+                return said or _NO_END
+        return ""
+    finally:
+        clone.write(mutant.file, room.files[mutant.file], stamp + 1)
+
+
+def try_all(room: Room, mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
+    """Each with the test that notices it, "" if none does, as they end. So many processes take the next one each, and have a clone."""
+    waiting, wait = os.pipe()
+    told, tell = os.pipe()
+    workers = [_work(room, mutants, waiting, tell, (wait, told)) for _ in range(min(jobs, len(mutants)))]
+    os.close(tell)
+    os.close(waiting)
+    with os.fdopen(wait, "wb") as file:
+        file.writelines(struct.pack("<I", place) for place in range(len(mutants)))
+    with os.fdopen(told) as lines:
+        for line in lines:
+            place, killer = json.loads(line)
+            room.note(mutants[place], killer)
+            yield mutants[place], killer
+    for pid in workers:
+        os.waitpid(pid, 0)
+
+
+def _work(room: Room, mutants: Sequence[Mutant], waiting: int, tell: int, others: Sequence[int]) -> int:
+    if pid := os.fork():
+        return pid
+    try:
+        for one in others:
+            os.close(one)
+        with _clone() as clone:
+            _import_all(room, clone)
+            while place := os.read(waiting, 4):
+                (at,) = struct.unpack("<I", place)
+                killer = _tried(room, clone, mutants[at], 1_000_000_000 + 2 * at)
+                room.note(mutants[at], killer)
+                os.write(tell, f"{json.dumps((at, killer))}\n".encode())
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+@contextlib.contextmanager
+def _clone() -> Iterator[Clone]:
+    with tempfile.TemporaryDirectory(prefix="rankscope-mutants-") as folder:
+        Path(folder).chmod(0o755)
+        yield Clone.made(Path(folder))
+
+
+def survivors(name: str, sample: int = 0, only: str = "", seed: str = "", jobs: int = 1) -> list[str]:
+    """Those that the tests of a room do not notice. RuntimeError where they fail with nothing broken."""
+    room = Room.read(name)
+    chosen = [one for one in room.mutants() if only in one.name]
+    if sample and len(chosen) > sample:
+        chosen = random.Random(seed).sample(chosen, sample)
+    same = [one for one in chosen if one.lasting_name in EQUIVALENT]
+    with _clone() as clone:
+        reach(room, clone)
+    known = {one.name: room.verdict(one) for one in chosen}
+    for mutant in chosen:
+        if killer := known[mutant.name]:
+            room.note(mutant, killer)
+    asked = [one for one in chosen if known[one.name] is None and one not in same]
+    lived = [one.name for one in chosen if known[one.name] == "" and one not in same]
+    for name_of in lived:
+        print(f"SURVIVES {name_of}", flush=True)
+    for mutant, killer in try_all(room, asked, jobs):
+        room.keep()
+        print(f"{'noticed ' if killer else 'SURVIVES'} {mutant.name}{f' by {killer}' if killer else ''}", flush=True)
+        lived += [] if killer else [mutant.name]
+    for one in same:
+        print(f"the same {one.name}: {EQUIVALENT[one.lasting_name]}")
+    noticed = len(chosen) - len(same) - len(lived)
+    print(
+        f"{name}: {len(chosen)} mutants, {noticed} noticed, {len(same)} the same as before, {len(lived)} survive",
+        flush=True,
+    )
+    return lived
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__.partition("\n")[0])
+    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=", ".join(ROOMS))
+    parser.add_argument("--sample", type=int, default=0, help="so many of a room")
+    parser.add_argument("--seed", default="", help="of the sample: another one is another sample")
+    parser.add_argument("--only", default="", help="those whose name holds this")
+    parser.add_argument("--jobs", type=int, default=1, help="so many at a time")
+    asked = parser.parse_args()
+    if unknown := set(asked.rooms) - set(ROOMS):
+        parser.error(f"no such room: {', '.join(sorted(unknown))}")
+    lived = [
+        one
+        for room in asked.rooms or ROOMS
+        for one in survivors(room, asked.sample, asked.only, asked.seed, asked.jobs)
+    ]
+    return 1 if lived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
