@@ -35,6 +35,7 @@ from typing import Any
 
 import pytest
 
+from testkit import entered
 from testkit.equivalent import EQUIVALENT
 from testkit.mutants import MODULE, Mutant, functions_of, mutants_of
 from testkit.reached import Entered, First
@@ -56,7 +57,18 @@ ROOMS: dict[str, tuple[str, list[str]]] = {
     ),
     "apart": (
         "observer/apart/*.py",
-        [*_APART, "tests/unit/observer/test_look.py", "tests/unit/observer/test_hostile_requests.py"],
+        [
+            *_APART,
+            *(f"tests/unit/observer/test_{one}.py" for one in ("look", "hostile_requests", "services", "shares")),
+            "tests/unit/diagnose/watch/test_watchdog.py",
+            "tests/unit/probes/test_shared_libraries.py",
+            "tests/kernel/test_least_rights.py",
+            "tests/kernel/test_opens_gpus.py",
+        ],
+    ),
+    "log": (
+        "probes/host/kmsg.py",
+        [f"tests/unit/sweep/test_{one}.py" for one in ("kernel_events", "sweeping", "gpu_checks")],
     ),
     "sweep": ("diagnose/sweep/**/*.py", ["tests/unit/sweep/test_*.py"]),
 }
@@ -172,20 +184,20 @@ class Room:
 
     def judges(self, mutant: Mutant) -> tuple[list[str], list[str], float]:
         """Files of tests that may notice it, the tests in them to be run first, and the seconds that all take."""
-        entered = {name: reach for reach in self.known["reach"].values() for name, reach in reach["tests"].items()}
+        tests = {name: reach for reach in self.known["reach"].values() for name, reach in reach["tests"].items()}
         at = f"{mutant.file} {mutant.function}"
         files = {file for file, reach in self.known["reach"].items() if at in reach["entered"]} or set(self.tests)
-        inside = [one for one in entered if one.partition("::")[0] in files]
+        inside = [one for one in tests if one.partition("::")[0] in files]
 
         def rank(name: str) -> tuple[object, ...]:
-            seconds, functions = entered[name]
+            seconds, functions = tests[name]
             enters = (
                 at in functions if mutant.function != MODULE else any(_file(one) == mutant.file for one in functions)
             )
             return -self.killed[at, name], not enters, -self.killed[mutant.file, name], seconds + len(functions) / 100
 
         ordered = sorted(inside, key=rank)
-        return sorted(files), ordered, sum(entered[one][0] for one in inside)
+        return sorted(files), ordered, sum(tests[one][0] for one in inside)
 
 
 def _file(function: str) -> str:
@@ -212,42 +224,34 @@ def _ended(pid: int, longest_s: float) -> int | None:
 def reach(room: Room, clone: Clone) -> None:
     """Find which functions each test enters, for files of tests of which that is not known. RuntimeError where a test fails."""
     functions = room.functions()
-    prefix = clone.folder / _IMPORTED
-    slots = {(str(prefix / file), name): place for place, (file, name) in enumerate(functions)}
+    prefix, imported = clone.folder / _IMPORTED, clone.folder / ".imported"
+    (imported / "sitecustomize.py").symlink_to(Path(entered.__file__))
+    (imported / "entered.json").write_text(json.dumps([(str(prefix / file), name) for file, name in functions]))
+    (imported / "entered.marks").write_bytes(bytes(len(functions)))
+    (imported / "entered.marks").chmod(0o666)
     names = [f"{file} {name}" for file, name in functions]
     for file, content in room.tests.items():
         digest = _digest((content + repr(names)).encode())
         if room.known["reach"].get(file, {}).get("digest") == digest:
             continue
-        entered, left = Entered(slots), clone.folder / "entered.json"
+        plugin, left = Entered(imported), clone.folder / "left.json"
 
-        def done(entered: Entered = entered, left: Path = left) -> None:
+        def done(plugin: Entered = plugin, left: Path = left) -> None:
             sys.settrace(None)
-            tests = {one: (seconds, [names[at] for at in places]) for one, (seconds, places) in entered.tests.items()}
-            everywhere = {name for _, some in tests.values() for name in some} | {names[at] for at in entered.imported}
+            tests = {one: (seconds, [names[at] for at in places]) for one, (seconds, places) in plugin.tests.items()}
+            everywhere = {name for _, some in tests.values() for name in some} | {names[at] for at in plugin.imported}
             modules = sorted(
                 one for one, module in sys.modules.items() if "/lib/python" in str(getattr(module, "__file__", ""))
             )
             left.write_text(json.dumps({"tests": tests, "entered": sorted(everywhere), "modules": modules}))
 
-        if (code := _ended(clone.fork([file], _Watched(entered), done), 900)) != 0:
+        if (code := _ended(clone.fork([file], plugin, done), 900)) != 0:
             raise RuntimeError(f"{file} fails as it is ({code})")
         found = json.loads(left.read_text())
         room.known["modules"] = sorted({*room.known["modules"], *found.pop("modules")})
         room.known["reach"][file] = found | {"digest": digest}
         room.keep()
     room.known["reach"] = {file: room.known["reach"][file] for file in room.tests}
-
-
-class _Watched:
-    """Begins to watch in the process that runs the tests, before it collects them."""
-
-    def __init__(self, entered: Entered) -> None:
-        self._entered = entered
-
-    def pytest_configure(self, config: pytest.Config) -> None:
-        config.pluginmanager.register(self._entered)
-        self._entered.start()
 
 
 def _import_all(room: Room, clone: Clone) -> None:

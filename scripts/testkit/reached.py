@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
+from pathlib import Path
 
 import pytest
 
-Slots = dict[tuple[str, str], int]  # by file and function the place of a byte
+from testkit.entered import watch
 
 
 class Entered:
-    """Notes for each test the functions that it enters: in this process and in those that it forks, confined ones too.
+    """Notes for each test which functions are entered while it runs, by the processes that it starts too (entered.py)."""
 
-    A byte of shared memory for each function: a process that may write nothing can still set it. Programs that a test starts anew are
-    not seen.
-    """
-
-    def __init__(self, slots: Slots) -> None:
-        self._slots, self._marks = slots, mmap.mmap(-1, max(len(slots), 1))
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.tests: dict[str, tuple[float, list[int]]] = {}  # seconds, and places of functions
         self.imported: list[int] = []  # entered while the file was collected
 
-    def start(self) -> None:
-        """Begin to watch this thread and those that it starts."""
-        slots, marks = self._slots, self._marks
-
-        def enter(frame: FrameType, _event: str, _argument: object) -> None:
-            place = slots.get((frame.f_code.co_filename, frame.f_code.co_name))
-            if place is not None:
-                marks[place] = 1
-
-        threading.settrace(enter)
-        sys.settrace(enter)
+    def pytest_configure(self) -> None:
+        self._marks = watch(self._folder)
 
     def pytest_collection_finish(self) -> None:
         self.imported = self._taken()
@@ -49,7 +33,7 @@ class Entered:
         self.tests[item.nodeid] = (round(time.monotonic() - began, 3), self._taken())
 
     def _taken(self) -> list[int]:
-        entered = [place for place in range(len(self._slots)) if self._marks[place]]
+        entered = [place for place, mark in enumerate(self._marks) if mark != b"\0"]
         self._marks[:] = bytes(len(self._marks))
         return entered
 
