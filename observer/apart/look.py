@@ -33,10 +33,9 @@ def look(
     found: list[_Seen] = []
 
     def work(client: Client) -> None:
-        file = wire.file_in_memory("seen")
+        seen = plain.pack(at())
+        file = wire.file_in_memory("seen", lambda writing: writing.write(seen))
         try:
-            with os.fdopen(file, "wb", closefd=False) as writing:
-                writing.write(plain.pack(at()))
             client.tell("seen", (file,))
         finally:
             os.close(file)

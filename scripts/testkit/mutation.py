@@ -1,6 +1,6 @@
 """Mutants of the rooms that security rests on: one thing broken at a time in a copy, and the tests of that room, which must notice.
 
-  scripts/mutants confine            all of a room; --sample 20: so many, drawn by --seed; --only TEXT: those whose name holds it
+  scripts/mutants confine            all of a room; --sample 3: so many of each file, by --seed; --only TEXT: whose name holds it
 
 Those that no test notices are named, and end it with 1; those that change nothing are named with the reason (equivalent.py).
 
@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import importlib
 import json
+import math
 import os
 import random
 import select
@@ -28,8 +29,9 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +135,7 @@ class Room:
     files: dict[str, bytes]
     tests: dict[str, str]  # digests, by file
     known: dict[str, Any]
+    most_s: float = math.inf  # so long a mutant's tests may take; a survivor of some of them is not kept as one
     killed: Counter[tuple[str, str]] = field(
         default_factory=Counter
     )  # how often a test noticed one of a function, or of a file
@@ -173,6 +176,8 @@ class Room:
 
     def note(self, mutant: Mutant, killer: str) -> None:
         """Keep which test noticed a mutant."""
+        if not killer and self.most_s < math.inf:
+            return
         self.known["mutants"][mutant.name] = (self._content(mutant), killer, self._judges(killer))
         self.killed.update([(mutant.file, killer), (f"{mutant.file} {mutant.function}", killer)])
 
@@ -182,22 +187,35 @@ class Room:
     def _judges(self, killer: str) -> str:
         return self.tests.get(killer.partition("::")[0], _digest(repr(self.tests).encode()))
 
-    def judges(self, mutant: Mutant) -> tuple[list[str], list[str], float]:
-        """Files of tests that may notice it, the tests in them to be run first, and the seconds that all take."""
+    def judges(self, mutant: Mutant) -> list[str]:
+        """The tests that may notice it, the first to be run first: those that enter its function, or one of its file; else all."""
         tests = {name: reach for reach in self.known["reach"].values() for name, reach in reach["tests"].items()}
         at = f"{mutant.file} {mutant.function}"
-        files = {file for file, reach in self.known["reach"].items() if at in reach["entered"]} or set(self.tests)
-        inside = [one for one in tests if one.partition("::")[0] in files]
+
+        def enters(name: str) -> bool:
+            if mutant.function == MODULE:
+                return any(_file(one) == mutant.file for one in tests[name][1])
+            return at in tests[name][1]
 
         def rank(name: str) -> tuple[object, ...]:
             seconds, functions = tests[name]
-            enters = (
-                at in functions if mutant.function != MODULE else any(_file(one) == mutant.file for one in functions)
-            )
-            return -self.killed[at, name], not enters, -self.killed[mutant.file, name], seconds + len(functions) / 100
+            return -self.killed[at, name], -self.killed[mutant.file, name], seconds + len(functions) / 100
 
-        ordered = sorted(inside, key=rank)
-        return sorted(files), ordered, sum(tests[one][0] for one in inside)
+        ordered = sorted(filter(enters, tests), key=rank) or sorted(tests, key=rank)
+        return [
+            name
+            for name, until in zip(ordered, accumulate(tests[one][0] for one in ordered), strict=True)
+            if until <= self.most_s
+        ]
+
+    def seconds(self, names: Collection[str]) -> float:
+        """How long these tests take."""
+        return sum(
+            took
+            for reach in self.known["reach"].values()
+            for name, (took, _) in reach["tests"].items()
+            if name in names
+        )
 
 
 def _file(function: str) -> str:
@@ -286,17 +304,19 @@ def _imports(path: Path) -> set[str]:
 
 def _tried(room: Room, clone: Clone, mutant: Mutant, stamp: int) -> str:
     """The test that notices a mutant, "" if none does."""
-    files, ordered, seconds = room.judges(mutant)
-    clone.write(mutant.file, mutant.applied(room.files[mutant.file]), stamp)
-    first = ordered[:_FIRST]
+    ordered = room.judges(mutant)
     place = {name: at for at, name in enumerate(ordered)}
+    clone.write(mutant.file, mutant.applied(room.files[mutant.file]), stamp)
     try:
-        for tests, chosen in ((sorted({one.partition("::")[0] for one in first}), first), (files, None)):
-            told, tell = os.pipe()
+        for chosen in (ordered[:_FIRST], ordered[_FIRST:]):
+            if not chosen:
+                continue
+            tests = sorted({one.partition("::")[0] for one in chosen})
+            said, (told, tell) = "", os.pipe()
             os.set_blocking(told, False)  # what outlives the tests holds it open
             try:
                 plugin = First(lambda name: place.get(name, 0), chosen, tell)
-                code = _ended(clone.fork(tests, plugin), 30 + 4 * seconds)
+                code = _ended(clone.fork(tests, plugin), 120 + 10 * room.seconds(chosen))
                 with contextlib.suppress(BlockingIOError):
                     said = os.read(told, 1 << 16).decode().partition("\n")[0]
             finally:
@@ -323,13 +343,14 @@ def try_all(room: Room, mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[
             place, killer = json.loads(line)
             room.note(mutants[place], killer)
             yield mutants[place], killer
-    for pid in workers:
-        os.waitpid(pid, 0)
+    if sum(os.waitpid(pid, 0)[1] for pid in workers):
+        raise RuntimeError("not all were tried")
 
 
 def _work(room: Room, mutants: Sequence[Mutant], waiting: int, tell: int, others: Sequence[int]) -> int:
     if pid := os.fork():
         return pid
+    code = 1
     try:
         for one in others:
             os.close(one)
@@ -340,10 +361,11 @@ def _work(room: Room, mutants: Sequence[Mutant], waiting: int, tell: int, others
                 killer = _tried(room, clone, mutants[at], 1_000_000_000 + 2 * at)
                 room.note(mutants[at], killer)
                 os.write(tell, f"{json.dumps((at, killer))}\n".encode())
-    except BaseException:
+        code = 0
+    except Exception:
         traceback.print_exc()
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 @contextlib.contextmanager
@@ -353,12 +375,24 @@ def _clone() -> Iterator[Clone]:
         yield Clone.made(Path(folder))
 
 
-def survivors(name: str, sample: int = 0, only: str = "", seed: str = "", jobs: int = 1) -> list[str]:
+def _drawn(mutants: Sequence[Mutant], of_a_file: int, seed: str) -> list[Mutant]:
+    """So many of each file: the same ones for the same seed, however many others there are in other files."""
+    found = []
+    for file in dict.fromkeys(one.file for one in mutants):
+        some = [one for one in mutants if one.file == file]
+        found += random.Random(f"{seed} {file}").sample(some, min(of_a_file, len(some)))
+    return found
+
+
+def survivors(
+    name: str, sample: int = 0, only: str = "", seed: str = "", jobs: int = 1, most_s: float = math.inf
+) -> list[str]:
     """Those that the tests of a room do not notice. RuntimeError where they fail with nothing broken."""
     room = Room.read(name)
+    room.most_s = most_s
     chosen = [one for one in room.mutants() if only in one.name]
-    if sample and len(chosen) > sample:
-        chosen = random.Random(seed).sample(chosen, sample)
+    if sample:
+        chosen = _drawn(chosen, sample, seed)
     same = [one for one in chosen if one.lasting_name in EQUIVALENT]
     with _clone() as clone:
         reach(room, clone)
@@ -388,17 +422,20 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__.partition("\n")[0])
     parser.add_argument("rooms", nargs="*", metavar="ROOM", help=", ".join(ROOMS))
-    parser.add_argument("--sample", type=int, default=0, help="so many of a room")
+    parser.add_argument("--sample", type=int, default=0, help="so many of each file")
     parser.add_argument("--seed", default="", help="of the sample: another one is another sample")
     parser.add_argument("--only", default="", help="those whose name holds this")
     parser.add_argument("--jobs", type=int, default=1, help="so many at a time")
+    parser.add_argument(
+        "--most-s", type=float, default=math.inf, help="so long the tests of a mutant may take: a first look"
+    )
     asked = parser.parse_args()
     if unknown := set(asked.rooms) - set(ROOMS):
         parser.error(f"no such room: {', '.join(sorted(unknown))}")
     lived = [
         one
         for room in asked.rooms or ROOMS
-        for one in survivors(room, asked.sample, asked.only, asked.seed, asked.jobs)
+        for one in survivors(room, asked.sample, asked.only, asked.seed, asked.jobs, asked.most_s)
     ]
     return 1 if lived else 0
 

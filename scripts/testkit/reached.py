@@ -41,11 +41,11 @@ class Entered:
 class First:
     """Runs tests in an order, and writes the name of the first that fails."""
 
-    def __init__(self, rank: Callable[[str], object], chosen: Sequence[str] | None, tell: int) -> None:
-        self._rank, self._chosen, self._tell = rank, None if chosen is None else set(chosen), tell
+    def __init__(self, rank: Callable[[str], object], chosen: Sequence[str], tell: int) -> None:
+        self._rank, self._chosen, self._tell = rank, set(chosen), tell
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        kept = [item for item in items if self._chosen is None or item.nodeid in self._chosen]
+        kept = [item for item in items if item.nodeid in self._chosen]
         items[:] = sorted(kept, key=lambda item: self._rank(item.nodeid))  # type: ignore[arg-type,return-value]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

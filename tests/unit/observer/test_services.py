@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from rankscope.observer.apart import broker as brokers
+from rankscope.observer.apart import reading, wire
 from rankscope.observer.apart.broker import Broker
 from rankscope.observer.live.kernel_probes import LoadedProbes
 from rankscope.probes.bpf.compiler.compiled import MapShape
@@ -187,3 +188,40 @@ def test_what_samples_beside_is_started_once_for_a_process_and_ended(
     with pytest.raises(OSError):
         os.fstat(write)
     os.close(read)
+
+
+def test_all_that_was_started_for_it_is_ended_and_nothing_twice(
+    broker: Broker, file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number may be another process's by then."""
+    ended: list[tuple[int, bool]] = []
+    numbers = iter((31, 32, 33))
+    monkeypatch.setattr(
+        reading.reader, "start_child", lambda: (next(numbers), SimpleNamespace(detach=lambda: os.dup(0)), os.dup(0))
+    )
+    monkeypatch.setattr(reading.reader, "end_child", lambda pid, kill: ended.append((pid, kill)))
+    monkeypatch.setattr(reading.devices, "start", lambda _: 34)
+    samplings: list[int] = []
+    monkeypatch.setattr(brokers.pyspy, "start", lambda *_: SimpleNamespace(end=lambda: (samplings.append(1) or 0, ())))
+    for _ in range(3):
+        wire.close_all(broker.answer({"what": "reader"}, ())[1])
+    broker.answer({"what": "open_devices"}, (file,))
+    with pytest.raises(ValueError, match="already"):
+        broker.answer({"what": "open_devices"}, (file,))
+    broker.answer({"what": "pyspy_start", "pid": 41, "duration_s": 2, "rate_hz": 19, "idle": True}, ())
+    for _ in range(2):
+        broker.answer({"what": "end_reader", "pid": 32, "kill": False}, ())
+    assert ended == [(32, False)]
+    for _ in range(2):
+        broker.close()
+    assert sorted(ended) == [(31, True), (32, False), (33, True), (34, True)] and samplings == [1]
+
+
+def test_a_file_in_memory_that_cannot_be_written_is_not_left_open() -> None:
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208
+    with pytest.raises(MemoryError):
+        wire.file_in_memory("x", fail)
+    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
