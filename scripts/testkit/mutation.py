@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import functools
 import hashlib
 import importlib
 import json
@@ -48,32 +49,51 @@ _KEPT = REPOSITORY / "mutants-out"
 _IMPORTED = ".imported/rankscope"
 _FIRST = 8  # tests that are tried before all others
 _NO_END = "a test did not end"
-_APART = [
-    f"tests/unit/observer/test_{one}.py" for one in ("hands_nothing_over", "writes_nothing", "apart_limits", "apart")
-]
-# By room the files that are mutated, and the tests that are to notice.
-ROOMS: dict[str, tuple[str, list[str]]] = {
-    "confine": (
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """`files` that are mutated and the `tests` that are to notice; `some` of the files that the `quick` ones notice all of."""
+
+    files: str
+    tests: tuple[str, ...]
+    some: tuple[str, ...]
+    quick: tuple[str, ...]
+
+
+def _tests(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{folder}/test_{name}.py" for name in names)
+
+
+_APART = _tests("unit/observer", "hands_nothing_over", "writes_nothing", "apart_limits", "apart")
+ROOMS = {
+    "confine": Guarded(
         "probes/confine/*.py",
-        ["tests/unit/probes/test_confined.py", *_APART, "tests/kernel/test_opens_gpus.py"],
+        (*_tests("unit/probes", "confined"), *_APART, *_tests("kernel", "opens_gpus")),
+        ("probes/confine/calls.py", "probes/confine/seccomp.py"),
+        _tests("unit/probes", "confined"),
     ),
-    "apart": (
+    "apart": Guarded(
         "observer/apart/*.py",
-        [
-            *_APART,
-            *(f"tests/unit/observer/test_{one}.py" for one in ("look", "hostile_requests", "services", "shares")),
-            "tests/unit/diagnose/watch/test_watchdog.py",
-            "tests/unit/probes/test_shared_libraries.py",
-            "tests/kernel/test_least_rights.py",
-            "tests/kernel/test_opens_gpus.py",
-        ],
+        (*_APART, *_tests("unit/observer", "look", "hostile_requests", "services", "shares"),
+         *_tests("unit/diagnose/watch", "watchdog"), *_tests("unit/probes", "shared_libraries"),
+         *_tests("kernel", "least_rights", "opens_gpus")),
+        ("observer/apart/broker.py", "observer/apart/reading.py"),
+        _tests("unit/observer", "services", "apart_limits"),
     ),
-    "log": (
+    "log": Guarded(
         "probes/host/kmsg.py",
-        [f"tests/unit/sweep/test_{one}.py" for one in ("kernel_events", "sweeping", "gpu_checks")],
+        _tests("unit/sweep", "kernel_events", "host_checks", "sweeping", "gpu_checks"),
+        ("probes/host/kmsg.py",),
+        _tests("unit/sweep", "kernel_events"),
     ),
-    "sweep": ("diagnose/sweep/**/*.py", ["tests/unit/sweep/test_*.py"]),
-}
+    "sweep": Guarded(
+        "diagnose/sweep/**/*.py",
+        _tests("unit/sweep", "*"),
+        ("diagnose/sweep/checks/cpu_*.py", "diagnose/sweep/checks/disk_slow.py", "diagnose/sweep/checks/os_*.py"),
+        _tests("unit/sweep", "check_details"),
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +161,16 @@ class Room:
     )  # how often a test noticed one of a function, or of a file
 
     @staticmethod
-    def read(name: str) -> Room:
+    def read(name: str, quick: bool = False) -> Room:
         """From this clone, and from what earlier runs left."""
-        pattern, tests = ROOMS[name]
-        files = {str(one.relative_to(REPOSITORY)): one.read_bytes() for one in sorted(REPOSITORY.glob(pattern))}
-        paths = [path for test in tests for path in sorted(REPOSITORY.glob(test))]
-        digests = {str(path.relative_to(REPOSITORY)): _digest(path.read_bytes()) for path in paths}
+        guarded = ROOMS[name]
+        files = _files(guarded.some if quick else (guarded.files,))
+        tests = _files(guarded.quick if quick else guarded.tests)
+        name = f"{name}-quick" if quick else name
         known = {"reach": {}, "mutants": {}, "modules": []}
         with contextlib.suppress(OSError, ValueError):
             known |= json.loads((_KEPT / f"{name}.json").read_text())
-        return Room(name, files, digests, known)
+        return Room(name, files, {file: _digest(content) for file, content in tests.items()}, known)
 
     def keep(self) -> None:
         """Write what is known."""
@@ -188,13 +208,17 @@ class Room:
         return self.tests.get(killer.partition("::")[0], _digest(repr(self.tests).encode()))
 
     def judges(self, mutant: Mutant) -> list[str]:
-        """The tests that may notice it, the first to be run first: those that enter its function, or one of its file; else all."""
+        """The tests that may notice it, the first to be run first: those that enter its function, or files that use it; else all."""
         tests = {name: reach for reach in self.known["reach"].values() for name, reach in reach["tests"].items()}
         at = f"{mutant.file} {mutant.function}"
+        module = ".".join(("rankscope", *Path(mutant.file).with_suffix("").parts))
+        users = {
+            file for file, whole in self.files.items() if file == mutant.file or module in _imports(whole.decode())
+        }
 
         def enters(name: str) -> bool:
             if mutant.function == MODULE:
-                return any(_file(one) == mutant.file for one in tests[name][1])
+                return any(_file(one) in users for one in tests[name][1])
             return at in tests[name][1]
 
         def rank(name: str) -> tuple[object, ...]:
@@ -216,6 +240,11 @@ class Room:
             for name, (took, _) in reach["tests"].items()
             if name in names
         )
+
+
+def _files(patterns: Sequence[str]) -> dict[str, bytes]:
+    paths = [path for pattern in patterns for path in sorted(REPOSITORY.glob(pattern))]
+    return {str(path.relative_to(REPOSITORY)): path.read_bytes() for path in paths}
 
 
 def _file(function: str) -> str:
@@ -275,7 +304,7 @@ def reach(room: Room, clone: Clone) -> None:
 def _import_all(room: Room, clone: Clone) -> None:
     """What its tests import, but for the room and what imports it: forks begin with that."""
     sys.path.insert(0, str(clone.folder / ".imported"))
-    imported = {name: _imports(path) for name, path in _modules(clone.folder).items()}
+    imported = {name: _imports(path.read_text()) for name, path in _modules(clone.folder).items()}
     broken = {
         name for name, path in _modules(clone.folder).items() if str(path.relative_to(clone.folder)) in room.files
     }
@@ -292,9 +321,10 @@ def _modules(folder: Path) -> dict[str, Path]:
     return {".".join(("rankscope", *path.relative_to(folder).with_suffix("").parts)): path for path in found}
 
 
-def _imports(path: Path) -> set[str]:
+@functools.cache
+def _imports(text: str) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
@@ -305,28 +335,36 @@ def _imports(path: Path) -> set[str]:
 def _tried(room: Room, clone: Clone, mutant: Mutant, stamp: int) -> str:
     """The test that notices a mutant, "" if none does."""
     ordered = room.judges(mutant)
-    place = {name: at for at, name in enumerate(ordered)}
-    clone.write(mutant.file, mutant.applied(room.files[mutant.file]), stamp)
+    whole = room.files[mutant.file]
+    for chosen in filter(None, (ordered[:_FIRST], ordered[_FIRST:])):
+        tests = sorted({one.partition("::")[0] for one in chosen})
+        if killer := noticed_by(clone, mutant, whole, tests, stamp, chosen, 120 + 10 * room.seconds(chosen)):
+            return killer
+    return ""
+
+
+def noticed_by(
+    clone: Clone,
+    mutant: Mutant,
+    whole: bytes,
+    files: Sequence[str],
+    stamp: int,
+    chosen: Sequence[str] = (),
+    longest_s: float = 300,
+) -> str:
+    """The test of some files, or of those `chosen` in their order, that notices a mutant of a file; "" if none does."""
+    told, tell = os.pipe()
+    os.set_blocking(told, False)  # what outlives the tests holds it open
+    clone.write(mutant.file, mutant.applied(whole), stamp)
     try:
-        for chosen in (ordered[:_FIRST], ordered[_FIRST:]):
-            if not chosen:
-                continue
-            tests = sorted({one.partition("::")[0] for one in chosen})
-            said, (told, tell) = "", os.pipe()
-            os.set_blocking(told, False)  # what outlives the tests holds it open
-            try:
-                plugin = First(lambda name: place.get(name, 0), chosen, tell)
-                code = _ended(clone.fork(tests, plugin), 120 + 10 * room.seconds(chosen))
-                with contextlib.suppress(BlockingIOError):
-                    said = os.read(told, 1 << 16).decode().partition("\n")[0]
-            finally:
-                os.close(tell)
-                os.close(told)
-            if code not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
-                return said or _NO_END
-        return ""
+        code, said = _ended(clone.fork(files, First(chosen, tell)), longest_s), ""
+        with contextlib.suppress(BlockingIOError):
+            said = os.read(told, 1 << 16).decode().partition("\n")[0]
     finally:
-        clone.write(mutant.file, room.files[mutant.file], stamp + 1)
+        os.close(tell)
+        os.close(told)
+        clone.write(mutant.file, whole, stamp + 1)
+    return "" if code in (0, pytest.ExitCode.NO_TESTS_COLLECTED) else said or _NO_END
 
 
 def try_all(room: Room, mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
@@ -354,7 +392,7 @@ def _work(room: Room, mutants: Sequence[Mutant], waiting: int, tell: int, others
     try:
         for one in others:
             os.close(one)
-        with _clone() as clone:
+        with cloned() as clone:
             _import_all(room, clone)
             while place := os.read(waiting, 4):
                 (at,) = struct.unpack("<I", place)
@@ -369,7 +407,8 @@ def _work(room: Room, mutants: Sequence[Mutant], waiting: int, tell: int, others
 
 
 @contextlib.contextmanager
-def _clone() -> Iterator[Clone]:
+def cloned() -> Iterator[Clone]:
+    """A copy that goes when it is done with."""
     with tempfile.TemporaryDirectory(prefix="rankscope-mutants-") as folder:
         Path(folder).chmod(0o755)
         yield Clone.made(Path(folder))
@@ -385,16 +424,22 @@ def _drawn(mutants: Sequence[Mutant], of_a_file: int, seed: str) -> list[Mutant]
 
 
 def survivors(
-    name: str, sample: int = 0, only: str = "", seed: str = "", jobs: int = 1, most_s: float = math.inf
+    name: str,
+    sample: int = 0,
+    only: str = "",
+    seed: str = "",
+    jobs: int = 1,
+    most_s: float = math.inf,
+    quick: bool = False,
 ) -> list[str]:
-    """Those that the tests of a room do not notice. RuntimeError where they fail with nothing broken."""
-    room = Room.read(name)
+    """Those that the tests of a room do not notice. `quick`: of some files, by quick tests. RuntimeError where tests fail as it is."""
+    room = Room.read(name, quick)
     room.most_s = most_s
     chosen = [one for one in room.mutants() if only in one.name]
     if sample:
         chosen = _drawn(chosen, sample, seed)
     same = [one for one in chosen if one.lasting_name in EQUIVALENT]
-    with _clone() as clone:
+    with cloned() as clone:
         reach(room, clone)
     known = {one.name: room.verdict(one) for one in chosen}
     for mutant in chosen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -39,14 +39,16 @@ class Entered:
 
 
 class First:
-    """Runs tests in an order, and writes the name of the first that fails."""
+    """Runs some tests in an order, or all as they come, and writes the name of the first that fails."""
 
-    def __init__(self, rank: Callable[[str], object], chosen: Sequence[str], tell: int) -> None:
-        self._rank, self._chosen, self._tell = rank, set(chosen), tell
+    def __init__(self, chosen: Sequence[str], tell: int) -> None:
+        self._places, self._tell = {name: place for place, name in enumerate(chosen)}, tell
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        kept = [item for item in items if item.nodeid in self._chosen]
-        items[:] = sorted(kept, key=lambda item: self._rank(item.nodeid))  # type: ignore[arg-type,return-value]
+        if self._places:
+            items[:] = sorted(
+                (item for item in items if item.nodeid in self._places), key=lambda item: self._places[item.nodeid]
+            )
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
