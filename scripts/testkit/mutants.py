@@ -28,11 +28,6 @@ class Mutant:
         """File, place and what becomes of it."""
         return f"{self.file}:{self.line}:{self.column} {self.what}"
 
-    @property
-    def lasting_name(self) -> str:
-        """The name without the place, which other changes move."""
-        return f"{self.file} {self.what}"
-
     def applied(self, whole: bytes) -> bytes:
         """The file with this broken."""
         return whole[: self.begin] + self.instead.encode() + whole[self.end :]
