@@ -34,11 +34,7 @@ def look(
 
     def work(client: Client) -> None:
         seen = plain.pack(at())
-        file = wire.file_in_memory("seen", lambda writing: writing.write(seen))
-        try:
-            client.tell("seen", (file,))
-        finally:
-            os.close(file)
+        client.tell("seen", (wire.file_in_memory("seen", lambda file: file.write(seen)),))  # it ends with this process
 
     def heard(told: dict[str, Any], handed: Sequence[int]) -> bool:
         if told.get("what") != "seen":

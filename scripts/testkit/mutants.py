@@ -54,7 +54,7 @@ def mutants_of(file: str, text: str) -> list[Mutant]:
         return ast.get_source_segment(text, node) or ""
 
     def found(node: ast.AST, deep: bool, function: str) -> Iterator[Mutant]:
-        if isinstance(node, ast.If | ast.While | ast.IfExp):
+        if isinstance(node, ast.If | ast.While | ast.IfExp) and source(node.test) != "TYPE_CHECKING":
             yield mutant(function, node.test, "turned round", f"(not ({source(node.test)}))")
         if (deep and isinstance(node, ast.Raise)) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
             yield mutant(function, node, "left out", "pass")

@@ -90,6 +90,14 @@ def test_files_are_opened_to_read(machine: str, flags: int, writing: int, readin
     assert answer(seccomp.program(writing=False, machine=machine), machine, openat, 0, 0, flags) == reading
 
 
+def test_the_older_call_opens_what_the_newer_one_does() -> None:
+    for asks in ({"writing": True}, {"writing": False}, {"writing": False, "asking": True}):
+        program = seccomp.program(machine="x86_64", **asks)
+        for flags in (os.O_RDONLY, os.O_RDWR, os.O_WRONLY, os.O_RDONLY | os.O_CREAT, os.O_RDWR | os.O_TRUNC):
+            by_open, by_openat = answer(program, "x86_64", 2, 0, flags), answer(program, "x86_64", 257, 0, 0, flags)
+            assert by_open == by_openat and (flags != os.O_RDONLY or by_open == ALLOW)
+
+
 def test_another_process_is_asked_of_what_is_opened_to_read_and_write_and_of_nothing_else(machine: str) -> None:
     program = seccomp.program(writing=False, asking=True, machine=machine)
     openat = (257, 56)[COLUMN[machine]]
