@@ -23,10 +23,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pytest
-
 from testkit import entered
-from testkit.clones import IMPORTED, Clone, cloned, ended, import_all
+from testkit.clones import IMPORTED, PASSED, Clone, cloned, ended, import_all
 from testkit.equivalent import why_equivalent
 from testkit.mutants import Mutant
 from testkit.reached import Entered, First
@@ -60,7 +58,7 @@ def reach(room: Room, clone: Clone) -> None:
             )
             left.write_text(json.dumps({"tests": tests, "entered": sorted(everywhere), "modules": modules}))
 
-        if (code := ended(clone.fork([file], plugin, done), 900)) != 0:
+        if (code := ended(clone.fork([file], plugin, done), 900)) != PASSED:
             raise RuntimeError(f"{file} fails as it is ({code})")
         found = json.loads(left.read_text())
         room.known["modules"] = sorted({*room.known["modules"], *found.pop("modules")})
@@ -101,7 +99,7 @@ def noticed_by(
         os.close(tell)
         os.close(told)
         clone.write(mutant.file, whole, stamp + 1)
-    return "" if code in (0, pytest.ExitCode.NO_TESTS_COLLECTED) else said or _NO_END
+    return "" if code == PASSED else said or _NO_END
 
 
 def try_all(room: Room, mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:

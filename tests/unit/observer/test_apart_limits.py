@@ -159,6 +159,12 @@ def test_it_ends_with_its_work_and_does_nothing_that_the_command_does_afterwards
     assert closed[0] == 1
 
 
+def test_nothing_of_it_stays_open_in_the_command() -> None:
+    held = os.listdir("/proc/self/fd")  # noqa: PTH208
+    assert said(lambda say: say("at work")) == ["at work"]
+    assert os.listdir("/proc/self/fd") == held  # noqa: PTH208
+
+
 def test_where_it_must_stay_root_its_memory_is_hidden_none_the_less(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(user: int, groups: list[int]) -> None:
         raise PermissionError(1, "not permitted")

@@ -74,18 +74,29 @@ def test_where_no_thread_can_be_had_nothing_is_filtered(filtered: list[bytes], m
     assert filtered == []
 
 
+def test_a_kernel_that_does_not_know_the_request_cannot_hand_devices_over() -> None:
+    with open(os.devnull, "rb") as no_listener:  # noqa: PTH123
+        assert not devices.opener.can_add(no_listener.fileno())
+
+
 def test_who_opens_gpus_may_look_into_a_process_and_do_nothing_else() -> None:
     held = os.listdir("/proc/self/fd")  # noqa: PTH208
     listener, end = os.pipe()
+    os.set_inheritable(end, True)  # as what others have opened may be
     pid = devices.start(listener)
     os.close(listener)
     try:
         deadline, status = time.monotonic() + 10, ""
-        while "Seccomp:\t2" not in status and time.monotonic() < deadline:
+        while (
+            len(list(Path(f"/proc/{pid}/fd").iterdir())) > 4 or "Seccomp:\t2" not in status
+        ) and time.monotonic() < deadline:
             time.sleep(0.02)
             status = Path(f"/proc/{pid}/status").read_text()
         fields = dict(line.partition(":\t")[::2] for line in status.splitlines())
         assert (fields["Seccomp"], fields["NoNewPrivs"]) == ("2", "1")
+        # A terminal that is closed, and Ctrl-C, are for the command.
+        assert int(fields["SigIgn"], 16) & 0b11 == 0b11
+        assert sorted(path.name for path in Path(f"/proc/{pid}/fd").iterdir()) == ["0", "1", "2", "3"]
         assert int(fields["CapPrm"], 16) == credentials.mask((credentials.CAP_SYS_PTRACE,))
     finally:
         with contextlib.suppress(ProcessLookupError):
