@@ -44,7 +44,7 @@ def reach(room: Room, clone: Clone) -> None:
     (imported / "entered.marks").chmod(0o666)
     names = [f"{file} {name}" for file, name in functions]
     for file, content in room.tests.items():
-        digest = digest_of((content + repr(names)).encode())
+        digest = digest_of(content + repr(names).encode())
         if room.known["reach"].get(file, {}).get("digest") == digest:
             continue
         plugin, left = Entered(imported), clone.folder / "left.json"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -70,7 +72,7 @@ class Room:
 
     name: str
     files: dict[str, bytes]
-    tests: dict[str, str]  # digests, by file
+    tests: dict[str, bytes]
     known: dict[str, Any]
     most_s: float = math.inf  # so long a mutant's tests may take; a survivor of some of them is not kept as one
     killed: Counter[tuple[str, str]] = field(
@@ -87,7 +89,7 @@ class Room:
         known = {"reach": {}, "mutants": {}, "modules": []}
         with contextlib.suppress(OSError, ValueError):
             known |= json.loads((KEPT / f"{name}.json").read_text())
-        return Room(name, files, {file: digest_of(content) for file, content in tests.items()}, known)
+        return Room(name, files, tests, known)
 
     def keep(self) -> None:
         """Write what is known."""
@@ -122,7 +124,9 @@ class Room:
         return digest_of(mutant.applied(self.files[mutant.file]))
 
     def _judges(self, killer: str) -> str:
-        return self.tests.get(killer.partition("::")[0], digest_of(repr(self.tests).encode()))
+        """Of the test that noticed it; where none did, of all that could."""
+        file, _, name = killer.partition("::")
+        return digest_of(_function(self.tests[file], name.partition("[")[0]) if name else repr(self.tests).encode())
 
     def judges(self, mutant: Mutant) -> list[str]:
         """The tests that may notice it, the first to be run first: those that enter its function, or files that use it; else all."""
@@ -162,6 +166,14 @@ class Room:
 def _files(patterns: Sequence[str]) -> dict[str, bytes]:
     paths = [path for pattern in patterns for path in sorted(REPOSITORY.glob(pattern))]
     return {str(path.relative_to(REPOSITORY)): path.read_bytes() for path in paths}
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _function(content: bytes, name: str) -> bytes:
+    """A function of a file of tests as it is written; b"" where there is none of that name."""
+    text = content.decode()
+    functions = {one.name: one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef)}
+    return (ast.get_source_segment(text, functions[name]) or "").encode() if name in functions else b""
 
 
 def _file(function: str) -> str:

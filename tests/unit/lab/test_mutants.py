@@ -52,13 +52,16 @@ def test_what_was_found_counts_until_the_file_or_the_test_that_noticed_it_change
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rooms, "KEPT", tmp_path)
-    room = Room("r", {"x.py": TEXT.encode()}, {"a.py": "1", "b.py": "1"}, {"mutants": {}})
+    room = Room("r", {"x.py": TEXT.encode()}, {"a.py": b"def test(): ...", "b.py": b""}, {"mutants": {}})
     one, other, *_ = room.mutants()
     room.note(one, "a.py::test")
     room.note(other, "")
     assert (room.verdict(one), room.verdict(other)) == ("a.py::test", "")
-    room.tests["b.py"] = "2"
+    room.tests["b.py"] = b"# more"
     assert (room.verdict(one), room.verdict(other)) == ("a.py::test", None)
+    room.tests["a.py"] = b"def test(): pass"
+    assert room.verdict(one) is None
+    room.note(one, "a.py::test")
     room.files["x.py"] += b"# more"
     assert room.verdict(one) is None
 
