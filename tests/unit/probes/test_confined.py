@@ -196,8 +196,8 @@ def test_the_numbers_of_the_list_by_hand_are_those_of_the_kernels_headers() -> N
 
 def test_the_numbers_by_which_rights_are_given_up_are_the_kernels() -> None:
     """arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h."""
-    assert credentials._SYS_CAPSET == {"x86_64": NUMBERS["capset"], "aarch64": 91}
-    assert credentials._SYS_SECCOMP == {"x86_64": NUMBERS["seccomp"], "aarch64": 277}
+    assert {"x86_64": NUMBERS["capset"], "aarch64": 91} == credentials._SYS_CAPSET
+    assert {"x86_64": NUMBERS["seccomp"], "aarch64": 277} == credentials._SYS_SECCOMP
 
 
 def test_the_numbers_of_capabilities_are_the_kernels() -> None:
