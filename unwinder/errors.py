@@ -1,4 +1,4 @@
-"""What can go wrong when a Python process is looked at from outside, and what the operator can do about it."""
+"""Errors of reading a Python process from outside, each with what the operator can do about it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ UNSEEN = (RankscopeError, OSError, ValueError, ArithmeticError, LookupError, str
 
 
 class UnwindError(RankscopeError):
-    """Root of the unwinder's errors: this process cannot be seen into; others can."""
+    """Base of the unwinder's errors: this one process cannot be read; others are unaffected."""
 
 
 class TargetGone(UnwindError):
-    """The process ended, became another program (exec), or its pid now belongs to another process."""
+    """The process ended, called exec, or its pid now belongs to another process."""
 
     help = "Nothing to do: the process is no more."
 
 
 class UnreadableMemory(UnwindError):
-    """An address of the target is not mapped, or a length makes no sense."""
+    """An address of the target is not mapped, or a length read there is impossible."""
 
     help = "Expected now and then while the target runs; if it is always so, report it with the Python version."
 
@@ -37,20 +37,20 @@ class NotPython(UnwindError):
 
 
 class UnsupportedInterpreter(UnwindError):
-    """An interpreter was found that the unwinder does not know: another implementation, version or build."""
+    """The interpreter is one that the unwinder does not support: implementation, version or build."""
 
     help = "CPython 3.8-3.15 with the GIL, release build, 64 bit is supported; elsewhere py-spy may know more."
     exit_code = EXIT_MISSING
 
 
 class InterpreterNotReady(UnwindError):
-    """The interpreter is mapped but has no threads yet, or none any more: ask again later."""
+    """The interpreter is mapped but has no thread state (yet, or any more); retry later."""
 
     help = "The process is starting or ending: look again in a second."
 
 
 class FallbackFailed(UnwindError):
-    """py-spy could not be run, or gave no samples."""
+    """py-spy could not be run, or returned no samples."""
 
     help = "Install py-spy (`pip install py-spy`), and run as root."
     exit_code = EXIT_MISSING
