@@ -1,4 +1,4 @@
-"""Everything that is read when a window ends."""
+"""Take all readings that are due when a window ends."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from rankscope.probes.system_calls import known
 from rankscope.unwinder.names.native import NativeNames
 
 _NO_SYSCALL = 0xFFFF
-# Seconds of the processor for stacks that nobody has named before the end: of all together, and then of a user's. Nothing is lost
-# meanwhile but time; most are known by then.
+# CPU seconds for naming stacks that are still unnamed at the end: for all users together, and then
+# per user. This only costs time; most are named by then.
 _NAME_FREELY_S, _NAME_EACH_S = 10.0, 1.0
-_STATES = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8}  # of /proc/PID/stat, as sched_switch numbers them
+# state letters of /proc/PID/stat -> state numbers of sched_switch
+_STATES = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8}
 
 
 @dataclass(frozen=True, slots=True)
 class LastReadings:
-    """Everything read when the window ended."""
+    """All readings taken when the window ended."""
 
     events: EventsByProcess
     threads: Mapping[int, sched.ThreadTimes]
@@ -57,11 +58,14 @@ class LastReadings:
     launches: LaunchCount | None
     seen: Seen
     mounts: MountViews
-    early: bool = False  # the window ended before, for want of room: what a descriptor means was read later
+    early: bool = False  # the window ended before, for lack of room: descriptors were resolved later
 
 
 def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> LastReadings:
-    """The last readings of a window that began at `start_ns` by CLOCK_MONOTONIC and ends now. Close their `natives`."""
+    """Take the last readings of a window that began at `start_ns` (CLOCK_MONOTONIC) and ends now.
+
+    The caller closes their `natives`.
+    """
     root, probes = running.root, running.probes
     window_s = (time.clock_gettime_ns(time.CLOCK_MONOTONIC) - start_ns) / 1e9
     threads = {times.tid: times for times in sched.thread_times(probes.module)}
@@ -72,7 +76,8 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         CpuTotals(threads, processes, takers), CpuTotals(before.threads, before.processes, before.takers), owners
     )
     running.drain()
-    losses = probes.losses()  # while rows are made the ring fills up: what is lost then is of no window
+    # the ring fills up while rows are made: losses from now on belong to no window
+    losses = probes.losses()
 
     fair, whose = Fair(_NAME_FREELY_S, _NAME_EACH_S), running.users()
 
@@ -113,8 +118,11 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
 
 
 def ended_early(last: LastReadings, end_ns: int, then: Totals) -> LastReadings:
-    """The same for a user whose window ended at `end_ns` for want of room, where the sums were those of `then`: what was still going on
-    was so then, what began later was not. What the whole host counted it counted for longer."""
+    """Restrict the readings to a user's window that ended early, at `end_ns`, for lack of room.
+
+    `then`: the sums at that time. What was in progress was so then; what began later is dropped.
+    Growth of host counters is scaled.
+    """
     window_s = max(end_ns - last.start_ns, 1) / 1e9
     gone_on = {
         tid: replace(times, out_since_ns=0) if times.out_since_ns >= end_ns else times
@@ -136,9 +144,9 @@ def ended_early(last: LastReadings, end_ns: int, then: Totals) -> LastReadings:
 def _still_threads(
     running: Observation, threads: Mapping[int, sched.ThreadTimes], start_ns: int, fair: Fair
 ) -> dict[int, OpenAbsence]:
-    """Threads that have been off the CPU since before anybody looked: what /proc says of them, with their stacks.
+    """Read threads that were off the CPU throughout from /proc, with their stacks.
 
-    Of users with no time left for that it is told without stacks.
+    For users whose time for that is used up, without stacks.
     """
     found, whose = {}, running.users()
     for process in running.processes.values():
@@ -169,7 +177,9 @@ def _still_threads(
 
 
 def _signed(word: int) -> int:
-    """An argument as the kernel's probes tell it, in 64 bits with a sign; /proc has it without: wait4(-1)."""
+    """Convert a system call argument to a signed 64-bit number, as the kernel's probes report it:
+    wait4(-1).
+    """
     word &= 0xFFFF_FFFF_FFFF_FFFF
     return word - (word >> 63 << 64)
 

@@ -1,4 +1,4 @@
-"""One window for each job that was observed, from what was gathered and the last readings."""
+"""Build one window per observed job from the gathered data and the last readings."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from rankscope.probes.host.machine import machine_id
 from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.network.flows import FlowSummary
 
-_SILENCE_S = 1.0  # without progress: whether shorter ones are any depends on the job's steps
+_SILENCE_S = 1.0  # seconds without progress worth a report; shorter ones depend on the job's steps
 _MAX_NOTES = 64
-_MAX_RUNS = 8  # of numbers of ranks, in a note
+_MAX_RUNS = 8  # runs of rank numbers in a note
 
 
 @dataclass(slots=True)
 class _Tables:
-    """Rows as they are gathered."""
+    """The rows of a window under construction."""
 
     ranks: list[RankRow] = field(default_factory=list)
     steps: list[StepRow] = field(default_factory=list)
@@ -57,11 +57,11 @@ class _Tables:
     counters: list[CounterRow] = field(default_factory=list)
 
     def add_patterns(self, rank: int, thread: str, found: Sequence[MeasuredPattern]) -> None:
-        """Patterns of one thread, or of threads of one kind."""
+        """Add patterns of one thread, or of threads of one kind."""
         self.patterns += [pattern_rows.pattern_row(rank, thread, pattern, self.stacks) for pattern in found]
 
     def window(self, manifest: Manifest) -> Window:
-        """All of it."""
+        """Build the window."""
         return Window(
             manifest,
             ranks=table_of("ranks", self.ranks),
@@ -77,17 +77,18 @@ class _Tables:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """All that was observed. `processes`: by the pid of the rank that they belong to."""
+    """All observed data. `processes`: by the pid of the rank that they belong to."""
 
     running: Observation
     last: LastReadings
     before: Totals
     processes: Mapping[int, Sequence[ProcessWatch]]
     flows: Mapping[str, Sequence[FlowSummary]]  # by job
-    ended: dict[str, LastReadings] = field(default_factory=dict)  # of users whose windows ended before the others'
+    # user -> readings of windows that ended before the others'
+    ended: dict[str, LastReadings] = field(default_factory=dict)
 
     def last_of(self, users: Set[str]) -> LastReadings:
-        """The last readings of a job, whose ranks are these users'."""
+        """Return the last readings of a job whose ranks belong to these users."""
         early = sorted(users & self.running.ended.keys(), key=lambda user: self.running.held.ended_ns[user])
         if not early:
             return self.last
@@ -98,7 +99,9 @@ class _Whole:
 
 
 def close_windows(running: Observation, before: Totals, start: float, start_ns: int, hz: int) -> list[Window]:
-    """One Window for each job, begun at `start` (Unix s; `start_ns` by CLOCK_MONOTONIC) and ending now."""
+    """Build one window per job, begun at `start` (Unix s; `start_ns` by CLOCK_MONOTONIC) and ending
+    now.
+    """
     last = read_last(running, before, start_ns, hz)
     jobs = by_kind(running.ranks, lambda rank: rank.identity.job)
     job_of = {rank.pid: job for job, ranks in jobs.items() for rank in ranks}
@@ -157,7 +160,7 @@ def _job_window(
 
 
 def of_ranks(said: Mapping[int, str]) -> Iterator[str]:
-    """What is said of each rank ('': nothing) as notes, one for all ranks of which the same is said: `ranks 0-3, 6: …`."""
+    """Write notes from texts by rank ('': none), one per distinct text: `ranks 0-3, 6: …`."""
     for what in dict.fromkeys(filter(None, said.values())):
         numbers = sorted(number for number, words in said.items() if words == what)
         breaks = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]
@@ -188,7 +191,9 @@ def _manifest(
 def _sources(
     running: Observation, last: LastReadings, ranks: Sequence[FoundRank], any_flow: bool, gpus: Sequence[str]
 ) -> States:
-    """What each source gave of these ranks. `gpus`: why nothing is seen of their GPUs, where that is so."""
+    """Return the state of each source for these ranks. `gpus`: reasons why their GPUs are unseen,
+    if so.
+    """
     probes = running.probes
     return states(
         [
@@ -222,7 +227,7 @@ def _add_rank(
 
 
 def _over_budget(running: Observation, users: Set[str] | None = None) -> list[str]:
-    """What was let go for want of room, in words; of what is let go by user what concerns these, None: everybody."""
+    """Write notes on data dropped for lack of room, for these users (None: everybody)."""
     said = []
     losses = {loss.name: loss.count for loss in running.losses(users)}
     if "events_over_budget" in losses:
@@ -239,7 +244,7 @@ def _over_budget(running: Observation, users: Set[str] | None = None) -> list[st
 
 
 def _notes(running: Observation, notes: Sequence[str], pids: frozenset[int], users: Set[str]) -> tuple[str, ...]:
-    """What could not be seen of the ranks with these pids, each once."""
+    """Collect notes on what could not be seen of the ranks with these pids, without duplicates."""
     fallback = running.fallback.notes if running.fallback else []
     said = [
         *running.notes,
