@@ -1,7 +1,7 @@
-"""The thread that observes stands before others in the queue for the CPU.
+"""Raise the CPU priority of the observing thread.
 
-It takes little, but that at once: behind ranks that keep every core busy it would drain the events too late, and lose some
-(64 ranks on 2 cores: 93,000 in 8 s).
+It needs little time, but at once: queued behind ranks on every core it would drain the events too
+late, and lose some (64 ranks on 2 cores: 93,000 in 8 s).
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from rankscope.probes import rights
 from rankscope.probes.patience import workers
 
-_NICE = -10  # before ordinary work, behind what is real-time
+_NICE = -10  # before ordinary work, after real-time work
 
 
 @contextlib.contextmanager
 def going_first() -> Iterator[None]:
-    """This thread, meanwhile. Start nothing in here: threads and processes inherit it."""
+    """Raise this thread's priority in the block. Start no threads or processes in it: they would
+    inherit it.
+    """
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     _stand(min(usual, _NICE))
     try:
@@ -29,7 +31,7 @@ def going_first() -> Iterator[None]:
 
 
 def _stand(nice: int) -> None:
-    """This thread, and those that read of processes for it."""
+    """Set the nice value of this thread, and of the workers that read from processes for it."""
     asked = rights.elsewhere()
     for tid in (threading.get_native_id(), *workers()):
         with contextlib.suppress(OSError):
