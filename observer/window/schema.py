@@ -1,26 +1,28 @@
-"""The window: what one host writes down about one interval of wall time. Schema `rankscope.window/2`.
+"""The window: one host's record of one interval of wall time. Schema `rankscope.window/2`.
 
-A window of one job on one host is a folder `<host>-<start as YYYYmmddTHHMMSSZ>-<seconds>s-<job>/`; in it are
-`window.json` (the manifest) and one Parquet file per table below. It holds no raw events: some tens of kilobytes per
-rank. Every column is documented here, in the field's metadata (`doc`, `unit`).
+A window of one job on one host is a folder `<host>-<start as YYYYmmddTHHMMSSZ>-<seconds>s-<job>/`;
+in it are `window.json` (the manifest) and one Parquet file per table below. It contains no raw
+events: some tens of kilobytes per rank. Every column is documented here, in the field's metadata
+(`doc`, `unit`).
 
-Stacks are a tree: each row of the table `stacks` is a frame and names the row of its caller, so what many stacks share is kept
-once. A pattern names the row of its leaf.
+Stacks are a tree: each row of the table `stacks` is a frame and names the row of its caller, so
+shared parts are stored once. A pattern names the row of its leaf.
 
-Times inside tables are seconds since the start of the window, by the clock of the host that was observed. Ranks are compared by
-durations, for which clocks of hosts need not agree. Which steps of two hosts are the same is told by wall time and, from a third of
-a step between their clocks on, by the lengths of the steps (diagnose/fleet/clocks/align.py); where neither tells, a note says so.
+Times inside tables are seconds since the start of the window, by the clock of the observed host.
+Ranks are compared by durations, for which clocks of hosts need not agree. Steps of two hosts are
+matched by wall time and, if their clocks differ by a third of a step or more, by the lengths of the
+steps (diagnose/fleet/clocks/align.py); where neither works, a note says so.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-ENDED = "that has ended"  # of a child process in `detail` of patterns: nobody has waited for it
-SOCKET_TO = "a socket to "  # before the other end of a connection in `detail` of patterns
-NOTHING = "null"  # `absent` of a column that says nothing then
+ENDED = "that has ended"  # suffix for an unreaped child process in `detail` of patterns
+SOCKET_TO = "a socket to "  # prefix of a connection's peer in `detail` of patterns
+NOTHING = "null"  # `absent` of a column without a value in older windows
 
-PAUSED_STEPS_MOST = 256  # of one function that are listed; enough to tell a rhythm
+PAUSED_STEPS_MOST = 256  # listed per function; enough to see a rhythm
 
 # The kinds of function (DESIGN.md, "Vocabulary").
 KINDS = ("python", "gpu", "memory", "collective", "io", "sync", "sched")
@@ -29,7 +31,9 @@ KINDS = ("python", "gpu", "memory", "collective", "io", "sync", "sched")
 def _field(
     name: str, dtype: pa.DataType, doc: str, unit: str = "", nullable: bool = False, absent: str | None = None
 ) -> pa.Field:
-    """`absent`: the value, as text, in windows that were written before there was such a column; NOTHING: none."""
+    """Define a column. `absent`: the value, as text, in windows older than the column; NOTHING:
+    null.
+    """
     metadata = {"doc": doc}
     if unit:
         metadata["unit"] = unit
@@ -338,5 +342,5 @@ TABLES: dict[str, pa.Schema] = {
     "counters": COUNTERS,
 }
 
-# Tables that windows lack which were written before there were such: they are empty there.
+# Tables that older windows lack: they are read as empty.
 YOUNGER = frozenset({"pauses"})
