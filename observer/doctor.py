@@ -1,4 +1,6 @@
-"""Can this host be observed? Kernel, BPF, rights, libraries: what is missing, and how to get it."""
+"""Check whether this host can be observed: kernel, BPF, rights, libraries; what is missing, and how
+to get it.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,11 @@ _TRACEPOINTS = ("sched/sched_switch", "sched/sched_waking", "sched/sched_process
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One thing looked at. `ok` None: could not be found out. `required`: without it nothing can be observed. `sources`: what each source
-    of a window can give here, where that was tried."""
+    """The result of one check.
+
+    `ok` None: could not be determined. `required`: without it nothing can be observed. `sources`:
+    what each source of a window can give here, where that was tried.
+    """
 
     name: str
     ok: bool | None
@@ -34,7 +39,7 @@ class Requirement:
 
 
 def examine(root: Path = Path("/")) -> tuple[Requirement, ...]:
-    """Every check, in the order an operator would fix them. Never raises."""
+    """Run every check, in the order an operator would fix them. Never raises."""
     checks: tuple[Callable[[Path], Requirement], ...] = (
         _machine, _kernel, _root_rights, _pid_namespace, _programs, _tracefs, _btf, _lockdown, _load, _numpy, _pyspy, _nvml, _psi,
         _collectives,
@@ -60,12 +65,12 @@ def _machine(_: Path) -> Requirement:
 
 
 def _kernel(_: Path) -> Requirement:
-    """By what it can do: distributions bring features back to old numbers, and leave them out of new ones."""
+    """Test kernel abilities by use: distributions backport features, and leave some out."""
     release, remedy = os.uname().release, "A kernel with BPF ring buffers is needed (CONFIG_BPF_SYSCALL, Linux 5.8)."
     try:
         rings: bool | None = tables.has_rings()
     except OSError:
-        rings = None  # not for who asks
+        rings = None  # the caller lacks the right
     return Requirement("kernel", rings, release, remedy if rings is False else "Ask as root.", True)
 
 
@@ -140,7 +145,7 @@ def _lockdown(root: Path) -> Requirement:
 
 
 def _load(root: Path) -> Requirement:
-    """The real thing: compile all probes, attach them, and let go of them again."""
+    """Compile all probes, attach them, and detach them again."""
     name = "probes load"
     if os.geteuid() != 0 or root != Path("/"):
         return Requirement(name, None, "needs root on the live host", "Run as root (sudo).", True)
@@ -214,7 +219,7 @@ def _psi(root: Path) -> Requirement:
 
 
 def _collectives(root: Path) -> Requirement:
-    """Whether waiting for other ranks can be told from own time, for each job that runs here."""
+    """Check whether waiting for other ranks can be separated from own time, for each running job."""
     from rankscope.observer.sight import see
 
     try:
