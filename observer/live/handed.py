@@ -69,8 +69,9 @@ class HandedModule(Module):
 
     def rest(self) -> None:
         """Detach everything for a while."""
-        self.rests = True
-        self._asked.ask("rest")
+        if not self.rests:
+            self.rests = True
+            self._asked.ask("rest")
 
     def wake(self) -> tuple[Refused, ...]:
         """Attach everything again; return what was refused."""
