@@ -98,7 +98,7 @@ def _programs(_: Path) -> Requirement:
     if abilities.lacking(abilities.COMPILER) or importlib.util.find_spec("bcc") is None:
         return Requirement(
             name, False, f"not compiled ahead for these sources, and {sys.executable} cannot import bcc",
-            "Install the wheel or the .deb of scripts/package, which holds them; or apt-get install python3-bpfcc (dnf install "
+            "Install the wheel or the .deb of scripts/package, which contains them; or apt-get install python3-bpfcc (dnf install "
             "python3-bcc), and use a virtual environment with system site packages.", True,
         )  # fmt: skip
     import bcc
@@ -165,12 +165,12 @@ def _load(root: Path) -> Requirement:
     said = [*(one.why for one in missing), *others]
     if any(one.source in ESSENTIAL and one.seen is Seen.NOT for one in missing):
         remedy = (
-            "Every verdict rests on what is refused here. A program that the verifier refuses loads on another kernel (Linux 6.12 takes "
-            "all); what rights or a lockdown refuse is said above."
+            "No verdict is possible without it. A program that the verifier refuses loads on another kernel (Linux 6.12 accepts "
+            "all); missing rights and lockdown are reported above."
         )
         return Requirement(name, False, "; ".join(said), remedy, True, found)
     if said:
-        return Requirement(name, False, "; ".join(said), "What is left still works.", False, found)
+        return Requirement(name, False, "; ".join(said), "All else still works.", False, found)
     return Requirement(name, True, "; ".join(["all programs loaded and attached", *probes.remarks]), "", True, found)
 
 
@@ -229,11 +229,11 @@ def _collectives(root: Path) -> Requirement:
     titles = {found.identity.job: found.identity.title or found.identity.job for found in sight.census.ranks}
     jobs = sight.collectives
     if not jobs:
-        return Requirement("collectives", None, "no training process is here now", "Ask again while a job runs.", False)
+        return Requirement("collectives", None, "no training process runs now", "Run again while a job runs.", False)
     return Requirement(
         "collectives",
         all(one.seen for one in jobs),
         ", ".join(f"{titles[one.job]}: {one.text}" for one in jobs),
-        "Own time and waiting of this job cannot be told apart: use a library that shows its functions.",
+        "Own time and waiting of this job cannot be separated: use a library that exports its functions.",
         False,
     )

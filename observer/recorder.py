@@ -127,7 +127,7 @@ def record_on(
 
 def _of_others(others: Iterable[Observer], progress: Progress) -> list[str]:
     """Write notes on other observers of this host, and report them to `progress`."""
-    said = [f"another observer is at work on this host, and costs the jobs as well: {one.text()}" for one in others]
+    said = [f"another observer runs on this host, and also slows down the jobs: {one.text()}" for one in others]
     for line in said:
         progress(line)
     return said

@@ -47,7 +47,7 @@ class MissingFeature(RankscopeError):
 class NoRanks(RankscopeError):
     """No training process was found on this host."""
 
-    help = "`rankscope ranks` lists what was looked at and why it was rejected."
+    help = "`rankscope ranks` lists the examined processes and why each was rejected."
     exit_code = EXIT_UNKNOWN
 
 
@@ -61,5 +61,5 @@ class BadData(RankscopeError):
 class OutputFailed(RankscopeError):
     """A result could not be written."""
 
-    help = "Give another place, or make room there."
+    help = "Choose another folder, or free space in it."
     exit_code = EXIT_MISSING

@@ -35,7 +35,7 @@ _EACH = 32
 _MOST = 256  # abandoned threads; then nothing is read any more
 _TOLD_S = 60.0  # seconds for which another process's report of silence counts
 _FUTEX = (b"202", b"98")  # number of the call on x86-64 and aarch64
-SILENT = "its memory does not answer: who reads of it in /proc is kept waiting"
+SILENT = "its memory does not respond: reading its files in /proc would hang"
 
 _Result = TypeVar("_Result")
 
@@ -147,7 +147,7 @@ def _worker() -> _Worker:
     try:
         worker.start()
     except RuntimeError as error:
-        raise OSError(errno.EAGAIN, "no thread to be had") from error
+        raise OSError(errno.EAGAIN, "no thread could be started") from error
     return worker
 
 

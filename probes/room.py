@@ -16,7 +16,7 @@ import resource
 import sys
 import threading
 
-# MB of addresses that each takes, including what it maps later: measured with a small margin (82;
+# MB of address space that each takes, including what it maps later: measured with a small margin (82;
 # 97, Parquet 22, a table 53).
 NEEDS_MB = {"numpy": 112, "pyarrow": 208}
 THREADS_HELP = "Raise the limits on memory and on processes (ulimit -v, ulimit -u, pids.max, TasksMax)."
@@ -30,7 +30,7 @@ class _Asks:
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
         if name in NEEDS_MB and not there_is(NEEDS_MB[name] << 20):
-            raise MemoryError(f"{name} needs {NEEDS_MB[name]} MB of addresses")
+            raise MemoryError(f"{name} needs {NEEDS_MB[name]} MB of address space")
 
 
 def limited() -> bool:
@@ -55,7 +55,7 @@ def make_do() -> None:
     """Reduce address usage, and check before each large import. Call before importing them. Never
     raises.
 
-    One arena for all threads (each takes 64 MB of addresses), small stacks, no gigabyte reserve for
+    One arena for all threads (each takes 64 MB of address space), small stacks, no gigabyte reserve for
     Arrow.
     """
     with contextlib.suppress(OSError, AttributeError):  # not glibc

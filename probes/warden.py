@@ -235,7 +235,7 @@ def _look(before: dict[tuple[int, int], int], processes: list[int]) -> dict[tupl
         return waiting
     for user, number in cut_off():
         _say(
-            f"the file server of user {user} (FUSE connection {number}) kept every fork of this host waiting, and was cut off"
+            f"the file server of user {user} (FUSE connection {number}) blocked every fork of this host, and was disconnected"
         )
     return {}
 
@@ -267,9 +267,7 @@ def cut_off() -> list[tuple[int, int]]:
     try:
         folder = _connections()
     except OSError as error:
-        _say(
-            f"every fork of this host waits, and the list of file servers in user space is not to be had: {error.strerror}"
-        )
+        _say(f"every fork of this host is blocked, and the list of FUSE file servers cannot be read: {error.strerror}")
         return []
     try:
         first = _unanswered(folder)

@@ -17,13 +17,13 @@ class UnwindError(RankscopeError):
 class TargetGone(UnwindError):
     """The process ended, called exec, or its pid now belongs to another process."""
 
-    help = "Nothing to do: the process is no more."
+    help = "Nothing to do: the process has ended."
 
 
 class UnreadableMemory(UnwindError):
     """An address of the target is not mapped, or a length read there is impossible."""
 
-    help = "Expected now and then while the target runs; if it is always so, report it with the Python version."
+    help = "Happens occasionally while the target runs; if it happens every time, report it with the Python version."
 
 
 class MemoryNotPermitted(NotPermitted, UnwindError):
@@ -39,7 +39,7 @@ class NotPython(UnwindError):
 class UnsupportedInterpreter(UnwindError):
     """The interpreter is one that the unwinder does not support: implementation, version or build."""
 
-    help = "CPython 3.8-3.15 with the GIL, release build, 64 bit is supported; elsewhere py-spy may know more."
+    help = "Supported: CPython 3.8-3.15 with the GIL, release build, 64 bit; py-spy may support others."
     exit_code = EXIT_MISSING
 
 

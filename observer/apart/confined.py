@@ -102,7 +102,7 @@ def confine(trial: Table | None, parent: int, client: Client | None) -> list[str
         if was_root:  # other users have no right to switch users
             credentials.become(credentials.NOBODYS_USER, devices.groups(gpus))
     except OSError as error:
-        remarks.append(f"the observer stays user {os.geteuid()}: {error.strerror}")
+        remarks.append(f"the observer remains user {os.geteuid()}: {error.strerror}")
     credentials.set_capabilities(keep, more)
     # Linux before 5.19, where BPF is closed to users without rights
     if trial is not None and not _readable(trial):
@@ -133,7 +133,7 @@ def _ask_for_devices(client: Client, remarks: list[str]) -> bool:
     try:
         listener = devices.listen()
     except (OSError, ValueError) as error:
-        remarks.append(f"the observer may open files to write, as the libraries of GPUs do: {error}")
+        remarks.append(f"the observer may open files for writing, as the libraries of GPUs do: {error}")
         return False
     try:
         client.ask("open_devices", (listener,))

@@ -65,14 +65,14 @@ def _try_once() -> None:
             refused.append(error)
             return
         if not opener.can_add(listener):
-            refused.append(OSError(errno.ENOSYS, "this kernel cannot hand devices over"))
+            refused.append(OSError(errno.ENOSYS, "this kernel cannot pass opened devices to another process"))
         os.close(listener)
 
     thread = threading.Thread(target=attempt)
     try:
         thread.start()
     except RuntimeError as error:
-        raise OSError(errno.EAGAIN, "no thread to be had") from error
+        raise OSError(errno.EAGAIN, "no thread could be started") from error
     thread.join()
     if refused:
         raise refused[0]

@@ -52,16 +52,16 @@ def look(
 
     run(work, Reading(), heard, progress, gpus=gpus, verbose=verbose, longest_s=longest_s)
     if not found:
-        raise BadData("the observing process told nothing")
+        raise BadData("the observing process sent nothing")
     return found[0]
 
 
 def _content(handed: Sequence[int]) -> bytes:
     if len(handed) != 1:
-        raise BadData("the observing process told of no file")
+        raise BadData("the observing process sent no file")
     wire.seal(handed)
     if os.fstat(handed[0]).st_size > _MOST_BYTES:
-        raise BadData(f"the observing process told more than {_MOST_BYTES >> 20} MB")
+        raise BadData(f"the observing process sent more than {_MOST_BYTES >> 20} MB")
     with os.fdopen(os.dup(handed[0]), "rb") as file:
         file.seek(0)
         return file.read()

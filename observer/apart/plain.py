@@ -34,7 +34,7 @@ def unpack(kind: type[_Seen], data: bytes) -> _Seen:
             raise ValueError("absurdly much")
         found: _Seen = _of(kind, json.loads(data))
     except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
-        raise BadData(f"the observing process told what was not asked for: {printable(str(error), 100)}") from error
+        raise BadData(f"the observing process sent unexpected data: {printable(str(error), 100)}") from error
     return found
 
 

@@ -71,7 +71,7 @@ def present(say: Callable[[str], None] = lambda _: None) -> Iterator[tuple[Obser
         file = _open()
     except (OSError, RankscopeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        say(f"whether another observer is at work on this host is not known ({FOLDER}: {why})")
+        say(f"it is unknown whether another observer runs on this host ({FOLDER}: {why})")
         yield ()
         return
     _opened.append((os.getpid(), file))

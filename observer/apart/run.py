@@ -71,7 +71,7 @@ class OutOfMemory(MissingFeature):
 class ObserverEnded(RankscopeError):
     """The observing process ended unexpectedly."""
 
-    help = "Run again; where memory is short the kernel ends what observes first."
+    help = "Run again; when memory is short the kernel kills observers first."
     exit_code = EXIT_MISSING
 
 
@@ -136,11 +136,11 @@ def _serve(channel: socket.socket, services: Services, heard: Heard, progress: P
             quiet += 1
             if quiet < _QUIET_S and time.monotonic() < until:
                 continue
-            raise ObserverEnded(f"nothing was heard of the observing process for {quiet} s; it was ended") from None
+            raise ObserverEnded(f"the observing process sent nothing for {quiet} s; it was ended") from None
         quiet = 0
         try:
             if time.monotonic() > until:
-                raise ObserverEnded("the observing process went on for too long; it was ended")
+                raise ObserverEnded("the observing process ran for too long; it was ended")
             what = asked.get("what")
             if what == "done":
                 return
@@ -165,7 +165,7 @@ def _answer(channel: socket.socket, services: Services, asked: dict[str, Any], h
         except ValueError as error:  # more than a message can hold
             wire.send(channel, wire.describe(error))
     except OSError:
-        raise ObserverEnded("the observing process does not take what it asked for; it was ended") from None
+        raise ObserverEnded("the observing process does not read its answers; it was ended") from None
     finally:
         wire.close_all(sent)
 

@@ -98,7 +98,7 @@ def each_moment(
 
 def _add(found: list[Window], window: Window) -> None:
     if len(found) >= limits.JOBS:
-        raise BadData(f"the observing process told of more than {limits.JOBS} windows")
+        raise BadData(f"the observing process sent more than {limits.JOBS} windows")
     found.append(window)
 
 
@@ -144,7 +144,7 @@ def read_told(told: dict[str, Any], handed: Sequence[int]) -> Window:
 
     names = told.get("files")
     if not isinstance(names, list) or len(names) != len(handed) or not all(isinstance(one, str) for one in names):
-        raise BadData("the observing process told of no window")
+        raise BadData("the observing process sent no window")
     wire.seal(handed)
     files = {name: Path(f"/proc/self/fd/{descriptor}") for name, descriptor in zip(names, handed, strict=True)}
     try:

@@ -98,7 +98,7 @@ def seal(descriptors: Sequence[int]) -> None:
         try:
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
         except OSError as error:
-            raise BadData(f"the observing process still holds what it told: {error.strerror}") from error
+            raise BadData(f"the observing process can still change what it sent: {error.strerror}") from error
 
 
 def text(content: dict[str, Any], name: str) -> str:

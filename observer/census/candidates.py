@@ -73,7 +73,7 @@ _OTHERS = {
     "libpython": ("libpython3",),
 }
 
-NOBODYS = "it ended, or did not answer, before it was seen whose it is"
+NOBODYS = "it ended, or did not respond, before its owner was determined"
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,14 +279,14 @@ def _not_looked_at(
     `alike`: (parent, user, name) -> number of processes; `costly`: user -> number of processes left
     out.
     """
-    notes = [f"{denied} Python processes of other users could not be looked at: run as root"] if denied else []
+    notes = [f"{denied} Python processes of other users could not be examined: run as root"] if denied else []
     for (parent, _, comm), count in alike.items():
         if count > ALIKE_MOST:
-            more = f"{count - ALIKE_MOST} of them were not looked at"
+            more = f"{count - ALIKE_MOST} of them were not examined"
             notes.append(f"pid {parent} has {count} children called {printable(comm, 32)}: {more}")
     for user, count in list(costly.items())[:_COSTLY_TOLD]:
         notes.append(
-            f"{printable(user, 80)}: {count} processes were not looked at: the others took too long, or are too many"
+            f"{printable(user, 80)}: {count} processes were not examined: there are too many, or they took too long"
         )
     return tuple(notes)
 

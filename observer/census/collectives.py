@@ -31,8 +31,8 @@ class SeenCollectives:
     def text(self) -> str:
         """Summary in a few words."""
         told = [f"{family} in {file}" for family, file in self.seen]
-        told += [f"not seen in {file}, which hides its functions" for file in self.hidden]
-        return "; ".join(told) or "not seen: waiting for other ranks cannot be told from own time"
+        told += [f"not seen in {file}, which exports no functions" for file in self.hidden]
+        return "; ".join(told) or "not visible: waiting for other ranks cannot be separated from own time"
 
 
 def seen_collectives(ranks: Sequence[FoundRank], root: Path = Path("/")) -> tuple[SeenCollectives, ...]:

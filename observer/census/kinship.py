@@ -173,7 +173,7 @@ class Connections:
 
 def more_connections(user: str, pid: int) -> str:
     """Write the note that a connection table was not read completely."""
-    return f"{user}: in the network of pid {pid} are more connections than were looked at"
+    return f"{user}: in the network of pid {pid} are more connections than were examined"
 
 
 def parse_net_tcp(data: bytes) -> dict[int, Pair]:

@@ -132,7 +132,7 @@ def find_owners(
         if mine:
             found[rank.pid] = mine
         elif known and uses_accelerator(rank):
-            notes[rank.pid] = f"rank {rank.identity.rank}: nothing says which GPU it uses"
+            notes[rank.pid] = f"rank {rank.identity.rank}: it is unknown which GPU it uses"
     foreign = _foreign(ranks, gpus, found, above, root)
     return Owners(found, nearest_ports(found, gpus, tree), foreign, notes)
 

@@ -26,7 +26,7 @@ def why_no_rank(one: Candidate, ranks_below: bool, drives_actors: bool) -> str:
         return "the driver of a Ray job: its actors train" if drives_actors else "it started the ranks, and is none"
     what = purpose(one.cmdline)
     if what:
-        return f"{framework} is loaded, but it is {what}: nothing says that it is a rank of a training job"
+        return f"{framework} is loaded, but it is {what}: nothing shows that it is a rank of a training job"
     return f"{framework} is loaded, but neither environment nor connections to siblings name a rank: {ALONE}"
 
 

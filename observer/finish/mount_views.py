@@ -56,4 +56,4 @@ class MountViews:
             return -pid, ""
 
     def _tell(self, user: str, pid: int) -> None:
-        self.notes.append(f"{user}: pid {pid} sees more mounts than were looked at: some devices are told by number")
+        self.notes.append(f"{user}: pid {pid} has more mounts than were read: some devices are named by number")

@@ -228,14 +228,14 @@ def _over_budget(running: Observation, users: Set[str] | None = None) -> list[st
     said = []
     losses = {loss.name: loss.count for loss in running.losses(users)}
     if "events_over_budget" in losses:
-        said.append("the window ended early: the observer may hold no more events than it has; record a shorter one")
+        said.append("the window ended early: the observer reached its limit of events; record a shorter window")
     if unwatched := losses.get("processes_over_budget"):
         said.append(f"{unwatched} processes of ranks were not watched: there were too many")
     whose = running.users()
     for process in running.processes.values():
         if process.lost_threads and (users is None or whose(process) in users):
             said.append(
-                f"pid {process.pid}: {process.lost_threads} of its Python threads were not looked at: there were too many"
+                f"pid {process.pid}: {process.lost_threads} of its Python threads were not followed: there were too many"
             )
     return said
 

@@ -160,7 +160,7 @@ def _levels_on(series: Sequence[Series], measure: str) -> Levels | None:
     note = (
         ""
         if measure == "sm"
-        else "GPUs without SM activity: computing is told from collectives by power, which follows slowly: shares are rough"
+        else "GPUs without SM activity: computing is separated from collectives by power, which reacts slowly: shares are approximate"
     )
     return Levels(computing, max(collective, 0.0), measure, own, note)
 

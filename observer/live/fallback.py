@@ -46,9 +46,7 @@ class Fallback:
                     f": {result.problem}" if result.problem else f", {result.taken} samples, {result.failed} failed"
                 )
                 more = (
-                    f"; {left_out} of its lines were left out: they say more samples than there can be"
-                    if left_out
-                    else ""
+                    f"; {left_out} of its lines were skipped: they claim more samples than possible" if left_out else ""
                 )
                 said = f"Python stacks of pid {result.pid} come from py-spy{problem}{more}"
                 self.notes.append(about((result.pid,), said))

@@ -248,7 +248,7 @@ def load_module(
         refused = (*here.refused, *module.refused, *(Refused(sources.SAMPLE, why) for why in unsampled))
         notes = [*here.notes, *(f"running threads are not sampled: {why}" for why in unsampled)]
         if not module.metered:
-            notes.append("what the probes cost in the kernel is not known: it keeps no account of programs for us")
+            notes.append("the cost of the probes in the kernel is unknown: it does not measure programs for us")
         notes += [f"{one.program} is not attached: {one.reason}" for one in module.refused]
     except BaseException:
         module.close()

@@ -42,7 +42,7 @@ class Priorities:
             self._timers[tid] = timer
             try:
                 timer.start()
-            except RuntimeError:  # no thread to be had: then it does not yield
+            except RuntimeError:  # no thread could be started: then it does not yield
                 self._end(tid, nice)
 
     def _end(self, tid: int, nice: int) -> None:

@@ -115,7 +115,7 @@ def _median_passage_s(apart_s: Floats) -> float:
 def _find_steps(markers: Markers, level: Bools, known_period: int) -> FoundSteps:
     count = len(markers.symbol)
     if count < 2 * MIN_REPEATS:
-        return none(f"too few calls that steps are told by (collectives, backward passes): {count} in the window")
+        return none(f"too few calls that mark steps (collectives, backward passes): {count} in the window")
     base = _symbol_period(markers, level)
     if base == 0:
         return none("the sequence of collectives and backward passes does not repeat")

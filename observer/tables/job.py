@@ -99,7 +99,7 @@ def with_gpus(
         found[pid] = replace(found[pid], gpu=GpuView(shares, moved[pid], limit, use, resource))
         computing.update({index: level for index in mine[pid] if levels.measure == "sm" and np.isfinite(level)})
     for pid in [pid for pid in raws if found[pid].gpu is None]:
-        notes.append(f"rank {numbers[pid]}: nothing is seen of its GPU: its steps cannot be compared")
+        notes.append(f"rank {numbers[pid]}: its GPU is not visible, so its steps cannot be compared")
         found[pid] = replace(found[pid], gpu=GpuView.unseen(moved[pid]))
     return found, JobGpus(reading, numbers, levels, computing, tuple(notes))
 

@@ -92,10 +92,10 @@ class Newcomers:
         try:
             told = self._ask(census)
         except RankscopeError as error:
-            self.pulse.notes.add(f"ranks were not sought: {error}")
+            self.pulse.notes.add(f"ranks were not searched for: {error}")
             return None
         except OSError as error:  # any user can exhaust processes: no reason to end
-            self.later("ranks were not sought", error, now)
+            self.later("ranks were not searched for", error, now)
             return None
         told_silent(one.pid for one in told.rejected if one.reason == SILENT)
         return told

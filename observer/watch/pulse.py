@@ -153,7 +153,7 @@ class Pulse:
                     found |= self._attach_all(library, rows, user)
         if left_out:
             self.notes.add(
-                f"{left_out} libraries of pid {pid} were not looked at: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s",
+                f"{left_out} libraries of pid {pid} were not searched; limits per process: {LIBRARIES_MOST} libraries, {LOOK_MOST_S:g} s",
                 user,
             )
         return frozenset(found)
@@ -192,8 +192,8 @@ class Pulse:
         for _, file in places:
             _put(self._costly_s, file, time.monotonic() + _AGAIN_S)
         self.notes.add(
-            f"{len(places)} functions are no longer listened to: a page of their file is mapped so often by now that every fork of this "
-            f"host would wait for a probe to be taken out{gone.by}"
+            f"{len(places)} functions are no longer probed: a page of their file is mapped so often that "
+            f"removing a probe would block every fork of this host{gone.by}"
         )
         self.keep([place for place in self._links if place not in places])
 

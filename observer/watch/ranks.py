@@ -72,7 +72,7 @@ class Death:
     @property
     def _end(self) -> str:
         if self.status < 0:
-            return "ended, nobody saw how"
+            return "ended, exit status unknown"
         if os.WIFSIGNALED(self.status):
             number = os.WTERMSIG(self.status)
             try:

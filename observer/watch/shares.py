@@ -126,7 +126,7 @@ class Notes:
         if self._over.get(user, False):
             return []
         self._over.keep(user, True)
-        return [f"more of {user or 'this kind'} is not told in this hour"]
+        return [f"more of {user or 'this kind'} is not reported in this hour"]
 
     def _know(self, user: str, words: str) -> None:
         known = self._known.get(user, {})

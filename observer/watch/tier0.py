@@ -187,7 +187,7 @@ class Tier0:
             else:
                 still.add(pid)
         if refused is not None:
-            self.pulse.later("whether ranks still run was not read", refused)
+            self.pulse.later("it could not be read whether ranks still run", refused)
         return gone, frozenset(still)
 
     def write_hz(self, job: str) -> float:
@@ -243,7 +243,7 @@ class Tier0:
         self.left_out = sum(left.values())
         for user in left:
             self.pulse.notes.add(
-                f"not all ranks of {user} are watched: there is room for {RANKS_EACH} of a user, {RANKS_MOST} in all",
+                f"not all ranks of {user} are watched; limits: {RANKS_EACH} per user, {RANKS_MOST} in all",
                 user,
             )
         return tuple(born)
@@ -266,7 +266,7 @@ class Tier0:
             if self._looking.spent_s(learning.user, now) >= LOOK_EACH_S:
                 learning.waiting.clear()
                 self.pulse.notes.add(
-                    f"not all libraries of {learning.user} were looked at: it took {LOOK_EACH_S:g} s in this hour",
+                    f"not all libraries of {learning.user} were searched: it took {LOOK_EACH_S:g} s in this hour",
                     learning.user,
                 )
                 continue
@@ -318,7 +318,8 @@ class Tier0:
             self.pulse.forget(pid)
             self.ranks[pid].hear_no_more()
             self.pulse.notes.add(
-                f"pid {pid} makes so many calls that those of others were lost: it is not listened to any more, nor is seen how it ends",
+                f"pid {pid} makes so many calls that those of others were lost: it is no longer probed, and its exit "
+                "status will be unknown",
                 users[pid],
             )
 
@@ -351,10 +352,10 @@ class Tier0:
 
     def _decide(self, job: str, found: list[StepMarker], learning: _Learning, now: float) -> None:
         if not found:
-            self.notes[job] = "its steps are not seen: no library call that repeats with them"
+            self.notes[job] = "its steps are not visible: no library call repeats with them"
         elif (marker := _common(found)).hz > _MOST_HZ:
             rarest = f"{MARKERS[marker.row].name}, comes {marker.hz:.0f} times a second"
-            self.notes[job] = f"its steps are not seen: the rarest call that tells them, {rarest}"
+            self.notes[job] = f"its steps are not visible: the rarest call that marks them, {rarest}"
         else:
             self.notes.pop(job, None)
             self.markers[job] = marker

@@ -79,7 +79,7 @@ def pack(windows: Sequence[Window], baseline: Sequence[Window], names_kept: bool
     fits = len(files) < _MOST_FILES and packed.tell() <= _MOST_UNPACKED
     small = lzma.compress(packed.getvalue(), preset=9 | lzma.PRESET_EXTREME) if fits else b""
     if not fits or len(small) > _MOST_PACKED:
-        raise UsageError(f"{len(windows)} windows are more than one bundle holds: take fewer")
+        raise UsageError(f"{len(windows)} windows are more than one bundle may have: choose fewer")
     return small
 
 
@@ -143,7 +143,7 @@ def _members(place: Path, archive: tarfile.TarFile) -> dict[str, bytes]:
         plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
         file = archive.extractfile(member) if fits and plain else None
         if file is None or member.name in found or len(found) >= _MOST_FILES:
-            raise BadData(f"{place} is no bundle: what is in it does not belong there")
+            raise BadData(f"{place} is no bundle: its content does not belong there")
         found[member.name] = file.read()
     return found
 

@@ -115,7 +115,7 @@ class Renaming:
         """Anonymise a window."""
         manifest = window.manifest
         if manifest.notes:
-            said = f"{len(manifest.notes)} notes of the observer were left out of the bundle: they may hold names"
+            said = f"{len(manifest.notes)} notes of the observer were left out of the bundle: they may contain names"
             manifest = replace(manifest, notes=(said,))
         host, jobs = self._hosts.of(manifest.host), tuple(map(self._jobs.of, manifest.jobs))
         sources = tuple(replace(one, why="") for one in manifest.sources)

@@ -244,7 +244,7 @@ def check_stacks(patterns: pa.Table, stacks: pa.Table) -> None:
     """
     parent = np.asarray(stacks["parent"].to_numpy(), dtype=np.int64)
     if ((parent < -1) | (parent >= np.arange(len(parent)))).any():
-        raise ValueError("a caller that does not stand before whom it calls")
+        raise ValueError("a caller that is not before its callees")
     _check_depth(parent)
     leaf = np.asarray(patterns["stack"].to_numpy(), dtype=np.int64)
     if ((leaf < -1) | (leaf >= len(parent))).any():

@@ -153,12 +153,12 @@ def ready(text: str, flags: Sequence[str], root: Path, remarks: list[str], verbo
             if compiled_probes.is_of_this_compiler(earlier):
                 return earlier
     except (CacheRefused, NotCompiled) as error:
-        remarks.append(f"the compiled probes that were kept are not used: {error}")
+        remarks.append(f"the cached probes are not used: {error}")
     made = compiled_probes.compile_text(text, flags, verbose=verbose)
     try:
         cache.write(key, compiled_probes.to_bytes(made), root)
     except CacheRefused as error:
-        remarks.append(f"the next start compiles again, as the probes cannot be kept: {error}")
+        remarks.append(f"the next start compiles again, as the probes cannot be cached: {error}")
     return made
 
 

@@ -164,8 +164,8 @@ class CallProbe:
             first, *more = left_out
             others = f" and {len(more)} more processes" if more else ""
             said = (
-                f"{sum(left_out.values())} libraries of pid {first}{others} were not looked at, and calls into them are not "
-                f"timed: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s, of all for {_LOOK_ALL_MOST_S:g} s"
+                f"{sum(left_out.values())} libraries of pid {first}{others} were not searched, so calls into them are not "
+                f"timed; limits: {LIBRARIES_MOST} libraries and {LOOK_MOST_S:g} s per process, {_LOOK_ALL_MOST_S:g} s in all"
             )
             self.notes.append(about(tuple(left_out), said))
         for key, why in self._unopened.items():
@@ -354,8 +354,8 @@ class CallProbe:
             if gone.intersection(mine)
         }
         why = (
-            f"calls into {len(files) or 1} libraries are no longer timed: a page of them is mapped so often by now that every fork of this "
-            f"host would wait for a probe to be taken out{withdrawn.by}"
+            f"calls into {len(files) or 1} libraries are no longer timed: a page of them is mapped so often that "
+            f"removing a probe would block every fork of this host{withdrawn.by}"
         )
         for index in sorted(self._exported):
             if mine := tuple(file for file in self._rows[index].links if file in files):
@@ -406,7 +406,7 @@ class CallProbe:
             self._aside(self.module.release, row.take_sites(files))
             self.notes.append(
                 f"{name} is called more than {self.site_budget_hz:.0f} times a second per process: "
-                f"it is timed, but no longer told where it is called from{where}"
+                f"it is timed, but its callers are no longer recorded{where}"
             )
 
     def _detach(self, index: int, files: Sequence[FileKey]) -> None:

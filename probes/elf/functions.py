@@ -36,13 +36,13 @@ class FunctionTable:
         if table is None:
             raise NotElf(f"{elf.name} has no unwind tables")
         if table.address >= _MAX_ADDRESS:
-            raise NotElf(f"{elf.name} has unwind tables at an absurd address")
+            raise NotElf(f"{elf.name} has unwind tables at an impossible address")
         text = elf.part(table.offset, min(table.size, _MAX_TABLE_BYTES))
         if len(text) < _HEADER.size:
             raise NotElf(f"{elf.name} has broken unwind tables")
         version, place, count_as, pairs_as, _, count = _HEADER.unpack_from(text)
         if (version, count_as, pairs_as) != (1, _COUNT, _PAIRS) or place & 0x0F not in _FOUR_BYTES:
-            raise NotElf(f"{elf.name} has unwind tables of a kind that is not known")
+            raise NotElf(f"{elf.name} has unwind tables of an unknown kind")
         count = min(count, (len(text) - _HEADER.size) // 8)
         pairs = np.frombuffer(text, "<i4", 2 * count, _HEADER.size).reshape(-1, 2)
         self.starts: Ints = pairs[:, 0].astype(np.int64) + np.int64(table.address)
@@ -65,5 +65,5 @@ class FunctionTable:
             raise NotElf(f"{self._elf.name} has broken unwind tables")
         length, _, begin, size = _ENTRY.unpack(self._elf.whole(offset, _ENTRY.size))
         if not length or entry + 8 + begin != address:
-            raise NotElf(f"{self._elf.name} has unwind tables of a kind that is not known")
+            raise NotElf(f"{self._elf.name} has unwind tables of an unknown kind")
         return int(size)

@@ -67,7 +67,7 @@ class FileBytes(Protocol):
 class NotElf(RankscopeError):
     """The file is not a valid 64-bit little-endian ELF file."""
 
-    help = "Only x86-64 and aarch64 programs and libraries can be looked into."
+    help = "Only x86-64 and aarch64 programs and libraries can be read."
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class ElfFile:
     def part(self, at: int, size: int) -> bytes:
         """Read `size` bytes from `at` on, fewer where the file ends."""
         if not 0 <= size <= _MAX_PART_BYTES or not 0 <= at < 1 << 62:
-            raise NotElf(f"{self.name} has a part of absurd size or place")
+            raise NotElf(f"{self.name} has a part of impossible size or offset")
         return self._file.pread(size, at)
 
     def whole(self, at: int, size: int) -> bytes:

@@ -239,7 +239,7 @@ class GpuSampler(Sampler):
             self._tracks[index].earlier_xids.append(each)
         silent = [f"gpu{index}" for index in handles if index not in self._watch.registered]
         if silent:
-            self._missing.append(f"Xids of {', '.join(silent)}: this driver tells none")
+            self._missing.append(f"Xids of {', '.join(silent)}: this driver reports none")
 
     def _tick(self, due_ns: int) -> int:
         turn = self._ticks % self._status_every

@@ -266,7 +266,7 @@ def _find(
             )
     # A path that begins with /.. lies outside the cgroup namespace of the observer.
     missing.append(
-        f"{controller} cgroup: {entry.path[:200]} lies outside of what is mounted here (run in the host's namespace)"
+        f"{controller} cgroup: {entry.path[:200]} is outside of the hierarchy mounted here (run in the host's namespace)"
     )
     return None
 

@@ -84,11 +84,11 @@ def clock_notes(before: Clocks, after: Clocks) -> tuple[str, ...]:
     notes = []
     if abs(set_s) >= _LEAST_S:
         notes.append(
-            f"the clock of this host was set by {set_s:+.3f} s while it was observed: its window is aligned with those of "
-            "other hosts only as its clock was before"
+            f"the clock of this host was set by {set_s:+.3f} s during the window: the window is aligned with those of "
+            "other hosts by the clock as it was before"
         )
     if suspended_s >= _LEAST_S:
         notes.append(
-            f"this host was suspended for {suspended_s:.3f} s while it was observed: its steps took that much longer than is seen"
+            f"this host was suspended for {suspended_s:.3f} s during the window: its steps took that much longer than measured"
         )
     return tuple(notes)

@@ -43,7 +43,7 @@ _let_go: list[int] = []  # pids of abandoned children that may not have ended ye
 class FileNotRead(RankscopeError, OSError):
     """A file of a target could not be opened or read, or is not the one that is mapped."""
 
-    help = "This file is left out; all else is observed. See whether its file system answers."
+    help = "This file is skipped; all else is observed. Check whether its file system responds."
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class FileReader:
         `handle`: unique number of the file. Raises FileNotRead.
         """
         if not 0 <= at < _END - size:
-            raise FileNotRead("an absurd place in it")
+            raise FileNotRead("an impossible offset in it")
         data = bytearray()
         while len(data) < size:
             if waiting.left_s <= 0:

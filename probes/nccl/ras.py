@@ -53,13 +53,13 @@ def ask(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> RasAnswer |
     try:
         answer = fetch(pid, limit_s=limit_s, root=root) if asked is None else _fetched_elsewhere(asked, pid)
     except (OSError, ValueError) as error:
-        return RasSilence(f"RAS of NCCL cannot be asked: {reason(error)}")
+        return RasSilence(f"RAS of NCCL cannot be queried: {reason(error)}")
     if isinstance(answer, RasSilence):
         return answer
     try:
         return parse(answer)
     except NotRas as error:
-        return RasSilence(f"RAS of NCCL answers what is not understood: {error}")
+        return RasSilence(f"RAS of NCCL sent an answer that cannot be parsed: {error}")
 
 
 def fetch(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> bytes | RasSilence:
@@ -130,7 +130,7 @@ def _converse(connection: socket.socket, deadline: float) -> bytes:
     greeted = min(time.monotonic() + _GREETING_S, deadline)
     line = _request(connection, "CLIENT PROTOCOL 2", greeted)
     if not line.upper().startswith("SERVER PROTOCOL "):
-        raise _NoAnswer("something else than RAS listens on its port")
+        raise _NoAnswer("something other than RAS listens on its port")
     _request(connection, f"TIMEOUT {_GATHERING_S}", greeted)
     _request(connection, "SET FORMAT json", greeted)  # an error line before NCCL 2.28.7, which then answers in text
     _send(connection, "VERBOSE STATUS", greeted)
@@ -152,7 +152,7 @@ def _request(connection: socket.socket, command: str, deadline: float) -> str:
     while not line.endswith(b"\n"):
         part = _receive(connection, deadline)
         if not part or len(line) + len(part) > _MAX_LINE:
-            raise _NoAnswer("something else than RAS listens on its port")
+            raise _NoAnswer("something other than RAS listens on its port")
         line += part
     return line.decode("utf-8", "replace")
 

@@ -254,7 +254,7 @@ class FlowTracker:
         """Handle a truncated sample: a connection seen later may have existed all the time."""
         namespace.whole = False
         self._note(
-            f"pid {namespace.pids[0]} is in a network with more connections than are read: not all of its own are followed"
+            f"pid {namespace.pids[0]} is in a network with more connections than are read: some of its own are missing"
         )
         self._renew(namespace)
 
@@ -283,7 +283,7 @@ class FlowTracker:
                 continue
             user = partial(self._user, pid)
             if self._room.left(user) < 1:
-                self._note(f"pid {pid} has more connections than are followed: {MAX_CONNECTIONS} of a host")
+                self._note(f"pid {pid} has more connections than can be followed: {MAX_CONNECTIONS} of a host")
                 namespace.foreign.add(cookie)
                 continue
             self._room.took(1, user)
@@ -301,7 +301,7 @@ class FlowTracker:
                 files = open_files(pid, self._root, most)
                 fair.took(len(files), user)
                 if len(files) == most:
-                    self._note(f"pid {pid} has a great many open files: not all of its connections are followed")
+                    self._note(f"pid {pid} has very many open files: some of its connections are missing")
                 for inode in sockets(files):
                     owners.setdefault(inode, pid)
             except (FileNotFoundError, ProcessLookupError):

@@ -191,7 +191,7 @@ def _ask_netlink(pid: int | None, root: Path, missing: list[str]) -> tuple[Inter
         links = netlink.dump(channel, RTM_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0, 0))
         if not links.whole:
             missing.append(
-                f"interfaces of pid {pid or 'self'}: there are more than are read, and none has its addresses"
+                f"interfaces of pid {pid or 'self'}: there are more than are read, so none has its addresses"
             )
         addresses = _addresses(channel, pid, missing) if links.whole else {}
         interfaces = [parse_link(message.payload, addresses) for message in links]
@@ -205,7 +205,7 @@ def _addresses(channel: socket.socket, pid: int | None, missing: list[str]) -> d
     answer = netlink.dump(channel, RTM_GETADDR, _IFADDR.pack(0, 0, 0, 0, 0), _ADDRESSES_MOST_BYTES)
     if not answer.whole:
         missing.append(
-            f"addresses of pid {pid or 'self'}: there are more than are read, and not every connection is known by its interface"
+            f"addresses of pid {pid or 'self'}: there are more than are read, so some connections lack their interface"
         )
     addresses: dict[int, list[str]] = {}
     for message in answer:

@@ -180,7 +180,7 @@ def _find_place(pid: int, candidates: list[_Candidate], root: Path) -> _RuntimeP
             return place
         _refuse_old(candidate, facts)
     alike = sum(candidate.build != "static" for candidate in candidates)
-    told = f" (of files with such names {_ALIKE_MOST} are looked into)" if alike == _ALIKE_MOST else ""
+    told = f" (only the first {_ALIKE_MOST} files with such names were examined)" if alike == _ALIKE_MOST else ""
     if any(named(candidate.path) for candidate in candidates):
         if problems:
             raise UnsupportedInterpreter("; ".join(problems)[:400] + told) from last

@@ -97,7 +97,7 @@ def find_collectors(file: FileBytes, version: tuple[int, int]) -> tuple[int, ...
         code = _read(ElfFile(file))
         found = sorted({largest for root in roots if (largest := _largest(code, root))})
     except (NotElf, OverflowError) as error:
-        raise UnsupportedInterpreter(f"its functions cannot be told apart: {error}") from error
+        raise UnsupportedInterpreter(f"its functions cannot be distinguished: {error}") from error
     if not found:
         raise UnsupportedInterpreter("no function below PyGC_Collect looks like the collector")
     return tuple(found)

@@ -178,7 +178,7 @@ def choose_unnamed(draft: Draft) -> None:
             continue
         claim = Claim("command line", f"local-{draft.host}-{pid}", rank, local, world, 0, "", True)
         draft.chosen[pid] = Chosen(draft.loaded[pid], claim, guessed=True)
-        draft.notes.append(f"pid {pid}: rank {rank} is what its command line says; nothing names its job")
+        draft.notes.append(f"pid {pid}: rank {rank} is from its command line; its job is unknown")
 
 
 def refuse_absurd_numbers(draft: Draft) -> None:
@@ -189,4 +189,4 @@ def refuse_absurd_numbers(draft: Draft) -> None:
             draft.rejected[pid] = f"by its environment it is rank {one.claim.rank}: no job has so many"
         elif one.claim.world_size > RANK_MOST:
             draft.chosen[pid] = replace(one, claim=replace(one.claim, world_size=0))
-            draft.notes.append(f"{one.claim.job}: how many ranks it has is not known: its environments name too many")
+            draft.notes.append(f"{one.claim.job}: its number of ranks is unknown: its environments name too many")

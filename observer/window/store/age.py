@@ -31,7 +31,9 @@ CLOCKS_APART_S = (
 class ClockInDoubt(RankscopeError):
     """Whether things are old depends on a clock that may be wrong."""
 
-    help = "Set this host's clock (`date`, `timedatectl`); where it is right and they are to go, add --clock-is-right."
+    help = (
+        "Set this host's clock (`date`, `timedatectl`); if it is right and the windows should go, add --clock-is-right."
+    )
     exit_code = EXIT_UNKNOWN
 
 

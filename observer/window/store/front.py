@@ -97,7 +97,7 @@ def summary_in(data: bytes, refuse_packed: Callable[[bytes], None]) -> Summary |
 def unfolded(said: bytes) -> Any:
     """Parse JSON of manifests, within limits. Raises ValueError, RecursionError."""
     if _is_much(said) and _is_much(_without_texts(said)):
-        raise ValueError("manifests that say more than those of windows do")
+        raise ValueError("manifests with unknown content")
     # as it was counted: from bytes, any encoding would be accepted
     return json.loads(str(said, "utf-8"))
 
@@ -116,9 +116,9 @@ def _check(batch: pa.RecordBatch, windows: int) -> None:
     lists = [batch.column(name) for name in STEP_COLUMNS]
     window = batch.column(WINDOW)
     if window.null_count or any(column.null_count for column in lists):
-        raise ValueError("a summary of ranks of which not all is said")
+        raise ValueError("a summary with incomplete ranks")
     if any(not column.offsets.equals(lists[0].offsets) for column in lists[1:]):
-        raise ValueError("a summary with steps of which not all is said")
+        raise ValueError("a summary with incomplete steps")
     number = window.to_numpy()
     if len(number) and not 0 <= number.min() <= number.max() < windows:
         raise ValueError("a summary of windows that are not there")

@@ -39,7 +39,7 @@ class NoTracefs(BpfUnavailable):
 class CompileFailed(RankscopeError):
     """The BPF C did not compile on this host."""
 
-    help = "Run with -v for the compiler's words, and report them with the versions of kernel and bcc."
+    help = "Run with -v for the compiler's output, and report it with the versions of kernel and bcc."
     exit_code = 69
 
 

@@ -120,7 +120,7 @@ def attach_each(
             opened.append(perf_events.open_event(kind, config, program_fd, tail=place))
             if (took_s := time.thread_time() - began_s) > PUT_IN_MOST_S:
                 raise MappedTooOften(
-                    f"putting in one probe took {took_s:.1f} s, and every fork of this host waited for it"
+                    f"attaching one probe took {took_s:.1f} s, during which it blocked every fork of this host"
                 )
     except BaseException:
         for descriptor in opened:

@@ -133,9 +133,9 @@ class Trials:
             shortest = self._shortest(partial(trial, (offset,)), usual_s, waits_most_s)
             if not shortest.is_short(waits_most_s):
                 raise MappedTooOften(
-                    f"a page of it is mapped so often that every fork of this host would wait for a probe in it (to visit all took "
-                    f"{shortest.wall_s:.2f} s, {shortest.cpu_s * 1e3:.1f} ms of a CPU; "
-                    f"{WAITS_MOST_S:g} s and {TRIAL_MOST_S * 1e3:g} ms may be)"
+                    f"a page of it is mapped so often that a probe in it would block every fork of this host (visiting all mappings "
+                    f"took {shortest.wall_s:.2f} s, {shortest.cpu_s * 1e3:.1f} ms of a CPU; "
+                    f"limits: {WAITS_MOST_S:g} s, {TRIAL_MOST_S * 1e3:g} ms)"
                 )
 
     def _shortest(self, trial: Callable[[], _Took], usual_s: float, waits_most_s: float) -> _Took:
@@ -271,10 +271,12 @@ def need_one_user(path: Path, root: Path) -> None:
             if maps_it:
                 users.add(user)
     if not inode or time.monotonic() >= until_s or len(users) > 1:
-        known = f"users {', '.join(map(str, sorted(users)))} map it" if len(users) > 1 else "who maps it is not known"
-        raise MappedByOthers(
-            f"{known}, and no guard runs on this host that keeps one of them from holding up every fork"
+        known = (
+            f"users {', '.join(map(str, sorted(users)))} map it"
+            if len(users) > 1
+            else "the users that map it are unknown"
         )
+        raise MappedByOthers(f"{known}, and no guard runs on this host to prevent one of them from blocking every fork")
 
 
 def _pids(root: Path) -> Iterator[int]:

@@ -106,7 +106,7 @@ def test_where_it_must_stay_root_it_says_so_and_opens_nothing_to_write(
     monkeypatch.setattr(devices, "present", list)
     (tmp_path / "file").write_text("as it was")
     lines = said(lambda say: say(tried_inside(lambda: opened(str(tmp_path / "file"), os.O_RDWR))))
-    assert lines == ["the observer stays user 0: not permitted", "1"]
+    assert lines == ["the observer remains user 0: not permitted", "1"]
 
 
 def test_it_reads_what_observing_needs() -> None:

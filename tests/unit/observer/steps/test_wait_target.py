@@ -126,7 +126,7 @@ def test_the_connections_of_a_namespace_without_number_are_not_all_read(root: Pa
         (root / f"proc/{other}/net/tcp").write_bytes(b"x" * (4 << 20))
         held += len(seen.connections(other))
     assert held == 0 and seen._fair.left(lambda: "another user") > 1 << 20
-    assert seen.notes == ["user -1: in the network of pid 5015 are more connections than were looked at"]
+    assert seen.notes == ["user -1: in the network of pid 5015 are more connections than were examined"]
 
 
 def test_of_a_process_that_ended_nothing_is_known(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_of_a_process_with_absurdly_many_threads_the_oldest_are_looked_at_and_th
     some.refresh(cast(Any, kernel))
     running = an_observation(events(0), processes={50: some, 100: many})
     assert [(loss.name, loss.count) for loss in running.losses()] == [("threads_over_budget", 2250 - 256)]
-    assert _over_budget(running) == ["pid 100: 1994 of its Python threads were not looked at: there were too many"]
+    assert _over_budget(running) == ["pid 100: 1994 of its Python threads were not followed: there were too many"]
 
 
 def test_maps_have_room_for_twice_what_the_census_found() -> None:
