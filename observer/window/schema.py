@@ -242,8 +242,8 @@ PAUSES = pa.schema(
         _field(
             "name",
             _LABEL,
-            "work of the training thread in a few steps only, which makes them longer: qualified name of the user's outermost function that "
-            "is in no other step, or of its caller if it is a library's; 'gc': garbage collection",
+            "work of the training thread in a few steps only, which makes them longer: qualified name of the user's outermost function "
+            "that is in no other step, or of its caller if it is a library's; 'gc': garbage collection",
         ),
         _field("file", _LABEL, "the function's file ('' where there is none)"),
         _field("line", pa.int32(), "its first line (0 where there is none)"),
