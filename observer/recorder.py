@@ -82,12 +82,12 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
     Raises UsageError, NotPermitted, NoRanks, MissingFeature, OutputFailed.
     """
     _may_record(options)
-    from rankscope.observer.window.folder import prepare_place, write_window
+    from rankscope.observer.window.folder import prepare_folder, write_window
 
     know_tables()
     if options.out is not None:
-        prepare_place(options.out)  # a full disk is better detected before the window than after it
-    limits.take_place(options.root)
+        prepare_folder(options.out)  # a full disk is better detected before the window than after it
+    limits.set_process_limits(options.root)
     with present(progress) as others:
         said = _of_others(others, progress)
         windows = windows_of(partial(observe, options), progress, options.root, verbose=options.verbose)
@@ -108,7 +108,7 @@ def record_on(
     """
     _may_record(options)
     know_tables()
-    limits.take_place(options.root)
+    limits.set_process_limits(options.root)
     moment: list[Window] = []
 
     def orders(_: int) -> dict[str, object]:
@@ -161,7 +161,7 @@ def follow(options: RecordOptions, most_s: float, take: Callable[[Sequence[Windo
     """
     _may_record(options)
     know_tables()
-    limits.take_place(options.root)
+    limits.set_process_limits(options.root)
     with present(progress) as others:
         _of_others(others, progress)
         longest_s = most_s + options.window_s + _BEYOND_S
@@ -194,7 +194,7 @@ def stand_by(
     the last order. Raises as `record`.
     """
     _may_record(options)
-    limits.take_place(options.root)
+    limits.set_process_limits(options.root)
     each_window(
         partial(_as_ordered, options, False), take, progress, options.root, orders=lambda pid: asdict(orders(pid)), longest_s=math.inf,
         verbose=options.verbose,
@@ -206,7 +206,7 @@ def _as_ordered(options: RecordOptions, begin: bool, progress: Progress) -> Iter
 
     `begin`: observe one window before the first order.
     """
-    asked = rights.elsewhere()
+    asked = rights.delegate()
     assert asked is not None
     here = find_ranks(options.root)
     running = _begin(choose(here, options), options, progress)

@@ -38,7 +38,7 @@ class CommonTables(Generic[_View, _Key, _Row]):
     tell: Callable[[str, int], None]
     _whole: dict[_View, Mapping[_Key, _Row]] = field(default_factory=dict)
     _cut: dict[_View, dict[str, Mapping[_Key, _Row]]] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
+    _noted: set[str] = field(default_factory=set)
 
     def of(self, pid: int, view: _View, user: Callable[[], str]) -> Mapping[_Key, _Row]:
         """Return the table of `view`, read through process `pid` if not cached.
@@ -61,7 +61,7 @@ class CommonTables(Generic[_View, _Key, _Row]):
             except OSError:
                 continue  # a kernel without IPv6 has no tcp6
             is_read = True
-            self.fair.took(len(data), user)
+            self.fair.spend(len(data), user)
             if len(data) >= most:
                 data = data[: data.rfind(b"\n") + 1]
                 # the cap applies to everybody: the truncated table may be shared
@@ -76,6 +76,6 @@ class CommonTables(Generic[_View, _Key, _Row]):
         return table
 
     def _tell(self, user: str, pid: int) -> None:
-        if user not in self._told:
-            self._told.add(user)
+        if user not in self._noted:
+            self._noted.add(user)
             self.tell(user, pid)

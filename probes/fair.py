@@ -22,15 +22,15 @@ _User = TypeVar("_User", bound=Hashable)
 _Thing = TypeVar("_Thing")
 
 
-def by_kind(things: Iterable[_Thing], kind: Callable[[_Thing], _User]) -> dict[_User, list[_Thing]]:
-    """Group things by kind (by user, say), for `in_turn`; kinds are ordered by their first thing."""
+def group_by(things: Iterable[_Thing], kind: Callable[[_Thing], _User]) -> dict[_User, list[_Thing]]:
+    """Group things by kind (by user, say), for `interleave`; kinds are ordered by their first thing."""
     of_users: dict[_User, list[_Thing]] = {}
     for thing in things:
         of_users.setdefault(kind(thing), []).append(thing)
     return of_users
 
 
-def in_turn(of_users: Mapping[_User, Iterable[_Thing]], most: int | None = None) -> list[_Thing]:
+def interleave(of_users: Mapping[_User, Iterable[_Thing]], most: int | None = None) -> list[_Thing]:
     """Interleave the things of all users: each user's first, then each user's second, and so on.
 
     At most `most` things (None: all), so that nobody's many keep out another's few.
@@ -84,7 +84,7 @@ class Fair:
         free = self.freely - self._all
         return free if free >= self.each else max(free, self.each - self._by_user.get(user(), 0.0))
 
-    def took(self, amount: float, user: Callable[[], str]) -> None:
+    def spend(self, amount: float, user: Callable[[], str]) -> None:
         """Record that `amount` was spent for a process of `user`.
 
         While plenty is left, tiny amounts are not booked to a user: finding out which user costs

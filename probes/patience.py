@@ -33,7 +33,7 @@ _LEAST_S = 0.01
 # silent processes of one user; then none of his is read any more, so that threads remain for others
 _EACH = 32
 _MOST = 256  # abandoned threads; then nothing is read any more
-_TOLD_S = 60.0  # seconds for which another process's report of silence counts
+_MARK_S = 60.0  # seconds for which another process's report of silence counts
 _FUTEX = (b"202", b"98")  # number of the call on x86-64 and aarch64
 SILENT = "its memory does not respond: reading its files in /proc would hang"
 
@@ -212,12 +212,12 @@ def _holds(pid: int, known: _Worker | float) -> bool:
     return False
 
 
-def told_silent(pids: Iterable[int]) -> None:
+def mark_silent(pids: Iterable[int]) -> None:
     """Mark processes as silent for some time, as another process reported."""
     for pid in pids:
         if not is_silent(pid) and len(_silent) < _MOST:
             _owners[pid] = _owner(pid)
-            _silent[pid] = time.monotonic() + _TOLD_S
+            _silent[pid] = time.monotonic() + _MARK_S
 
 
 def workers() -> tuple[int, ...]:
@@ -248,7 +248,7 @@ def _forget() -> None:
     global _mine  # noqa: PLW0603
     _mine = threading.local()
     _idle.clear()
-    until = time.monotonic() + _TOLD_S
+    until = time.monotonic() + _MARK_S
     for pid in list(_silent):
         _silent[pid] = until
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 
-class Elsewhere(Protocol):
+class Delegate(Protocol):
     """A process that performs privileged operations on request."""
 
     def ask(self, what: str, handed: tuple[int, ...] = (), **details: Any) -> tuple[dict[str, Any], tuple[int, ...]]:
@@ -22,14 +22,14 @@ class Elsewhere(Protocol):
         ...
 
 
-_whom: list[Elsewhere] = []
+_whom: list[Delegate] = []
 
 
-def elsewhere() -> Elsewhere | None:
+def delegate() -> Delegate | None:
     """Return the process to delegate to; None where this process has its rights."""
     return _whom[0] if _whom else None
 
 
-def ask_from_now_on(whom: Elsewhere) -> None:
+def set_delegate(whom: Delegate) -> None:
     """Delegate from now on to `whom`: this process has given up its rights."""
     _whom[:] = [whom]

@@ -51,7 +51,7 @@ def there_is(wanted_bytes: int) -> bool:
     return True
 
 
-def make_do() -> None:
+def save_addresses() -> None:
     """Reduce address usage, and check before each large import. Call before importing them. Never
     raises.
 

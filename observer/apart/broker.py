@@ -25,7 +25,7 @@ from rankscope.probes.bpf.functions import shared_uprobes
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls.row import MAX_PLACES
 from rankscope.probes.host import kmsg
-from rankscope.probes.mapped.file import handed_file
+from rankscope.probes.mapped.file import file_from_descriptor
 from rankscope.probes.mapped.reader import READER
 from rankscope.probes.nccl import ras
 from rankscope.probes.network import netlink
@@ -101,7 +101,7 @@ class Broker(Reading):
         counted = None if place is None else number(place, "place", MAX_PLACES)
         module = self._loaded()
         try:
-            with handed_file(library) as file:
+            with file_from_descriptor(library) as file:
                 attach = partial(
                     module.attach_functions, function, file.path, places, on_return=on_return is True, place=counted
                 )
@@ -185,7 +185,7 @@ class Broker(Reading):
 
     def pyspy_start(self, _: Sequence[int], *, pid: int, duration_s: float, rate_hz: int, idle: bool) -> Answer:
         """Start py-spy on one process."""
-        if pid in self.samplings or len(self.samplings) >= limits.SAMPLED_BESIDE:
+        if pid in self.samplings or len(self.samplings) >= limits.SAMPLED_MOST:
             raise ValueError("sampled already, or too many")
         rate = number(rate_hz, "rate", _MOST_HZ + 1)
         self.samplings[process(pid)] = pyspy.start(pid, _seconds(duration_s), rate, idle is True)

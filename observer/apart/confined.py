@@ -52,7 +52,7 @@ def live(
         if not capped["capped"]:
             memory_cap.limit_data(limits.MEMORY_BYTES)
         remarks = confine(trial, parent, client if gpus else None)
-        rights.ask_from_now_on(client)
+        rights.set_delegate(client)
         for remark in remarks:
             client.tell("say", text=remark)
         work(client)

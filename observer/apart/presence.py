@@ -76,7 +76,7 @@ def present(say: Callable[[str], None] = lambda _: None) -> Iterator[tuple[Obser
         return
     _opened.append((os.getpid(), file))
     try:
-        _take_place(file)
+        _lock_slot(file)
         yield _others(file)
     finally:
         _opened.pop()
@@ -97,7 +97,7 @@ def _open() -> int:
     return file
 
 
-def _take_place(file: int) -> None:
+def _lock_slot(file: int) -> None:
     for place in range(_PLACES):
         with contextlib.suppress(OSError):  # held by another observer, or a file system without locks
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)

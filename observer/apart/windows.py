@@ -60,7 +60,7 @@ def each_window(
     def heard(told: dict[str, Any], handed: Sequence[int]) -> bool:
         if told.get("what") != "window":
             return False
-        take(read_told(told, handed))
+        take(parse_window(told, handed))
         return True
 
     _run(work, Broker(root=root, orders=orders), heard, progress, longest_s, verbose)
@@ -85,7 +85,7 @@ def each_moment(
 
     def heard(told: dict[str, Any], handed: Sequence[int]) -> bool:
         if told.get("what") == "window":
-            _add(moment, read_told(told, handed))
+            _add(moment, parse_window(told, handed))
         elif told.get("what") == "moment":
             take(tuple(moment))
             moment.clear()
@@ -138,7 +138,7 @@ def _tell(client: Client, window: Window) -> None:
         wire.close_all(opened)
 
 
-def read_told(told: dict[str, Any], handed: Sequence[int]) -> Window:
+def parse_window(told: dict[str, Any], handed: Sequence[int]) -> Window:
     """Read a window from the confined process, as untrusted data. Raises BadData, MemoryError."""
     from rankscope.observer.window.folder import read_files
 

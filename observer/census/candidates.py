@@ -211,7 +211,7 @@ class _Pass:
         try:
             self._look_into(pid, stat)
         finally:
-            self._fair.took(time.thread_time() - began_s, lambda: whose(pid, root))
+            self._fair.spend(time.thread_time() - began_s, lambda: whose(pid, root))
 
     def _look_into(self, pid: int, stat: ProcStat) -> None:
         root = self._root
@@ -253,7 +253,7 @@ class _Pass:
             return
         if candidate.claim is not None or libraries.framework:
             self._candidates[pid] = candidate
-            self._room.took(1, lambda: whose(pid, root))
+            self._room.spend(1, lambda: whose(pid, root))
 
 
 def _files(stat: ProcStat, root: Path, unreadable: list[tuple[int, str, str]]) -> tuple[str, ...] | None:

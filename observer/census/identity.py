@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rankscope.observer.window.jobs import said_by
+from rankscope.observer.window.jobs import claimed_name
 from rankscope.probes.text import printable
 
 COMMAND_CAP = 200
@@ -93,7 +93,7 @@ class Claim:
 
     def by(self, owner: int) -> Claim:
         """Return the claim with the job's name marked as this user's."""
-        return replace(self, job=said_by(self.job, owner))
+        return replace(self, job=claimed_name(self.job, owner))
 
 
 def parse_claim(environ: Mapping[str, str], node: str) -> Claim | None:

@@ -74,7 +74,7 @@ class Connections:
                 files = open_files(pid, self.root, most)
             except OSError:
                 files = {}
-            self._fair.took(len(files), lambda: whose(pid, self.root))
+            self._fair.spend(len(files), lambda: whose(pid, self.root))
             self._inodes[pid] = sockets(files)
         return self._inodes[pid]
 
@@ -142,7 +142,7 @@ class Connections:
                     return Hub(pid, port, all(to in ends for to in served))
         return None
 
-    def linked_beside(self, hub: Hub, members: Sequence[int], parents: dict[int, int]) -> bool:
+    def linked_otherwise(self, hub: Hub, members: Sequence[int], parents: dict[int, int]) -> bool:
         """Tell whether the hub has connections with members besides those to its port: it works
         with them.
         """

@@ -148,7 +148,7 @@ def several_devices(processes: Sequence[FoundRank | Candidate], root: Path = ROO
     XLA`. Never raises.
     """
     found = {}
-    gpus = _held(processes, root) if any(map(uses_accelerator, processes)) else {}
+    gpus = _memory_used(processes, root) if any(map(uses_accelerator, processes)) else {}
     for one in processes:
         mine = _most_memory(gpus.get(one.pid, {}))
         made = _made_by_xla(one.pid, root) if one.libraries.framework == "jax" else 0
@@ -159,7 +159,7 @@ def several_devices(processes: Sequence[FoundRank | Candidate], root: Path = ROO
     return found
 
 
-def _held(processes: Sequence[FoundRank | Candidate], root: Path) -> dict[int, dict[int, float]]:
+def _memory_used(processes: Sequence[FoundRank | Candidate], root: Path) -> dict[int, dict[int, float]]:
     """Read memory by process and GPU; empty where NVML does not answer in time."""
     try:
         reading = within(_NVML_S, lambda: read_gpus(root), "nvml")

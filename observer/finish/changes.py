@@ -52,10 +52,12 @@ def changes(jobs: Iterable[str], before: RankCensus, after: RankCensus) -> tuple
     notes, numbers, others = list[str](), {one.rank for one in gone}, dict[int, None]()
     again = [one for one in came if one.job in mine and one.rank in numbers]
     if again:
-        notes.append(f"{_told(again)} started again while observed: what the new processes do is not in this window")
+        notes.append(
+            f"{_describe(again)} started again while observed: what the new processes do is not in this window"
+        )
     more = [one for one in came if one.job in mine and one.rank not in numbers]
     if more:
-        notes.append(f"{_told(more)} started while observed: not in this window")
+        notes.append(f"{_describe(more)} started while observed: not in this window")
     ours = {one.owner for one in (*then, *now) if one.job in mine}
     owners = {one.job: one.owner for one in came}
     for job in sorted({one.job for one in came} - mine - {one.job for one in then}):
@@ -90,7 +92,7 @@ def _starting(census: RankCensus) -> list[_Process]:
     ]
 
 
-def _told(processes: Sequence[_Process]) -> str:
+def _describe(processes: Sequence[_Process]) -> str:
     """Format processes: 'rank 1 (pid 77)', 'ranks 0, 1 (pids 76, 77)'."""
     ordered = sorted(processes, key=lambda one: one.rank)[:_TOLD]
     ending = ", …" if len(processes) > _TOLD else ""

@@ -11,7 +11,7 @@ from pathlib import Path
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.finish.by_process import EventsByProcess, calls_by_process, events_by_process
 from rankscope.observer.finish.mount_views import MountViews
-from rankscope.observer.finish.wait_target import Seen
+from rankscope.observer.finish.wait_target import WaitReadings
 from rankscope.observer.live.observation import Observation, Totals
 from rankscope.observer.tables import reading
 from rankscope.observer.tables.cpu_rows import CpuTotals, CpuUse
@@ -48,7 +48,7 @@ class LastReadings:
     throttled_s: Mapping[int, float]
     costs: tuple[ProbeCost, ...]
     losses: tuple[Loss, ...]  # in the kernel
-    still: Mapping[int, OpenAbsence]
+    open_absences: Mapping[int, OpenAbsence]
     untimed: Mapping[int, Sequence[tuple[int, int]]]
     start_ns: int
     window_s: float
@@ -56,7 +56,7 @@ class LastReadings:
     natives: NativeNames
     hardware: reading.HardwareReading
     launches: LaunchCount | None
-    seen: Seen
+    seen: WaitReadings
     mounts: MountViews
     early: bool = False  # the window ended before, for lack of room: descriptors were resolved later
 
@@ -86,7 +86,7 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
             running.name_stack(times.stack, times.tgid, fair, whose)
 
     patiently(name_all)
-    still = patiently(lambda: _still_threads(running, threads, start_ns, fair))
+    still = patiently(lambda: _open_absences(running, threads, start_ns, fair))
     untimed = {}
     if running.fallback:
         untimed = running.fallback.finish(
@@ -112,7 +112,7 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         NativeNames(root),
         running.hardware.stop().within(start_ns, start_ns + int(window_s * 1e9)),
         running.launches(),
-        Seen(root),
+        WaitReadings(root),
         MountViews(root),
     )
 
@@ -141,7 +141,7 @@ def ended_early(last: LastReadings, end_ns: int, then: Totals) -> LastReadings:
     )
 
 
-def _still_threads(
+def _open_absences(
     running: Observation, threads: Mapping[int, sched.ThreadTimes], start_ns: int, fair: Fair
 ) -> dict[int, OpenAbsence]:
     """Read threads that were off the CPU throughout from /proc, with their stacks.
@@ -164,8 +164,8 @@ def _still_threads(
             number, argument = (known(int(words[0])), _signed(int(words[1], 16))) if in_call else (_NO_SYSCALL, 0)
             stack, began_s = NO_STACK, time.thread_time()
             if fair.left(user) > 0:
-                stack = process.still_stack(tid)
-                fair.took(time.thread_time() - began_s, user)
+                stack = process.blocked_stack(tid)
+                fair.spend(time.thread_time() - began_s, user)
             else:
                 running.names.lost += 1
             identity = -tid & 0xFFFF_FFFF_FFFF_FFFF

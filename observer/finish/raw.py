@@ -50,7 +50,7 @@ def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProces
         thread_names={tid: thread_name(pid, tid, running.root) for tid in tids},
         native=native,
         libraries=libraries,
-        alive_tids=frozenset(tid for tid in tids if tid in last.threads or tid in last.still),
+        alive_tids=frozenset(tid for tid in tids if tid in last.threads or tid in last.open_absences),
     )
 
 
@@ -78,7 +78,7 @@ def thread_name(pid: int, tid: int, root: Path) -> str:
 def _open_absence(tid: int, last: LastReadings) -> OpenAbsence | None:
     times = last.threads.get(tid)
     if times is None:
-        away = last.still.get(tid)
+        away = last.open_absences.get(tid)
     elif times.out_since_ns:
         away = OpenAbsence(
             tid, times.out_since_ns, times.wake_ns, times.state, times.syscall, times.argument, times.stack

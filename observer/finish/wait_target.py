@@ -48,7 +48,7 @@ _MOST_CHILDREN = 1024
 
 
 @dataclass(slots=True)
-class Seen:
+class WaitReadings:
     """Cached readings at the end of a window, shared by all waiting threads (there may be hundreds
     per process).
     """
@@ -91,7 +91,7 @@ class Seen:
         return self._locks
 
 
-def wait_target(pid: int, tid: int, syscall: int, argument: int, seen: Seen) -> str:
+def wait_target(pid: int, tid: int, syscall: int, argument: int, seen: WaitReadings) -> str:
     """Describe what a thread in this system call waits for; '' where unknown."""
     root = seen.root
     if syscalls.reason(syscall, argument) == "wait child":
@@ -150,7 +150,7 @@ def _endpoint(words: bytes) -> str:
         return ""
 
 
-def _holder(pid: int, descriptor: int, seen: Seen) -> str:
+def _holder(pid: int, descriptor: int, seen: WaitReadings) -> str:
     """Describe the lock holder of a file: `, held by python (pid 77)`; '' where no process of this
     host has a lock.
 

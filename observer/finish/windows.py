@@ -22,7 +22,7 @@ from rankscope.observer.tables import job as gpu_window
 from rankscope.observer.tables import pattern_rows
 from rankscope.observer.tables.collective_rows import collective_rows
 from rankscope.observer.tables.cpu_rows import observer_rows
-from rankscope.observer.tables.one_line import as_one_line
+from rankscope.observer.tables.one_line import merge_turns
 from rankscope.observer.tables.rank import RankWindow, find_rank, side_patterns, steps_alone
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.tables.silence_rows import silence_rows
@@ -33,7 +33,7 @@ from rankscope.observer.window.rows import CollectiveRow, CounterRow, FlowRow, P
 from rankscope.observer.window.stacks import StackTree
 from rankscope.observer.window.tables import table_of
 from rankscope.probes.calls.table import CALL_TABLE
-from rankscope.probes.fair import by_kind, concerning
+from rankscope.probes.fair import concerning, group_by
 from rankscope.probes.host.machine import machine_id
 from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.network.flows import FlowSummary
@@ -100,14 +100,14 @@ class _Whole:
 
 def windows_from(running: Observation, before: Totals, last: LastReadings, start: float) -> list[Window]:
     """Build one window per job, begun at `start` (Unix s) with `before` and ended with `last`, which is closed."""
-    jobs = by_kind(running.ranks, lambda rank: rank.identity.job)
+    jobs = group_by(running.ranks, lambda rank: rank.identity.job)
     job_of = {rank.pid: job for job, ranks in jobs.items() for rank in ranks}
     whole = _Whole(
         running,
         last,
         before,
-        by_kind(running.processes.values(), lambda process: process.owner),
-        by_kind(last.flows, lambda flow: job_of.get(flow.pid, "")),
+        group_by(running.processes.values(), lambda process: process.owner),
+        group_by(last.flows, lambda flow: job_of.get(flow.pid, "")),
     )
     try:
         counters = [*running.gauges.host_rows(), *observer_rows(before.observer_cpu_s)]
@@ -126,10 +126,10 @@ def _job_window(
     tables = _Tables(counters=[*host_counters, *running.gauges.member_rows(members)])
     numbers = {rank.pid: rank.identity.rank for rank in ranks}
     flows = whole.flows.get(job, ())
-    flows_of = by_kind(flows, lambda flow: flow.pid)
+    flows_of = group_by(flows, lambda flow: flow.pid)
     devices = samplers.of_job(last.hardware, ranks)
     raws, gpus = gpu_window.with_gpus(
-        {rank.pid: as_one_line(raw_process(running, rank.pid, last), CALL_TABLE) for rank in ranks},
+        {rank.pid: merge_turns(raw_process(running, rank.pid, last), CALL_TABLE) for rank in ranks},
         numbers,
         max(rank.identity.world_size for rank in ranks),
         devices,
@@ -145,7 +145,7 @@ def _job_window(
         gpus, last.hardware, found, raws, CALL_TABLE, before.launches, last.launches
     )
     on_gpus = any(uses_accelerator(rank) for rank in ranks)
-    if on_gpus and ras.stands_still({pid: one.in_collective_s for pid, one in found.items()}, last.window_s):
+    if on_gpus and ras.is_hanging({pid: one.in_collective_s for pid, one in found.items()}, last.window_s):
         behind, said = ras.missing(ranks, {address_of(flow.local) for flow in flows})
         tables.counters += behind
         notes += said

@@ -26,7 +26,7 @@ from rankscope.observer.thread.timeline import Timeline
 from rankscope.probes.arrays import Bools, Floats
 
 
-def told_apart(line: Timeline, words: Words, enqueued_s: Floats, steps: FoundSteps) -> tuple[Timeline, Words]:
+def mark_own_waits(line: Timeline, words: Words, enqueued_s: Floats, steps: FoundSteps) -> tuple[Timeline, Words]:
     """Mark own waits as KERNELS in the timeline and its names. `enqueued_s`: when collectives were
     put on streams.
     """

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rankscope.observer.live import limits
-from rankscope.observer.live.process_watch import in_words
+from rankscope.observer.live.process_watch import name_frames
 from rankscope.observer.thread.functions import StackName
 from rankscope.probes.errors import RankscopeError
-from rankscope.probes.fair import about, in_turn
+from rankscope.probes.fair import about, interleave
 from rankscope.unwinder.walk import pyspy
 from rankscope.unwinder.walk.pyspy import PySample
 
@@ -66,7 +66,7 @@ class Fallback:
         self._thread.join()
         rows: dict[int, list[tuple[int, int]]] = {pid: [] for pid in self._found}
         lines = {pid: [(pid, *one) for one in seen] for pid, seen in self._found.items()}
-        for pid, words, count in in_turn(lines):
+        for pid, words, count in interleave(lines):
             identity = hash((pid, words)) & 0x7FFF_FFFF_FFFF_FFFF | 1
             if keep is not None:
                 kept = keep(identity, words, pid)
@@ -93,7 +93,7 @@ def main_thread(pid: int, samples: Iterable[PySample], most: int) -> tuple[list[
     for sample in samples:
         if sample.frames and (sample.tid == pid or sample.thread_name == "MainThread"):
             if 0 < sample.count <= room:
-                found.append((in_words(sample.frames), sample.count))
+                found.append((name_frames(sample.frames), sample.count))
                 room -= sample.count
             else:
                 left_out += 1

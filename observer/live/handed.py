@@ -31,12 +31,12 @@ class LoadedProbes:
     refused: tuple[Refused, ...] = ()
 
 
-class HandedModule(Module):
+class DelegatedModule(Module):
     """A module in another process. `held`: that process's descriptors of attached probes, closed
     there.
     """
 
-    def __init__(self, asked: rights.Elsewhere, maps: dict[str, Table], root: Path, remarks: list[str]) -> None:
+    def __init__(self, asked: rights.Delegate, maps: dict[str, Table], root: Path, remarks: list[str]) -> None:
         super().__init__(_NOTHING, maps, root, remarks)
         self._asked = asked
 
@@ -96,13 +96,13 @@ class HandedModule(Module):
 
 
 def take(
-    asked: rights.Elsewhere, root: Path, *, hz: int, ranks: int, processes: int, threads: int, verbose: bool
+    asked: rights.Delegate, root: Path, *, hz: int, ranks: int, processes: int, threads: int, verbose: bool
 ) -> LoadedProbes:
     """Have the other process load and attach all programs. Raises that process's errors."""
     answer, descriptors = asked.ask("load", hz=hz, ranks=ranks, processes=processes, threads=threads, verbose=verbose)
     cpus = tables.possible_cpus(root)
     shapes = [MapShape(**one) for one in answer["maps"]]
     maps = {shape.name: Table(shape, cpus, fd) for shape, fd in zip(shapes, descriptors, strict=True)}
-    module = HandedModule(asked, maps, root, list(answer["remarks"]))
+    module = DelegatedModule(asked, maps, root, list(answer["remarks"]))
     refused = tuple(Refused(**one) for one in answer["refused"])
     return LoadedProbes(module, answer["ring_bytes"], tuple(answer["notes"]), refused)

@@ -20,8 +20,8 @@ from rankscope.probes.arrays import Ints
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 
-_WEIGH_EVERY_S = 1.0
-_WEIGH_EVENTS = 1024  # in one drain: with the words of their stacks they may take 4 MB
+_CHECK_EVERY_S = 1.0
+_CHECK_EVENTS = 1024  # in one drain: with the words of their stacks they may take 4 MB
 Whose = Callable[[int], str]  # the user of a process, by pid; '' if it belongs to no rank
 
 
@@ -39,29 +39,34 @@ class Held:
     _count: int = 0
     _places: Places | None = None  # None while there is plenty of room
     _of_processes: Counter[int] | None = None  # None while no process can have too many
-    _heavy: bool = False  # this process uses as much memory as it may
-    _weigh_s: float = 0.0
+    _over_memory: bool = False  # this process uses as much memory as it may
+    _next_check_s: float = 0.0
 
     @property
     def full(self) -> bool:
         """Tell whether the window is over: for lack of memory, or as no user has room left."""
-        return self._heavy or (bool(self.ended_ns) and self.users <= self.ended_ns.keys())
+        return self._over_memory or (bool(self.ended_ns) and self.users <= self.ended_ns.keys())
 
     def begin(self) -> None:
         """Begin the window: drop earlier events, except ends of processes."""
         self.batches = [batch[batch["type"] == ring.EXIT] for batch in self.batches]
         self.lost.clear()
         self.ended_ns.clear()
-        self._count, self._places, self._of_processes, self._heavy = sum(map(len, self.batches)), None, None, False
+        self._count, self._places, self._of_processes, self._over_memory = (
+            sum(map(len, self.batches)),
+            None,
+            None,
+            False,
+        )
 
     def take(self, events: Events, whose: Whose) -> Events:
         """Store the events there is room for, and return them. Ends of processes are always stored."""
         now_s = time.monotonic()
-        if not self._heavy and (len(events) > _WEIGH_EVENTS or now_s >= self._weigh_s):
-            self._weigh_s = now_s + _WEIGH_EVERY_S
-            self._heavy = limits.resident_bytes() >= limits.RESIDENT_BYTES
+        if not self._over_memory and (len(events) > _CHECK_EVENTS or now_s >= self._next_check_s):
+            self._next_check_s = now_s + _CHECK_EVERY_S
+            self._over_memory = limits.resident_bytes() >= limits.RESIDENT_BYTES
         kept = events
-        if self._heavy:
+        if self._over_memory:
             kept = events[events["type"] == ring.EXIT]
             self.lost[""] += len(events) - len(kept)
         elif (
@@ -73,10 +78,10 @@ class Held:
         self._count += len(kept)
         self.batches.append(kept)
         if self._count > limits.PROCESS_EVENTS:
-            self._weigh_processes(kept, whose)
+            self._check_processes(kept, whose)
         return kept
 
-    def _weigh_processes(self, events: Events, whose: Whose) -> None:
+    def _check_processes(self, events: Events, whose: Whose) -> None:
         """End the window of a user whose process has more events than rows can be made of."""
         fresh = [events] if self._of_processes is not None else self.batches
         self._of_processes = self._of_processes or Counter()

@@ -205,7 +205,7 @@ def load(
 
     Raises as `load_module`.
     """
-    asked = rights.elsewhere()
+    asked = rights.delegate()
     if asked is None:
         loaded = load_module(hz=hz, ranks=ranks, processes=processes, threads=threads, root=root, verbose=verbose)
     else:

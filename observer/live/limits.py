@@ -25,7 +25,7 @@ JOBS = 256  # one window each
 RANKS = 1024  # 5 ms each as a window ends; tier 0 has the same limit
 # Ranks with a py-spy each, of up to half a gigabyte outside the memory limit; a host has 8 or 16
 # GPUs.
-SAMPLED_BESIDE = 16
+SAMPLED_MOST = 16
 PROCESSES = 4096  # watched in one window, including ended ones
 PYTHON_THREADS = (
     # per process, the oldest: a training process has some tens; each takes up to 10 ms to read and
@@ -39,7 +39,7 @@ _DIES_FIRST = "1000"
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
-def take_place(root: Path = Path("/")) -> None:
+def set_process_limits(root: Path = Path("/")) -> None:
     """Make this process the kernel's first victim when memory runs out, and raise its descriptor
     limit. Never raises.
     """

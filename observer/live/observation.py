@@ -22,13 +22,13 @@ from rankscope.observer.live.names import Names
 from rankscope.observer.live.priority import going_first
 from rankscope.observer.live.process_watch import LOADER, TRAINING, ProcessWatch
 from rankscope.observer.live.samplers import Hardware
-from rankscope.observer.live.shares import Room, entries, room_beside, sampled_beside
+from rankscope.observer.live.shares import Room, choose_sampled, entries, room_left
 from rankscope.observer.thread.functions import StackName
 from rankscope.observer.window.manifest import Loss, ProbeCost
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.launches import LaunchCount
-from rankscope.probes.fair import Fair, by_kind, in_turn
+from rankscope.probes.fair import Fair, group_by, interleave
 from rankscope.probes.host import procfs
 from rankscope.probes.host.procfs import proc_path, read_file
 from rankscope.probes.mapped.reader import READER
@@ -207,7 +207,7 @@ class Observation:
             self.names.lost += 1
             return
         self.names.keep(identity, process.name_stack(raw), tgid, user())
-        fair.took(time.thread_time() - began_s, user)
+        fair.spend(time.thread_time() - began_s, user)
 
     def users(self) -> Whose:
         """Return a function that gives the user of a process; '' if it belongs to no rank."""
@@ -241,7 +241,7 @@ class Observation:
                 had = entries(process)
                 process.refresh(self.probes, had + max(room.threads.left(user()), 0))
                 room.threads.take(user(), entries(process) - had)
-                fair.took(time.thread_time() - began_s, user)
+                fair.spend(time.thread_time() - began_s, user)
                 self._refreshed[process.pid] = self._refreshes
         self._refreshes += 1
 
@@ -256,7 +256,7 @@ class Observation:
                 known = self.processes.get(child)
                 if (known is None or known.gone) and feeds(child, self.root):
                     self._watch(child, rank.pid, LOADER, user(), room)
-            fair.took(time.thread_time() - began_s, user)
+            fair.spend(time.thread_time() - began_s, user)
             self._sought[rank.pid] = self._refreshes
 
     def watch_all(self) -> None:
@@ -266,7 +266,7 @@ class Observation:
         room = self._room()
         workers = [(rank, worker.pid, LOADER) for rank in self.ranks for worker in _feeding(rank)]
         for kind in ([(rank, rank.pid, TRAINING) for rank in self.ranks], workers):
-            for rank, pid, label in in_turn(by_kind(kind, lambda one: user_of(one[0]))):
+            for rank, pid, label in interleave(group_by(kind, lambda one: user_of(one[0]))):
                 patiently(partial(self._watch, pid, rank.pid, label, user_of(rank), room))
         order = [pid for rank in self.ranks for pid in (rank.pid, *(worker.pid for worker in _feeding(rank)))]
         self.processes = {pid: self.processes[pid] for pid in order if pid in self.processes}
@@ -284,7 +284,7 @@ class Observation:
 
     def _room(self) -> Room:
         places = (self.probes.room("rs_targets"), self.probes.room("rs_pythreads"))
-        return room_beside(self.processes.values(), self.held.users, self.users(), *places)
+        return room_left(self.processes.values(), self.held.users, self.users(), *places)
 
     def totals(self) -> Totals:
         """Return the growing sums as they are now."""
@@ -352,7 +352,7 @@ class Observation:
     def start_fallback(self, seconds: float, hz: int) -> None:
         """Start py-spy on processes that the kernel cannot walk."""
         watched = [(rank, self.processes[rank.pid]) for rank in self.ranks if rank.pid in self.processes]
-        pids, left_out = sampled_beside([rank for rank, process in watched if process.interpreter is None])
+        pids, left_out = choose_sampled([rank for rank, process in watched if process.interpreter is None])
         self.fallback = Fallback(pids, hz, list(filter(None, [left_out])))
         self.fallback.start(seconds)
 

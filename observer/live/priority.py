@@ -89,7 +89,7 @@ def giving_way() -> Iterator[None]:
 
 
 def _set_all(tids: tuple[int, ...], nice: int, yields_s: float = 0.0) -> None:
-    asked = rights.elsewhere()
+    asked = rights.delegate()
     for tid in tids:
         with contextlib.suppress(OSError):
             if asked is None:

@@ -32,7 +32,7 @@ from rankscope.unwinder.interpreter.memory import ProcessMemory
 from rankscope.unwinder.interpreter.threads import ThreadPairs, list_threads
 from rankscope.unwinder.names.code import Frame, Symboliser
 from rankscope.unwinder.walk.stack import KernelStack
-from rankscope.unwinder.walk.still import walk_still
+from rankscope.unwinder.walk.still import walk_blocked
 
 TRAINING, LOADER = "training", "loader"
 
@@ -120,18 +120,18 @@ class ProcessWatch:
                 named.append(self.symbols.resolve(frame.code, frame.lasti, frame.checksum))
             except UNSEEN:
                 break
-        return in_words(named, whole=not stack.truncated and len(named) == len(stack.frames))
+        return name_frames(named, whole=not stack.truncated and len(named) == len(stack.frames))
 
-    def still_stack(self, tid: int) -> StackName:
+    def blocked_stack(self, tid: int) -> StackName:
         """Read and name the stack of a blocked thread; NO_STACK where unreadable or the thread ran."""
         if self.symbols is None or self.memory is None or self.interpreter is None or tid not in self.threads:
             return NO_STACK
         try:
-            stack = walk_still(self.memory, self.interpreter, self.threads[tid])
+            stack = walk_blocked(self.memory, self.interpreter, self.threads[tid])
             named = [self.symbols.resolve(frame.code, frame.lasti) for frame in stack.frames]
         except UNSEEN:
             return NO_STACK
-        return NO_STACK if stack.moved else in_words(named)
+        return NO_STACK if stack.moved else name_frames(named)
 
     def forget(self) -> None:
         """Close a process that is gone, and free its names."""
@@ -146,7 +146,7 @@ class ProcessWatch:
             self.memory = None
 
 
-def in_words(frames: Sequence[Frame], whole: bool = True) -> StackName:
+def name_frames(frames: Sequence[Frame], whole: bool = True) -> StackName:
     """Convert frames, leaf first, to the words of a stack; `whole`: none is missing.
 
     Of a very long stack the middle is left out: the leaf tells what is done, the root for whom;
@@ -236,7 +236,7 @@ def watch(
         process.memory = ProcessMemory(pid, root, process.interpreter.start_ticks)
         process.symbols = Symboliser(process.memory, process.interpreter.offsets, process.interpreter.code_type_address)
         probes.set_interpreter(pid, process.interpreter.kernel_record())
-        gil.tell(probes.maps, process.interpreter)
+        gil.register_gil(probes.maps, process.interpreter)
         _time_collections(pid, process.interpreter, probes, root)
     except UNSEEN as error:
         process.interpreter = None

@@ -30,7 +30,7 @@ _MAX_NAMED = 16
 Ask = Callable[[int], "RasAnswer | RasSilence"]
 
 
-def stands_still(in_collective_s: Mapping[int, float], window_s: float) -> bool:
+def is_hanging(in_collective_s: Mapping[int, float], window_s: float) -> bool:
     """Tell whether some rank was inside one collective for most of the window, and longer than a
     slow step.
     """

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from rankscope.observer.census.found import FoundRank, user_of
 from rankscope.observer.live import limits
 from rankscope.observer.live.process_watch import ProcessWatch
-from rankscope.probes.fair import by_kind, in_turn
+from rankscope.probes.fair import group_by, interleave
 
 _PARTS = 8
 
@@ -28,10 +28,10 @@ class Places:
     users: Collection[str]
     _taken: int = 0
     _of_each: Counter[str] = field(default_factory=Counter)
-    _owed: int = 0  # reserved places not used yet
+    _reserved: int = 0  # reserved places not used yet
 
     def __post_init__(self) -> None:
-        self._owed = self._part * len(self.users)
+        self._reserved = self._part * len(self.users)
 
     @property
     def _part(self) -> int:
@@ -44,14 +44,14 @@ class Places:
 
     def left(self, user: str) -> int:
         """Return the places left for a user: the free ones, and the rest of his part."""
-        return self.most - self._taken - self._owed + self._own(user)
+        return self.most - self._taken - self._reserved + self._own(user)
 
     def take(self, user: str, many: int = 1) -> None:
         """Take `many` places for a user; below 0: return them."""
         own = self._own(user)
         self._taken += many
         self._of_each[user] += many
-        self._owed += self._own(user) - own
+        self._reserved += self._own(user) - own
 
     def _own(self, user: str) -> int:
         return max(self._part - self._of_each[user], 0) if user in self.users else 0
@@ -86,7 +86,7 @@ def entries(process: ProcessWatch) -> int:
     return max(len(process.threads), 1)
 
 
-def room_beside(
+def room_left(
     processes: Iterable[ProcessWatch], users: Collection[str], whose: Callable[[ProcessWatch], str], alive: int, threads: int
 ) -> Room:  # fmt: skip
     """Compute the room that `processes` leave, of the limit per window and of `alive` and `threads`
@@ -106,7 +106,7 @@ def ranks_with_room(ranks: Sequence[FoundRank]) -> tuple[tuple[FoundRank, ...], 
         return tuple(ranks), ""
     sizes = Counter(rank.identity.job for rank in ranks)
     ordered = sorted(ranks, key=lambda one: (-sizes[one.identity.job], one.identity.job, one.identity.rank))
-    kept = {id(rank) for rank in in_turn(by_kind(ordered, user_of), limits.RANKS)}
+    kept = {id(rank) for rank in interleave(group_by(ordered, user_of), limits.RANKS)}
     left = len(ranks) - len(kept)
     said = f"{left} of the {len(ranks)} ranks of this host were not observed: there is room for {len(kept)}"
     return tuple(rank for rank in ranks if id(rank) in kept), said
@@ -122,14 +122,14 @@ def jobs_with_room(ranks: Sequence[FoundRank]) -> tuple[tuple[FoundRank, ...], s
     if len(sizes) <= limits.JOBS:
         return tuple(ranks), ""
     whose = {rank.identity.job: user_of(rank) for rank in reversed(ranks)}
-    of_users = by_kind(sorted(sizes, key=lambda one: (-sizes[one], one)), whose.__getitem__)
-    kept = frozenset(in_turn(of_users, limits.JOBS))
+    of_users = group_by(sorted(sizes, key=lambda one: (-sizes[one], one)), whose.__getitem__)
+    kept = frozenset(interleave(of_users, limits.JOBS))
     said = f"{len(sizes) - len(kept)} of the {len(sizes)} jobs of this host were not observed: there is room for {limits.JOBS}"
     return tuple(rank for rank in ranks if rank.identity.job in kept), said
 
 
-def sampled_beside(unknown: Sequence[FoundRank]) -> tuple[list[int], str]:
+def choose_sampled(unknown: Sequence[FoundRank]) -> tuple[list[int], str]:
     """Select the pids of ranks to run py-spy on, and a note on the others; '' where there are none."""
-    kept = [rank.pid for rank in in_turn(by_kind(unknown, user_of), limits.SAMPLED_BESIDE)]
+    kept = [rank.pid for rank in interleave(group_by(unknown, user_of), limits.SAMPLED_MOST)]
     left = len(unknown) - len(kept)
     return kept, f"py-spy was run on {len(kept)} ranks alone: {left} more are without stacks" if left else ""

@@ -43,7 +43,7 @@ def seen(markers: Markers, update: Bools) -> SeenUpdates:
         count=len(done_s),
         optimised=np.setdiff1d(_last_before(done_s, markers.optimiser_s), [len(done_s) - 1]),
         exchanged=exchanged,
-        held=_round(exchanged) > 1 and _held(markers, update, exchanging, len(exchanged)),
+        held=_round(exchanged) > 1 and _encloses_updates(markers, update, exchanging, len(exchanged)),
     )
 
 
@@ -53,7 +53,7 @@ def _last_before(update_s: Floats, time_s: Floats) -> Ints:
     return at[at >= 0].astype(np.int64)
 
 
-def _held(markers: Markers, update: Bools, exchanging: Bools, rounds: int) -> bool:
+def _encloses_updates(markers: Markers, update: Bools, exchanging: Bools, rounds: int) -> bool:
     """Tell whether a call made in nearly every round comes from a loop that encloses the loop of
     the updates.
     """

@@ -2,7 +2,7 @@
 
 Where the job's code is known, a step is a turn of the loop that makes the calls (loops.py); several
 where a loop around it may be the job's own and the gaps between the turns repeat (stage 3).
-Elsewhere the sequence alone decides.
+Delegate the sequence alone decides.
 
 Training repeats the same sequence of calls every step; its period is found in three stages:
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from rankscope.observer.window.rows import CounterRow
-from rankscope.probes.fair import by_kind
+from rankscope.probes.fair import group_by
 from rankscope.probes.sched.probe import ProcessTimes, Taken, ThreadTimes
 
 _Times = TypeVar("_Times", ThreadTimes, ProcessTimes)
@@ -40,9 +40,9 @@ class CpuUse:
 
     def __init__(self, now: CpuTotals, before: CpuTotals, owners: Mapping[int, int]) -> None:
         self.now, self.before, self.owners = now, before, owners
-        self._threads = by_kind(now.threads.values(), lambda times: times.tgid)
-        self._takers = by_kind(now.takers.items(), lambda item: item[1].pid)
-        self._processes = by_kind(now.processes, owners.get)
+        self._threads = group_by(now.threads.values(), lambda times: times.tgid)
+        self._takers = group_by(now.takers.items(), lambda item: item[1].pid)
+        self._processes = group_by(now.processes, owners.get)
 
     def threads_of(self, pid: int) -> Sequence[ThreadTimes]:
         """Return the threads of a process, at the end."""

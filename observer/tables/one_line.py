@@ -34,7 +34,7 @@ _HANDED_OVER = frozenset(syscalls.THREAD_CALLS) | {
 _STATE = (1 << WAKER_SHIFT) - 1
 
 
-def as_one_line(raw: RawProcess, table: Sequence[CallRow]) -> RawProcess:
+def merge_turns(raw: RawProcess, table: Sequence[CallRow]) -> RawProcess:
     """Merge the threads of a process that take turns (`RawProcess.members`); unchanged where none
     do.
     """

@@ -86,7 +86,7 @@ def find_rank(raw: RawProcess, table: Sequence[CallRow], guide: StepGuide | None
         activities = patterns.activities_of(line, absences, samples, labels, steps, **how)
     elif raw.gpu is None and (line.kind == timeline.GPU_WAIT).any():
         enqueued = calls[of_roles(calls, table, ENQUEUE)]["ts_ns"]
-        line, labels = own_waits.told_apart(line, labels, raw.since_start_s(enqueued), steps)
+        line, labels = own_waits.mark_own_waits(line, labels, raw.since_start_s(enqueued), steps)
         activities = patterns.activities_of(line, absences, samples, labels, steps, **how)
     training = patterns.measure(raw.window_s, activities, steps)
     others = side_patterns(raw, table, steps, raw.python_tids - {tid})

@@ -123,7 +123,7 @@ def find_pauses(found: Mapping[FunctionKey, Activities], steps: FoundSteps, hz: 
     tree = _tree(found, steps.count, hz)
     together: dict[tuple[StackFrame, str], list[int]] = {}
     for depth, leaves in _nodes(tree, lengths):
-        told = _told(tree, depth, leaves)
+        told = _find_function(tree, depth, leaves)
         if told[0].file or told[0] == GC:  # else no stack was seen
             together.setdefault(told, []).extend(leaves)
     pauses = [_pause(tree, *told, leaves) for told, leaves in together.items()]
@@ -269,7 +269,7 @@ def _above_median(tree: _Tree, leaves: Sequence[int], at: Ints) -> Floats:
     return more
 
 
-def _told(tree: _Tree, depth: int, leaves: Sequence[int]) -> tuple[StackFrame, str]:
+def _find_function(tree: _Tree, depth: int, leaves: Sequence[int]) -> tuple[StackFrame, str]:
     """Return the user's function of a pause, and the library function it calls there, '' if it is
     the pause itself.
     """

@@ -19,7 +19,7 @@ from rankscope.observer.watch.pulse import Pulse
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
-from rankscope.probes.patience import SILENT, patiently, told_silent
+from rankscope.probes.patience import SILENT, mark_silent, patiently
 
 _CENSUS_ANYWAY_S = 600.0  # seconds; it takes 0.03-0.1 s of CPU
 _CENSUS_AGAIN_S = 30.0  # seconds, after one for which this host had no resources
@@ -67,9 +67,9 @@ class Newcomers:
         """Make a census due at the next look: a restart may be near."""
         self._census_s = float("-inf")
 
-    def later(self, what: str, error: OSError, now: float) -> None:
+    def postpone(self, what: str, error: OSError, now: float) -> None:
         """Delay the census after the host refused a resource that any user can exhaust."""
-        self.pulse.later(what, error)
+        self.pulse.postpone(what, error)
         self._census_s = now - _CENSUS_ANYWAY_S + _CENSUS_AGAIN_S
 
     def look(self, census: Callable[[Path], RankCensus], ranks: Container[int], now: float) -> RankCensus | None:
@@ -82,7 +82,7 @@ class Newcomers:
         try:
             self._list(now)
         except OSError as error:
-            self.pulse.later("processes were not listed", error)
+            self.pulse.postpone("processes were not listed", error)
             return None
         if now < self._no_census_until_s or (
             now - self._census_s < _CENSUS_ANYWAY_S and not self._may_be_ranks(ranks, now)
@@ -95,9 +95,9 @@ class Newcomers:
             self.pulse.notes.add(f"ranks were not searched for: {error}")
             return None
         except OSError as error:  # any user can exhaust processes: no reason to end
-            self.later("ranks were not searched for", error, now)
+            self.postpone("ranks were not searched for", error, now)
             return None
-        told_silent(one.pid for one in told.rejected if one.reason == SILENT)
+        mark_silent(one.pid for one in told.rejected if one.reason == SILENT)
         return told
 
     def _list(self, now: float) -> None:
@@ -144,7 +144,7 @@ class Newcomers:
                 continue
             self._seen[pid].looks += 1
             found |= self.pulse.maps_a_library(pid)
-            fair.took(time.monotonic() - began_s, user)
+            fair.spend(time.monotonic() - began_s, user)
         return found
 
 

@@ -158,7 +158,7 @@ class Pulse:
             )
         return frozenset(found)
 
-    def keep(self, places: Collection[Place]) -> None:
+    def detach_others(self, places: Collection[Place]) -> None:
         """Detach all other functions: on a thread, as the kernel takes long."""
         dropped = [place for place in self._links if place not in places]
         descriptors = [descriptor for place in dropped for descriptor in self._links.pop(place)]
@@ -166,13 +166,13 @@ class Pulse:
             return
         gone = {row for row, _ in dropped} - {row for row, _ in self._links}
 
-        def let_go() -> None:
+        def detach() -> None:
             self.module.release(descriptors)
             # their returns will not be seen; `tidy` reports a lack of resources
             with contextlib.suppress(OSError):
                 in_progress.take_out(self.module.maps, lambda call: call.row in gone)
 
-        self._aside(let_go)
+        self._aside(detach)
 
     def tidy(self, now_s: float, ended: bool) -> None:
         """Clean up regularly, sooner where processes have `ended`: remove calls of killed threads."""
@@ -183,7 +183,7 @@ class Pulse:
             try:
                 in_progress.take_out_ended(self.module.maps, self.root)
             except OSError as error:
-                self.later("calls in progress", error)
+                self.postpone("calls in progress", error)
         if ended:
             self._tidy_s = min(self._tidy_s, now_s + _TIDY_AFTER_END_S)
 
@@ -195,7 +195,7 @@ class Pulse:
             f"{len(places)} functions are no longer probed: a page of their file is mapped so often that "
             f"removing a probe would block every fork of this host{gone.by}"
         )
-        self.keep([place for place in self._links if place not in places])
+        self.detach_others([place for place in self._links if place not in places])
 
     def costs(self) -> tuple[ProbeCost, ...]:
         """Return run count and time of each program since it was loaded."""
@@ -236,14 +236,14 @@ class Pulse:
                 _put(self._again_s, (library.key, user), time.monotonic() + _AGAIN_S)
                 return {}
             except OSError as error:  # no process available, say: try again at the next request
-                self.later(library.name, error, user)
+                self.postpone(library.name, error, user)
                 return {}
             if known.said:
                 self.notes.add(f"{library.name}: {known.said}", user)
             _put(self._functions, library.key, known)
         return known.of_row
 
-    def later(self, what: str, error: OSError, user: str = "") -> None:
+    def postpone(self, what: str, error: OSError, user: str = "") -> None:
         """Count, and note once, what failed for lack of resources."""
         self.put_off += 1
         self.notes.add(f"{what}: not now ({error.strerror or error})", user)

@@ -113,7 +113,7 @@ class RankPulse:
         self.missed_s, self._edge_s = now_s, None
         self._open.clear()
 
-    def hear_no_more(self) -> None:
+    def stop_listening(self) -> None:
         """Stop counting its steps, as its calls are not timed any more."""
         self.marker, self.unheard = None, True
 

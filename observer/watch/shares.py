@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.watch.users import USERS_KNOWN, OfUsers
-from rankscope.probes.fair import in_turn
+from rankscope.probes.fair import interleave
 
 RANKS_MOST = 1024  # room in the kernel: RS_MAX_PROCESSES (probes/bpf/common.bpf.h)
 RANKS_EACH = 256  # per user; a host with eight GPUs has eight, one without as many as cores
@@ -107,18 +107,18 @@ class Notes:
             return ()
         of_users = {user: [(user, words) for words in mine] for user, mine in self._waiting.items()}
         told: list[str] = []
-        for user, words in in_turn(of_users, len(of_users) * _NOTES_WAITING):
+        for user, words in interleave(of_users, len(of_users) * _NOTES_WAITING):
             if self._count >= _NOTES_MOST:
                 break
             del self._waiting[user][words]
             self._know(user, words)
-            said = self._told_of(user, words)
+            said = self._limit_notes(user, words)
             self._count += len(said)
             told += said
         self._waiting = {user: mine for user, mine in self._waiting.items() if mine}
         return tuple(told)
 
-    def _told_of(self, user: str, words: str) -> list[str]:
+    def _limit_notes(self, user: str, words: str) -> list[str]:
         count = self._counts.get(user, 0)
         if self._count < _NOTES_FREELY or count < _NOTES_EACH:
             self._counts.keep(user, count + 1)

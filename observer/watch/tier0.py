@@ -136,12 +136,12 @@ class Tier0:
     def _ends(self, events: Events) -> tuple[Death, ...]:
         found = []
         for event in events[events["type"] == ring.EXIT]:
-            death = self._bury(int(event["tgid"]), float(event["ts_ns"]) / 1e9, int(event["arg"]))
+            death = self._record_death(int(event["tgid"]), float(event["ts_ns"]) / 1e9, int(event["arg"]))
             if death is not None:
                 found.append(death)
         return tuple(found)
 
-    def _bury(self, pid: int, at_s: float, status: int) -> Death | None:
+    def _record_death(self, pid: int, at_s: float, status: int) -> Death | None:
         rank = self.ranks.pop(pid, None)
         if rank is None:
             return None
@@ -155,7 +155,7 @@ class Tier0:
     def _drop(self, job: str) -> None:
         for table in (self.markers, self._learning, self._again_s, self._kept, self.notes):
             table.pop(job, None)
-        self._keep_needed()
+        self._detach_unneeded()
 
     def _states(self, now: float) -> tuple[list[Death], frozenset[int]]:
         """Find ranks that ended without an event (lost, or pid reused), and ranks stopped at two
@@ -178,7 +178,7 @@ class Tier0:
                     rank.missing = True
                     continue
                 self.pulse.forget(pid)
-                death = self._bury(pid, now, -1)
+                death = self._record_death(pid, now, -1)
                 gone += [death] if death is not None else []
             elif stat.state not in ("T", "t"):
                 rank.stopped_since_s = None
@@ -187,7 +187,7 @@ class Tier0:
             else:
                 still.add(pid)
         if refused is not None:
-            self.pulse.later("it could not be read whether ranks still run", refused)
+            self.pulse.postpone("it could not be read whether ranks still run", refused)
         return gone, frozenset(still)
 
     def write_hz(self, job: str) -> float:
@@ -235,7 +235,7 @@ class Tier0:
             try:
                 self.pulse.watch(rank.pid)
             except OSError as error:
-                self._newcomers.later("a rank is not watched", error, now)
+                self._newcomers.postpone("a rank is not watched", error, now)
                 continue
             self.ranks[rank.pid] = RankPulse(rank, now, now)
             held[user] += 1
@@ -316,7 +316,7 @@ class Tier0:
             if pid in learnt and self._crowding.spent_s(users[pid], now) <= CROWD_EACH_S:
                 continue
             self.pulse.forget(pid)
-            self.ranks[pid].hear_no_more()
+            self.ranks[pid].stop_listening()
             self.pulse.notes.add(
                 f"pid {pid} makes so many calls that those of others were lost: it is no longer probed, and its exit "
                 "status will be unknown",
@@ -366,11 +366,11 @@ class Tier0:
         if job not in self.markers:
             self._kept.pop(job, None)
             self._again_s[job] = now + _LEARN_AGAIN_S
-        self._keep_needed()
+        self._detach_unneeded()
 
-    def _keep_needed(self) -> None:
+    def _detach_unneeded(self) -> None:
         kept = {place for places in self._kept.values() for place in places}
-        self.pulse.keep(kept.union(*(one.places for one in self._learning.values())))
+        self.pulse.detach_others(kept.union(*(one.places for one in self._learning.values())))
 
 
 def _choose(parts: list[Calls]) -> StepMarker | None:

@@ -93,10 +93,10 @@ def _write_bytes(content: bytes, file: IO[bytes]) -> None:
     file.write(content)
 
 
-def prepare_place(into: Path) -> None:
+def prepare_folder(into: Path) -> None:
     """Create `into` and test that a window can be written there. Raises OutputFailed."""
     try:
-        staging.try_place(into, _LEAST_FREE_BYTES)
+        staging.check_writable(into, _LEAST_FREE_BYTES)
     except OSError as error:
         raise OutputFailed(f"cannot write into {into}: {error.strerror or error}") from error
 

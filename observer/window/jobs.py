@@ -21,7 +21,7 @@ def of_user(job: str, owner: int) -> str:
     return name + whose if owner > 0 or _OF_USER.search(name) else name
 
 
-def said_by(job: str, owner: int) -> str:
+def claimed_name(job: str, owner: int) -> str:
     """Remove this user's suffix from a name that a process claims, so that only the census can set
     it.
     """
@@ -31,7 +31,7 @@ def said_by(job: str, owner: int) -> str:
     return job
 
 
-def says_a_user(job: str) -> bool:
+def names_a_user(job: str) -> bool:
     """Tell whether a name has the form of some user's job."""
     return _OF_USER.search(job) is not None
 

@@ -106,7 +106,7 @@ def put_file(
         raise
 
 
-def try_place(into: Path, size_bytes: int) -> None:
+def check_writable(into: Path, size_bytes: int) -> None:
     """Create `into` and test that `size_bytes` can be written there. Raises OSError, UnsafePlace."""
     with opened_folder(into, make=True) as place:
         remove_left(place)

@@ -128,7 +128,7 @@ class Module:
         for point in tracepoints:
             try:
                 program = self.program(point.function, programs.TRACEPOINT)
-                self._hold(point.function, partial(_attach_tracepoint, program.fd, point.event, self.root))
+                self._attach_and_store(point.function, partial(_attach_tracepoint, program.fd, point.event, self.root))
             except (OSError, ValueError) as error:
                 self.refused.append(Refused(point.function, f"{point.event}: {_one_line(error)}"))
 
@@ -137,9 +137,9 @@ class Module:
         kernel.
         """
         program = self.program(function, programs.PERF_EVENT)
-        self._hold(function, partial(perf_events.attach_clock, program.fd, hz, self.root))
+        self._attach_and_store(function, partial(perf_events.attach_clock, program.fd, hz, self.root))
 
-    def _hold(self, function: str, attach: Callable[[], tuple[int, ...]]) -> None:
+    def _attach_and_store(self, function: str, attach: Callable[[], tuple[int, ...]]) -> None:
         descriptors = attach()
         self.held.update(descriptors)
         self._remember(_Attached(function, descriptors, attach))
@@ -238,7 +238,7 @@ class Module:
         """
         if self.rests:
             raise ValueError("nothing is attached while the probes rest")
-        self._be_guarded(path)
+        self._require_guard(path)
         links = self._attach_once(function, path, offsets, counters, on_return, place)
         if self.may_rest or self._trials is not None:
             file = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -249,7 +249,7 @@ class Module:
                 self._remember(
                     _Attached(function, links, again, file, look if self.at_once else None, walks.inode_of(kept))
                 )
-            self._look_now_and_then()
+            self._check_periodically()
         return links
 
     def _trial(
@@ -272,10 +272,10 @@ class Module:
         try:
             self._trial(function, path, offsets, counters, place, walks.WAITS_MOST_S)
         except uprobes.MappedTooOften as error:
-            by = walks.by_whom(walks.inode_of(path), self.root)
+            by = walks.mapped_most_by(walks.inode_of(path), self.root)
             raise uprobes.MappedTooOften(f"{error}{by}") from error
 
-    def _look_now_and_then(self) -> None:
+    def _check_periodically(self) -> None:
         if self._looking is None and self.at_once:
             looking = threading.Thread(target=self._look, name="mappings", daemon=True)
             with contextlib.suppress(RuntimeError):  # no thread available: the next probe tries again
@@ -296,7 +296,7 @@ class Module:
         """
         for one in self._all_attached():
             with self._changes:
-                if self.rests or one.look is None or not self._holds(one):
+                if self.rests or one.look is None or not self._is_attached(one):
                     continue
                 try:
                     one.look()
@@ -306,7 +306,7 @@ class Module:
                 except (OSError, ValueError, RankscopeError):
                     continue
 
-    def _holds(self, one: _Attached) -> bool:
+    def _is_attached(self, one: _Attached) -> bool:
         return any(self._attached.get(each) is one for each in one.descriptors)
 
     def _withdraw(self, inode: bytes) -> None:
@@ -322,7 +322,7 @@ class Module:
                         os.dup2(nothing, descriptor, inheritable=False)
                         del self._attached[descriptor]
                         self._withdrawn.add(descriptor)
-            self._mapped_by = walks.by_whom(inode, self.root)
+            self._mapped_by = walks.mapped_most_by(inode, self.root)
         finally:
             os.close(nothing)
             for one in ours:
@@ -338,7 +338,7 @@ class Module:
         with self._changes:
             return tuple({id(one): one for one in self._attached.values()}.values())
 
-    def _be_guarded(self, path: Path) -> None:
+    def _require_guard(self, path: Path) -> None:
         """Start the warden before the first probe in a file; without one, require that one user
         alone maps the file.
 
@@ -405,18 +405,18 @@ class Module:
             self.rests = True
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
-        def let_go(descriptor: int) -> None:
+        def release_one(descriptor: int) -> None:
             os.dup2(nothing, descriptor, inheritable=False)
 
         try:
             try:
                 with ThreadPoolExecutor(_AT_ONCE) as several:
-                    list(several.map(let_go, self.held))
+                    list(several.map(release_one, self.held))
             except RuntimeError as error:
                 if not room.refused_a_thread(error):
                     raise
                 for descriptor in self.held:  # any user can use up the host's threads
-                    let_go(descriptor)
+                    release_one(descriptor)
         finally:
             os.close(nothing)
 

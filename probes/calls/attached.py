@@ -96,7 +96,7 @@ class Places:
         """
         if self._next >= MAX_PLACES or self._fair.left(user) <= 0:
             return row
-        self._fair.took(1, user)
+        self._fair.spend(1, user)
         self._next += 1
         return self._next - 1
 

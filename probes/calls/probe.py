@@ -29,7 +29,7 @@ from rankscope.probes.elf.exports import Symbol, file_offsets, find_functions, f
 from rankscope.probes.elf.reader import FileBytes
 from rankscope.probes.elf.return_sites import Leaves
 from rankscope.probes.errors import RankscopeError
-from rankscope.probes.fair import about, by_kind, least_first, whose
+from rankscope.probes.fair import about, group_by, least_first, whose
 from rankscope.probes.host import maps
 from rankscope.probes.host.maps import read_maps
 from rankscope.probes.mapped.file import MappedFile, open_mapped
@@ -147,7 +147,7 @@ class CallProbe:
         Users take turns, the least served first, so that one user's many large files do not use up
         the time of others.
         """
-        of_users = by_kind(watched := list(pids), lambda pid: whose(pid, root))
+        of_users = group_by(watched := list(pids), lambda pid: whose(pid, root))
         self._users.update((pid, user) for user, mine in of_users.items() for pid in mine)
         left_out: dict[int, int] = {}
         until = time.monotonic() + _LOOK_ALL_MOST_S
@@ -329,7 +329,7 @@ class CallProbe:
         for index in sorted(self._exported):
             counted = {place: hits[place].since(before[place]) for place in self._counted_in(index) if place in before}
             if counted:
-                self._keep_within(index, counted, max(processes, 1) * seconds, seconds)
+                self._enforce_budget(index, counted, max(processes, 1) * seconds, seconds)
         if self.launches is not None:
             self.launches.processes = max(processes, 1)
 
@@ -369,7 +369,7 @@ class CallProbe:
         row = self._rows[index]
         return {row.places[file] for file in row.links}
 
-    def _keep_within(self, index: int, counted: Mapping[int, Hits], process_s: float, seconds: float) -> None:
+    def _enforce_budget(self, index: int, counted: Mapping[int, Hits], process_s: float, seconds: float) -> None:
         """Detach a row, or its call sites, from files where it is called too often.
 
         `counted`: calls by place within `seconds`; `process_s`: `seconds` times the number of
@@ -417,7 +417,7 @@ class CallProbe:
             self._exported.discard(index)
             del self._rows[index]
             whose = None
-        self._aside(self._let_go, index, links, whose)
+        self._aside(self._detach_links, index, links, whose)
 
     def _aside(self, work: Callable[..., None], *arguments: object) -> None:
         """Run `work` on a thread: detaching takes 20 ms, or 0.3 s a function before Linux 6.6,
@@ -427,7 +427,7 @@ class CallProbe:
         self.module.before_close.append(letting_go.join)
         letting_go.start()
 
-    def _let_go(self, index: int, links: Sequence[int], whose: Collection[int] | None) -> None:
+    def _detach_links(self, index: int, links: Sequence[int], whose: Collection[int] | None) -> None:
         self.module.release(links)
         # `whose`: processes concerned, None for all. Their returns will not be seen, so open calls
         # would hide the next call of their role.

@@ -162,7 +162,7 @@ class GpuReader:
         self._links: tuple[int, ...] | None = None
         self._error_kinds: tuple[int, ...] | None = None
         self._batches: dict[int, FieldBatch] = {}
-        self._told: tuple[dict[Field, int | float], tuple[NvLink, ...]] | None = None
+        self._last_links: tuple[dict[Field, int | float], tuple[NvLink, ...]] | None = None
         self._states_by_field = False
         self._wanted: tuple[Field, ...] | None = None
         self._processes_since_us = 0
@@ -297,8 +297,8 @@ class GpuReader:
         return {link: bool(state) for link, state in states.items() if state is not None}
 
     def _read_links(self, found: dict[Field, int | float]) -> tuple[NvLink, ...]:
-        if self._told is not None and found is self._told[0] and self._states_by_field:
-            return self._told[1]
+        if self._last_links is not None and found is self._last_links[0] and self._states_by_field:
+            return self._last_links[1]
         told = {link: value == 1 for (kind, link), value in found.items() if kind == FIELD_LINK_STATE}
         states = told if self._states_by_field and told else self._states()
         if self._links is None or self._error_kinds is None:
@@ -308,7 +308,7 @@ class GpuReader:
             # Use one field per link in the batch in place of one call per link, if both agree.
             self._states_by_field = bool(states) and told == states
         links = tuple(self._link(link, active, found, self._error_kinds) for link, active in states.items())
-        self._told = found, links
+        self._last_links = found, links
         return links
 
     def _link(self, link: int, active: bool, found: dict[Field, int | float], kinds: tuple[int, ...]) -> NvLink:

@@ -288,7 +288,7 @@ def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gp
         sm_clock_hz=_column(rows, "sm_clock_hz"),
         memory_clock_hz=_column(rows, "memory_clock_hz"),
         power_w=power,
-        temperature_c=_held(times, readings, "temperature_c"),
+        temperature_c=_latest_before(times, readings, "temperature_c"),
         throttle_reasons=np.where(np.isfinite(reasons), reasons, -1).astype(np.int64),
         **links,
     )
@@ -400,7 +400,7 @@ def _processes(gpus: Sequence[Gpu]) -> tuple[ProcessUse, ...]:
     return tuple(result)
 
 
-def _held(times: Ints, readings: Sequence[tuple[int, Gpu]], name: str) -> Floats:
+def _latest_before(times: Ints, readings: Sequence[tuple[int, Gpu]], name: str) -> Floats:
     """Return at each time the value of the latest reading before it (the first reading for earlier
     times); NaN without any.
     """

@@ -51,7 +51,7 @@ def read_kmsg(root: Path = ROOT) -> tuple[KernelMessage, ...]:
 
 def open_log(root: Path = ROOT) -> int:
     """Open the log at its oldest record; return the descriptor. Raises OSError."""
-    if (asked := rights.elsewhere()) is not None:
+    if (asked := rights.delegate()) is not None:
         return asked.ask("kernel_log")[1][0]
     return os.open(f"{str(root).rstrip('/')}/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 

@@ -164,7 +164,7 @@ def node_name(pid: int, root: Path = ROOT) -> str:
         if inside == namespace_inode("self", "uts", root):
             return host_name(root)
         if root == ROOT:
-            asked = rights.elsewhere()
+            asked = rights.delegate()
             return uts_name(pid) if asked is None else str(asked.ask("uts_name", pid=pid)[0]["name"])
     except (OSError, ValueError):
         pass

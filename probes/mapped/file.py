@@ -80,7 +80,7 @@ class MappedFile:
         self.close()
 
 
-def handed_file(descriptor: int) -> MappedFile:
+def file_from_descriptor(descriptor: int) -> MappedFile:
     """Wrap a descriptor that another process opened and passed; it is duplicated. Raises OSError.
 
     Its file system is not involved at all, so the file's identity is unknown and each call counts

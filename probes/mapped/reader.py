@@ -37,7 +37,7 @@ from rankscope.probes.patience import SILENT, Silent
 _OWNERS_S = 60.0  # seconds for which the owner of a pid is cached
 _DESCRIPTOR_BYTES = array("i").itemsize
 _END = 1 << 62  # no file is larger
-_let_go: list[int] = []  # pids of abandoned children that may not have ended yet
+_abandoned: list[int] = []  # pids of abandoned children that may not have ended yet
 
 
 class FileNotRead(RankscopeError, OSError):
@@ -113,7 +113,7 @@ class _Child:
         SIGKILL ends it.
         """
         self.socket.close()
-        asked = rights.elsewhere()
+        asked = rights.delegate()
         if asked is None:
             end_child(self.pid, kill=kill)
         else:
@@ -124,7 +124,7 @@ def start_child() -> tuple[int, socket.socket, int]:
     """Start a child: its pid, our end of its socket, the descriptor of the shared memory. Raises
     OSError.
     """
-    _bury()
+    _reap()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     shared = os.memfd_create("rankscope-mapped", os.MFD_CLOEXEC)
     handed: list[int] = []
@@ -171,17 +171,17 @@ def end_child(pid: int, *, kill: bool) -> None:
     with contextlib.suppress(ProcessLookupError):
         if kill:
             os.kill(pid, 9)
-    _let_go.append(pid)
-    _bury()
+    _abandoned.append(pid)
+    _reap()
 
 
-def _bury() -> None:
+def _reap() -> None:
     """Reap abandoned children that have ended; the kernel keeps an entry for each until then."""
-    for pid in tuple(_let_go):
+    for pid in tuple(_abandoned):
         with contextlib.suppress(ChildProcessError):
             if not os.waitpid(pid, os.WNOHANG)[0]:
                 continue
-        _let_go.remove(pid)
+        _abandoned.remove(pid)
 
 
 class FileReader:
@@ -289,7 +289,7 @@ class FileReader:
             return answer
 
     def _start(self) -> _Child:
-        asked = rights.elsewhere()
+        asked = rights.delegate()
         if asked is None:
             pid, channel, shared = start_child()
         else:
@@ -309,7 +309,7 @@ class FileReader:
         """Reset after a fork: the other process starts its own child."""
         self._lock = threading.Lock()
         self._child = None
-        _let_go.clear()
+        _abandoned.clear()
 
     def close(self) -> None:
         """End the child and forget what hung; another child is started when needed."""

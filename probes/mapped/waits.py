@@ -67,7 +67,7 @@ class Waits:
     def found(self, seconds: float, owner: str) -> None:
         """Record that the kernel took so long to find a file in the process, successfully or not."""
         if seconds > _SLOW_S:
-            self.finding.took(seconds, lambda: owner)
+            self.finding.spend(seconds, lambda: owner)
 
     def came(self, device: str, seconds: float, owner: str) -> None:
         """Record that the file system answered after so long."""
@@ -81,5 +81,5 @@ class Waits:
     def did_not_come(self, device: str, seconds: float, owner: str) -> None:
         """Record that the file system did not answer in so long."""
         self.answered.discard(device)
-        self.in_vain.took(seconds, lambda: owner)
+        self.in_vain.spend(seconds, lambda: owner)
         self.hung.setdefault(device, set()).add(owner)

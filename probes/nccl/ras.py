@@ -49,7 +49,7 @@ def ask(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> RasAnswer |
 
     Takes `limit_s` at most, usually milliseconds.
     """
-    asked = rights.elsewhere()
+    asked = rights.delegate()
     try:
         answer = fetch(pid, limit_s=limit_s, root=root) if asked is None else _fetched_elsewhere(asked, pid)
     except (OSError, ValueError) as error:
@@ -69,7 +69,7 @@ def fetch(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> bytes | R
     return in_namespace(pid, "net", lambda: _fetch(hosts, port, deadline), root)
 
 
-def _fetched_elsewhere(asked: rights.Elsewhere, pid: int) -> bytes | RasSilence:
+def _fetched_elsewhere(asked: rights.Delegate, pid: int) -> bytes | RasSilence:
     told, files = asked.ask("ras", pid=pid)
     if told["silence"]:
         return RasSilence(str(told["silence"]))

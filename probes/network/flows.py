@@ -286,7 +286,7 @@ class FlowTracker:
                 self._note(f"pid {pid} has more connections than can be followed: {MAX_CONNECTIONS} of a host")
                 namespace.foreign.add(cookie)
                 continue
-            self._room.took(1, user)
+            self._room.spend(1, user)
             flow = _Flow(pid, _opened(now) if namespace.begun and namespace.whole else now, message)
             flow.add(message)
             namespace.flows[cookie] = flow
@@ -299,7 +299,7 @@ class FlowTracker:
             most = max(int(fair.left(user)), 0)
             try:
                 files = open_files(pid, self._root, most)
-                fair.took(len(files), user)
+                fair.spend(len(files), user)
                 if len(files) == most:
                     self._note(f"pid {pid} has very many open files: some of its connections are missing")
                 for inode in sockets(files):

@@ -70,7 +70,7 @@ def open_netlink(protocol: int, pid: int | None = None, root: Path = ROOT) -> so
 
     Raises OSError.
     """
-    if (asked := rights.elsewhere()) is not None:
+    if (asked := rights.delegate()) is not None:
         return socket.socket(fileno=asked.ask("socket", pid=pid, protocol=protocol)[1][0])
     if pid is None or _same_namespace(pid, root):
         return _open(protocol)

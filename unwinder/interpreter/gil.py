@@ -16,7 +16,7 @@ LAST_HOLDER = 8
 """Offset of last_holder, 3.8-3.15, behind `unsigned long interval`."""
 
 
-def tell(maps: Any, interpreter: Interpreter) -> None:
+def register_gil(maps: Any, interpreter: Interpreter) -> None:
     """Write the GIL into the BPF map `rs_gils` (probes/sched/sched.bpf.c); do nothing if its
     address is unknown.
     """

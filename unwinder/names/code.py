@@ -16,7 +16,7 @@ from rankscope.unwinder.errors import UnreadableMemory
 from rankscope.unwinder.interpreter.memory import Memory, read_u64
 from rankscope.unwinder.interpreter.offsets import ABSENT, FrameOffsets, LineTable
 from rankscope.unwinder.names import bytecode
-from rankscope.unwinder.names.kept import Kept
+from rankscope.unwinder.names.kept import BoundedCache
 from rankscope.unwinder.names.linetable import line_at
 
 NAME_CAP = 1024
@@ -86,7 +86,7 @@ class Symboliser:
         self._memory = memory
         self._offsets = offsets
         self._code_type = code_type_address
-        self._codes: Kept[_Code] = Kept()
+        self._codes: BoundedCache[_Code] = BoundedCache()
 
     def resolve(self, code: int, lasti: int = -1, expected: int = 0) -> Frame:
         """Name the frame at code unit `lasti` of the code object at `code`.

@@ -21,7 +21,7 @@ What = TypeVar("What")
 
 @dataclass(slots=True)
 class Room:
-    """Counter of bytes that several `Kept` use together."""
+    """Counter of bytes that several `BoundedCache` use together."""
 
     taken: int = 0
 
@@ -36,7 +36,7 @@ class _Entry(Generic[What]):
 
 
 @dataclass(slots=True)
-class Kept(Generic[What]):
+class BoundedCache(Generic[What]):
     """Cache by key, least recently used evicted first; callers read evicted entries again."""
 
     room: Room = field(default_factory=lambda: ROOM)

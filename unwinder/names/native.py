@@ -139,10 +139,10 @@ class NativeNames:
         try:
             table = read_symbols(pid, mapping, self.root)
         except FileNotRead:
-            self._fair.took(_PER_FILE, user)
+            self._fair.spend(_PER_FILE, user)
             return _nameless(mapping)  # the process has ended, say: not cached either
         self._tables[key] = table
-        self._fair.took(_PER_FILE + table.rows, user)
+        self._fair.spend(_PER_FILE + table.rows, user)
         while len(self._tables) > _FILES or (len(self._tables) > 1 and self._bytes() > _TABLES_BYTES):
             self._tables.popitem(last=False)[1].close()
         return table

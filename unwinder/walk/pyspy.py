@@ -113,7 +113,7 @@ class Sampling:
 class _Elsewhere:
     """A running py-spy in the process that has the rights for it; the interface of `Sampling`."""
 
-    def __init__(self, asked: rights.Elsewhere, pid: int, duration_s: float, rate_hz: int, idle: bool) -> None:
+    def __init__(self, asked: rights.Delegate, pid: int, duration_s: float, rate_hz: int, idle: bool) -> None:
         self.pid, self._asked = pid, asked
         asked.ask("pyspy_start", pid=pid, duration_s=duration_s, rate_hz=rate_hz, idle=idle)
 
@@ -144,7 +144,7 @@ def record_each(
 
     The output of one is freed before the next is read.
     """
-    asked = rights.elsewhere()
+    asked = rights.delegate()
     with contextlib.ExitStack() as cleanup:
         running: list[Sampling | _Elsewhere] = []
         for pid in pids:

@@ -20,7 +20,7 @@ _CODE_UNIT_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class StillStack:
+class BlockedStack:
     """A stack of frames, innermost first. `moved`: the thread ran meanwhile, so they may not belong
     together.
     """
@@ -29,7 +29,7 @@ class StillStack:
     moved: bool
 
 
-def walk_still(memory: Memory, interpreter: Interpreter, tstate: int) -> StillStack:
+def walk_blocked(memory: Memory, interpreter: Interpreter, tstate: int) -> BlockedStack:
     """Walk the frames of the thread with this PyThreadState.
 
     Raises TargetGone; unreadable memory ends the walk.
@@ -37,9 +37,9 @@ def walk_still(memory: Memory, interpreter: Interpreter, tstate: int) -> StillSt
     try:
         first = _top(memory, interpreter, tstate)
         frames = _walk(memory, interpreter, first)
-        return StillStack(frames, moved=_top(memory, interpreter, tstate) != first)
+        return BlockedStack(frames, moved=_top(memory, interpreter, tstate) != first)
     except UnreadableMemory:
-        return StillStack((), moved=True)
+        return BlockedStack((), moved=True)
 
 
 def _top(memory: Memory, interpreter: Interpreter, tstate: int) -> int:

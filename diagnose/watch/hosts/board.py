@@ -16,7 +16,7 @@ from rankscope.diagnose.fleet.sources import Source, Sources
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.store import objects
-from rankscope.observer.window.store.keys import moment, told_key
+from rankscope.observer.window.store.keys import message_key, moment
 from rankscope.observer.window.store.place import Store, open_store
 from rankscope.probes.errors import BadData
 
@@ -36,13 +36,13 @@ class Board:
 
     def put(self, what: str, job: str, start: float, content: Mapping[str, Any]) -> dict[str, Any] | None:
         """Leave it, unless there is one already; what is there now. UnsafePlace, as of `get`."""
-        objects.put_new(self._store, told_key(what, job, start), json.dumps(content, ensure_ascii=False).encode())
+        objects.put_new(self._store, message_key(what, job, start), json.dumps(content, ensure_ascii=False).encode())
         return self.get(what, job, start)
 
     def get(self, what: str, job: str, start: float) -> dict[str, Any] | None:
         """What was left; None where there is nothing that can be read, or an old trigger. UnsafePlace where others could have left it."""
         try:
-            path = f"{self._store.path}/{told_key(what, job, start)}"
+            path = f"{self._store.path}/{message_key(what, job, start)}"
             found = _parsed(objects.get(self._store, path, self.most_bytes, ours=True))
             if what == TRIGGER and self._is_early(path, start):
                 return None

@@ -145,7 +145,7 @@ def _with_parent(draft: Draft, parent: int, children: list[int], parents: dict[i
         if hub is None or hub.pid != parent:
             continue
         told = [parse_arguments(draft.loaded[pid].cmdline)[0] for pid in group if pid != parent]
-        if all(told) or draft.connections.linked_beside(hub, group, parents):
+        if all(told) or draft.connections.linked_otherwise(hub, group, parents):
             return group
     return []
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rankscope.observer.census.rules.draft import Draft
 from rankscope.observer.census.rules.taken import Job
-from rankscope.observer.window.jobs import of_user, says_a_user
+from rankscope.observer.window.jobs import names_a_user, of_user
 
 _ALIKE_MOST = 64  # processes that claim the same rank: each is compared with all ranks of the job
 _LAUNCHERS_DEEP = 4  # levels: mpiexec, its proxy, a shell that wraps the rank
@@ -26,7 +26,7 @@ def separate_users(draft: Draft) -> None:
     for job, owners in claims.items():
         main = next(iter(owners)) if len(owners) == 1 else _whose(draft, job, owners)
         for uid, pids in owners.items():
-            if uid == main and not says_a_user(job):
+            if uid == main and not names_a_user(job):
                 continue
             for pid in pids:
                 one = draft.chosen[pid]

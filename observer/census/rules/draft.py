@@ -16,7 +16,7 @@ from rankscope.observer.census.kinship import Connections
 from rankscope.observer.census.launchers import SERVER, purpose
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.numbering import Member, number_group
-from rankscope.observer.census.rules.taken import Chosen, Evidence, Taken
+from rankscope.observer.census.rules.taken import Chosen, ChosenRanks, Evidence
 from rankscope.observer.census.workers import is_compiler
 from rankscope.probes.host.namespaces import host_name
 
@@ -34,7 +34,7 @@ class Draft:
         self.host = host_name(root)
         self.parents = {pid: stat.ppid for pid, stat in found.processes.items()}
         self.loaded = {pid: one for pid, one in found.candidates.items() if one.libraries.framework}
-        self.chosen = Taken()
+        self.chosen = ChosenRanks()
         self.rejected: dict[int, str] = {pid: reason for pid, _, reason in found.unreadable}
         self.notes: list[str] = list(found.notes)
         self.connections = Connections(root, self.notes)

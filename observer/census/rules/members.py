@@ -31,7 +31,7 @@ def find_workers(draft: Draft) -> dict[int, list[Worker]]:
             user, began_s = partial(whose, rank, draft.root), time.thread_time()
             comm = printable(draft.scan.processes[pid].comm, 32)
             workers[rank].append(Worker(pid, _worker_kind(draft, pid, rank, read=fair.left(user) > 0), comm))
-            fair.took(time.thread_time() - began_s, user)
+            fair.spend(time.thread_time() - began_s, user)
     return workers
 
 

@@ -32,7 +32,7 @@ class Chosen:
         return self.claim.job, self.process.owner
 
 
-class Taken(dict[int, Chosen]):
+class ChosenRanks(dict[int, Chosen]):
     """A dictionary that records which jobs' ranks changed. Change it by `[pid] = …` and `pop` only."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Evidence:
     its control group.
     """
 
-    taken: Taken
+    taken: ChosenRanks
     ends: Callable[[int], Iterable[tuple[Hashable, Hashable]]]
     cgroup: Callable[[int], str]
     _jobs: dict[Job, _Ranks] = field(default_factory=dict)

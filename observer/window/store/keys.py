@@ -60,7 +60,7 @@ def moment(job: str, start: float) -> str:
     return f"job={label_of(job)}/window={time.strftime(_TIME, time.gmtime(start))}"
 
 
-def told_key(what: str, job: str, start: float) -> str:
+def message_key(what: str, job: str, start: float) -> str:
     """Return the path of a message about a job's window: `what` is trigger, turn or verdict."""
     return f"job={label_of(job)}/{what}={time.strftime(_TIME, time.gmtime(start))}.json"
 
@@ -72,7 +72,7 @@ def fits(path: str, manifest: Manifest) -> bool:
     return path.endswith(f"/{moment_and_host}{of_host}")
 
 
-def told_about(path: str) -> int | None:
+def start_of_message(path: str) -> int | None:
     """Return the start time (Unix) of the window that a message is about; None for other paths."""
     found = _TOLD.search(path)
     return None if found is None else _unix(found[1])

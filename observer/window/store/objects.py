@@ -20,7 +20,7 @@ from pyarrow import fs
 
 from rankscope.observer.window.staging import PARTIAL, partial_name, put_file, remove_left
 from rankscope.observer.window.store.container import MOST_OBJECT_BYTES
-from rankscope.observer.window.store.keys import Key, parse, start_of_moment, told_about
+from rankscope.observer.window.store.keys import Key, parse, start_of_message, start_of_moment
 from rankscope.observer.window.store.place import Store, StoreFailed, failures
 from rankscope.probes.errors import BadData
 from rankscope.probes.host.folders import UnsafePlace, create_file, opened_folder, read_ours, read_plain, why_not_ours
@@ -250,7 +250,7 @@ def listing(store: Store) -> Listing:
                 continue
             if key is not None:
                 found.append(Found(path, key, size, put_s))
-            elif (about := told_about(path)) is not None:
+            elif (about := start_of_message(path)) is not None:
                 told.append(Told(path, about, put_s))
             else:
                 foreign += 1

@@ -12,7 +12,7 @@ from rankscope.observer.window.manifest import Manifest
 _SHOWN = 4  # characters of the machine id; all of it where that is ambiguous
 
 
-def told_apart(manifests: Sequence[Manifest]) -> tuple[Manifest, ...]:
+def rename_hosts(manifests: Sequence[Manifest]) -> tuple[Manifest, ...]:
     """Rename hosts where one name stands for several machines; unknown machines are unchanged."""
     machines: dict[str, set[str]] = {}
     for about in manifests:

@@ -178,7 +178,7 @@ class Spool:
         while sizes and over > 0:
             # of one job the first, which is the oldest
             name = max(sizes, key=lambda each: held[_job_of(each)])
-            told_by_it = _told_by(place, name)
+            told_by_it = _drops_reported_by(place, name)
             with suppress(FileNotFoundError):  # it was sent meanwhile
                 os.unlink(name, dir_fd=place)
                 lost += 1 + told_by_it
@@ -195,7 +195,7 @@ def _job_of(name: str) -> str:
     return name.partition(_SLASH)[0]
 
 
-def _told_by(place: int, name: str) -> int:
+def _drops_reported_by(place: int, name: str) -> int:
     """Return the number of dropped windows that this one reports, which is lost with it."""
     with suppress(OSError, BadData):
         said = decode_summary(_read(place, name)).manifests

@@ -27,7 +27,7 @@ def by_user(window: Window) -> Window:
     return called(window, whose(window))
 
 
-def told_apart(*groups: Sequence[Window]) -> tuple[list[Window], ...]:
+def rename_jobs(*groups: Sequence[Window]) -> tuple[list[Window], ...]:
     """Rename jobs in groups of windows where a name is ambiguous; other windows are unchanged.
 
     Ambiguous: one name belongs to several users, or one user's job has several names.

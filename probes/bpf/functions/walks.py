@@ -91,14 +91,14 @@ class _Took:
 def going_first() -> Iterator[None]:
     """Raise this thread's priority, since forks of the whole host wait for it."""
     usual = os.getpriority(os.PRIO_PROCESS, 0)
-    _go(min(usual, _NICE))
+    _set_nice(min(usual, _NICE))
     try:
         yield
     finally:
-        _go(usual)
+        _set_nice(usual)
 
 
-def _go(nice: int) -> None:
+def _set_nice(nice: int) -> None:
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
@@ -109,7 +109,7 @@ class Trials:
 
     root: Path = ROOT
     _closing: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(_AT_ONCE, initializer=_go, initargs=(_NICE,))
+        default_factory=lambda: ThreadPoolExecutor(_AT_ONCE, initializer=_set_nice, initargs=(_NICE,))
     )
 
     def need_few(
@@ -230,7 +230,7 @@ def inode_of(path: Path) -> bytes:
     return found[1] if found else b""
 
 
-def by_whom(inode: bytes, root: Path) -> str:
+def mapped_most_by(inode: bytes, root: Path) -> str:
     """Search for the user who maps the file most often; return a phrase, empty where not found in
     time.
 

@@ -242,7 +242,7 @@ def test_an_observer_is_killed_before_a_rank_and_may_open_many_files() -> None:
     text = (
         "import resource; from pathlib import Path; from rankscope.observer.live import limits\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
-        "limits.take_place()\n"
+        "limits.set_process_limits()\n"
         "print(Path('/proc/self/oom_score_adj').read_text().strip(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
