@@ -7,7 +7,7 @@ import struct
 from rankscope.probes.errors import EXIT_MISSING, NotPermitted, RankscopeError
 
 UNSEEN = (RankscopeError, OSError, ValueError, ArithmeticError, LookupError, struct.error)
-"""What reading another program may meet, whose memory and files say what it likes: then that process is not seen into, and others are."""
+"""Errors of reading another process, whose memory and files may hold anything: skip it and continue with others."""
 
 
 class UnwindError(RankscopeError):

@@ -95,8 +95,10 @@ def of_losses(losses: Sequence[Loss]) -> Iterator[SourceState]:
 def of_samplers(
     flows: Collection[str], any_flow: bool, gpus: Collection[str], host: Collection[str]
 ) -> Iterator[SourceState]:
-    """Yield states of sources without programs, from their readers' notes. `gpus`: notes if no GPU
-    is seen.
+    """Yield the states of connections, GPUs, ports and host counters, which need no programs.
+
+    `flows`, `gpus`, `host`: notes of their readers on what could not be read, empty if nothing;
+    `any_flow`: some connections were read; `gpus` has notes only if no GPU was read at all.
     """
     for source in (Source.FLOWS, Source.GPU, Source.PORTS, Source.HOST):
         if lacks(source):

@@ -170,8 +170,9 @@ def _absences_multiple(markers: Markers, base: int) -> int:
 
 
 def _gap_multiple(markers: Markers, base: int) -> int:
-    """Find the smallest multiple whose gaps repeat (stage 3), on the logarithm of the gaps, so that
-    one long pause does not decide.
+    """Find the smallest multiple of the period whose gaps repeat (stage 3).
+
+    Compares logarithms of the gaps, so that one long pause does not decide.
 
     Gaps below a tenth of the mean count as equal: microseconds between two calls of a burst mean
     nothing.

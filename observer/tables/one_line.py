@@ -152,8 +152,9 @@ def _merged(raw: RawProcess, threads: Sequence[ThreadEdges], had: Pieces, unknow
 
 
 def _in_its_turn(raw: RawProcess, mine: Events, had: Spans) -> list[Events]:
-    """Select a thread's events within its pieces: absences are cut to them, samples outside
-    dropped; calls are unchanged.
+    """Select a thread's events within `had`, the stretches in which it has the turn.
+
+    Absences are cut to them, samples outside are dropped, calls are unchanged.
     """
     away = mine["type"] == ring.OFFCPU
     sampled = mine["type"] == ring.SAMPLE

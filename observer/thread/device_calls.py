@@ -32,8 +32,10 @@ _SLOWEST_COPY_HZ, _COPY_OVERHEAD_S = 0.5e9, 0.002
 
 @dataclass(frozen=True, slots=True)
 class DeviceCalls:
-    """Waits and copies of one thread, for timeline.build: `scopes` labelled by position, their
-    class, names and bytes.
+    """Waits for the GPU and copies of one thread, as input of timeline.build.
+
+    `scopes`: begin and end of each, labelled by its index in the other fields: its class, name and
+    bytes.
     """
 
     scopes: Scopes

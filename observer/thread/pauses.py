@@ -165,8 +165,8 @@ def _tree(found: Mapping[FunctionKey, Activities], count: int, hz: float) -> _Tr
 
 
 def _path(function: FunctionKey) -> tuple[StackFrame, ...]:
-    """Return the frames root first, with a last one for what the thread does there other than
-    running.
+    """Return a function's frames, root first, and a last one that names the wait or operation; an
+    empty one if it runs.
     """
     if function.detail == "gc":
         return (GC,)
@@ -201,7 +201,10 @@ def _nodes(tree: _Tree, lengths: _Lengths) -> Iterator[tuple[int, list[int]]]:
 
 
 def _is_pause(tree: _Tree, leaves: Ints, lengths: _Lengths) -> bool:
-    """Apply the rules of the module's text: rare, matters, no chance."""
+    """Tell whether this work is a pause: in few steps only, long enough, and not by chance.
+
+    The rules are in the module's docstring.
+    """
     leaves = leaves[~tree.queued[leaves]]
     spent = tree.spent_s(leaves)
     if not len(leaves) or float(spent.max()) < LONGER * lengths.median_s:

@@ -1,5 +1,4 @@
-"""Read each value of a GPU from NVML, with a fallback where a driver or a GPU does not support the
-first choice.
+"""Read each value of a GPU from NVML, with a fallback where the first choice is unsupported.
 
 In: pynvml (or its replacement) and a device handle. Out: Gpu. A value that is not supported, not
 permitted or fails is None, without affecting others. Values documented as fields

@@ -314,9 +314,7 @@ def growth_of(
     lost_ns: int,
     earlier_xids: tuple[Xid, ...] = (),
 ) -> GpuGrowth:
-    """Compute the growth of the counters over all (time, reading) pairs, in order. Long, for it
-    names every counter.
-    """
+    """Compute the growth of all counters over (time, reading) pairs, in order."""
     gpus = [gpu for _, gpu in readings]
     # Only complete readings have the bus or, where that is unsupported, the name.
     complete = [gpu for gpu in gpus if gpu.bus is not None or gpu.name is not None]

@@ -13,7 +13,7 @@ from typing import Any
 from rankscope.unwinder.interpreter.find import Interpreter
 
 LAST_HOLDER = 8
-"""Offset of last_holder, 3.8-3.15, behind `unsigned long interval`."""
+"""Offset of last_holder in the GIL's structure, 3.8-3.15, after `unsigned long interval`."""
 
 
 def register_gil(maps: Any, interpreter: Interpreter) -> None:

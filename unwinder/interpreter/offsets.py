@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 ABSENT = 0xFFFF
-"""Marks a field that a version does not have. No structure that is read comes near this size."""
+"""Offset of a field that a version lacks; larger than any structure."""
 
 DEBUG_COOKIE = b"xdebugpy"
 DEBUG_OFFSETS_BYTES = 760
-"""What `parse_debug_offsets` wants to see. 3.13 publishes 584 bytes, 3.14 760, 3.15 more than are of interest."""
+"""Bytes that `parse_debug_offsets` needs. 3.13 publishes 584, 3.14 760, 3.15 more."""
 
 
 class LastInstruction(enum.Enum):
@@ -120,7 +120,7 @@ class FrameOffsets:
 _RECORD = struct.Struct("<QQ21H6x")
 RECORD_BYTES = _RECORD.size
 SPAN_CAP_BYTES = 256
-"""The kernel reads a structure's interesting part at once, into a scratch of this size (RS_SPAN in walk.bpf.h)."""
+"""Size of the kernel's buffer for the needed part of a structure, read at once (RS_SPAN in walk.bpf.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +226,10 @@ _V312 = replace(
 )
 
 TABLES: dict[int, FrameOffsets] = {8: _V38, 9: _V39, 10: _V310, 11: _V311, 12: _V312}
-"""Minor version of CPython 3 -> layout, for the versions that do not publish it."""
+"""Minor version of CPython 3 -> layout, for versions that do not publish it."""
 
 GIL_BYTES = 32 + 2 * (48 + (48 if platform.machine() == "aarch64" else 40))
-"""sizeof(struct _gil_runtime_state), 3.8-3.13 (DWARF): four words, twice a pthread_cond_t and a pthread_mutex_t of glibc."""
+"""sizeof(struct _gil_runtime_state), 3.8-3.13 (DWARF): four words, two pthread_cond_t and two pthread_mutex_t of glibc."""
 
 
 @dataclass(frozen=True, slots=True)

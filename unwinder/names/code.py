@@ -20,7 +20,7 @@ from rankscope.unwinder.names.kept import BoundedCache
 from rankscope.unwinder.names.linetable import line_at
 
 NAME_CAP = 1024
-"""Characters of a name that are kept. A file's path loses its head, anything else its tail."""
+"""Limit of characters of a name. A longer path loses its head, any other name its tail."""
 
 LINE_TABLE_CAP_BYTES = 128 * 1024
 BYTECODE_CAP_BYTES = 32 * 1024  # loops of longer functions are not looked for
