@@ -1,1 +1,1 @@
-"""Which processes are ranks, and what one window of them looks like."""
+"""Find the ranks of a host and record windows of them."""

@@ -1,4 +1,6 @@
-"""Can this host be observed? Kernel, BPF, rights, libraries: what is missing, and how to get it."""
+"""Check whether this host can be observed: kernel, BPF, rights, libraries; what is missing, and how
+to get it.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,11 @@ _TRACEPOINTS = ("sched/sched_switch", "sched/sched_waking", "sched/sched_process
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One thing looked at. `ok` None: could not be found out. `required`: without it nothing can be observed. `sources`: what each source
-    of a window can give here, where that was tried."""
+    """The result of one check.
+
+    `ok` None: could not be determined. `required`: without it nothing can be observed. `sources`:
+    what each source of a window can give here, where that was tried.
+    """
 
     name: str
     ok: bool | None
@@ -34,7 +39,7 @@ class Requirement:
 
 
 def examine(root: Path = Path("/")) -> tuple[Requirement, ...]:
-    """Every check, in the order an operator would fix them. Never raises."""
+    """Run every check, in the order an operator would fix them. Never raises."""
     checks: tuple[Callable[[Path], Requirement], ...] = (
         _machine, _kernel, _root_rights, _pid_namespace, _programs, _tracefs, _btf, _lockdown, _load, _numpy, _pyspy, _nvml, _psi,
         _collectives,
@@ -60,12 +65,12 @@ def _machine(_: Path) -> Requirement:
 
 
 def _kernel(_: Path) -> Requirement:
-    """By what it can do: distributions bring features back to old numbers, and leave them out of new ones."""
+    """Test kernel abilities by use: distributions backport features, and leave some out."""
     release, remedy = os.uname().release, "A kernel with BPF ring buffers is needed (CONFIG_BPF_SYSCALL, Linux 5.8)."
     try:
         rings: bool | None = tables.has_rings()
     except OSError:
-        rings = None  # not for who asks
+        rings = None  # the caller lacks the right
     return Requirement("kernel", rings, release, remedy if rings is False else "Ask as root.", True)
 
 
@@ -93,7 +98,7 @@ def _programs(_: Path) -> Requirement:
     if abilities.lacking(abilities.COMPILER) or importlib.util.find_spec("bcc") is None:
         return Requirement(
             name, False, f"not compiled ahead for these sources, and {sys.executable} cannot import bcc",
-            "Install the wheel or the .deb of scripts/package, which holds them; or apt-get install python3-bpfcc (dnf install "
+            "Install the wheel or the .deb of scripts/package, which contains them; or apt-get install python3-bpfcc (dnf install "
             "python3-bcc), and use a virtual environment with system site packages.", True,
         )  # fmt: skip
     import bcc
@@ -140,7 +145,7 @@ def _lockdown(root: Path) -> Requirement:
 
 
 def _load(root: Path) -> Requirement:
-    """The real thing: compile all probes, attach them, and let go of them again."""
+    """Compile all probes, attach them, and detach them again."""
     name = "probes load"
     if os.geteuid() != 0 or root != Path("/"):
         return Requirement(name, None, "needs root on the live host", "Run as root (sudo).", True)
@@ -160,12 +165,12 @@ def _load(root: Path) -> Requirement:
     said = [*(one.why for one in missing), *others]
     if any(one.source in ESSENTIAL and one.seen is Seen.NOT for one in missing):
         remedy = (
-            "Every verdict rests on what is refused here. A program that the verifier refuses loads on another kernel (Linux 6.12 takes "
-            "all); what rights or a lockdown refuse is said above."
+            "No verdict is possible without it. A program that the verifier refuses loads on another kernel (Linux 6.12 accepts "
+            "all); missing rights and lockdown are reported above."
         )
         return Requirement(name, False, "; ".join(said), remedy, True, found)
     if said:
-        return Requirement(name, False, "; ".join(said), "What is left still works.", False, found)
+        return Requirement(name, False, "; ".join(said), "All else still works.", False, found)
     return Requirement(name, True, "; ".join(["all programs loaded and attached", *probes.remarks]), "", True, found)
 
 
@@ -214,7 +219,7 @@ def _psi(root: Path) -> Requirement:
 
 
 def _collectives(root: Path) -> Requirement:
-    """Whether waiting for other ranks can be told from own time, for each job that runs here."""
+    """Check whether waiting for other ranks can be separated from own time, for each running job."""
     from rankscope.observer.sight import see
 
     try:
@@ -224,11 +229,11 @@ def _collectives(root: Path) -> Requirement:
     titles = {found.identity.job: found.identity.title or found.identity.job for found in sight.census.ranks}
     jobs = sight.collectives
     if not jobs:
-        return Requirement("collectives", None, "no training process is here now", "Ask again while a job runs.", False)
+        return Requirement("collectives", None, "no training process runs now", "Run again while a job runs.", False)
     return Requirement(
         "collectives",
         all(one.seen for one in jobs),
         ", ".join(f"{titles[one.job]}: {one.text}" for one in jobs),
-        "Own time and waiting of this job cannot be told apart: use a library that shows its functions.",
+        "Own time and waiting of this job cannot be separated: use a library that exports its functions.",
         False,
     )

@@ -1,7 +1,9 @@
-"""The programs of all observers, compiled ahead for all machines: they need no compiler where they are installed.
+"""Compile the programs of all observers ahead for all machines, so that installing needs no
+compiler.
 
-`python -m rankscope.observer.programs_ahead [FOLDER]` compiles them with bcc, as root (bcc makes their maps on the way).
-scripts/package does so for a wheel and a .deb, scripts/setup for its clone. The same sources and the same bcc make the same bytes.
+`python -m rankscope.observer.programs_ahead [FOLDER]` compiles them with bcc, as root (bcc makes
+their maps on the way). scripts/package does so for a wheel and a .deb, scripts/setup for its clone.
+The same sources and the same bcc make the same bytes.
 """
 
 from __future__ import annotations
@@ -20,24 +22,27 @@ from rankscope.probes.errors import NotPermitted, RankscopeError
 
 
 def keys(machine: str) -> tuple[str, ...]:
-    """Under what the programs for a machine are to be found, given these sources."""
+    """Return the keys of the programs for a machine, given these sources."""
     return tuple(loader.key_of(text, loader.flags_of(machine)) for text in _texts())
 
 
 def are_there(machine: str) -> bool:
-    """Whether all programs for this machine were compiled ahead of these sources."""
+    """Tell whether all programs for this machine were compiled ahead from these sources."""
     return all(ahead.read(key) is not None for key in keys(machine))
 
 
 def compile_all() -> dict[str, bytes]:
-    """Compile them for all machines; by key. NotPermitted, BpfUnavailable, CompileFailed."""
+    """Compile the programs for all machines; return them by key.
+
+    Raises NotPermitted, BpfUnavailable, CompileFailed.
+    """
     if os.geteuid() != 0:
         raise NotPermitted("compiling kernel probes needs root")
     made: dict[str, bytes] = {}
     for machine in loader.MACHINES:
         for text in _texts():
             flags = loader.flags_of(machine)
-            # Without a word on the compiler: it need not be where they are loaded.
+            # Without the compiler's stamp: the compiler need not exist where they are loaded.
             one = replace(compiled.compile_text(text, flags), compiler=())
             made[loader.key_of(text, flags)] = compiled.to_bytes(one)
     return made
@@ -48,7 +53,7 @@ def _texts() -> tuple[str, ...]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compile into the folder that is named, else into that where these sources look, if they are not there."""
+    """Compile into the given folder; without one, into the default folder unless they are there."""
     if not arguments and all(map(are_there, loader.MACHINES)):
         return 0
     try:

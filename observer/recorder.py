@@ -1,11 +1,11 @@
-"""One window of observation, from an untouched host to a `Window`.
+"""Record one window of observation, from an untouched host to a `Window`.
 
-  census → probes loaded, processes watched → (aligned start) → run → (end) → rows → one Window per job → census: what changed
+census → probes loaded, processes watched → (aligned start) → run → (end) → rows → one Window per job → census: what changed
 
-All of this runs in a process that has given its rights up (apart/); what it makes is written by this one.
+All of this runs in a process that has given up its rights (apart/); this process writes the result.
 
-Windows start at whole multiples of `align_s` of Unix time, so that hosts that are asked at about the same moment observe
-the same interval without talking to each other.
+Windows start at whole multiples of `align_s` of Unix time, so that hosts that start at about the
+same time observe the same interval without communication.
 """
 
 from __future__ import annotations
@@ -37,9 +37,12 @@ from rankscope.probes.host.clocks import Clocks, clock_notes, read_clocks
 if TYPE_CHECKING:
     from rankscope.observer.window.folder import Window
 
-_BEYOND_S = 600.0  # of its windows, loading and telling last much less: who takes longer is ended
+# seconds beyond its windows; loading and reporting take much less: a slower process is ended
+_BEYOND_S = 600.0
 _FAR_S = (
-    60.0  # a moment that is agreed on is some seconds off: one that is further was meant by a clock that was set since
+    # an agreed start is some seconds off: one further off was computed by a clock that has been set
+    # since
+    60.0
 )
 _WARM_UP_S = 0.4  # threads must have left the CPU once before their absences are known
 STANDING_BY = "standing by"
@@ -47,8 +50,11 @@ STANDING_BY = "standing by"
 
 @dataclass(frozen=True, slots=True)
 class RecordOptions:
-    """What to record. `out` None: keep the window in memory only. `begin_at`: Unix time, in place of the next multiple of `align_s`; the
-    soonest moment where it is over, or further off than anybody agrees on."""
+    """What to record. `out` None: the window stays in memory only.
+
+    `begin_at`: Unix time of the start, in place of the next multiple of `align_s`; ignored if far
+    in the future, and the start is then as soon as possible, as it is if past.
+    """
 
     window_s: float = 20.0
     out: Path | None = None
@@ -63,24 +69,25 @@ class RecordOptions:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One job's window, and the folder it was written to; None where it was kept in memory only."""
+    """One job's window, and the folder it was written to; None if it stays in memory only."""
 
     window: Window
     folder: Path | None
 
 
 def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[Recorded]:
-    """Observe one window of this host; one Window for each job. Written below `options.out` when that is given.
+    """Observe one window of this host; return one Window per job, written below `options.out` if
+    given.
 
     Raises UsageError, NotPermitted, NoRanks, MissingFeature, OutputFailed.
     """
     _may_record(options)
-    from rankscope.observer.window.folder import prepare_place, write_window
+    from rankscope.observer.window.folder import prepare_folder, write_window
 
     know_tables()
     if options.out is not None:
-        prepare_place(options.out)  # a full disk is better known before the window than after it
-    limits.take_place(options.root)
+        prepare_folder(options.out)  # a full disk is better detected before the window than after it
+    limits.set_process_limits(options.root)
     with present(progress) as others:
         said = _of_others(others, progress)
         windows = windows_of(partial(observe, options), progress, options.root, verbose=options.verbose)
@@ -93,14 +100,15 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
 def record_on(
     options: RecordOptions, further_s: Callable[[list[Window]], float | None], most_s: float, progress: Progress
 ) -> None:
-    """Observe one window of this host, and further ones for as long as they are asked for: `further_s` gets the windows of a moment, one
-    for each job, and says how many seconds the next one is to last; None: it is enough. `most_s`: of all of them together.
+    """Observe windows of this host for as long as `further_s` asks for more. Writes nothing.
 
-    Probes are loaded once, and nothing is attached while `further_s` thinks. Nothing is written. Raises what `record` raises.
+    `further_s`: called with the windows of each interval, one per job; returns the seconds of the
+    next, or None to stop. `most_s`: limit for all of them together. Probes are loaded once, and
+    detached while `further_s` runs. Raises as `record`.
     """
     _may_record(options)
     know_tables()
-    limits.take_place(options.root)
+    limits.set_process_limits(options.root)
     moment: list[Window] = []
 
     def orders(_: int) -> dict[str, object]:
@@ -118,8 +126,8 @@ def record_on(
 
 
 def _of_others(others: Iterable[Observer], progress: Progress) -> list[str]:
-    """What to tell of the other observers of this host; it is told."""
-    said = [f"another observer is at work on this host, and costs the jobs as well: {one.text()}" for one in others]
+    """Write notes on other observers of this host, and report them to `progress`."""
+    said = [f"another observer runs on this host, and also slows down the jobs: {one.text()}" for one in others]
     for line in said:
         progress(line)
     return said
@@ -137,16 +145,23 @@ def _may_record(options: RecordOptions) -> None:
 
 
 def know_tables() -> None:
-    """Read what makes tables, before rights are given up. Who stands by does without until it has a window: that is 25 MB less, twice."""
+    """Import the modules that make tables, before rights are given up.
+
+    A standby observer imports them only when it has a window: that saves 25 MB, twice.
+    """
     importlib.import_module("rankscope.observer.finish.windows")
 
 
 def follow(options: RecordOptions, most_s: float, take: Callable[[Sequence[Window]], None], progress: Progress) -> None:
-    """Observe moment after moment with probes that are loaded once; `take` gets the windows of each, one for a job. Returns after
-    `most_s`, or when the ranks are gone: who goes on calls it again, and meets the ranks that are new. Raises what `record` raises."""
+    """Observe interval after interval with probes loaded once; call `take` with the windows of
+    each, one per job.
+
+    Returns after `most_s`, or when the ranks are gone; call it again to find new ranks. Raises as
+    `record`.
+    """
     _may_record(options)
     know_tables()
-    limits.take_place(options.root)
+    limits.set_process_limits(options.root)
     with present(progress) as others:
         _of_others(others, progress)
         longest_s = most_s + options.window_s + _BEYOND_S
@@ -156,7 +171,11 @@ def follow(options: RecordOptions, most_s: float, take: Callable[[Sequence[Windo
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A window that is wanted of who stands by, for so many seconds: at once, or from `begin_at` on. `last`: no other will be."""
+    """A window requested from a standby observer, of so many seconds: at once, or from `begin_at`
+    on.
+
+    `last`: no other will follow.
+    """
 
     seconds: float
     begin_at: float | None = None
@@ -166,11 +185,16 @@ class Order:
 def stand_by(
     options: RecordOptions, orders: Callable[[int], Order], take: Callable[[Window], None], progress: Progress
 ) -> None:
-    """Prepare to observe, and begin a window as soon as one is ordered: probes are loaded, found and named what is needed, and nothing
-    is attached, so that it costs the ranks nothing. `orders` gets the pid of who observes, and waits for the next one; `take` gets the
-    windows of each, one for a job. Ranks that come later are not seen. Returns after the last one. Raises what `record` raises."""
+    """Prepare to observe, and begin each window as soon as it is ordered; meanwhile the ranks pay
+    nothing.
+
+    Probes are loaded and everything is looked up, but nothing is attached. `orders`: called with
+    the observer's pid, waits for the next order.
+    `take`: called with each window, one per job. Ranks that start later are not seen. Returns after
+    the last order. Raises as `record`.
+    """
     _may_record(options)
-    limits.take_place(options.root)
+    limits.set_process_limits(options.root)
     each_window(
         partial(_as_ordered, options, False), take, progress, options.root, orders=lambda pid: asdict(orders(pid)), longest_s=math.inf,
         verbose=options.verbose,
@@ -178,8 +202,11 @@ def stand_by(
 
 
 def _as_ordered(options: RecordOptions, begin: bool, progress: Progress) -> Iterator[Window]:
-    """The windows that are ordered, until an order is empty or the last. `begin`: one before anybody has ordered any."""
-    asked = rights.elsewhere()
+    """Yield the ordered windows until an order is empty or the last.
+
+    `begin`: observe one window before the first order.
+    """
+    asked = rights.delegate()
     assert asked is not None
     here = find_ranks(options.root)
     running = _begin(choose(here, options), options, progress)
@@ -205,7 +232,7 @@ def _as_ordered(options: RecordOptions, begin: bool, progress: Progress) -> Iter
 
 
 def observe_on(options: RecordOptions, most_s: float, progress: Progress) -> Iterator[Sequence[Window]]:
-    """The windows of `follow`, moment after moment. NoRanks, MissingFeature."""
+    """Yield the windows of `follow`, interval after interval. Raises NoRanks, MissingFeature."""
     running = _begin(choose(find_ranks(options.root), options), options, progress)
     ends = time.monotonic() + most_s
     try:
@@ -227,13 +254,16 @@ def _window(
     begun: str = "",
     goes_on: bool = False,
 ) -> list[Window]:
-    """Observe from now on for as long as a window is. `clocks`: as they were when it was planned; `begun`: what to say as it begins;
-    `goes_on`: probes stay attached, as another window follows."""
+    """Observe one window from now on; return one per job.
+
+    `clocks`: read when it was planned; `begun`: progress message at its begin; `goes_on`: probes stay attached, as another
+    window follows.
+    """
     before = running.begin_window(options.window_s, options.hz)
     begin = read_clocks()
     if begun:
         progress(begun)
-    loading = threading.Thread(target=know_tables)  # who did not stand by knows them
+    loading = threading.Thread(target=know_tables)  # a no-op unless this was a standby observer
     loading.start()
     running.run_until(begin.monotonic_ns / 1e9 + options.window_s, progress)
     running.notes += clock_notes(clocks, read_clocks())
@@ -249,7 +279,7 @@ def _window(
 
 
 def observe(options: RecordOptions, progress: Progress) -> list[Window]:
-    """The windows, one for each job. NoRanks, MissingFeature."""
+    """Observe one window; return one per job. Raises NoRanks, MissingFeature."""
     here = find_ranks(options.root)
     running = _begin(choose(here, options), options, progress)
     try:
@@ -283,13 +313,14 @@ def _with_changes(windows: list[Window], here: RankCensus, root: Path) -> list[W
 
 
 def _at_once(running: Observation, options: RecordOptions, progress: Progress) -> list[Window]:
-    """The windows from now on. Threads leave the CPU while counters are read; what is not known of their first moments is left out."""
-    # Told when it has begun: whoever hears it reads what judges, and answers nobody meanwhile.
+    """Start now; exclude each thread's time before its first context switch."""
+    # Reported once it has begun: the receiver then imports what judges, and answers nothing
+    # meanwhile.
     return _window(running, options, progress, read_clocks(), f"observing {options.window_s:g} s from now")
 
 
 def _planned(running: Observation, options: RecordOptions, progress: Progress) -> list[Window]:
-    """The windows of when `options` say."""
+    """Observe a window at the time that `options` set."""
     clocks = read_clocks()
     start = _start(options, clocks.realtime_ns / 1e9 + _WARM_UP_S)
     progress(f"observing {options.window_s:g} s from {time.strftime('%H:%M:%S', time.localtime(start))}")
@@ -298,7 +329,7 @@ def _planned(running: Observation, options: RecordOptions, progress: Progress) -
 
 
 def choose(census: RankCensus, options: RecordOptions) -> tuple[FoundRank, ...]:
-    """The ranks that were asked for. NoRanks, with the nearest misses, where there are none."""
+    """Select the requested ranks. Raises NoRanks, with the nearest misses, where there are none."""
     titles = {rank.identity.job: rank.identity.title for rank in census.ranks}
     meant = titles if options.job is None else matching(options.job, titles)
     ranks = tuple(
@@ -330,7 +361,7 @@ def _why_not(pid: int, census: RankCensus, root: Path) -> str:
 
 
 def _start(options: RecordOptions, soonest: float) -> float:
-    """When the window begins, Unix time."""
+    """Compute when the window begins, Unix time."""
     if options.begin_at is not None:
         return max(options.begin_at, soonest) if options.begin_at - soonest < _FAR_S else soonest
     return soonest if options.align_s <= 0 else -(-soonest // options.align_s) * options.align_s

@@ -1,6 +1,6 @@
-"""What can be said of the ranks of a host without a probe: the census, which collectives can be timed, which devices they drive.
+"""Inspect the ranks of a host without probes: the census, timeable collectives, devices.
 
-All of it is read by a process that has given its rights up (apart/).
+All of it is read by a process that has given up its rights (apart/).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rankscope.observer.census.ranks import find_ranks
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """`devices`: by pid, of processes that drive several each, which ones."""
+    """Result of an inspection. `devices`: pid -> its devices, for processes that drive several."""
 
     census: RankCensus
     collectives: tuple[SeenCollectives, ...]
@@ -27,7 +27,9 @@ class Sight:
 
 
 def see(root: Path = Path("/"), progress: Progress = lambda _: None, *, verbose: bool = False) -> Sight:
-    """What is seen now; what cannot be read is in the notes. OutOfMemory, ObserverEnded, BadData."""
+    """Inspect this host; what cannot be read is in the notes. Raises OutOfMemory, ObserverEnded,
+    BadData.
+    """
     return look(partial(_see, root), Sight, progress, gpus=True, verbose=verbose)
 
 

@@ -1,7 +1,8 @@
-"""The sources that a verdict rests on, and what each of them gave in one window. Who observes says it, who judges reads it.
+"""The sources that a verdict rests on, and the state of each in one window: written by observers,
+read by judges.
 
-A source that was refused leaves no trace in the tables: a table without waits looks like a job that never waits. So every window says of
-each source whether it was there, and why not.
+A source that was refused leaves no trace in the tables: a table without waits looks like a job that
+never waits. So every window states for each source whether it was available, and why not.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 
 class Source(str, Enum):
-    """Where the facts of a window come from."""
+    """Origin of the facts in a window."""
 
     SAMPLES = "samples"  # stacks of running threads (rs_sample)
     RUN_QUEUE = "run-queue"  # threads that leave a CPU, wake and wait for one (rs_sched_switch, rs_sched_waking)
@@ -23,12 +24,13 @@ class Source(str, Enum):
     FILE_CALLS = "file-calls"  # read, write and sync calls, with bytes and device
     EXITS = "exits"  # processes that end, with their status
     FLOWS = "flows"  # TCP connections
-    GPU = "gpu"  # what GPUs and their links say of themselves
+    GPU = "gpu"  # GPUs and their links
     PORTS = "ports"  # network ports and PCI links
     HOST = "host-counters"  # counters of the host, of control groups, disks and interfaces
 
 
-ESSENTIAL = (Source.SAMPLES, Source.RUN_QUEUE, Source.COLLECTIVES)  # without one of them nothing is judged
+# without one of them nothing is judged
+ESSENTIAL = (Source.SAMPLES, Source.RUN_QUEUE, Source.COLLECTIVES)
 
 IN_WORDS: Mapping[Source, str] = {
     Source.SAMPLES: "stacks of running threads",
@@ -48,13 +50,13 @@ class Seen(str, Enum):
     """How much a source gave."""
 
     WHOLE = "whole"
-    PART = "part"  # some of it is lost; what is left can be relied on
-    NOT = "not"  # nothing, or too little to rely on
+    PART = "part"  # some data is lost; the rest is reliable
+    NOT = "not"  # nothing, or too little to be reliable
 
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """What one source gave in a window. `why`: '' where it was whole."""
+    """State of one source in a window. `why`: '' where it was whole."""
 
     source: Source
     seen: Seen = Seen.WHOLE
@@ -69,12 +71,14 @@ States = tuple[SourceState, ...]
 
 @lru_cache(maxsize=1024)
 def state(source: str, seen: str, why: str) -> SourceState:
-    """The same object for the same words: 100,000 windows say the same. ValueError for names that are none."""
+    """Return the shared state object of these words; 100,000 windows have the same. ValueError for
+    unknown names.
+    """
     return SourceState(Source(source), Seen(seen), why)
 
 
 def states(found: Iterable[SourceState]) -> States:
-    """One state for each source, in their order: the worst that was found, whole where none was."""
+    """Combine states to one per source, in their order: the worst found, whole where none was."""
     worst = {source: SourceState(source) for source in Source}
     order = list(Seen)
     for one in found:
@@ -90,7 +94,7 @@ def _shared(one: States) -> States:
 
 WHOLE = states(())
 
-# What observers wrote in a note where they now write a state.
+# Notes that observers wrote before states existed.
 _NOTED: tuple[tuple[str, Source], ...] = (
     ("running threads are not sampled", Source.SAMPLES),
     ("rs_sched_switch is not attached", Source.RUN_QUEUE),
@@ -102,7 +106,7 @@ _MARKING = (" in lib", " is not timed: ")  # `allreduce in libtorch_cpu.so is no
 
 
 def noted(notes: Iterable[str]) -> States:
-    """The states of a window that says nothing of its sources, as its notes have them."""
+    """Derive the states of a window without states from its notes."""
     found = []
     for note in notes:
         found += [SourceState(source, Seen.NOT, note) for begin, source in _NOTED if note.startswith(begin)]

@@ -1,1 +1,1 @@
-"""Sources of facts: BPF programs and counters. Knows nothing of ranks or patterns."""
+"""Data sources of a host: BPF programs and counters. They know nothing of ranks or patterns."""

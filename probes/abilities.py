@@ -1,24 +1,25 @@
-"""What hosts differ in, found out by trying and never by a version number: distributions bring features back and leave others out.
+"""Kernel abilities that differ between hosts, detected by trying, never by version numbers.
 
-`RANKSCOPE_WITHOUT=name,name` does without, as if the kernel had not got them: for tests of what is left then. A name is an ability, one
-program (rs_sample) or a source of windows (samples; observer/sources.py). What becomes of a window without each ability: README.md
-of probes/bpf.
+Distributions backport features and leave others out. `RANKSCOPE_WITHOUT=name,name` disables some,
+as if the kernel had not got them: for tests of what is left then. A name is an ability, one program
+(rs_sample) or a source of windows (samples; observer/sources.py). The effect of each missing
+ability on a window: README.md of probes/bpf.
 """
 
 from __future__ import annotations
 
 import os
 
-RING_BUFFER = "ring-buffer"  # maps that hand events over in order (Linux 5.8)
+RING_BUFFER = "ring-buffer"  # maps that deliver events in order (Linux 5.8)
 BTF = "btf"  # the kernel's own type information
 TASK_REGISTERS = "task-registers"  # the helper bpf_task_pt_regs (Linux 5.15)
-MANY_UPROBES = "many-uprobes"  # one link of a program to many functions (Linux 6.6)
-UPROBES = "uprobes"  # probes on functions of programs at all
+MANY_UPROBES = "many-uprobes"  # one link that attaches a program to many functions (Linux 6.6)
+UPROBES = "uprobes"  # probes on functions of user programs
 TRACEPOINTS = "tracepoints"
-CLOCK = "clock"  # a software clock of each CPU that runs a program
-STATISTICS = "statistics"  # the kernel's account of what programs cost
-COMPILED_AHEAD = "compiled-ahead"  # programs that came with these sources
-COMPILER = "compiler"  # bcc, in their place
+CLOCK = "clock"  # a software clock on each CPU that runs a program
+STATISTICS = "statistics"  # the kernel's run-time statistics of programs
+COMPILED_AHEAD = "compiled-ahead"  # programs compiled before installation
+COMPILER = "compiler"  # bcc, where nothing was compiled ahead
 ALL = (
     RING_BUFFER,
     BTF,
@@ -35,16 +36,18 @@ VARIABLE = "RANKSCOPE_WITHOUT"
 
 
 def without() -> frozenset[str]:
-    """All names that are to be done without."""
+    """Return all names disabled by RANKSCOPE_WITHOUT."""
     return frozenset(filter(None, os.environ.get(VARIABLE, "").split(",")))
 
 
 def lacking(ability: str) -> bool:
-    """Whether this one is to be done without."""
+    """Tell whether `ability` is disabled by RANKSCOPE_WITHOUT."""
     return ability in without()
 
 
 def need(ability: str, otherwise: int) -> None:
-    """OSError with the number that a kernel without it answers, where it is to be done without."""
+    """Raise OSError with number `otherwise`, as a kernel without it would, if `ability` is
+    disabled.
+    """
     if lacking(ability):
         raise OSError(otherwise, os.strerror(otherwise))

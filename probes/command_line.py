@@ -1,6 +1,6 @@
-"""What may be shown and kept of a process's command line: what it runs and the names of its options, never their values.
+"""Command lines with values hidden: what a process runs and the names of its options.
 
-A value may be a key or a password, and nothing says which. Pure.
+A value may be a key or a password, and nothing marks it as such. Pure.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ import shlex
 
 from rankscope.probes.text import printable
 
-VALUED = ("-X", "-W", "--check-hash-based-pycs")  # options of the interpreter with a value of their own
+# options of the interpreter that are followed by a value
+VALUED = ("-X", "-W", "--check-hash-based-pycs")
 HIDDEN = "…"
-_WORDS = 64  # of a command line
+_WORDS = 64  # words of a command line that are read
 _OPTION = re.compile(r"(--[A-Za-z][\w.-]*)|(-[A-Za-z])", re.ASCII)
-_PASSWORD = re.compile(r"(?<=://)[^/\s@]*(?:@[^/\s@]*)*(?=@)")  # and the user's name, which is a key as often
+# and the user name, which is a key just as often
+_PASSWORD = re.compile(r"(?<=://)[^/\s@]*(?:@[^/\s@]*)*(?=@)")
 
 
 def words_of(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """The words of a command line. setproctitle writes one text over the arguments, and nulls over what is left of them."""
+    """Split a command line into words.
+
+    setproctitle writes one text over the arguments, and nulls over the rest of them.
+    """
     words = list(arguments[:_WORDS])
     while words and not words[-1].strip():
         words.pop()
@@ -26,17 +31,20 @@ def words_of(arguments: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def is_python(command: tuple[str, ...]) -> bool:
-    """Whether a command line is an interpreter's, which names its script or module."""
+    """Tell whether a command line runs a Python interpreter."""
     return bool(command) and command[0].strip().rpartition("/")[2].startswith(("python", "pypy"))
 
 
 def without_passwords(text: str) -> str:
-    """`text` with what is before the @ of each URL in it left out."""
+    """Replace user and password in each URL of `text`."""
     return _PASSWORD.sub(HIDDEN, text)
 
 
 def shown(arguments: tuple[str, ...], most: int) -> str:
-    """A command line for people: interpreter, script and names of options, quoted as in a shell, made printable, cut at `most`."""
+    """Format a command line for display: interpreter, script and option names, values hidden.
+
+    Quoted as in a shell, printable, cut at `most` characters.
+    """
     words = words_of(arguments)
     if not words:
         return ""
@@ -50,7 +58,9 @@ def shown(arguments: tuple[str, ...], most: int) -> str:
 
 
 def _program_words(words: tuple[str, ...]) -> int:
-    """How many words say what is run: the program; of Python its own options and the script or module."""
+    """Count the leading words that name what is run: the program, or for Python its options and the
+    script or module.
+    """
     if not is_python(words):
         return 1
     valued = False

@@ -1,7 +1,9 @@
-"""What many processes see alike, as the connections of a network or the mounts of a view: read once for all, for a number of bytes.
+"""Tables of /proc that many processes see alike (connections of a network, mounts of a view), read
+once for all.
 
-In: files of a process below /proc, and by what it is known who sees the same. Out: what is in them. Who reads such tables without number
-comes to an end (`fair.py`); a table that was cut short because of that is his alone: others read it for themselves.
+In: files of a process below /proc, and a key that is equal for processes that see the same. Out:
+the parsed rows. Bytes are limited per user (`fair.py`); a table truncated for that reason serves
+only that user: others read it for themselves.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ _Row = TypeVar("_Row")
 
 @dataclass(slots=True)
 class CommonTables(Generic[_View, _Key, _Row]):
-    """`files`: below /proc/PID, which make one table. `file_cap`: bytes of each, whoever asks. `fair`: bytes of all, and of a user.
+    """Parsed tables by view, with a byte budget.
 
-    `tell` is called once for a user: who he is, and of which process not all was read.
+    `files`: names below /proc/PID that make one table. `file_cap`: bytes of each, for anybody.
+    `fair`: bytes of all, and of a user. `tell` is called once for a user whose table was truncated:
+    user and pid.
     """
 
     root: Path
@@ -34,10 +38,13 @@ class CommonTables(Generic[_View, _Key, _Row]):
     tell: Callable[[str, int], None]
     _whole: dict[_View, Mapping[_Key, _Row]] = field(default_factory=dict)
     _cut: dict[_View, dict[str, Mapping[_Key, _Row]]] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
+    _noted: set[str] = field(default_factory=set)
 
     def of(self, pid: int, view: _View, user: Callable[[], str]) -> Mapping[_Key, _Row]:
-        """The table of all that have this view, as the process has it. What cannot be read is empty, and asked for again."""
+        """Return the table of `view`, read through process `pid` if not cached.
+
+        Unreadable files give an empty table, and are read again next time.
+        """
         if view in self._whole:
             return self._whole[view]
         if view in self._cut and (who := user()) in self._cut[view]:
@@ -54,10 +61,11 @@ class CommonTables(Generic[_View, _Key, _Row]):
             except OSError:
                 continue  # a kernel without IPv6 has no tcp6
             is_read = True
-            self.fair.took(len(data), user)
+            self.fair.spend(len(data), user)
             if len(data) >= most:
                 data = data[: data.rfind(b"\n") + 1]
-                is_whole = is_whole and most == self.file_cap  # that much is read for nobody
+                # the cap applies to everybody: the truncated table may be shared
+                is_whole = is_whole and most == self.file_cap
                 self._tell(user(), pid)
             table.update(self.parse(data))
         if is_read and is_whole:
@@ -68,6 +76,6 @@ class CommonTables(Generic[_View, _Key, _Row]):
         return table
 
     def _tell(self, user: str, pid: int) -> None:
-        if user not in self._told:
-            self._told.add(user)
+        if user not in self._noted:
+            self._noted.add(user)
             self.tell(user, pid)

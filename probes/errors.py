@@ -1,7 +1,7 @@
 """The one root exception of Rankscope, and the exit codes every command shares.
 
-Each situation an operator can meet has a subclass; each subclass carries `help`, one line that says what to do,
-and the exit code of DESIGN.md ("Commands").
+Each situation an operator can meet has a subclass; each subclass carries `help`, one line that says
+what to do, and the exit code of DESIGN.md ("Commands").
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ EXIT_NOT_PERMITTED = 77
 
 
 class RankscopeError(Exception):
-    """Root of every error that Rankscope raises on purpose."""
+    """Base of every error that Rankscope raises on purpose."""
 
     help: str = ""
     exit_code: int = EXIT_UNKNOWN
 
 
 class UsageError(RankscopeError):
-    """The command was called with arguments that make no sense together."""
+    """The command was called with arguments that contradict each other."""
 
     help = "See `rankscope COMMAND --help`."
     exit_code = EXIT_USAGE
@@ -47,7 +47,7 @@ class MissingFeature(RankscopeError):
 class NoRanks(RankscopeError):
     """No training process was found on this host."""
 
-    help = "`rankscope ranks` lists what was looked at and why it was rejected."
+    help = "`rankscope ranks` lists the examined processes and why each was rejected."
     exit_code = EXIT_UNKNOWN
 
 
@@ -61,5 +61,5 @@ class BadData(RankscopeError):
 class OutputFailed(RankscopeError):
     """A result could not be written."""
 
-    help = "Give another place, or make room there."
+    help = "Choose another folder, or free space in it."
     exit_code = EXIT_MISSING

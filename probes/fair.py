@@ -1,7 +1,8 @@
-"""What the processes of one user may cost who looks at all. Pure but for `whose` and the clock.
+"""Share limited time and reads fairly between users. Pure but for `whose` and the clock.
 
-A user says how many processes he has, how many files they map and hold, and how long reading that takes. While all together cost little
-nobody is held to anything; beyond that those go on who have cost little themselves.
+A user decides how many processes he has, how many files they map and hold, and so how long reading
+them takes. While the total cost is small there is no limit; beyond a threshold only users who have
+cost little themselves go on.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ _User = TypeVar("_User", bound=Hashable)
 _Thing = TypeVar("_Thing")
 
 
-def by_kind(things: Iterable[_Thing], kind: Callable[[_Thing], _User]) -> dict[_User, list[_Thing]]:
-    """Things of each kind (of each user, say), for `in_turn`: the kind that comes first has the first turn."""
+def group_by(things: Iterable[_Thing], kind: Callable[[_Thing], _User]) -> dict[_User, list[_Thing]]:
+    """Group things by kind (by user, say), for `interleave`; kinds are ordered by their first thing."""
     of_users: dict[_User, list[_Thing]] = {}
     for thing in things:
         of_users.setdefault(kind(thing), []).append(thing)
     return of_users
 
 
-def in_turn(of_users: Mapping[_User, Iterable[_Thing]], most: int | None = None) -> list[_Thing]:
-    """At most so many things, or all: the first of each user, then the second of each, and so on. Nobody's many keep out another's few."""
+def interleave(of_users: Mapping[_User, Iterable[_Thing]], most: int | None = None) -> list[_Thing]:
+    """Interleave the things of all users: each user's first, then each user's second, and so on.
+
+    At most `most` things (None: all), so that nobody's many keep out another's few.
+    """
     found: list[_Thing] = []
     waiting = [iter(things) for things in of_users.values()]
     while waiting and (most is None or len(found) < most):
@@ -45,8 +49,12 @@ def in_turn(of_users: Mapping[_User, Iterable[_Thing]], most: int | None = None)
 
 
 def least_first(of_users: Mapping[_User, Iterable[_Thing]]) -> Iterator[_Thing]:
-    """All things, of each user in order: the next is always of the user on whose things the least time went (CLOCK_MONOTONIC), which is
-    what passes until the one after it is asked for."""
+    """Yield all things, always next from the user with the least time spent so far
+    (CLOCK_MONOTONIC).
+
+    The time between two yields counts for the user of the first. A user's own things remain in
+    order.
+    """
     waiting = [(0.0, place, iter(things)) for place, things in enumerate(of_users.values())]
     while waiting:
         spent_s, place, things = waiting[0]
@@ -61,7 +69,7 @@ def least_first(of_users: Mapping[_User, Iterable[_Thing]]) -> Iterator[_Thing]:
 
 @dataclass(slots=True)
 class Fair:
-    """Seconds, or things that were read. `freely`: of all together; `each`: of a user when that is used up."""
+    """A budget of seconds or of reads: `freely` for all users together, then `each` for every user."""
 
     freely: float
     each: float
@@ -69,13 +77,19 @@ class Fair:
     _by_user: dict[str, float] = field(default_factory=dict)
 
     def left(self, user: Callable[[], str]) -> float:
-        """How much of it there is for a user, of what is free or of his own; nobody is asked who it is while there is plenty."""
+        """Return the budget left for a user.
+
+        `user` is only called when little of the shared budget is left.
+        """
         free = self.freely - self._all
         return free if free >= self.each else max(free, self.each - self._by_user.get(user(), 0.0))
 
-    def took(self, amount: float, user: Callable[[], str]) -> None:
-        """So much went for a process of that user. While there is plenty what is next to nothing is nobody's: to ask whose it is costs
-        more."""
+    def spend(self, amount: float, user: Callable[[], str]) -> None:
+        """Record that `amount` was spent for a process of `user`.
+
+        While plenty is left, tiny amounts are not booked to a user: finding out which user costs
+        more.
+        """
         self._all += amount
         if amount > self.each / 1000 or self._all >= self.freely:
             mine = user()
@@ -83,7 +97,9 @@ class Fair:
 
 
 def whose(pid: int, root: Path) -> str:
-    """The user of the host to whom a process belongs; root's, which may be in many containers, by control group."""
+    """Name the user of the host who owns a process; for root, which may be in many containers, add
+    the control group.
+    """
     uid = owner_uid(pid, root)
     if uid:
         return f"user {uid}"
@@ -94,19 +110,22 @@ def whose(pid: int, root: Path) -> str:
 
 
 class About(str):
-    """A note about some processes, as much of it is text of theirs (names of libraries, of files). `pids`: which; looked at when it is
-    read, as others may map the same file later."""
+    """A note about the processes `pids`, as much of its text is theirs (names of libraries, of
+    files).
+
+    `pids` is evaluated when the note is read, as other processes may map the same file later.
+    """
 
     pids: Collection[int]
 
 
 def about(pids: Collection[int], note: str) -> About:
-    """The note, which only windows with one of these processes carry."""
+    """Mark a note as concerning only these processes; other windows leave it out."""
     made = About(note)
     made.pids = pids
     return made
 
 
 def concerning(notes: Iterable[str], pids: Set[int]) -> list[str]:
-    """Those of the host, and those about one of these processes."""
+    """Select the notes about the host and those about one of `pids`."""
     return [str(note) for note in notes if not isinstance(note, About) or not pids.isdisjoint(note.pids)]

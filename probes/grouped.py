@@ -1,6 +1,4 @@
-"""Rows by a number that they have (whose they are), sorted once: to look at all rows for each of thousands of numbers takes minutes.
-Pure.
-"""
+"""Group rows by a number (their owner, say) with one sort, instead of one scan per number. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +13,18 @@ from rankscope.probes.arrays import Ints
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """`order`: the rows, number after number; those of one number in the order in which they came."""
+    """Row indices sorted by number; rows of one number keep their order."""
 
     order: Ints
-    edges: dict[int, tuple[int, int]]  # of each number, where in `order` its rows begin and end
+    edges: dict[int, tuple[int, int]]  # number -> begin and end of its rows in `order`
 
     def rows(self, number: int) -> Ints:
-        """The rows of a number, in the order in which they came; none where it has none."""
+        """Return the row indices of a number, in their original order; none where it has none."""
         return self.order[slice(*self.edges.get(number, (0, 0)))]
 
 
 def grouped(numbers: npt.NDArray[Any]) -> Grouped:
-    """Rows by their `numbers`."""
+    """Group rows by their `numbers`."""
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]
     first = np.flatnonzero(np.concatenate((np.ones(min(len(ordered), 1), dtype=bool), ordered[1:] != ordered[:-1])))

@@ -1,4 +1,4 @@
-"""Counters that only grow, twice: what they grew by in between."""
+"""Growth of counters between two samples."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ Sample = TypeVar("Sample")
 
 
 def grown(before: Sample, after: Sample, *counters: str) -> Sample:
-    """`after` (a dataclass) with each field of `counters` reduced to its growth since `before`; one that fell, because it
-    was set back, has grown by 0. The other fields are levels and names: as they are in `after`."""
+    """Return `after` (a dataclass) with each field of `counters` replaced by its growth since
+    `before`.
+
+    A counter that fell was reset: growth 0. The other fields, levels and names, remain as in
+    `after`.
+    """
     changed: dict[str, Any] = {}
     for field in counters:
         growth = getattr(after, field) - getattr(before, field)

@@ -1,17 +1,19 @@
-"""Nobody waits without end for what a process says of itself below /proc.
+"""Reads below /proc that a hostile process cannot block for ever.
 
-Whoever owns a process can keep all who read of it waiting in the kernel, root too. An exec that waits for a file server of the
-owner's own (FUSE) holds a lock that stat, exe, fd, ns, stack, maps, environ and mem take; a page of such a file that one thread reads while
-another maps something holds the lock of the address space. So such reads are made on threads that can be left behind:
+The owner of a process can block every reader of it in the kernel, root too. An exec that waits for
+a file server of the owner's own (FUSE) holds a lock that stat, exe, fd, ns, stack, maps, environ
+and mem take; a page of such a file that one thread reads while another maps something holds the
+lock of the address space. So such reads run on threads that can be abandoned:
 
-  caller                                worker, kept for the next piece of work
-  patiently(work)  ─── work ─────────►  work(): each read says first whose it is, ask(pid, call, …)
-       looks at it now and then
-       the same read for too long:      left behind for as long as the kernel keeps it; the process is `Silent` until it comes back
-       work() on another worker
+caller                                worker, reused for the next piece of work
+patiently(work)  ─── work ─────────►  work(): each read names its process first, ask(pid, call, …)
+     checks it now and then
+     the same read for too long:      abandoned for as long as the kernel blocks it; the process is `Silent` until it returns
+     work() on another worker
 
-What is handed to `patiently` is begun again where it stood still, so it must be such that it can be: it goes on, or does the same once
-more. A read that nobody handed over gets a worker of its own (about 20 µs); on a worker it costs 0.5 µs more than without.
+Work given to `patiently` is called again after such a read, so it must be restartable: it goes on,
+or does the same once more. A read outside of `patiently` gets a worker of its own (about 20 µs); on
+a worker it costs 0.5 µs more than without.
 """
 
 from __future__ import annotations
@@ -23,21 +25,23 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-# For the first process that is silent; each further one is waited for half as long, so that all together cost two seconds and little more.
-# A healthy one answers in microseconds; while it forks with 100 GB, its memory keeps readers for tenths of a second.
+# Seconds for the first silent process; each further one is given half as long, so that all together
+# cost little more than two seconds. A healthy one answers in microseconds; while it forks with 100
+# GB, its memory blocks readers for tenths of a second.
 DEADLINE_S = 1.0
 _LEAST_S = 0.01
-_EACH = 32  # of one user: then nothing of his is asked any more, so that the threads that may be left behind last for others
-_MOST = 256  # threads left behind; then nobody is asked any more
-_TOLD_S = 60.0  # for so long somebody else's word counts that a process is silent
-_FUTEX = (b"202", b"98")  # the number of the call on x86-64 and aarch64
-SILENT = "its memory does not answer: who reads of it in /proc is kept waiting"
+# silent processes of one user; then none of his is read any more, so that threads remain for others
+_EACH = 32
+_MOST = 256  # abandoned threads; then nothing is read any more
+_MARK_S = 60.0  # seconds for which another process's report of silence counts
+_FUTEX = (b"202", b"98")  # number of the call on x86-64 and aarch64
+SILENT = "its memory does not respond: reading its files in /proc would hang"
 
 _Result = TypeVar("_Result")
 
 
 class Silent(TimeoutError):
-    """A process keeps those waiting who read of it. An OSError: what cannot be read."""
+    """A process blocks its readers. An OSError: the data cannot be read."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(errno.ETIMEDOUT, SILENT)
@@ -45,7 +49,7 @@ class Silent(TimeoutError):
 
 
 class _LeftBehind(BaseException):
-    """Ends a worker that comes back when nobody waits for it any more."""
+    """Ends an abandoned worker that returns."""
 
 
 class _Worker(threading.Thread):
@@ -54,7 +58,8 @@ class _Worker(threading.Thread):
         self.work: Callable[[], Any] | None = None
         self.result: Any = None
         self.error: BaseException | None = None
-        self.asked: tuple[int, float] | None = None  # whose answer it waits for, and since when (time.monotonic)
+        # pid whose read it waits for, and start (time.monotonic)
+        self.asked: tuple[int, float] | None = None
         self.left = False
         self.go, self.done = threading.Lock(), threading.Lock()
         self.go.acquire()
@@ -79,12 +84,16 @@ class _Worker(threading.Thread):
 
 _mine = threading.local()
 _idle: list[_Worker] = []
-_silent: dict[int, _Worker | float] = {}  # by pid: who waits for it, or (somebody else said so) until when that counts
-_owners: dict[int, str] = {}  # of those
+# pid -> its blocked worker, or (reported by another process) until when that counts
+_silent: dict[int, _Worker | float] = {}
+_owners: dict[int, str] = {}  # pid -> user, of those
 
 
 def ask(pid: int, call: Callable[..., _Result], *arguments: object) -> _Result:
-    """What `call` returns, a read of what the kernel says of a process. Silent where that does not answer; what it raises."""
+    """Call `call`, a read of the kernel's data on process `pid`, and return its result.
+
+    Raises Silent where that does not answer, and what `call` raises.
+    """
     worker: _Worker | None = getattr(_mine, "worker", None)
     if worker is None:
         return patiently(lambda: ask(pid, call, *arguments))
@@ -100,9 +109,10 @@ def ask(pid: int, call: Callable[..., _Result], *arguments: object) -> _Result:
 
 
 def patiently(work: Callable[[], _Result]) -> _Result:
-    """What `work` returns; it is begun again where a process stood in its way, which is silent from then on. Raises what it raises.
+    """Run `work` on a worker and return its result, restarting it when a process blocks it.
 
-    OSError where there is no thread to be had.
+    That process is silent from then on. Raises what `work` raises; OSError where no thread is
+    available.
     """
     if getattr(_mine, "worker", None) is not None:
         return work()
@@ -112,7 +122,7 @@ def patiently(work: Callable[[], _Result]) -> _Result:
         worker.go.release()
         try:
             came = _wait(worker)
-        except BaseException:  # Ctrl-C: whatever it still does, nobody wants it
+        except BaseException:  # Ctrl-C: nobody wants the worker's result
             worker.left = True
             raise
         if not came:
@@ -124,7 +134,7 @@ def patiently(work: Callable[[], _Result]) -> _Result:
             try:
                 raise error
             finally:
-                del error  # it holds this frame
+                del error  # it refers to this frame
         return result  # type: ignore[no-any-return]
 
 
@@ -137,12 +147,12 @@ def _worker() -> _Worker:
     try:
         worker.start()
     except RuntimeError as error:
-        raise OSError(errno.EAGAIN, "no thread to be had") from error
+        raise OSError(errno.EAGAIN, "no thread could be started") from error
     return worker
 
 
 def _wait(worker: _Worker) -> bool:
-    """Whether its work is done; else it was left behind."""
+    """Wait for a worker; return whether its work is done, else it was abandoned."""
     while True:
         limit_s = max(DEADLINE_S / 2 ** min(len(silent()), 64), _LEAST_S)
         if worker.done.acquire(timeout=limit_s / 2):
@@ -151,7 +161,7 @@ def _wait(worker: _Worker) -> bool:
         if asked is None or time.monotonic() - asked[1] < limit_s or not _is_kept(worker):
             continue
         worker.left = True
-        if worker.done.acquire(blocking=False):  # it came back at the last moment
+        if worker.done.acquire(blocking=False):  # it returned just now
             worker.left = False
             return True
         pid = asked[0]
@@ -161,7 +171,10 @@ def _wait(worker: _Worker) -> bool:
 
 
 def _is_kept(worker: _Worker) -> bool:
-    """Whether the kernel keeps it: on a busy host it may just be waiting for a processor, or for this interpreter's lock."""
+    """Tell whether the kernel blocks a worker.
+
+    On a busy host it may just be waiting for a processor, or for this interpreter's lock.
+    """
     try:
         with open(f"/proc/self/task/{worker.native_id}/syscall", "rb") as file:  # noqa: PTH123
             word = file.read(64).split()[0]
@@ -171,7 +184,10 @@ def _is_kept(worker: _Worker) -> bool:
 
 
 def is_silent(pid: int) -> bool:
-    """Whether a process does not answer, as far as is known; of others of its user no more is asked once there are some."""
+    """Tell whether a process is known not to answer.
+
+    Once a user has many silent ones, all of his count as silent.
+    """
     known = _silent.get(pid)
     if known is not None and _holds(pid, known):
         return True
@@ -184,7 +200,7 @@ def is_silent(pid: int) -> bool:
 
 
 def silent() -> tuple[int, ...]:
-    """Processes that do not answer. Who answers again, or has ended, is forgotten."""
+    """List the processes that do not answer; those that answer again, or have ended, are dropped."""
     return tuple(pid for pid, known in list(_silent.items()) if _holds(pid, known))
 
 
@@ -196,21 +212,26 @@ def _holds(pid: int, known: _Worker | float) -> bool:
     return False
 
 
-def told_silent(pids: Iterable[int]) -> None:
-    """Somebody else waited for these in vain: nobody here need do so for some time."""
+def mark_silent(pids: Iterable[int]) -> None:
+    """Mark processes as silent for some time, as another process reported."""
     for pid in pids:
         if not is_silent(pid) and len(_silent) < _MOST:
             _owners[pid] = _owner(pid)
-            _silent[pid] = time.monotonic() + _TOLD_S
+            _silent[pid] = time.monotonic() + _MARK_S
 
 
 def workers() -> tuple[int, ...]:
-    """Threads (of the kernel) that stand ready: whoever goes before others takes them along."""
+    """List the kernel's thread ids of idle workers, for a caller that raises its own priority and
+    theirs.
+    """
     return tuple(worker.native_id for worker in list(_idle) if worker.native_id is not None)
 
 
 def _owner(pid: int) -> str:
-    """The user of a process, and of root's, which may be in many containers, where it runs. Neither file keeps anybody waiting."""
+    """Return the user of a process; for root, which may be in many containers, add the cgroup.
+
+    Neither file can be blocked by its process.
+    """
     try:
         with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - each of a host's processes may be asked
             user = next((line.split()[1].decode() for line in file if line.startswith(b"Uid:")), "")
@@ -223,11 +244,11 @@ def _owner(pid: int) -> str:
 
 
 def _forget() -> None:
-    """In a fork: threads stay where they were, what is known of others holds for some time."""
+    """Reset after a fork: the child has no workers; silent processes are remembered for some time."""
     global _mine  # noqa: PLW0603
     _mine = threading.local()
     _idle.clear()
-    until = time.monotonic() + _TOLD_S
+    until = time.monotonic() + _MARK_S
     for pid in list(_silent):
         _silent[pid] = until
 

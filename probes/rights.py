@@ -1,7 +1,8 @@
-"""Where this process asks for what it has no right to do itself.
+"""Delegation of privileged operations to another process.
 
-An observer that has given its rights up (observer/apart) puts here whom it asks: the process that started it, which has kept them.
-The few functions that need more than reading look here first. Everywhere else nobody is asked, and they do it themselves.
+An observer that has given up its rights (observer/apart) registers here the process that started
+it, which still has them. The few functions that need more than reading check here first. In all
+other processes nothing is registered, and they act themselves.
 """
 
 from __future__ import annotations
@@ -9,25 +10,26 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 
-class Elsewhere(Protocol):
-    """A process that does a few things on behalf of this one."""
+class Delegate(Protocol):
+    """A process that performs privileged operations on request."""
 
     def ask(self, what: str, handed: tuple[int, ...] = (), **details: Any) -> tuple[dict[str, Any], tuple[int, ...]]:
-        """The answer, and descriptors that came with it, which are the caller's. `handed`: descriptors for the other process.
+        """Request an operation; return its answer and descriptors, which the caller owns.
 
-        Raises what went wrong there: OSError, RankscopeError.
+        `handed`: descriptors to pass to the other process. Raises the errors from there: OSError,
+        RankscopeError.
         """
         ...
 
 
-_whom: list[Elsewhere] = []
+_whom: list[Delegate] = []
 
 
-def elsewhere() -> Elsewhere | None:
-    """Whom to ask; None where this process has its rights."""
+def delegate() -> Delegate | None:
+    """Return the process to delegate to; None where this process has its rights."""
     return _whom[0] if _whom else None
 
 
-def ask_from_now_on(whom: Elsewhere) -> None:
-    """This process has given its rights up."""
+def set_delegate(whom: Delegate) -> None:
+    """Delegate from now on to `whom`: this process has given up its rights."""
     _whom[:] = [whom]

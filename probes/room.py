@@ -1,7 +1,9 @@
-"""Room for what is loaded: asked for before, where addresses or data are limited (`ulimit -v`, RLIMIT_DATA).
+"""Check that memory is available before loading large modules under limits (`ulimit -v`,
+RLIMIT_DATA).
 
-Libraries in C that get no memory do not say so. OpenBLAS, below numpy, tries again for ever, or ends the process with 1, which is a result
-here; what starts threads aborts. So a module that needs much is loaded only where so much is to be had; else it is a MemoryError.
+C libraries that get no memory do not report it. OpenBLAS, below numpy, retries for ever, or ends
+the process with 1, which is a result here; code that starts threads aborts. So a large module is
+loaded only where enough is available; else MemoryError is raised.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import resource
 import sys
 import threading
 
-# Addresses in MB that each takes, with what it maps as it works: measured with little to spare (82; 97, Parquet 22, a table 53).
+# MB of address space that each takes, including what it maps later: measured with a small margin (82;
+# 97, Parquet 22, a table 53).
 NEEDS_MB = {"numpy": 112, "pyarrow": 208}
 THREADS_HELP = "Raise the limits on memory and on processes (ulimit -v, ulimit -u, pids.max, TasksMax)."
 _STACK_BYTES = 1 << 20
@@ -22,23 +25,25 @@ _M_ARENA_MAX = -8  # malloc.h
 
 
 class _Asks:
-    """Finds no module; there must be room for those that need much."""
+    """An import hook that finds no module, but raises MemoryError where a large one would not fit."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
         if name in NEEDS_MB and not there_is(NEEDS_MB[name] << 20):
-            raise MemoryError(f"{name} needs {NEEDS_MB[name]} MB of addresses")
+            raise MemoryError(f"{name} needs {NEEDS_MB[name]} MB of address space")
 
 
 def limited() -> bool:
-    """Whether this process may have only so many addresses, or so much data."""
+    """Tell whether this process has a limit on addresses or data."""
     return any(
         resource.getrlimit(what)[0] != resource.RLIM_INFINITY for what in (resource.RLIMIT_AS, resource.RLIMIT_DATA)
     )
 
 
 def there_is(wanted_bytes: int) -> bool:
-    """Whether so much could be had now, in one piece. Nothing is kept, and no page is touched."""
+    """Tell whether `wanted_bytes` could be mapped now, in one piece. Nothing stays mapped, and no
+    page is touched.
+    """
     try:
         mmap.mmap(-1, wanted_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
     except OSError:
@@ -46,9 +51,13 @@ def there_is(wanted_bytes: int) -> bool:
     return True
 
 
-def make_do() -> None:
-    """Take less: one arena for all threads (each takes 64 MB of addresses), small stacks, no reserve of a gigabyte for Arrow; and ask
-    before each module that needs much. To be called before they are loaded. Never raises."""
+def save_addresses() -> None:
+    """Reduce address usage, and check before each large import. Call before importing them. Never
+    raises.
+
+    One arena for all threads (each takes 64 MB of address space), small stacks, no gigabyte reserve for
+    Arrow.
+    """
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     threading.stack_size(_STACK_BYTES)
@@ -58,5 +67,7 @@ def make_do() -> None:
 
 
 def refused_a_thread(error: BaseException) -> bool:
-    """Whether Python says so that the kernel or the C library has no more threads: it has no class for that."""
+    """Tell whether an error means that the kernel or C library has no more threads; Python has no
+    class for it.
+    """
     return isinstance(error, RuntimeError) and "start new thread" in str(error)

@@ -1,8 +1,8 @@
-"""Folders for a moment, where temporary files go. One whose maker was killed is removed by the next.
+"""Temporary folders that are cleaned up even if their maker is killed: the next one removes them.
 
-A lock on the folder says that its maker lives: the kernel lets go of it, however he ends. Removed is only what says that it is such a
-folder, and is ours, and only in a place where nobody else can have moved it: his alone, or one like /tmp, where everybody may move only
-what is his.
+A lock on the folder shows that its maker lives: the kernel releases it, however the maker ends. A
+folder is removed only if it is marked as one, is ours, and lies where nobody else can have moved
+it: in a folder of ours, or one like /tmp, where users may move only their own.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from rankscope.probes.host.clocks import is_older
 from rankscope.probes.host.folders import create_file, others_can_write
 
 PREFIX = "rankscope-"
-_LOCKED_S = 60.0  # a folder is, so long after it was made
-_MARK = ".rankscope-scratch"  # in each: anybody may call a folder as he likes
+_LOCKED_S = 60.0  # seconds after its creation until a folder is sure to be locked
+_MARK = ".rankscope-scratch"  # in each: anybody may name a folder like ours
 
 
 @dataclass(slots=True)
 class Scratch:
-    """A folder that is ours alone. Close it; `with` does."""
+    """A private temporary folder. Close it; `with` does."""
 
     path: Path
     _lock: int
 
     def close(self) -> None:
-        """Remove it with all that is in it. Never raises."""
+        """Remove the folder with its content. Never raises."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
@@ -47,7 +47,9 @@ class Scratch:
 
 
 def scratch(place: str | None = None, prefix: str = PREFIX) -> Scratch:
-    """A new folder in `place`, else where this process keeps temporary files; what killed ones left there goes. OSError."""
+    """Create a folder in `place` (default: the usual temporary folder), and remove leftovers there.
+    Raises OSError.
+    """
     place = place or tempfile.gettempdir()
     with contextlib.suppress(OSError):
         _remove_left(Path(place), prefix)
@@ -71,7 +73,9 @@ def _opened(path: Path) -> int:
 
 
 def _remove_left(place: Path, prefix: str) -> None:
-    """OSError."""
+    """Remove leftover folders of killed processes, unless others could have put them there. Raises
+    OSError.
+    """
     here = place.stat()
     if others_can_write(here) and not here.st_mode & stat.S_ISVTX:
         return
@@ -81,7 +85,7 @@ def _remove_left(place: Path, prefix: str) -> None:
 
 
 def _remove_if_left(path: Path) -> None:
-    """OSError, also where somebody holds it, and where it is none of these folders."""
+    """Remove one leftover folder. Raises OSError, also where it is locked or not marked as ours."""
     lock = _opened(path)
     try:
         found = os.fstat(lock)

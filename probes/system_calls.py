@@ -1,6 +1,7 @@
-"""System calls by number. The kernel has other numbers on each machine; everything here knows them by those of x86-64.
+"""System call numbers: translate those of this machine to x86-64, which the rest of the code uses.
 
-Sources: include/uapi/asm-generic/unistd.h (aarch64), arch/x86/entry/syscalls/syscall_64.tbl. From 424 on both are the same.
+Sources: include/uapi/asm-generic/unistd.h (aarch64), arch/x86/entry/syscalls/syscall_64.tbl. From
+424 on both are the same.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 _SAME_FROM = 424
-_NO_NUMBERS = 0xFFFE  # from here on: what the probes put in place of a number (probes/sched/probe.py)
-_OTHER = 0x8000  # added to a number that has no name here, as another call may have it on x86-64
-# Those in which threads wait, for each other, for files or for sockets; calls that arm64 has under a newer name alone are that one.
+# from here on: markers that the probes use in place of a number (probes/sched/probe.py)
+_NO_NUMBERS = 0xFFFE
+_OTHER = 0x8000  # added to a number without translation, as x86-64 may have another call there
+# Calls in which threads wait, for each other, for files or for sockets; calls that arm64 has only
+# under a newer name map to the old one.
 _AARCH64 = {
     8: 191, 22: 281, 25: 72, 32: 73, 35: 263, 38: 264, 45: 76, 46: 77, 48: 269, 56: 257, 57: 3, 61: 217, 63: 0, 64: 1, 65: 19, 66: 20,
     67: 17, 68: 18, 69: 295, 70: 296, 71: 40, 72: 270, 73: 271, 76: 275, 79: 262, 80: 5, 81: 162, 82: 74, 83: 75, 84: 277, 95: 247,
@@ -32,12 +35,12 @@ def _table(pairs: dict[int, int]) -> npt.NDArray[np.uint16]:
 
 
 def are_others(machine: str = "") -> bool:
-    """Whether this machine's numbers are to be translated."""
+    """Tell whether this machine's numbers differ from those of x86-64."""
     return MACHINES.get(machine or platform.machine()) is not None
 
 
 def known_as(numbers: npt.NDArray[np.uint16], machine: str = "") -> npt.NDArray[np.uint16]:
-    """Translate this machine's numbers; what is no number stays as it is."""
+    """Translate this machine's numbers; markers remain unchanged."""
     pairs = MACHINES.get(machine or platform.machine())
     return numbers if pairs is None else _table(pairs)[numbers]
 
@@ -51,5 +54,5 @@ def known(number: int, machine: str = "") -> int:
 
 
 def shown(number: int) -> int:
-    """The number as the machine itself says it, of one that has no name here."""
+    """Return the machine's own number of a call that has no translation."""
     return number & ~_OTHER if number < _NO_NUMBERS else number

@@ -1,4 +1,4 @@
-"""Text of targets (names, paths, arguments, notes about them), as it comes in: one function for all of it."""
+"""Sanitise text of targets (names, paths, arguments, notes about them)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _NAME_CAP = 64
 
 
 def printable(text: str, most: int | None = None) -> str:
-    """`text` with every control, format, direction and unpaired surrogate character as an escape; '…' where it is cut at `most`.
+    """Escape control, format, direction and unpaired surrogate characters; cut at `most` with '…'.
 
-    What comes out can be printed, encoded as UTF-8, and given in again without changing.
+    The result can be printed, encoded as UTF-8, and passed in again without changing.
     """
     if most is not None:
         text = text[: most + 1]
@@ -20,5 +20,7 @@ def printable(text: str, most: int | None = None) -> str:
 
 
 def named(text: str) -> str:
-    """A name of somebody's within a sentence of ours: cut, and quoted where it holds more than a name needs, a blank say."""
+    """Format a target's name for use in a sentence: cut, and quoted if it holds unusual characters
+    such as blanks.
+    """
     return shlex.quote(printable(text, _NAME_CAP))

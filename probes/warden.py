@@ -1,16 +1,21 @@
-"""Sees to it that a probe never keeps the host waiting: a program of its own, COMMAND'S-PID, whose standard input ends with the command.
+"""A guard process that prevents probes from blocking the host: COMMAND'S-PID; its standard input
+ends with the command.
 
-With `host` in place of a pid it guards the whole host, whoever puts probes in, until it is ended: for commands that may not have the
-rights for this, as those of a service or a pod that can be attacked. It then knows by a child that forks once in a while.
+With `host` in place of a pid it guards the whole host, whichever process attaches probes, until it
+is ended: for commands that may not have the rights for this, as those of a service or a pod that
+can be attacked. It then detects blocked forks by a child that forks regularly.
 
-To put a probe into a file or take it out, the kernel waits for the lock of the address space of every process that maps the file, and as
-long as it waits no process of the host can fork (`dup_mmap_sem` in register_for_each_vma). Any user can hold such a lock for ever: by a
-page of a file server of his own (FUSE) that he reads through /proc/PID/mem. The one who waits cannot be ended, so the holder is: where a
-thread of the command has waited for so long, of users, not of root, who have a process whose address space does not answer, the
-connections to file servers that leave requests unanswered are cut off, as root would by hand (/sys/fs/fuse/connections/N/abort). Nothing
-else is ever touched, nobody else's file server however slow it is, and it is said in the kernel's log.
+To insert a probe into a file or remove it, the kernel waits for the lock of the address space of
+every process that maps the file, and as long as it waits no process of the host can fork
+(`dup_mmap_sem` in register_for_each_vma). Any user can hold such a lock for ever: by a page of a
+file server of his own (FUSE) that he reads through /proc/PID/mem. The waiting thread cannot be
+killed, so the holder is stopped: where a thread of the command has waited for some seconds, FUSE
+connections with unanswered requests are aborted, as root would by hand
+(/sys/fs/fuse/connections/N/abort), if they belong to users (not root) with a process whose address
+space does not answer. Nothing else is ever touched, no other file server however slow it is, and it
+is reported in the kernel's log.
 
-As a program it needs the standard library alone (`python -I -S`), and keeps four capabilities.
+As a program it needs the standard library alone (`python -I -S`), and four capabilities.
 """
 
 from __future__ import annotations
@@ -33,31 +38,38 @@ from pathlib import Path
 from typing import NoReturn
 
 LOOKS_EVERY_S = 1.0
-LOOKS = 3  # that find the same thread waiting: no healthy process holds its lock for two seconds while all forks of a host wait
-_AFTER_S = 0.5  # the command has ended and whoever held its probes with it: then the kernel takes them out
+# looks that must find the same thread waiting: no healthy process holds its lock for two seconds
+# while all forks of a host wait
+LOOKS = 3
+# after the command and all holders of its probes have ended, until the kernel removes them
+_AFTER_S = 0.5
 _UNANSWERED_S = 0.5
 _WAITS = re.compile(rb"\b(?:register_for_each_vma|_*uprobe_(?:un)?register\w*)\b")
-_HIGH = 4096  # beyond the descriptors of nearly every observer; a table for more takes time to fork
+_HIGH = 4096  # beyond the descriptors of nearly every observer; a larger table takes time to fork
 _MOUNTED = "/sys/fs/fuse/connections"
 # The same numbers on x86-64 and aarch64, include/uapi/asm-generic/unistd.h; FSCONFIG_CMD_CREATE of include/uapi/linux/mount.h.
 _FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6
 # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYS_ADMIN: a user's file below /sys, stacks of the kernel, a mount of its own
 _KEPT = (1, 2, 19, 21)
-# Of root's and root's alone; containers share it. Whoever guards the host holds a lock in it as long as it lives.
+# Writable by root alone; containers share it. The guard of the host holds a lock in it as long as
+# it lives.
 PLACE = Path("/run/rankscope/observers/guard")
 _LOCK = struct.Struct("hhqqi0q")  # type, whence, start, length, pid
 _HOST = "host"
 _FORKS_EVERY_S = 0.5
 _ST_RDONLY = 1
-_wardens: list[int] = []  # pids, of this process
+_wardens: list[int] = []  # pids, started by this process
 
 
 def start() -> int:
-    """Start warden.py, which ends with this process; the descriptor that it is told by. OSError.
+    """Start warden.py, which ends with this process; return the descriptor whose closing tells it
+    so.
 
-    The descriptor has a high number: as a process ends its descriptors are closed in order, this one after the probes.
+    The descriptor has a high number: as a process ends its descriptors are closed in order, this
+    one after the probes. Raises OSError.
     """
-    from rankscope.probes.confine import credentials  # here, as the program has nothing of ours
+    # here, as the program itself imports nothing of ours
+    from rankscope.probes.confine import credentials
 
     for pid in tuple(_wardens):
         with contextlib.suppress(ChildProcessError):
@@ -70,7 +82,7 @@ def start() -> int:
         kept = fcntl.fcntl(told, fcntl.F_DUPFD_CLOEXEC, max(min(most, _HIGH) - 16, 3))
         try:
             moves: list[tuple[object, ...]] = [(os.POSIX_SPAWN_DUP2, ends, 0)]
-            # Whoever reads what the command says waits for all who hold that end of it.
+            # Else a reader of the command's output would wait for the warden too.
             moves += [(os.POSIX_SPAWN_OPEN, standard, os.devnull, os.O_WRONLY, 0) for standard in (1, 2)]
             confine, own = (Path(file).resolve() for file in (credentials.__file__, __file__))
             command = [
@@ -94,14 +106,17 @@ def start() -> int:
 
 
 def able() -> bool:
-    """Whether a warden that this process starts could do its work: with the rights it has, and what it may call and write to."""
+    """Tell whether a warden started by this process would have the rights, calls and writable files
+    that it needs.
+    """
     from rankscope.probes.confine import credentials
 
     try:
         _read("/proc/self/stack")
         folder = _connections()
     except OSError as error:
-        # No file system in user space has been made on this host so far: the kernel has the list once there is one.
+        # No FUSE file system has been mounted on this host so far: the kernel has the list once
+        # there is one.
         possible = error.errno == errno.ENODEV
     else:
         possible = not os.statvfs(folder).f_flag & _ST_RDONLY
@@ -114,7 +129,7 @@ def able() -> bool:
 
 
 def guarded() -> bool:
-    """Whether a program guards this whole host. Never raises."""
+    """Tell whether a program guards this whole host. Never raises."""
     try:
         folder = PLACE.parent.stat()
         if folder.st_uid != 0 or folder.st_mode & 0o022:
@@ -130,7 +145,7 @@ def guarded() -> bool:
 
 
 def guard_host() -> NoReturn:
-    """Be the program that guards this host. OSError."""
+    """Replace this process by the program that guards this host. Raises OSError."""
     from rankscope.probes.confine import credentials
 
     program = [
@@ -145,7 +160,7 @@ def guard_host() -> NoReturn:
 
 
 def main() -> None:
-    """Guard a command, or the host."""
+    """Guard a command or the host, as the last argument says."""
     if sys.argv[-1] == _HOST:
         _guard_host()
     else:
@@ -153,7 +168,7 @@ def main() -> None:
 
 
 def _guard_command(command: int) -> None:
-    """Look until the command has ended, and no thread waits any more."""
+    """Check until the command has ended, and no thread waits any more."""
     ended = False
     waiting: dict[tuple[int, int], int] = {}
     while not ended or waiting:
@@ -166,7 +181,9 @@ def _guard_command(command: int) -> None:
 
 
 def _guard_host() -> None:
-    """Look at all processes of root's while forks hang. Returns where another program guards this host already."""
+    """Check all of root's processes whenever forks hang. Exits if another program guards this host
+    already.
+    """
     PLACE.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     place = os.open(PLACE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -193,7 +210,7 @@ def _guard_host() -> None:
 
 def _fork_again_and_again(tells: int) -> None:
     while True:
-        with contextlib.suppress(BlockingIOError):  # no more processes may be had
+        with contextlib.suppress(BlockingIOError):  # no more processes available
             child = os.fork()
             if child == 0:
                 os._exit(0)
@@ -203,31 +220,35 @@ def _fork_again_and_again(tells: int) -> None:
 
 
 def _notify() -> None:
-    """Tell systemd that the guard is there (sd_notify(3))."""
+    """Tell systemd that the guard is ready (sd_notify(3))."""
     if name := os.environ.get("NOTIFY_SOCKET"):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
             channel.sendto(b"READY=1", "\0" + name[1:] if name.startswith("@") else name)
 
 
 def _look(before: dict[tuple[int, int], int], processes: list[int]) -> dict[tuple[int, int], int]:
-    """By thread that waits, in how many looks it did; where one did in enough of them, cut off whoever keeps it waiting."""
+    """Count for each waiting thread in how many looks it waited; after enough of them, abort the
+    FUSE connections at fault.
+    """
     waiting = {one: before.get(one, 0) + 1 for one in set(waiting_threads(processes))}
     if max(waiting.values(), default=0) < LOOKS:
         return waiting
     for user, number in cut_off():
         _say(
-            f"the file server of user {user} (FUSE connection {number}) kept every fork of this host waiting, and was cut off"
+            f"the file server of user {user} (FUSE connection {number}) blocked every fork of this host, and was disconnected"
         )
     return {}
 
 
 def waiting_threads(processes: list[int]) -> Iterator[tuple[int, int]]:
-    """(pid, tid) of threads of root's that wait for an address space, to put a probe in or to take one out."""
+    """Yield (pid, tid) of root's threads that wait for an address space to insert or remove a
+    probe.
+    """
     for pid in processes:
         with contextlib.suppress(OSError, ValueError):
             for tid in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
                 with contextlib.suppress(OSError, ValueError):
-                    # The first of these files keeps nobody waiting, whoever's process it is.
+                    # The first of these files never blocks, whatever the process.
                     hangs = b"\nState:\tD" in _read(f"/proc/{pid}/task/{tid}/status") and _of_root(pid)
                     if hangs and _WAITS.search(_read(f"/proc/{pid}/task/{tid}/stack")):
                         yield pid, int(tid)
@@ -242,13 +263,11 @@ def _processes() -> list[int]:
 
 
 def cut_off() -> list[tuple[int, int]]:
-    """Users and numbers of the connections that were cut off."""
+    """Abort the FUSE connections at fault; return (user, number of the connection)."""
     try:
         folder = _connections()
     except OSError as error:
-        _say(
-            f"every fork of this host waits, and the list of file servers in user space is not to be had: {error.strerror}"
-        )
+        _say(f"every fork of this host is blocked, and the list of FUSE file servers cannot be read: {error.strerror}")
         return []
     try:
         first = _unanswered(folder)
@@ -272,7 +291,7 @@ def cut_off() -> list[tuple[int, int]]:
 
 
 def _unanswered(folder: int) -> dict[int, int]:
-    """Number of the connection -> user, of those of users with requests that wait."""
+    """Map the numbers of users' connections with unanswered requests to their users."""
     found = {}
     for name in os.listdir(folder):
         with contextlib.suppress(OSError, ValueError):
@@ -287,7 +306,7 @@ def _unanswered(folder: int) -> dict[int, int]:
 
 
 def _holders(users: set[int]) -> set[int]:
-    """Those of these users who have a process whose address space does not answer."""
+    """Select the users who have a process whose address space does not answer."""
     found: set[int] = set()
     for pid in _processes() if users else ():
         with contextlib.suppress(OSError, ValueError):
@@ -298,7 +317,11 @@ def _holders(users: set[int]) -> set[int]:
 
 
 def _answers(pid: int) -> bool:
-    """A byte of it is asked for, whether or not there is one: whoever asks waits for the lock. A thread is no fork, and waits for none."""
+    """Tell whether a process's address space answers, by reading a byte of it on a thread.
+
+    The read waits for the lock, whether or not the byte exists. Starting a thread is no fork, and
+    so is not blocked.
+    """
     answered = threading.Event()
 
     def ask() -> None:
@@ -315,7 +338,9 @@ def _answers(pid: int) -> bool:
 
 
 def _connections() -> int:
-    """The folder of all FUSE connections: a mount of our own that nobody else sees, else the one that is there. OSError."""
+    """Open the folder of all FUSE connections: a private mount, else the existing one. Raises
+    OSError.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     context = libc.syscall(_FSOPEN, b"fusectl", 1)
     if context < 0 and ctypes.get_errno() == errno.ENODEV:
@@ -335,7 +360,7 @@ def _connections() -> int:
 
 
 def _say(text: str) -> None:
-    """In the kernel's log: the command, whose thread waits, can say nothing."""
+    """Write to the kernel's log: the command itself, whose thread waits, cannot report."""
     with contextlib.suppress(OSError):
         log = os.open("/dev/kmsg", os.O_WRONLY | os.O_CLOEXEC)
         try:

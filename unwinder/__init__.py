@@ -1,1 +1,1 @@
-"""What every Python thread is doing: stacks walked in the kernel, named in user space. See README.md."""
+"""Python stacks of other processes: walked in the kernel, named in user space. See README.md."""

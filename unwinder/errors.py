@@ -1,4 +1,4 @@
-"""What can go wrong when a Python process is looked at from outside, and what the operator can do about it."""
+"""Errors of reading a Python process from outside, each with what the operator can do about it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import struct
 from rankscope.probes.errors import EXIT_MISSING, NotPermitted, RankscopeError
 
 UNSEEN = (RankscopeError, OSError, ValueError, ArithmeticError, LookupError, struct.error)
-"""What reading another program may meet, whose memory and files say what it likes: then that process is not seen into, and others are."""
+"""Errors of reading another process, whose memory and files may hold anything: skip it and continue with others."""
 
 
 class UnwindError(RankscopeError):
-    """Root of the unwinder's errors: this process cannot be seen into; others can."""
+    """Base of the unwinder's errors: this one process cannot be read; others are unaffected."""
 
 
 class TargetGone(UnwindError):
-    """The process ended, became another program (exec), or its pid now belongs to another process."""
+    """The process ended, called exec, or its pid now belongs to another process."""
 
-    help = "Nothing to do: the process is no more."
+    help = "Nothing to do: the process has ended."
 
 
 class UnreadableMemory(UnwindError):
-    """An address of the target is not mapped, or a length makes no sense."""
+    """An address of the target is not mapped, or a length read there is impossible."""
 
-    help = "Expected now and then while the target runs; if it is always so, report it with the Python version."
+    help = "Happens occasionally while the target runs; if it happens every time, report it with the Python version."
 
 
 class MemoryNotPermitted(NotPermitted, UnwindError):
@@ -37,20 +37,20 @@ class NotPython(UnwindError):
 
 
 class UnsupportedInterpreter(UnwindError):
-    """An interpreter was found that the unwinder does not know: another implementation, version or build."""
+    """The interpreter is one that the unwinder does not support: implementation, version or build."""
 
-    help = "CPython 3.8-3.15 with the GIL, release build, 64 bit is supported; elsewhere py-spy may know more."
+    help = "Supported: CPython 3.8-3.15 with the GIL, release build, 64 bit; py-spy may support others."
     exit_code = EXIT_MISSING
 
 
 class InterpreterNotReady(UnwindError):
-    """The interpreter is mapped but has no threads yet, or none any more: ask again later."""
+    """The interpreter is mapped but has no thread state (yet, or any more); retry later."""
 
     help = "The process is starting or ending: look again in a second."
 
 
 class FallbackFailed(UnwindError):
-    """py-spy could not be run, or gave no samples."""
+    """py-spy could not be run, or returned no samples."""
 
     help = "Install py-spy (`pip install py-spy`), and run as root."
     exit_code = EXIT_MISSING

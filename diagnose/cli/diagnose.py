@@ -33,9 +33,9 @@ from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict, worst_first
 from rankscope.diagnose.verdict.note import Note, NoteCode
-from rankscope.observer.window.folder import Window, prepare_place, write_window
+from rankscope.observer.window.folder import Window, prepare_folder, write_window
 from rankscope.observer.window.jobs import names
-from rankscope.observer.window.store.users import told_apart
+from rankscope.observer.window.store.users import rename_jobs
 from rankscope.probes.errors import UsageError
 
 AUTO = "auto"  # a folder of this name: ./auto
@@ -85,7 +85,7 @@ def run(
     if history is not None and keep and not folders:
         store.prepare()
     if out is not None:
-        prepare_place(out)
+        prepare_folder(out)
     if not folders:
 
         def judged(windows: Sequence[Window]) -> list[Verdict]:
@@ -202,7 +202,7 @@ def _judge_all(
     flight: Sequence[Blame] = (),
 ) -> list[Verdict]:  # fmt: skip
     """One verdict for each job that is meant, the worst first. A baseline is for the jobs that it holds, if it holds one of them."""
-    windows, earlier = told_apart(loaded.windows, earlier)
+    windows, earlier = rename_jobs(loaded.windows, earlier)
     roll, notes = roll_call(windows), list(loaded.notes)
     found = jobs_in(roll, wanted)
     called = names(found)

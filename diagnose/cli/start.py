@@ -89,7 +89,7 @@ def make_room() -> None:
     from rankscope.probes import room
 
     if room.limited():
-        room.make_do()
+        room.save_addresses()
 
 
 def _complain(line: str, code: int) -> int:

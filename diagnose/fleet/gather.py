@@ -23,7 +23,7 @@ from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import EVENTS_DROPPED, Manifest
-from rankscope.observer.window.store.users import told_apart
+from rankscope.observer.window.store.users import rename_jobs
 from rankscope.probes.arrays import Ints
 
 DETAILS = ("patterns", "stacks", "pauses", "flows", "counters", "collectives")  # the tables beside ranks and steps
@@ -59,7 +59,7 @@ class Setting:
 def gather(windows: Sequence[Window], job: str | None = None, agreed_s: float | None = None) -> Fleet:
     """Concatenate the windows of one job at one moment: which ones, says roll_call.choose, which also says what it raises. `agreed_s`: when
     they were to begin, where that was agreed on."""
-    (windows,) = told_apart(windows)
+    (windows,) = rename_jobs(windows)
     notes: list[Note] = []
     chosen, mine = choose(roll_call(windows), job, notes, partial(_usual_step_s, windows), agreed_s)
     mine, unseen = seeing(mine, [window.manifest for window in windows])

@@ -24,7 +24,7 @@ from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.store.summary import WINDOW
 from rankscope.probes.arrays import Ints
 from rankscope.probes.errors import BadData, NoRanks
-from rankscope.probes.fair import by_kind, in_turn
+from rankscope.probes.fair import group_by, interleave
 
 _HOST, _SECONDS = attrgetter("host"), attrgetter("seconds")
 
@@ -119,8 +119,8 @@ def largest(roll: RollCall, found: Mapping[str, str], notes: list[Note]) -> dict
     if len(found) <= JOBS_MOST:
         return dict(found)
     owner = _owners(roll)
-    of_users = by_kind(found, owner.__getitem__)
-    kept = frozenset(in_turn(of_users, JOBS_MOST))
+    of_users = group_by(found, owner.__getitem__)
+    kept = frozenset(interleave(of_users, JOBS_MOST))
     called = names(found)
     others = [called[job] for job in found if job not in kept]
     which = (

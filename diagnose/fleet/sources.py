@@ -35,7 +35,7 @@ from rankscope.observer.window.store.container import (
 from rankscope.observer.window.store.front import Summary
 from rankscope.observer.window.store.keys import fits, label_of
 from rankscope.observer.window.store.place import is_uri, open_store
-from rankscope.observer.window.store.same_names import told_apart
+from rankscope.observer.window.store.same_names import rename_hosts
 from rankscope.observer.window.store.tidy import once
 from rankscope.probes.errors import BadData
 
@@ -102,8 +102,8 @@ def load_found(found: Sources) -> Loaded:
         raise BadData(f"none of {len(found.chosen)} windows can be read: {notes[0].text}")
     candidates = (*found.absent[: 4 * _AT_ONCE], *found.together)
     elsewhere = [window for part in read_each(candidates, []) for window in part]
-    windows, elsewhere = users.told_apart(windows, elsewhere)
-    about = told_apart([window.manifest for window in (*windows, *elsewhere)])
+    windows, elsewhere = users.rename_jobs(windows, elsewhere)
+    about = rename_hosts([window.manifest for window in (*windows, *elsewhere)])
     named = [replace(window, manifest=each) for window, each in zip((*windows, *elsewhere), about, strict=True)]
     said_otherwise = named[len(windows) :]
     windows, right, said = with_right_clocks(named[: len(windows)], said_otherwise)

@@ -50,7 +50,7 @@ from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import StepSeconds, Suspect, Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
-from rankscope.observer.window.store.users import told_apart
+from rankscope.observer.window.store.users import rename_jobs
 from rankscope.probes.arrays import Floats
 
 
@@ -63,7 +63,7 @@ def diagnose(
 
     Raises BadData (foreign job or baseline) and NoRanks; everything else becomes a verdict.
     """
-    windows, baseline = told_apart(windows, baseline)
+    windows, baseline = rename_jobs(windows, baseline)
     fleet = gather(windows, job, agreed_s)
     fleet = replace(fleet, notes=(*notes, *fleet.notes), groups=tuple(groups), flight=tuple(flight))
     if usable := [window for window in baseline if sees(window.manifest)]:

@@ -1,25 +1,28 @@
-"""Does a series that never ends lie higher than it did? A one-sided CUSUM that learns its own baseline.
+"""Detect when a never-ending series rises: a one-sided CUSUM that learns its own baseline.
 
-x = log of a value. Of the `KEPT` last values that were not masked:
+x = log of a value. Over the last `KEPT` values that were not masked:
 
   level, spread   mean and standard deviation of x, clipped at 4 spreads (begun with median, MAD and tails)
-  long_run        what autocorrelation makes of the spread: sqrt of the largest m var(means of m values), m = 4, 16, … with at least
-                  eight means, and spread² (1 + rho) / (1 - rho), rho: that of neighbours, which tells it from few values
-  S_d             max(0, S_d + clip(x - level, ± 4 spreads) - d / 2) for each d of `SHIFTS`, each the best for its own shift
-  wander          1.4826 MAD of how far the level went from one `KEPT` values to the next, in all that is remembered
-  alarm           S_d > long_run² · ALARM / d, and the values since S_d was 0 lie higher by `LEAST` and by 4 wanders
+  long_run        the spread of means under autocorrelation: sqrt of the largest m var(means of m values), m = 4, 16, … with at least
+                  eight means, and spread² (1 + rho) / (1 - rho), rho: lag-1 autocorrelation, usable with few values
+  S_d             max(0, S_d + clip(x - level, ± 4 spreads) - d / 2) for each d of `SHIFTS`, each most sensitive to its own shift
+  wander          1.4826 MAD of the level's change over `KEPT` values, over all recorded levels
+  alarm           S_d > long_run² · ALARM / d, and the values since S_d was 0 are higher by `LEAST` and by 4 wanders
 
-A random walk with that variance and the drift -d/2 climbs so far by chance with exp(-ALARM) (Siegmund 1985, Sequential Analysis, ch. III).
-The level is uncertain by e = long_run / sqrt(values kept): no d is taken below 6 e. `RUN` long values together alarm never, however
-long they are. What is not yet clear to be no shift waits before it becomes part of the baseline.
+A random walk with that variance and the drift -d/2 exceeds that by chance with probability
+exp(-ALARM) (Siegmund 1985, Sequential Analysis, ch. III). The level is uncertain by e = long_run /
+sqrt(values kept): d is at least 6 e. `RUN` consecutive long values never alarm, however long they
+are. Values that may still turn out to be a shift enter the baseline late.
 
-After an alarm the baseline stands still, until the values are `BACK`, or have been higher for so long that they are the new one (`STAYS`).
-What rises once more by as much as all that was told before is told again, by the same sum with that shift as d, from where it lay and as it
-varied for `LEARNT` values: what drifts is told at 3, 6, 12 … %, and a second fault beside a small first one is not missed.
+After an alarm the baseline is frozen, until the values are `BACK`, or have been higher for so long
+that they are the new baseline (`STAYS`). A further rise by at least the total shift reported so far
+is reported again, by the same sum with that shift as d, relative to level and spread after the
+alarm (`LEARNT` values): a drift is reported at 3, 6, 12 … %, and a second fault after a small first
+one is not missed.
 
-Values that fall for good are a new baseline at once: nobody is told.
+A lasting fall is a new baseline at once, and is not reported.
 
-Pauses that come again at equal distances, counted in values or in time, are masked (pauses.py).
+Pauses that recur at equal distances, counted in values or in time, are masked (pauses.py).
 """
 
 from __future__ import annotations
@@ -36,41 +39,49 @@ from rankscope.diagnose.stats.pauses import Pauses
 from rankscope.diagnose.stats.robust import CLIP, MAD_TO_SD, long_run_variance, median
 from rankscope.probes.arrays import Bools, Floats
 
-SKIPPED = limits.STEPS_FEW  # first values: compiling, caches, autotuning
-LEARNT = SKIPPED * 5  # values before anything is told
+SKIPPED = limits.STEPS_FEW  # first values, excluded: compiling, caches, autotuning
+LEARNT = SKIPPED * 5  # values before anything is reported
 KEPT = 1024
-SHIFTS = (0.03, 0.1, 0.3)  # as shares
+SHIFTS = (0.03, 0.1, 0.3)  # shares of the level
 LEAST = SHIFTS[0]
-# ln of the values per false alarm, of three detectors: 2e7 values, eight months at one a second, for nobody asks for it.
+# ln of the values per false alarm, of three detectors: 2e7 values, eight months at one a second, as
+# nobody requested the detection.
 ALARM = 18.0
 RUN = limits.STEPS_LEAST
 _TAIL = 0.05
-_TAILS_APART = NormalDist().inv_cdf(1 - _TAIL) * 2  # standard deviations between the tails of a normal distribution
-_SPREAD_LEAST = 0.004  # of a value: timers and their readers make the steadiest series uneven by as much
-_REFRESH = KEPT // 8  # values between two looks at the baseline
+# standard deviations between the tails of a normal distribution
+_TAILS_APART = NormalDist().inv_cdf(1 - _TAIL) * 2
+# share of a value: timers and their readers make the steadiest series vary by as much
+_SPREAD_LEAST = 0.004
+_REFRESH = KEPT // 8  # values between two updates of the baseline
 _REFRESH_FIRST = _REFRESH // 4
-_LEVEL_VALUES = KEPT // 4  # of which a level is remembered
-_LEVELS = KEPT // 8  # that are remembered: nine hours at one value a second
+_LEVEL_VALUES = KEPT // 4  # number of values per recorded level
+_LEVELS = KEPT // 8  # number of recorded levels: nine hours at one value a second
 _WANDERS = CLIP
 _LEVEL_ERRORS = 6.0
-_PAUSE_SHARE = limits.PART  # a value longer than usual by this and by _LEVEL_ERRORS spreads may belong to a pause
-_FALL = limits.FEW  # the share by which values must fall to be a new baseline at once; less is learnt as time goes by
-_BACK = limits.HOLDS_LEAST  # of a shift must be gone
+# a value longer than usual by this and by _LEVEL_ERRORS spreads may belong to a pause
+_PAUSE_SHARE = limits.PART
+# the share by which values must fall to be a new baseline at once; smaller falls are learnt
+# gradually
+_FALL = limits.FEW
+_BACK = limits.HOLDS_LEAST  # share of a shift that must be gone
 _STAYS = KEPT  # values after which a shift is the baseline
 _RECENT = _LEVEL_VALUES
 
 
 class State(Enum):
-    """What a change is about."""
+    """Kind of a change."""
 
-    HIGHER = "higher"  # the values lie above the baseline
-    BACK = "back"  # they no longer do
-    STAYS = "stays"  # they have for so long that they are the baseline now
+    HIGHER = "higher"  # the values are above the baseline
+    BACK = "back"  # they are back at it
+    STAYS = "stays"  # they were above it for so long that they are the new baseline
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From value number `since` on, counted from the first that was fed; it was clear at number `at`. Levels are values, not logs."""
+    """A change from value number `since` on (counted from the first one fed), detected at number
+    `at`. Levels are values, not logs.
+    """
 
     state: State
     since: int
@@ -81,7 +92,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What is usual, in logs. `count`: of how many values it was learnt."""
+    """Usual logs of values: level, spread, long-run spread. `count`: number of values it was learnt
+    from.
+    """
 
     level: float
     spread: float
@@ -90,16 +103,17 @@ class Baseline:
 
 
 def learn(x: Floats) -> Baseline:
-    """The baseline of these logs."""
+    """Compute the baseline of these logs."""
     level = median(x)
-    low, high = np.quantile(x, (_TAIL, 1 - _TAIL))  # values of two kinds have a spread that a MAD does not see
+    # a mixture of two kinds of values has a spread that a MAD does not show
+    low, high = np.quantile(x, (_TAIL, 1 - _TAIL))
     spread = max(MAD_TO_SD * median(np.abs(x - level)), float(high - low) / _TAILS_APART, _SPREAD_LEAST)
     for _ in range(2):
         kept = np.clip(x, level - CLIP * spread, level + CLIP * spread)
         level, spread = float(kept.mean()), max(float(kept.std()), _SPREAD_LEAST)
     rest = np.clip(x - level, -CLIP * spread, CLIP * spread)
     rho = float(np.clip((rest[1:] * rest[:-1]).sum() / max(float((rest**2).sum()), 1e-12), 0.0, 0.95))
-    # One standard error more: that of few values is too low as often as too high.
+    # Add one standard error: an estimate from few values is too low as often as too high.
     rho = min(rho + 1 / np.sqrt(len(x)), 0.95)
     variance = max(spread**2 * (1 + rho) / (1 - rho), long_run_variance(rest))
     return Baseline(level, spread, float(np.sqrt(variance)), len(x))
@@ -107,25 +121,25 @@ def learn(x: Floats) -> Baseline:
 
 @dataclass(slots=True)
 class _Climb:
-    """A sum that never falls below zero, and the number of the value at which it was there last."""
+    """A CUSUM sum, never below zero, and the number of the value after which it was last at zero."""
 
     height: float = 0.0
     zero_at: int = 0
 
     def crosses(self, step: Floats, limit: float) -> int | None:
-        """The place of the first of these steps with which it stands above `limit`."""
+        """Return the index of the first step at which the sum exceeds `limit`; None if it does not."""
         if self.height + float(np.maximum(step, 0.0).sum()) <= limit:
             return None
         above = np.flatnonzero(self._path(step) > limit)
         return int(above[0]) if len(above) else None
 
     def since(self, step: Floats, at: int, seen: int) -> int:
-        """The number of the value after which it was at zero last, before step `at`."""
+        """Return the number of the value after which the sum was last at zero, before step `at`."""
         zeros = np.flatnonzero(self._path(step[: at + 1]) <= 0.0)
         return seen + int(zeros[-1]) + 1 if len(zeros) else self.zero_at
 
     def add(self, step: Floats, seen: int) -> None:
-        """Take these steps."""
+        """Add these steps to the sum; `seen`: number of values before them."""
         if len(step):
             path = self._path(step)
             zeros = np.flatnonzero(path <= 0.0)
@@ -140,14 +154,17 @@ class _Climb:
 
 @dataclass(slots=True)
 class ChangeDetector:
-    """One series. `feed` takes its values in any portions; `seen` counts them."""
+    """Detector of changes in one series. `feed` takes its values in any portions; `seen` counts
+    them.
+    """
 
     baseline: Baseline | None = None
     seen: int = 0
     pauses: Pauses = field(default_factory=Pauses)
     _first: int = SKIPPED  # the value from which the baseline is learnt
     _kept: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
-    _waiting: list[float] = field(default_factory=list)  # for the baseline, until it is clear that they are no shift
+    # for the baseline, until they are clearly no shift
+    _waiting: list[float] = field(default_factory=list)
     _rise: list[_Climb] = field(default_factory=lambda: [_Climb() for _ in SHIFTS])
     _fall: _Climb = field(default_factory=_Climb)
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
@@ -158,15 +175,15 @@ class ChangeDetector:
     _wander: float = 0.0
     _shifted: Change | None = None
     _further: _Climb = field(default_factory=_Climb)
-    _plateau: Baseline | None = None  # what is usual while shifted
+    _plateau: Baseline | None = None  # the baseline while shifted
 
     @property
     def shifted(self) -> Change | None:
-        """The change that has been told and is not over."""
+        """The reported change that is not over yet, if any."""
         return self._shifted
 
     def feed(self, values: Floats) -> list[Change]:
-        """What became clear with these values (above zero), in order."""
+        """Process values (above zero); return the changes that they reveal, in order."""
         told: list[Change] = []
         rest = np.asarray(values, dtype=np.float64)
         while len(rest):
@@ -177,7 +194,7 @@ class ChangeDetector:
         return told
 
     def _block(self, values: Floats) -> tuple[int, Change | None]:
-        """The first values of these: how many were taken, and what they say."""
+        """Process the first of these values; return how many were used, and the change they reveal."""
         x = np.log(np.maximum(values, 1e-6))
         if self.baseline is None:
             self._learn_first(x, values)
@@ -223,7 +240,7 @@ class ChangeDetector:
         fall = np.where(masked, 0.0, -rise - np.log1p(_FALL) / 2)
         if found is None:
             at = self._fall.crosses(fall, _height(base, np.log1p(_FALL)))
-            if at is not None:  # faster than ever: what is usual is learnt anew
+            if at is not None:  # faster than ever: learn the baseline anew
                 self._forget(self.seen + at + 1)
                 return at + 1, None
         taken = len(x) if found is None else found[0] + 1
@@ -248,7 +265,7 @@ class ChangeDetector:
         shift = float(np.log(shifted.after / shifted.before))
         clip = CLIP * base.spread
         step = np.where(masked, 0.0, np.clip(base.level + _BACK * shift - x, -clip, clip))
-        # More than `RUN` short values together here as well: each takes it up to `clip` further.
+        # Here too more than `RUN` short values together are needed: each adds up to `clip`.
         at = self._fall.crosses(step, max(_height(base, shift), RUN * clip * (1 + 1e-9)))
         if at is not None:
             since = self._fall.since(step, at, self.seen)
@@ -266,7 +283,7 @@ class ChangeDetector:
         return len(x), None
 
     def _watch_further(self, base: Baseline, shifted: Change, shift: float, x: Floats, masked: Bools) -> Change | None:
-        """Whether they rise again by as much as they have, from the level on which they have stayed since."""
+        """Detect a further rise, by at least the present shift, above the level since the shift."""
         if self._plateau is None:
             return None
         here = replace(self._plateau, long_run=max(self._plateau.long_run, base.long_run))
@@ -287,7 +304,7 @@ class ChangeDetector:
         return Change(State.HIGHER, since, self.seen + at, shifted.before, float(np.exp(level)))
 
     def _tell(self, change: Change) -> Change:
-        """Take the consequences of what became clear."""
+        """Reset the sums and the baseline as the change requires; return the change."""
         self._rise = [_Climb(zero_at=self.seen) for _ in SHIFTS]
         self._fall, self._further = _Climb(zero_at=self.seen), _Climb(zero_at=self.seen)
         self._plateau = None
@@ -304,7 +321,7 @@ class ChangeDetector:
         return change
 
     def _forget(self, first: int) -> None:
-        """Learn what is usual from value number `first` on."""
+        """Restart learning the baseline, from value number `first` on."""
         self.baseline, self._first = None, first
         self._due = first + LEARNT
         self._kept.clear()
@@ -344,12 +361,16 @@ class ChangeDetector:
 
     def _learn(self) -> None:
         found = learn(np.array(self._kept))
-        if found.count < KEPT // 2:  # what was known of the noise holds, until there is as much to learn it from again
+        # the earlier noise estimate holds until there are as many values again
+        if found.count < KEPT // 2:
             found = replace(found, long_run=max(found.long_run, self._noise))
         self.baseline, self._noise = found, found.long_run
 
 
 def _height(base: Baseline, shift: float) -> float:
-    """How far the sum for this shift (in logs) must climb: by chance too rarely, and more than a few long values make it climb."""
-    run = RUN * max(CLIP * base.spread - shift / 2, 0.0) * (1 + 1e-9)  # more than so many, whatever is rounded
+    """Return the alarm threshold of the sum for this shift (in logs): high enough for rare false
+    alarms and for a few long values.
+    """
+    # more than so many, whatever the rounding
+    run = RUN * max(CLIP * base.spread - shift / 2, 0.0) * (1 + 1e-9)
     return max(base.long_run**2 * ALARM / shift, run)

@@ -1,6 +1,7 @@
-"""Integers of a column: the distinct ones, and which are one of a few.
+"""Distinct integers of a column, and membership in a few integers, without sorting.
 
-Sorting millions of them costs seconds; codes of labels lie close together and need no sorting."""
+Sorting millions of integers costs seconds; codes of labels are close together and need no sorting.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from rankscope.probes.arrays import Bools, Ints
 
 
 def distinct(values: Ints) -> tuple[Ints, Ints]:
-    """The distinct values in rising order, and for each value its place among them: np.unique with return_inverse."""
+    """Return the distinct values in rising order, and for each value its index among them:
+    np.unique with return_inverse.
+    """
     if not len(values):
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     least = int(values.min())
@@ -27,7 +30,7 @@ def distinct(values: Ints) -> tuple[Ints, Ints]:
 
 
 def one_of(values: Ints, few: Iterable[int]) -> Bools:
-    """Of each value whether it is one of these few: np.isin, which takes several times as long."""
+    """Tell for each value whether it is one of these few: np.isin, several times as fast."""
     found = np.zeros(len(values), dtype=np.bool_)
     for each in few:
         found |= values == each

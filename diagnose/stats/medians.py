@@ -1,4 +1,4 @@
-"""The median of each column of sums, of which most rows may have none."""
+"""Medians by column of sums per row, where most rows may have no value."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from rankscope.probes.arrays import Floats, Ints
 
 
 def medians_of_sums(row: Ints, column: Ints, value: Floats, rows: int, columns: int) -> Floats:
-    """Of each column the median over rows of what the values of a row add up to; 0 in rows that have none.
+    """Return for each column the median over rows of the sums of their values; 0 for rows without
+    values.
 
-    It is 0 where more than half of the rows have none. So only columns with at least half as many values as there are rows get room of
-    their own, at most twice as much as there are values: nobody knows how many columns others name.
+    It is 0 if more than half of the rows have none. So only columns with at least half as many
+    values as rows get memory, at most twice as much as there are values: the number of other
+    columns is not limited.
     """
     common = np.bincount(column, minlength=columns) * 2 >= rows
     place = np.cumsum(common) - 1

@@ -1,6 +1,6 @@
-"""Are these values of two kinds? Two groups, split where they differ most, and how far apart the groups lie.
+"""Split values into two groups where they differ most, and measure the distance between the groups.
 
-split     t that maximises n1 n2 (m2 - m1)²,  n1, m1 the number and mean of the values up to t, n2, m2 of those above (Otsu 1979)
+split     t that maximises n1 n2 (m2 - m1)²,  n1, m1 the number and mean of values up to t, n2, m2 of those above (Otsu 1979)
 distance  D = |M2 - M1| / √((s1² + s2²)/2),  M the medians, s the robust standard deviations of the groups (Ashman 1994)
 Halves of one normal distribution have D = `OF_ONE` (2.7 with means and standard deviations in place of M and s).
 """
@@ -19,7 +19,9 @@ OF_ONE = 2.3  # distance of the halves of one normal distribution
 
 @dataclass(frozen=True, slots=True)
 class TwoKinds:
-    """Values above `split` are of the greater kind; `apart`: between the medians; `distance`: Ashman's D."""
+    """Two groups of values, above `split` and up to it. `apart`: difference of their medians;
+    `distance`: Ashman's D.
+    """
 
     split: float
     apart: float
@@ -27,7 +29,7 @@ class TwoKinds:
 
 
 def two_kinds(values: Floats) -> TwoKinds | None:
-    """The two groups of the values that are known; None where one of them would be empty."""
+    """Split the finite values into two groups; None if one would be empty."""
     known = values[np.isfinite(values)]
     split = best_split(known)
     low, high = known[known <= split], known[known > split]
@@ -39,7 +41,9 @@ def two_kinds(values: Floats) -> TwoKinds | None:
 
 
 def best_split(values: Floats) -> float:
-    """The threshold with the greatest variance between what is below and what is above; infinite below two values."""
+    """Return the threshold with the greatest variance between the groups; infinite for fewer than
+    two values.
+    """
     ordered = np.sort(values)
     count = len(ordered)
     if count < 2:

@@ -1,4 +1,4 @@
-"""Did a series change its level? A single change point, found by ranks of values (Mann & Whitney 1947)."""
+"""Find a single change of level in a series, by ranks of values (Mann & Whitney 1947)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rankscope.probes.arrays import Floats
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """From place `column` on, values are about `after_s` instead of `before_s`."""
+    """A change of level: from index `column` on, values are about `after_s` instead of `before_s`."""
 
     column: int
     before_s: float
@@ -22,16 +22,16 @@ class Onset:
 
 
 def find_onset(values_s: Floats, shortest: int = limits.STEPS_LEAST) -> Onset | None:
-    """The split of the series with the largest Mann-Whitney z, if it is clear for one of so many and the level shifts by 5 % or more.
+    """Find the split with the largest Mann-Whitney z, if significant among all splits, with a level shift of at least 5 %.
 
     U(k) = sum of the ranks of the values after k - n2 (n2 + 1) / 2
     z(k) = (U(k) - n1 n2 / 2) / sqrt(n1 n2 (n + 1) / 12)
-    r    = z / sqrt(n - 1)                            how the ranks of the values go with being after k
+    r    = z / sqrt(n - 1)                            correlation of the values' ranks with being after k
     t    = r sqrt((m - 2) / (1 - r²)),  m = n (1 - rho) / (1 + rho)
     splits · P(T >= |t|) <= 1.4 %                     T is Student's with m - 2 degrees of freedom (Conover & Iman 1981)
 
-    rho is the lag-1 autocorrelation of the ranks of the values around the medians of both parts; where their long-run variance is more
-    of their variance than (1 + rho) / (1 - rho), m = n by that: a wandering series has no onset, however slowly it wanders.
+    rho is the lag-1 autocorrelation of the ranks of the values around the medians of both parts; where their long-run variance exceeds
+    (1 + rho) / (1 - rho) times their variance, m uses that instead: a wandering series has no onset, however slowly it wanders.
     """
     series = np.asarray(values_s, dtype=np.float64)
     count = len(series)
@@ -58,7 +58,7 @@ def find_onset(values_s: Floats, shortest: int = limits.STEPS_LEAST) -> Onset | 
 
 
 def _chance(together: float, independent: float) -> float:
-    """P of a correlation of ranks that is as close, of so many independent values."""
+    """Return the probability of a rank correlation this strong, among so many independent values."""
     freedom = max(independent - 2, 1.0)
     t = abs(together) * np.sqrt(freedom / max(1 - together**2, 1e-12))
     return float(chance(np.array([t]), np.array([freedom]))[0])

@@ -1,8 +1,10 @@
-"""Pauses that come again: values far above the others, one or a few together, at equal distances in values or in time.
+"""Find recurring pauses of a series: values far above the others, one or a few together, at equal
+distances in values or in time.
 
-Three at equal distances (`find_period`) tell the next ones: values that are long and come when a pause is due are masked, up to the
-number of values that the longest of them took. Those of one kind may come between those of another (an evaluation, a checkpoint): the
-longer half is looked at by itself as well. What comes at every `_RARE`-th value or more often is no pause but what the series is made of.
+Three at equal distances (`find_period`) predict the next ones: long values at a predicted time are
+masked, up to the number of values of the longest of them. Pauses of one kind may lie between those
+of another (an evaluation, a checkpoint): so the longer half is also examined separately. What
+recurs every `_RARE` values or more often is no pause but part of the series.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from rankscope.diagnose.stats.robust import median
 from rankscope.probes.arrays import Bools, Floats
 
 _REMEMBERED = 16
-_VALUES_MOST = _REMEMBERED  # of one pause; what lasts longer is a change
+_VALUES_MOST = _REMEMBERED  # of one pause; longer ones are a change
 _LEARNT = limits.SEVERAL
 _RARE = 20
 _EARLY = 2  # values by which a pause may come before or after its time
@@ -26,7 +28,9 @@ _EARLY = 2  # values by which a pause may come before or after its time
 
 @dataclass(slots=True)
 class _Pause:
-    """`at`: number of its first value; `time_s`: the sum of the values before it; `seconds`: of all its values."""
+    """A pause. `at`: number of its first value; `time_s`: sum of the values before it; `seconds`:
+    sum of its own values.
+    """
 
     at: int
     time_s: float
@@ -36,7 +40,7 @@ class _Pause:
 
 @dataclass(frozen=True, slots=True)
 class _Rhythm:
-    """Pauses come every `period` values, or every `period` seconds."""
+    """A regular recurrence of pauses: every `period` values, or every `period` seconds."""
 
     period: float
     last: float
@@ -46,7 +50,7 @@ class _Rhythm:
 
 @dataclass(slots=True)
 class Pauses:
-    """What is known of the pauses of one series."""
+    """Pauses of one series, as learnt so far."""
 
     _found: deque[_Pause] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     _time_s: float = 0.0
@@ -55,11 +59,13 @@ class Pauses:
 
     @property
     def longest_s(self) -> float:
-        """The longest pause that is remembered, once there were three; else 0."""
+        """Duration of the longest remembered pause, once there were three; else 0."""
         return max((one.seconds for one in self._found), default=0.0) if len(self._found) >= _LEARNT else 0.0
 
     def masks(self, seen: int, values: Floats, long: Bools) -> Bools:
-        """Which of these `long` values are a pause that was due. `seen`: values before them."""
+        """Tell which of these `long` values belong to a predicted pause. `seen`: number of values
+        before them.
+        """
         masked = np.zeros(len(values), dtype=np.bool_)
         if not self._rhythms or not long.any():
             return masked
@@ -74,7 +80,7 @@ class Pauses:
         return masked
 
     def add(self, seen: int, values: Floats, long: Bools) -> None:
-        """Remember the pauses in these values, those that were masked too."""
+        """Record the pauses in these values, including masked ones."""
         if self._open is None and not long.any():
             self._time_s += float(values.sum())
             return

@@ -1,11 +1,11 @@
-"""What a series does besides one change of level (onset.py): it drifts, or every so many values one is large.
+"""Find a drift or periodic spikes in a series, besides one change of level (onset.py).
 
 drift     Theil-Sen slope b = median over s < t of (x(t) - x(s)) / (t - s);  Mann-Kendall S = Σ sign(x(t) - x(s)), ties left out,
           z = (|S| - 1) / √(n(n-1)(2n+5)/18) · √((1-ρ)/(1+ρ)), ρ the lag-1 autocorrelation around the line.
           A drift: z >= 3.5, b·n at least 10 % of the median, and the line leaves less (mean absolute rest) than two levels do
-lasting   a change of level is more than the noise of its own series if medians of 9 blocks of equal length are all higher after it than
+lasting   a change of level exceeds the noise of its own series if medians of 9 blocks of equal length are all higher after it than
           before it, with at least a third of the series on either side: 3 of 9 above all others are 1 in C(9, 3) = 84 by chance,
-          and what comes and goes, or comes for less than a third, does not pass. The block that holds the change is left out
+          and a change that is intermittent, or shorter than a third, does not pass. The block with the change is left out
 spikes    values that are a quarter of the median, 6 robust_sd and 30 % of the longest excess above the median. Periodic: three or more,
           all distances are multiples of the shortest (within one place, from a period of 6 on), and 70 % of them are the shortest itself
 Theil 1950, Sen 1968, Mann 1945, Kendall 1975.
@@ -22,13 +22,14 @@ from rankscope.diagnose.stats.onset import Onset, find_onset
 from rankscope.diagnose.stats.robust import median, robust_sd_of
 from rankscope.probes.arrays import Floats
 
-# Thirds of three: the fewest of which an exact test of one third against the rest is below 5 %.
+# Three thirds of three blocks: the fewest for which an exact test of one third against the rest is
+# below 5 %.
 _BLOCKS = limits.SEVERAL**2
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Values grow (or shrink) steadily: about the first and about the last."""
+    """A steady growth (or decline) of values: about the first and about the last one."""
 
     begin_s: float
     end_s: float
@@ -36,7 +37,9 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Spikes:
-    """Every `period`-th value is `spike_s` instead of `usual_s`; spread over all values that is `cost_s` each."""
+    """Periodic spikes: every `period`-th value is `spike_s` instead of `usual_s`; `cost_s`: their
+    excess per value of the series.
+    """
 
     period: int
     count: int
@@ -46,7 +49,7 @@ class Spikes:
 
 
 def find_drift(series: Floats, onset: Onset | None = None) -> Drift | None:
-    """A steady change; None where there is none, or where one change of level describes it better."""
+    """Find a steady change; None if there is none, or one change of level describes it better."""
     x = np.asarray(series, dtype=np.float64)
     x = x[:: max(-(-len(x) // budgets.PAIRS_OF_MOST), 1)]
     count = len(x)
@@ -73,13 +76,15 @@ def find_drift(series: Floats, onset: Onset | None = None) -> Drift | None:
 
 
 def find_growth(series: Floats) -> Onset | None:
-    """The lasting change for the worse within a series; None where there is none."""
+    """Find the lasting change for the worse within a series; None if there is none."""
     change = find_rise(series)
     return change if change is not None and lasts_higher(series, change.column) else None
 
 
 def find_rise(series: Floats) -> Onset | None:
-    """A change for the worse, lasting or not: of one level, or of a drift from its first half to its second; None below 10 %."""
+    """Find a change for the worse, lasting or not: a rise of level, or a drift from the first to
+    the second half; None below 10 %.
+    """
     change = find_onset(series)
     if find_drift(series, change) is not None:
         middle = len(series) // 2
@@ -90,7 +95,9 @@ def find_rise(series: Floats) -> Onset | None:
 
 
 def lasts_higher(series: Floats, column: int) -> bool:
-    """Whether values from place `column` on are higher than before for at least a third of the series, and stay so."""
+    """Tell whether values from index `column` on are higher than before, permanently and for at
+    least a third of the series.
+    """
     if len(series) < _BLOCKS:
         return False
     edges = np.linspace(0, len(series), _BLOCKS + 1).round().astype(np.int64)
@@ -101,7 +108,7 @@ def lasts_higher(series: Floats, column: int) -> bool:
 
 
 def find_spikes(series: Floats) -> Spikes | None:
-    """Large values at equal distances; None where there are none."""
+    """Find large values at equal distances; None if there are none."""
     x = np.asarray(series, dtype=np.float64)
     known = np.isfinite(x)
     if known.sum() < limits.STEPS_FEW:
@@ -120,19 +127,22 @@ def find_spikes(series: Floats) -> Spikes | None:
 
 
 def find_period(at: Floats) -> float | None:
-    """The distance of neighbours, in places, of what comes at equal distances; None for what does not, or comes less than three times."""
+    """Return the mean distance of recurring positions with equal distances; None if they are
+    irregular or fewer than three.
+    """
     distance = np.diff(at)
     if len(distance) < 2 or distance.min() < 2:
         return None
     period = float(distance.min())
-    period = float(np.sum(distance) / np.sum(np.round(distance / period)))  # the mean distance of neighbours
+    # the mean distance of neighbours
+    period = float(np.sum(distance) / np.sum(np.round(distance / period)))
     off = np.abs(distance - np.round(distance / period) * period)
     neighbours = np.mean(np.round(distance / period) == 1)
     return None if off.max() > (1.01 if period >= 6 else 0.01) or neighbours < limits.MOST else period
 
 
 def fitted_line(values: Floats) -> Floats:
-    """The straight line of least squares through each row; NaN is passed over."""
+    """Fit a straight line by least squares to each row; NaN is ignored."""
     known = np.isfinite(values)
     count = np.maximum(known.sum(axis=1), 1)[:, None]
     at = np.where(known, np.arange(values.shape[1], dtype=np.float64), 0.0)

@@ -1,7 +1,7 @@
 """Robust location, scale and error, and the control of false discoveries.
 
-median, robust_sd   a value is called x, its group's median m:  robust_sd = 1.4826 · median |x - m|
-trimmed_mean        mean of what is left when 10 % of the values at either end are left out
+median, robust_sd   for a value x and its group's median m:  robust_sd = 1.4826 · median |x - m|
+trimmed_mean        mean without 10 % of the values at either end
 Trimmed.error       winsorised sd / (kept share · sqrt(n_eff)),  n_eff = n (1 - rho) / (1 + rho),  rho = lag-1 autocorrelation
 Trimmed.freedom     h (1 - rho) / (1 + rho) - 1, at least 1,  h = number of values kept: the error's degrees of freedom
 Yuen 1974; Kendall 1954 (bias of rho); Benjamini & Hochberg 1995.
@@ -27,46 +27,52 @@ TRIM = limits.FEW
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 _Key = TypeVar("_Key")
-# That are worked on at once. Of more several parts, on all processors.
+# Rows processed at once. More are split into parts, on all processors.
 ROWS = budgets.BLOCK // 32
 _QUARTILE = NormalDist().inv_cdf(0.75)
 MAD_TO_SD = 1 / _QUARTILE  # 1.4826: the median absolute deviation as a standard deviation
-# What it tells of a scale beside a standard deviation, where values are normal (Rousseeuw & Croux 1993): 0.37.
+# Efficiency of a MAD relative to a standard deviation, for normal values (Rousseeuw & Croux 1993):
+# 0.37.
 MAD_EFFICIENCY = 8 * (_QUARTILE * NormalDist().pdf(_QUARTILE)) ** 2
-MEANS_LEAST = 8  # of which a variance is taken
-CLIP = 4.0  # robust standard deviations: what is farther is none of the noise
+MEANS_LEAST = 8  # fewest means from which a variance is computed
+CLIP = 4.0  # robust standard deviations: values farther away are not noise
 
 
 def nan_median(values: Reals, axis: int) -> Floats:
-    """Median without NaN; NaN, and no warning, where everything is NaN."""
+    """Compute the median without NaN; NaN, without a warning, where all values are NaN."""
     if values.ndim == 2 and axis == 0 and len(values) > ROWS:
         columns = [values[:, number] for number in range(values.shape[1])]
         return np.array(side_by_side(_median_of_known, columns), dtype=np.float64)
     count = values.shape[axis]
     if not count:
         return np.full(np.delete(values.shape, axis), np.nan)
-    ordered = np.sort(values, axis=axis)  # NaN last; np.median and np.nanmedian take several times as long
+    # NaN last; np.median and np.nanmedian take several times as long
+    ordered = np.sort(values, axis=axis)
     low, high = ordered.take((count - 1) // 2, axis), ordered.take(count // 2, axis)
     if np.isnan(ordered.take(-1, axis)).any():
         known = np.expand_dims((~np.isnan(values)).sum(axis=axis), axis)
         low, high = (
             np.take_along_axis(ordered, place.clip(0), axis).squeeze(axis) for place in ((known - 1) // 2, known // 2)
         )
-    # Of equal ones themselves: half of their sum may be infinite.
+    # Equal values are returned as they are: half of their sum may be infinite.
     return np.asarray(np.where(low == high, low, 0.5 * (low + high)), dtype=np.float64)
 
 
 def median(values: npt.ArrayLike) -> float:
-    """np.median of all these together: NaN of none, and where one is NaN. Of few values that takes several times as long."""
+    """Compute np.median of all values together: NaN if there are none, or one is NaN. Several times
+    as fast for few values.
+    """
     ordered = np.sort(values, axis=None)
-    if not len(ordered) or np.isnan(ordered[-1]):  # NaN lies last
+    if not len(ordered) or np.isnan(ordered[-1]):  # NaN is last
         return float("nan")
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     return float(low) if low == high else 0.5 * (float(low) + float(high))
 
 
 def median_of_each(windows: Sequence[Mapping[_Key, float]], absent: float | None = None) -> dict[_Key, float]:
-    """The median over windows of each key's value. `absent`: the value where a window lacks a key; None: it does not count."""
+    """Return the median over windows of each key's value. `absent`: the value where a window lacks
+    a key; None: it does not count.
+    """
     result: dict[_Key, float] = {}
     for key in dict.fromkeys(key for window in windows for key in window):
         values = [window.get(key, absent) for window in windows]
@@ -82,35 +88,41 @@ def _median_of_known(values: Reals) -> float:
 
 
 def mean_of_known(values: Reals) -> Floats:
-    """Of each row the mean of its finite values, rare ones and all; 0 where there is none."""
+    """Return the mean of each row's finite values, including rare ones; 0 if there is none."""
     known = np.isfinite(values)
     return np.asarray(np.where(known, values, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1), dtype=np.float64)
 
 
 def side_by_side(work: Callable[[_In], _Out], parts: Sequence[_In]) -> list[_Out]:
-    """What is made of each part, on all processors; numpy lets others run while it sorts."""
+    """Apply `work` to each part, on all processors, in threads; numpy releases the GIL while it
+    sorts.
+    """
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(work, parts))
 
 
 def deviations(values: Floats, axis: int = -1) -> Floats:
-    """|x - m|, m the median along the axis; NaN where x is."""
+    """Return |x - m|, m the median along the axis; NaN where x is."""
     return np.asarray(np.abs(values - np.expand_dims(nan_median(values, axis), axis)), dtype=np.float64)
 
 
 def robust_sd(values: Floats, axis: int = -1) -> Floats:
-    """1.4826 · median |x - m| along the axis, m the median there: the standard deviation of normal values. NaN is passed over."""
+    """Return 1.4826 · median |x - m| along the axis, m the median there: the standard deviation of
+    normal values. NaN is ignored.
+    """
     return np.asarray(MAD_TO_SD * nan_median(deviations(values, axis), axis), dtype=np.float64)
 
 
 def robust_sd_of(values: Floats) -> float:
-    """`robust_sd` of one series; 0 where nothing is known."""
+    """Return the `robust_sd` of one series; 0 if no value is known."""
     known = values[np.isfinite(values)]
     return float(robust_sd(known)) if len(known) else 0.0
 
 
 def robust_sd_of_others(values: Floats, counted: Bools | None = None) -> Floats:
-    """For each value `robust_sd` of the others, of those that are `counted`; from limits.PEERS_EXACT others on of all together."""
+    """Return for each value the `robust_sd` of the other `counted` ones; with more than
+    limits.PEERS_EXACT values, of all counted ones.
+    """
     counted = np.ones(len(values), dtype=np.bool_) if counted is None else counted
     if len(values) > limits.PEERS_EXACT:
         return np.full(len(values), robust_sd_of(values[counted]))
@@ -120,8 +132,11 @@ def robust_sd_of_others(values: Floats, counted: Bools | None = None) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """Rows of values, each with some of its lowest and highest left out. `ordered`: the values of each row in rising order, NaN last;
-    `lowest`, `highest`: of each row the first place that is kept, and the first that no longer is."""
+    """Rows of values, with the lowest and highest of each trimmed.
+
+    `ordered`: the values of each row in rising order, NaN last; `lowest`, `highest`: per row the
+    first kept index, and the first index after the kept ones.
+    """
 
     values: Reals
     ordered: Reals
@@ -129,19 +144,21 @@ class Trimmed:
     highest: Ints
 
     def mean(self) -> Floats:
-        """NaN where nothing is known."""
+        """Return the mean of each row's kept values; NaN if none is known."""
         ordered, lowest, highest = self.ordered, self.lowest, self.highest
         count = highest - lowest
         if len(count) and count[0] > 0 and (lowest == lowest[0]).all() and (highest == highest[0]).all():
-            # The same of each row: nearly always.
+            # The same for all rows: nearly always.
             return np.asarray(ordered[:, lowest[0] : highest[0]].sum(axis=1) / count)
         position = np.arange(ordered.shape[1])
-        inside = (position >= lowest[:, None]) & (position < highest[:, None])  # no NaN is
+        inside = (position >= lowest[:, None]) & (position < highest[:, None])  # contains no NaN
         total = np.where(inside, ordered, 0.0).sum(axis=1)
         return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
     def error(self, rho: Floats | None = None) -> Floats:
-        """Standard error of the mean; `rho`: lag-1 autocorrelation per row. Infinite below three values."""
+        """Return the standard error of the mean; `rho`: lag-1 autocorrelation per row. Infinite for
+        fewer than three values.
+        """
         values, ordered, lowest, highest = self.values, self.ordered, self.lowest, self.highest
         count = np.isfinite(values).sum(axis=1)
         if values.shape[1] == 0:
@@ -159,19 +176,23 @@ class Trimmed:
         return np.where(count >= 3, np.nan_to_num(error, nan=np.inf), np.inf)
 
     def freedom(self, rho: Floats | None = None) -> Floats:
-        """Degrees of freedom of the error: the values kept, as far as they are independent, less one; at least 1 (Yuen 1974)."""
+        """Return the degrees of freedom of the error: the number of kept values, reduced for
+        correlation, minus one; at least 1 (Yuen 1974).
+        """
         rho = np.zeros(len(self.values)) if rho is None else rho
         return np.asarray(np.maximum((self.highest - self.lowest) * (1 - rho) / (1 + rho) - 1, 1.0), dtype=np.float64)
 
     def least(self) -> Floats:
-        """The lowest value that is kept, one that occurs: the 10th percentile. NaN where there is none."""
+        """Return the lowest kept value of each row, the 10th percentile; NaN if there is none."""
         if not self.values.shape[1]:
             return np.full(len(self.values), np.nan)
         return np.asarray(self.ordered[np.arange(len(self.values)), self.lowest], dtype=np.float64)
 
 
 def trimmed(values: Reals, trim: float = TRIM) -> Trimmed:
-    """Each row without its `trim` lowest and highest values, at least one of each from five values on."""
+    """Trim the share `trim` of lowest and highest values from each row, at least one of each for
+    five values or more.
+    """
     ordered = _sorted(values)
     whole = ordered.size > 0 and np.isfinite(ordered[:, [0, -1]]).all()
     count = np.full(len(values), values.shape[1]) if whole else np.isfinite(values).sum(axis=1)
@@ -180,12 +201,14 @@ def trimmed(values: Reals, trim: float = TRIM) -> Trimmed:
 
 
 def trimmed_mean(values: Reals, trim: float = TRIM) -> Floats:
-    """Mean of each row without its `trim` lowest and highest values; NaN where nothing is known."""
+    """Return the mean of each row without its `trim` lowest and highest values; NaN if no value is
+    known.
+    """
     return trimmed(values, trim).mean()
 
 
 def _sorted(values: Reals) -> Reals:
-    """Each row in rising order, NaN last."""
+    """Sort each row, NaN last."""
     if len(values) <= ROWS:
         return np.sort(values, axis=1)
     ordered = np.empty_like(values)
@@ -198,12 +221,12 @@ def _sorted(values: Reals) -> Reals:
 
 
 def autocorrelation(values: Floats, split: int = 0) -> Floats:
-    """Lag-1 autocorrelation of each row around the medians of its parts before and after column `split`, in [0, 0.9].
+    """Estimate the lag-1 autocorrelation of each row around the medians of its parts before and after column `split`, in [0, 0.9].
 
     rho' = rho + (1 + 3 rho) / n corrects the bias of short series (Kendall 1954). No row is taken to be less correlated than
     the median row: the noise of one host is of one kind, and a single short series says little about it.
     """
-    # Some rows at a time: of 100,000 ranks every matrix counts, and this needs several.
+    # In parts: with 100,000 ranks every matrix counts, and this needs several.
     rho = np.concatenate([_of_rows(values[at : at + ROWS], split) for at in range(0, max(len(values), 1), ROWS)])
     return np.asarray(np.maximum(rho, median(rho) if len(rho) else 0.0), dtype=np.float64)
 
@@ -213,7 +236,8 @@ def _of_rows(values: Floats, split: int) -> Floats:
     for part in (slice(None, split), slice(split, None)):
         if values[:, part].shape[1]:
             rest[:, part] -= nan_median(values[:, part], 1)[:, None]
-    spread = 3 * MAD_TO_SD * nan_median(np.abs(rest), 1)[:, None]  # a single stall must not hide the correlation
+    # clipped, as a single stall must not hide the correlation
+    spread = 3 * MAD_TO_SD * nan_median(np.abs(rest), 1)[:, None]
     rest = np.nan_to_num(np.clip(rest, -spread, spread))
     count = np.maximum(np.isfinite(values).sum(axis=1), 1)
     square = (rest**2).sum(axis=1)
@@ -222,10 +246,12 @@ def _of_rows(values: Floats, split: int) -> Floats:
 
 
 def long_run_variance(rest: Floats) -> float:
-    """max over m = 4, 16, … of m · var(means of m values) · (1 + √(2 / means)), of at least eight means; 0 of fewer values.
+    """Estimate the long-run variance: max over m = 4, 16, … of m · var(means of m values) · (1 +
+    √(2 / means)), with at least eight means; 0 for fewer values.
 
-    What a mean of n values varies by, times n, where they wander: noise that lasts hardly shows in how neighbours go together. The last
-    factor is one standard error of a variance: that of few means is too low as often as too high. `rest`: values less their level.
+    It is n times the variance of a mean of n values if they wander: lasting noise hardly shows in
+    the correlation of neighbours. The last factor is one standard error of a variance: estimated
+    from few means, it is too low as often as too high. `rest`: values minus their level.
     """
     variance, length = 0.0, 4
     while (count := len(rest) // length) >= MEANS_LEAST:
@@ -236,10 +262,11 @@ def long_run_variance(rest: Floats) -> float:
 
 
 def benjamini_hochberg(p: Floats, tests: int = 0) -> Bools:
-    """Which of these hypotheses are rejected at the false-discovery rate q: the k smallest of m, k the greatest with p_(k) <= q k / m.
+    """Select the hypotheses rejected at the false-discovery rate q: the k smallest of m, k the
+    greatest with p_(k) <= q k / m.
 
-    `tests`: m, where p is only a part of what was tested. A p above q is never rejected, so only the small ones are sorted: the cost
-    does not grow with millions of tests.
+    `tests`: m, if p is only a part of what was tested. A p above q is never rejected, so only the
+    small ones are sorted: the cost does not grow with millions of tests.
     """
     small = np.flatnonzero(p <= limits.FALSE_DISCOVERY_RATE)
     rejected = np.zeros(len(p), dtype=np.bool_)
@@ -252,9 +279,10 @@ def benjamini_hochberg(p: Floats, tests: int = 0) -> Bools:
 
 
 def peers_median(values: Floats, groups: Ints, counted: Bools | None = None) -> Floats:
-    """For each row the median, per column, of the other rows of its group. In large groups the row itself is not left out.
+    """Compute for each row the median, per column, of the other rows of its group. In large groups
+    the row itself is included.
 
-    `counted`: rows that may serve as peers; in a group in which none of the others may, all do.
+    `counted`: rows that may serve as peers; in a group where no other row may, all do.
     """
     result = np.full_like(values, np.nan)
     for group in np.unique(groups):
@@ -275,12 +303,16 @@ def peers_median(values: Floats, groups: Ints, counted: Bools | None = None) -> 
 
 
 def _medians_of_others(values: Floats) -> Floats:
-    """For each of two rows or more the median, per column, of the other ones: of all in order, without the row's own value."""
+    """Compute for each of at least two rows the median, per column, of the others, by one sort of
+    all.
+    """
     ordered, known = np.sort(values, axis=0), ~np.isnan(values)  # NaN last
     others = known.sum(axis=0) - known
 
     def smallest(place: Ints) -> Floats:
-        """Of the others' values the one at this place: a row's own moves what is not below it by one."""
+        """Return the others' value at this place in their order: skip the row's own value if it is
+        not above.
+        """
         here, following = (np.take_along_axis(ordered, at, 0) for at in (place, place + 1))
         return np.where(values <= here, following, here)
 

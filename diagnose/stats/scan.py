@@ -1,6 +1,6 @@
-"""A stretch of a series that lies above the rest: the scan statistic.
+"""Find a stretch of a series that is above the rest, by a scan statistic.
 
-For every stretch of n >= 8 values of a row, of lengths that grow by half, each beginning at every quarter of its length:
+For every stretch of n >= 8 values of a row, for lengths growing by half, starting at every quarter of the length:
 
 z(row, stretch) = mean of x over it / √(known² + (sd · √((1 + rho) / (1 - rho)) / √n)²)      strength = -ln P(N >= z) - ln(stretches · rows)
 
@@ -8,13 +8,13 @@ x: the values, clipped at 4 sd around the row's median, or at 4 times the least 
 eight values. sd: robust, of the row; rho: of the median row. The strongest stretch of all rows is found; its edges are known to an
 eighth of its length. Kulldorff 1997.
 
-Noise that lasts for many values hardly shows in rho. So the stretch found is held against the rest of its row as well (but for half a
-stretch at its edges), in blocks of eight values: b of them in the stretch, m in the rest. It is no stronger than
+Noise that lasts for many values hardly shows in rho. So the stretch found is also compared with the rest of its row (except half a
+stretch at its edges), in blocks of eight values: b of them in the stretch, m in the rest. Its strength is at most that of
 
 t = (mean of it - mean of the rest) / √(known² + (white² + wander²) (1/b + 1/m))      white² = sd² (1 + rho) / (1 - rho) / 8
 wander² = sd_B² g - white², at least 0; sd_B, rho_B: of the rest's blocks             g = (1 + rho_B) / (1 - rho_B)
 
-Student's, as wander is known by m/g - 1 values and what is beside it by all.
+with Student's distribution: wander has m/g - 1 degrees of freedom, the other terms infinitely many.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ _GROWTH = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Columns begin..end (the end left out) of one row, its mean there, and how strong that is, in nats."""
+    """A stretch of columns begin..end (end excluded) of one row, with its mean, and its strength in
+    nats.
+    """
 
     row: int
     begin: int
@@ -44,13 +46,15 @@ class Stretch:
 
 
 def strongest_stretch(values: Floats, known: float, least: float) -> Stretch | None:
-    """The strongest stretch of any row whose mean is `least` at least; None where there is none, or the rows are too short."""
+    """Find the strongest stretch of any row with a mean of at least `least`; None if there is none,
+    or rows are too short.
+    """
     rows, columns = values.shape
     if rows == 0 or columns < 2 * _SHORTEST:
         return None
     usual = np.nan_to_num(nan_median(values, 1))[:, None]
     sd = np.nan_to_num(robust_sd(values, 1))[:, None]
-    # A stretch correlates its own row; noise of one kind correlates them all.
+    # A stretch correlates its own row; noise of one kind correlates all.
     rho = median(autocorrelation(values))
     widest = CLIP * np.maximum(sd, least)
     x = np.clip(np.where(np.isfinite(values), values, usual), usual - widest, usual + widest)
@@ -76,11 +80,13 @@ def strongest_stretch(values: Floats, known: float, least: float) -> Stretch | N
 
 
 def _beside_the_rest(x: Floats, begin: int, end: int, known: float, white: float) -> float:
-    """Nats of a stretch of one row, beside how the rest of it wanders; without bound where that is too short to say.
+    """Return the nats of a stretch of one row, relative to how the rest of the row wanders;
+    infinite where the rest is too short.
 
-    `white`: the variance of a block's mean, were noise as short as it is from value to value.
+    `white`: variance of a block's mean if values were as uncorrelated as neighbours show.
     """
-    edge = (end - begin) // 2  # the next length is half as long again: so much of what was found may lie outside
+    # the next length is half as long again: so much of the found stretch may lie outside
+    edge = (end - begin) // 2
     parts = [_blocks(part) for part in (x[: max(begin - edge, 0)], x[end + edge :])]
     if sum(map(len, parts)) < MEANS_LEAST:
         parts = [_blocks(part) for part in (x[:begin], x[end:])]
@@ -106,6 +112,6 @@ def _beside_the_rest(x: Floats, begin: int, end: int, known: float, white: float
 
 
 def _blocks(x: Floats) -> Floats:
-    """Means of eight values each; of what is left over at the end none."""
+    """Return the means of blocks of eight values; an incomplete last block is dropped."""
     count = len(x) // _SHORTEST
     return np.asarray(x[: count * _SHORTEST].reshape(count, _SHORTEST).mean(axis=1), dtype=np.float64)

@@ -1,6 +1,6 @@
-"""By how much a series grows with each of several others, all else equal: least squares without the values that fit worst.
+"""Fit a series as a linear function of several others by least squares, without the values that fit worst.
 
-y(s) = Σ_i b_i x_i(s) + c.   Fitted to all, then without the tenth with the largest rests, as the trimmed mean leaves out a tenth.
+y(s) = Σ_i b_i x_i(s) + c.   Fitted to all, then without the tenth with the largest rests, as for the trimmed mean.
 error   of b: the rests cut at the largest that was kept, divided by the share kept (Yuen 1974, as for the trimmed mean)
 """
 
@@ -16,19 +16,23 @@ from rankscope.probes.arrays import Floats
 
 @dataclass(frozen=True, slots=True)
 class Slopes:
-    """`slope`: one of each series. `covariance`: of these among each other. `rest`: c."""
+    """Result of a fit. `slope`: one per series; `covariance`: of the slopes; `rest`: the constant
+    c.
+    """
 
     slope: Floats
     covariance: Floats
     rest: float
 
     def sum_of(self, weights: Floats) -> tuple[float, float]:
-        """Σ weights_i b_i and its standard error."""
+        """Return Σ weights_i b_i and its standard error."""
         return float(weights @ self.slope), max(float(weights @ self.covariance @ weights), 0.0) ** 0.5
 
 
 def slopes(series: Floats, value: Floats) -> Slopes | None:
-    """`series`: n x values, `value`: values. None where there are too few for that many, or where they cannot be told apart."""
+    """Fit `value` (one per column) by `series` (n x values); None if there are too few values, or
+    the series are linearly dependent.
+    """
     known = np.isfinite(series).all(axis=0) & np.isfinite(value)
     x, y = series[:, known].T, value[known]
     kept = int(len(y) * (1 - TRIM))

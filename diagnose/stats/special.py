@@ -1,7 +1,9 @@
-"""Probabilities of four distributions, by their textbook series: the normal, Student's t, the beta and the binomial.
+"""Probabilities of four distributions, by their textbook series: normal, Student's t, beta and
+binomial.
 
-SciPy has them too, and takes a fifth of a second and 40 MB to load, with a linear algebra of its own that waits for ever where it gets no
-memory. Relative errors are below 1e-8 down to 1e-290, below 1e-11 to 1e-50 (tests/unit/diagnose/stats/test_special.py, against SciPy).
+SciPy has them too, but takes a fifth of a second and 40 MB to load, and its own linear algebra
+library hangs for ever if it gets no memory. Relative errors are below 1e-8 down to 1e-290, below
+1e-11 to 1e-50 (tests/unit/diagnose/stats/test_special.py, against SciPy).
 """
 
 from __future__ import annotations
@@ -17,19 +19,21 @@ _NORMAL = NormalDist()
 _TINY = 1e-300
 _ENOUGH = 1e-16
 _MOST_TERMS = (
-    100_000  # of a continued fraction; it takes some tens, and the root of its parameters where both are large
+    # of a continued fraction; usually some tens, and the root of its parameters where both are
+    # large
+    100_000
 )
-_MANY = 1000.0  # degrees of freedom from which on Hill's expansion is exact so far
-_FAR = -20.0  # here the asymptotic series of the normal tail is exact to the last bits
+_MANY = 1000.0  # degrees of freedom from which on Hill's expansion is exact to the stated errors
+_FAR = -20.0  # below this the asymptotic series of the normal tail is exact to the last bits
 
 
 def normal_quantiles(shares: Floats) -> Floats:
-    """The x with P(N <= x) = share, for shares between 0 and 1."""
+    """Return x with P(N <= x) = share, for shares between 0 and 1."""
     return np.array([_NORMAL.inv_cdf(share) for share in shares.tolist()], dtype=np.float64)
 
 
 def log_normal_below(x: float) -> float:
-    """ln P(N <= x), however far out."""
+    """Return ln P(N <= x), also for extreme x."""
     if x > _FAR:
         return (
             math.log(0.5 * math.erfc(-x / math.sqrt(2.0)))
@@ -45,7 +49,9 @@ def log_normal_below(x: float) -> float:
 
 
 def student_below(freedom: Floats, t: Floats) -> Floats:
-    """P(T <= t) for each pair; `freedom`: at least 1, up to what is the normal distribution. nan where t is."""
+    """Return P(T <= t) for each pair; `freedom`: at least 1, up to infinity (the normal
+    distribution). NaN where t is.
+    """
     pairs = zip(*(part.ravel().tolist() for part in np.broadcast_arrays(freedom, t)), strict=True)
     found = np.array([_student_below(each, at) for each, at in pairs], dtype=np.float64)
     return found.reshape(np.broadcast_shapes(np.shape(freedom), np.shape(t)))
@@ -65,7 +71,9 @@ def _student_below(freedom: float, t: float) -> float:
 
 
 def _as_normal(freedom: float, square: float) -> float:
-    """The z with the same tail as t; `square`: t² / freedom (Hill 1970, Algorithm 395 of the ACM)."""
+    """Return the z with the same tail as t; `square`: t² / freedom (Hill 1970, Algorithm 395 of the
+    ACM).
+    """
     a = freedom - 0.5
     b, y = 48.0 * a * a, a * math.log1p(square)
     more = (((-0.4 * y - 3.3) * y - 24.0) * y - 85.5) / (0.8 * y * y + 100.0 + b)
@@ -73,7 +81,7 @@ def _as_normal(freedom: float, square: float) -> float:
 
 
 def binomial_above(count: int, trials: int, share: float) -> float:
-    """P(Binomial(trials, share) > count)."""
+    """Return P(Binomial(trials, share) > count)."""
     if count < 0:
         return 1.0
     if count >= trials or share <= 0.0:
@@ -84,7 +92,9 @@ def binomial_above(count: int, trials: int, share: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, log_x: float, rest: float) -> float:
-    """I_x(a, b), regularised. x is given as ln x and as 1 - x: at either end one of them alone is exact."""
+    """Return I_x(a, b), regularised. x is given as ln x and as 1 - x, since each is exact at one
+    end only.
+    """
     x = math.exp(log_x)
     if rest <= 0.0:
         return 1.0
@@ -95,7 +105,7 @@ def _incomplete_beta(a: float, b: float, log_x: float, rest: float) -> float:
 
 
 def _log_beta(a: float, b: float) -> float:
-    """ln B(a, b); of a large and a small number without the difference of two large ones."""
+    """Return ln B(a, b); for a large and a small number without a difference of two large ones."""
     small, large = sorted((a, b))
     if large < 50.0:
         return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
@@ -111,7 +121,9 @@ def _stirling(z: float) -> float:
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function by Lentz's method (Numerical Recipes, 6.4)."""
+    """Evaluate the continued fraction of the incomplete beta function by Lentz's method (Numerical
+    Recipes, 6.4).
+    """
     c, d = 1.0, 1.0 - (a + b) * x / (a + 1.0)
     d = 1.0 / (d if abs(d) > _TINY else _TINY)
     value = d

@@ -1,4 +1,4 @@
-"""How probable is a difference this large by chance, where its error was estimated from few values? (Student's t)
+"""Probability of a difference by chance, if its error was estimated from few values (Student's t).
 
 z = difference / sqrt(known² + error²)     known: a scale that is not estimated from these values; error: one that is, from few
 freedom(z) = nu · (1 + known² / error²)²   nu: the error's degrees of freedom; the known part has any number (Welch & Satterthwaite).
@@ -19,22 +19,24 @@ _MOST = 1 / sys.float_info.epsilon  # the normal distribution
 
 
 def combined_freedom(known: Floats, error: Floats, freedom: Floats) -> Floats:
-    """Degrees of freedom of sqrt(known² + error²), where the error has `freedom` and the known part any number."""
+    """Return the degrees of freedom of sqrt(known² + error²), where the error has `freedom` and the
+    known part infinitely many.
+    """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         combined = freedom * (1 + (known / error) ** 2) ** 2
     return np.asarray(np.where(np.isnan(combined), 1.0, np.clip(combined, 1.0, _MOST)), dtype=np.float64)
 
 
 def chance(z: Floats, freedom: Floats) -> Floats:
-    """P(t >= z) for each value."""
+    """Return P(t >= z) for each value."""
     return student_below(np.clip(freedom, 1.0, _MOST), -z)
 
 
 def nats(probability: Floats) -> Floats:
-    """-ln p, at most what a double can tell."""
+    """Return -ln p, at most what a double can represent."""
     return np.asarray(-np.log(np.maximum(probability, 1e-300)), dtype=np.float64)
 
 
 def nats_of_normal(z: float) -> float:
-    """-ln P(N >= z) of the standard normal distribution."""
+    """Return -ln P(N >= z) of the standard normal distribution."""
     return -log_normal_below(-z)

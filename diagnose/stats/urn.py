@@ -1,4 +1,4 @@
-"""How probable is it that so many of a few are among some, by chance?"""
+"""Probability of so many marked things in a sample by chance (hypergeometric)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 
 
 def at_least(found: int, among: int, drawn: int, of_all: int) -> float:
-    """P(Hypergeometric >= found): of `of_all` things `among` are marked; that of `drawn` at least `found` are."""
+    """Return P(Hypergeometric >= found): `among` of `of_all` things are marked, `drawn` are drawn,
+    at least `found` of these are marked.
+    """
     most = min(among, drawn)
     least = max(found, drawn - (of_all - among), 0)
     return min(sum(math.exp(_ln_share(each, among, drawn, of_all)) for each in range(least, most + 1)), 1.0)

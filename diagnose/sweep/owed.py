@@ -15,7 +15,7 @@ from rankscope.diagnose import budgets
 from rankscope.diagnose.severity import CRITICAL
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
-from rankscope.probes.fair import by_kind, in_turn
+from rankscope.probes.fair import group_by, interleave
 
 ID = "hook.owed"  # among the words of checks; no check is called so
 # What is critical by growth. All else (a port that is down) is found again while it is so, and owed to nobody when it is so no more.
@@ -50,7 +50,7 @@ def owed(words: Mapping[tuple[str, str], str], done: Sweep) -> tuple[Owed, ...]:
     found: dict[str, Owed] = {}
     for one in (*fresh, *_earlier(words, done)):
         found.setdefault(one.key, one)
-    return tuple(in_turn(by_kind(found.values(), lambda one: one.finding.id), MOST_OWED))
+    return tuple(interleave(group_by(found.values(), lambda one: one.finding.id), MOST_OWED))
 
 
 def as_words(entries: Iterable[Owed]) -> tuple[tuple[str, str, str], ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rankscope.observer.window.staging import put_file, remove_left_files
 from rankscope.probes.errors import OutputFailed
-from rankscope.probes.fair import by_kind, in_turn
+from rankscope.probes.fair import group_by, interleave
 from rankscope.probes.host.folders import opened_folder, read_ours
 
 PLACE = Path("/run/rankscope/sweep")
@@ -44,7 +44,7 @@ class Spare:
     def write(self, after: float | None, words: Words) -> str:
         """Keeps them, some of each check where they are too many. What is to be said of it; '' for nothing. Never raises."""
         rows, size = [], 0
-        for (identifier, key), word in in_turn(by_kind(words.items(), lambda item: item[0][0])):
+        for (identifier, key), word in interleave(group_by(words.items(), lambda item: item[0][0])):
             row = (str(identifier), str(key), str(word))  # a damaged database gives anything
             size += len(json.dumps(row))
             if size > _MOST_BYTES:

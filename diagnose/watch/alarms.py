@@ -1,18 +1,17 @@
-"""When to look closer at a job, from what tier 0 tells of it. Pure: times in, alarms out.
+"""Decide from tier 0's data when to record a window of a job. Pure: times in, alarms out.
 
-  slower   its steps last longer than they did (diagnose/stats/change.py)
-  silent   no rank here has ended a step for 5 usual ones and 5 s, and for half as long again as the longest pause of those that repeat,
-           and no calls were lost in that time, among which theirs may have been;
-           while a rank writes to disk, as for a checkpoint, this waits, ten times as long at most
-  stopped  a rank is stopped (SIGSTOP, a debugger)
-  dead     a rank ended otherwise than by itself with 0 or because it was told to; or by itself, and the others make steps without it, or
-           nothing more is heard of them for as long as is silent: ranks of a job that finishes end together, but tearing down a
-           process takes seconds on a busy host
-  hardware the kernel logged an Xid that is not the application's doing, or a sweep of the host found something critical
-  asked    somebody called `rankscope trigger`
+slower   its steps last longer than before (diagnose/stats/change.py)
+silent   no rank here has ended a step for 5 usual steps and 5 s, and for 1.5 times the longest pause of those that recur,
+        and no calls were lost in that time, among which its calls may have been;
+        while a rank writes to disk, as for a checkpoint, after ten times as long
+stopped  a rank is stopped (SIGSTOP, a debugger)
+dead     a rank ended neither with exit code 0 nor by a request to end; or it did, and the others make steps without it, or
+        are silent: ranks of a job that finishes end together, but ending a process takes seconds on a busy host
+hardware the kernel logged an Xid that is not the application's doing, or a sweep of the host found something critical
+asked    a user called `rankscope trigger`
 
-A job that is compiling, loading or finished is none of it: nothing is said before its first steps were learnt, or after its last rank
-is gone.
+A job that is compiling, loading or finished raises no alarm: none before its first steps were
+learnt, or after its last rank ended.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from rankscope.observer.watch.ranks import Death, RankPulse, Steps
 
 SILENT_S = 5.0
 _PAUSES = 1.5
-_WRITING = 10.0  # times the silence that is an alarm otherwise
-_SURVIVED_S = 2.0  # a step so long after a rank's end was begun without it
+_WRITING = 10.0  # multiple of the usual limit of silence
+_SURVIVED_S = 2.0  # a step that ends this long after a rank's end was begun without it
 
 
 class AlarmKind(Enum):
-    """Why a closer look is wanted."""
+    """Reason for recording a window."""
 
     SLOWER = "slower"
     SILENT = "silent"
@@ -44,12 +43,14 @@ class AlarmKind(Enum):
     ROUTINE = "routine"  # for the history: nothing is wrong
 
 
-STANDSTILLS = (AlarmKind.SILENT, AlarmKind.STOPPED, AlarmKind.DEAD)  # nobody makes a step then
+STANDSTILLS = (AlarmKind.SILENT, AlarmKind.STOPPED, AlarmKind.DEAD)  # no rank makes a step in these
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """`at_s`: when it began, CLOCK_MONOTONIC; `again`: what was told before has become as bad once more."""
+    """A reason to record a window of a job. `at_s`: when it began, CLOCK_MONOTONIC; `again`: a
+    reported trouble got worse by as much again.
+    """
 
     kind: AlarmKind
     job: str
@@ -60,13 +61,15 @@ class Alarm:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a look at it does not wait because the one before named nobody."""
+        """True if a window is not delayed although the previous one named no cause."""
         return self.kind is not AlarmKind.SLOWER or self.again
 
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """What was wrong is over. `since_s`: when it was told; `lasted_s`; steps as they were in it and as they are (None: not known)."""
+    """The end of a trouble. `since_s`: when it was reported; `before_s`, `after_s`: seconds per
+    step in it and now (None: unknown).
+    """
 
     kind: AlarmKind
     job: str
@@ -79,7 +82,7 @@ class Relief:
 
 @dataclass(slots=True)
 class JobWatch:
-    """One job. `take` is called once for each beat."""
+    """Watches one job. Call `take` once per beat."""
 
     job: str
     detector: ChangeDetector = field(default_factory=ChangeDetector)
@@ -94,7 +97,11 @@ class JobWatch:
         self, now_s: float, ranks: Sequence[RankPulse], steps: dict[int, Steps], stopped: Collection[int],
         died: Sequence[Death], written_hz: float,
     ) -> list[Alarm | Relief]:  # fmt: skip
-        """`ranks`: those that live, by number; `steps`: since the last beat, by pid; `written_hz`: bytes a second of the busiest rank."""
+        """Return alarms and their ends since the last beat.
+
+        `ranks`: the living ones, by number; `steps`: steps since the last beat, by pid;
+        `written_hz`: bytes per second of the rank that writes most.
+        """
         told: list[Alarm | Relief] = []
         told += self._pace_changes(ranks, steps)
         told += self._stops(now_s, ranks, stopped)
@@ -105,12 +112,14 @@ class JobWatch:
 
     @property
     def step_s(self) -> float | None:
-        """The usual step; None before it is known."""
+        """Usual duration of a step; None while unknown."""
         base = self.detector.baseline
         return None if base is None else math.exp(base.level)
 
     def _pace_changes(self, ranks: Sequence[RankPulse], steps: dict[int, Steps]) -> list[Alarm | Relief]:
-        """Of a synchronous job any rank shows the steps of all: those of the first rank here are looked at."""
+        """Report changes of the step time, from the first rank here: in a synchronous job all ranks
+        have the same steps.
+        """
         with_marker = [one for one in ranks if one.marker is not None]
         if with_marker and self._pace not in {one.found.pid for one in with_marker}:
             self._pace = with_marker[0].found.pid
@@ -119,7 +128,7 @@ class JobWatch:
             return []
         told: list[Alarm | Relief] = []
         for change in self.detector.feed(mine.seconds):
-            # `change.at` is among these steps: the detector says nothing about earlier ones.
+            # `change.at` is among these steps: the detector reports nothing about earlier ones.
             at_s = float(mine.end_s[min(max(change.at - self.detector.seen + len(mine), 0), len(mine) - 1)])
             told += self._slower(change, at_s)
         return told
@@ -157,7 +166,7 @@ class JobWatch:
     def _ends(
         self, now_s: float, ranks: Sequence[RankPulse], died: Sequence[Death], written_hz: float
     ) -> list[Alarm | Relief]:
-        """A launcher kills the others as soon as one has died, so the one that ended first counts, whoever is left."""
+        """Report a death. The rank that ended first is named, as a launcher then kills the others."""
         self._deaths += died
         if self._told_dead or not self._deaths:
             return []
@@ -172,7 +181,7 @@ class JobWatch:
         return any(one.marker is not None and one.last_s - ended.at_s >= _SURVIVED_S for one in ranks)
 
     def _is_silent(self, now_s: float, ranks: Sequence[RankPulse], written_hz: float) -> bool:
-        """Whether nothing was heard of ranks that are left, for longer than is usual: neither a step nor an end."""
+        """Tell whether the remaining ranks have shown neither a step nor an end for unusually long."""
         signs_s = [max(one.last_s, one.missed_s) for one in ranks if one.marker is not None] + [
             one.at_s for one in self._deaths
         ]
@@ -207,5 +216,5 @@ class JobWatch:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """'rank 3', 'ranks 0, 2'."""
+    """Format rank numbers: 'rank 3', 'ranks 0, 2'."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

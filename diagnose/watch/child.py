@@ -1,6 +1,7 @@
-"""A child of the service that answers questions, one JSON object a line, and ends with it.
+"""A child process of the service that answers requests, one JSON object per line, and ends with it.
 
-For what may wait for somebody else, or needs threads: the service must not wait, and what forks has one thread.
+For work that may block or needs threads: the service must not block, and a process that forks must
+have one thread.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from rankscope.probes.mapped.reader import READER
 
 @dataclass(slots=True)
 class Child:
-    """`serve` gets the child's end of the line. The child is started by the first `send`, and again after it has ended."""
+    """A child that runs `serve` with its end of the socket. The first `send` starts it, also after
+    it has ended.
+    """
 
     serve: Callable[[socket.socket], None]
     most_bytes: int = 8 << 20
@@ -34,7 +37,9 @@ class Child:
         return self._line is not None
 
     def send(self, content: Any) -> bool:
-        """Whether it is on its way; never waits. What the line does not take goes with the next call."""
+        """Queue a request; return False if it failed. Never blocks: what the socket does not accept
+        is sent by the next call.
+        """
         try:
             if self._line is None:
                 self._begin()
@@ -56,7 +61,7 @@ class Child:
                 return
 
     def next(self) -> Any | None:
-        """The next answer; None where there is none yet."""
+        """Return the next answer; None where there is none yet."""
         try:
             self._flush()
         except OSError:
@@ -79,7 +84,7 @@ class Child:
         return json.loads(line)
 
     def close(self) -> None:
-        """End it."""
+        """End the child."""
         if self._line is not None:
             self._line.close()
             self._line, self._read, self._unsent = None, b"", b""
@@ -88,7 +93,7 @@ class Child:
             self._pid = 0
 
     def _begin(self) -> None:
-        READER.close()  # its process serves one of us
+        READER.close()  # its child process can serve only one of us
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         sys.stdout.flush()
@@ -101,7 +106,7 @@ class Child:
                     as_usual()
                     ours.close()
                     self.serve(theirs)
-            except Exception as error:  # a library that is not whole, say: the service goes on without
+            except Exception as error:  # a broken library, say: the service continues without the child
                 os.write(2, f"rankscope: {clean(f'{type(error).__name__}: {error}', 200)}\n".encode())
             finally:
                 os._exit(0)

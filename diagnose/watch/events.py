@@ -1,4 +1,4 @@
-"""What the service says: one line for people, one object for programs, for each thing that happened. Pure."""
+"""Messages of the service: one line for people and one JSON object for programs per event. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ _STATES = {"healthy": OK, "fault": WARNING, "imbalance": WARNING, "hang": CRITIC
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`kind`: started, ended, job, gone, alarm, verdict, over, hardware, note, frozen. `state`: as a sweep says it. `at`: Unix time.
-    `drain`: the host that should be drained, '' this one, and why (drain.py), None where none should. `user`: whose the job is."""
+    """One event of the service.
+
+    `kind`: started, ended, job, gone, alarm, verdict, over, hardware, note, frozen. `state`: as in
+    a sweep. `at`: Unix time. `drain`: the host to drain ('' for this one) and the reason
+    (drain.py), or None. `user`: owner of the job.
+    """
 
     kind: str
     at: float
@@ -32,13 +36,13 @@ class Event:
 
     @property
     def line(self) -> str:
-        """'03:12:07 WARNING job: step 0.104 → 0.154 s'."""
+        """The event as a line, e.g. '03:12:07 WARNING job: step 0.104 → 0.154 s'."""
         mark = "" if self.state == OK else f"{self.state.upper()} "
         whose = f"{clean(self.job, 80)}: " if self.job else ""
         return f"{clock(self.at)} {mark}{whose}{clean(self.words, 400)}"
 
     def as_json(self, host: str) -> dict[str, Any]:
-        """Strictly valid, without control characters of targets."""
+        """Return the event as strictly valid JSON, without control characters of targets."""
         content: dict[str, Any] = clean_all(
             {
                 "schema": EVENT_SCHEMA, "time": iso(self.at), "host": host, "kind": self.kind, "state": self.state,
@@ -52,17 +56,17 @@ class Event:
 
 
 def clock(unix: float) -> str:
-    """Local time of day."""
+    """Format the local time of day."""
     return datetime.fromtimestamp(unix).astimezone().strftime("%H:%M:%S")
 
 
 def iso(unix: float) -> str:
-    """ISO 8601 in UTC."""
+    """Format a time as ISO 8601 in UTC."""
     return datetime.fromtimestamp(unix, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def of_alarm(alarm: Alarm, at: float, why_not: str) -> Event:
-    """An alarm; `why_not`: why nobody looks closer, '' where a window begins."""
+    """Make the event of an alarm; `why_not`: why no window is recorded, '' where one is."""
     state = CRITICAL if alarm.kind is AlarmKind.DEAD else WARNING
     if alarm.kind in (AlarmKind.ASKED, AlarmKind.ROUTINE):
         state = OK
@@ -74,7 +78,7 @@ def of_alarm(alarm: Alarm, at: float, why_not: str) -> Event:
 
 
 def of_look(seen: Seen, at: float) -> Event:
-    """What a closer look told."""
+    """Make the event of a recorded window's verdict."""
     alarm = seen.alarm
     details: dict[str, Any] = {
         "alarm": alarm.kind.value, "verdict": seen.verdict, "window": seen.kept or None,
@@ -90,13 +94,16 @@ def of_look(seen: Seen, at: float) -> Event:
     also = "; ".join(each for each in (seen.judged_by and f"judged on {seen.judged_by}", seen.trouble) if each)
     host, reason = drain.of_verdict(seen.verdict)
     drained = (host, reason) if reason else None
-    if seen.judged_by:  # another host's word drains no other one, and this one only for what its own window shows
+    # another host's verdict drains no third host, and this one only for what its own window shows
+    if seen.judged_by:
         drained = ("", reason) if reason in seen.broken else None
     return Event("verdict", at, words + (f" ({also})" if also else ""), alarm.job, state, details, drained)
 
 
 def verdict_words(verdict: dict[str, Any]) -> str:
-    """'FAULT python/slow-function tokenize (train.py:14) on rank 1: 0.058 s/step', or why nobody is named."""
+    """Summarise a verdict, e.g. 'FAULT python/slow-function tokenize (train.py:14) on rank 1: 0.058
+    s/step', or why no cause is named.
+    """
     status = str(verdict["status"]).upper()
     if not verdict["suspects"]:
         return f"{status}: " + (verdict["notes"][0] if verdict["notes"] else "nobody is to blame")
@@ -114,7 +121,7 @@ def verdict_words(verdict: dict[str, Any]) -> str:
 
 
 def of_relief(relief: Relief, at: float, since: float, named: str) -> Event:
-    """What is over. `named`: who had been named for it, '' if nobody."""
+    """Make the event of a trouble's end. `named`: the cause that was named for it, '' if none."""
     words = relief.words
     details: dict[str, Any] = {"alarm": relief.kind.value, "since": iso(since), "named": named or None}
     if relief.before_s is not None and relief.after_s is not None:

@@ -1,4 +1,6 @@
-"""What the service keeps and shows of its jobs: lines of the black box, the box frozen at a hang or a death, metrics."""
+"""Stores and publishes data of the service's jobs: the black box, frozen at a hang or a death, and
+metrics.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _METRICS_EVERY_S = 15.0
 
 @dataclass(slots=True)
 class Evidence:
-    """`metrics`: a file to write by `write_metrics`; `scraped`: answers scrapes of the metrics; `otlp`: to a collector."""
+    """Outputs of the service. `metrics`: a file for `write_metrics`; `scraped`: answers scrapes of
+    the metrics; `otlp`: sends to a collector.
+    """
 
     tier0: Tier0
     box: BlackBox
@@ -38,7 +42,9 @@ class Evidence:
     _names: Names = field(default_factory=Names, init=False)
 
     def freeze(self, job: WatchedJob, event: Event) -> None:
-        """The last minutes, before anybody starts the job again; of one that is frozen the verdict beside them."""
+        """Freeze the job's last minutes, before it is started again; if already frozen, add this
+        event as its verdict.
+        """
         content = event.as_json(os.uname().nodename)
         try:
             if job.frozen is not None:
@@ -55,7 +61,7 @@ class Evidence:
         self.voice.say(Event("frozen", event.at, f"the last minutes are kept in {job.frozen}", event.job))
 
     def keep(self, beat: Beat, jobs: Mapping[str, WatchedJob], own: Callable[[], ServiceState]) -> None:
-        """Of one round, what is due. `own`: what the service itself takes."""
+        """Write what is due in this round. `own`: returns the service's own state."""
         if self.voice.is_due("box", beat.at_s, _BOX_EVERY_S):
             try:
                 for name, job in jobs.items():
@@ -68,7 +74,7 @@ class Evidence:
             self._tell_metrics(beat, jobs, own)
 
     def close(self) -> None:
-        """Nothing more is sent."""
+        """Stop sending."""
         if self.otlp is not None:
             self.otlp.close()
 

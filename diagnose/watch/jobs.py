@@ -1,4 +1,4 @@
-"""A job with ranks on this host, as the service knows it."""
+"""State of a job with ranks on this host, in the service."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, JobWatch, Relief
 from rankscope.diagnose.watch.limits import Allowance
 from rankscope.observer.watch.marker import StepMarker
 
-_LASTING = (AlarmKind.SLOWER, AlarmKind.SILENT, AlarmKind.STOPPED, AlarmKind.DEAD)  # until they are over
+# until they are over
+_LASTING = (AlarmKind.SLOWER, AlarmKind.SILENT, AlarmKind.STOPPED, AlarmKind.DEAD)
 
 
 @dataclass(slots=True)
 class WatchedJob:
-    """`known`: whether it is known how long its steps are; `refused`: an alarm at which there was no look; `earlier`: when the last window
-    of all hosts began in which nobody was accused; `said`: why its steps are not seen, when that was said."""
+    """State of one watched job.
+
+    `known`: its usual step time is known; `refused`: an alarm without a look; `earlier`: begin of
+    the last window of all hosts without a named cause; `said`: the reported reason why its steps
+    are not visible.
+    """
 
     watch: JobWatch
     title: str
@@ -37,18 +42,18 @@ class WatchedJob:
     said: str = ""
 
     def started_again(self) -> None:
-        """What was usual is learnt anew."""
+        """Start learning the usual step time anew."""
         self.watch, self.known = JobWatch(self.watch.job), False
         self.troubles.clear()
 
     def raised(self, alarm: Alarm) -> None:
-        """An alarm is counted, and stands until it is over where it is one that lasts."""
+        """Count an alarm; a lasting one is active until it is over."""
         self.alarms[alarm.kind.value] += 1
         if alarm.kind in _LASTING:
             self.troubles.add(alarm.kind)
 
     def relieved(self, relief: Relief) -> None:
-        """With the last trouble goes who was named for it."""
+        """End a trouble; with the last one the named cause is cleared."""
         self.troubles.discard(relief.kind)
         if not self.troubles:
             self.named, self.lost_s, self.frozen = "", 0.0, None

@@ -1,4 +1,6 @@
-"""How often a job may be looked at, and what the service itself may take. Pure, but for its own account."""
+"""Limits for looks at a job, and for the service's own cost. Pure, except for measuring its own
+cost.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,21 @@ from rankscope.probes.errors import RankscopeError
 
 WINDOWS_PER_HOUR = 3
 _HOUR_S = 3600.0
-_BACK_OFF_S = 600.0  # after a look that named nobody; twice as long after each more
+_BACK_OFF_S = 600.0  # after a look that named no cause; doubled after each further one
 _BACK_OFF_MOST_S = 6 * _HOUR_S
 
-CPU_SHARE = 0.05  # of one core, over `CPU_OVER_S`, and what each rank may cost besides
+CPU_SHARE = 0.05  # of one core, over `CPU_OVER_S`, and the addition for each rank
 CPU_SHARE_RANK = 0.002
 CPU_OVER_S = 300.0
 RESIDENT_BYTES = 256 << 20
 
 
 class OverBudget(RankscopeError):
-    """The service itself takes more of the host than it may.
+    """The service itself uses more of the host than allowed.
 
-    Not 69, after which systemd leaves it ended: what a job does may cost the service much, and then any user could end it for good.
-    Starting again costs 30 s without it and a second of CPU; what it takes is measured from there.
+    Not 69, after which systemd leaves it stopped: a job can make the service costly, and then any
+    user could stop it for good. Restarting costs 30 s without it and a second of CPU; its cost is
+    measured anew from there.
     """
 
     help = "It has ended, and nothing was left behind; systemd starts it again. Report it with the lines before."
@@ -33,8 +36,11 @@ class OverBudget(RankscopeError):
 
 
 class NotNow(RankscopeError):
-    """This host has no processes, memory, descriptors or room in the kernel for the service, as it may be for a while: any user can use
-    them up. So it is no missing feature (69), after which systemd would leave the service ended."""
+    """This host temporarily lacks processes, memory, descriptors or kernel resources for the
+    service: any user can use them up.
+
+    So it is no missing feature (69), after which systemd would leave the service stopped.
+    """
 
     help = "Find who uses them up; systemd starts the service again."
     exit_code = 70
@@ -44,7 +50,7 @@ _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether an error, or what it was made of, says that there is no room at present."""
+    """Tell whether an error, or its cause, means a temporary lack of resources."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in _PASSING):
@@ -55,7 +61,7 @@ def is_passing(error: BaseException) -> bool:
 
 @dataclass(slots=True)
 class Allowance:
-    """Looks at one job. What somebody asked for is always allowed, and counts."""
+    """Budget of looks at one job. Requested ones are always allowed, and count."""
 
     per_hour: int = WINDOWS_PER_HOUR
     _looks: deque[float] = field(default_factory=deque)
@@ -63,7 +69,9 @@ class Allowance:
     _nobody: int = 0
 
     def allows(self, now_s: float, *, urgent: bool = False) -> str:
-        """Why there must be no look now; '' if there may. What is urgent does not wait because the look before it named nobody."""
+        """Explain why no look is allowed now; '' if one is. Urgent looks are not delayed after one
+        that named no cause.
+        """
         while self._looks and now_s - self._looks[0] >= _HOUR_S:
             self._looks.popleft()
         if len(self._looks) >= self.per_hour:
@@ -73,15 +81,15 @@ class Allowance:
         return ""
 
     def is_used(self, now_s: float) -> bool:
-        """Whether it keeps anybody from looking."""
+        """Tell whether it restricts looks now."""
         return bool(self.allows(now_s)) or bool(self._looks)
 
     def looked(self, now_s: float) -> None:
-        """One has begun."""
+        """Count a look that has begun."""
         self._looks.append(now_s)
 
     def learnt(self, now_s: float, accused: bool) -> None:
-        """What it told."""
+        """Record whether a look named a cause."""
         self._nobody = 0 if accused else self._nobody + 1
         wait_s = min(_BACK_OFF_S * 2 ** (self._nobody - 1), _BACK_OFF_MOST_S) if self._nobody else 0.0
         self._not_before_s = now_s + wait_s
@@ -89,7 +97,7 @@ class Allowance:
 
 @dataclass(slots=True)
 class OwnCost:
-    """What this process takes, without its looks: they have limits of their own."""
+    """CPU and memory used by this process, without its looks, which have their own limits."""
 
     cpu_s: float = 0.0
     share: float = 0.0
@@ -97,7 +105,7 @@ class OwnCost:
     _from: tuple[float, float] | None = None
 
     def measure(self, now_s: float, ranks: int) -> None:
-        """Read it. Raises OverBudget."""
+        """Measure the cost. Raises OverBudget."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         self.cpu_s, self.resident_bytes = used.ru_utime + used.ru_stime, resident_bytes()
         if self._from is None:

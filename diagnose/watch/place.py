@@ -1,8 +1,8 @@
-"""The service's folder: who holds it, the black box in it, and what is asked of the service by those who may write there (root).
+"""The service's folder: its lock, the black box, and requests of those who may write there (root).
 
-DIR/lock          held while a service runs; the kernel lets go of it whoever is killed, as no child of the service keeps it
-DIR/trigger/      a file per request (`rankscope trigger`): the job that is meant, nothing for all
-DIR/events.jsonl  what was said, one object a line; `.1` is the one before it
+DIR/lock          locked while a service runs; the kernel releases it whichever process is killed, as no child inherits it
+DIR/trigger/      a file per request (`rankscope trigger`): the name of the job, empty for all
+DIR/events.jsonl  reported events, one object a line; `.1` is the previous file
 DIR/owed.json     drains that no hook has taken yet
 DIR/blackbox/     observer/watch/blackbox.py
 """
@@ -28,12 +28,14 @@ DEFAULT_FOLDER = Path("/var/lib/rankscope/watch")
 LOG_BYTES = 8 << 20
 _LOG, _LOCK, _TRIGGER = "events.jsonl", "lock", "trigger"
 _JOB_BYTES = 1024
-_WRITTEN_S = 60.0  # a request is by then, or never
-_locks: set[int] = set()  # descriptors of held locks
+_WRITTEN_S = 60.0  # age from which a request counts as incomplete for ever
+_locks: set[int] = set()  # descriptors of locks of this process
 
 
 def _let_go() -> None:
-    """Close the locks in a forked child: one that outlives a killed service, to detach its probes, would keep the next one out."""
+    """Close the locks in a forked child: one that outlives a killed service, to detach its probes,
+    would block the next service.
+    """
     for lock in _locks:
         os.close(lock)
     _locks.clear()
@@ -51,23 +53,23 @@ class AlreadyWatching(RankscopeError):
 
 @dataclass(frozen=True, slots=True)
 class WatchPlace:
-    """One folder of one host's service."""
+    """The folder of one host's service."""
 
     folder: Path = DEFAULT_FOLDER
 
     @property
     def box(self) -> BlackBox:
-        """The black box in it."""
+        """The black box in the folder."""
         return BlackBox(self.folder / "blackbox")
 
     @property
     def owed(self) -> Path:
-        """Where the service keeps what a hook has not taken."""
+        """The file of drains that no hook has taken."""
         return self.folder / "owed.json"
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold it while a service runs. AlreadyWatching, OutputFailed."""
+        """Lock the folder while a service runs. Raises AlreadyWatching, OutputFailed."""
         try:
             with opened_folder(self.folder, make=True) as place:
                 lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place)
@@ -85,7 +87,7 @@ class WatchPlace:
             os.close(lock)
 
     def is_held(self) -> bool:
-        """Whether a service runs."""
+        """Tell whether a service runs."""
         try:
             with contextlib.ExitStack() as held:
                 held.enter_context(self.held())
@@ -94,7 +96,7 @@ class WatchPlace:
         return False
 
     def ask(self, job: str) -> None:
-        """Ask the service for a look at a job, '' for all. OutputFailed."""
+        """Request a look at a job, '' for all. Raises OutputFailed."""
         try:
             with opened_folder(self.folder / _TRIGGER, make=True) as place:
                 name = os.urandom(8).hex()
@@ -105,24 +107,25 @@ class WatchPlace:
             raise OutputFailed(f"{self.folder}: {error.strerror}") from error
 
     def asked(self) -> tuple[str, ...]:
-        """What was asked since the last call."""
+        """Return the jobs requested since the last call, and delete the requests."""
         if not (self.folder / _TRIGGER).is_dir():
             return ()
         found = []
         with contextlib.suppress(OSError, RankscopeError), opened_folder(self.folder / _TRIGGER) as place:
             for name in sorted(os.listdir(place)):  # noqa: PTH208  by descriptor
-                with contextlib.suppress(OSError):  # what is no request keeps no other one waiting
+                with contextlib.suppress(OSError):  # an invalid file does not block other requests
                     if name.startswith("."):
                         _remove_left(place, name)
                         continue
                     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                     with os.fdopen(os.open(name, flags, dir_fd=place), "rb") as file:
-                        os.unlink(name, dir_fd=place)  # first: what cannot be removed would be asked for each second
+                        # first: a file that cannot be removed would be a request each second
+                        os.unlink(name, dir_fd=place)
                         found.append(file.read(_JOB_BYTES).decode("utf-8", "replace"))
         return tuple(dict.fromkeys(found))
 
     def log(self, content: dict[str, Any]) -> None:
-        """One line more; a file that is full becomes the one before. OSError, UnsafePlace."""
+        """Append one line; a full file is renamed first. Raises OSError, UnsafePlace."""
         line = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
         with opened_folder(self.folder, make=True) as place:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -138,6 +141,6 @@ class WatchPlace:
 
 
 def _remove_left(place: int, name: str) -> None:
-    """A request whose writer was killed. OSError."""
+    """Remove an incomplete request whose writer was killed. Raises OSError."""
     if is_older(os.stat(name, dir_fd=place, follow_symlinks=False).st_mtime, _WRITTEN_S, time.time()):
         os.unlink(name, dir_fd=place)

@@ -1,10 +1,11 @@
-"""The loop of `rankscope watch`: a beat of tier 0 a second, alarms, looks, one line for each thing that happened.
+"""The loop of `rankscope watch`: one beat of tier 0 per second, alarms, looks, one line per event.
 
-  Tier0.poll ──► JobWatch.take ──► alarm ──► Looking ──► line, JSON line, hook
-       │                          relief ──────────────► "regained …"
-       └──► Evidence: black box, metrics
+Tier0.poll ──► JobWatch.take ──► alarm ──► Looking ──► line, JSON line, hook
+   │                          relief ──────────────► "regained …"
+   └──► Evidence: black box, metrics
 
-One thread, and one look at a time: what a window costs the job is paid once. Whatever ends this process, the kernel takes its probes back.
+One thread, and one look at a time, so that a job never pays for two windows. Whatever ends this
+process, the kernel removes its probes.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ BEAT_S = 1.0
 _HARDWARE_EVERY_S = 5.0
 _COST_EVERY_S = 30.0
 _ALLOWANCES_MOST = 256
-_FAILED_MOST = 300  # rounds, one after the other: then it is started anew
-_SILENT_S = 2.0  # of a job, before it is asked what its ranks write
+_FAILED_MOST = 300  # consecutive failed rounds before the service restarts
+_SILENT_S = 2.0  # silence of a job from which the bytes written by its ranks are read
 
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """`metrics`: a file to write; `routine`: whether a window is taken about once an hour for the history; `per_hour`: looks at one job
-    that nobody asked for."""
+    """Options of the service. `metrics`: a file to write; `routine`: record a window about once an
+    hour for the history; `per_hour`: limit of unrequested looks at one job.
+    """
 
     history: Path
     metrics: Path | None = None
@@ -62,11 +64,15 @@ class WatchOptions:
 
 @dataclass(slots=True)
 class Service:
-    """`say` gets each event, `complain` what went wrong with us; `triggers`: jobs that were asked for since the last call, '' for all;
-    `logged`: what the kernel logged since; `swept`: what a sweep found critical since; `sick`: hardware that turned bad; `scraped`: answers
-    scrapes of the metrics; `others`: the way to the other hosts of jobs, None where they share no store; `otlp`: to a
-    collector; `tend`: once a round, for what waits to be said; `trial`: finds out what can be seen here; `put_off`: rounds that were not
-    done to their end."""
+    """The service of `rankscope watch`.
+
+    `say` gets each event, `complain` the service's own problems; `triggers`: jobs requested since
+    the last call, '' for all; `logged`: new records of the kernel's log; `swept`: new critical
+    findings of a sweep; `sick`: hardware that turned bad; `scraped`: answers scrapes of the
+    metrics; `others`: connection to the jobs' other hosts, None without a shared store; `otlp`:
+    sends to a collector; `tend`: called once a round, for pending output; `trial`: determines what
+    is observable here; `put_off`: number of incomplete rounds.
+    """
 
     tier0: Tier0
     box: BlackBox
@@ -86,7 +92,8 @@ class Service:
     put_off: int = 0
     jobs: dict[str, WatchedJob] = field(default_factory=dict)
     cost: OwnCost = field(default_factory=OwnCost)
-    _allowances: dict[str, Allowance] = field(default_factory=dict)  # of jobs that are gone too: they may come back
+    # also of jobs that are gone: they may come back
+    _allowances: dict[str, Allowance] = field(default_factory=dict)
     _failed: int = 0
     _xids: XidEvents = field(default_factory=XidEvents)
     _voice: Voice = field(init=False)
@@ -109,7 +116,9 @@ class Service:
         return known.user if known is not None else ""
 
     def run(self, wait: Callable[[float], Collection[int]]) -> None:
-        """Until somebody ends it. `wait` waits so many seconds, or for signals, and says which. Raises OverBudget, NotNow."""
+        """Run until a signal ends it. `wait` waits so many seconds, or for signals, and returns
+        these. Raises OverBudget, NotNow.
+        """
         self.say(Event("started", time.time(), "watching"))
         watchdog.tell(watchdog.READY)
         if self.trial is not None:
@@ -131,7 +140,7 @@ class Service:
             self.say(Event("ended", time.time(), "no longer watching; nothing was left behind"))
 
     def _wait(self, wait: Callable[[float], Collection[int]], until_s: float) -> set[int]:
-        """For the next round, or for signals; what a look has seen is told at once."""
+        """Wait for the next round, or for signals; report the result of a look at once."""
         while True:
             left_s = max(until_s - time.monotonic(), 0.01)
             signals = set(wait(min(left_s, BEAT_S / 10) if self._looking.is_looking else left_s))
@@ -145,7 +154,9 @@ class Service:
             raise NotNow(f"{_FAILED_MOST} rounds one after the other could not be done")
 
     def _done(self, work: Callable[[], None]) -> bool:
-        """Whether it could be done. What this host refuses now (a process, say: any user can use them up) is no reason to end."""
+        """Run `work`; return False if it failed. A temporary lack of resources (any user can use
+        them up) does not end the service.
+        """
         try:
             work()
         except OverBudget:
@@ -158,7 +169,7 @@ class Service:
         return True
 
     def beat(self) -> None:
-        """One round."""
+        """Run one round."""
         beat = self.tier0.poll()
         logged = self._log_since(beat.at_s)
         beat = _with_reasons(beat, logged)
@@ -254,7 +265,9 @@ class Service:
     # ---- what else tells of trouble ----------------------------------------------------------------------------------
 
     def _hear_trial(self, now_s: float) -> None:
-        """What cannot be seen on this host is said once, and no alarm is looked at where no verdict can be had."""
+        """Report once what is not observable on this host; without a possible verdict no alarm
+        starts a look.
+        """
         found = self.trial.done() if self.trial is not None else None
         if found is None:
             return
@@ -310,6 +323,6 @@ class Service:
 
 
 def _with_reasons(beat: Beat, logged: Sequence[KernelMessage]) -> Beat:
-    """The same, with what the kernel logged of processes that it ended."""
+    """Add reasons from the kernel's log to the ranks that ended."""
     killed = {kill.pid: kill.words for kill in memory_kills(logged)} if beat.died and logged else {}
     return replace(beat, died=tuple(replace(one, why=killed.get(one.pid, "")) for one in beat.died)) if killed else beat

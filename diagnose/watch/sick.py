@@ -1,13 +1,16 @@
-"""Sick hardware as tier 0 sees it: links that go down, memory errors that could not be corrected. What was so at the start is nothing new.
+"""Detect hardware that turns bad: links that go down, uncorrected memory errors. Faults present at
+the start are not reported.
 
-Counters are read every few seconds, from files: a port that had a link and has none, a link that went and came back meanwhile, uncorrected
-errors that the memory controllers count. Of GPUs and NVLink the kernel's log tells (Xid), which the service follows anyway.
+Counters are read from files every few seconds: a port that had a link and has none, a link that
+went and came back meanwhile, uncorrected errors counted by the memory controllers. For GPUs and
+NVLink the kernel's log has Xids, which the service follows anyway.
 
-A host is drained for a link that is down for a while, as the sweep drains after two looks; not for one that somebody switched off, or that
-went into a pod and came back switched off, nor for that of a virtual function, which its card or another host decides.
+A host is drained for a link that is down for a while, as the sweep drains after two looks; not for
+one that an administrator switched off, or that went into a pod and came back switched off, nor for
+that of a virtual function, which its card or another host controls.
 
-A drain for a link is over when the port has one again, was switched off, or is elsewhere, whatever became of it meanwhile; a card that died
-keeps it.
+A drain for a link is over when the port has one again, was switched off, or is elsewhere; for a
+card that died it remains.
 """
 
 from __future__ import annotations
@@ -29,13 +32,17 @@ from rankscope.probes.pci.devices import is_address, is_part
 from rankscope.probes.ports.model import Port
 from rankscope.probes.ports.reader import MAX_PORTS, PortReader, find_ports
 
-LASTS_S = 10.0  # a switch that starts again takes longer, a port that trains anew less; the sweep's two looks are as far apart
-WAITS_S = 120.0  # for the subnet manager, when a driver was loaded anew
+# a switch that restarts takes longer, a port that retrains less; the sweep's two looks are as far
+# apart
+LASTS_S = 10.0
+WAITS_S = 120.0  # for the subnet manager, after a driver was loaded anew
 
 
 @dataclass(frozen=True, slots=True)
 class Sickness:
-    """Something turned bad, or well again (`state` ok). `drain`: why the host should be drained, '' where it should not."""
+    """A piece of hardware that turned bad, or well again (`state` ok). `drain`: reason to drain the
+    host, '' for none.
+    """
 
     words: str
     state: str
@@ -50,26 +57,28 @@ class Sickness:
 
 @dataclass(slots=True)
 class Sick:
-    """This host's. `turned` is called every few seconds; it never raises."""
+    """Detector of bad hardware on this host. Call `turned` every few seconds; it never raises."""
 
     root: Path = ROOT
-    sought_again: int = 120  # calls after which ports are: cards come and go with their drivers
+    # calls after which ports are searched for again: cards come and go with their drivers
+    sought_again: int = 120
     clock: Callable[[], float] = time.monotonic
     _readers: tuple[PortReader, ...] = ()
     _calls: int = 0
     _up: dict[str, bool] = field(default_factory=dict)
-    # Of those that had a link; inf: that it lasts was told, or is no fault.
+    # Ports that had a link; inf: the loss was already reported as lasting, or is no fault.
     _down_since: dict[str, float] = field(default_factory=dict)
-    _owed: dict[str, tuple[Port, float]] = field(default_factory=dict)  # those told to last, and when
+    # ports with a reported lasting loss, and when
+    _owed: dict[str, tuple[Port, float]] = field(default_factory=dict)
     _downs: dict[str, int] = field(default_factory=dict)
     _errors: dict[str, int] = field(default_factory=dict)
 
     def turned(self) -> tuple[Sickness, ...]:
-        """What changed since the last call."""
+        """Return what changed since the last call."""
         return (*self._links(), *self._memory())
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for reader in self._readers:
             reader.close()
         self._readers = ()
@@ -88,7 +97,9 @@ class Sick:
         return told
 
     def _forget(self, here: set[str]) -> list[Sickness]:
-        """All ports but these: what comes back under their names is another one. Of those that a drain may be owed for, what became."""
+        """Forget all other ports, as one with the same name is another port; report what became of
+        those with a possible drain.
+        """
         for known in (self._up, self._down_since, self._downs):
             for name in known.keys() - here:
                 del known[name]
@@ -96,7 +107,7 @@ class Sick:
         for name in sorted(self._owed.keys() - here):
             port, told_s = self._owed[name]
             elsewhere = is_address(port.pci) and is_well_elsewhere(self.root, port.pci, _class_of(port))
-            if elsewhere or self.clock() - told_s > budgets.DAY_S:  # for so long a drain is owed
+            if elsewhere or self.clock() - told_s > budgets.DAY_S:  # a drain remains open for this long
                 del self._owed[name]
             if elsewhere:
                 told.append(_well(name, "is not here any more"))
@@ -111,7 +122,7 @@ class Sick:
         if port.off:
             self._up.pop(port.name, None)
             self._down_since.pop(port.name, None)
-            owed = self._owed.pop(port.name, None)  # a drain for it may not be taken yet
+            owed = self._owed.pop(port.name, None)  # a drain for it may still be open
             return [_well(port.name, "was switched off")] if owed else []
         if port.up is not None:
             self._up[port.name] = port.up
@@ -127,7 +138,7 @@ class Sick:
         return []
 
     def _down(self, port: Port, name: str, had_link: bool) -> list[Sickness]:
-        """Of one without a link: at once that it was lost, and after a while that it is gone."""
+        """Report a lost link at once as a warning, and after a while as critical."""
         now_s, state = self.clock(), clean(port.state, 40)
         if had_link:
             self._down_since[port.name] = now_s
@@ -151,7 +162,7 @@ class Sick:
             if one.uncorrected is not None:
                 now[one.name] = one.uncorrected
         before = self._errors
-        self._errors = {**before, **now}  # what cannot be read now is as it was
+        self._errors = {**before, **now}  # an unreadable count is unchanged
         return [
             Sickness(f"memory {clean(name, 60)}: {count - before[name]} errors that could not be corrected",
                      CRITICAL, "memory", "ecc-errors", clean(name, 60))
@@ -165,6 +176,6 @@ def _class_of(port: Port) -> str:
 
 
 def _well(port: str, words: str) -> Sickness:
-    """Nobody is drained for this port any more."""
+    """Report that this port is no longer a reason to drain."""
     name = clean(port, 60)
     return Sickness(f"{name} {words}", OK, "nic", "down", name)

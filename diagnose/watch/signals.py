@@ -1,7 +1,8 @@
-"""Signals for a loop that waits: whichever thread of the process the kernel gives one to, the loop hears of it.
+"""Signals for a loop that waits: the loop receives them whichever thread of the process gets them
+from the kernel.
 
-To block them and wait for them (sigtimedwait) is not enough: libraries start threads of their own as they are loaded, which block
-nothing, and a signal that one of them gets would end the process.
+Blocking them and waiting (sigtimedwait) is not enough: libraries start threads when they are
+loaded, which block nothing, and a signal to one of those would end the process.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _PR_SET_PDEATHSIG = 1
 
 @contextmanager
 def heard() -> Iterator[Callable[[float], frozenset[int]]]:
-    """Yields a function that waits so many seconds, or until there are signals, and says which. In the main thread only."""
+    """Yield a function that waits so many seconds, or for signals, and returns these. In the main
+    thread only.
+    """
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for end in (ours, theirs):
@@ -42,21 +45,24 @@ def heard() -> Iterator[Callable[[float], frozenset[int]]]:
 
 
 def as_usual() -> None:
-    """In a fork: signals end it again."""
+    """Restore the default signal handling, in a forked child."""
     signal.set_wakeup_fd(-1)
     for number in HEARD:
         signal.signal(number, signal.SIG_DFL)
 
 
 def end_with(parent: int) -> bool:
-    """In a fork: it ends when the process that forked it does; whether that one still lives."""
+    """Make a forked child end with its parent; return whether the parent is still alive."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     return os.getppid() == parent
 
 
 def end(pid: int) -> None:
-    """Kill a child of ours. For one that the kernel does not let go of (it waits for a dead disk) nobody waits for longer than a moment:
-    it is cleared away once another one is ended."""
+    """Kill a child of this process; wait for its end at most a second.
+
+    One that the kernel does not release (it waits for a dead disk) is reaped when another one is
+    ended.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     _HELD.add(pid)

@@ -1,4 +1,6 @@
-"""Ranks as the metrics and the black box have them, from a beat of tier 0. Pure, but for the clock of the line."""
+"""State of ranks for the metrics and the black box, from a beat of tier 0. Pure, except for the
+clock of the line.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from rankscope.observer.watch.tier0 import Beat
 
 
 def usual_s(ranks: Sequence[RankPulse]) -> float:
-    """The median rank's usual step; NaN before it is known."""
+    """Return the usual step time of the median rank; NaN while unknown."""
     known = [one.usual_s for one in ranks if one.usual_s is not None]
     return median(known) if known else float("nan")
 
 
 def rank_state(rank: RankPulse, beat: Beat) -> RankState:
-    """One rank now, by its last steps."""
+    """Describe one rank now, by its last steps."""
     recent = list(rank.recent)[-20:]
     took_s = sum(seconds for _, seconds, _ in recent)
     waited = sum(waited_s for _, _, waited_s in recent) / took_s if took_s else float("nan")
@@ -28,7 +30,9 @@ def rank_state(rank: RankPulse, beat: Beat) -> RankState:
 
 
 def box_line(job: str, ranks: Sequence[RankPulse], beat: Beat, every_s: float) -> dict[str, object]:
-    """One job in the black box: of each rank its steps of the last seconds, how long it is silent, whether it is stopped."""
+    """Describe one job for the black box: per rank its steps of the last seconds, seconds of
+    silence, whether it is stopped.
+    """
     rows = []
     for rank in ranks:
         recent = [row for row in rank.recent if row[0] > beat.at_s - every_s]

@@ -1,6 +1,8 @@
-"""What the last sweeps of this host found critical, from the state that they leave: ports that are down, memory errors, lost GPUs, …
+"""Report what sweeps of this host newly found critical, from their state file: ports that are down,
+memory errors, lost GPUs, …
 
-Read only, without the sweep's lock: SQLite shows a whole transaction or none. What was critical when the service began is nothing new.
+Read only, without the sweep's lock: SQLite shows a whole transaction or none. What was critical
+when the service began is not reported.
 """
 
 from __future__ import annotations
@@ -22,16 +24,18 @@ _MOST = 1000
 
 @dataclass(slots=True)
 class Swept:
-    """The state folder of the sweep. `turned` is called now and then."""
+    """The state folder of the sweep. Call `turned` regularly."""
 
     folder: Path
     _known: frozenset[tuple[str, str]] | None = None
     _seen: tuple[int, int] = field(default=(0, 0))
 
     def turned(self) -> tuple[str, ...]:
-        """What became critical since the last call, in words. Never raises: where there is no sweep there is no news."""
+        """List what became critical since the last call, in words; nothing without a sweep. Never
+        raises.
+        """
         try:
-            # As the sweep itself: a folder that others can write is not believed.
+            # As in the sweep: a folder that others can write is not trusted.
             with opened_folder(self.folder):
                 found = (self.folder / STATE_FILE).stat()
         except (OSError, RankscopeError):

@@ -34,7 +34,7 @@ class Voice:
         if user and event.kind != "verdict" and event.drain is None:
             left = SAID_AN_HOUR - self._count(user, time.monotonic())
             if left == 0:
-                self.tell(Event("note", event.at, f"more of the jobs of {user} is not told in this hour"))
+                self.tell(Event("note", event.at, f"more of the jobs of {user} is not reported in this hour"))
             if left <= 0:
                 return
         self.tell(replace(event, user=user))

@@ -1,1 +1,1 @@
-"""The process that observes, apart from the one that has the rights."""
+"""Observe in a process without rights, served by the process that has them."""

@@ -1,8 +1,10 @@
-"""What the process that has the rights does for one that observes, and nothing else.
+"""Services that the privileged process performs for a confined observer: a fixed list, nothing
+else.
 
-Every request is a row of `Broker.SERVICES`. Whoever takes hold of the confined process can ask for these and no more: so each takes
-numbers and open descriptors, never a path or a command, and checks them. It can have our own programs attached to functions of any file
-that it can read, which may slow a program down or, in the middle of an instruction, crash it; it cannot run anything.
+Every request is a row of `Broker.SERVICES`. An attacker who controls the confined process can
+request these and no more: so each takes numbers and open descriptors, never a path or a command,
+and checks them. He can have our own programs attached to functions of any file that he can read,
+which may slow a program down or, in the middle of an instruction, crash it; he cannot run anything.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from rankscope.probes.bpf.functions import shared_uprobes
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls.row import MAX_PLACES
 from rankscope.probes.host import kmsg
-from rankscope.probes.mapped.file import handed_file
+from rankscope.probes.mapped.file import file_from_descriptor
 from rankscope.probes.mapped.reader import READER
 from rankscope.probes.nccl import ras
 from rankscope.probes.network import netlink
@@ -33,17 +35,18 @@ from rankscope.unwinder.walk.pyspy import Sampling
 _MOST_PLACES = 65536  # offsets in one request
 _LONGEST_S = 3600.0
 _MOST_HZ = 1000  # as for record
-_MOST_NUMBER = 1 << 24  # of ranks, processes, threads: what is made for them has limits of its own
+# limit for ranks, processes and threads: what is created for them has limits of its own
+_MOST_NUMBER = 1 << 24
 _PROTOCOLS = (netlink.NETLINK_ROUTE, netlink.NETLINK_SOCK_DIAG)
 _ATTACHED = ("rs_enter_", "rs_leave_", "rs_call_site")
 
 
 @dataclass(slots=True)
 class Broker(Reading):
-    """Serves one confined process that observes. Close it when that has ended.
+    """Serves one confined observer. Close it when that has ended.
 
-    `orders`: waits for the next one of whoever had the observer prepared, whose pid it gets, and returns it; None where its probes never
-    rest.
+    `orders`: called with the observer's pid, waits for the next observation to make and returns it;
+    None if the probes never rest.
     """
 
     root: Path = Path("/")
@@ -53,7 +56,7 @@ class Broker(Reading):
     priorities: priority.Priorities = field(default_factory=priority.Priorities)
 
     def load(self, _: Sequence[int], *, hz: int, ranks: int, processes: int, threads: int, verbose: bool) -> Answer:
-        """All probes, once."""
+        """Load all probes, once; return the map descriptions and descriptors."""
         if self.module is not None:
             raise ValueError("loaded already")
         numbers = {"ranks": ranks, "processes": processes, "threads": threads}
@@ -83,8 +86,12 @@ class Broker(Reading):
     def attach(
         self, handed: Sequence[int], *, function: str, offsets: list[int], on_return: bool, place: int | None = None
     ) -> Answer:
-        """One of our programs to functions of an open file. `place`: under which number it counts. Whether another tool has a counter
-        there, which the kernel would write to, is found out here and not told."""
+        """Attach one of our programs to functions of an open file, counted under the number
+        `place`.
+
+        Reference counters of other tools, which the kernel would write to, are determined here, not
+        taken from the request.
+        """
         (library,) = handed
         if not isinstance(function, str) or not function.startswith(_ATTACHED):
             raise ValueError("no such program")
@@ -94,23 +101,25 @@ class Broker(Reading):
         counted = None if place is None else number(place, "place", MAX_PLACES)
         module = self._loaded()
         try:
-            with handed_file(library) as file:
+            with file_from_descriptor(library) as file:
                 attach = partial(
                     module.attach_functions, function, file.path, places, on_return=on_return is True, place=counted
                 )
                 links = shared_uprobes.attach(attach, file, places, self.root)
         finally:
-            READER.close()  # it was hardly ever asked
+            READER.close()  # it was hardly ever used
         module.held.update(links)
         return {"links": list(links)}, ()
 
     def release(self, _: Sequence[int], *, links: list[int]) -> Answer:
-        """Detach what was attached; other numbers are nothing to us."""
+        """Detach attached links; other numbers are ignored."""
         self._loaded().release([number(link, "link", 1 << 31) for link in links])
         return {}, ()
 
     def withdrawn(self, _: Sequence[int]) -> Answer:
-        """Links whose probes were withdrawn since the last call, as their pages are mapped too often."""
+        """Return the links whose probes were withdrawn since the last call, as their pages are
+        mapped too often.
+        """
         gone = self._loaded().withdrawn()
         return {"links": list(gone.links), "by": gone.by}, ()
 
@@ -121,37 +130,42 @@ class Broker(Reading):
         return {}, ()
 
     def wake(self, _: Sequence[int]) -> Answer:
-        """Attach it again."""
+        """Attach everything again; return what the kernel refused."""
         return {"refused": [asdict(one) for one in self._loaded().wake()]}, ()
 
     def order(self, _: Sequence[int]) -> Answer:
-        """What is to be observed next. It is waited for here, as long as it takes."""
+        """Wait for the next observation to make and return it."""
         if self.orders is None:
             raise ValueError("nobody gives orders")
         return self.orders(self.served), ()
 
     def costs(self, _: Sequence[int]) -> Answer:
-        """What the kernel spent in each program."""
+        """Return what the kernel spent in each program."""
         rows = [[cost.program, cost.run_count, cost.run_time_ns] for cost in self._loaded().costs()]
         return {"costs": rows}, ()
 
     def socket(self, _: Sequence[int], *, pid: int | None, protocol: int) -> Answer:
-        """A netlink socket in the network namespace of a process (None: our own), which reaches nobody but the kernel."""
+        """Open a netlink socket in the network namespace of a process (None: our own); it reaches
+        only the kernel.
+        """
         if protocol not in _PROTOCOLS:
             raise ValueError("no such protocol")
         where = None if pid is None else process(pid)
         return {}, (netlink.open_netlink(protocol, where, self.root).detach(),)
 
     def ras(self, _: Sequence[int], *, pid: int) -> Answer:
-        """What NCCL's server in the namespace of a process answers: we speak with it, as whoever could say anything could steer others
-        that listen on the loopback."""
+        """Query NCCL's RAS in the namespace of a process, and return its answer in a file.
+
+        The conversation is held here: a free choice of words could control other services on the
+        loopback.
+        """
         said = ras.fetch(process(pid), root=self.root)
         if isinstance(said, ras.RasSilence):
             return {"silence": said.reason}, ()
         return {"silence": ""}, (wire.file_in_memory("ras", lambda file: file.write(said)),)
 
     def priority(self, _: Sequence[int], *, tid: int, nice: int, yields_s: float) -> Answer:
-        """Set the priority of a thread of the confined process."""
+        """Set the priority of a thread of the confined process, within limits."""
         if not Path(f"/proc/{self.served}/task/{process(tid)}").exists():
             raise ValueError("no such thread")
         wanted = max(number(nice + 20, "place", 40) - 20, priority.AHEAD)
@@ -159,28 +173,28 @@ class Broker(Reading):
         return {}, ()
 
     def kernel_log(self, _: Sequence[int]) -> Answer:
-        """The kernel's log, to read."""
+        """Open the kernel's log for reading."""
         return {}, (kmsg.open_log(self.root),)
 
     def pyspy_start(self, _: Sequence[int], *, pid: int, duration_s: float, rate_hz: int, idle: bool) -> Answer:
-        """py-spy on one process."""
-        if pid in self.samplings or len(self.samplings) >= limits.SAMPLED_BESIDE:
+        """Start py-spy on one process."""
+        if pid in self.samplings or len(self.samplings) >= limits.SAMPLED_MOST:
             raise ValueError("sampled already, or too many")
         rate = number(rate_hz, "rate", _MOST_HZ + 1)
         self.samplings[process(pid)] = pyspy.start(pid, _seconds(duration_s), rate, idle is True)
         return {}, ()
 
     def pyspy_ended(self, _: Sequence[int], *, pid: int) -> Answer:
-        """Whether it is over."""
+        """Tell whether py-spy has ended."""
         return {"ended": self.samplings[pid].ended()}, ()
 
     def pyspy_end(self, _: Sequence[int], *, pid: int) -> Answer:
-        """What it wrote."""
+        """Stop py-spy; return its exit code and its output files."""
         code, files = self.samplings.pop(pid).end()
         return {"code": code}, files
 
     def close(self) -> None:
-        """Detach everything, and end what was started. Never raises."""
+        """Detach everything, and stop what was started. Never raises."""
         self.unload(())
         for sampling in self.samplings.values():
             for file in sampling.end()[1]:
@@ -196,7 +210,7 @@ class Broker(Reading):
 
 
 def _seconds(value: object) -> float:
-    """An argument that says how long something is to last. ValueError."""
+    """Check an argument that is a duration in seconds. Raises ValueError."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
         raise ValueError("no such time")
     return float(min(value, _LONGEST_S))

@@ -1,7 +1,9 @@
-"""The confined process: what it gives up before it looks at anything, and how it tells what it found.
+"""The confined process: how it gives up its rights before it reads anything, and reports its
+results.
 
-It is a fork of the command, another user with two capabilities: to read the memory (CAP_SYS_PTRACE) and the files below /proc
-(CAP_DAC_READ_SEARCH) of other users' processes. It can write to no process, file, socket or device of anybody, and start nothing.
+It is a fork of the command, another user with two capabilities: to read the memory (CAP_SYS_PTRACE)
+and the files below /proc (CAP_DAC_READ_SEARCH) of other users' processes. It can write to no
+process, file, socket or device of anybody, and start nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from rankscope.probes.bpf.tables import Table
 
 Progress = Callable[[str], None]
-Work = Callable[[Client], None]  # tells what it found
+Work = Callable[[Client], None]  # reports its results to the client
 
 KEPT = (credentials.CAP_SYS_PTRACE, credentials.CAP_DAC_READ_SEARCH)
 
@@ -36,9 +38,13 @@ KEPT = (credentials.CAP_SYS_PTRACE, credentials.CAP_DAC_READ_SEARCH)
 def live(
     channel: socket.socket, parent: int, trial: Table | None, work: Work, *, gpus: bool, verbose: bool
 ) -> NoReturn:
-    """All that the process does: confine itself, work, tell, end. `trial`: a map to see whether maps can be read without CAP_BPF."""
+    """Run the confined process: give up rights, work, report, exit.
+
+    `trial`: a map to test whether maps can be read without CAP_BPF. `gpus`: let it use GPU
+    libraries.
+    """
     client = Client(channel)
-    gc.freeze()  # what is loaded stays: to look through it for what nobody needs takes 30 ms each time, and makes a copy of it
+    gc.freeze()  # loaded objects remain: scanning them takes 30 ms each time, and copies their pages
     try:
         READER.forget()
         _be_alone(channel, trial, verbose)
@@ -46,7 +52,7 @@ def live(
         if not capped["capped"]:
             memory_cap.limit_data(limits.MEMORY_BYTES)
         remarks = confine(trial, parent, client if gpus else None)
-        rights.ask_from_now_on(client)
+        rights.set_delegate(client)
         for remark in remarks:
             client.tell("say", text=remark)
         work(client)
@@ -62,11 +68,11 @@ def live(
 
 
 def _be_alone(channel: socket.socket, trial: Table | None, verbose: bool) -> None:
-    """Nothing that the command holds open is held here: a lock, a terminal, a place to write to."""
+    """Close everything inherited from the command: locks, terminal, files open for writing."""
     for one in (
         signal.SIGINT,
         signal.SIGHUP,
-    ):  # Ctrl-C and a terminal that is closed are for the command, which then ends this
+    ):  # Ctrl-C and a closed terminal are for the command, which then ends this
         signal.signal(one, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     last = 3
@@ -81,8 +87,11 @@ def _be_alone(channel: socket.socket, trial: Table | None, verbose: bool) -> Non
 
 
 def confine(trial: Table | None, parent: int, client: Client | None) -> list[str]:
-    """Give up what reading does not need. `client`: whom to ask for GPUs, if for any. Returns what could not be given up, and why. OSError
-    where not even the rest can be."""
+    """Give up all rights that reading does not need; return what could not be given up, and why.
+
+    `client`: opens GPUs on request, None where none are needed. Raises OSError where nothing could
+    be given up.
+    """
     remarks: list[str] = []
     held = credentials.effective()
     keep, more = (held & credentials.mask(one) for one in (KEPT, (*KEPT, credentials.CAP_BPF)))
@@ -91,12 +100,13 @@ def confine(trial: Table | None, parent: int, client: Client | None) -> list[str
     gpus = devices.present() if client is not None else []
     was_root = os.geteuid() == 0
     try:
-        if was_root:  # whoever is not has no right to give up here
+        if was_root:  # other users have no right to switch users
             credentials.become(credentials.NOBODYS_USER, devices.groups(gpus))
     except OSError as error:
-        remarks.append(f"the observer stays user {os.geteuid()}: {error.strerror}")
+        remarks.append(f"the observer remains user {os.geteuid()}: {error.strerror}")
     credentials.set_capabilities(keep, more)
-    if trial is not None and not _readable(trial):  # Linux before 5.19, where BPF is closed to users without rights
+    # Linux before 5.19, where BPF is closed to users without rights
+    if trial is not None and not _readable(trial):
         keep = more
     credentials.set_capabilities(keep)
     credentials.hide_memory()
@@ -106,7 +116,8 @@ def confine(trial: Table | None, parent: int, client: Client | None) -> list[str
     credentials.no_new_rights()
     if client is None or not gpus or not was_root or not _ask_for_devices(client, remarks):
         try:
-            # Who is not root cannot have another process look into this one: for a GPU alone it is let open anything to write.
+            # Without root no other process may supervise this one's calls: if there are GPUs, allow
+            # opening anything for writing.
             credentials.filter_calls(seccomp.program(writing=bool(gpus)))
         except (OSError, ValueError) as error:
             remarks.append(f"the observer's system calls are not filtered: {error}")
@@ -116,11 +127,14 @@ def confine(trial: Table | None, parent: int, client: Client | None) -> list[str
 
 
 def _ask_for_devices(client: Client, remarks: list[str]) -> bool:
-    """Filter the calls so that GPUs are opened by another process, and nothing else is to be written to. False where that cannot be."""
+    """Filter system calls so that GPUs are opened by another process, and nothing else is writable.
+
+    Returns False where that is impossible, with a remark.
+    """
     try:
         listener = devices.listen()
     except (OSError, ValueError) as error:
-        remarks.append(f"the observer may open files to write, as the libraries of GPUs do: {error}")
+        remarks.append(f"the observer may open files for writing, as the libraries of GPUs do: {error}")
         return False
     try:
         client.ask("open_devices", (listener,))

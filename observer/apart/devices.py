@@ -1,7 +1,8 @@
-"""GPUs of this host, for a process that may open nothing to write: another one opens them when it is asked for (probes/confine/opener.py).
+"""GPUs of this host for a confined process: another process opens them on request
+(probes/confine/opener.py).
 
-`listen` is the confined process's part, `start` that of the process that has the rights. RANKSCOPE_DEVICES in its environment: files that
-stand for devices, as those of the lab's emulated machine do, with ":" between them.
+`listen` runs in the confined process, `start` in the privileged one. RANKSCOPE_DEVICES in its
+environment: files that replace devices, as those of the lab's emulated machine, separated by ":".
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _NAMES = ("nvidiactl", "nvidia[0-9]*", "nvidia-caps/*", "kfd", "dri/*")
 
 
 def present() -> list[Path]:
-    """GPUs of this host."""
+    """List the GPU devices of this host."""
     return [*(device for pattern in _NAMES for device in FOLDER.glob(pattern)), *map(Path, _emulated())]
 
 
@@ -31,7 +32,7 @@ def _emulated() -> list[str]:
 
 
 def groups(devices: Sequence[Path]) -> list[int]:
-    """Groups, root's left out, that they are kept for where not everybody may open them."""
+    """List the groups (except root's) of devices that not everybody may open."""
     found = set()
     for device in devices:
         with contextlib.suppress(OSError):
@@ -42,14 +43,19 @@ def groups(devices: Sequence[Path]) -> list[int]:
 
 
 def listen() -> int:
-    """Filter the calls of this thread, and of those that it starts; what is opened to be written to is asked for at the descriptor that is
-    returned. OSError, ValueError where that cannot be: then nothing is filtered."""
+    """Filter the calls of this thread and its children; return the descriptor that receives
+    requests to open for writing.
+
+    Raises OSError, ValueError where that is impossible: then nothing is filtered.
+    """
     _try_once()
     return credentials.filter_and_listen(seccomp.program(writing=False, asking=True))
 
 
 def _try_once() -> None:
-    """On a thread that ends then: what is filtered stays so."""
+    """Test the kernel's support on a thread of its own, since a filter cannot be removed. Raises
+    OSError.
+    """
     refused: list[OSError] = []
 
     def attempt() -> None:
@@ -59,23 +65,27 @@ def _try_once() -> None:
             refused.append(error)
             return
         if not opener.can_add(listener):
-            refused.append(OSError(errno.ENOSYS, "this kernel cannot hand devices over"))
+            refused.append(OSError(errno.ENOSYS, "this kernel cannot pass opened devices to another process"))
         os.close(listener)
 
     thread = threading.Thread(target=attempt)
     try:
         thread.start()
     except RuntimeError as error:
-        raise OSError(errno.EAGAIN, "no thread to be had") from error
+        raise OSError(errno.EAGAIN, "no thread could be started") from error
     thread.join()
     if refused:
         raise refused[0]
 
 
 def start(listener: int) -> int:
-    """Start the program that opens GPUs for who is behind this listener; its pid. It ends with that one, and with us. OSError."""
-    handed = fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 8)  # another number than it gets there
-    keep = credentials.mask((credentials.CAP_SYS_PTRACE,))  # to read the name that is asked for
+    """Start the program that opens GPUs for the process behind this listener; return its pid.
+
+    It ends with that process, and with us. Raises OSError.
+    """
+    # a number that differs from the one in the child
+    handed = fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 8)
+    keep = credentials.mask((credentials.CAP_SYS_PTRACE,))  # to read the requested name
     try:
         calls = seccomp.program(writing=True, listening=True) if credentials.can_filter() else b""
     except ValueError:

@@ -1,6 +1,7 @@
-"""One look at what other people's processes say of themselves, by a confined process: the answer comes back as data.
+"""Run one inspection of other users' processes in a confined process; the result comes back as
+data.
 
-For what needs no probes: which processes are ranks, which functions their libraries have.
+For what needs no probes: finding ranks, or the functions of their libraries.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from rankscope.observer.apart.run import run
 from rankscope.observer.apart.wire import Client
 from rankscope.probes.errors import BadData
 
-LONGEST_S = 60.0  # 10,000 processes take 0.5 s; file systems that do not answer 8 s, a library of 130 MB some
+# seconds; 10,000 processes take 0.5 s; file systems that do not answer 8 s, a library of 130 MB
+# some
+LONGEST_S = 60.0
 _MOST_BYTES = 32 << 20  # 10,000 processes take 2 MB
 _Seen = TypeVar("_Seen")
 
@@ -25,10 +28,10 @@ def look(
     at: Callable[[], _Seen], kind: type[_Seen], progress: Progress = lambda _: None, *,
     longest_s: float = LONGEST_S, gpus: bool = False, verbose: bool = False,
 ) -> _Seen:  # fmt: skip
-    """What `at` returns, a dataclass, out of a process that has given its rights up. Raises what it raises. `gpus`: whether it asks the
-    library of these.
+    """Call `at` in a confined process and return its result, a dataclass of type `kind`.
 
-    OutOfMemory, ObserverEnded (also after `longest_s`); BadData.
+    `gpus`: whether it uses their library. Raises what `at` raises; OutOfMemory, ObserverEnded (also
+    after `longest_s`); BadData.
     """
     found: list[_Seen] = []
 
@@ -44,16 +47,16 @@ def look(
 
     run(work, Reading(), heard, progress, gpus=gpus, verbose=verbose, longest_s=longest_s)
     if not found:
-        raise BadData("the observing process told nothing")
+        raise BadData("the observing process sent nothing")
     return found[0]
 
 
 def _content(handed: Sequence[int]) -> bytes:
     if len(handed) != 1:
-        raise BadData("the observing process told of no file")
+        raise BadData("the observing process sent no file")
     wire.seal(handed)
     if os.fstat(handed[0]).st_size > _MOST_BYTES:
-        raise BadData(f"the observing process told more than {_MOST_BYTES >> 20} MB")
+        raise BadData(f"the observing process sent more than {_MOST_BYTES >> 20} MB")
     with os.fdopen(os.dup(handed[0]), "rb") as file:
         file.seek(0)
         return file.read()

@@ -1,7 +1,8 @@
-"""A limit of memory that the kernel keeps: a control group for the observing process alone, as long as it lives.
+"""A memory limit enforced by the kernel: a control group for the observing process alone.
 
-Where the command already stands below a limit that is as low (a service with MemoryMax, a pod), that is the limit. Where no group
-can be made (in a container, as a rule), RLIMIT_DATA is, which a process sets itself. What a run that was killed left, the next one removes.
+Where the command is below an equally low limit already (a service with MemoryMax, a pod), that
+suffices. Where no group can be made (in a container, as a rule), the process limits itself by
+RLIMIT_DATA. Leftovers of killed runs are removed by the next one.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ _STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True, slots=True)
 class MemoryCap:
-    """A control group. Close it when the process in it has ended."""
+    """A control group with a memory limit. Close it when the process in it has ended."""
 
     folder: Path
     version: int
 
     def add(self, pid: int) -> None:
-        """Put a process under it. OSError."""
+        """Move a process into the group. Raises OSError."""
         (self.folder / "cgroup.procs").write_text(str(pid), encoding="ascii")
 
     def killed(self) -> bool:
-        """Whether the kernel ended a process for want of memory."""
+        """Tell whether the kernel killed a process of the group for lack of memory."""
         name = "memory.oom_control" if self.version == 1 else "memory.events"
         try:
             lines = (self.folder / name).read_text(encoding="ascii").splitlines()
@@ -40,13 +41,15 @@ class MemoryCap:
         return any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in lines)
 
     def close(self) -> None:
-        """Remove it. Never raises."""
+        """Remove the group. Never raises."""
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
 
 def make(limit_bytes: int) -> MemoryCap | None:
-    """A new group with that limit. None where there is a limit already, or none can be made."""
+    """Create a group with that limit; None where an equal limit exists already, or none can be
+    created.
+    """
     try:
         version, folders = cgroup.memory_folders(os.getpid())
         tightest = cgroup.sample_cgroup(os.getpid()).tightest_memory
@@ -72,14 +75,18 @@ def make(limit_bytes: int) -> MemoryCap | None:
 
 
 def places(version: int, folders: Sequence[str], *, limited: bool) -> list[Path]:
-    """Where a group may be made, best first: at the top, where every run looks for what killed ones left, unless that would be outside
-    of a limit; else below our own, or beside it: in version 2 a group that holds processes gives its controllers to none below it."""
+    """List where a group may be created, best first.
+
+    At the top, where every run removes leftovers of killed ones, unless that would escape a limit;
+    else below our own group, or next to it: in version 2 a group that holds processes gives its
+    controllers to none below it.
+    """
     near = folders[0] if version == 1 or len(folders) == 1 else folders[1]
     return [Path(one) for one in dict.fromkeys((near,) if limited else (folders[-1], near))]
 
 
 def limit_data(limit_bytes: int) -> None:
-    """In place of a group: this process gets so much more than it has, by RLIMIT_DATA. Never raises."""
+    """Limit this process by RLIMIT_DATA to `limit_bytes` more than it has. Never raises."""
     with contextlib.suppress(OSError, ValueError):
         line = next(line for line in _STATUS.read_text(encoding="utf-8").splitlines() if line.startswith("VmData:"))
         most = int(line.split()[1]) * 1024 + limit_bytes
@@ -93,7 +100,7 @@ def _limit(made: MemoryCap, limit_bytes: int) -> None:
     else:
         (made.folder / "memory.max").write_text(str(limit_bytes), encoding="ascii")
         swap, most = "memory.swap.max", "0"
-    with contextlib.suppress(OSError):  # where swap is not counted, it is not limited
+    with contextlib.suppress(OSError):  # where swap is not counted, it cannot be limited
         (made.folder / swap).write_text(most, encoding="ascii")
 
 

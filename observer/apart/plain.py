@@ -1,6 +1,7 @@
-"""Dataclasses as plain JSON, and back: what the confined process saw, read by the other one as data of a stranger.
+"""Convert dataclasses to plain JSON and back, treating the input as untrusted.
 
-Back come only the types that were expected, all text printable: whoever took hold of the process can lie, and do no more.
+Only the expected types are decoded, and all text is made printable: an attacker in the confined
+process can give wrong values, no more.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from rankscope.probes.errors import BadData
 from rankscope.probes.text import printable
 
-_CHARACTERS = 65536  # of one text; a command line has at most these
+_CHARACTERS = 65536  # per text; a command line has at most these
 _LARGEST = 1 << 64
 _MOST_LISTS = 1_000_000  # an empty one takes two bytes here, and 56 of memory
 _Seen = TypeVar("_Seen")
 
 
 def pack(value: object) -> bytes:
-    """JSON of a dataclass of dataclasses, tuples, mappings, text and numbers."""
+    """Encode a dataclass of dataclasses, tuples, mappings, text and numbers as JSON."""
     return json.dumps(_plain(value)).encode()
 
 
 def unpack(kind: type[_Seen], data: bytes) -> _Seen:
-    """What `pack` packed. BadData where it is anything else."""
+    """Decode what `pack` encoded. Raises BadData for anything else."""
     try:
         if data.count(b"[") + data.count(b"{") > _MOST_LISTS:
             raise ValueError("absurdly much")
         found: _Seen = _of(kind, json.loads(data))
     except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
-        raise BadData(f"the observing process told what was not asked for: {printable(str(error), 100)}") from error
+        raise BadData(f"the observing process sent unexpected data: {printable(str(error), 100)}") from error
     return found
 
 
@@ -49,7 +50,7 @@ def _plain(value: object) -> Any:
 
 @lru_cache(maxsize=64)
 def _parts(kind: Any) -> tuple[Any, ...]:
-    """The types of the fields of a dataclass, in order."""
+    """Return the types of the fields of a dataclass, in order."""
     hints = get_type_hints(kind)
     return tuple(hints[field.name] for field in fields(kind))
 

@@ -1,11 +1,11 @@
-"""Work of an observer in a process of its own, confined: started, served and cleared away.
+"""Run an observer's work in a confined process: start it, serve its requests, clean up.
 
 command, all rights                            confined process, two capabilities
 fork ──────────────────────────────────────►  gives its rights up
-does what is listed, no more ◄── services ──   asks; reads memory, /proc, maps and rings; parses, names
-hears, as data ◄──────────────── wire.py ──    tells what it found, ends
+performs listed services only ◄── services ── requests; reads memory, /proc, maps and rings; parses, names
+receives, as data ◄────────────── wire.py ──  reports its results, ends
 
-What it is asked to do and what is heard of it is another file's: windows.py, look.py.
+What work to do and what its reports mean: windows.py, look.py.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ if TYPE_CHECKING:
     from rankscope.probes.bpf.tables import Table
 
 _END_S = 2.0
-_QUIET_S = 120  # it says something every 5 s while it observes; the rows of the largest windows take half a minute
-_EXITS_S = 0.05  # from its last word to its end
+# seconds without a message; it sends one every 5 s while it observes, and the rows of the largest
+# windows take half a minute
+_QUIET_S = 120
+_EXITS_S = 0.05  # seconds from its last message to its end
 _SAID_CHARACTERS = 400
-# Whatever arguments of a stranger's can bring about: numbers without end, text in place of lists, a host without threads.
+# All that hostile arguments can cause: endless numbers, text in place of lists, a host without
+# threads.
 REFUSALS = (
     RankscopeError, OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError, struct.error,
 )  # fmt: skip
@@ -43,29 +46,32 @@ Heard = Callable[[dict[str, Any], Sequence[int]], bool]
 
 
 class Services(Protocol):
-    """What is done for the confined process. `served`: its pid."""
+    """Services for a confined process. `served`: its pid."""
 
     served: int
 
     def answer(self, asked: dict[str, Any], handed: Sequence[int]) -> Answer:
-        """The answer, with descriptors to send; they are the caller's to close. Raises one of REFUSALS."""
+        """Perform a request; return the answer, with descriptors to send, which the caller closes.
+
+        Raises one of REFUSALS.
+        """
         ...
 
     def close(self) -> None:
-        """End what was started for it. Never raises."""
+        """Stop what was started for it. Never raises."""
         ...
 
 
 class OutOfMemory(MissingFeature):
-    """The observing process reached the limit of its memory. No window was made."""
+    """The observing process reached its memory limit. No window was made."""
 
     help = "Observe a shorter window (--window), or one job of several (--job)."
 
 
 class ObserverEnded(RankscopeError):
-    """The observing process ended by itself."""
+    """The observing process ended unexpectedly."""
 
-    help = "Run again; where memory is short the kernel ends what observes first."
+    help = "Run again; when memory is short the kernel kills observers first."
     exit_code = EXIT_MISSING
 
 
@@ -73,12 +79,13 @@ def run(
     work: Work, services: Services, heard: Heard, progress: Progress, *, trial: Table | None = None, gpus: bool = True,
     verbose: bool = False, longest_s: float,
 ) -> None:  # fmt: skip
-    """Have `work` done by a confined process. `heard` is given what it tells, and says whether that is known; else it is a request.
-    `gpus`: whether it asks their library.
+    """Run `work` in a confined process until it is done.
 
-    Raises what `work` raises; OutOfMemory; ObserverEnded, also where nothing is heard for two minutes or it takes `longest_s`, as
-    whoever was taken hold of may go on saying something for ever.
-    Whatever happens, the process is gone afterwards and nothing that was done for it stays.
+    `heard`: called with each message, returns whether it was a report; else it is a request for
+    `services`. `gpus`: whether it uses GPU libraries. Raises what `work` raises; OutOfMemory;
+    ObserverEnded, also after two minutes of silence or after `longest_s`, as a compromised process
+    may send messages for ever. In any case the process has ended afterwards and everything done for
+    it is undone.
     """
     ours, theirs = wire.pair()
     cap = memory_cap.make(limits.MEMORY_BYTES)
@@ -111,7 +118,7 @@ def run(
 def _fork(theirs: socket.socket, trial: Table | None, work: Work, gpus: bool, verbose: bool) -> int:
     parent = os.getpid()
     with warnings.catch_warnings():
-        # Forking with threads: none of ours holds a lock that is needed there.
+        # Forking with threads: none of ours holds a lock that is needed in the child.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
@@ -121,7 +128,7 @@ def _fork(theirs: socket.socket, trial: Table | None, work: Work, gpus: bool, ve
 
 def _serve(channel: socket.socket, services: Services, heard: Heard, progress: Progress, until: float) -> None:
     channel.settimeout(1.0)
-    quiet = 0  # seconds, counted and not timed: who was stopped himself has not waited
+    quiet = 0  # seconds, counted and not timed: time in which we were stopped ourselves does not count
     while True:
         try:
             asked, handed = wire.receive(channel)
@@ -129,11 +136,11 @@ def _serve(channel: socket.socket, services: Services, heard: Heard, progress: P
             quiet += 1
             if quiet < _QUIET_S and time.monotonic() < until:
                 continue
-            raise ObserverEnded(f"nothing was heard of the observing process for {quiet} s; it was ended") from None
+            raise ObserverEnded(f"the observing process sent nothing for {quiet} s; it was ended") from None
         quiet = 0
         try:
             if time.monotonic() > until:
-                raise ObserverEnded("the observing process went on for too long; it was ended")
+                raise ObserverEnded("the observing process ran for too long; it was ended")
             what = asked.get("what")
             if what == "done":
                 return
@@ -155,23 +162,26 @@ def _answer(channel: socket.socket, services: Services, asked: dict[str, Any], h
     try:
         try:
             wire.send(channel, answer, sent)
-        except ValueError as error:  # more than a message holds
+        except ValueError as error:  # more than a message can hold
             wire.send(channel, wire.describe(error))
     except OSError:
-        raise ObserverEnded("the observing process does not take what it asked for; it was ended") from None
+        raise ObserverEnded("the observing process does not read its answers; it was ended") from None
     finally:
         wire.close_all(sent)
 
 
 def _end(pid: int) -> int | None:
-    """Its exit status, however it has to be ended; None where not even SIGKILL ends it (a file system that does not answer)."""
+    """End the process and return its exit status; None where not even SIGKILL ends it (a dead file
+    system).
+    """
     until, patient = time.monotonic() + _END_S, time.monotonic() + _EXITS_S
     while time.monotonic() < until:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             return status
         if time.monotonic() > patient:
-            with contextlib.suppress(PermissionError):  # without CAP_KILL it ends as its socket does, by itself
+            # without CAP_KILL: it ends by itself when its socket closes
+            with contextlib.suppress(PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.002)
     return None

@@ -1,6 +1,6 @@
-"""Windows out of a confined process: the work makes them there, here they are read as what comes from anywhere.
+"""Receive windows from a confined process that makes them; they are read as untrusted data.
 
-They are handed over as files in memory that nobody can change any more.
+They are passed as files in memory, sealed against changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rankscope.probes.errors import BadData
 if TYPE_CHECKING:
     from rankscope.observer.window.folder import Window
 
-_LONGEST_S = 4200.0  # of the longest window, with what comes before and after it
+_LONGEST_S = 4200.0  # seconds: the longest window, with what comes before and after it
 _ARRAY = 2  # enum bpf_map_type
 _TRIAL = MapShape("rs_trial", _ARRAY, 4, 4, 1, 0, "int", "int")
 MakeWindows = Callable[[Progress], "Iterable[Window]"]
@@ -35,7 +35,7 @@ MakeMoments = Callable[[Progress], "Iterable[Sequence[Window]]"]
 def windows_of(
     make: MakeWindows, progress: Progress, root: Path = Path("/"), *, longest_s: float = _LONGEST_S, verbose: bool = False
 ) -> list[Window]:  # fmt: skip
-    """The windows that `make` makes, in a confined process of its own, which may take `longest_s`.
+    """Collect the windows that `make` yields in a confined process, which may take `longest_s`.
 
     Raises what it raises; OutOfMemory, ObserverEnded, BadData.
     """
@@ -48,7 +48,10 @@ def each_window(
     make: MakeWindows, take: Callable[[Window], None], progress: Progress, root: Path = Path("/"), *,
     orders: Callable[[int], dict[str, Any]] | None = None, longest_s: float = _LONGEST_S, verbose: bool = False,
 ) -> None:  # fmt: skip
-    """The same; `take` gets each window as soon as it is made, while the process goes on. `orders`: see Broker."""
+    """Call `take` with each window that `make` yields in a confined process, while that goes on.
+
+    `orders`: see Broker. Raises as `windows_of`.
+    """
 
     def work(client: Client) -> None:
         for window in make(lambda text: client.tell("say", text=text)):
@@ -57,7 +60,7 @@ def each_window(
     def heard(told: dict[str, Any], handed: Sequence[int]) -> bool:
         if told.get("what") != "window":
             return False
-        take(read_told(told, handed))
+        take(parse_window(told, handed))
         return True
 
     _run(work, Broker(root=root, orders=orders), heard, progress, longest_s, verbose)
@@ -67,7 +70,11 @@ def each_moment(
     make: MakeMoments, take: Callable[[Sequence[Window]], None], progress: Progress, root: Path = Path("/"), *,
     longest_s: float = _LONGEST_S, verbose: bool = False,
 ) -> None:  # fmt: skip
-    """The same; `take` gets all windows of a moment together, one for each job."""
+    """Call `take` with all windows of one interval together, one per job, as `make` yields them in
+    a confined process.
+
+    Raises as `windows_of`.
+    """
     moment: list[Window] = []
 
     def work(client: Client) -> None:
@@ -78,7 +85,7 @@ def each_moment(
 
     def heard(told: dict[str, Any], handed: Sequence[int]) -> bool:
         if told.get("what") == "window":
-            _add(moment, read_told(told, handed))
+            _add(moment, parse_window(told, handed))
         elif told.get("what") == "moment":
             take(tuple(moment))
             moment.clear()
@@ -91,7 +98,7 @@ def each_moment(
 
 def _add(found: list[Window], window: Window) -> None:
     if len(found) >= limits.JOBS:
-        raise BadData(f"the observing process told of more than {limits.JOBS} windows")
+        raise BadData(f"the observing process sent more than {limits.JOBS} windows")
     found.append(window)
 
 
@@ -111,12 +118,13 @@ def _trial(root: Path) -> Table | None:
     try:
         return Table(_TRIAL, tables.possible_cpus(root))
     except (OSError, ValueError):
-        return None  # no BPF here: what loads the probes says so
+        return None  # no BPF here: loading the probes will report it
 
 
 def _tell(client: Client, window: Window) -> None:
-    """Hand a window over: its files, in memory."""
-    from rankscope.observer.window.folder import window_files  # here, as who stands by has no use for it yet
+    """Send a window: its files, in memory."""
+    # here, as a waiting process has no use for it yet
+    from rankscope.observer.window.folder import window_files
 
     files = window_files(window, brief=True)
     opened: list[int] = []
@@ -128,18 +136,18 @@ def _tell(client: Client, window: Window) -> None:
         wire.close_all(opened)
 
 
-def read_told(told: dict[str, Any], handed: Sequence[int]) -> Window:
-    """What the confined process made of the bytes of others: read as what comes from anywhere. BadData."""
+def parse_window(told: dict[str, Any], handed: Sequence[int]) -> Window:
+    """Read a window from the confined process, as untrusted data. Raises BadData, MemoryError."""
     from rankscope.observer.window.folder import read_files
 
     names = told.get("files")
     if not isinstance(names, list) or len(names) != len(handed) or not all(isinstance(one, str) for one in names):
-        raise BadData("the observing process told of no window")
+        raise BadData("the observing process sent no window")
     wire.seal(handed)
     files = {name: Path(f"/proc/self/fd/{descriptor}") for name, descriptor in zip(names, handed, strict=True)}
     try:
         return read_files(Path("the observed window"), lambda name: files.get(name, Path("/nonexistent")))
     except BadData as error:
-        if isinstance(error.__cause__, MemoryError):  # nothing is wrong with it
+        if isinstance(error.__cause__, MemoryError):  # the window is not at fault
             raise MemoryError from error
         raise

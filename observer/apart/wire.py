@@ -1,6 +1,7 @@
-"""Messages between the two processes: one JSON object each, with descriptors, over a socket that keeps messages apart.
+"""Messages between the two processes: one JSON object each, with descriptors, over a SOCK_SEQPACKET
+socket.
 
-No pickles: what the confined process says is data to the other one, whatever took hold of it.
+No pickles: messages of the confined process are untrusted data to the other one.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _ERRORS: dict[str, type[Exception]] = {"ValueError": ValueError, "TypeError": Ty
 
 
 class Ended(RankscopeError):
-    """The other process is gone."""
+    """The other process has ended."""
 
     help = "Run again; with -v it says more."
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends."""
+    """Create a connected pair of sockets."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
         with contextlib.suppress(OSError):
@@ -41,7 +42,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send(channel: socket.socket, content: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """One message. Ended, ValueError where it is too large."""
+    """Send one message. Raises Ended; ValueError where it is too large."""
     data = json.dumps(content).encode()
     if len(data) > _MOST_BYTES:
         raise ValueError(f"a message of {len(data)} bytes")
@@ -52,7 +53,10 @@ def send(channel: socket.socket, content: dict[str, Any], descriptors: Sequence[
 
 
 def receive(channel: socket.socket) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """The next message; its descriptors are the caller's. Ended (also by what is no message), OSError without room for descriptors."""
+    """Receive the next message; the caller owns its descriptors.
+
+    Raises Ended (also for malformed messages), OSError without room for descriptors.
+    """
     room = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array("i").itemsize)
     try:
         data, told, flags, _ = channel.recvmsg(_MOST_BYTES, room, socket.MSG_CMSG_CLOEXEC)
@@ -76,7 +80,7 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], tuple[int, ...]]:
 
 
 def close_all(descriptors: Sequence[int]) -> None:
-    """Close what came with a message that nobody wants."""
+    """Close descriptors of an unwanted message."""
     for descriptor in descriptors:
         socket.close(descriptor)
 
@@ -94,31 +98,36 @@ def file_in_memory(name: str, write: Callable[[IO[bytes]], object]) -> int:
 
 
 def seal(descriptors: Sequence[int]) -> None:
-    """Whoever sent these files can change them no more. BadData where they are no such files, or still written."""
+    """Seal files in memory so that their sender cannot change them. Raises BadData where that
+    fails.
+    """
     for descriptor in descriptors:
         try:
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
         except OSError as error:
-            raise BadData(f"the observing process still holds what it told: {error.strerror}") from error
+            raise BadData(f"the observing process can still change what it sent: {error.strerror}") from error
 
 
 def text(content: dict[str, Any], name: str) -> str:
-    """What is said under a name; '' where it is no text, as of lists in lists there may be none."""
+    """Return the text under a name; '' where there is none or it is no text."""
     said = content.get(name)
     return said if isinstance(said, str) else ""
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """An error, to be raised again by the other process."""
+    """Encode an error for the other process."""
     return {
-        "error": "MemoryError" if isinstance(error, MemoryError) else type(error).__name__,  # Arrow has one of its own
+        # Arrow has a subclass of its own
+        "error": "MemoryError" if isinstance(error, MemoryError) else type(error).__name__,
         "number": error.errno if isinstance(error, OSError) and not isinstance(error, RankscopeError) else None,
         "text": (error.strerror if isinstance(error, OSError) else None) or str(error),
     }
 
 
 def raised(content: dict[str, Any]) -> Exception:
-    """What `describe` described: of the errors that are ours, and OSError, the same; of others a RuntimeError with its name."""
+    """Decode an error: our own classes and OSError as they were, others as RuntimeError with the
+    name.
+    """
     name, said, number = text(content, "error"), text(content, "text"), content.get("number")
     if isinstance(number, int):
         return OSError(number, said)
@@ -135,13 +144,13 @@ def _all_of(kind: type[RankscopeError]) -> list[type[RankscopeError]]:
 
 
 class Client:
-    """The confined process's end: asks, and waits for the answer. For use from several threads."""
+    """The confined process's end: sends requests and waits for answers. Thread-safe."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel, self._lock = channel, threading.Lock()
 
     def ask(self, what: str, handed: tuple[int, ...] = (), **details: Any) -> tuple[dict[str, Any], tuple[int, ...]]:
-        """What the other process answers. Raises what it met, Ended."""
+        """Request a service and return the answer. Raises its errors, and Ended."""
         with self._lock:
             send(self._channel, {"what": what, **details}, handed)
             answer, descriptors = receive(self._channel)
@@ -151,6 +160,6 @@ class Client:
         return answer, descriptors
 
     def tell(self, what: str, handed: Sequence[int] = (), **details: Any) -> None:
-        """What takes no answer. Ended."""
+        """Send a message that has no answer. Raises Ended."""
         with self._lock:
             send(self._channel, {"what": what, **details}, handed)

@@ -1,1 +1,1 @@
-"""Which processes are ranks, and whose."""
+"""Find the processes that are ranks, and their jobs and owners."""

@@ -1,7 +1,8 @@
-"""One pass over all processes of a host: which of them could be ranks, and who is whose parent.
+"""Scan all processes of a host once: which of them could be ranks, and each one's parent.
 
-Most processes cost three reads (stat, environ, the exe link; about 30 µs); the list of mapped files, 1 ms for a process
-with torch, is read only where the environment claims a rank or the program is Python.
+Most processes cost three reads (stat, environ, the exe link; about 30 µs); the list of mapped
+files, 1 ms for a process with torch, is read only where the environment claims a rank or the
+program is Python.
 """
 
 from __future__ import annotations
@@ -36,19 +37,22 @@ from rankscope.probes.text import printable
 _PYTHON = re.compile(r"^(python|pypy|pt_main|pt_data|pt_elastic)")
 _VERSION = re.compile(r"/(?:lib)?python(\d\.\d{1,2})t?(?:/|\.so|$)")
 _KTHREADD = 2
-# Children of one process that bear one name and belong to one user: a host has fewer ranks, and a rank fewer loaders. Each costs 1 ms with
-# torch, 26 ms where thousands of threads left their mappings in it; a program that forks without end must not keep everybody waiting, nor
-# hide the ranks of others among its own.
+# Children of one process with the same name and user: a host has fewer ranks, and a rank fewer
+# loaders. Each costs 1 ms with torch, 26 ms where thousands of threads left their mappings in it; a
+# program that forks without end must not delay the census, nor hide other users' ranks among its
+# own.
 ALIKE_MOST = 128
-# Of the processor, for a pass: 10,000 processes with 100 ranks among them take half a second, of which the ranks of one user take 0.2.
+# CPU seconds per pass: 10,000 processes with 100 ranks among them take half a second, of which the
+# ranks of one user take 0.2.
 FREELY_S, EACH_S = 2.0, 0.5
-FREELY, EACH = 2048, 256  # candidates: ranks and their loaders, which are compared with each other
+FREELY, EACH = 2048, 256  # candidates (ranks and their loaders), which are compared pairwise
 _COSTLY_TOLD = 8
-_ARGUMENTS, _COMMAND_BYTES = 512, 16_384  # of a command line
+_ARGUMENTS, _COMMAND_BYTES = 512, 16_384  # limits for a command line
 
 MPI = "mpi"
 
-# Framework → what the name of its main library begins with. In this order: whoever loads torch trains with torch.
+# Framework → prefixes of its main library's name. Order matters: a process that loads torch trains
+# with torch.
 _FRAMEWORKS = (
     ("torch", ("libtorch_cpu.", "libtorch.", "libtorch_python.")),
     ("jax", ("xla_extension.", "libjax_common.", "_jax.")),
@@ -69,15 +73,15 @@ _OTHERS = {
     "libpython": ("libpython3",),
 }
 
-NOBODYS = "it ended, or did not answer, before it was seen whose it is"
+NOBODYS = "it ended, or did not respond, before its owner was determined"
 
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """Paths (in the process's own mount namespace) of the libraries that matter; '' where not mapped.
+    """Paths (in the process's own mount namespace) of relevant libraries; '' where not mapped.
 
-    `framework` is torch, jax, tensorflow, …, or '' where none is loaded. NCCL inside libtorch_cuda (pip wheels before
-    2.0, conda) shows no file of its own.
+    `framework` is torch, jax, tensorflow, …, or '' where none is loaded. NCCL inside libtorch_cuda
+    (pip wheels before 2.0, conda) shows no file of its own.
     """
 
     framework: str
@@ -94,7 +98,7 @@ class Libraries:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A process that has a training library, or an environment that claims a rank."""
+    """A process with a training library, or with an environment that claims a rank."""
 
     pid: int
     ppid: int
@@ -105,15 +109,15 @@ class Candidate:
     claim: Claim | None
     libraries: Libraries
     node: str
-    scheduler: str = ""  # its job, as the scheduler calls it
-    own_words: bool = False  # the claim is one that the process wrote for itself after its start
-    local_rank: int = -1  # its number on this host, where its own environment says that and no more
-    owner: int = 0  # the user of the host whose it is
+    scheduler: str = ""  # the scheduler's name for its job
+    own_words: bool = False  # the process itself set the claim's variables after its start
+    local_rank: int = -1  # its number on this host, if its own environment says that and no more
+    owner: int = 0  # the user of the host who owns it
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A Python program that is no candidate. `loads`: MPI or numpy, '' where neither."""
+    """A Python program that is no candidate. `loads`: MPI or numpy, '' if neither."""
 
     cmdline: tuple[str, ...]
     loads: str
@@ -121,20 +125,25 @@ class Other:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What the pass found. `processes`: all living processes by pid (for kinship); the rest concerns candidates."""
+    """The result of a scan. `processes`: all living processes by pid (for kinship); the rest
+    concerns candidates.
+    """
 
     processes: dict[int, ProcStat]
     candidates: dict[int, Candidate]
     others: dict[int, Other]  # Python programs that are no candidates
     # (pid, comm, reason): environment claims a rank, but no access; or no answer
     unreadable: tuple[tuple[int, str, str], ...]
-    denied: int  # Python processes whose environment may not be read
+    denied: int  # number of Python processes whose environment may not be read
     notes: tuple[str, ...]
 
 
 def scan(root: Path = ROOT) -> Scan:
-    """Looks at every process once. Never raises; processes that end meanwhile are left out, and those that keep who looks waiting are
-    told as unreadable."""
+    """Inspect every process once. Never raises.
+
+    Processes that end meanwhile are left out; those that block their readers are listed as
+    unreadable.
+    """
     try:
         looking = _Pass(procfs.pids(root), root)
     except OSError as error:
@@ -144,12 +153,12 @@ def scan(root: Path = ROOT) -> Scan:
 
 
 class _Pass:
-    """The pass, which goes on with the next process where one kept it waiting."""
+    """The state of a scan, which resumes with the next process after one blocked it."""
 
     def __init__(self, pids: list[int], root: Path) -> None:
         self._root = root
         self._left = pids[::-1]
-        self._at = 0  # who is looked at
+        self._at = 0  # pid being inspected
         self._processes: dict[int, ProcStat] = {}
         self._candidates: dict[int, Candidate] = {}
         self._others: dict[int, Other] = {}
@@ -157,11 +166,12 @@ class _Pass:
         self._denied = 0
         self._alike: Counter[tuple[int, int, str]] = Counter()
         self._fair, self._room = Fair(FREELY_S, EACH_S), Fair(FREELY, EACH)
-        self._costly: Counter[str] = Counter()  # by user, those that were not looked at for what the others took
+        # user -> number of processes skipped as his others took too long
+        self._costly: Counter[str] = Counter()
 
     def go_on(self) -> None:
-        """Look at all that are left."""
-        if self._at:  # whoever looked at it was left behind
+        """Inspect all processes that are left."""
+        if self._at:  # the previous worker was abandoned while inspecting it
             self._say_silent(self._at)
         while self._left:
             self._at = self._left.pop()
@@ -172,7 +182,7 @@ class _Pass:
             self._at = 0
 
     def result(self) -> Scan:
-        """What was found."""
+        """Return the result."""
         notes = _not_looked_at(self._denied, self._alike, self._costly)
         return Scan(
             self._processes, self._candidates, self._others, tuple(self._unreadable), self._denied, notes,
@@ -201,7 +211,7 @@ class _Pass:
         try:
             self._look_into(pid, stat)
         finally:
-            self._fair.took(time.thread_time() - began_s, lambda: whose(pid, root))
+            self._fair.spend(time.thread_time() - began_s, lambda: whose(pid, root))
 
     def _look_into(self, pid: int, stat: ProcStat) -> None:
         root = self._root
@@ -228,12 +238,13 @@ class _Pass:
             return
         libraries = find_libraries(files)
         if libraries.framework == MPI and not (claims and python):
-            libraries = replace(libraries, framework="", framework_path="")  # any program may be one of MPI
+            # MPI alone is no sign of training
+            libraries = replace(libraries, framework="", framework_path="")
         if not (claims or libraries.framework):
             numpy = "numpy" if any("/_multiarray_umath." in path for path in files) else ""
             self._others[pid] = Other(command_line(pid, root), "MPI" if libraries.mpi else numpy)
             return
-        if owner < 0:  # whose the job is would be unknown too
+        if owner < 0:  # then the owner of its job would be unknown too
             self._unreadable.append((pid, stat.comm, NOBODYS))
             return
         candidate = _candidate(stat, owner, environ, python, libraries, root)
@@ -242,11 +253,13 @@ class _Pass:
             return
         if candidate.claim is not None or libraries.framework:
             self._candidates[pid] = candidate
-            self._room.took(1, lambda: whose(pid, root))
+            self._room.spend(1, lambda: whose(pid, root))
 
 
 def _files(stat: ProcStat, root: Path, unreadable: list[tuple[int, str, str]]) -> tuple[str, ...] | None:
-    """The files mapped into a process; None where that is not to be had, and noted where a right is missing."""
+    """List the files mapped into a process; None where unavailable, with a note where a right is
+    missing.
+    """
     try:
         return mapped_files(stat.pid, root)
     except PermissionError as error:
@@ -261,22 +274,25 @@ def _files(stat: ProcStat, root: Path, unreadable: list[tuple[int, str, str]]) -
 def _not_looked_at(
     denied: int, alike: Mapping[tuple[int, int, str], int], costly: Mapping[str, int]
 ) -> tuple[str, ...]:
-    """Notes on the processes of which nothing is known. `alike`: by parent, user and name, how many processes there are; `costly`: by
-    user, how many were left out."""
-    notes = [f"{denied} Python processes of other users could not be looked at: run as root"] if denied else []
+    """Write notes on processes that were not inspected.
+
+    `alike`: (parent, user, name) -> number of processes; `costly`: user -> number of processes left
+    out.
+    """
+    notes = [f"{denied} Python processes of other users could not be examined: run as root"] if denied else []
     for (parent, _, comm), count in alike.items():
         if count > ALIKE_MOST:
-            more = f"{count - ALIKE_MOST} of them were not looked at"
+            more = f"{count - ALIKE_MOST} of them were not examined"
             notes.append(f"pid {parent} has {count} children called {printable(comm, 32)}: {more}")
     for user, count in list(costly.items())[:_COSTLY_TOLD]:
         notes.append(
-            f"{printable(user, 80)}: {count} processes were not looked at: the others took too long, or are too many"
+            f"{printable(user, 80)}: {count} processes were not examined: there are too many, or they took too long"
         )
     return tuple(notes)
 
 
 def find_libraries(paths: tuple[str, ...]) -> Libraries:
-    """Picks the libraries that matter out of mapped files. Never raises."""
+    """Select the relevant libraries among mapped files. Never raises."""
     by_name: dict[str, str] = {}
     version = ""
     for path in paths:
@@ -332,7 +348,10 @@ def _candidate(stat: ProcStat, owner: int, environ: bytes, python: bool, librari
 
 
 def command_line(pid: int, root: Path) -> tuple[str, ...]:
-    """Of a process, its first arguments; () where it cannot be read. Those of thousands are read, and held, at a time."""
+    """Read the first arguments of a process; () where unreadable.
+
+    Capped, as those of thousands of processes are in memory at a time.
+    """
     try:
         text = read_file(proc_path(root, pid, "cmdline"), _COMMAND_BYTES)
     except OSError:

@@ -1,4 +1,6 @@
-"""Which collectives of a job can be seen: the libraries of its ranks against the call table. Told before a window, not after it."""
+"""Which collectives of a job can be timed, from its ranks' libraries and the call table; reported
+before a window.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _ROWS = tuple(row for row in CALL_TABLE if row.role in (COLLECTIVE, ENQUEUE))
 
 @dataclass(frozen=True, slots=True)
 class SeenCollectives:
-    """Of one job: (family, file) of the libraries whose collectives can be timed, and files that should have some and have none."""
+    """One job's libraries whose collectives can be timed, as (family, file), and files that should
+    have some but have none.
+    """
 
     job: str
     seen: tuple[tuple[str, str], ...]
@@ -25,14 +29,18 @@ class SeenCollectives:
 
     @property
     def text(self) -> str:
-        """In a few words."""
+        """Summary in a few words."""
         told = [f"{family} in {file}" for family, file in self.seen]
-        told += [f"not seen in {file}, which hides its functions" for file in self.hidden]
-        return "; ".join(told) or "not seen: waiting for other ranks cannot be told from own time"
+        told += [f"not seen in {file}, which exports no functions" for file in self.hidden]
+        return "; ".join(told) or "not visible: waiting for other ranks cannot be separated from own time"
 
 
 def seen_collectives(ranks: Sequence[FoundRank], root: Path = Path("/")) -> tuple[SeenCollectives, ...]:
-    """One for each job, in the order of the ranks. Files are looked into once, however many ranks map them. Never raises."""
+    """Inspect the libraries of ranks; return one result per job, in the order of the ranks. Never
+    raises.
+
+    Each file is opened once, however many ranks map it.
+    """
     looked_at: dict[tuple[str, int], frozenset[str]] = {}
     found: dict[str, tuple[set[tuple[str, str]], set[str]]] = {}
     prefixes = tuple({prefix for row in _ROWS for prefix in row.libraries})
@@ -50,7 +58,7 @@ def seen_collectives(ranks: Sequence[FoundRank], root: Path = Path("/")) -> tupl
 
 
 def _families(library: Library) -> frozenset[str]:
-    """Families of the rows that this file has functions for."""
+    """Return the families of rows that this file has functions for."""
     rows = [row for row in _ROWS if library.name.startswith(row.libraries)]
     try:
         with library.open() as file:

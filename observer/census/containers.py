@@ -1,8 +1,9 @@
-"""Which container a process is in, told by its cgroup path. Pure.
+"""Find the container of a process from its cgroup path. Pure.
 
 Paths seen: /docker/<id>, /system.slice/docker-<id>.scope, /kubepods/burstable/pod<uid>/<id>,
-/kubepods.slice/…/cri-containerd-<id>.scope, /…/crio-<id>.scope, /machine.slice/libpod-<id>.scope, /lxc/<name>,
-/…/containerd/<id>, /slurm/…/job_1/step_0 (not a container), enroot and apptainer (no cgroup of their own: not seen).
+/kubepods.slice/…/cri-containerd-<id>.scope, /…/crio-<id>.scope, /machine.slice/libpod-<id>.scope,
+/lxc/<name>, /…/containerd/<id>, /slurm/…/job_1/step_0 (not a container), enroot and apptainer (no
+cgroup of their own: not seen).
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _RUNTIMES = {
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Container id (64 hex digits, or a name for lxc), the runtime, and the pod's uid in Kubernetes; '' where unknown."""
+    """Container id (64 hex digits, or a name for lxc), the runtime, and the pod's uid in
+    Kubernetes; '' where unknown.
+    """
 
     container_id: str
     runtime: str
@@ -37,7 +40,7 @@ class Container:
 
 
 def find_container(paths: Iterable[str]) -> Container | None:
-    """The innermost container of the cgroup paths of a process; None outside one."""
+    """Find the innermost container in the cgroup paths of a process; None outside one."""
     found: Container | None = None
     for path in paths:
         container = _from_path(path[:4096])

@@ -1,4 +1,4 @@
-"""What is known of a rank beside its number: namespaces, CPUs, container, control group."""
+"""Facts about a rank besides its number: namespaces, CPUs, container, control group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rankscope.probes.text import printable
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What /proc says of one process. `notes`: what could not be read."""
+    """Facts from /proc about one process. `notes`: what could not be read."""
 
     inner_pid: int
     cpus: str
@@ -29,7 +29,7 @@ class Facts:
 
 
 def read_facts(pid: int, root: Path) -> Facts:
-    """Never raises: what cannot be read is empty, and a note says so."""
+    """Read the facts of a process. Never raises: what cannot be read is empty, with a note."""
     inner_pid, cpus, netns, notes = pid, "", 0, list[str]()
     try:
         status = procfs.read_status(pid, root)
@@ -52,7 +52,7 @@ def read_facts(pid: int, root: Path) -> Facts:
 def identity_of(
     one: Candidate, claim: Claim, facts: Facts, host: str, command: tuple[str, ...], title: str
 ) -> RankIdentity:
-    """The identity of a rank. Its addresses and devices are found later."""
+    """Build the identity of a rank. Its addresses and devices are added later."""
     return RankIdentity(
         job=claim.job,
         rank=claim.rank,
@@ -77,7 +77,7 @@ def identity_of(
 
 
 def local_rank(identity: RankIdentity) -> LocalRank:
-    """What says whether all ranks of a host are there."""
+    """Select the fields of an identity that tell whether all ranks of a host are present."""
     one = identity
     return LocalRank(
         one.job, one.host, one.container, one.netns, one.rank, one.local_rank, one.world_size, one.local_world_size

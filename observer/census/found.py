@@ -1,4 +1,4 @@
-"""What the census says: ranks, their workers, and processes that only look like ranks."""
+"""Results of the census: ranks, their workers, and processes that only look like ranks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from rankscope.observer.census.identity import RankIdentity
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A process that belongs to a rank. kind: loader (feeds data) | tracker, forkserver (of Python's multiprocessing) |
-    compiler (torch.compile, gcc, nvcc, …) | helper (anything else the rank started)."""
+    """A process that belongs to a rank.
+
+    kind: loader (feeds data) | tracker, forkserver (of Python's multiprocessing) | compiler
+    (torch.compile, gcc, nvcc, …) | helper (anything else the rank started).
+    """
 
     pid: int
     kind: str
@@ -21,9 +24,11 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class FoundRank:
-    """A training process. (pid, start_ticks) names it for ever; `start_s` is seconds since boot.
+    """A training process. (pid, start_ticks) identifies it for ever; `start_s` is seconds since
+    boot.
 
-    `launcher` says who gave it its identity; `guessed`: its number is a guess; `owner`: the user of the host, -1 unknown.
+    `launcher`: where its identity comes from; `guessed`: its number is a guess; `owner`: the user
+    of the host, -1 unknown.
     """
 
     identity: RankIdentity
@@ -40,13 +45,13 @@ class FoundRank:
 
 
 def user_of(rank: FoundRank) -> str:
-    """Whose it is; of root, which is in many containers, the control group."""
+    """Name the owner of a rank; for root, which is in many containers, with the control group."""
     return f"user {rank.owner}" if rank.owner > 0 else f"root in {rank.cgroup}"
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A process that looks like a rank and is none."""
+    """A process that looks like a rank and is none, with the reason."""
 
     pid: int
     comm: str
@@ -55,7 +60,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A rank that the launcher of its siblings started on this host, and that no process is."""
+    """A rank that its siblings' launcher started on this host, but no process is it."""
 
     job: str
     rank: int
@@ -63,10 +68,11 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class RankCensus:
-    """The ranks of a host, by job and rank. `notes`: what could not be known, and why.
+    """The ranks of a host, ordered by job and rank. `notes`: what could not be determined, and why.
 
-    `alone`: of the rejected those that have a training library and nobody to train with, as far as can be seen. `starting`: those
-    whose environment names a rank, and that have no training library yet. `gone`: none where somebody was not looked at.
+    `alone`: rejected processes with a training library and no visible partners. `starting`:
+    processes whose environment names a rank, but that have no training library yet. `gone`: empty
+    if some process was not inspected.
     """
 
     ranks: tuple[FoundRank, ...]
@@ -77,5 +83,7 @@ class RankCensus:
     gone: tuple[Gone, ...] = ()
 
     def brief(self) -> RankCensus:
-        """Without those candidates, whose command lines may be as long as anybody likes, and without who is gone."""
+        """Return a copy without `alone`, `starting` and `gone`; command lines in the former may be
+        very long.
+        """
         return replace(self, alone=(), starting=(), gone=())

@@ -1,12 +1,15 @@
-"""Who a rank is: what launchers write into the environment → job, rank, local rank, world size. Pure.
+"""Parse a rank's identity from its environment: job, rank, local rank, world size. Pure.
 
-The job's name must come out the same on every host of the job without any talking, and must differ between jobs:
-  slurm-1234.0                 started by srun: job and step
-  slurm-1234-10.0.0.1:29500    torchrun inside Slurm (each node may be a step of its own): job and rendezvous
-  torch-<run id>-10.0.0.1:29500, torch-10.0.0.1:29500 (run id 'none')
-  mpi-<namespace>              Open MPI: the job's id in PMIx
-  jax-10.0.0.1:1234            the coordinator of JAX, the master of Paddle, the first worker of TensorFlow (TF_CONFIG)
-A master address such as localhost says nothing about which host, so the host's name takes its place.
+The job's name must come out the same on every host of the job without communication, and must
+differ between jobs:
+
+slurm-1234.0                 started by srun: job and step
+slurm-1234-10.0.0.1:29500    torchrun inside Slurm (each node may be a step of its own): job and rendezvous
+torch-<run id>-10.0.0.1:29500, torch-10.0.0.1:29500 (run id 'none')
+mpi-<namespace>              Open MPI: the job's id in PMIx
+jax-10.0.0.1:1234            the coordinator of JAX, the master of Paddle, the first worker of TensorFlow (TF_CONFIG)
+
+A master address such as localhost names no host, so the host's name takes its place.
 """
 
 from __future__ import annotations
@@ -16,19 +19,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rankscope.observer.window.jobs import said_by
+from rankscope.observer.window.jobs import claimed_name
 from rankscope.probes.text import printable
 
 COMMAND_CAP = 200
 NAME_CAP = 200
-# Every variable that says a rank ends in one of these: the cheap test before anything is parsed.
+# Every variable that claims a rank ends in one of these: the cheap test before anything is parsed.
 MARKERS = (b"RANK=", b"SLURM_PROCID=", b"JAX_PROCESS_ID=", b"PADDLE_TRAINER_ID=", b"TF_CONFIG=")
-# Number, how many there are, where they meet: what scripts read that no launcher starts.
+# Variables for number, count and rendezvous address, set for scripts without a launcher.
 _BY_HAND = (
     ("jax", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS"),
     ("paddle", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "PADDLE_MASTER"),
 )
-_LATE = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # that scripts set themselves
+# variables that scripts set themselves
+_LATE = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 RANK_MOST = 10_000_000  # no job has more ranks, whatever an environment says
 _LOOPBACK = re.compile(r"^(localhost(\..*)?|127\.\d+\.\d+\.\d+|::1|\[::1\]|0\.0\.0\.0)$", re.IGNORECASE)
@@ -42,7 +46,8 @@ _WORLD_ARGUMENT = re.compile(r"^--?(world[_-]size|num[_-]processes)(?:=(\d{1,7})
 class RankIdentity:
     """One rank: the columns job … title of window/schema.py, RANKS.
 
-    `addresses`, `gpus` and `nics` are for others to fill in (dataclasses.replace): they need connections and devices.
+    `addresses`, `gpus` and `nics` are filled in later (dataclasses.replace): they need connections
+    and devices.
     """
 
     job: str
@@ -68,10 +73,10 @@ class RankIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What an environment (or a command line) says: 'I am rank 3 of 8'.
+    """The rank that an environment (or a command line) claims: 'I am rank 3 of 8'.
 
-    `local_rank` -1, `world_size` 0, `local_world_size` 0, `role` '': not said. `this_host_only`: the job's name could be
-    told from nothing that the other hosts share.
+    `local_rank` -1, `world_size` 0, `local_world_size` 0, `role` '': not given. `this_host_only`:
+    the job's name comes from nothing that other hosts share.
     """
 
     launcher: str
@@ -82,19 +87,21 @@ class Claim:
     local_world_size: int
     role: str
     this_host_only: bool = False
-    # Of those that number by node: `rank` is then the number on this host, and gets that of all hosts in the census.
+    # For launchers that number per node: `rank` is then the number on this host; the census
+    # replaces it by the global number.
     node_rank: int = 0
 
     def by(self, owner: int) -> Claim:
-        """As this user's process says it."""
-        return replace(self, job=said_by(self.job, owner))
+        """Return the claim with the job's name marked as this user's."""
+        return replace(self, job=claimed_name(self.job, owner))
 
 
 def parse_claim(environ: Mapping[str, str], node: str) -> Claim | None:
-    """The rank an environment claims; None where it claims none. `node`: node name of the process. Never raises.
+    """Parse the rank that an environment claims; None where it claims none. Never raises.
 
-    The innermost launcher is believed: torchrun under Slurm or MPI leaves SLURM_PROCID and the like of its own process
-    in the environment of its ranks; orted, started by srun, leaves those of Slurm.
+    `node`: node name of the process. The innermost launcher counts: torchrun under Slurm or MPI
+    leaves SLURM_PROCID and the like of its own process in the environment of its ranks; orted,
+    started by srun, leaves those of Slurm.
     """
     return (
         _torch(environ, node)
@@ -109,34 +116,41 @@ def parse_claim(environ: Mapping[str, str], node: str) -> Claim | None:
 
 
 def parse_later_claim(environ: Mapping[str, str], node: str) -> Claim | None:
-    """The rank in an environment that a process made for itself: the torch form alone. Never raises.
+    """Parse the rank from variables that a process set for itself: torch's form alone. Never
+    raises.
 
-    MPI libraries write into it as well, in every process that loads them: there it names no rank.
+    MPI libraries set theirs in every process that loads them: those claim no rank.
     """
     return _all_here(_torch(environ, node)) or _by_node(environ, node)
 
 
 def lacks_master(environ: Mapping[str, str]) -> bool:
-    """Whether it has a rank of torch's, and not where the ranks meet: then the job cannot be told by it."""
+    """Tell whether it claims a rank in torch's form but no master address, so that the job is
+    unknown.
+    """
     return _integer(environ, "RANK") is not None and not environ.get("MASTER_ADDR", "").strip()
 
 
 def completed(environ: Mapping[str, str], now: Mapping[str, str]) -> Mapping[str, str]:
-    """An environment with what the process wrote into it after its start and the start did not say; as it was, where the rank changed."""
+    """Add to the start environment variables of `_LATE` that the process set later; unchanged if
+    RANK differs.
+    """
     if _integer(environ, "RANK") != _integer(now, "RANK"):
         return environ
     return {**{name: now[name] for name in _LATE if name in now}, **environ}
 
 
 def same_rank(one: Claim, other: Claim) -> bool:
-    """Whether two environments make the same claim: one inherited it from the other."""
+    """Tell whether two claims are equal: one process inherited the environment of the other."""
     return (one.job, one.rank, one.local_rank, one.world_size) == (
         other.job, other.rank, other.local_rank, other.world_size
     )  # fmt: skip
 
 
 def parse_arguments(arguments: tuple[str, ...]) -> tuple[int | None, int, int]:
-    """(rank or None, local rank or -1, world size or 0) of a command line such as `train.py --rank 3 --world-size=8`."""
+    """Parse (rank or None, local rank or -1, world size or 0) from arguments such as `--rank 3
+    --world-size=8`.
+    """
     rank = _argument(arguments, _RANK_ARGUMENT)
     local, world = _argument(arguments, _LOCAL_ARGUMENT), _argument(arguments, _WORLD_ARGUMENT)
     return rank, -1 if local is None else local, world or 0
@@ -150,7 +164,7 @@ def _torch(environ: Mapping[str, str], node: str) -> Claim | None:
 
 
 def _by_node(environ: Mapping[str, str], node: str) -> Claim | None:
-    """What Lightning's own launcher writes: the number on this host and that of the host, none of all hosts."""
+    """Parse the claim of Lightning's own launcher: number on this host and number of the host."""
     local, host, world = (_integer(environ, name) for name in ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"))
     if local is None or host is None or not world or "MASTER_ADDR" not in environ or local >= world:
         return None
@@ -158,12 +172,17 @@ def _by_node(environ: Mapping[str, str], node: str) -> Claim | None:
 
 
 def parse_local_rank(environ: Mapping[str, str]) -> int:
-    """The number on this host, of an environment that says no more than that (Lightning's ddp_spawn); -1 where it does not."""
+    """Parse the number on this host from an environment with nothing else (Lightning's ddp_spawn);
+    -1 if absent.
+    """
     return _first(environ, -1, "LOCAL_RANK")
 
 
 def _all_here(claim: Claim | None) -> Claim | None:
-    """A script that starts its ranks itself and names a master of this host alone has no ranks elsewhere."""
+    """Set the local world size to the world size if the claim names a master of this host only.
+
+    A script that starts its ranks itself so has no ranks elsewhere.
+    """
     if claim is None or claim.local_world_size or not claim.this_host_only:
         return claim
     return replace(claim, local_world_size=claim.world_size)
@@ -193,10 +212,12 @@ def _torch_claim(environ: Mapping[str, str], node: str, rank: int) -> Claim:
 
 def _open_mpi(environ: Mapping[str, str], node: str) -> Claim | None:
     rank = _integer(environ, "OMPI_COMM_WORLD_RANK")
-    # A process that nobody started by mpirun and that loads MPI becomes a job of one, and so say its children's environments.
+    # A process that loads MPI without mpirun becomes a job of one, and its children's environments
+    # claim the same.
     if rank is None or environ.get("OMPI_MCA_ess") == "singleton":
         return None
-    # Open MPI 5 (PRRTE) has the namespace only, 4 has both; not Slurm's step: orted is a step of its own.
+    # Open MPI 5 (PRRTE) has the namespace only, 4 has both; not Slurm's step: orted is a step of
+    # its own.
     space = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or ""
     job, local_only = _mpi_job(environ, node, space)
     return Claim(
@@ -275,7 +296,10 @@ def _by_hand(environ: Mapping[str, str], node: str) -> Claim | None:
 
 
 def _tensorflow(environ: Mapping[str, str], node: str) -> Claim | None:
-    """MultiWorkerMirroredStrategy: the chief, then the workers. Servers of parameters and evaluators are no ranks."""
+    """Parse TF_CONFIG of MultiWorkerMirroredStrategy: the chief is rank 0, then the workers.
+
+    Parameter servers and evaluators are no ranks.
+    """
     try:
         told = json.loads(environ.get("TF_CONFIG", ""))
         cluster, task = told["cluster"], told["task"]
@@ -289,7 +313,7 @@ def _tensorflow(environ: Mapping[str, str], node: str) -> Claim | None:
 
 
 def _at(family: str, rank: int, world: int, meeting: str, node: str) -> Claim:
-    """`meeting`: `address:port`, or '' where nobody says."""
+    """Build a claim from a rendezvous address `address:port`, or '' where unknown."""
     address, _, port = meeting.strip().rpartition(":")
     where, loopback = _endpoint(address or port, port if address else "", node)
     job = printable(f"{family}-{where or node}", NAME_CAP)
@@ -297,7 +321,7 @@ def _at(family: str, rank: int, world: int, meeting: str, node: str) -> Claim:
 
 
 def _master(environ: Mapping[str, str], node: str) -> tuple[str, bool]:
-    """('address:port', whether the address is only of this host); '' where nobody says."""
+    """Return ('address:port', whether the address is valid on this host only); '' where unknown."""
     return _endpoint(environ.get("MASTER_ADDR", "").strip(), environ.get("MASTER_PORT", "").strip(), node)
 
 

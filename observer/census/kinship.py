@@ -1,7 +1,9 @@
-"""Which processes talk to each other by TCP: tells ranks that no environment names from helpers of a rank.
+"""Find processes that are connected with each other by TCP, to separate unnamed ranks from helpers
+of a rank.
 
-In: the sockets a process holds (/proc/PID/fd) and the connections of its network namespace (/proc/PID/net/tcp, tcp6).
-Files, not netlink: recorded trees serve as well, and only doubtful cases are looked at. Pure but for two readers.
+In: the sockets a process holds (/proc/PID/fd) and the connections of its network namespace
+(/proc/PID/net/tcp, tcp6). Files, not netlink: recorded trees serve as well, and only doubtful cases
+are read. Pure but for two readers.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from rankscope.probes.host.procfs import ROOT, open_files, sockets
 NET_TCP = ("net/tcp", "net/tcp6")  # below /proc/PID
 _ESTABLISHED = b"01"
 _NET_TCP_CAP = 64 << 20
-# Of tables of connections, 150 bytes each, 50 MB a second: of all network namespaces, and then of a user's.
+# Bytes of connection tables, 150 per connection, 50 MB a second: for all network namespaces, and
+# then per user.
 _FREELY_BYTES, _EACH_BYTES = 64 << 20, 4 << 20
-# Open files that are looked at, 6 us each: of all processes together, and then of a user's. A rank has some hundreds, the one that keeps
-# torch's store one for each rank of the job.
+# Open files that are read, 6 us each: for all processes together, and then per user. A rank has
+# some hundreds; the one with torch's store has one for each rank of the job.
 _FREELY, _EACH = 200_000, 20_000
 _LOOPBACK_V4 = b"0100007F"
 _MAPPED = b"0000000000000000FFFF0000"
@@ -34,7 +37,9 @@ Pair = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """A process that others meet at. `whole`: nobody but those that were asked about is connected with it."""
+    """A process that all others of a group connect to. `whole`: only members of the group are
+    connected with it.
+    """
 
     pid: int
     port: bytes
@@ -43,7 +48,9 @@ class Hub:
 
 @dataclass(slots=True)
 class Connections:
-    """Looks connections up, and remembers what it has read. Unreadable means: none; what was too much to read is in the notes."""
+    """Cached lookups of connections. Unreadable counts as none; what was too much to read is in the
+    notes.
+    """
 
     root: Path = ROOT
     notes: list[str] = field(default_factory=list)
@@ -58,19 +65,23 @@ class Connections:
         self._tables = CommonTables(self.root, NET_TCP, parse_net_tcp, _NET_TCP_CAP, fair, self._tell)
 
     def inodes(self, pid: int) -> frozenset[int]:
-        """Inodes of the sockets a process holds, of those with the lowest descriptors where it has a great many."""
+        """Return the inodes of a process's sockets; of very many open files only those with the
+        lowest descriptors.
+        """
         if pid not in self._inodes:
             most = min(max(int(self._fair.left(lambda: whose(pid, self.root))), 0), _EACH)
             try:
                 files = open_files(pid, self.root, most)
             except OSError:
                 files = {}
-            self._fair.took(len(files), lambda: whose(pid, self.root))
+            self._fair.spend(len(files), lambda: whose(pid, self.root))
             self._inodes[pid] = sockets(files)
         return self._inodes[pid]
 
     def own(self, pid: int, parent: int) -> frozenset[Pair]:
-        """(local, peer) of the connections that a process has and its parent has not: a fork inherits its parent's."""
+        """Return (local, peer) of the connections that a process has but its parent has not: a fork
+        inherits them.
+        """
         if (pid, parent) not in self._own:
             inodes = self.inodes(pid) - self.inodes(parent)
             table: Mapping[int, Pair] = self._table(pid) if inodes else {}
@@ -78,7 +89,9 @@ class Connections:
         return self._own[pid, parent]
 
     def groups(self, pids: Iterable[int], parents: dict[int, int]) -> list[list[int]]:
-        """Groups of at least two processes that are connected with each other, directly or through one another."""
+        """Group processes that are connected with each other, directly or through others; at least
+        two per group.
+        """
         ends: dict[tuple[int, Pair], int] = {}
         members = list(pids)
         pairs = {pid: self.own(pid, parents.get(pid, 0)) for pid in members}
@@ -105,16 +118,22 @@ class Connections:
         return [group for group in grouped.values() if len(group) > 1]
 
     def ends(self, pid: int, parent: int) -> list[tuple[tuple[int, Pair], tuple[int, Pair]]]:
-        """Its own connections, each as it looks from here and from the other side: whoever has the latter here is its other end."""
+        """Return a process's own connections, each as seen from here and as seen from its other
+        end.
+        """
         space = self._space(pid)
         return [((_key(space, pair), pair), (_key(space, pair[::-1]), pair[::-1])) for pair in self.own(pid, parent)]
 
     def hub(self, members: Sequence[int], parents: dict[int, int]) -> Hub | None:
-        """The member that all others and itself are connected to at one port: what holds torch's store or JAX's coordinator."""
+        """Find the member that all others and itself are connected to at one port.
+
+        That is the holder of torch's store or JAX's coordinator.
+        """
         pairs = {pid: self.own(pid, parents.get(pid, 0)) for pid in members}
         ends = {local for pid in members for local, _ in pairs[pid]}
         ports = {pid: {_port(to) for _, to in pairs[pid]} for pid in members}
-        reached = Counter(port for each in ports.values() for port in each)  # by how many
+        # port -> number of members connected to it
+        reached = Counter(port for each in ports.values() for port in each)
         for pid in members:
             for local, peer in sorted(pairs[pid]):
                 port = _port(local)
@@ -123,14 +142,16 @@ class Connections:
                     return Hub(pid, port, all(to in ends for to in served))
         return None
 
-    def linked_beside(self, hub: Hub, members: Sequence[int], parents: dict[int, int]) -> bool:
-        """Whether the hub has connections with members that do not lead to its port: it works with them, it does not only serve."""
+    def linked_otherwise(self, hub: Hub, members: Sequence[int], parents: dict[int, int]) -> bool:
+        """Tell whether the hub has connections with members besides those to its port: it works
+        with them.
+        """
         mine = self.own(hub.pid, parents.get(hub.pid, 0))
         theirs = {pair for pid in members if pid != hub.pid for pair in self.own(pid, parents.get(pid, 0))}
         return any((peer, local) in theirs and hub.port not in (_port(local), _port(peer)) for local, peer in mine)
 
     def reaches_out(self, pid: int, parent: int) -> bool:
-        """Whether it has a connection of its own to another host."""
+        """Tell whether a process has a connection of its own to another host."""
         return any(
             not _is_loopback(peer) and _address(local) != _address(peer) for local, peer in self.own(pid, parent)
         )
@@ -151,12 +172,14 @@ class Connections:
 
 
 def more_connections(user: str, pid: int) -> str:
-    """A note: not all of that table was read."""
-    return f"{user}: in the network of pid {pid} are more connections than were looked at"
+    """Write the note that a connection table was not read completely."""
+    return f"{user}: in the network of pid {pid} are more connections than were examined"
 
 
 def parse_net_tcp(data: bytes) -> dict[int, Pair]:
-    """/proc/net/tcp or tcp6: inode → (local, peer) of established connections, in hexadecimal. Never raises."""
+    """Parse /proc/net/tcp or tcp6: inode → (local, peer) of established connections, in
+    hexadecimal. Never raises.
+    """
     table: dict[int, Pair] = {}
     for line in data.split(b"\n"):
         words = line.split()
@@ -167,7 +190,7 @@ def parse_net_tcp(data: bytes) -> dict[int, Pair]:
 
 
 def _plain(endpoint: bytes) -> bytes:
-    """IPv4 inside IPv6 as IPv4: the two ends of one connection may differ in that."""
+    """Convert IPv4 inside IPv6 to IPv4: the two ends of one connection may differ in that."""
     return endpoint[len(_MAPPED) :] if endpoint.startswith(_MAPPED) else endpoint
 
 
@@ -185,5 +208,8 @@ def _is_loopback(endpoint: bytes) -> bool:
 
 
 def _key(space: int, pair: Pair) -> int:
-    """Loopback, at either end, means something else in every namespace; other addresses mean the same everywhere."""
+    """Return the namespace for loopback connections, 0 for others.
+
+    Loopback addresses differ between namespaces; other addresses mean the same everywhere.
+    """
     return space if _is_loopback(pair[0]) or _is_loopback(pair[1]) else 0

@@ -1,4 +1,6 @@
-"""Command lines of programs that start ranks, or use a training library without training. Pure."""
+"""Recognise command lines of launchers, and of programs that use a training library without
+training. Pure.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ _NOTEBOOKS = (
 
 
 def launcher_name(cmdline: tuple[str, ...]) -> str:
-    """The launcher that a command line runs (python -m torch.distributed.run, torchrun, …); '' if none."""
+    """Return the launcher that a command line runs (python -m torch.distributed.run, torchrun, …);
+    '' if none.
+    """
     head = cmdline[:8]
     for position, argument in enumerate(head):
         if argument == "-m" and position + 1 < len(head):
@@ -60,14 +64,15 @@ def launcher_name(cmdline: tuple[str, ...]) -> str:
         if name in _LAUNCHER_PROGRAMS:
             return name
         if position and not name.startswith("python"):
-            # The script. deepspeed and torch run theirs by path too: …/site-packages/torch/distributed/run.py
+            # The script. deepspeed and torch run theirs by path too:
+            # …/site-packages/torch/distributed/run.py
             path = argument.removesuffix(".py").replace("/", ".")
             return next((module for module in _LAUNCHER_MODULES if path.endswith("." + module)), "")
     return ""
 
 
 def is_tool(cmdline: tuple[str, ...]) -> bool:
-    """Whether a command line runs TensorBoard, Jupyter or the like."""
+    """Tell whether a command line runs TensorBoard, Jupyter or the like."""
     head = cmdline[:6]
     for position, argument in enumerate(head):
         if argument == "-m" and position + 1 < len(head):
@@ -81,18 +86,24 @@ def is_tool(cmdline: tuple[str, ...]) -> bool:
 
 
 def ray_actor(cmdline: tuple[str, ...]) -> str:
-    """The class of the Ray actor that a process runs (`ray::RayTrainWorker`, without the method); '' outside Ray."""
+    """Return the class of the Ray actor in a process (`ray::RayTrainWorker`, without the method);
+    '' outside Ray.
+    """
     name = cmdline[0].strip() if cmdline else ""
     return name.partition(".")[0] if name.startswith("ray::") else ""
 
 
 def is_ray_controller(cmdline: tuple[str, ...]) -> bool:
-    """Whether it is the actor of Ray Train that starts the workers and waits for them."""
+    """Tell whether a process is Ray Train's controller, which starts the workers and waits for
+    them.
+    """
     return ray_actor(cmdline).startswith("ray::TrainController")
 
 
 def purpose(cmdline: tuple[str, ...]) -> str:
-    """What a program that does not train is: a notebook, a server; '' where its command line does not say."""
+    """Return what a program is if not training: a notebook, a server; '' where its command line
+    does not say.
+    """
     head = cmdline[:6]
     for position, argument in enumerate(head):
         module = argument == "-m" and position + 1 < len(head)

@@ -1,8 +1,9 @@
-"""The environment of a process as it is now, out of its memory.
+"""Read the current environment of a process from its memory.
 
-/proc/PID/environ shows the block that a process was started with. What it sets later (`os.environ[…] = …` in Python calls
-setenv) is seen in the array that the C library's variable `environ` points to: the frameworks that number their own processes
-(Lightning, Ray Train, accelerate) write RANK and the like there. The process is not stopped, and nothing of it is believed:
+/proc/PID/environ shows the block that a process was started with. What it sets later
+(`os.environ[…] = …` in Python calls setenv) is seen in the array that the C library's variable
+`environ` points to: the frameworks that number their own processes (Lightning, Ray Train,
+accelerate) write RANK and the like there. The process is not stopped, and nothing of it is trusted:
 every length is capped, and what cannot be read is left out.
 """
 
@@ -21,14 +22,14 @@ from rankscope.unwinder.interpreter.memory import Memory, ProcessMemory, read_u6
 
 _NAMES = ("environ", "__environ")
 _LIBC = re.compile(r"/(libc\.so\.6|libc-2\.\d+\.so|(ld|libc)[-.]musl[^/]*)$")
-_ALIKE_MOST = 16  # files with the name of a C library that are looked into: a process has one, and may map thousands
-_PAGE_BYTES = 4096  # the least of all machines: what does not reach over the end of such a page does so over that of no larger one
+_ALIKE_MOST = 16  # opened files with the name of a C library: a process has one, and may map thousands
+_PAGE_BYTES = 4096  # the smallest page size: a read within such a page crosses no page of any machine
 _VARIABLES_CAP = 4096
-_TEXT_CAP_BYTES = 512  # of one variable: names and numbers of ranks are short
+_TEXT_CAP_BYTES = 512  # per variable: names and numbers of ranks are short
 
 
 def read_live_environ(pid: int, root: Path = ROOT) -> dict[str, str]:
-    """The variables of a process; {} where they cannot be read. Never raises."""
+    """Read the variables of a process; {} where unreadable. Never raises."""
     try:
         place = _variable(pid, root)
         if place is None:
@@ -40,7 +41,9 @@ def read_live_environ(pid: int, root: Path = ROOT) -> dict[str, str]:
 
 
 def _variable(pid: int, root: Path) -> int | None:
-    """Where `environ` is: in the program, if it has a copy of its own (the linker's rule), else in the C library."""
+    """Return the address of `environ`: in the program, if it has a copy (the linker's rule), else
+    in the C library.
+    """
     program = read_link(proc_path(root, pid, "exe"))
     mappings = read_maps(pid, root, lambda path: path == program or bool(_LIBC.search(path)))
     by_path: dict[str, list[Mapping]] = {}
@@ -57,7 +60,7 @@ def _variable(pid: int, root: Path) -> int | None:
 
 
 def _texts(memory: Memory, array: int) -> list[bytes]:
-    """The strings that an array of pointers with a null at its end points to."""
+    """Read the strings of a null-terminated array of pointers."""
     found: list[bytes] = []
     while len(found) < _VARIABLES_CAP:
         block = memory.read(array, _PAGE_BYTES - array % _PAGE_BYTES)
@@ -70,7 +73,7 @@ def _texts(memory: Memory, array: int) -> list[bytes]:
 
 
 def _text(memory: Memory, address: int) -> bytes:
-    """Up to the null byte. A string may end where the next page is not mapped: no read reaches over the end of a page."""
+    """Read up to the null byte, one page at a time: the next page may not be mapped."""
     text = b""
     while len(text) < _TEXT_CAP_BYTES:
         at = address + len(text)

@@ -1,6 +1,6 @@
-"""Numbers of ranks that no environment tells in full. Pure.
+"""Number ranks whose environments do not name them completely. Pure.
 
-They come from command lines, from who holds the meeting point, else from the order of start.
+Numbers come from command lines, from the holder of the rendezvous, else from the order of start.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from rankscope.observer.census.identity import Claim, parse_arguments
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """One process of a group. `certain`: its number is more than a guess; `told`: command lines gave it."""
+    """One numbered process of a group. `certain`: its number is more than a guess; `told`: command
+    lines gave it.
+    """
 
     pid: int
     rank: int
@@ -25,7 +27,7 @@ class Numbered:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process of a group. `local_rank`: what its environment says; -1 where it does not."""
+    """A process of a group. `local_rank`: from its environment; -1 where absent."""
 
     pid: int
     command: tuple[str, ...]
@@ -33,12 +35,14 @@ class Member:
 
 
 def number_group(group: Sequence[Member], hub: int | None, whole: bool) -> tuple[Numbered, ...]:
-    """Numbers for processes that work together, given in order of start.
+    """Number processes that work together, given in order of start.
 
-    `hub`: the pid of the process that holds the meeting point: torch's store, JAX's coordinator. Both are in rank 0.
-    `whole`: nobody else is connected with it, so these are all ranks of the job.
-    Numbers of command lines (and those on this host, where these are all ranks) are certain where the hub's is 0. Without them the
-    hub is 0, and of two the other is 1. How many ranks there are is not known (0) where others are connected and nobody says.
+    `hub`: the pid of the process that holds the rendezvous: torch's store, JAX's coordinator. Both
+    are in rank 0.
+    `whole`: nobody else is connected with it, so these are all ranks of the job. Numbers from
+    command lines (and those on this host, where these are all ranks) are certain where the hub's is
+    0. Without them the hub is 0, and of two processes the other is 1. The world size is unknown (0)
+    where others are connected and no command line gives it.
     """
     pids = [one.pid for one in group]
     said = [parse_arguments(one.command) for one in group]
@@ -61,7 +65,8 @@ def number_group(group: Sequence[Member], hub: int | None, whole: bool) -> tuple
             Numbered(pid, number, local if local >= 0 else places[number], world, certain, True)
             for pid, number, (_, local, _) in zip(pids, told, said, strict=True)
         )
-    ordered = sorted(pids, key=lambda pid: pid != hub)  # stable: the hub first, the others in order of start
+    # stable: the hub first, the others in order of start
+    ordered = sorted(pids, key=lambda pid: pid != hub)
     certain = hub is not None and whole and len(group) == world == 2
     return tuple(
         Numbered(pid, place, place, world, certain or (pid == hub and whole), False)
@@ -70,11 +75,11 @@ def number_group(group: Sequence[Member], hub: int | None, whole: bool) -> tuple
 
 
 def number_by_node(claims: Mapping[int, tuple[int, Claim]]) -> dict[int, tuple[Claim, bool]]:
-    """Of claims by pid, with the user whose each is, those that are numbered on each host, with their number of all hosts, and whether
-    it is certain.
+    """Compute global numbers for claims numbered per host: pid -> (claim, whether it is certain).
 
-    number = number of the host x ranks of a host + number on the host, as Lightning counts; hosts have equally many. A guess where
-    ranks of this host are missing, or may be: one alone, unless it is the last of all.
+    `claims`: pid -> (user, claim). number = number of the host x ranks of a host + number on the
+    host, as Lightning counts; hosts have equally many. A guess where ranks of this host are
+    missing, or may be: one alone, unless it is the last of all.
     """
     here: dict[tuple[int, str, int], set[int]] = {}
     for owner, claim in claims.values():
@@ -91,7 +96,9 @@ def number_by_node(claims: Mapping[int, tuple[int, Claim]]) -> dict[int, tuple[C
 
 
 def _counted(commands: Sequence[tuple[str, ...]]) -> list[int | None]:
-    """The one argument in which otherwise equal command lines differ, where it counts 0, 1, 2, …; None where there is none."""
+    """Return the one argument in which otherwise equal command lines differ, if it counts 0, 1, 2,
+    …; else Nones.
+    """
     none: list[int | None] = [None] * len(commands)
     if len({len(command) for command in commands}) != 1:
         return none

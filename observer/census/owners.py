@@ -1,12 +1,15 @@
-"""Whose GPU and whose network port: ranks to devices.
+"""Assign GPUs and network ports to ranks.
 
-A rank's GPUs, by the first of these that says something:
-  1. NVML's compute processes: those on which the rank, or a process below it, holds most memory (at least a quarter of its
-     most; ranks often leave a small context on the first GPU);
-  2. CUDA_VISIBLE_DEVICES in its environment, by its local rank where several are visible;
-  3. the one /dev/nvidiaN that it has open.
-What a rank merely says (2, 3) gives it no GPU on which a rank of another user has its memory.
-Its ports are those nearest to its GPUs in the PCI tree; of GPUs that are equally near to several, each takes one in turn.
+A rank's GPUs, by the first of these sources with a result:
+
+1. NVML's compute processes: those on which the rank, or a process below it, has most memory (at least a quarter of its
+   most; ranks often leave a small context on the first GPU);
+2. CUDA_VISIBLE_DEVICES in its environment, by its local rank where several are visible;
+3. the one /dev/nvidiaN that it has open.
+
+By 2 and 3, which are mere claims, a rank gets no GPU on which another user's rank has its memory.
+Its ports are those nearest to its GPUs in the PCI tree; GPUs that are equally near to several take
+them in turn.
 """
 
 from __future__ import annotations
@@ -31,15 +34,18 @@ from rankscope.probes.text import printable
 _OWN_SHARE = 0.25
 _MAX_DEPTH = 64
 _DEVICE = "/dev/nvidia"
-_OPENED_MOST = 2048  # files of a rank among which its GPUs are sought: they are opened early
-_NVML_S = 5.0  # a driver may hang
+_OPENED_MOST = 2048  # files of a rank searched for its GPUs: they are opened early
+_NVML_S = 5.0  # seconds: a driver may hang
 _XLA_DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d{1,4})(?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A process on a GPU that belongs to no rank of a job that owns the GPU. `active`: its share of SM time, None unknown; `rank`: pid of
-    the rank of another job that it belongs to."""
+    """A process on a job's GPU that belongs to no rank of that job.
+
+    `active`: its share of SM time, None unknown; `rank`: pid of the other job's rank that it
+    belongs to.
+    """
 
     gpu: int
     pid: int
@@ -51,7 +57,9 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """GPUs (NVML indices), port names and notes by pid of the rank; processes on those GPUs that are not the job's."""
+    """GPUs (NVML indices), port names and notes by pid of the rank; foreign processes on those
+    GPUs.
+    """
 
     gpus: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     ports: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -59,7 +67,7 @@ class Owners:
     notes: Mapping[int, str] = field(default_factory=dict)
 
     def of(self, pids: set[int]) -> Owners:
-        """What these ranks own."""
+        """Restrict the assignment to these ranks."""
         gpus = {pid: found for pid, found in self.gpus.items() if pid in pids}
         mine = {index for found in gpus.values() for index in found}
         return Owners(
@@ -70,24 +78,29 @@ class Owners:
         )
 
     def gpu_pid(self, index: int) -> int | None:
-        """The rank that uses a GPU; the first where several do."""
+        """Return the rank that uses a GPU; the first where several do."""
         return next((pid for pid, found in self.gpus.items() if index in found), None)
 
     def port_pid(self, name: str) -> int | None:
-        """The rank that a port is nearest to."""
+        """Return the rank that a port is nearest to."""
         return next((pid for pid, found in self.ports.items() if name in found), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What a rank's process says of its GPUs while it lives: CUDA_VISIBLE_DEVICES, numbers of the devices it has open."""
+    """A live process's hints about its GPUs: CUDA_VISIBLE_DEVICES, numbers of the devices it has
+    open.
+    """
 
     visible: str = ""
     opened: frozenset[int] = frozenset()
 
 
 def read_hints(ranks: Sequence[FoundRank], root: Path = ROOT) -> dict[int, Hint]:
-    """By pid, of those that use an accelerator. Best read early: whose GPU falls off the bus soon ends."""
+    """Read the hints of ranks that use an accelerator, by pid.
+
+    Best read early: a rank whose GPU falls off the bus soon ends.
+    """
     return {
         rank.pid: Hint(_visible(rank.pid, root), _opened(rank.pid, root)) for rank in ranks if uses_accelerator(rank)
     }
@@ -96,7 +109,7 @@ def read_hints(ranks: Sequence[FoundRank], root: Path = ROOT) -> dict[int, Hint]
 def find_owners(
     ranks: Sequence[FoundRank], gpus: GpuRecording, tree: PcieTree, hints: Mapping[int, Hint], root: Path = ROOT
 ) -> Owners:
-    """Never raises: what cannot be told is a note."""
+    """Assign GPUs and ports to ranks. Never raises: what cannot be determined is a note."""
     above = _Ancestry({rank.pid for rank in ranks}, root)
     found: dict[int, tuple[int, ...]] = {}
     notes: dict[int, str] = {}
@@ -119,21 +132,23 @@ def find_owners(
         if mine:
             found[rank.pid] = mine
         elif known and uses_accelerator(rank):
-            notes[rank.pid] = f"rank {rank.identity.rank}: nothing says which GPU it uses"
+            notes[rank.pid] = f"rank {rank.identity.rank}: it is unknown which GPU it uses"
     foreign = _foreign(ranks, gpus, found, above, root)
     return Owners(found, nearest_ports(found, gpus, tree), foreign, notes)
 
 
 def uses_accelerator(process: FoundRank | Candidate) -> bool:
-    """Whether it has the libraries of an accelerator loaded."""
+    """Tell whether a process has the libraries of an accelerator loaded."""
     libraries = process.libraries
     return bool(libraries.cuda or libraries.cudart or libraries.nccl)
 
 
 def several_devices(processes: Sequence[FoundRank | Candidate], root: Path = ROOT) -> dict[int, str]:
-    """By pid, of processes that drive several devices each, which ones: `GPUs 0, 1`, `8 devices of XLA`. Never raises."""
+    """Describe, by pid, the devices of processes that drive several: `GPUs 0, 1`, `8 devices of
+    XLA`. Never raises.
+    """
     found = {}
-    gpus = _held(processes, root) if any(map(uses_accelerator, processes)) else {}
+    gpus = _memory_used(processes, root) if any(map(uses_accelerator, processes)) else {}
     for one in processes:
         mine = _most_memory(gpus.get(one.pid, {}))
         made = _made_by_xla(one.pid, root) if one.libraries.framework == "jax" else 0
@@ -144,8 +159,8 @@ def several_devices(processes: Sequence[FoundRank | Candidate], root: Path = ROO
     return found
 
 
-def _held(processes: Sequence[FoundRank | Candidate], root: Path) -> dict[int, dict[int, float]]:
-    """Memory by pid of the process and GPU; none where NVML does not answer in time."""
+def _memory_used(processes: Sequence[FoundRank | Candidate], root: Path) -> dict[int, dict[int, float]]:
+    """Read memory by process and GPU; empty where NVML does not answer in time."""
     try:
         reading = within(_NVML_S, lambda: read_gpus(root), "nvml")
     except (TimeoutError, OSError):
@@ -155,7 +170,9 @@ def _held(processes: Sequence[FoundRank | Candidate], root: Path) -> dict[int, d
 
 
 def _made_by_xla(pid: int, root: Path) -> int:
-    """How many devices XLA is told to make of the CPU: at the start of the process or, as many scripts do it, by itself."""
+    """Return the number of CPU devices that XLA_FLAGS requests, from the start environment or the
+    current one.
+    """
     try:
         flags = procfs.read_environ(pid, root).get("XLA_FLAGS", "")
     except OSError:
@@ -168,7 +185,7 @@ def _made_by_xla(pid: int, root: Path) -> int:
 
 
 class _Ancestry:
-    """Which rank a process is or descends from."""
+    """Finds the rank that a process is or descends from."""
 
     def __init__(self, ranks: set[int], root: Path) -> None:
         self._ranks, self._root = ranks, root

@@ -1,13 +1,16 @@
-"""Which processes of this host are ranks, which processes belong to them, and which only look like ranks.
+"""Find the ranks of this host, the processes that belong to them, and those that only look like
+ranks.
 
 In: /proc. Out: RankCensus. A rank is a process that has a training library mapped and an identity:
-  1. its environment claims one (torchrun, Slurm, Open MPI, …; identity.py), as it was at the start or, where that says nothing,
-     as it is now, and no ancestor that also has a training library claims the same one: then it is that ancestor's worker;
-  2. or its children claim all ranks but the lowest, and it is connected with them: a script that starts the others itself;
-  3. or nobody claims one, but it holds TCP connections to siblings that did the same: torch.multiprocessing.spawn, JAX, actors
-     of Ray. numbering.py finds their numbers, and says which of them are guesses.
-A process whose children claim all ranks is a launcher. Of several processes that claim the same rank one counts; what another user
-claims of a job is a job of its own, in all rules.
+
+1. its environment claims one (torchrun, Slurm, Open MPI, …; identity.py), as it was at the start or, if that names none,
+   as it is now, and no ancestor that also has a training library claims the same one: then it is that ancestor's worker;
+2. or its children claim all ranks but the lowest, and it is connected with them: a script that starts the others itself;
+3. or none is claimed, but it holds TCP connections to siblings in the same situation: torch.multiprocessing.spawn, JAX, actors
+   of Ray. numbering.py finds their numbers, and marks guesses.
+
+A process whose children claim all ranks is a launcher. Of several processes that claim the same
+rank one counts; if another user claims ranks of a job, that is a separate job, in all rules.
 Measured: 32 µs per process (0.16 s for 5,000), and 1-2 ms more for each one with torch.
 """
 
@@ -58,7 +61,10 @@ _RULES = (
 
 
 def find_ranks(root: Path = ROOT) -> RankCensus:
-    """The ranks among the processes of this host. Never raises: what cannot be read is in `rejected` or `notes`."""
+    """Find the ranks among the processes of this host. Never raises.
+
+    What cannot be read is in `rejected` or `notes`.
+    """
     found = scan(root)
     return patiently(lambda: _census(Draft(found, root)))
 
@@ -116,23 +122,27 @@ def _describe(draft: Draft, chosen: Chosen, workers: tuple[Worker, ...]) -> Foun
 
 
 def _command(draft: Draft, one: Candidate) -> tuple[str, ...]:
-    """What the rank runs: where its command line says nothing of that, the one of the process which started it does.
+    """Return the command line that says what a rank runs: its own, or else that of the process
+    which started it.
 
-    That one need not have loaded a training library: a script that leaves its imports to its workers has none.
+    That process need not have loaded a training library: a script that leaves its imports to its
+    workers has none.
     """
     command = one.cmdline
     for above in draft.above(one.pid):
         if not runs_anothers(command):
             break
         started_by = draft.cmdline(above)
-        if not is_python(started_by):  # it has ended, and whoever adopts orphans here is no job
+        if not is_python(started_by):  # it has ended, and its orphans' new parent is no job
             return one.cmdline
         command = started_by
     return command
 
 
 def _titled(draft: Draft, one: Candidate, command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command line that says what the job is: an actor of Ray is called by the script that started it, where that is here."""
+    """Return the command line for a job's title: for an actor of Ray that of the script that
+    started it, if found.
+    """
     if not ray_actor(command):
         return command
     above = draft.ancestor(one.pid, launchers=True)

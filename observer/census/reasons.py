@@ -1,4 +1,4 @@
-"""Why a process that looks like a rank is none, in words. Pure."""
+"""Write why a process that looks like a rank is none. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ STARTING = "it may be starting"
 
 
 def why_no_rank(one: Candidate, ranks_below: bool, drives_actors: bool) -> str:
-    """`ranks_below`: ranks descend from it. `drives_actors`: they are actors of Ray."""
+    """Explain why a candidate is no rank.
+
+    `ranks_below`: ranks descend from it. `drives_actors`: they are actors of Ray.
+    """
     framework = one.libraries.framework
     if not framework:
         rank = f"rank {one.claim.rank}" if one.claim else "a rank"
@@ -23,12 +26,12 @@ def why_no_rank(one: Candidate, ranks_below: bool, drives_actors: bool) -> str:
         return "the driver of a Ray job: its actors train" if drives_actors else "it started the ranks, and is none"
     what = purpose(one.cmdline)
     if what:
-        return f"{framework} is loaded, but it is {what}: nothing says that it is a rank of a training job"
+        return f"{framework} is loaded, but it is {what}: nothing shows that it is a rank of a training job"
     return f"{framework} is loaded, but neither environment nor connections to siblings name a rank: {ALONE}"
 
 
 def why_no_candidate(one: Other) -> str:
-    """Of a Python program that is no candidate; '' where nobody would take it for a rank."""
+    """Explain why a Python program is no candidate; '' where nobody would expect it to be a rank."""
     if "rankscope" in [word.rpartition("/")[2] for word in one.cmdline[:2]]:
         return ""
     launcher = launcher_name(one.cmdline)

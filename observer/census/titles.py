@@ -1,6 +1,7 @@
-"""What people call a job: its script or module, and the scheduler's number and name. Pure.
+"""Titles of jobs for people: script or module, and the scheduler's number and name. Pure.
 
-A title is for reading. Windows of one job on several hosts are matched by its identity (identity.py), never by this.
+A title is for display. Windows of one job on several hosts are matched by its identity
+(identity.py), never by this.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _SCHEDULERS = (
     ("pbs", "PBS_JOBID", "PBS_JOBNAME"),
     ("lsf", "LSB_JOBID", "LSB_JOBNAME"),
 )
-# Modules that run what another process pickled for them: who started them says what that is.
+# Modules that run code which another process pickled for them: that process's command line names
+# the code.
 _RUNNERS = (
     "submitit.core._submit",
     "submitit.local._local",
@@ -27,7 +29,7 @@ _RUNNERS = (
 
 
 def scheduler_job(environ: Mapping[str, str]) -> str:
-    """`slurm 1234 my-run`: the scheduler, the number and the name of the job; '' where there is none."""
+    """Format scheduler, number and name of a job, `slurm 1234 my-run`; '' where there is none."""
     for scheduler, number, name in _SCHEDULERS:
         if environ.get(number):
             words = (scheduler, environ[number], environ.get(name, ""))
@@ -36,7 +38,9 @@ def scheduler_job(environ: Mapping[str, str]) -> str:
 
 
 def title(command: tuple[str, ...], scheduler: str) -> str:
-    """`train.py (slurm 1234 my-run)`, `-m pkg.train`; '' where neither a script nor a scheduler names the job."""
+    """Format a title: `train.py (slurm 1234 my-run)`, `-m pkg.train`; '' where neither script nor
+    scheduler is known.
+    """
     what = program(command)
     if what and scheduler:
         return f"{what} ({scheduler})"
@@ -44,7 +48,9 @@ def title(command: tuple[str, ...], scheduler: str) -> str:
 
 
 def program(command: tuple[str, ...]) -> str:
-    """The script (its file's name) or the module (`-m name`) that a Python command line runs; else the program's name."""
+    """Return the script (its file's name) or the module (`-m name`) of a Python command line; else
+    the program's name.
+    """
     command = words_of(command)
     if not command:
         return ""
@@ -67,8 +73,11 @@ def program(command: tuple[str, ...]) -> str:
 
 
 def runs_anothers(command: tuple[str, ...]) -> bool:
-    """Whether it says nothing of what it runs, but the one of the process that started it does: what Python's multiprocessing made (a
-    process that was spawned, the server that forks them), and modules that run what was pickled for them."""
+    """Tell whether a command line does not name its program, but that of the parent process does.
+
+    True for processes of Python's multiprocessing (spawned ones, fork servers), and for modules
+    that run pickled code.
+    """
     if not is_python(command):
         return False
     handed = any(one == "-m" and other in _RUNNERS for one, other in itertools.pairwise(command))

@@ -1,4 +1,4 @@
-"""What the processes below a rank are for. Pure."""
+"""Classify the processes below a rank by their purpose. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _COMPILERS = re.compile(
 def worker_kind(
     comm: str, cmdline: tuple[str, ...], rank_cmdline: tuple[str, ...], framework: bool, far: bool, compiles: bool
 ) -> str:
-    """The kind of a process below a rank (found.Worker).
+    """Return the kind of a process below a rank (found.Worker).
 
-    `framework`: a training library is mapped into it. `far`: another process stands between it and the rank.
+    `framework`: a training library is mapped into it. `far`: another process lies between it and
+    the rank.
     `compiles`: one of those is a compiler.
     """
     if compiles or is_compiler(comm, cmdline):
@@ -37,7 +38,9 @@ def worker_kind(
 
 
 def is_compiler(comm: str, cmdline: tuple[str, ...]) -> bool:
-    """Whether it compiles: torch.compile's workers, and the compilers that extensions and kernels are built with."""
+    """Tell whether a process compiles: torch.compile's workers, and compilers of extensions and
+    kernels.
+    """
     if "compile_worker" in " ".join(cmdline)[:4096]:
         return True
     program = cmdline[0].rpartition("/")[2] if cmdline else comm

@@ -1,1 +1,1 @@
-"""The end of a window: the last readings, then rows for every table."""
+"""End a window: take the last readings, then build the rows of every table."""

@@ -1,6 +1,7 @@
-"""What a window holds, by process: put in order once, and found by its number. Pure.
+"""Index a window's events and calls by process: sorted once, then found by pid. Pure.
 
-A window holds 1.5 million events of up to some thousands of processes. One that is looked for in all of them takes 20 ms.
+A window holds 1.5 million events of up to some thousands of processes. Filtering all of them for
+one process takes 20 ms.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from rankscope.probes.sched.probe import ThreadTimes
 
 @dataclass(frozen=True, slots=True)
 class EventsByProcess:
-    """Events that nobody changes."""
+    """Read-only events, sorted by process."""
 
     _events: Events
     _edges: Mapping[int, tuple[int, int]]
     _until_ns: int | None = None
 
     def of(self, pid: int) -> Events:
-        """Those of a process, in the order in which they came: a part of what is held, not a copy."""
+        """Return the events of a process, in their original order: a view, not a copy."""
         mine: Events = self._events[slice(*self._edges.get(pid, (0, 0)))]
         if self._until_ns is None:
             return mine
@@ -34,14 +35,15 @@ class EventsByProcess:
         return kept
 
     def until(self, end_ns: int) -> EventsByProcess:
-        """Those that began before, and that processes ended."""
+        """Restrict to events that began before `end_ns`, and to ends of processes."""
         return replace(self, _until_ns=end_ns)
 
 
 def events_by_process(batches: list[Events], start_ns: int, end_ns: int) -> EventsByProcess:
-    """Events that touch the window; of the warm-up only the processes that ended: a rank that is gone stays gone.
+    """Index the events that overlap the window, and all ends of processes, including those before
+    it.
 
-    `batches` are taken out of the list: they are held twice for no longer than it takes.
+    `batches` is emptied, so that the events are in memory twice only briefly.
     """
     events = np.concatenate([np.empty(0, ring.EVENT), *batches])
     batches.clear()
@@ -56,7 +58,7 @@ def events_by_process(batches: list[Events], start_ns: int, end_ns: int) -> Even
 def calls_by_process(
     calls: Iterable[OpenCall], threads: Mapping[int, ThreadTimes]
 ) -> dict[int, list[tuple[int, int, int]]]:
-    """Calls in progress, by the process of their thread: tid, row of the table, since when."""
+    """Index calls in progress by the process of their thread: (tid, row of the table, start in ns)."""
     found: dict[int, list[tuple[int, int, int]]] = {}
     for call in calls:
         times = threads.get(call.tid)

@@ -1,7 +1,7 @@
-"""What changed on the host while a window ran: jobs that were started, started again, or grew. Pure.
+"""Notes on jobs that were started, restarted or grew while a window ran. Pure.
 
-A window holds the processes that were ranks when it began. Processes that came later are in none, whatever numbers they have: here it
-is told that they came, so that nobody takes the window for the whole of the job.
+A window contains the processes that were ranks when it began, and none that came later, whatever
+their numbers. The notes say that they came, so that nobody takes the window for the whole job.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rankscope.observer.census.titles import title
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.jobs import names
 
-_TOLD = 16  # ranks, pids
+_TOLD = 16  # ranks or pids named in a note
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,19 @@ class _Process:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Names it for ever."""
+        """A permanent id."""
         return self.pid, self.start_ticks
 
 
 def with_changes(windows: Sequence[Window], before: RankCensus, after: RankCensus) -> list[Window]:
-    """The windows with notes of what changed. `before`, `after`: the host when the window began, and when it ended."""
+    """Add notes on what changed to the windows. `before`, `after`: the host at begin and end of the
+    window.
+    """
     return [_with_notes(window, changes(window.manifest.jobs, before, after)) for window in windows]
 
 
 def changes(jobs: Iterable[str], before: RankCensus, after: RankCensus) -> tuple[str, ...]:
-    """What changed, as the window of these jobs tells it."""
+    """Write notes on what changed, for the window of these jobs."""
     mine, then, now = set(jobs), _ranks(before), _ranks(after)
     known, alive = {one.key for one in then}, {one.key for one in now}
     already = {one.key for one in _starting(before)}
@@ -50,14 +52,16 @@ def changes(jobs: Iterable[str], before: RankCensus, after: RankCensus) -> tuple
     notes, numbers, others = list[str](), {one.rank for one in gone}, dict[int, None]()
     again = [one for one in came if one.job in mine and one.rank in numbers]
     if again:
-        notes.append(f"{_told(again)} started again while observed: what the new processes do is not in this window")
+        notes.append(
+            f"{_describe(again)} started again while observed: what the new processes do is not in this window"
+        )
     more = [one for one in came if one.job in mine and one.rank not in numbers]
     if more:
-        notes.append(f"{_told(more)} started while observed: not in this window")
+        notes.append(f"{_describe(more)} started while observed: not in this window")
     ours = {one.owner for one in (*then, *now) if one.job in mine}
     owners = {one.job: one.owner for one in came}
     for job in sorted({one.job for one in came} - mine - {one.job for one in then}):
-        if owners[job] not in ours:  # what another user calls his job is no part of this window
+        if owners[job] not in ours:  # the name of another user's job must not appear in this window
             others.setdefault(owners[job], None)
             continue
         same = titles[job] in {one.title for one in gone} and not (again or more)
@@ -88,8 +92,8 @@ def _starting(census: RankCensus) -> list[_Process]:
     ]
 
 
-def _told(processes: Sequence[_Process]) -> str:
-    """'rank 1 (pid 77)', 'ranks 0, 1 (pids 76, 77)'."""
+def _describe(processes: Sequence[_Process]) -> str:
+    """Format processes: 'rank 1 (pid 77)', 'ranks 0, 1 (pids 76, 77)'."""
     ordered = sorted(processes, key=lambda one: one.rank)[:_TOLD]
     ending = ", …" if len(processes) > _TOLD else ""
     numbers = ", ".join(str(one.rank) for one in ordered) + ending

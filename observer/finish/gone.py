@@ -1,4 +1,4 @@
-"""Ranks that were gone before a window began and did not come while it ran, as rows of the table `counters`. Pure."""
+"""Add ranks that were missing before and throughout a window as rows of the table `counters`. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from rankscope.observer.window.tables import table_of
 
 
 def with_gone(windows: Sequence[Window], before: RankCensus, after: RankCensus) -> list[Window]:
-    """The windows with a row for each rank of their jobs that is gone. `before`, `after`: the host when they began, and when they ended."""
+    """Add a row for each missing rank to its job's window. `before`, `after`: the host at begin and
+    end.
+    """
     gone = set(before.gone) & set(after.gone)
     return [
         _with_rows(window, sorted(each.rank for each in gone if each.job in window.manifest.jobs)) for window in windows

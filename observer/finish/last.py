@@ -1,4 +1,4 @@
-"""Everything that is read when a window ends."""
+"""Take all readings that are due when a window ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.finish.by_process import EventsByProcess, calls_by_process, events_by_process
 from rankscope.observer.finish.mount_views import MountViews
-from rankscope.observer.finish.wait_target import Seen
+from rankscope.observer.finish.wait_target import WaitReadings
 from rankscope.observer.live.observation import Observation, Totals
 from rankscope.observer.tables import reading
 from rankscope.observer.tables.cpu_rows import CpuTotals, CpuUse
@@ -28,15 +28,16 @@ from rankscope.probes.system_calls import known
 from rankscope.unwinder.names.native import NativeNames
 
 _NO_SYSCALL = 0xFFFF
-# Seconds of the processor for stacks that nobody has named before the end: of all together, and then of a user's. Nothing is lost
-# meanwhile but time; most are known by then.
+# CPU seconds for naming stacks that are still unnamed at the end: for all users together, and then
+# per user. This only costs time; most are named by then.
 _NAME_FREELY_S, _NAME_EACH_S = 10.0, 1.0
-_STATES = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8}  # of /proc/PID/stat, as sched_switch numbers them
+# state letters of /proc/PID/stat -> state numbers of sched_switch
+_STATES = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8}
 
 
 @dataclass(frozen=True, slots=True)
 class LastReadings:
-    """Everything read when the window ended."""
+    """All readings taken when the window ended."""
 
     events: EventsByProcess
     threads: Mapping[int, sched.ThreadTimes]
@@ -47,7 +48,7 @@ class LastReadings:
     throttled_s: Mapping[int, float]
     costs: tuple[ProbeCost, ...]
     losses: tuple[Loss, ...]  # in the kernel
-    still: Mapping[int, OpenAbsence]
+    open_absences: Mapping[int, OpenAbsence]
     untimed: Mapping[int, Sequence[tuple[int, int]]]
     start_ns: int
     window_s: float
@@ -55,13 +56,16 @@ class LastReadings:
     natives: NativeNames
     hardware: reading.HardwareReading
     launches: LaunchCount | None
-    seen: Seen
+    seen: WaitReadings
     mounts: MountViews
-    early: bool = False  # the window ended before, for want of room: what a descriptor means was read later
+    early: bool = False  # the window ended before, for lack of room: descriptors were resolved later
 
 
 def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> LastReadings:
-    """The last readings of a window that began at `start_ns` by CLOCK_MONOTONIC and ends now. Close their `natives`."""
+    """Take the last readings of a window that began at `start_ns` (CLOCK_MONOTONIC) and ends now.
+
+    The caller closes their `natives`.
+    """
     root, probes = running.root, running.probes
     window_s = (time.clock_gettime_ns(time.CLOCK_MONOTONIC) - start_ns) / 1e9
     threads = {times.tid: times for times in sched.thread_times(probes.module)}
@@ -72,7 +76,8 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         CpuTotals(threads, processes, takers), CpuTotals(before.threads, before.processes, before.takers), owners
     )
     running.drain()
-    losses = probes.losses()  # while rows are made the ring fills up: what is lost then is of no window
+    # the ring fills up while rows are made: losses from now on belong to no window
+    losses = probes.losses()
 
     fair, whose = Fair(_NAME_FREELY_S, _NAME_EACH_S), running.users()
 
@@ -81,7 +86,7 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
             running.name_stack(times.stack, times.tgid, fair, whose)
 
     patiently(name_all)
-    still = patiently(lambda: _still_threads(running, threads, start_ns, fair))
+    still = patiently(lambda: _open_absences(running, threads, start_ns, fair))
     untimed = {}
     if running.fallback:
         untimed = running.fallback.finish(
@@ -107,14 +112,17 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         NativeNames(root),
         running.hardware.stop().within(start_ns, start_ns + int(window_s * 1e9)),
         running.launches(),
-        Seen(root),
+        WaitReadings(root),
         MountViews(root),
     )
 
 
 def ended_early(last: LastReadings, end_ns: int, then: Totals) -> LastReadings:
-    """The same for a user whose window ended at `end_ns` for want of room, where the sums were those of `then`: what was still going on
-    was so then, what began later was not. What the whole host counted it counted for longer."""
+    """Restrict the readings to a user's window that ended early, at `end_ns`, for lack of room.
+
+    `then`: the sums at that time. What was in progress was so then; what began later is dropped.
+    Growth of host counters is scaled.
+    """
     window_s = max(end_ns - last.start_ns, 1) / 1e9
     gone_on = {
         tid: replace(times, out_since_ns=0) if times.out_since_ns >= end_ns else times
@@ -133,12 +141,12 @@ def ended_early(last: LastReadings, end_ns: int, then: Totals) -> LastReadings:
     )
 
 
-def _still_threads(
+def _open_absences(
     running: Observation, threads: Mapping[int, sched.ThreadTimes], start_ns: int, fair: Fair
 ) -> dict[int, OpenAbsence]:
-    """Threads that have been off the CPU since before anybody looked: what /proc says of them, with their stacks.
+    """Read threads that were off the CPU throughout from /proc, with their stacks.
 
-    Of users with no time left for that it is told without stacks.
+    For users whose time for that is used up, without stacks.
     """
     found, whose = {}, running.users()
     for process in running.processes.values():
@@ -156,8 +164,8 @@ def _still_threads(
             number, argument = (known(int(words[0])), _signed(int(words[1], 16))) if in_call else (_NO_SYSCALL, 0)
             stack, began_s = NO_STACK, time.thread_time()
             if fair.left(user) > 0:
-                stack = process.still_stack(tid)
-                fair.took(time.thread_time() - began_s, user)
+                stack = process.blocked_stack(tid)
+                fair.spend(time.thread_time() - began_s, user)
             else:
                 running.names.lost += 1
             identity = -tid & 0xFFFF_FFFF_FFFF_FFFF
@@ -169,7 +177,9 @@ def _still_threads(
 
 
 def _signed(word: int) -> int:
-    """An argument as the kernel's probes tell it, in 64 bits with a sign; /proc has it without: wait4(-1)."""
+    """Convert a system call argument to a signed 64-bit number, as the kernel's probes report it:
+    wait4(-1).
+    """
     word &= 0xFFFF_FFFF_FFFF_FFFF
     return word - (word >> 63 << 64)
 

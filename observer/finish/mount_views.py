@@ -1,7 +1,8 @@
-"""What devices are called by those who see them mounted: read once for all processes with one view of the mounts.
+"""Names of devices in processes' own views of the mounts, read once per view.
 
-In: /proc/PID/mountinfo. Who has a mount namespace of his own mounts there as much as he likes: what is read is bounded, for all together
-and then for a user; a device whose mount was not read is told by its number, and a note says whose mounts were too many.
+In: /proc/PID/mountinfo. The owner of a mount namespace can create any number of mounts: reading is
+bounded, for all users together and then per user; a device whose mount was not read is named by its
+number, with a note on whose mounts were too many.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from rankscope.probes.host.block_devices import mount_words
 from rankscope.probes.host.mounts import MOUNTINFO_CAP, Mount, by_device, parse_mountinfo
 from rankscope.probes.host.namespaces import namespace_inode
 
-# Bytes of tables of mounts, 20 MB a second: of all views together, and then of a user's. A container has some hundreds of mounts in 30 KB.
+# Bytes of mount tables, 20 MB a second: for all views together, and then per user. A container has
+# some hundreds of mounts in 30 KB.
 _FREELY, _EACH = 16 << 20, 1 << 20
 _View = tuple[int, str]
 _Device = tuple[int, int]
@@ -26,7 +28,7 @@ _Device = tuple[int, int]
 
 @dataclass(slots=True)
 class MountViews:
-    """Keep it for one window: mounts come and go."""
+    """Mount names for one window (mounts come and go)."""
 
     root: Path
     notes: list[str] = field(default_factory=list)
@@ -39,12 +41,14 @@ class MountViews:
         )
 
     def words(self, pid: int, devices: Iterable[_Device]) -> list[str]:
-        """`/data (ext4 254:1)`: the mount of each device as the process sees it."""
+        """Name each device by its mount in the process's view: `/data (ext4 254:1)`."""
         mounts = self._views.of(pid, self._view(pid), partial(whose, pid, self.root))
         return [mount_words(mounts.get(device), *device) for device in devices]
 
     def _view(self, pid: int) -> _View:
-        """Its namespace and its root folder: what lies outside that one the kernel does not tell."""
+        """Return the process's mount namespace and root folder, which limit the mounts that the
+        kernel shows.
+        """
         try:
             space = namespace_inode(pid, "mnt", self.root)
             return space, procfs.read_link(procfs.proc_path(self.root, pid, "root"))
@@ -52,4 +56,4 @@ class MountViews:
             return -pid, ""
 
     def _tell(self, user: str, pid: int) -> None:
-        self.notes.append(f"{user}: pid {pid} sees more mounts than were looked at: some devices are told by number")
+        self.notes.append(f"{user}: pid {pid} has more mounts than were read: some devices are named by number")

@@ -1,4 +1,4 @@
-"""Rows of one rank: who it is and how it ended, and what its helper threads did."""
+"""Build the rows of one rank: identity and end, and its helper threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rankscope.probes.network.flows import FlowSummary
 def rank_row(
     running: Observation, rank: FoundRank, found: RankWindow, last: LastReadings, flows: Sequence[FlowSummary]
 ) -> RankRow:
-    """The row of the table `ranks`. `flows` of this process."""
+    """Build a rank's row of the table `ranks`. `flows`: those of this process."""
     identity, process = rank.identity, running.processes[rank.pid]
     events = last.events.of(rank.pid)
     sampled = events[events["type"] == ring.SAMPLE]
@@ -80,7 +80,9 @@ def _stack_source(process: ProcessWatch, last: LastReadings) -> str:
 
 
 def _end_of(events: Events, last: LastReadings) -> tuple[float | None, int | None]:
-    """When the process ended (before the window: below 0), and its wait status; None where it did not, or nobody saw it."""
+    """Return when the process ended (s; before the window: below 0), and its wait status; None
+    where unknown.
+    """
     ends = events[events["type"] == ring.EXIT]
     if not len(ends):
         return None, None
@@ -89,19 +91,22 @@ def _end_of(events: Events, last: LastReadings) -> tuple[float | None, int | Non
 
 
 def address_of(endpoint: str) -> str:
-    """Of `198.18.0.10:29500` or `[fd00::1]:29500` without the port."""
+    """Return the address of `198.18.0.10:29500` or `[fd00::1]:29500` without the port."""
     return endpoint.rpartition(":")[0].strip("[]")
 
 
 def _stopped_s(pid: int, found: RankWindow, last: LastReadings) -> float:
-    """Time in job-control stop. A process that was stopped all along never switched: its state alone tells."""
+    """Return seconds in job-control stop.
+
+    A process that was stopped throughout never switched: then its state decides.
+    """
     if found.stopped_s > 0 or last.states[pid] != "stopped":
         return found.stopped_s
     return last.window_s
 
 
 def helper_rows(running: Observation, rank: FoundRank, last: LastReadings) -> list[CounterRow]:
-    """What the rank's threads without Python state did."""
+    """Build the rows of the rank's threads without Python state."""
     python = frozenset(running.processes[rank.pid].threads) | {rank.pid}
     events = last.events.of(rank.pid)
     events = events[events["type"] == ring.NATIVE]

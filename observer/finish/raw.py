@@ -1,4 +1,4 @@
-"""What was gathered of one process, put together for the tables."""
+"""Collect the data of one process for building tables."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rankscope.probes.files import probe as files
 from rankscope.probes.host import procfs
 from rankscope.probes.text import printable
 
-_NEAR_THE_END = 0.1  # of the window
+_NEAR_THE_END = 0.1  # share of the window
 
 
 def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProcess:
-    """Events, absences, calls and names of one process."""
+    """Collect events, absences, calls and names of one process."""
     process = running.processes[pid]
     events = last.events.of(pid)
     tids = python_threads(process, events)
@@ -50,12 +50,13 @@ def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProces
         thread_names={tid: thread_name(pid, tid, running.root) for tid in tids},
         native=native,
         libraries=libraries,
-        alive_tids=frozenset(tid for tid in tids if tid in last.threads or tid in last.still),
+        alive_tids=frozenset(tid for tid in tids if tid in last.threads or tid in last.open_absences),
     )
 
 
 def python_threads(process: ProcessWatch, events: Events) -> frozenset[int]:
-    """The threads of the process with Python state, and of those that had it and have ended who is in `events`, which are of this process.
+    """Return the process's threads with Python state, including ended ones that occur in its
+    `events`.
 
     A loader without workers makes its samples in a thread that ends with each epoch.
     """
@@ -64,7 +65,7 @@ def python_threads(process: ProcessWatch, events: Events) -> frozenset[int]:
 
 
 def thread_name(pid: int, tid: int, root: Path) -> str:
-    """In words."""
+    """Name a thread for display."""
     if tid == pid:
         return "the main thread"
     try:
@@ -77,7 +78,7 @@ def thread_name(pid: int, tid: int, root: Path) -> str:
 def _open_absence(tid: int, last: LastReadings) -> OpenAbsence | None:
     times = last.threads.get(tid)
     if times is None:
-        away = last.still.get(tid)
+        away = last.open_absences.get(tid)
     elif times.out_since_ns:
         away = OpenAbsence(
             tid, times.out_since_ns, times.wake_ns, times.state, times.syscall, times.argument, times.stack
@@ -90,11 +91,12 @@ def _open_absence(tid: int, last: LastReadings) -> OpenAbsence | None:
 def targets_of(
     pid: int, tids: frozenset[int], events: Events, still: Mapping[int, OpenAbsence], last: LastReadings
 ) -> dict[tuple[int, int, int], str]:
-    """What the calls wait for in which a thread was blocked for half of the window, or of the time since the process's last progress, the
-    last time near the window's end.
+    """Find out what long blocking calls wait for: (tid, system call, argument) -> text.
 
-    A descriptor is looked up when the window has ended: of a call that is long past it may be another's by now; where it ended `early`, of
-    each that is over.
+    Calls in which a thread was blocked for half of the window, or half of the time since the
+    process's last progress, most recently near the window's end. A descriptor is resolved after the
+    window: an earlier call's may be reused by now; where the window ended `early`, those of all
+    finished calls may.
     """
     end_ns = last.start_ns + int(last.window_s * 1e9)
     away = events[(events["type"] == ring.OFFCPU) & np.isin(events["tid"], list(tids))]
@@ -120,13 +122,13 @@ def targets_of(
 
 
 def _progress_ns(events: Events, start_ns: int) -> int:
-    """When the last call ended that repeats with the steps; `start_ns` where there was none."""
+    """Return when the last call ended that repeats with the steps; `start_ns` if there was none."""
     calls = events[events["type"] == ring.CALL]
     calls = calls[of_roles(calls, CALL_TABLE, *MARKER_ROLES)]
     return max(int((calls["ts_ns"] + calls["dur_ns"]).max(initial=0)), start_ns)
 
 
 def _devices(pid: int, events: Events, mounts: MountViews) -> dict[int, str]:
-    """Words for the devices of this process's file calls: the mount point in its own view, type and device number."""
+    """Name the devices of this process's file calls: mount point in its own view, type and number."""
     wanted = np.unique(events["aux"][events["type"] == ring.FILE]).tolist()
     return dict(zip(wanted, mounts.words(pid, map(files.device_numbers, wanted)), strict=True)) if wanted else {}

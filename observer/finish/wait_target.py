@@ -1,10 +1,11 @@
-"""What a thread that is blocked waits for: the file behind its descriptor, the other end of a socket, the child processes of its process.
+"""Find out what a blocked thread waits for: the file of its descriptor, a socket's peer, child
+processes.
 
 flock, fcntl, read, recv, …   /proc/PID/fd/N of the call's first argument: a path as the process sees it, a socket, a pipe
-poll                          the same, of the first descriptor in the array that its first argument points at (/proc/PID/mem),
+poll                          the same, for the first descriptor in the array that its first argument points at (/proc/PID/mem),
                               while the thread is in it (/proc/PID/task/TID/syscall)
-flock, fcntl on a path        /proc/PID/fdinfo/N, /proc/locks: who holds the lock
-a socket                      /proc/PID/net/tcp, tcp6: where it leads to
+flock, fcntl on a path        /proc/PID/fdinfo/N, /proc/locks: the holder of the lock
+a socket                      /proc/PID/net/tcp, tcp6: its peer
 wait4, waitid, a pipe         /proc/PID/task/PID/children: the names of the child processes
 """
 
@@ -42,13 +43,15 @@ _NET_TCP_CAP, _LOCKS_CAP = 16 << 20, 4 << 20
 _FREELY_BYTES, _EACH_BYTES = (
     64 << 20,
     4 << 20,
-)  # of tables of connections, 50 MB a second: of all namespaces, and then of a user's
+)  # bytes of connection tables, 50 MB a second: for all network namespaces, and then per user
 _MOST_CHILDREN = 1024
 
 
 @dataclass(slots=True)
-class Seen:
-    """What was read at the end of a window, once for all threads that wait: hundreds of each process may."""
+class WaitReadings:
+    """Cached readings at the end of a window, shared by all waiting threads (there may be hundreds
+    per process).
+    """
 
     root: Path
     notes: list[str] = field(default_factory=list)
@@ -61,13 +64,13 @@ class Seen:
         self._connections = CommonTables(self.root, NET_TCP, parse_net_tcp, _NET_TCP_CAP, self._fair, self._tell)
 
     def children(self, pid: int) -> str:
-        """In words."""
+        """Describe the child processes of a process."""
         if pid not in self._children:
             self._children[pid] = _children(pid, self.root)
         return self._children[pid]
 
     def connections(self, pid: int) -> Mapping[int, Pair]:
-        """By inode, those of its network namespace."""
+        """Return the connections of a process's network namespace, by inode."""
         try:
             space = namespace_inode(pid, "net", self.root)
         except (OSError, ValueError):
@@ -78,7 +81,7 @@ class Seen:
         self.notes.append(more_connections(user, pid))
 
     def locks(self) -> list[list[str]]:
-        """The words of each line of /proc/locks."""
+        """Return each line of /proc/locks, split into words."""
         if self._locks is None:
             try:
                 text = procfs.read_file(str(self.root / "proc/locks"), _LOCKS_CAP).decode("ascii", "replace")
@@ -88,8 +91,8 @@ class Seen:
         return self._locks
 
 
-def wait_target(pid: int, tid: int, syscall: int, argument: int, seen: Seen) -> str:
-    """In words, '' where it cannot be told."""
+def wait_target(pid: int, tid: int, syscall: int, argument: int, seen: WaitReadings) -> str:
+    """Describe what a thread in this system call waits for; '' where unknown."""
     root = seen.root
     if syscalls.reason(syscall, argument) == "wait child":
         return seen.children(pid)
@@ -114,7 +117,7 @@ def wait_target(pid: int, tid: int, syscall: int, argument: int, seen: Seen) -> 
 
 
 def _polled(pid: int, tid: int, address: int, root: Path) -> int:
-    """The first descriptor of a poll; -1 where its array cannot be read, or the thread is in that poll no more."""
+    """Read the first descriptor of a poll; -1 where unreadable, or the thread has left that poll."""
     try:
         now = procfs.read_file(procfs.proc_path(root, pid, "task", tid, "syscall"), 256).split()
         if len(now) < 2 or known(int(now[0])) not in _POLLS or int(now[1], 16) != address:
@@ -125,7 +128,9 @@ def _polled(pid: int, tid: int, address: int, root: Path) -> int:
 
 
 def _socket(link: str, connections: Mapping[int, Pair]) -> str:
-    """`a socket to 10.0.0.7:443`; without its end where it is not of an established TCP connection."""
+    """Describe a socket: `a socket to 10.0.0.7:443`; without the peer unless it is an established
+    TCP connection.
+    """
     inode = link.removeprefix("socket:[").removesuffix("]")
     if inode.isdigit() and int(inode) in connections:
         return f"{SOCKET_TO}{_endpoint(connections[int(inode)][1])}".removesuffix(" to ")
@@ -133,7 +138,9 @@ def _socket(link: str, connections: Mapping[int, Pair]) -> str:
 
 
 def _endpoint(words: bytes) -> str:
-    """`0100007F:1F90`, as the kernel prints an end of a connection (its words in the byte order of the machine), for people."""
+    """Format an endpoint from the kernel's `0100007F:1F90` (32-bit words in the machine's byte
+    order).
+    """
     address, _, port = words.decode("ascii", "replace").partition(":")
     try:
         raw = bytes.fromhex(address)
@@ -143,17 +150,19 @@ def _endpoint(words: bytes) -> str:
         return ""
 
 
-def _holder(pid: int, descriptor: int, seen: Seen) -> str:
-    """`, held by python (pid 77)`; '' where nobody on this host holds a lock on the file.
+def _holder(pid: int, descriptor: int, seen: WaitReadings) -> str:
+    """Describe the lock holder of a file: `, held by python (pid 77)`; '' where no process of this
+    host has a lock.
 
-    The file itself is not asked for its number: on a server that does not answer that would hang.
+    The inode comes from fdinfo: stat would hang on a server that does not answer.
     """
     try:
         told = procfs.read_file(procfs.proc_path(seen.root, pid, "fdinfo", descriptor), 4096).split()
         inode = told[told.index(b"ino:") + 1].decode("ascii")
     except (OSError, ValueError, IndexError):
         return ""
-    for words in seen.locks():  # 1: FLOCK ADVISORY WRITE 708 fe:00:1234 0 EOF; who waits has "->" after the number
+    # 1: FLOCK ADVISORY WRITE 708 fe:00:1234 0 EOF; waiters have "->" after the number
+    for words in seen.locks():
         if len(words) >= 6 and words[1] != "->" and words[5].rpartition(":")[2] == inode and words[4].isdigit():
             try:
                 name = f"{_shown(procfs.read_comm(int(words[4]), seen.root))} (pid {words[4]})"
@@ -175,7 +184,7 @@ def _children(pid: int, root: Path) -> str:
         except (OSError, ValueError):
             continue
         name = _shown(found.comm)
-        if found.state == _ZOMBIE:  # whoever waits for it waits for ever: nobody has looked yet
+        if found.state == _ZOMBIE:  # its parent has not reaped it yet: waiting on it lasts for ever
             names.insert(0, f"{name} {ENDED}")
         elif name not in names:
             names.append(name)

@@ -1,4 +1,4 @@
-"""One window for each job that was observed, from what was gathered and the last readings."""
+"""Build one window per observed job from the gathered data and the last readings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rankscope.observer.tables import job as gpu_window
 from rankscope.observer.tables import pattern_rows
 from rankscope.observer.tables.collective_rows import collective_rows
 from rankscope.observer.tables.cpu_rows import observer_rows
-from rankscope.observer.tables.one_line import as_one_line
+from rankscope.observer.tables.one_line import merge_turns
 from rankscope.observer.tables.rank import RankWindow, find_rank, side_patterns, steps_alone
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.tables.silence_rows import silence_rows
@@ -33,19 +33,19 @@ from rankscope.observer.window.rows import CollectiveRow, CounterRow, FlowRow, P
 from rankscope.observer.window.stacks import StackTree
 from rankscope.observer.window.tables import table_of
 from rankscope.probes.calls.table import CALL_TABLE
-from rankscope.probes.fair import by_kind, concerning
+from rankscope.probes.fair import concerning, group_by
 from rankscope.probes.host.machine import machine_id
 from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.network.flows import FlowSummary
 
-_SILENCE_S = 1.0  # without progress: whether shorter ones are any depends on the job's steps
+_SILENCE_S = 1.0  # seconds without progress worth a report; shorter ones depend on the job's steps
 _MAX_NOTES = 64
-_MAX_RUNS = 8  # of numbers of ranks, in a note
+_MAX_RUNS = 8  # runs of rank numbers in a note
 
 
 @dataclass(slots=True)
 class _Tables:
-    """Rows as they are gathered."""
+    """The rows of a window under construction."""
 
     ranks: list[RankRow] = field(default_factory=list)
     steps: list[StepRow] = field(default_factory=list)
@@ -57,11 +57,11 @@ class _Tables:
     counters: list[CounterRow] = field(default_factory=list)
 
     def add_patterns(self, rank: int, thread: str, found: Sequence[MeasuredPattern]) -> None:
-        """Patterns of one thread, or of threads of one kind."""
+        """Add patterns of one thread, or of threads of one kind."""
         self.patterns += [pattern_rows.pattern_row(rank, thread, pattern, self.stacks) for pattern in found]
 
     def window(self, manifest: Manifest) -> Window:
-        """All of it."""
+        """Build the window."""
         return Window(
             manifest,
             ranks=table_of("ranks", self.ranks),
@@ -77,17 +77,18 @@ class _Tables:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """All that was observed. `processes`: by the pid of the rank that they belong to."""
+    """All observed data. `processes`: by the pid of the rank that they belong to."""
 
     running: Observation
     last: LastReadings
     before: Totals
     processes: Mapping[int, Sequence[ProcessWatch]]
     flows: Mapping[str, Sequence[FlowSummary]]  # by job
-    ended: dict[str, LastReadings] = field(default_factory=dict)  # of users whose windows ended before the others'
+    # user -> readings of windows that ended before the others'
+    ended: dict[str, LastReadings] = field(default_factory=dict)
 
     def last_of(self, users: Set[str]) -> LastReadings:
-        """The last readings of a job, whose ranks are these users'."""
+        """Return the last readings of a job whose ranks belong to these users."""
         early = sorted(users & self.running.ended.keys(), key=lambda user: self.running.held.ended_ns[user])
         if not early:
             return self.last
@@ -98,15 +99,15 @@ class _Whole:
 
 
 def windows_from(running: Observation, before: Totals, last: LastReadings, start: float) -> list[Window]:
-    """Make one Window for each job of a window that began at `start` (Unix s) with `before` and ended with `last`, which is closed."""
-    jobs = by_kind(running.ranks, lambda rank: rank.identity.job)
+    """Build one window per job, begun at `start` (Unix s) with `before` and ended with `last`, which is closed."""
+    jobs = group_by(running.ranks, lambda rank: rank.identity.job)
     job_of = {rank.pid: job for job, ranks in jobs.items() for rank in ranks}
     whole = _Whole(
         running,
         last,
         before,
-        by_kind(running.processes.values(), lambda process: process.owner),
-        by_kind(last.flows, lambda flow: job_of.get(flow.pid, "")),
+        group_by(running.processes.values(), lambda process: process.owner),
+        group_by(last.flows, lambda flow: job_of.get(flow.pid, "")),
     )
     try:
         counters = [*running.gauges.host_rows(), *observer_rows(before.observer_cpu_s)]
@@ -125,10 +126,10 @@ def _job_window(
     tables = _Tables(counters=[*host_counters, *running.gauges.member_rows(members)])
     numbers = {rank.pid: rank.identity.rank for rank in ranks}
     flows = whole.flows.get(job, ())
-    flows_of = by_kind(flows, lambda flow: flow.pid)
+    flows_of = group_by(flows, lambda flow: flow.pid)
     devices = samplers.of_job(last.hardware, ranks)
     raws, gpus = gpu_window.with_gpus(
-        {rank.pid: as_one_line(raw_process(running, rank.pid, last), CALL_TABLE) for rank in ranks},
+        {rank.pid: merge_turns(raw_process(running, rank.pid, last), CALL_TABLE) for rank in ranks},
         numbers,
         max(rank.identity.world_size for rank in ranks),
         devices,
@@ -144,7 +145,7 @@ def _job_window(
         gpus, last.hardware, found, raws, CALL_TABLE, before.launches, last.launches
     )
     on_gpus = any(uses_accelerator(rank) for rank in ranks)
-    if on_gpus and ras.stands_still({pid: one.in_collective_s for pid, one in found.items()}, last.window_s):
+    if on_gpus and ras.is_hanging({pid: one.in_collective_s for pid, one in found.items()}, last.window_s):
         behind, said = ras.missing(ranks, {address_of(flow.local) for flow in flows})
         tables.counters += behind
         notes += said
@@ -156,7 +157,7 @@ def _job_window(
 
 
 def of_ranks(said: Mapping[int, str]) -> Iterator[str]:
-    """What is said of each rank ('': nothing) as notes, one for all ranks of which the same is said: `ranks 0-3, 6: …`."""
+    """Write notes from texts by rank ('': none), one per distinct text: `ranks 0-3, 6: …`."""
     for what in dict.fromkeys(filter(None, said.values())):
         numbers = sorted(number for number, words in said.items() if words == what)
         breaks = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]
@@ -187,7 +188,9 @@ def _manifest(
 def _sources(
     running: Observation, last: LastReadings, ranks: Sequence[FoundRank], any_flow: bool, gpus: Sequence[str]
 ) -> States:
-    """What each source gave of these ranks. `gpus`: why nothing is seen of their GPUs, where that is so."""
+    """Return the state of each source for these ranks. `gpus`: reasons why their GPUs are unseen,
+    if so.
+    """
     probes = running.probes
     return states(
         [
@@ -221,24 +224,24 @@ def _add_rank(
 
 
 def _over_budget(running: Observation, users: Set[str] | None = None) -> list[str]:
-    """What was let go for want of room, in words; of what is let go by user what concerns these, None: everybody."""
+    """Write notes on data dropped for lack of room, for these users (None: everybody)."""
     said = []
     losses = {loss.name: loss.count for loss in running.losses(users)}
     if "events_over_budget" in losses:
-        said.append("the window ended early: the observer may hold no more events than it has; record a shorter one")
+        said.append("the window ended early: the observer reached its limit of events; record a shorter window")
     if unwatched := losses.get("processes_over_budget"):
         said.append(f"{unwatched} processes of ranks were not watched: there were too many")
     whose = running.users()
     for process in running.processes.values():
         if process.lost_threads and (users is None or whose(process) in users):
             said.append(
-                f"pid {process.pid}: {process.lost_threads} of its Python threads were not looked at: there were too many"
+                f"pid {process.pid}: {process.lost_threads} of its Python threads were not followed: there were too many"
             )
     return said
 
 
 def _notes(running: Observation, notes: Sequence[str], pids: frozenset[int], users: Set[str]) -> tuple[str, ...]:
-    """What could not be seen of the ranks with these pids, each once."""
+    """Collect notes on what could not be seen of the ranks with these pids, without duplicates."""
     fallback = running.fallback.notes if running.fallback else []
     said = [
         *running.notes,

@@ -1,1 +1,1 @@
-"""What GPUs did, and that laid over the host's timeline."""
+"""GPU activity, laid over the host's timeline."""

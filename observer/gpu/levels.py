@@ -1,13 +1,15 @@
-"""What a GPU did in each sample interval: computing, inside a collective, idle. Pure.
+"""Split GPU time per sample interval into computing, collective and idle. Pure.
 
-From outside a GPU shows, per interval, k = the share of it in which any kernel ran, and s = the mean share of its SMs that had
-work. A kernel that computes holds nearly all SMs; one that waits in a collective, or moves data for it, holds the few that NCCL
-takes. With a_comp the SM share while computing, a_coll that inside a collective:
+Measured from outside per interval: k = the share of it in which any kernel ran, and s = the mean
+share of its SMs that had work. A computing kernel occupies nearly all SMs; one that waits in a
+collective, or moves data for it, only the few that NCCL uses. With a_comp the SM share while
+computing, a_coll that inside a collective:
 
     c = clip((s − a_coll·k) / (a_comp − a_coll), 0, k)     n = k − c     idle = 1 − k
 
-Levels, pooled over the GPUs of the job on this host, because the one that never waits shows no collective and the one that always
-waits hardly any computing. r = s/k over intervals with k ≥ 0.5, weights k·Δt, Q_q its weighted quantile:
+Levels, pooled over the GPUs of the job on this host, because a GPU that never waits shows no
+collective and one that always waits hardly any computing. r = s/k over intervals with k ≥ 0.5,
+weights k·Δt, Q_q its weighted quantile:
 
     a_comp = Q_0.25 of those r that reach 0.8·Q_0.98(r): kernels differ, and one that runs beside a collective shows more SMs
              than computing alone, so the level lies at the lower end of what counts as all computing, and c is clipped at k;
@@ -16,10 +18,11 @@ waits hardly any computing. r = s/k over intervals with k ≥ 0.5, weights k·Δ
                             A of the fit s = A·k + B·t, t the tensor activity, which no collective has: right in mixed intervals too;
                             0.25: 32 blocks, the most NCCL takes by default, on the 132 SMs of an H100
 
-Where s is not measured (before Hopper) power stands for it: k · (P − P_rest)/(P_default − P_rest) · f_median/f, f the clock, since a
-throttled GPU draws less for the same work. What a GPU draws and k follow within about a second there, so that no interval shows one
-state alone: a_coll is at most 0.35 a_comp. Own time is then right in order, not in size, and single steps are blurred. Where nothing
-tells the levels apart (a_comp − a_coll < 0.2) nothing is split: the host's timeline must do.
+Where s is not measured (before Hopper) power replaces it: k · (P − P_rest)/(P_default − P_rest) ·
+f_median/f, f the clock, since a throttled GPU draws less for the same work. Power and k lag by
+about a second there, so that no interval shows one state alone: a_coll is at most 0.35 a_comp. Own
+time is then right in order, not in size, and single steps are blurred. Where the levels are too
+close (a_comp − a_coll < 0.2) nothing is split: the host's timeline is used alone.
 """
 
 from __future__ import annotations
@@ -41,10 +44,11 @@ _BRIDGED_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Samples of one GPU (or of all GPUs of one rank), in order. Interval i is [start_s[i], end_s[i]), since the window's start.
+    """Samples of one GPU (or of all GPUs of one rank), in order. Interval i is [start_s[i],
+    end_s[i]), since the window's start.
 
-    NaN where the GPU does not say. Activities 0..1 (`power_active`: what its power says, in place of `sm_active`), traffic in bytes/s:
-    `pcie_rx_hz` is host to device.
+    NaN where not reported. Activities 0..1 (`power_active`: estimated from power, in place of
+    `sm_active`), traffic in bytes/s: `pcie_rx_hz` is host to device.
     """
 
     start_s: Floats
@@ -63,9 +67,11 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """a_comp and a_coll, on SM activity or on scaled power (`measure` 'sm' | 'power'; '' where nothing can be split).
+    """The levels a_comp and a_coll, of SM activity or scaled power (`measure` 'sm' | 'power'; '':
+    cannot be split).
 
-    `collective` NaN: the job runs no collectives on GPUs, all activity is computing. `own`: a_comp of single GPUs, by position.
+    `collective` NaN: the job runs no collectives on GPUs, all activity is computing. `own`: a_comp
+    of single GPUs, by position.
     """
 
     computing: float
@@ -77,7 +83,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Shares of each interval; NaN where they are not known."""
+    """Shares of each interval, 0..1; NaN where unknown."""
 
     start_s: Floats
     end_s: Floats
@@ -90,7 +96,9 @@ class Shares:
 
 
 def combine(series: Sequence[Series]) -> Series:
-    """The GPUs of one rank as one: k the largest, s/k their means, traffic added. At the first one's intervals."""
+    """Combine the GPUs of one rank: k the largest, s/k their means, traffic added; at the first
+    one's intervals.
+    """
     first = series[0]
     if len(series) == 1:
         return first
@@ -114,7 +122,10 @@ def combine(series: Sequence[Series]) -> Series:
 
 
 def find_levels(series: Sequence[Series], collectives: bool = True) -> Levels:
-    """Levels of the GPUs of one job on one host. `collectives`: whether the job runs any on its GPUs, as far as is known."""
+    """Estimate the levels of the GPUs of one job on one host.
+
+    `collectives`: whether the job runs any on its GPUs, as far as is known.
+    """
     usable = [one for one in series if len(one.start_s)]
     if not usable or not any(np.isfinite(one.kernel_active).any() for one in usable):
         return Levels(
@@ -149,20 +160,20 @@ def _levels_on(series: Sequence[Series], measure: str) -> Levels | None:
     note = (
         ""
         if measure == "sm"
-        else "GPUs without SM activity: computing is told from collectives by power, which follows slowly: shares are rough"
+        else "GPUs without SM activity: computing is separated from collectives by power, which reacts slowly: shares are approximate"
     )
     return Levels(computing, max(collective, 0.0), measure, own, note)
 
 
 def _ratios(one: Series, measure: str) -> tuple[Floats, Floats]:
-    """(s/k, k·Δt) of the intervals that say something."""
+    """Return (s/k, k·Δt) of the usable intervals."""
     level = _activity(one, measure)
     known = np.isfinite(level) & np.isfinite(one.kernel_active) & (one.kernel_active >= _BUSY) & (one.seconds > 0)
     return level[known] / one.kernel_active[known], (one.kernel_active * one.seconds)[known]
 
 
 def _activity(one: Series, measure: str) -> Floats:
-    """s, or what stands for it."""
+    """Return s, or the power in its place."""
     return one.sm_active if measure == "sm" else one.power_active
 
 
@@ -180,7 +191,10 @@ def _own_level(ratio: Floats, weight: Floats, pooled: float) -> float:
 
 
 def _without_tensor(series: Sequence[Series], otherwise: float) -> float:
-    """A of s = A·k + B·t by least squares; `otherwise` where the fit says nothing (t hardly varies, or leaves a tenth unexplained)."""
+    """Fit s = A·k + B·t by least squares and return A; `otherwise` where the fit is poor.
+
+    Poor: t hardly varies, or a tenth of the variance remains.
+    """
     kernel, sm, tensor = (
         np.concatenate([getattr(one, name) for one in series])
         for name in ("kernel_active", "sm_active", "tensor_active")
@@ -196,16 +210,20 @@ def _without_tensor(series: Sequence[Series], otherwise: float) -> float:
 
 
 def quantile(values: Floats, weights: Floats, q: float) -> float:
-    """The least value at which the weights of it and all below reach the share q."""
+    """Return the weighted quantile: the least value at which the weights up to it reach the share
+    q.
+    """
     order = np.argsort(values)
     reached = np.cumsum(weights[order])
     return float(values[order][min(int(np.searchsorted(reached, q * reached[-1])), len(values) - 1)])
 
 
 def find_shares(one: Series, levels: Levels, computing: float | None = None) -> Shares:
-    """c, n and idle of each interval; gaps of up to half a second in what the GPU says take over the nearest interval's.
+    """Compute c, n and idle of each interval; gaps of up to half a second take the nearest
+    interval's values.
 
-    `computing`: a_comp of this GPU, where it is not the pooled one. Where the levels are unknown all shares are NaN.
+    `computing`: a_comp of this GPU, where it is not the pooled one. Where the levels are unknown
+    all shares are NaN.
     """
     kernel = np.clip(one.kernel_active, 0.0, 1.0)
     if levels.measure and not np.isfinite(levels.collective):
@@ -237,9 +255,11 @@ def _bridge(one: Series, values: Floats) -> Floats:
 
 
 def collective_tail_s(one: Series, window_s: float) -> float:
-    """How long the GPU has been inside nothing but collectives when the window ends; 0 where it has not, or nobody knows.
+    """Return the seconds that the GPU was in collectives alone until the window's end; 0 if not, or
+    unknown.
 
-    Over the last intervals in a row with k ≥ 0.9 and s/k no more than NCCL can hold. It takes no levels: in a hang there is but one.
+    Over the last intervals in a row with k ≥ 0.9 and s/k no more than NCCL can use. Needs no
+    levels: in a hang there is only one.
     """
     for measure, most in (("sm", MOST_CTA_SHARE), ("power", _MOST_POWER_SHARE)):
         level = _activity(one, measure)

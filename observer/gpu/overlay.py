@@ -1,23 +1,25 @@
-"""The critical path of a rank whose GPU is seen: GPU shares laid over the training thread's timeline. Pure.
+"""Combine GPU shares with the training thread's timeline into the critical path of a rank. Pure.
 
-The host enqueues and runs ahead, so at most instants two things happen at once, and DESIGN.md says which one counts:
-gpu > memory > collective > python. Each segment of the host's timeline is cut at the edges of the GPU's sample intervals; of a
-segment that lies in an interval with shares (c, n, idle) of levels.py
+The host enqueues and runs ahead, so mostly two things happen at once, and DESIGN.md defines which
+one counts: gpu > memory > collective > python. Each segment of the host's timeline is cut at the
+edges of the GPU's sample intervals; of a segment that lies in an interval with shares (c, n, idle)
+of levels.py
 
     share    the part in which the GPU was idle: only this is on the critical path of the host
     compute  (1 − share) · c/(c + n) of it        collective  (1 − share) · n/(c + n) of it
 
-Samples are means over 100 ms, a host's segments far shorter, so where in the interval the GPU was idle is inferred. A thread that
-waits for its GPU proves it busy; when the wait ends the queue is empty, and the GPU idles until the host feeds it. So the idle
-time of an interval is given
+Samples are means over 100 ms, a host's segments far shorter, so the idle part within an interval is
+inferred. A thread that waits for its GPU proves it busy; when the wait ends the queue is empty, and
+the GPU idles until the host feeds it. So the idle time of an interval is assigned
 
-  1. to what the host does after it came back from a wait for the GPU, soonest first; in an interval without such a return,
-     oldest first, or newest first where the GPU is idler after the interval than before it;
-  2. what is left, to waits for the GPU: a copy where the PCIe traffic is enough for one, else the latency of the host.
+1. to host segments after the return from a wait for the GPU, soonest first; in an interval without such a return,
+   oldest first, or newest first where the GPU is idler after the interval than before it;
+2. the rest, to waits for the GPU: a copy where the PCIe traffic is enough for one, else the latency of the host.
 
-Then   own(step) = compute + idle − idle inside a collective of the host       wait(step) = collective + that
-A rank with slow Python: idle grows, its peers sit in collectives. A rank with a slow GPU: compute grows.
-A step of which more than `MOST_UNKNOWN` is not covered by samples is not measured (NaN).
+Then   own(step) = compute + idle − idle inside a collective of the host       wait(step) =
+collective + that A rank with slow Python: idle grows, its peers sit in collectives. A rank with a
+slow GPU: compute grows. A step of which more than `MOST_UNKNOWN` is not covered by samples is not
+measured (NaN).
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ from rankscope.observer.thread.timeline import Timeline
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 MOST_UNKNOWN = 0.2
-COPY_LEAST_HZ = 1e9  # slower than any copy between host and GPU that is worth a step's time
+COPY_LEAST_HZ = 1e9  # slower than any copy between host and GPU that matters to a step
 
 
 @dataclass(frozen=True, slots=True)
 class GpuTime:
-    """Per segment of a timeline: seconds of computing, seconds in collectives, seconds for which nothing is known."""
+    """Seconds per segment of a timeline: computing, in collectives, unknown."""
 
     compute_s: Floats
     collective_s: Floats
@@ -47,9 +49,10 @@ class GpuTime:
 
 
 def overlay(line: Timeline, shares: Shares) -> tuple[Timeline, GpuTime]:
-    """The timeline with its `share`, and what the GPU did meanwhile. The timeline must be cut at the intervals' edges.
+    """Set the timeline's `share`, and return the GPU's time per segment.
 
-    A wait for the GPU during whose idle part data moved becomes a copy.
+    The timeline must be cut at the intervals' edges. A wait for the GPU during whose idle part data
+    moved becomes a copy.
     """
     length = line.lengths
     at = interval_of(shares, (line.start_s + line.end_s) / 2)
@@ -86,13 +89,15 @@ def overlay(line: Timeline, shares: Shares) -> tuple[Timeline, GpuTime]:
 
 
 def interval_of(shares: Shares, times: Floats) -> Ints:
-    """The sample interval that each time lies in, -1 for none."""
+    """Return the index of the sample interval that contains each time, -1 for none."""
     at = np.searchsorted(shares.start_s, times, side="right") - 1
     return np.where((at >= 0) & (times < shares.end_s[np.maximum(at, 0)]), at, -1).astype(np.int64)
 
 
 def _since_return(line: Timeline, waiting: Bools) -> Floats:
-    """Seconds since the thread last came back from a wait for the GPU; since the timeline's start where it never did."""
+    """Return seconds since the thread last returned from a wait for the GPU; since the timeline's
+    start before the first.
+    """
     back = np.where(waiting, line.end_s, line.start_s[0] if len(line.start_s) else 0.0)
     return line.start_s - np.maximum.accumulate(back)
 
@@ -104,15 +109,18 @@ def _drains(shares: Shares, interval: int) -> bool:
 
 
 def copied_hz(shares: Shares, interval: int) -> float:
-    """Bytes/s that a copy can have moved, positive to the device: what network cards move through the same link on behalf of a
-    ring of GPUs goes both ways alike."""
+    """Return the bytes/s that a copy can have moved, positive to the device.
+
+    The difference of both directions, since network cards' traffic for a ring of GPUs is symmetric.
+    """
     return float(np.nan_to_num(shares.pcie_rx_hz[interval]) - np.nan_to_num(shares.pcie_tx_hz[interval]))
 
 
 def step_times(line: Timeline, time: GpuTime, times: StepTimes, steps: FoundSteps) -> StepTimes:
-    """`times` of the host's credited timeline, with the GPU's part: own and wait of the module's text.
+    """Add the GPU's time to `times` of the host's credited timeline: own and wait of the module's
+    text.
 
-    What is not covered by samples is taken to be like the rest of its step.
+    Time without samples is taken to be like the rest of its step.
     """
     at = steps.index((line.start_s + line.end_s) / 2)
     unknown = per_step(time.unknown_s, at, steps.count)
@@ -125,12 +133,12 @@ def step_times(line: Timeline, time: GpuTime, times: StepTimes, steps: FoundStep
 
 
 def unmeasured(times: StepTimes) -> StepTimes:
-    """The same steps without own time: the rank's GPU tells nothing, while its peers are measured by theirs."""
+    """Return the steps without own time: this rank's GPU reports nothing, while its peers' do."""
     return replace(times, own_s=np.full(len(times.own_s), np.nan))
 
 
 def per_step(seconds: Floats, at: Ints, count: int) -> Floats:
-    """Sums by step; segments outside (−1) are left out."""
+    """Sum seconds by step; segments outside (−1) are left out."""
     inside = at >= 0
     sums: Floats = np.bincount(at[inside], seconds[inside], minlength=count)[:count].astype(np.float64)
     return sums

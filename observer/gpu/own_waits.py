@@ -1,12 +1,15 @@
-"""Waits for the GPU that are the rank's own, where its activity does not tell computing from waiting. Pure.
+"""Separate waits for a rank's own kernels from waits in collectives, where GPU activity does not.
+Pure.
 
-Until a rank has put the first collective of a step on a stream, its GPU has nothing to run but what the rank itself launched: a
-thread that waits for it then waits for kernels of its own, and nobody else is waited for. So, of the waits that begin in step s,
+Until a rank has put the first collective of a step on a stream, its GPU has nothing to run but what
+the rank itself launched: a thread that waits for it then waits for kernels of its own, not for
+other ranks. So, of the waits that begin in step s,
 
     own(w) = start(w) < the first collective of s put on a stream by any thread of the process
 
-Where s has none, nothing is known (collectives in a CUDA graph are put there unseen), and after it what is waited for may be the
-collective. Such time is computing of the GPU (`gpu` 'kernels', by who waits for it): it is in the steps' own time.
+Where s has none, nothing is known (collectives in a CUDA graph are not seen), and after it the wait
+may be for the collective. Own waits count as computing of the GPU (`gpu` 'kernels', by waiting
+function): they are in the steps' own time.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ from rankscope.observer.thread.timeline import Timeline
 from rankscope.probes.arrays import Bools, Floats
 
 
-def told_apart(line: Timeline, words: Words, enqueued_s: Floats, steps: FoundSteps) -> tuple[Timeline, Words]:
-    """The timeline with own waits as KERNELS, and their names. `enqueued_s`: when collectives were put on streams."""
+def mark_own_waits(line: Timeline, words: Words, enqueued_s: Floats, steps: FoundSteps) -> tuple[Timeline, Words]:
+    """Mark own waits as KERNELS in the timeline and its names. `enqueued_s`: when collectives were
+    put on streams.
+    """
     waiting = line.kind == timeline.GPU_WAIT
     scopes, first = np.unique(line.device[waiting], return_index=True)
     own = scopes[_before_collectives(line.start_s[waiting][first], np.sort(enqueued_s), steps)]
@@ -38,7 +43,7 @@ def told_apart(line: Timeline, words: Words, enqueued_s: Floats, steps: FoundSte
 
 
 def _before_collectives(start_s: Floats, enqueued_s: Floats, steps: FoundSteps) -> Bools:
-    """Which of these instants lie in a step before its first collective."""
+    """Tell which of these times lie in a step before its first collective."""
     at = steps.index(start_s)
     begin = steps.edge_s[np.maximum(at, 0)] if steps.count else start_s
     end = steps.edge_s[np.maximum(at, 0) + 1] if steps.count else start_s

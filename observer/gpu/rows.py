@@ -1,4 +1,6 @@
-"""Rows of what a rank's GPU did, for the table `patterns`; copies by their traffic. Pure. The reasoning is in overlay.py."""
+"""Build the rows of a rank's GPU time for the table `patterns`; copies by their traffic. Pure. See
+overlay.py.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,11 @@ TO_DEVICE, TO_HOST = "host to device", "device to host"
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """What is seen of a rank's GPUs. `moved`: bytes of its collectives by operation; `pcie_limit_hz`: what its link can do,
-    bytes/s, 0 unknown; `use`: how its collectives use the resource they run over."""
+    """GPU data of one rank.
+
+    `moved`: bytes of its collectives by operation; `pcie_limit_hz`: limit of its link, bytes/s, 0
+    unknown; `use`: utilisation of the resource that its collectives run over.
+    """
 
     shares: Shares
     moved: Mapping[FunctionKey, int] = field(default_factory=dict)
@@ -36,7 +41,7 @@ class GpuView:
 
     @classmethod
     def unseen(cls, moved: Mapping[FunctionKey, int]) -> GpuView:
-        """Of a rank whose GPU tells nothing, while its peers' do."""
+        """Build the view of a rank whose GPU reports nothing, while its peers' do."""
         nothing = np.empty(0)
         return cls(Shares(*(nothing,) * 8), moved)
 
@@ -46,7 +51,9 @@ class GpuView:
 
 
 def lay_over(line: Timeline, labels: Words, shares: Shares) -> tuple[Timeline, Words, GpuTime]:
-    """overlay.overlay, with names and bytes for the waits for the GPU that turn out to be copies: a new scope for each."""
+    """Apply overlay.overlay, with names and bytes for waits that turn out to be copies: a new scope
+    for each.
+    """
     line, time = overlay.overlay(line, shares)
     functions, moved, index = list(labels.device), labels.device_bytes.tolist(), line.device.copy()
     new: dict[tuple[int, str], int] = {}
@@ -79,7 +86,7 @@ def add_gpu(
     steps: FoundSteps,
     window_s: float,
 ) -> tuple[tuple[MeasuredPattern, ...], StepTimes]:
-    """The host's rows and steps with the GPU's; copies get μ = bytes / (seconds · what the link can do)."""
+    """Add the GPU's rows and times to the host's; copies get μ = bytes / (seconds · link limit)."""
     limit_hz = view.pcie_limit_hz
     rows = [
         replace(row, mu=min(row.bytes / (row.total_s * limit_hz), 1.0))
@@ -94,10 +101,12 @@ def add_gpu(
 def _gpu_patterns(
     line: Timeline, time: GpuTime, view: GpuView, steps: FoundSteps, window_s: float
 ) -> tuple[MeasuredPattern, ...]:
-    """Rows of what the GPU did: `kernels`, and its collectives by operation, in proportion to their bytes.
+    """Build rows of GPU time: `kernels`, and its collectives by operation, in proportion to their
+    bytes.
 
-    One activity of such a row is one step's worth of it. μ and σ of the kernels: of s/k over intervals that are at least
-    0.8 computing, weighted with c·Δt. Those of collectives are the links' (hardware_rows.py).
+    One activity of such a row is the time in one step. μ and σ of the kernels: of s/k over
+    intervals that are at least 0.8 computing, weighted with c·Δt. Those of collectives are the
+    links' (hardware_rows.py).
     """
     at = steps.index((line.start_s + line.end_s) / 2)
     found = []

@@ -1,1 +1,1 @@
-"""What runs while a window runs."""
+"""Observe while a window runs."""

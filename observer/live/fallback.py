@@ -1,4 +1,4 @@
-"""py-spy beside the window, for processes whose interpreter the kernel walk does not know."""
+"""Run py-spy during a window, for processes whose interpreter the kernel walk does not support."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rankscope.observer.live import limits
-from rankscope.observer.live.process_watch import in_words
+from rankscope.observer.live.process_watch import name_frames
 from rankscope.observer.thread.functions import StackName
 from rankscope.probes.errors import RankscopeError
-from rankscope.probes.fair import about, in_turn
+from rankscope.probes.fair import about, interleave
 from rankscope.unwinder.walk import pyspy
 from rankscope.unwinder.walk.pyspy import PySample
 
-_SLACK = 2  # py-spy takes no more samples of a thread than its rate says, but for what it makes up for
-# What starting it elsewhere, asking for it and reading what it wrote may meet.
+_SLACK = 2  # py-spy takes no more samples per thread than its rate, except to catch up
+# Errors of starting it elsewhere, querying it and reading its output.
 _FAILURES = (RankscopeError, OSError, ValueError, TypeError, RuntimeError)
 
 
 @dataclass(slots=True)
 class Fallback:
-    """Runs py-spy on `pids` from `start` on. `notes` says that it did, and what came of it."""
+    """Runs py-spy on `pids` from `start` on. `notes` reports that it did, and the results."""
 
     pids: Sequence[int]
     hz: int
     notes: list[str] = field(default_factory=list)
-    _found: dict[int, list[tuple[StackName, int]]] = field(default_factory=dict)  # by pid, how often it was at what
+    # pid -> (stack, count)
+    _found: dict[int, list[tuple[StackName, int]]] = field(default_factory=dict)
     _thread: threading.Thread | None = None
 
     def start(self, seconds: float) -> None:
-        """Begin to sample for `seconds`, in a thread that only waits."""
+        """Start sampling for `seconds`, on a thread that only waits."""
         if self.pids:
             self._thread = threading.Thread(target=self._run, args=(seconds,), daemon=True)
             self._thread.start()
@@ -45,9 +46,7 @@ class Fallback:
                     f": {result.problem}" if result.problem else f", {result.taken} samples, {result.failed} failed"
                 )
                 more = (
-                    f"; {left_out} of its lines were left out: they say more samples than there can be"
-                    if left_out
-                    else ""
+                    f"; {left_out} of its lines were skipped: they claim more samples than possible" if left_out else ""
                 )
                 said = f"Python stacks of pid {result.pid} come from py-spy{problem}{more}"
                 self.notes.append(about((result.pid,), said))
@@ -57,14 +56,17 @@ class Fallback:
     def finish(
         self, stacks: dict[int, StackName], keep: Callable[[int, StackName, int], bool] | None = None
     ) -> dict[int, tuple[tuple[int, int], ...]]:
-        """Wait for py-spy; per pid the stacks of its main thread with their counts. New names go into `stacks`, of each process in turn,
-        while there is room; or whoever keeps them (by number, words and pid) says whether there is."""
+        """Wait for py-spy; return, per pid, the stacks of its main thread with their counts.
+
+        New names are added to `stacks`, of each process in turn, while there is room; with `keep`
+        (called with number, words and pid) that stores them and says whether there was room.
+        """
         if self._thread is None:
             return {}
         self._thread.join()
         rows: dict[int, list[tuple[int, int]]] = {pid: [] for pid in self._found}
         lines = {pid: [(pid, *one) for one in seen] for pid, seen in self._found.items()}
-        for pid, words, count in in_turn(lines):
+        for pid, words, count in interleave(lines):
             identity = hash((pid, words)) & 0x7FFF_FFFF_FFFF_FFFF | 1
             if keep is not None:
                 kept = keep(identity, words, pid)
@@ -81,14 +83,17 @@ class Fallback:
 
 
 def main_thread(pid: int, samples: Iterable[PySample], most: int) -> tuple[list[tuple[StackName, int]], int]:
-    """What the main thread was at, and how often; and how many lines are left out, with which it would have been seen more than `most`
-    times. A function may have lines of py-spy's in its name, with any count."""
+    """Select the main thread's stacks with their counts; also return how many lines were left out.
+
+    Lines beyond `most` samples in all are left out: a function's name may contain fake lines with
+    any count.
+    """
     found: list[tuple[StackName, int]] = []
     room, left_out = most, 0
     for sample in samples:
         if sample.frames and (sample.tid == pid or sample.thread_name == "MainThread"):
             if 0 < sample.count <= room:
-                found.append((in_words(sample.frames), sample.count))
+                found.append((name_frames(sample.frames), sample.count))
                 room -= sample.count
             else:
                 left_out += 1

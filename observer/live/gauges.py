@@ -1,8 +1,8 @@
-"""The hardware's and the kernel's own counters over one window, as rows of the table `counters`.
+"""Hardware and kernel counters over one window, as rows of the table `counters`.
 
-`begin` reads everything once, `sample` takes the levels that need a mean (four times a second at most), `rows` reads again
-and gives growth. Host-wide things are read once per host, an interface once per network namespace, a cgroup once however
-many ranks are in it.
+`begin` reads everything once; `host_rows` and `member_rows` read again and give growth. Host-wide
+counters are read once per host, an interface once per network namespace, a cgroup once however many
+ranks are in it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from rankscope.probes.network import interfaces, qdisc
 from rankscope.probes.network.interfaces import Interfaces
 from rankscope.probes.network.qdisc import Qdiscs
 
-INTERRUPTED_LEAST = 0.02  # of the window: interrupts of a CPU below are what any network and disk cause
+# share of the window that a CPU spends in interrupts; less is normal for any network and disk
+INTERRUPTED_LEAST = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A rank as the counters see it: its process and the network namespace it is in."""
+    """A rank's process and network namespace."""
 
     rank: int
     pid: int
@@ -36,7 +37,7 @@ class Member:
 
 
 def _cpu_rows(delta: HostDelta) -> Iterator[CounterRow]:
-    """Time of all CPUs together, by what it was spent on, and that of the CPUs that spent much of it in interrupts."""
+    """Build rows of CPU time by kind for all CPUs together, and of CPUs with much interrupt time."""
     if delta.total is None:
         return
     cpus = max(len(delta.cpus), 1)
@@ -52,7 +53,7 @@ def _cpu_rows(delta: HostDelta) -> Iterator[CounterRow]:
 
 
 def _memory_rows(delta: HostDelta) -> Iterator[CounterRow]:
-    """Pressure, and what the kernel did for want of memory."""
+    """Build rows of pressure and of reclaim, swap and OOM events."""
     for pressure in delta.pressures:
         yield CounterRow("host", name=f"psi.{pressure.resource}.some_s", value=pressure.some_s)
         yield CounterRow("host", name=f"psi.{pressure.resource}.full_s", value=pressure.full_s)
@@ -66,7 +67,7 @@ def _memory_rows(delta: HostDelta) -> Iterator[CounterRow]:
 
 @dataclass(slots=True)
 class Gauges:
-    """Counters between `begin` and `rows`. `notes` says what could not be read."""
+    """Counters between `begin` and the rows. `notes` says what could not be read."""
 
     pids: Sequence[int]
     root: Path = Path("/")
@@ -95,7 +96,7 @@ class Gauges:
 
     @property
     def interfaces(self) -> Mapping[int, Interfaces]:
-        """As they were at `begin`, by the inode of their network namespace; without speeds."""
+        """Interfaces at `begin`, by the inode of their network namespace; without speeds."""
         return self._interfaces
 
     def _netns(self, pid: int) -> int:
@@ -111,7 +112,7 @@ class Gauges:
             return None  # it ended
 
     def throttled_s(self) -> dict[int, float]:
-        """Per pid: how long its CPU quota has held it back since `begin`."""
+        """Return, per pid, the seconds that its CPU quota throttled it since `begin`."""
         found = {}
         for pid, now in cgroup.sample_cgroups(self._cgroups, self.root).items():
             if now.cpu:
@@ -119,11 +120,13 @@ class Gauges:
         return found
 
     def host_rows(self) -> list[CounterRow]:
-        """Growth and levels of the whole host since `begin`."""
+        """Build rows of growth and levels of the whole host since `begin`."""
         return self._host_rows() + self._disk_rows()
 
     def member_rows(self, members: Sequence[Member]) -> list[CounterRow]:
-        """Growth and levels of what these ranks use: interfaces of their network namespaces, control groups, pages."""
+        """Build rows of what these ranks use: interfaces of their network namespaces, control
+        groups, pages.
+        """
         rows = []
         for member in {member.netns: member for member in reversed(members)}.values():
             rows += self._interface_rows(member)
@@ -142,7 +145,7 @@ class Gauges:
         if self._host is None:
             return []
         now = cpu_memory.sample_host(self.root, clocks=True)
-        # No cpufreq is how virtual machines are; `doctor` is the place for what a host lacks for good.
+        # Virtual machines have no cpufreq; `doctor` reports what a host lacks permanently.
         self.notes += [missing for missing in now.missing if not missing.startswith("CPU clocks")]
         delta = cpu_memory.host_delta(self._host, now)
         rows = [*_cpu_rows(delta), *_memory_rows(delta)]

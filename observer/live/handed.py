@@ -1,4 +1,4 @@
-"""Probes that another process has loaded, and attaches: this one has their maps, and reads what they gather."""
+"""Probes that another process has loaded and attaches; this process reads their maps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _NOTHING = Compiled((), (), "", ())
 
 @dataclass(frozen=True, slots=True)
 class LoadedProbes:
-    """Programs that are attached, with their maps. `notes` says what is missing, `refused` which programs are not attached."""
+    """Attached programs with their maps. `notes` says what is missing, `refused` which programs are
+    not attached.
+    """
 
     module: Module
     ring_bytes: int
@@ -29,10 +31,12 @@ class LoadedProbes:
     refused: tuple[Refused, ...] = ()
 
 
-class HandedModule(Module):
-    """`held` are the other process's descriptors of attached probes: there they are closed."""
+class DelegatedModule(Module):
+    """A module in another process. `held`: that process's descriptors of attached probes, closed
+    there.
+    """
 
-    def __init__(self, asked: rights.Elsewhere, maps: dict[str, Table], root: Path, remarks: list[str]) -> None:
+    def __init__(self, asked: rights.Delegate, maps: dict[str, Table], root: Path, remarks: list[str]) -> None:
         super().__init__(_NOTHING, maps, root, remarks)
         self._asked = asked
 
@@ -52,34 +56,34 @@ class HandedModule(Module):
         return tuple(answer["links"])
 
     def release(self, descriptors: Sequence[int]) -> None:
-        """Have descriptors of attached probes closed now."""
+        """Close descriptors of attached probes in the other process."""
         ours = [one for one in descriptors if one in self.held]
         self.held.difference_update(ours)
         if ours:
             self._asked.ask("release", links=ours)
 
     def withdrawn(self) -> Withdrawn:
-        """Ask what was withdrawn since the last call."""
+        """Return what was withdrawn since the last call."""
         answer, _ = self._asked.ask("withdrawn")
         return Withdrawn(tuple(answer["links"]), str(answer["by"]))
 
     def rest(self) -> None:
-        """Have everything detached for a while."""
+        """Detach everything for a while."""
         if not self.rests:
             self.rests = True
             self._asked.ask("rest")
 
     def wake(self) -> tuple[Refused, ...]:
-        """Have it attached again. What is refused."""
+        """Attach everything again; return what was refused."""
         self.rests = False
         return tuple(Refused(**one) for one in self._asked.ask("wake")[0]["refused"])
 
     def costs(self) -> tuple[ProgramCost, ...]:
-        """Run count and time of every loaded program."""
+        """Return run count and time of every loaded program."""
         return tuple(ProgramCost(*row) for row in self._asked.ask("costs")[0]["costs"])
 
     def close(self) -> None:
-        """Have everything detached, and let go of the maps. Safe to call twice."""
+        """Detach everything, and close the maps. Safe to call twice."""
         for end in self.before_close:
             end()
         self.before_close.clear()
@@ -92,13 +96,13 @@ class HandedModule(Module):
 
 
 def take(
-    asked: rights.Elsewhere, root: Path, *, hz: int, ranks: int, processes: int, threads: int, verbose: bool
+    asked: rights.Delegate, root: Path, *, hz: int, ranks: int, processes: int, threads: int, verbose: bool
 ) -> LoadedProbes:
-    """Have all programs loaded and attached. Raises what the other process met."""
+    """Have the other process load and attach all programs. Raises that process's errors."""
     answer, descriptors = asked.ask("load", hz=hz, ranks=ranks, processes=processes, threads=threads, verbose=verbose)
     cpus = tables.possible_cpus(root)
     shapes = [MapShape(**one) for one in answer["maps"]]
     maps = {shape.name: Table(shape, cpus, fd) for shape, fd in zip(shapes, descriptors, strict=True)}
-    module = HandedModule(asked, maps, root, list(answer["remarks"]))
+    module = DelegatedModule(asked, maps, root, list(answer["remarks"]))
     refused = tuple(Refused(**one) for one in answer["refused"])
     return LoadedProbes(module, answer["ring_bytes"], tuple(answer["notes"]), refused)

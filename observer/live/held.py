@@ -1,7 +1,8 @@
-"""The events of a window, as many as there is room for, and whose there were too many of.
+"""Buffer of a window's events, with fair limits per user.
 
-Whose room is used up, his window ends there: of what he does later nothing is kept but what had begun before. With a hole in it a window
-would tell of ranks that do nothing. Others' windows go on; where nobody's does, the window ends for all.
+When a user's room is used up, his window ends: later events are dropped, except what had begun
+before. A window with a gap would show ranks that do nothing. Others' windows go on; once all have
+ended, the window ends for all.
 """
 
 from __future__ import annotations
@@ -19,46 +20,53 @@ from rankscope.probes.arrays import Ints
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 
-_WEIGH_EVERY_S = 1.0
-_WEIGH_EVENTS = 1024  # of one drain: with the words of their stacks they may take 4 MB
-Whose = Callable[[int], str]  # the user of a process, by pid; '' of one that belongs to no rank
+_CHECK_EVERY_S = 1.0
+_CHECK_EVENTS = 1024  # in one drain: with the words of their stacks they may take 4 MB
+Whose = Callable[[int], str]  # the user of a process, by pid; '' if it belongs to no rank
 
 
 @dataclass(slots=True)
 class Held:
-    """`lost`: how many events were let go, by user; '' for want of memory, or of nobody who is known. `ended_ns`: by user, when his
-    window ended for want of room (CLOCK_MONOTONIC)."""
+    """`lost`: number of dropped events by user; '' for lack of memory, or of unknown owners.
+
+    `ended_ns`: user -> when his window ended for lack of room (CLOCK_MONOTONIC).
+    """
 
     users: frozenset[str]
     batches: list[Events] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)
     ended_ns: dict[str, int] = field(default_factory=dict)
     _count: int = 0
-    _places: Places | None = None  # nobody is asked whose events are while there is plenty
-    _of_processes: Counter[int] | None = None  # nor of which process
-    _heavy: bool = False  # this process holds as much memory as it may
-    _weigh_s: float = 0.0
+    _places: Places | None = None  # None while there is plenty of room
+    _of_processes: Counter[int] | None = None  # None while no process can have too many
+    _over_memory: bool = False  # this process uses as much memory as it may
+    _next_check_s: float = 0.0
 
     @property
     def full(self) -> bool:
-        """Whether the window is over: for want of memory, or as nobody has room left."""
-        return self._heavy or (bool(self.ended_ns) and self.users <= self.ended_ns.keys())
+        """Tell whether the window is over: for lack of memory, or as no user has room left."""
+        return self._over_memory or (bool(self.ended_ns) and self.users <= self.ended_ns.keys())
 
     def begin(self) -> None:
-        """The window begins: of what was before only that processes ended is wanted."""
+        """Begin the window: drop earlier events, except ends of processes."""
         self.batches = [batch[batch["type"] == ring.EXIT] for batch in self.batches]
         self.lost.clear()
         self.ended_ns.clear()
-        self._count, self._places, self._of_processes, self._heavy = sum(map(len, self.batches)), None, None, False
+        self._count, self._places, self._of_processes, self._over_memory = (
+            sum(map(len, self.batches)),
+            None,
+            None,
+            False,
+        )
 
     def take(self, events: Events, whose: Whose) -> Events:
-        """Keep what there is room for, and return it. That a process ended is always kept."""
+        """Store the events there is room for, and return them. Ends of processes are always stored."""
         now_s = time.monotonic()
-        if not self._heavy and (len(events) > _WEIGH_EVENTS or now_s >= self._weigh_s):
-            self._weigh_s = now_s + _WEIGH_EVERY_S
-            self._heavy = limits.resident_bytes() >= limits.RESIDENT_BYTES
+        if not self._over_memory and (len(events) > _CHECK_EVENTS or now_s >= self._next_check_s):
+            self._next_check_s = now_s + _CHECK_EVERY_S
+            self._over_memory = limits.resident_bytes() >= limits.RESIDENT_BYTES
         kept = events
-        if self._heavy:
+        if self._over_memory:
             kept = events[events["type"] == ring.EXIT]
             self.lost[""] += len(events) - len(kept)
         elif (
@@ -70,11 +78,11 @@ class Held:
         self._count += len(kept)
         self.batches.append(kept)
         if self._count > limits.PROCESS_EVENTS:
-            self._weigh_processes(kept, whose)
+            self._check_processes(kept, whose)
         return kept
 
-    def _weigh_processes(self, events: Events, whose: Whose) -> None:
-        """Whose process has more events than rows can be made of, his window ends."""
+    def _check_processes(self, events: Events, whose: Whose) -> None:
+        """End the window of a user whose process has more events than rows can be made of."""
         fresh = [events] if self._of_processes is not None else self.batches
         self._of_processes = self._of_processes or Counter()
         for batch in fresh:
@@ -86,7 +94,7 @@ class Held:
                 self._places = self._places or self._counted(whose)
 
     def _counted(self, whose: Whose) -> Places:
-        """What the events that are held leave of places."""
+        """Count the places that the stored events leave."""
         places = Places(limits.EVENTS, self.users)
         for batch in self.batches:
             for user, mine in _by_user(batch, whose).items():
@@ -104,7 +112,7 @@ class Held:
                 over = over[over["type"] != ring.EXIT]
                 if len(over):
                     self.ended_ns[user] = int((over["ts_ns"] + over["dur_ns"]).min())
-            if user in self.ended_ns:  # an absence, a call: they are told when they are over
+            if user in self.ended_ns:  # absences and calls are reported when they end
                 wanted[mine[events["ts_ns"][mine] < self.ended_ns[user]]] = True
             fit = int(wanted[mine].sum())
             self._places.take(user, fit)
@@ -115,7 +123,7 @@ class Held:
 
 
 def _by_user(events: Events, whose: Whose) -> dict[str, Ints]:
-    """Which of these events are whose, in order."""
+    """Index events by user, in order."""
     tgids, which = np.unique(events["tgid"], return_inverse=True)
     users = [whose(tgid) for tgid in tgids.tolist()]
     numbers = {user: number for number, user in enumerate(dict.fromkeys(users))}

@@ -1,7 +1,8 @@
-"""All BPF probes of one observer as one thing: load, watch processes, drain, meter, close.
+"""All BPF probes of one observer together: load, watch processes, drain, meter, close.
 
-What this kernel cannot do is left out with a note; what is left still works. Nothing survives the process: programs, maps
-and probes hang on file descriptors, which the kernel closes whatever ends us.
+What this kernel cannot do is left out with a note; the rest still works. Nothing survives the
+process: programs, maps and probes exist as long as their descriptors, which the kernel closes in
+any case.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ from rankscope.unwinder.walk.stack import KernelStack, decode
 
 _WALK = Path(__file__).resolve().parents[2] / "unwinder" / "walk"
 _SOURCES = (_WALK / "sampler.bpf.c", sched.SOURCE, calls.SOURCE, files.SOURCE)
-_NUMBERS = (*sched.NUMBERS, *files.NUMBERS, "RS_CALLS_EACH")  # that the host decides
+_NUMBERS = (*sched.NUMBERS, *files.NUMBERS, "RS_CALLS_EACH")  # constants that the host decides
 _RING_PAGES = 512  # for up to 8 ranks (probes/bpf/common.bpf.h)
 _MOST_RING_PAGES = 8192  # 32 MiB
 _PAGE_BYTES = 4096
-# What threads are in the middle of, and how many there are.
+# Maps of what threads are doing at present, and their counts.
 _OF_NOW = ("rs_threads", "rs_awake", "rs_calls", "rs_calls_open", "rs_file_entries")
 _NUMBERS_OF_NOW = {"rs_file_pending": slice(None), "rs_thread_room": slice(1)}  # the same, in arrays
 _MOST_ENTRIES = 1 << 18  # of a map: 40 MB in the kernel for the largest entries
-# What the C says.
+# Sizes in the C.
 _USUAL_ENTRIES = {
     "rs_targets": 1024, "rs_interpreters": 1024, "rs_gils": 1024, "rs_awake": 1024, "rs_pythreads": 8192, "rs_call_sums": 131072,
     "rs_file_sums": 40960, "rs_calls": 131072, "rs_calls_open": 2048, "rs_ended": 4096, "rs_threads": 32768,
     "rs_file_entries": 32768,
 }  # fmt: skip
-# What each process may have of them; where it is not counted (rs_pythreads), what it has as a rule.
+# Entries per process; where these are not counted (rs_pythreads), a typical number.
 _EACH = {
     "rs_targets": 1, "rs_interpreters": 1, "rs_gils": 1, "rs_awake": 1, "rs_pythreads": 8, "rs_call_sums": 128, "rs_file_sums": 10,
     "rs_calls": 128, "rs_calls_open": 2, "rs_ended": 1,
@@ -63,7 +64,8 @@ class KernelProbes:
     events: ring.Ring
     notes: list[str] = field(default_factory=list)
     missing: list[Refused] = field(default_factory=list)  # programs that are not attached
-    refused: Counter[str] = field(default_factory=Counter)  # what the kernel had no room for, by what it is
+    # entries that the kernel had no room for, by kind
+    refused: Counter[str] = field(default_factory=Counter)
     _takers_before: int = 0  # pairs that were made in earlier windows
 
     @property
@@ -73,22 +75,23 @@ class KernelProbes:
 
     @property
     def remarks(self) -> list[str]:
-        """Why the compiler had to run again, where it need not have."""
+        """Reasons why the compiler had to run again unexpectedly."""
         return self.module.remarks
 
     def room(self, table: str) -> int:
-        """How many entries a map has room for."""
+        """Return the capacity of a map."""
         return self.maps[table].shape.max_entries
 
     def watch_process(self, pid: int, role: int) -> None:
-        """From now on the threads of `pid` are observed."""
+        """Observe the threads of `pid` from now on."""
         self._enter("processes", "rs_targets", pid, ctypes.c_uint32(role))
         sched.look_again(self.module)
 
     def forget_process(self, pid: int, threads: Mapping[int, int]) -> None:
-        """Stop observing `pid`, which has ended, with its `threads` (host tid -> PyThreadState): others may get its numbers.
+        """Stop observing `pid`, which has ended, with its `threads` (host tid -> PyThreadState):
+        ids may be reused.
 
-        Sums of what it did stay: they belong to the window.
+        Its sums remain: they belong to the window.
         """
         for table in ("rs_targets", "rs_interpreters", "rs_gils", "rs_calls_open"):
             _discard(self.maps[table], ctypes.c_uint32(pid))
@@ -97,24 +100,24 @@ class KernelProbes:
         sched.look_again(self.module)
 
     def set_interpreter(self, pid: int, packed_offsets: bytes) -> None:
-        """Tell the walk how the interpreter of `pid` lays out its memory."""
+        """Give the walk the memory layout of the interpreter of `pid`."""
         table = self.maps["rs_interpreters"]
         table[ctypes.c_uint32(pid)] = table.Leaf.from_buffer_copy(packed_offsets)
 
     def set_thread(self, host_tid: int, tstate: int, expected: int) -> None:
-        """Tell where a thread's PyThreadState is; (0, 0) watches a thread that has none."""
+        """Set a thread's PyThreadState; (0, 0) watches a thread that has none."""
         self._enter("threads", "rs_pythreads", host_tid, self.maps["rs_pythreads"].Leaf(tstate, expected))
         sched.look_again(self.module)
 
     def _enter(self, what: str, table: str, number: int, leaf: Any) -> None:
-        """Who is too many for the kernel's map (E2BIG) is counted: the others are observed."""
+        """Add an entry to a map; count it as refused if the map is full (E2BIG)."""
         try:
             self.maps[table][ctypes.c_uint32(number)] = leaf
         except OSError:
             self.refused[what] += 1
 
     def forget_thread(self, host_tid: int, tstate: int) -> None:
-        """The thread has this Python state no more. Where its number means another thread already, that one stays."""
+        """Remove a thread's Python state, unless the thread id belongs to another thread by now."""
         self._forget_thread(host_tid, tstate)
         sched.look_again(self.module)
 
@@ -125,14 +128,14 @@ class KernelProbes:
                 del table[key]
 
     def stack(self, identity: int) -> KernelStack | None:
-        """The Python stack that an event names, None where the map has dropped it."""
+        """Read the Python stack of an event, None where the map has dropped it."""
         try:
             return decode(bytes(self.maps["rs_stacks"][ctypes.c_uint64(identity)]))
         except KeyError:
             return None
 
     def losses(self) -> tuple[Loss, ...]:
-        """Counters of what was not observed, those above zero, and what there was no room for in the maps."""
+        """Return nonzero counters of what was not observed, and entries refused by full maps."""
         counted = dict(self.module.counters(COUNTERS))
         lost = [Loss("bpf", name, counted[name]) for name in COUNTERS if name in LOSSES and counted[name]]
         if forgotten := sched.takers_forgotten(self.module, counted["taker_new"] - self._takers_before):
@@ -140,23 +143,23 @@ class KernelProbes:
         return (*lost, *(Loss("observer", f"{what}_without_room", count) for what, count in self.refused.items()))
 
     def counted(self) -> dict[str, int]:
-        """All counters by name."""
+        """Return all counters by name."""
         return dict(self.module.counters(COUNTERS))
 
     def costs(self) -> tuple[ProbeCost, ...]:
-        """Run count and time of each program since it was loaded, those that ran."""
+        """Return run count and time of each program that ran since it was loaded."""
         return tuple(ProbeCost(c.program, c.run_count, c.run_time_ns) for c in self.module.costs() if c.run_count)
 
     def rest(self) -> None:
-        """Detach everything, until `wake`: nobody pays for a probe meanwhile."""
+        """Detach everything until `wake`: no process pays for probes meanwhile."""
         self.module.rest()
 
     def renew(self) -> None:
-        """Another window begins: who was put out in earlier ones is no loss of it."""
+        """Begin another window: earlier evictions are no loss of it."""
         self._takers_before = self.counted()["taker_new"]
 
     def wake(self) -> None:
-        """Attach it again. What was begun before the rest, what nobody drained and what was lost of it is forgotten."""
+        """Attach everything again, and drop events, losses and calls in progress from before."""
         self.events.drain()
         counters = self.maps["rs_counters"]
         for slot in range(len(COUNTERS)):
@@ -186,7 +189,9 @@ def _discard(table: Any, key: Any) -> None:
 
 
 def in_initial_pid_namespace(root: Path = Path("/")) -> bool:
-    """Whether the numbers in /proc are those that the kernel's probes see (PROC_PID_INIT_INO, include/linux/proc_ns.h)."""
+    """Tell whether the pids in /proc are those of the kernel's probes (PROC_PID_INIT_INO,
+    include/linux/proc_ns.h).
+    """
     try:
         return (root / "proc/self/ns/pid").readlink().name == "pid:[4026531836]"
     except OSError:
@@ -196,8 +201,11 @@ def in_initial_pid_namespace(root: Path = Path("/")) -> bool:
 def load(
     *, hz: int, ranks: int = 1, processes: int = 0, threads: int = 0, root: Path = Path("/"), verbose: bool = False
 ) -> KernelProbes:
-    """Load and attach everything that this kernel allows, here or where the rights for it are. Raises what `load_module` raises."""
-    asked = rights.elsewhere()
+    """Load and attach everything that this kernel allows, here or in the process with the rights.
+
+    Raises as `load_module`.
+    """
+    asked = rights.delegate()
     if asked is None:
         loaded = load_module(hz=hz, ranks=ranks, processes=processes, threads=threads, root=root, verbose=verbose)
     else:
@@ -213,9 +221,10 @@ def load(
 def load_module(
     *, hz: int, ranks: int = 1, processes: int = 0, threads: int = 0, root: Path = Path("/"), verbose: bool = False
 ) -> LoadedProbes:
-    """All programs, loaded and attached here. Raises what rankscope.probes.bpf.loader.load raises.
+    """Load and attach all programs in this process. Raises as rankscope.probes.bpf.loader.load.
 
-    The ring has room for the events of so many `ranks`, the maps for their `processes` (workers too) and `threads`.
+    The ring has room for the events of so many `ranks`, the maps for their `processes` (workers
+    too) and `threads`.
     """
     if not in_initial_pid_namespace(root):
         raise BpfUnavailable(
@@ -239,7 +248,7 @@ def load_module(
         refused = (*here.refused, *module.refused, *(Refused(sources.SAMPLE, why) for why in unsampled))
         notes = [*here.notes, *(f"running threads are not sampled: {why}" for why in unsampled)]
         if not module.metered:
-            notes.append("what the probes cost in the kernel is not known: it keeps no account of programs for us")
+            notes.append("the cost of the probes in the kernel is unknown: it does not measure programs for us")
         notes += [f"{one.program} is not attached: {one.reason}" for one in module.refused]
     except BaseException:
         module.close()
@@ -248,7 +257,7 @@ def load_module(
 
 
 def text() -> str:
-    """What is compiled, the same on all hosts."""
+    """Return the C text, the same on all hosts."""
     return loader.text_of(_SOURCES, folders=(_WALK,), generated=_generated(), names=_NUMBERS)
 
 
@@ -258,7 +267,7 @@ def _generated() -> Generated:
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """What is attached on this kernel, and the numbers that it decides. `notes` says what is left out."""
+    """Constants and tracepoints for this kernel. `notes` says what is left out."""
 
     numbers: dict[str, int]
     tracepoints: tuple[Tracepoint, ...]
@@ -267,7 +276,8 @@ class _Here:
 
 
 def map_sizes(processes: int, threads: int) -> dict[str, int]:
-    """Entries of the maps that a host with so many processes and threads of ranks needs, where what the C says does not do.
+    """Return sizes of maps for so many processes and threads of ranks, where those in the C are too
+    small.
 
     Twice what the census found, as workers come and go and threads are started.
     """
@@ -279,12 +289,16 @@ def map_sizes(processes: int, threads: int) -> dict[str, int]:
 
 
 def calls_each(processes: int) -> int:
-    """How many calls in progress a process may have, so that so many of them, and as many more, cannot fill the map of all."""
+    """Return how many calls in progress each process may have, so that twice as many processes
+    cannot fill the map.
+    """
     return max(min(_EACH["rs_calls"], _MOST_ENTRIES // max(2 * processes, 1)), 1)
 
 
 def ring_pages(ranks: int) -> int:
-    """Room for what so many ranks do between two drains: as much for each as each of 8 has. A power of two, as the kernel wants it."""
+    """Return the ring's pages for so many ranks: as much per rank as with 8. A power of two, as the
+    kernel requires.
+    """
     return min(_RING_PAGES << max((ranks - 1) // 8, 0).bit_length(), _MOST_RING_PAGES)
 
 
@@ -305,7 +319,9 @@ def _here(root: Path) -> _Here:
 
 
 def _sample_at(module: Module, hz: int) -> list[str]:
-    """Sample running threads `hz` times a second on each CPU. Returns why not, where the kernel refuses."""
+    """Sample running threads `hz` times a second on each CPU; return the kernel's reasons if it
+    refuses.
+    """
     try:
         module.attach_clock(sources.SAMPLE, hz)
     except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""What one observation may take of a host. Where it ends the window ends, or what does not fit is let go and counted: it says so.
+"""Resource limits of one observation. Beyond them the window ends, or data is dropped and counted.
 
-A window is gathered in memory: 20 s of 32 ranks are some 600,000 events of 64 bytes, which are held twice for a moment as it ends, while
-they are put in order by process.
+A window is gathered in memory: 20 s of 32 ranks are some 600,000 events of 64 bytes, which are in
+memory twice briefly as it ends, while they are sorted by process.
 """
 
 from __future__ import annotations
@@ -18,25 +18,31 @@ from rankscope.probes.host.procfs import read_file
 from rankscope.probes.mapped.reader import READER
 
 EVENTS = 1_500_000
-PROCESS_EVENTS = 500_000  # of one: up to 640 bytes each while rows are made of them, where one thread has them all
+# per process: up to 640 bytes each while rows are made of them, if one thread has them all
+PROCESS_EVENTS = 500_000
 STACKS = 20_000  # of up to 4 KB of words each
-JOBS = 256  # a window each
-RANKS = 1024  # 5 ms each as a window ends; of tier 0 as many
-# Ranks with a py-spy each, of up to half a gigabyte outside the limit of memory; a host has 8 or 16 GPUs.
-SAMPLED_BESIDE = 16
-PROCESSES = 4096  # watched in one window, those that have ended with them
+JOBS = 256  # one window each
+RANKS = 1024  # 5 ms each as a window ends; tier 0 has the same limit
+# Ranks with a py-spy each, of up to half a gigabyte outside the memory limit; a host has 8 or 16
+# GPUs.
+SAMPLED_MOST = 16
+PROCESSES = 4096  # watched in one window, including ended ones
 PYTHON_THREADS = (
-    256  # of one process, the oldest: a training process has some tens; each takes up to 10 ms to read and to tell
+    # per process, the oldest: a training process has some tens; each takes up to 10 ms to read and
+    # register
+    256
 )
-MEMORY_BYTES = 512 << 20  # the kernel gives no more (observer/apart/memory_cap.py)
-RESIDENT_BYTES = 448 << 20  # here a window ends: what it takes to make rows of it is still to come
+MEMORY_BYTES = 512 << 20  # limit enforced by the kernel (observer/apart/memory_cap.py)
+RESIDENT_BYTES = 448 << 20  # the window ends here: making its rows takes the rest
 _DESCRIPTORS = 65536  # a library, a connection or a process takes one or two; the usual limit is 1,024
 _DIES_FIRST = "1000"
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
-def take_place(root: Path = Path("/")) -> None:
-    """Be what the kernel kills first where memory ends, before any rank; and have room for descriptors. Never raises."""
+def set_process_limits(root: Path = Path("/")) -> None:
+    """Make this process the kernel's first victim when memory runs out, and raise its descriptor
+    limit. Never raises.
+    """
     with contextlib.suppress(OSError):
         (root / "proc/self/oom_score_adj").write_text(_DIES_FIRST, encoding="ascii")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -49,7 +55,7 @@ def take_place(root: Path = Path("/")) -> None:
 
 
 def resident_bytes() -> int:
-    """Memory that this process has, without what it shares with the kernel's rings. 0 where nobody tells."""
+    """Return this process's resident memory in bytes; 0 where unknown."""
     try:
         fields = read_file("/proc/self/statm", 256).split()
         return int(fields[1]) * _PAGE_BYTES
@@ -58,11 +64,12 @@ def resident_bytes() -> int:
 
 
 def give_back(*, garbage: bool = False) -> None:
-    """Return to the kernel what reading large libraries and the kernel's types took for a moment (glibc keeps it: 25 MB), and end the
-    process that reads files of targets.
+    """Return unused heap to the kernel (glibc holds 25 MB after large reads), and end the child
+    that reads files.
 
-    `garbage`: that of Python too, and with it its lists of free tuples, to which each window adds 6 KB. For who lives long, after a window:
-    it takes some 25 ms, too much for what is done every half a minute.
+    `garbage`: collect Python's too, and with it its lists of free tuples, to which each window adds
+    6 KB. For long-lived processes, after a window: it takes some 25 ms, too much for what runs
+    every half a minute.
     """
     btf.forget()
     READER.close()

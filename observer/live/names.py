@@ -1,4 +1,4 @@
-"""Words for the stacks of a window, each once: as many as there are places for, of which each user has a part of his own."""
+"""Words for the stacks of a window, each once, with fair limits per user."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from rankscope.observer.thread.functions import StackName
 
 @dataclass(slots=True)
 class Names:
-    """`words`: of each stack by its number. `lost`: how many have none."""
+    """`words`: stack number -> its words. `lost`: number of stacks without words."""
 
     users: frozenset[str]
     words: dict[int, StackName] = field(default_factory=dict)
     lost: int = 0
-    _met: dict[int, int] = field(default_factory=dict)  # in this window, with the process
+    _met: dict[int, int] = field(default_factory=dict)  # stacks seen in this window -> process
     _places: Places = field(init=False)
 
     def __post_init__(self) -> None:
         self._places = Places(limits.STACKS, self.users)
 
     def knows(self, identity: int, pid: int) -> bool:
-        """Whether a stack that was met in this process has words already."""
+        """Tell whether a stack has words, and mark it as seen in this process."""
         if identity not in self.words:
             return False
         self._met[identity] = pid
         return True
 
     def left(self, user: str) -> int:
-        """How many more a user may have."""
+        """Return how many more stacks a user may have."""
         return self._places.left(user)
 
     def keep(self, identity: int, words: StackName, pid: int, user: str) -> bool:
-        """Whether there is a place for these words of a user's; where there is none they are lost."""
+        """Store the words of a user's stack; return False, and count it as lost, where there is no
+        room.
+        """
         if identity not in self.words:
             if self.left(user) <= 0:
                 self.lost += 1
@@ -46,7 +48,9 @@ class Names:
         return True
 
     def renew(self, whose: Callable[[int], str]) -> None:
-        """Another window begins: what was not met in the one that is over goes. `whose`: the user of a process."""
+        """Begin another window: drop stacks not seen in the last one. `whose`: the user of a
+        process.
+        """
         self.words = {identity: words for identity, words in self.words.items() if identity in self._met}
         self._places, self.lost = Places(limits.STACKS, self.users), 0
         for identity in self.words:

@@ -1,4 +1,4 @@
-"""What is gathered while a window runs: events drained, stacks put into words, threads and processes kept up to date."""
+"""Gather data while a window runs: drain events, name stacks, update threads and processes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rankscope.observer.live.names import Names
 from rankscope.observer.live.priority import going_first
 from rankscope.observer.live.process_watch import LOADER, TRAINING, ProcessWatch
 from rankscope.observer.live.samplers import Hardware
-from rankscope.observer.live.shares import Room, entries, room_beside, sampled_beside
+from rankscope.observer.live.shares import Room, choose_sampled, entries, room_left
 from rankscope.observer.thread.functions import StackName
 from rankscope.observer.window.manifest import Loss, ProbeCost
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.launches import LaunchCount
-from rankscope.probes.fair import Fair, by_kind, in_turn
+from rankscope.probes.fair import Fair, group_by, interleave
 from rankscope.probes.host import procfs
 from rankscope.probes.host.procfs import proc_path, read_file
 from rankscope.probes.mapped.reader import READER
@@ -40,22 +40,25 @@ Progress = Callable[[str], None]
 Whose = Callable[[ProcessWatch | None], str]
 
 _DRAIN_EVERY_S = 0.25
-# Of the processor, for each look at threads and at workers: of all processes together, and then of a user's. One with ten threads takes
-# 0.3 ms, one with 256 takes 10.
+# CPU seconds for each update of threads and of workers: for all processes together, and then per
+# user. A process with ten threads takes 0.3 ms, one with 256 takes 10.
 REFRESH_FREELY_S, REFRESH_EACH_S = 0.25, 0.05
-# The same for putting stacks into words, of one drain: a function takes 25 us to read, all that 64 ranks are in some tenths of a second.
-# For so long the ring has room. What is left out is named when it is met again.
+# The same for naming stacks in one drain: a function takes 25 us to read, those of 64 ranks some
+# tenths of a second. The ring has room for as long. What is left out is named when it is seen
+# again.
 NAME_FREELY_S, NAME_EACH_S = 2.0, 0.25
 _REFRESH_EVERY_S = 1.0
-_FLOWS_EVERY_S = 2.0  # the kernel walks its table of connections for it, of hundreds of thousands of places: 1 ms and more a namespace
+# the kernel walks its table of connections, of hundreds of thousands of slots: 1 ms and more a
+# namespace
+_FLOWS_EVERY_S = 2.0
 _SAY_EVERY_S = 5.0
-_MAX_TASKS = 1024  # of a rank, of which children are asked for: 10 us each
-_MAX_WORKERS = 256  # per rank; more are processes that a training script has no use for
+_MAX_TASKS = 1024  # tasks of a rank whose children are listed: 10 us each
+_MAX_WORKERS = 256  # per rank; a training script has no use for more
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums that only grow, as they stood when the window began."""
+    """Growing sums as they were when the window began."""
 
     threads: dict[int, sched.ThreadTimes]
     takers: dict[tuple[int, int], sched.Taken]
@@ -71,7 +74,7 @@ def _feeding(rank: FoundRank) -> list[Worker]:
 
 @dataclass(slots=True)
 class Observation:
-    """The ranks of this host under observation. Close it whatever happens."""
+    """The ranks of this host under observation. Always close it."""
 
     ranks: Sequence[FoundRank]
     probes: KernelProbes
@@ -81,16 +84,16 @@ class Observation:
     root: Path
     hardware: Hardware
     held: Held = field(init=False)
-    # By user, the sums as they stood when his window ended before the others'.
+    # user -> sums as they were when his window ended before the others'.
     ended: dict[str, Totals] = field(default_factory=dict)
     names: Names = field(init=False)
     notes: list[str] = field(default_factory=list)
-    lost_processes: dict[int, str] = field(default_factory=dict)  # with whose they are
+    lost_processes: dict[int, str] = field(default_factory=dict)  # pid -> user
     fallback: Fallback | None = None
     _due: dict[str, float] = field(default_factory=dict)
-    _newest_pid: int = -1  # when workers were sought last
+    _newest_pid: int = -1  # at the last search for workers
     _refreshes: int = 1
-    _refreshed: dict[int, int] = field(default_factory=dict)  # by pid, in which of them last
+    _refreshed: dict[int, int] = field(default_factory=dict)  # pid -> number of its last refresh
     _sought: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -99,34 +102,34 @@ class Observation:
 
     @property
     def batches(self) -> list[Events]:
-        """The events that are held."""
+        """The stored events."""
         return self.held.batches
 
     @property
     def stacks(self) -> dict[int, StackName]:
-        """Those that have words."""
+        """The stacks with words."""
         return self.names.words
 
     @property
     def lost_stacks(self) -> int:
-        """Those that have none."""
+        """The number of stacks without words."""
         return self.names.lost
 
     @property
     def lost_events(self) -> int:
-        """Those for which there was no room."""
+        """The number of events for which there was no room."""
         return self.held.lost.total()
 
     def run_until(self, end: float, progress: Progress | None = None) -> None:
         """Observe until `end`, or until there is no room for more.
 
-        Seconds of CLOCK_MONOTONIC: whoever sets the clock makes no window longer or shorter.
+        Seconds of CLOCK_MONOTONIC: setting the clock changes no window's length.
         """
         with going_first():
             self._run_until(end, progress)
 
     def wait_until(self, end: float) -> None:
-        """Observe until a window begins: what is before it takes none of its room, and begins no window sooner."""
+        """Observe until a window begins; earlier events take none of its room."""
         over = False
         while not over:
             self.run_until(end)
@@ -154,13 +157,14 @@ class Observation:
         return True
 
     def drain(self) -> None:
-        """Take the events, and put new stacks into words while their code objects are alive."""
+        """Take events from the ring, and name new stacks while their code objects are alive."""
         events = self.probes.events.drain()
         if not len(events):
             return
         whose, ended = self.users(), len(self.held.ended_ns)
         events = self.held.take(events, lambda pid: whose(self.processes.get(pid)))
-        if len(self.held.ended_ns) > ended and not self.held.full:  # of these users: their sums count until now
+        # sums of these users count until now
+        if len(self.held.ended_ns) > ended and not self.held.full:
             self.ended = {**dict.fromkeys(self.held.ended_ns, self.totals()), **self.ended}
         called = events["type"] == ring.CALL  # its `stack` is a communicator or a stream
         identities = np.where(called, events["ready_ns"], events["stack"])
@@ -175,7 +179,7 @@ class Observation:
         patiently(name_all)
 
     def losses(self, users: Collection[str] | None = None) -> tuple[Loss, ...]:
-        """What this process has let go, those above zero; of what is let go by user what concerns these, None: everybody."""
+        """Return what this process dropped, if anything, for these users (None: everybody)."""
         told, whose = None if users is None else {"", *users}, self.users()
         counted = {
             "stacks_not_named": self.lost_stacks,
@@ -188,8 +192,10 @@ class Observation:
         return tuple(Loss("observer", name, count) for name, count in counted.items() if count)
 
     def name_stack(self, identity: int, tgid: int, fair: Fair, whose: Whose) -> None:
-        """Words for one stack, once, where its user has time and places left: who makes stacks that take long to name, or many, does so
-        at his own cost."""
+        """Name one stack, once, if its user has time and room left.
+
+        A user whose stacks are many, or slow to name, uses up his own share.
+        """
         if not identity or self.names.knows(identity, tgid):
             return
         process = self.processes.get(tgid)
@@ -201,10 +207,10 @@ class Observation:
             self.names.lost += 1
             return
         self.names.keep(identity, process.name_stack(raw), tgid, user())
-        fair.took(time.thread_time() - began_s, user)
+        fair.spend(time.thread_time() - began_s, user)
 
     def users(self) -> Whose:
-        """Tells whose a process is; '' of one that belongs to no rank."""
+        """Return a function that gives the user of a process; '' if it belongs to no rank."""
         if len(self.held.users) < 2:
             only = next(iter(self.held.users), "")
             return lambda _: only
@@ -212,27 +218,30 @@ class Observation:
         return lambda process: user_of(owners[process.owner]) if process and process.owner in owners else ""
 
     def refresh(self) -> None:
-        """Threads and loader workers come and go; a probe that fires too often is let go."""
+        """Update threads and loader workers, and detach probes that fire too often."""
         patiently(self._refresh_processes)
         newest = procfs.newest_pid(self.root)
-        if newest < 0 or newest != self._newest_pid:  # else nobody has started anything
+        if newest < 0 or newest != self._newest_pid:  # else nothing was started
             self._newest_pid = newest
             patiently(self._seek_workers)
         self.probes.calls.enforce_budget(len(self.ranks))
 
     def _refresh_processes(self) -> None:
-        """Of whom this takes long not all are looked at each time, those first that were not: nobody empties the ring meanwhile."""
+        """Update the processes' threads within a time budget, the least recently updated first.
+
+        The ring is not drained meanwhile.
+        """
         fair, whose = Fair(REFRESH_FREELY_S, REFRESH_EACH_S), self.users()
         room = self._room()
         for process in sorted(self.processes.values(), key=lambda one: self._refreshed.get(one.pid, 0)):
             if process.gone:
-                process.forget()  # what it left in the ring has been put into words since
+                process.forget()  # what it left in the ring has been named since
             user, began_s = partial(whose, process), time.thread_time()
             if fair.left(user) > 0:
                 had = entries(process)
                 process.refresh(self.probes, had + max(room.threads.left(user()), 0))
                 room.threads.take(user(), entries(process) - had)
-                fair.took(time.thread_time() - began_s, user)
+                fair.spend(time.thread_time() - began_s, user)
                 self._refreshed[process.pid] = self._refreshes
         self._refreshes += 1
 
@@ -247,21 +256,23 @@ class Observation:
                 known = self.processes.get(child)
                 if (known is None or known.gone) and feeds(child, self.root):
                     self._watch(child, rank.pid, LOADER, user(), room)
-            fair.took(time.thread_time() - began_s, user)
+            fair.spend(time.thread_time() - began_s, user)
             self._sought[rank.pid] = self._refreshes
 
     def watch_all(self) -> None:
-        """Begin with ranks and workers, each user's in turn: whose come last has as much room as others."""
+        """Begin with ranks and workers, each user's in turn, so that the order of users does not
+        matter.
+        """
         room = self._room()
         workers = [(rank, worker.pid, LOADER) for rank in self.ranks for worker in _feeding(rank)]
         for kind in ([(rank, rank.pid, TRAINING) for rank in self.ranks], workers):
-            for rank, pid, label in in_turn(by_kind(kind, lambda one: user_of(one[0]))):
+            for rank, pid, label in interleave(group_by(kind, lambda one: user_of(one[0]))):
                 patiently(partial(self._watch, pid, rank.pid, label, user_of(rank), room))
         order = [pid for rank in self.ranks for pid in (rank.pid, *(worker.pid for worker in _feeding(rank)))]
         self.processes = {pid: self.processes[pid] for pid in order if pid in self.processes}
 
     def _watch(self, pid: int, owner: int, label: str, user: str, room: Room) -> None:
-        """Where there is room; of ranks there are no more than that."""
+        """Watch a process if there is room; there always is for ranks."""
         again = pid in self.processes
         if label == LOADER and not room.for_one(user, again):
             self.lost_processes[pid] = user
@@ -273,10 +284,10 @@ class Observation:
 
     def _room(self) -> Room:
         places = (self.probes.room("rs_targets"), self.probes.room("rs_pythreads"))
-        return room_beside(self.processes.values(), self.held.users, self.users(), *places)
+        return room_left(self.processes.values(), self.held.users, self.users(), *places)
 
     def totals(self) -> Totals:
-        """The growing sums as they stand now."""
+        """Return the growing sums as they are now."""
         return Totals(
             {times.tid: times for times in sched.thread_times(self.probes.module)},
             sched.takers(self.probes.module),
@@ -287,12 +298,12 @@ class Observation:
         )
 
     def launches(self) -> LaunchCount | None:
-        """Kernel launches counted until now; None where none are."""
+        """Return the kernel launches counted so far; None where none are counted."""
         meter = self.probes.calls.launches
         return meter.counted() if meter is not None else None
 
     def begin_window(self, seconds: float, hz: int) -> Totals:
-        """What counts over a window counts from here."""
+        """Begin a window: its counts start here."""
         self.hardware.start()
         with going_first():
             before = self.totals()
@@ -304,7 +315,7 @@ class Observation:
         return before
 
     def renew(self) -> None:
-        """After a window: let go of what belonged to it, and be ready for another with the probes that are loaded."""
+        """Prepare for another window with the loaded probes: drop what belonged to the last one."""
         self.probes.renew()
         whose = self.users()
         self.names.renew(lambda pid: whose(self.processes.get(pid)))
@@ -323,28 +334,30 @@ class Observation:
         self.gauges = Gauges(self.gauges.pids, self.root)
 
     def rest(self) -> None:
-        """Between windows that are far apart: keep the probes loaded and let nobody pay for them until `wake`."""
+        """Detach between windows that are far apart, with the probes loaded, until `wake`: no
+        process pays for them.
+        """
         self.hardware.close()
         self.probes.rest()
         self.drain()
         limits.give_back(garbage=True)
 
     def wake(self) -> None:
-        """After `rest`: observe again."""
+        """Observe again after `rest`."""
         self.renew()
         with going_first():
             self.probes.wake()
             self.refresh()
 
     def start_fallback(self, seconds: float, hz: int) -> None:
-        """Sample with py-spy what the kernel cannot walk."""
+        """Start py-spy on processes that the kernel cannot walk."""
         watched = [(rank, self.processes[rank.pid]) for rank in self.ranks if rank.pid in self.processes]
-        pids, left_out = sampled_beside([rank for rank, process in watched if process.interpreter is None])
+        pids, left_out = choose_sampled([rank for rank, process in watched if process.interpreter is None])
         self.fallback = Fallback(pids, hz, list(filter(None, [left_out])))
         self.fallback.start(seconds)
 
     def close(self) -> None:
-        """Let go of the kernel, the devices, the sockets and the processes."""
+        """Close the probes, the devices, the sockets and the processes."""
         self.hardware.close()
         self.flows.close()
         self.probes.close()
@@ -352,7 +365,7 @@ class Observation:
         READER.close()
 
     def close_processes(self) -> None:
-        """Let go of the processes."""
+        """Close the processes."""
         for process in self.processes.values():
             process.close()
 
@@ -376,7 +389,7 @@ def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbos
         observation = Observation(ranks, probes, {}, Gauges(pids, root), flows, root, hardware)
         undo.callback(observation.close_processes)
         observation.watch_all()
-        undo.pop_all()  # it closes all of it from now on
+        undo.pop_all()  # the observation closes all of it from now on
     return observation
 
 
@@ -388,7 +401,7 @@ def _threads(pid: int, root: Path) -> int:
 
 
 def feeds(pid: int, root: Path) -> bool:
-    """Whether a child of a rank may prepare its data: a compiler does not."""
+    """Tell whether a child of a rank may prepare its data: compilers do not."""
     try:
         return not is_compiler(procfs.read_comm(pid, root), procfs.read_cmdline(pid, root))
     except OSError:
@@ -396,7 +409,7 @@ def feeds(pid: int, root: Path) -> bool:
 
 
 def children(pid: int, root: Path = Path("/")) -> tuple[int, ...]:
-    """Direct children of all threads of a process; none where it has ended."""
+    """List the direct children of all threads of a process; none where it has ended."""
     found: list[int] = []
     try:
         tasks = procfs.threads(pid, root)

@@ -1,9 +1,10 @@
-"""Priority of the observing thread: ahead of the ranks while it drains events, behind them while it only computes.
+"""Set the observing thread's priority: above the ranks' while it drains events, below them while
+it only computes.
 
-Draining takes little CPU, but at once: behind ranks that keep every core busy, events were lost (64 ranks on 2 cores: 93,000 in 8 s).
-Rows of a window take most of what an observer computes, 0.5 to 0.9 s of CPU for 8 ranks and 10 s, and nobody waits for them to the
-millisecond: they take what the ranks leave idle, for `YIELDS_S` seconds at most, so that a host without idle time delays a verdict and
-does not prevent it.
+Draining needs little CPU time, but without delay: at the ranks' priority events were lost (64 ranks
+on 2 cores: 93,000 in 8 s). Rows of a window are most of what an observer computes, 0.5 to 0.9 s of
+CPU for 8 ranks and 10 s, and are not urgent: they use idle time only, for at most `YIELDS_S`
+seconds, so that a busy host delays a verdict and does not prevent it.
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ from dataclasses import dataclass, field
 from rankscope.probes import rights
 from rankscope.probes.patience import patiently, workers
 
-AHEAD = -10  # the nice value ahead of ordinary work, behind what is real-time
+AHEAD = -10  # nice value: before ordinary work, after real-time threads
 YIELDS_S = 2.0
 
 
 @dataclass(slots=True)
 class Priorities:
-    """Sets priorities of threads, and ends in time what was lowered. Call `close` when the threads have ended."""
+    """Sets priorities of threads; lowered ones return after a time limit. Call `close` when the
+    threads have ended.
+    """
 
     _timers: dict[int, threading.Timer] = field(default_factory=dict)
 
     def set(self, tid: int, nice: int, yields_s: float = 0.0) -> None:
-        """Give a thread the nice value `nice`; with `yields_s`, let it run for so long only where no other thread wants the CPU.
+        """Set a thread's nice value. Raises OSError.
 
-        Raises OSError.
+        `yields_s`: seconds, at most, in which it runs only on idle CPUs; 0: none.
         """
         if timer := self._timers.pop(tid, None):
             timer.cancel()
@@ -42,7 +45,7 @@ class Priorities:
             self._timers[tid] = timer
             try:
                 timer.start()
-            except RuntimeError:  # no thread to be had: then it does not yield
+            except RuntimeError:  # no thread could be started: then it does not yield
                 self._end(tid, nice)
 
     def _end(self, tid: int, nice: int) -> None:
@@ -51,7 +54,7 @@ class Priorities:
                 self.set(tid, nice)
 
     def close(self) -> None:
-        """Cancel what is still to be ended."""
+        """Cancel all pending timers."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -62,7 +65,7 @@ _PRIORITIES = Priorities()
 
 @contextlib.contextmanager
 def going_first() -> Iterator[None]:
-    """Run this thread ahead of ordinary work. Start nothing in here: threads and processes inherit it."""
+    """Run this thread before ordinary work. Start nothing in here: threads and processes inherit it."""
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     tids = (threading.get_native_id(), *workers())  # those that read /proc for it as well
     _set_all(tids, min(usual, AHEAD))
@@ -74,13 +77,14 @@ def going_first() -> Iterator[None]:
 
 @contextlib.contextmanager
 def giving_way() -> Iterator[None]:
-    """Run this thread, for `YIELDS_S` at most, only where no other thread wants the CPU.
+    """Run this thread only on idle CPUs, for at most `YIELDS_S` seconds.
 
-    Only for computing: start no process in here, which inherits it. The thread that reads /proc for this one (probes/patience.py) keeps
-    its priority, as a target waits for the locks that such a read takes. So does attaching and detaching, in another process.
+    For computing alone: processes started in here inherit it. The thread that reads /proc for this
+    one (probes/patience.py) retains its priority, as targets wait for the locks of such a read. So
+    does the process that attaches and detaches.
     """
     usual, tid = os.getpriority(os.PRIO_PROCESS, 0), threading.get_native_id()
-    patiently(lambda: None)  # one that reads is there
+    patiently(lambda: None)  # make sure that a reading thread exists
     _set_all((tid,), usual, YIELDS_S)
     try:
         yield
@@ -89,7 +93,7 @@ def giving_way() -> Iterator[None]:
 
 
 def _set_all(tids: tuple[int, ...], nice: int, yields_s: float = 0.0) -> None:
-    asked = rights.elsewhere()
+    asked = rights.delegate()
     for tid in tids:
         with contextlib.suppress(OSError):
             if asked is None:

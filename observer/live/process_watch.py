@@ -1,4 +1,6 @@
-"""One watched process: its interpreter, its Python threads kept known to the kernel, its stacks put into words."""
+"""One watched process: its interpreter, its Python threads in the kernel's maps, names for its
+stacks.
+"""
 
 from __future__ import annotations
 
@@ -30,39 +32,42 @@ from rankscope.unwinder.interpreter.memory import ProcessMemory
 from rankscope.unwinder.interpreter.threads import ThreadPairs, list_threads
 from rankscope.unwinder.names.code import Frame, Symboliser
 from rankscope.unwinder.walk.stack import KernelStack
-from rankscope.unwinder.walk.still import walk_still
+from rankscope.unwinder.walk.still import walk_blocked
 
 TRAINING, LOADER = "training", "loader"
 
 _MAX_TEXT = 4096  # characters of one stack
 # Files of optimisers: an iteration ends in one.
 _OPTIMISER = re.compile(r"/(torch/optim|optax|apex/optimizers|bitsandbytes/optim|deepspeed/ops/(adam|lamb|lion))/")
-_FRAME_TEXT = len(" (:2147483647);")  # what a frame takes besides its name and file
-_MAX_STATES = 65536  # thread states remembered of one process; more than it ever has, unless it means harm
+_FRAME_TEXT = len(" (:2147483647);")  # characters that a frame takes besides its name and file
+_MAX_STATES = 65536  # remembered per process; more than any honest process has
 
 
 @dataclass(slots=True)
 class ProcessWatch:
-    """A rank's process or one that belongs to it (a data-loader worker)."""
+    """A watched process: a rank's, or one that belongs to it (a data-loader worker)."""
 
     pid: int
     owner: int  # pid of the rank it belongs to
     label: str
     interpreter: Interpreter | None
     reason: str
-    start_ticks: int = 0  # with the pid it names this process for ever
+    start_ticks: int = 0  # with the pid, identifies this process for ever
     memory: ProcessMemory | None = None
     symbols: Symboliser | None = None
     threads: dict[int, int] = field(default_factory=dict)  # host tid -> PyThreadState address
-    states: dict[int, int] = field(default_factory=dict)  # the reverse, those of threads that have ended too
-    ended: dict[int, None] = field(default_factory=dict)  # threads that were among them, the last ones that ended
+    states: dict[int, int] = field(default_factory=dict)  # the reverse, including ended threads
+    ended: dict[int, None] = field(default_factory=dict)  # the most recently ended Python threads
     pairs: ThreadPairs = field(default_factory=ThreadPairs)
     gone: bool = False
-    lost_threads: int = 0  # those for which there was no room
+    lost_threads: int = 0  # number of threads for which there was no room
 
     def refresh(self, probes: KernelProbes, room: int = limits.PYTHON_THREADS) -> None:
-        """Bring the kernel's map of this process's Python threads, of which there is room for so many, up to date. Never raises: a
-        dead process is `gone`."""
+        """Update the kernel's map of this process's Python threads, at most `room` of them. Never
+        raises.
+
+        A dead process is marked `gone`.
+        """
         if self.gone:
             return
         if self.interpreter is None or self.memory is None:
@@ -94,7 +99,7 @@ class ProcessWatch:
         self.ended = dict.fromkeys(ended[-limits.PYTHON_THREADS :])
 
     def _forget_if_ended(self, probes: KernelProbes) -> None:
-        """Where the process is no more, or its pid is another's, the kernel stops observing that number."""
+        """Stop observing the pid in the kernel if the process has ended, or its pid is reused."""
         try:
             if procfs.start_ticks(self.pid) == self.start_ticks:
                 return
@@ -106,7 +111,7 @@ class ProcessWatch:
         probes.forget_process(self.pid, self.threads or {self.pid: 0})
 
     def name_stack(self, stack: KernelStack) -> StackName:
-        """The words for a stack that the kernel walked; NO_STACK where nothing of it can be read any more."""
+        """Name a stack that the kernel walked; NO_STACK where nothing of it is readable any more."""
         if self.symbols is None:
             return NO_STACK
         named = []
@@ -115,41 +120,44 @@ class ProcessWatch:
                 named.append(self.symbols.resolve(frame.code, frame.lasti, frame.checksum))
             except UNSEEN:
                 break
-        return in_words(named, whole=not stack.truncated and len(named) == len(stack.frames))
+        return name_frames(named, whole=not stack.truncated and len(named) == len(stack.frames))
 
-    def still_stack(self, tid: int) -> StackName:
-        """The stack of a thread that has not moved for a while; NO_STACK where it cannot be read or the thread moved."""
+    def blocked_stack(self, tid: int) -> StackName:
+        """Read and name the stack of a blocked thread; NO_STACK where unreadable or the thread ran."""
         if self.symbols is None or self.memory is None or self.interpreter is None or tid not in self.threads:
             return NO_STACK
         try:
-            stack = walk_still(self.memory, self.interpreter, self.threads[tid])
+            stack = walk_blocked(self.memory, self.interpreter, self.threads[tid])
             named = [self.symbols.resolve(frame.code, frame.lasti) for frame in stack.frames]
         except UNSEEN:
             return NO_STACK
-        return NO_STACK if stack.moved else in_words(named)
+        return NO_STACK if stack.moved else name_frames(named)
 
     def forget(self) -> None:
-        """Of a process that is gone: let go of its memory and of the names that were read there."""
+        """Close a process that is gone, and free its names."""
         self.close()
         self.symbols = None
         self.pairs = ThreadPairs()
 
     def close(self) -> None:
-        """Let go of the process's memory."""
+        """Close the process's memory."""
         if self.memory is not None:
             self.memory.close()
             self.memory = None
 
 
-def in_words(frames: Sequence[Frame], whole: bool = True) -> StackName:
-    """The names of a stack given leaf first; `whole`: none is missing. Of a very long one those in the middle are left out, for the leaf
-    says what is done and the root on whose behalf: compilers and tracers call a hundred functions below the user's."""
+def name_frames(frames: Sequence[Frame], whole: bool = True) -> StackName:
+    """Convert frames, leaf first, to the words of a stack; `whole`: none is missing.
+
+    Of a very long stack the middle is left out: the leaf tells what is done, the root for whom;
+    compilers and tracers call a hundred functions below the user's.
+    """
     return _in_words(tuple(frames), whole)
 
 
 @functools.lru_cache(maxsize=512)
 def _in_words(frames: tuple[Frame, ...], whole: bool) -> StackName:
-    """One for all ranks that are at the same place, which are seen there at about the same time."""
+    """Cache for all ranks that are in the same code, as they are at about the same time."""
     if not frames:
         return NO_STACK
     lengths = [len(frame.name) + len(frame.file) + _FRAME_TEXT for frame in frames]
@@ -172,7 +180,7 @@ def _in_words(frames: tuple[Frame, ...], whole: bool) -> StackName:
 
 
 def _fitting(lengths: Sequence[int], room: int) -> int:
-    """How many of the first have room together."""
+    """Count how many of the first fit into `room` together."""
     return sum(total <= room for total in itertools.accumulate(lengths))
 
 
@@ -184,18 +192,22 @@ def _path(frames: Sequence[Frame]) -> CallPath:
 
 @functools.lru_cache(maxsize=4096)
 def _call(frame: Frame) -> Call:
-    """One for all stacks that lead through the same place: there are thousands, of up to a hundred frames each."""
+    """Cache of calls shared by all stacks through the same code: thousands, of up to a hundred
+    frames each.
+    """
     return Call((frame.name, frame.file, frame.first_line), frame.unit, frame.loops)
 
 
 def _site(frames: Sequence[Frame]) -> int:
-    """A number for a place in the code: the same wherever the same lines call one another, and not 0."""
+    """Hash a call site to a nonzero number that is equal wherever the same lines call one another."""
     text = "\n".join(f"{frame.name}\t{frame.file}\t{frame.line}" for frame in frames)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big") | 1
 
 
 def _time_collections(pid: int, interpreter: Interpreter, probes: KernelProbes, root: Path) -> None:
-    """Time the garbage collector of this interpreter, once per file however many processes map it. Never raises."""
+    """Time the garbage collector of this interpreter, once per file however many processes map it.
+    Never raises.
+    """
     try:
         mapping = next((mapping for mapping in read_maps(pid, root) if mapping.path == interpreter.path), None)
         if mapping is None or probes.calls.knows("gc", mapping.device, mapping.inode):
@@ -212,8 +224,10 @@ def _time_collections(pid: int, interpreter: Interpreter, probes: KernelProbes, 
 def watch(
     pid: int, owner: int, label: str, probes: KernelProbes, root: Path = Path("/"), room: int = limits.PYTHON_THREADS
 ) -> ProcessWatch:
-    """Begin to observe `pid`, and so many of its Python threads. Where its interpreter is not understood, its main thread is timed
-    without stacks."""
+    """Begin to observe `pid`, with at most `room` Python threads.
+
+    Where its interpreter is not supported, its main thread is timed without stacks.
+    """
     process = ProcessWatch(pid, owner, label, None, "")
     with contextlib.suppress(OSError, ValueError):
         process.start_ticks = procfs.start_ticks(pid, root)
@@ -222,11 +236,12 @@ def watch(
         process.memory = ProcessMemory(pid, root, process.interpreter.start_ticks)
         process.symbols = Symboliser(process.memory, process.interpreter.offsets, process.interpreter.code_type_address)
         probes.set_interpreter(pid, process.interpreter.kernel_record())
-        gil.tell(probes.maps, process.interpreter)
+        gil.register_gil(probes.maps, process.interpreter)
         _time_collections(pid, process.interpreter, probes, root)
     except UNSEEN as error:
         process.interpreter = None
-        # What a rank started besides Python (a daemon of MPI's, nvidia-smi) has no Python stacks to miss.
+        # Programs other than Python that a rank started (a daemon of MPI's, nvidia-smi) have no
+        # Python stacks to miss.
         if label != TRAINING and isinstance(error, NotPython):
             process.reason = ""
         else:

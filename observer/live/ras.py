@@ -1,8 +1,10 @@
-"""Who has not joined, by NCCL's own account (RAS): asked only of a job on GPUs that stands still, and twice.
+"""Find ranks that have not joined a collective, by querying NCCL's RAS twice; only for a GPU job
+that hangs.
 
-Counts of a healthy job differ from moment to moment, and an answer costs a message to every process of the job; so nobody is asked
-while collectives end. In: ranks of this host with what their windows show. Out: rows of the table `counters` and notes; a rank of
-another host is named as well, where the communicator is as large as the job.
+Counts of a healthy job differ all the time, and an answer costs a message to every process of the
+job; so nothing is queried while collectives end. In: ranks of this host with the data of their
+windows. Out: rows of the table `counters` and notes; a rank of another host is named as well, where
+the communicator is as large as the job.
 """
 
 from __future__ import annotations
@@ -28,22 +30,25 @@ _MAX_NAMED = 16
 Ask = Callable[[int], "RasAnswer | RasSilence"]
 
 
-def stands_still(in_collective_s: Mapping[int, float], window_s: float) -> bool:
-    """Whether some rank has been inside one collective for most of the window, and for longer than a slow step."""
+def is_hanging(in_collective_s: Mapping[int, float], window_s: float) -> bool:
+    """Tell whether some rank was inside one collective for most of the window, and longer than a
+    slow step.
+    """
     return any(seconds >= max(0.5 * window_s, STILL_S) for seconds in in_collective_s.values())
 
 
 def ask(pid: int) -> RasAnswer | RasSilence:
-    """What RAS says to a rank's host, within `_LIMIT_S`."""
+    """Query RAS in a rank's network namespace, within `_LIMIT_S`."""
     return nccl_ras.ask(pid, limit_s=_LIMIT_S)
 
 
 def missing(
     ranks: Sequence[FoundRank], here: Collection[str] = (), asking: Ask = ask, pause_s: float = _BETWEEN_S
 ) -> tuple[list[CounterRow], tuple[str, ...]]:
-    """Rows and notes about ranks that are behind or do not answer; none, with a note, where RAS is silent. Never raises.
+    """Build rows and notes about ranks that are behind or do not answer. Never raises.
 
-    `here`: addresses that are this host's, for NCCL tells hosts by the address of its socket; the loopback is everybody's.
+    None, with a note, where RAS is silent. `here`: addresses of this host, since NCCL identifies
+    hosts by the address of its socket; the loopback counts as ours.
     """
     first = asking(ranks[0].pid)
     if isinstance(first, RasSilence):
@@ -73,7 +78,10 @@ def missing(
 def _number(
     place: Place, communicator: Communicator | None, ranks: Sequence[FoundRank], world: int, here: Collection[str]
 ) -> int:
-    """The rank in the job; −1 where only a process is known. Pids alone do not tell: each container counts its own."""
+    """Return the rank in the job; −1 where only a process is known.
+
+    Pids are not enough: each container counts its own.
+    """
     for rank in ranks:
         known = place.host in ("", rank.identity.node) or place.host in here or _is_loopback(place.host)
         if known and place.pid == rank.identity.inner_pid:

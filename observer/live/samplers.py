@@ -1,7 +1,9 @@
-"""The hardware under the ranks during one window: GPUs, network ports and PCI links sampled on threads of their own.
+"""Sample the hardware under the ranks during one window: GPUs, network ports and PCI links, on
+their own threads.
 
-In: this host, through NVML and sysfs. Out: HardwareReading. Nothing here waits for a device: what does not answer is left behind with a
-note (probes/sampling/thread.py). GPUs and PCI links are read only where a rank uses an accelerator.
+In: this host, through NVML and sysfs. Out: HardwareReading. Nothing here waits for a device: one
+that does not answer is abandoned with a note (probes/sampling/thread.py). GPUs and PCI links are
+read only where a rank uses an accelerator.
 """
 
 from __future__ import annotations
@@ -24,18 +26,20 @@ from rankscope.probes.pci.sampler import PcieSampler
 from rankscope.probes.ports.model import NicRecording
 from rankscope.probes.ports.sampler import PortSampler
 
-EARLIER_S = 600.0  # an Xid of the kernel's log from so long before the window still explains a rank that is dead in it
+# seconds before the window in which an Xid of the kernel's log still explains a dead rank
+EARLIER_S = 600.0
 _STOP_S = 2.0
-# Where bursts say nothing (no collectives on GPUs) none are taken.
+# No bursts without collectives on GPUs.
 _NEVER = 0.0
 
 
 @dataclass(slots=True)
 class Hardware:
-    """Samplers of one window: `listen` as early as possible, `start` when it begins, `stop` when it ends.
+    """Samplers of one window: `listen` as early as possible, `start` when it begins, `stop` when it
+    ends.
 
-    A rank whose GPU fails while the probes load is gone when the window begins: what it used and what its GPU reported must be
-    known from before. `library` takes the place of pynvml.
+    A rank whose GPU fails while the probes load is gone when the window begins: what it used and
+    what its GPU reported must be recorded before. `library` replaces pynvml.
     """
 
     ranks: Sequence[FoundRank]
@@ -49,14 +53,14 @@ class Hardware:
     _started_s: float = 0.0
 
     def listen(self) -> None:
-        """Hear what GPUs report from now on, and ask the ranks which they use. Returns at once."""
+        """Receive GPU errors from now on, and read which GPUs the ranks use. Returns at once."""
         if any(uses_accelerator(rank) for rank in self.ranks):
             self._gpus = GpuSampler(library=self.library)
             self._gpus.listen()
             self._hints = device_owners.read_hints(self.ranks, self.root)
 
     def start(self) -> None:
-        """Begin to sample. Returns at once."""
+        """Start sampling. Returns at once."""
         if self._gpus is None:
             self.listen()
         self._started_s = time.monotonic()
@@ -69,7 +73,10 @@ class Hardware:
             self._links.start()
 
     def stop(self) -> HardwareReading:
-        """End, once, and say what was seen. Never raises, and takes at most `_STOP_S` seconds however many devices hang."""
+        """Stop, once, and return what was recorded. Never raises.
+
+        Takes at most `_STOP_S` seconds however many devices hang.
+        """
         if self._reading is not None:
             return self._reading
         until = time.monotonic() + _STOP_S
@@ -79,14 +86,15 @@ class Hardware:
 
         nics = self._nics.stop(rest()) if self._nics is not None else NicRecording()
         if self._gpus is None or self._links is None:
-            if self._gpus is not None:  # it listened, and no window began
+            if self._gpus is not None:  # it listened, but no window began
                 self._gpus.stop(rest())
-            # A host without cards of its own (a virtual machine) is not worth a word where no rank needs one.
+            # Missing cards (as in a virtual machine) are not worth a note where no rank needs one.
             self._reading = HardwareReading(nics=nics, notes=nics.missing if nics.ports else ())
             return self._reading
         gpus, links = self._gpus.stop(rest()), self._links.stop(rest())
         owners = device_owners.find_owners(self.ranks, gpus, links.tree, self._hints, self.root)
-        # CUDA builds of frameworks load the runtime on any host, but the driver's library only where there is a driver.
+        # CUDA builds of frameworks load the runtime on any host, but the driver's library only
+        # where there is a driver.
         driver = bool(gpus.growth) or any(rank.libraries.cuda for rank in self.ranks)
         notes = (*gpus.missing, *nics.missing, *links.missing) if driver else ()
         earlier = _earlier_xids(self._started_s, self.root) if gpus.growth else ()
@@ -94,12 +102,14 @@ class Hardware:
         return self._reading
 
     def close(self) -> None:
-        """End the samplers if nobody has."""
+        """Stop the samplers if they still run."""
         self.stop()
 
 
 def _earlier_xids(until_s: float, root: Path) -> tuple[LoggedXid, ...]:
-    """Xids of the last ten minutes before somebody listened; none where the kernel's log may not be read."""
+    """Read the Xids of the last ten minutes before `until_s`; none where the kernel's log is
+    unreadable.
+    """
     try:
         messages = read_kmsg(root)
     except OSError:
@@ -108,7 +118,7 @@ def _earlier_xids(until_s: float, root: Path) -> tuple[LoggedXid, ...]:
 
 
 def of_job(reading: HardwareReading, ranks: Sequence[FoundRank]) -> HardwareReading:
-    """The same, with the owners among these ranks only, and the notes that concern them."""
+    """Restrict a reading to the owners among these ranks, and the notes that concern them."""
     owners = reading.owners.of({rank.pid for rank in ranks})
     concerned = reading.notes if any(uses_accelerator(rank) for rank in ranks) else ()
     return replace(reading, owners=owners, notes=(*concerned, *owners.notes.values()))

@@ -1,7 +1,7 @@
-"""What each source of a window gave: from programs that the kernel refused, functions that are not timed, and samplers.
+"""State of each source of a window: from refused programs, untimed functions, and samplers.
 
-A program that is attached and never ran says as little as one that was refused: the clock of a CPU that does not tick, a tracepoint that
-does not fire.
+An attached program that never ran gives as little as a refused one: the clock of a CPU that does
+not tick, a tracepoint that does not fire.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from rankscope.probes.calls.attached import Untimed
 from rankscope.probes.calls.programs import program_rows
 from rankscope.probes.files import probe as files
 
-# Roles of timed calls by which steps are found and waiting is told from own time.
+# Roles of timed calls that are used to find steps and to separate waiting from own time.
 MARKING = frozenset({row.COLLECTIVE, row.WAIT, row.BACKWARD, row.DISPATCH, row.ENQUEUE, row.GROUP, row.GPU_WAIT})
 SAMPLE, SWITCH, WAKING, EXIT, SITE = "rs_sample", "rs_sched_switch", "rs_sched_waking", "rs_sched_exit", "rs_call_site"
-_ALWAYS_RUN = (SAMPLE, SWITCH)  # on any host in any second
+_ALWAYS_RUN = (SAMPLE, SWITCH)  # run on any host in any second
 _EVENTS = (
     Source.SAMPLES,
     Source.RUN_QUEUE,
     Source.COLLECTIVES,
     Source.CALLS,
     Source.FILE_CALLS,
-)  # come through the ring
+)  # delivered through the ring
 
 
 def programs() -> Mapping[str, Source]:
-    """What is loaded into the kernel, with the source that it is for."""
+    """Map each program in the kernel to its source."""
     found = {
         SAMPLE: Source.SAMPLES,
         SWITCH: Source.RUN_QUEUE,
@@ -45,7 +45,7 @@ def programs() -> Mapping[str, Source]:
 
 
 def left_out() -> frozenset[str]:
-    """Programs that are to be done without, by their names or those of their sources (probes/abilities.py)."""
+    """Return programs disabled by their name or their source's (probes/abilities.py)."""
     without = abilities.without()
     if not without:
         return frozenset()
@@ -53,12 +53,12 @@ def left_out() -> frozenset[str]:
 
 
 def lacks(source: Source) -> bool:
-    """Whether this source is to be done without."""
+    """Tell whether this source is disabled."""
     return source.value in abilities.without()
 
 
 def of_programs(refused: Sequence[Refused]) -> Iterator[SourceState]:
-    """States of sources some of whose programs were refused."""
+    """Yield states of sources with refused programs."""
     known = programs()
     for one in refused:
         if one.program in known:
@@ -67,14 +67,17 @@ def of_programs(refused: Sequence[Refused]) -> Iterator[SourceState]:
 
 
 def of_calls(untimed: Sequence[Untimed]) -> Iterator[SourceState]:
-    """States of the timed calls."""
+    """Yield states of the timed calls."""
     for one in untimed:
         for source in {_of_roles({role}) for role in one.roles}:
             yield SourceState(source, Seen.NOT if one.refused else Seen.PART, one.why)
 
 
 def never_ran(costs: Sequence[ProbeCost]) -> Iterator[SourceState]:
-    """States of sources whose program is attached and did not run in the window. `costs`: empty where the kernel keeps no account."""
+    """Yield states of sources whose attached program did not run in the window.
+
+    `costs`: empty where the kernel does not meter programs.
+    """
     ran = {cost.program for cost in costs if cost.run_count > 0}
     known = programs()
     for name in _ALWAYS_RUN if ran else ():
@@ -83,7 +86,7 @@ def never_ran(costs: Sequence[ProbeCost]) -> Iterator[SourceState]:
 
 
 def of_losses(losses: Sequence[Loss]) -> Iterator[SourceState]:
-    """States of the sources whose events came faster than they were read."""
+    """Yield states of sources whose events came faster than they were read."""
     lost = sum(loss.count for loss in losses if loss.name == EVENTS_DROPPED)
     for source in _EVENTS if lost else ():
         yield SourceState(source, Seen.PART, f"{lost} events were lost")
@@ -92,7 +95,11 @@ def of_losses(losses: Sequence[Loss]) -> Iterator[SourceState]:
 def of_samplers(
     flows: Collection[str], any_flow: bool, gpus: Collection[str], host: Collection[str]
 ) -> Iterator[SourceState]:
-    """States of what is read without programs, by the notes of who reads it. `gpus`: of GPUs none of which is seen."""
+    """Yield the states of connections, GPUs, ports and host counters, which need no programs.
+
+    `flows`, `gpus`, `host`: notes of their readers on what could not be read, empty if nothing;
+    `any_flow`: some connections were read; `gpus` has notes only if no GPU was read at all.
+    """
     for source in (Source.FLOWS, Source.GPU, Source.PORTS, Source.HOST):
         if lacks(source):
             yield SourceState(source, Seen.NOT, "left out")

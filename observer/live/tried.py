@@ -1,6 +1,9 @@
-"""What each source can give on this host, found out before there is a job: every program is loaded and attached, to a file of our own.
+"""Test what each source can give on this host before there is a job, by loading and attaching every
+program.
 
-`python -m rankscope.observer.live.tried` prints it as JSON, for who must not load programs itself. Needs root. Nothing is left behind.
+Programs are attached to a file of our own. `python -m rankscope.observer.live.tried` prints the
+result as JSON, for processes that must not load programs themselves. Needs root. Leaves nothing
+behind.
 """
 
 from __future__ import annotations
@@ -17,13 +20,13 @@ from rankscope.probes.elf.local import LocalFile
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.scratch import scratch
 
-_PAGE_BYTES = 4096  # of a file that nothing maps: what is in it is never run
+_PAGE_BYTES = 4096  # of a file that nothing maps: its content never runs
 _OFFSET = 64
-_BODIES = {one.name: one.of for one in programs().variants}  # program → what it is compiled as
+_BODIES = {one.name: one.of for one in programs().variants}  # program → compiled program
 
 
 def tried() -> States:
-    """Load everything, and let go of it again. Raises what kernel_probes.load raises."""
+    """Load everything, detach it again and return the states. Raises as kernel_probes.load."""
     probes = kernel_probes.load(hz=99)
     try:
         return of_host(probes)
@@ -32,13 +35,15 @@ def tried() -> States:
 
 
 def of_host(probes: KernelProbes) -> States:
-    """The states of the sources, given loaded probes with nothing to watch."""
+    """Return the states of the sources, given loaded probes with nothing to watch."""
     lacked = (SourceState(source, Seen.NOT, "left out") for source in Source if sources.lacks(source))
     return states([*sources.of_programs(probes.missing), *_of_calls(probes), *lacked])
 
 
 def _of_calls(probes: KernelProbes) -> Iterator[SourceState]:
-    """The states of timed calls: part where those of some libraries are refused, not where those of all are."""
+    """Yield the states of timed calls: part if those of some libraries are refused, not if those of
+    all are.
+    """
     known, refused = sources.programs(), _refused_calls(probes)
     if sources.SITE in refused:
         yield SourceState(Source.COLLECTIVES, Seen.NOT, f"{sources.SITE} is not attached: {refused[sources.SITE]}")
@@ -60,7 +65,9 @@ def _body_of(name: str) -> str:
 
 
 def _refused_calls(probes: KernelProbes) -> dict[str, str]:
-    """What is compiled for timed calls and cannot be attached, and why: one program of each is tried, and those to be done without."""
+    """Try to attach one program of each compiled body, and disabled ones; return refused bodies
+    with the reason.
+    """
     one_of = {body: name for name, body in reversed(_BODIES.items())} | {sources.SITE: sources.SITE}
     one_of |= {_body_of(name): name for name in probes.module.left_out if name in _BODIES}
     refused = {}
@@ -77,7 +84,7 @@ def _refused_calls(probes: KernelProbes) -> dict[str, str]:
 
 
 def main() -> int:
-    """Print the states; 69 where nothing can be loaded."""
+    """Print the states; return 69 where nothing can be loaded."""
     try:
         found = tried()
     except RankscopeError as error:

@@ -1,1 +1,1 @@
-"""Steps of a rank: iterations of the job's own training loop, told from calls."""
+"""Find the steps of a rank, the iterations of its training loop, from timed calls."""

@@ -1,12 +1,15 @@
-"""How many iterations a job's own loop made, by how often it handed compiled functions over to its library (JAX). Pure.
+"""Count the iterations of a job's own loop by its dispatches of compiled functions to its library
+(JAX). Pure.
 
-A thread that runs ahead of its library waits for it once for several iterations, and one that hands over ten updates in one compiled
-call waits once for one: the collectives alone look the same. But the loop hands its update over from one place in the code, once per
-iteration. Of the places that are passed at least as often as the thread waits it is the one passed least often, unless collectives
-are seen between the calls from another one: that one is no loop inside an iteration, and the first reads a loss now and then.
+A thread that runs ahead of its library waits for it once for several iterations, and one that
+dispatches ten updates in one compiled call waits once for one: the collectives alone look the same.
+But the loop dispatches its update from one call site, once per iteration. Of the call sites that
+are passed at least as often as the thread waits, it is the one passed least often, unless
+collectives are seen between the calls from another one: that one is no loop inside an iteration,
+and the first reads a loss occasionally.
 
-A thread may wait oftener than it hands over, in the call that does as well as in the read. But no loop turns more often than it passes
-the place that it passes most often.
+A thread may wait more often than it dispatches, in that call as well as in the read. But no loop
+turns more often than its most frequent call site.
 """
 
 from __future__ import annotations
@@ -21,12 +24,14 @@ AS_OFTEN = 1.5  # halfway to twice as often
 
 
 def multiple(markers: Markers, base: int) -> int:
-    """Repetitions of `base` markers that make an iteration; 0 where no place of the code tells."""
+    """Return how many repetitions of `base` markers make an iteration; 0 where no call site
+    decides.
+    """
     if not len(markers.dispatch_s) or markers.absence is None:
         return 0
     repetitions = len(markers) / base
     waits = len(np.unique(markers.absence[markers.absence > 0]))
-    # At most so many were handed over before the first marker, or are not done at the last.
+    # At most so many were dispatched before the first marker, or are not done at the last.
     ahead = repetitions / max(waits, 1)
     found: dict[int, Floats] = {}
     places = _by_place(markers)
@@ -44,12 +49,12 @@ def multiple(markers: Markers, base: int) -> int:
 
 
 def _by_place(markers: Markers) -> list[Floats]:
-    """The calls from each place of the code, of those made while there were markers."""
+    """Group the dispatch times within the markers' time by call site."""
     inside = (markers.dispatch_s >= markers.start_s[0]) & (markers.dispatch_s <= markers.end_s[-1])
     place, at_s = markers.dispatch_site[inside], markers.dispatch_s[inside]
     return [at_s[place == one] for one in np.unique(place).tolist()]
 
 
 def _passages(markers: Markers, calls_s: Floats) -> int:
-    """Calls from one place with a collective between each and the next."""
+    """Count the calls from one site that are separated by collectives."""
     return len(np.unique(np.searchsorted(calls_s, markers.end_s)))

@@ -1,7 +1,8 @@
-"""Where a step ends, given when the iterations were done. Pure.
+"""Determine where steps end, given when the iterations were done. Pure.
 
-The end of a call that is made once in nearly every iteration, after which the ranks are level with each other and, where there is one,
-with the GPU; of several the one before the longest stretch without markers.
+The end of a call that is made once in nearly every iteration, after which the ranks are
+synchronised with each other and, where there is one, with the GPU; of several the one before the
+longest stretch without markers.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ _AGREEMENT = 0.9
 
 
 def follows_s(markers: Markers) -> Floats:
-    """Seconds without a marker after each; 0 after the last."""
+    """Return the seconds without a marker after each marker; 0 after the last."""
     reach = np.maximum.accumulate(markers.end_s)
     return np.append(np.maximum(markers.start_s[1:] - reach[:-1], 0.0), 0.0)
 
 
 def of(markers: Markers, done_s: Floats) -> Floats:
-    """The end of one call per iteration; `done_s`: when the iterations were done."""
+    """Return step edges: the ends of one call per iteration. `done_s`: when the iterations were
+    done.
+    """
     pairs, key = markers.keys()
-    iteration = np.searchsorted(done_s, markers.end_s, side="left")  # it ends with update number `iteration`
+    # it ends with update number `iteration`
+    iteration = np.searchsorted(done_s, markers.end_s, side="left")
     inside = (iteration > 0) & (iteration < len(done_s))
     follows, stay = follows_s(markers), markers.end_s - markers.start_s
     waited = markers.of(markers.level) & (stay >= LEAST_STAY_S)
@@ -43,12 +47,15 @@ def of(markers: Markers, done_s: Floats) -> Floats:
     if best is None:
         return done_s
     _, _, mine = best
-    first = np.unique(iteration[mine], return_index=True)[1]  # one per iteration, also where a call was made twice
+    # one per iteration, even where a call was made twice
+    first = np.unique(iteration[mine], return_index=True)[1]
     return np.maximum.accumulate(markers.end_s[mine][first])
 
 
 def _shared(level_s: Floats, done_s: Floats) -> Floats:
-    """Edges where the host is level with its GPU now and then: the iterations between two such moments, evenly."""
+    """Return edges where the host is synchronised with its GPU only at times: iterations in between
+    are spaced evenly.
+    """
     at = np.searchsorted(done_s, level_s, side="right")  # iterations done by then
     at, first = np.unique(at, return_index=True)
     level_s = level_s[first]

@@ -1,13 +1,15 @@
-"""Steps: iterations of the job's own training loop, found from outside.
+"""Find steps: iterations of the job's own training loop, from outside.
 
-What ends an iteration is sought in this order:
-  1. the gradient update: DDP's wait for its last bucket, else the backward pass (updates.py). What happens in every Nth iteration
-     only (a logged loss, an evaluation, a checkpoint) makes calls of its own and changes nothing;
-  2. the turns of the loop from which the collectives are called (loops.py), or where that is not known their repeating sequence,
-     where nothing tells an update (repeats.py).
+The end of an iteration is searched in this order:
 
-Ranks that work together make the same iterations. Where some of them make no update at all (actors), and others several between two
-rounds of the collectives (the learner), the collectives tell the iterations of all.
+1. the gradient update: DDP's wait for its last bucket, else the backward pass (updates.py). What happens in every Nth iteration
+   only (a logged loss, an evaluation, a checkpoint) makes calls of its own and changes nothing;
+2. the turns of the loop from which the collectives are called (loops.py), or where that is not known their repeating sequence,
+   where no update is seen (repeats.py).
+
+Ranks that work together make the same iterations. Where some of them make no update at all
+(actors), and others several between two rounds of the collectives (the learner), the collectives
+define the iterations of all.
 """
 
 from __future__ import annotations
@@ -24,9 +26,13 @@ from rankscope.observer.steps.markers import Markers
 
 @dataclass(frozen=True, slots=True)
 class StepGuide:
-    """What the ranks of a job agree on. `period`: markers per step; 0 where that is not known. `turns`: turns of their loop,
-    `unseen`: some of which make no call of its own. `passes`: backward passes (with
-    their update) per step; 0 where that is not known. `by_collectives`: updates are some ranks' own business."""
+    """Step parameters that the ranks of a job agree on.
+
+    `period`: markers per step; 0 unknown. `turns`: turns of their loop per step; `unseen`: some
+    turns make no call of their own.
+    `passes`: backward passes (with their update) per step; 0 unknown. `by_collectives`: ignore
+    updates, as only some ranks make them.
+    """
 
     period: int = 0
     turns: int = 0
@@ -36,7 +42,9 @@ class StepGuide:
 
 
 def find_steps(markers: Markers, guide: StepGuide | None = None) -> FoundSteps:
-    """The steps of one rank; none, with the reason, where nothing repeats. `guide`: what the other ranks of the job look like."""
+    """Find the steps of one rank; none, with the reason, where nothing repeats. `guide`: from the
+    job's other ranks.
+    """
     guide = guide or StepGuide()
     if guide.by_collectives:
         return repeats.find(markers.where(~markers.of(markers.backward)), guide.period, guide.turns, guide.unseen)
@@ -47,11 +55,12 @@ def find_steps(markers: Markers, guide: StepGuide | None = None) -> FoundSteps:
 
 
 def common_guide(found: Sequence[FoundSteps]) -> StepGuide:
-    """What a step is made of, given what each rank looks like by itself.
+    """Combine the steps that each rank shows alone into parameters for all.
 
-    Ranks of a synchronous job make the same steps. Of periods the most common counts, then the least: one that looks different has
-    gaps that happen to alternate (throttled reads do). Passes per step are what all ranks show together: one alone may have been
-    seen too seldom in its optimiser, or by chance after every other update.
+    Ranks of a synchronous job make the same steps. Of periods the most common counts, then the
+    least: a deviating one has gaps that happen to alternate (throttled reads do). Passes per step
+    come from all ranks together: one alone may have been sampled too seldom in its optimiser, or by
+    chance after every other update.
     """
     return StepGuide(
         period=_most_common([each.period for each in found]),
@@ -63,13 +72,15 @@ def common_guide(found: Sequence[FoundSteps]) -> StepGuide:
 
 
 def _most_common(found: Sequence[int]) -> int:
-    """Of what is known (not 0) the most common, then the least; 0 where nothing is."""
+    """Return the most common of the known (nonzero) numbers, then the least; 0 if none is known."""
     count = Counter(each for each in found if each)
     return min(count, key=lambda one: (-count[one], one), default=0)
 
 
 def _only_some_update(found: Sequence[FoundSteps]) -> bool:
-    """Whether ranks that are told by their updates make more steps than those told by collectives: twice as many, and not by chance."""
+    """Tell whether ranks whose steps come from updates make about twice as many as those whose
+    steps come from collectives.
+    """
     update, others = (
         [each.count for each in found if each.count and bool(each.passes) is told] for told in (True, False)
     )

@@ -1,4 +1,4 @@
-"""What was found of a rank's steps."""
+"""The result of finding a rank's steps."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import numpy as np
 from rankscope.probes.arrays import Floats, Ints
 
 MIN_REPEATS = 3
-LEAST_STAY_S = 0.0002  # a wait for the GPU that is shorter found it ready: the host may have been ahead or behind
+# a shorter wait for the GPU found it ready: the host may have been ahead or behind
+LEAST_STAY_S = 0.0002
 NO_EDGES = np.empty(0)
 NO_UPDATES = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class SeenUpdates:
-    """What was seen of the gradient updates of one rank. `count`: how many there are. Of these, by their numbers: `optimised`: after which
-    the thread was seen in its optimiser; `exchanged`: in or after which the ranks exchanged something. `held`: that comes from a loop
-    of the job's code that holds the loop of the updates.
+    """Observations of one rank's gradient updates, identified by number.
+
+    `count`: number of updates. `optimised`: updates after which the thread was seen in its
+    optimiser; `exchanged`: updates in or after which the ranks exchanged something. `held`: the
+    exchange comes from a loop of the job's code that encloses the loop of the updates.
     """
 
     count: int = 0
@@ -31,9 +34,10 @@ class SeenUpdates:
 class FoundSteps:
     """Boundaries of complete steps: step i is [edge[i], edge[i+1]).
 
-    `period`: so many markers make a step, where the repeating sequence told it, else 0. `turns`: so many turns of a loop in the job's
-    own code do, where that told it, else 0; `unseen`: some turns made no call there. `passes`: so many backward passes do, where
-    the updates told it, else 0. `updates`: what was seen of those. `reason`: why there are none.
+    `period`: markers per step, if found from the repeating sequence, else 0. `turns`: loop turns
+    per step, if found from a loop in the job's code, else 0; `unseen`: some turns made no call
+    there. `passes`: backward passes per step, if found from updates, else 0. `updates`:
+    observations of those. `reason`: why there are no steps.
     """
 
     edge_s: Floats
@@ -49,11 +53,11 @@ class FoundSteps:
         return max(len(self.edge_s) - 1, 0)
 
     def index(self, time_s: Floats) -> Ints:
-        """The step that each time lies in, -1 outside."""
+        """Return the step that contains each time, -1 outside."""
         at = np.searchsorted(self.edge_s, time_s, side="right") - 1
         return np.where((at >= 0) & (at < self.count), at, -1).astype(np.int64)
 
 
 def none(reason: str) -> FoundSteps:
-    """No steps."""
+    """Return an empty result with its reason."""
     return FoundSteps(NO_EDGES, reason=reason)

@@ -1,11 +1,13 @@
-"""The loops of the job's own code from which its calls come, and how often they turn. Pure.
+"""Find the loops of the job's own code that make its calls, and count their turns. Pure.
 
-A call's path says which loops it lies in: of each frame on the way, those around the place at which it stands. Of two calls, one after
-the other, the paths part in one frame. Where the second stands further on there, no loop had to turn; else the innermost one that holds
-both turned. So what is called in every other iteration (`if step % 2: all_reduce`) makes no iteration longer, and five updates of a critic
-in a loop of their own are part of the iteration that holds that loop.
+A call's path says which loops it lies in: for each frame on the way, those around the current
+instruction. The paths of two successive calls part in one frame. Where the second is further on
+there, no loop had to turn; else the innermost one that contains both turned. So a call in every
+other iteration (`if step % 2: all_reduce`) makes no iteration longer, and five updates of a critic
+in a loop of their own are part of the iteration around that loop.
 
-A loop around all calls of which none is made there directly cannot be seen to turn: it may be epochs, or the iterations themselves.
+A loop around all calls that makes none directly cannot be seen to turn: it may be epochs, or the
+iterations themselves.
 """
 
 from __future__ import annotations
@@ -20,17 +22,19 @@ from rankscope.observer.steps.markers import CallPath, Markers
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _NEARLY_ALL = 0.9
-_OUTSIDE = 0  # what calls the job's code again and again without a loop in it (an actor)
-_LOOPS_MOST = 256  # around one call, the outermost: a function that calls itself lies in its loops once more each time
+_OUTSIDE = 0  # the caller that runs the job's code repeatedly without a loop in it (an actor)
+_LOOPS_MOST = 256  # around one call, the outermost; recursion repeats a function's loops each time
 Chain = tuple[int, ...]  # loops by number, outermost first
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """The turns of a loop: when the first call of each began and the last one ended; the turn that was not over yet is left out.
+    """The turns of a loop: begin of the first and end of the last call of each; an unfinished turn
+    is left out.
 
-    `enclosed`: around it lies a loop that cannot be seen to turn. `unseen`: in some turns it made no call of its own.
-    `alike`: they make as many calls.
+    `enclosed`: around it is a loop that cannot be seen to turn. `unseen`: in some turns it made no
+    call of its own.
+    `alike`: all turns make equally many calls.
     """
 
     start_s: Floats
@@ -42,7 +46,7 @@ class Turns:
 
 @dataclass(slots=True)
 class _Numbers:
-    """A number for each distinct thing, from 1."""
+    """Numbers distinct things from 1."""
 
     known: dict[object, int] = field(default_factory=dict)
 
@@ -51,8 +55,7 @@ class _Numbers:
 
 
 def chains(paths: Sequence[CallPath]) -> list[Chain]:
-    """The loops around each of these places; a loop has the same number in all of them. What lies deeper than `_LOOPS_MOST` counts to the
-    last of these."""
+    """Return the loops around each call path, numbered alike in all; at most `_LOOPS_MOST` each."""
     prefixes, loops = _Numbers(), _Numbers()
     found = []
     for path in paths:
@@ -65,7 +68,8 @@ def chains(paths: Sequence[CallPath]) -> list[Chain]:
 
 
 def turns(markers: Markers, unseen: bool = False) -> Turns | None:
-    """The turns of the innermost loop in which the thread spends nearly all of the time between its calls; None where none is known.
+    """Find the turns of the innermost loop in which the thread spends nearly all time between its
+    calls; None if unknown.
 
     `unseen`: on another rank of the job it turned without a call of its own (`_unseen`).
     """
@@ -97,14 +101,17 @@ def turns(markers: Markers, unseen: bool = False) -> Turns | None:
 
 
 def _alike(calls: Ints) -> bool:
-    """Whether nearly all turns make as many calls."""
+    """Tell whether nearly all turns make equally many calls."""
     return not len(calls) or bool(np.mean(calls == np.median(calls)) >= _NEARLY_ALL)
 
 
 @dataclass(frozen=True, slots=True)
 class _Between:
-    """Of each pair of calls, one after the other: the loops that hold both, whether the innermost had to turn, whether it is the same
-    place again in no time (a library that makes several calls of one, or a loop in which nothing is done besides), and the time between.
+    """For each pair of successive calls: the loops around both, whether the innermost had to turn,
+    and the time between.
+
+    `again`: the same call site again at once (a library that makes several calls of one, or a loop
+    that does nothing else).
     """
 
     owner: list[Chain]
@@ -114,7 +121,9 @@ class _Between:
 
 
 def _between(markers: Markers, path: Ints) -> _Between | None:
-    """None where a library calls the job's code back: then nothing had to turn."""
+    """Analyse pairs of successive calls; None where a library calls the job's code back: then no
+    loop had to turn.
+    """
     around = chains(markers.paths)
     pairs = list(zip(path[:-1].tolist(), path[1:].tolist(), strict=True))
     shared = {(one, other): _shared(around[one], around[other]) for one, other in set(pairs)}
@@ -130,11 +139,12 @@ def _between(markers: Markers, path: Ints) -> _Between | None:
 
 
 def _unseen(between: _Between, known: bool) -> dict[int, Chain]:
-    """Where a loop turned that made no call of its own in that turn, so that the one inside it seems to have turned: pairs of calls, and
-    the loop.
+    """Find turns of a loop without a call of its own, which look like turns of the loop inside it.
 
-    At least half as much time lies between them as the outer one has of its own, around the inner one, in a turn that is seen; such turns
-    are half as many at least; and the inner one turns as often in less, or is `known` to be one that may turn once only.
+    Returns pairs of calls and the loop. Conditions: at least half as much time lies between the
+    pair as the outer loop spends itself, around the inner one, in a seen turn; such turns are at
+    least half as many as seen ones; and the inner loop turns as often in less time, or is `known`
+    to be one that may turn only once.
     """
     turns_of: dict[Chain, list[int]] = {}
     within: dict[Chain, list[int]] = {}
@@ -157,10 +167,10 @@ def _unseen(between: _Between, known: bool) -> dict[int, Chain]:
 
 
 def _nearest_around(loops: Iterable[Chain]) -> dict[Chain, Chain]:
-    """For each of these loops that lies in another one of them, the innermost of those."""
+    """Map each loop that lies inside another one to the innermost of those."""
     found: dict[Chain, Chain] = {}
     holding: list[Chain] = []
-    for loop in sorted(loops):  # what a loop holds follows it
+    for loop in sorted(loops):  # loops inside a loop follow it
         while holding and loop[: len(holding[-1])] != holding[-1]:
             holding.pop()
         if holding:
@@ -171,21 +181,26 @@ def _nearest_around(loops: Iterable[Chain]) -> dict[Chain, Chain]:
 
 
 def _own_s(gap_s: Floats, within: list[int], seen: list[int]) -> float:
-    """How long a turn of a loop is, median, without the loops inside it and without calls; `within`: the pairs of calls that it holds and
-    no loop inside it does; `seen`: those between which it turned. Where it turns alone tells little: an actor works between its last
-    broadcast and its gather, in the middle of a turn."""
+    """Return the median duration of a loop's turn without its inner loops and calls.
+
+    `within`: the call pairs directly in it; `seen`: those between which it turned. The time at the
+    turn alone is not enough: an actor works between its last broadcast and its gather, in the
+    middle of a turn.
+    """
     turn = np.searchsorted(seen, within)
     return float(np.median(np.bincount(turn, gap_s[within], len(seen))[: len(seen)]))
 
 
 def _shared(one: Chain, other: Chain) -> Chain:
-    """The loops that hold both."""
+    """Return the loops around both."""
     length = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     return one[:length]
 
 
 def _turned(one: CallPath, other: CallPath) -> bool | None:
-    """Whether a loop had to turn between a call from the one place and the next call, from the other; None: that cannot be told."""
+    """Tell whether a loop had to turn between two successive calls, given their paths; None if
+    unknown.
+    """
     for before, after in zip(one, other, strict=False):
         if before.function != after.function:
             return None
@@ -195,7 +210,7 @@ def _turned(one: CallPath, other: CallPath) -> bool | None:
 
 
 def _chosen(between: _Between) -> Chain | None:
-    """The loop, with all around it."""
+    """Choose the loop whose turns are iterations, with all loops around it."""
     times: dict[Chain, int] = {}
     within_s: dict[Chain, float] = {}
     for chain, one, gap_s in zip(between.owner, between.turned, between.gap_s.tolist(), strict=True):
@@ -203,9 +218,7 @@ def _chosen(between: _Between) -> Chain | None:
         within_s[chain] = within_s.get(chain, 0.0) + gap_s
     least_s = _NEARLY_ALL * float(between.gap_s.sum())
     best: Chain = ()
-    left = [
-        (0, 0, list(within_s))
-    ]  # how deep a loop is, how often it or one around it turned, and the chains through it
+    left = [(0, 0, list(within_s))]  # depth of a loop, turns of it and of those around it, and the chains through it
     while left:
         depth, turned, through = left.pop()
         below: dict[int, list[Chain]] = {}
@@ -222,7 +235,11 @@ def _chosen(between: _Between) -> Chain | None:
 
 
 def outermost(markers: Markers, key: Ints, candidates: Sequence[int]) -> list[int]:
-    """Of places that are passed (`keys`), those whose own loop holds the loops of all others; all where there is none."""
+    """Select the call sites whose own loop encloses the loops of all others; all sites if there is
+    none.
+
+    `key`: the site of each marker; `candidates`: the sites to compare.
+    """
     if markers.path is None:
         return list(candidates)
     around = chains(markers.paths)
@@ -239,7 +256,9 @@ def outermost(markers: Markers, key: Ints, candidates: Sequence[int]) -> list[in
 
 
 def usual_chain(markers: Markers, around: Sequence[Chain], calls: Bools) -> Chain:
-    """The loops around the place from which most of these calls come; empty where it is not known. `around`: `chains` of the paths."""
+    """Return the loops around the most frequent call site of these calls; empty if unknown.
+    `around`: `chains` of the paths.
+    """
     if markers.path is None:
         return ()
     known, often = np.unique(markers.path[calls & (markers.path >= 0)], return_counts=True)
@@ -247,5 +266,5 @@ def usual_chain(markers: Markers, around: Sequence[Chain], calls: Bools) -> Chai
 
 
 def holds(outer: Chain, inner: Chain) -> bool:
-    """Whether one of the loops of `outer` holds both, and `inner` lies in a loop inside it that `outer` does not lie in."""
+    """Tell whether `inner` lies in a loop nested in the loops that `outer` shares with it."""
     return 1 < len(_shared(inner, outer)) < len(inner)

@@ -1,4 +1,4 @@
-"""Markers: timed calls of one rank from which its steps are told, and what of them is where in the job's code. Pure."""
+"""Markers: timed calls of one rank from which its steps are found, with their call sites. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A frame on the way to a place in the code: the function by name, file and first line, the place that it stands at, and the
-    loops around that by their beginnings, outermost first."""
+    """A frame of a call path: the function by name, file and first line, its position, and the
+    loops around that.
+
+    Loops are given by their first code units, outermost first.
+    """
 
     function: tuple[str, str, int]
     at: int
@@ -24,16 +27,19 @@ CallPath = tuple[Call, ...]
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """Timed calls of one rank in order of their start. Times in seconds since the window's start; symbols are small ints.
+    """Timed calls of one rank in order of their start. Times in seconds since the window's start;
+    symbols are small ints.
 
-    `level`: symbols of calls after which the host is level with its GPU. `update`: symbols that end a gradient update (DDP's
-    reducer waits for its buckets). `backward`: symbols of backward passes. `site`: where in the job's code each call was made,
-    0 where that is not known. `optimiser_s`: when the thread was seen inside an optimiser. `interrupted`: whether calls that do not
-    come in every iteration were left out between this one and the one before it. `absence`: of a call on a library's thread the
-    absence of the training thread in which it ended, by its number from 1; 0 where that thread was on a CPU. `dispatch_s`,
-    `dispatch_site`: when that thread handed compiled functions over to a library (JAX), and where in the job's code. `path`: of each
-    call, which of `paths` it was made by; -1 where that is not known, or the call was another thread's. `unmarked_s`: when collectives
-    began that are no markers: inside another call (hooks of a backward pass), or on another thread.
+    `level`: symbols of calls that synchronise the host with its GPU. `update`: symbols that end a
+    gradient update (DDP's reducer waits for its buckets). `backward`: symbols of backward passes.
+    `site`: call site of each call, 0 unknown. `optimiser_s`: when the thread was seen inside an
+    optimiser. `interrupted`: calls that do not occur in every iteration were left out before this
+    one. `absence`: for a call on a library's thread, the training thread's absence (numbered from
+    1) in which it ended; 0 if that thread was on a CPU. `dispatch_s`,
+    `dispatch_site`: when and where that thread dispatched compiled functions to a library (JAX).
+    `path`: index into `paths` of each call; -1 if unknown, or if another thread made the call.
+    `unmarked_s`: begins of collectives that are no markers: inside another call (hooks of a
+    backward pass), or on another thread.
     """
 
     symbol: Ints
@@ -56,7 +62,7 @@ class Markers:
         return len(self.symbol)
 
     def where(self, kept: Bools | slice) -> Markers:
-        """Some of them."""
+        """Select some of the markers."""
         return replace(
             self,
             symbol=self.symbol[kept],
@@ -69,15 +75,16 @@ class Markers:
         )
 
     def keys(self) -> tuple[Ints, Ints]:
-        """What tells calls apart, symbol and site: the distinct pairs (rows), and which of them each marker is."""
+        """Return the distinct pairs of symbol and site (rows), and the row of each marker."""
         site = np.zeros(len(self), dtype=np.int64) if self.site is None else self.site
         pairs, key = np.unique(np.stack([self.symbol, site], axis=1), axis=0, return_inverse=True)
         return pairs, key.reshape(-1).astype(np.int64)
 
     def apart_s(self, key: Ints) -> Floats:
-        """How far apart the passages of each place (`keys`) are: the time between two calls from it, at a moment taken at random.
+        """Return for each pair of `keys` the interval between two of its calls that contains a
+        randomly chosen time.
 
-        So a burst of calls is one passage, however many they are.
+        So a burst of calls counts as one passage.
         """
         order = np.argsort(key, kind="stable")
         of_place = np.split(self.start_s[order], np.cumsum(np.bincount(key))[:-1])
@@ -85,12 +92,12 @@ class Markers:
         return np.array([_usually_apart_s(np.concatenate(([first_s], one, [last_s]))) for one in of_place])
 
     def of(self, symbols: frozenset[int]) -> Bools:
-        """Which of them are calls of these functions."""
+        """Tell which markers are calls of these functions."""
         return np.isin(self.symbol, list(symbols))
 
 
 def _usually_apart_s(time_s: Floats) -> float:
-    """The time between two of these instants in which half of the whole lies."""
+    """Return the interval length such that half of the whole time lies in intervals up to it."""
     gaps = np.sort(np.diff(time_s))
     share = np.cumsum(gaps)
     return float(gaps[np.searchsorted(share, share[-1] / 2)])

@@ -1,13 +1,15 @@
-"""How many gradient updates make an optimiser step, where gradients are accumulated and every pass looks like an update. Pure.
+"""Find how many gradient updates make an optimiser step, under gradient accumulation. Pure.
 
-The thread is seen in its optimiser after every k-th pass only. If the optimiser ran after each pass, it would be seen after every kind of
-them; that only some kinds are by chance must be unlikely (`_CHANCE`). Sightings of all ranks count together. Which k:
+Every pass looks like an update, but the thread is seen in its optimiser after every k-th pass only.
+If the optimiser ran after each pass, it would be seen after every kind of them; that only some
+kinds are seen by chance must be unlikely (`_CHANCE`). Sightings of all ranks count together. Which
+k:
 
-  rounds     where the ranks exchange something in or after every k-th pass only, that says k, and after which passes, before one looks
-             for the optimiser: few sightings will do. None at all are needed where the exchange comes from a loop that holds the loop
-             of the passes: then that one turns once per exchange. A job that trains by itself and averages now and then (local SGD)
-             has the same rounds, but it is seen in its optimiser outside of them
-  phases     elsewhere the largest k for which nearly all (`AGREEMENT`) of the sightings fall into one phase of k
+rounds     where the ranks exchange something in or after every k-th pass only, that gives k, and the passes, before optimiser sightings
+           are counted: few sightings suffice. None are needed where the exchange comes from a loop that encloses the loop
+           of the passes: then that one turns once per exchange. A job that trains by itself and averages now and then (local SGD)
+           has the same rounds, but it is seen in its optimiser outside of them
+phases     elsewhere the largest k for which nearly all (`AGREEMENT`) of the sightings fall into one phase of k
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ AGREEMENT = 0.9
 _MOST_PASSES = 64
 _CHANCE = (
     1 / 128
-)  # of a job whose optimiser runs after every update, seen as one that accumulates: a wrong step for a whole window
+    # that a job whose optimiser runs after every update looks like one that accumulates: a wrong step
+    # for a whole window
+)
 
 
 def seen(markers: Markers, update: Bools) -> SeenUpdates:
-    """What there is to see of these updates."""
+    """Collect the observations of these updates."""
     start_s, done_s = markers.start_s[update], np.maximum.accumulate(markers.end_s[update])
     exchanging = ~markers.of(markers.backward | markers.level)
     exchange_s = np.concatenate((markers.start_s[exchanging], markers.unmarked_s))
@@ -39,18 +43,20 @@ def seen(markers: Markers, update: Bools) -> SeenUpdates:
         count=len(done_s),
         optimised=np.setdiff1d(_last_before(done_s, markers.optimiser_s), [len(done_s) - 1]),
         exchanged=exchanged,
-        held=_round(exchanged) > 1 and _held(markers, update, exchanging, len(exchanged)),
+        held=_round(exchanged) > 1 and _encloses_updates(markers, update, exchanging, len(exchanged)),
     )
 
 
 def _last_before(update_s: Floats, time_s: Floats) -> Ints:
-    """The numbers of the updates that were the last before any of these times."""
+    """Return the numbers of the updates that were the last before any of these times."""
     at = np.unique(np.searchsorted(update_s, time_s, side="right") - 1)
     return at[at >= 0].astype(np.int64)
 
 
-def _held(markers: Markers, update: Bools, exchanging: Bools, rounds: int) -> bool:
-    """Whether a call that is made in nearly every round comes from a loop that holds the loop of the updates."""
+def _encloses_updates(markers: Markers, update: Bools, exchanging: Bools, rounds: int) -> bool:
+    """Tell whether a call made in nearly every round comes from a loop that encloses the loop of
+    the updates.
+    """
     around = loops.chains(markers.paths)
     inner = loops.usual_chain(markers, around, update)
     update_s = markers.start_s[update]
@@ -64,7 +70,9 @@ def _held(markers: Markers, update: Bools, exchanging: Bools, rounds: int) -> bo
 
 
 def common(ranks: Sequence[SeenUpdates]) -> int:
-    """Updates per optimiser step, given what is seen of the updates of each rank of a job; 1: no accumulation; 0: no updates."""
+    """Return updates per optimiser step from the observations of all ranks; 1: no accumulation; 0:
+    no updates.
+    """
     told = [each for each in ranks if each.count]
     if not told:
         return 0
@@ -74,7 +82,7 @@ def common(ranks: Sequence[SeenUpdates]) -> int:
 
 
 def last_of_each(updates: SeenUpdates, passes: int) -> Ints:
-    """The numbers of the updates that end an optimiser step, of which each has so many."""
+    """Return the numbers of the updates that end an optimiser step of `passes` updates."""
     if passes > 1 and _round(updates.exchanged) == passes:
         return updates.exchanged
     after = updates.optimised % passes
@@ -83,7 +91,9 @@ def last_of_each(updates: SeenUpdates, passes: int) -> Ints:
 
 
 def _round(exchanged: Ints) -> int:
-    """Updates from one after which all exchange to the next, if nearly always as many; else 1. 0: there are too few to tell."""
+    """Return the number of updates between exchanges, if nearly constant, else 1; 0: too few
+    exchanges.
+    """
     apart = np.diff(exchanged)
     if len(apart) < MIN_REPEATS:
         return 0
@@ -92,7 +102,7 @@ def _round(exchanged: Ints) -> int:
 
 
 def _optimised_in_rounds(ranks: Sequence[SeenUpdates], passes: int) -> bool:
-    """Whether the optimiser runs where the ranks exchange something, and not after the other updates."""
+    """Tell whether the optimiser runs after updates with an exchange, and not after others."""
     inside = sum(len(np.intersect1d(each.optimised, each.exchanged)) for each in ranks)
     sightings = sum(len(each.optimised) for each in ranks)
     outside = sightings - inside
@@ -105,7 +115,8 @@ def _optimised_in_rounds(ranks: Sequence[SeenUpdates], passes: int) -> bool:
 def _by_phases(ranks: Sequence[SeenUpdates]) -> int:
     best, told = 1, [each.optimised for each in ranks if len(each.optimised)]
     sightings = sum(len(after) for after in told)
-    most = max(each.count for each in ranks) - 1  # of long ones there are too few steps, which is to be said
+    # a longer step would occur too seldom in the window, which is reported elsewhere
+    most = max(each.count for each in ranks) - 1
     for passes in range(2, min(_MOST_PASSES, most) + 1):
         outside = sightings - sum(int(np.bincount(after % passes).max()) for after in told)
         if outside <= (1 - AGREEMENT) * sightings and _by_chance(passes, sightings - len(told), outside) <= _CHANCE:
@@ -114,8 +125,12 @@ def _by_phases(ranks: Sequence[SeenUpdates]) -> int:
 
 
 def _by_chance(phases: int, sightings: int, outside: int) -> float:
-    """How likely so many sightings (besides the one of each rank that says which phase) all but `outside` fall into one of so many
-    phases, or of more, by chance. sum over k >= phases of k^-n <= phases^-n (1 + phases / (n - 1))."""
+    """Return the probability that all but `outside` of the sightings fall into one of `phases`, or
+    more, phases by chance.
+
+    One sighting per rank, which fixes the phase, is not counted. sum over k >= phases of k^-n <=
+    phases^-n (1 + phases / (n - 1)).
+    """
     inside = sightings - outside
     if inside < 2:
         return 1.0

@@ -1,28 +1,30 @@
-"""Steps from the repeating sequence of markers, where nothing tells a gradient update. Pure.
+"""Find steps from the repeating sequence of markers, where no gradient update is seen. Pure.
 
-Where the job's code is known, a step is a turn of the loop that the calls come from (loops.py); several where a loop around it may be
-the job's own and the gaps between the turns repeat (stage 3). Elsewhere the sequence alone tells.
+Where the job's code is known, a step is a turn of the loop that makes the calls (loops.py); several
+where a loop around it may be the job's own and the gaps between the turns repeat (stage 3).
+Delegate the sequence alone decides.
 
 Training repeats the same sequence of calls every step; its period is found in three stages:
 
-  1. the smallest p for which the calls agree with themselves shifted by p in at least `AGREEMENT` of the places
-     (EROICA finds steps from repeating markers; a template there needs 10 repetitions, here `MIN_REPEATS` to be reported). Calls
-     from places in the code that are passed far less often than the usual one are left out, with the gaps they lie in: they lie
-     inside steps;
-  2. the smallest multiple of it at which the training thread comes back to its loop: calls of a library's threads that end in one
-     and the same absence of that thread lie in one iteration (ten updates in one compiled call are one). A thread that runs ahead
-     of its library comes back once for several iterations: how many they are is told by how often it handed work over from one
-     place in the code (dispatches.py);
-  3. the smallest multiple k·p of it whose *gaps* repeat as well: with r(k) the variance of the gaps around their mean per
-     phase of a period of k·p, relative to their total variance: the least k that leaves hardly more (`AS_GOOD`) than the best one,
-     if that leaves r(1) / `GAP_GAIN` at most. So eight equal all-reduces per step are one step, not eight, and noise, of which a
-     longer period always explains a little more, does not make one of fifty.
+1. the smallest p for which the calls agree with themselves shifted by p in at least `AGREEMENT` of the positions
+   (EROICA finds steps from repeating markers; a template there needs 10 repetitions, here `MIN_REPEATS` to be reported). Calls
+   from sites that are passed far less often than the usual one are left out, with the gaps they lie in: they lie
+   inside steps;
+2. the smallest multiple of it at which the training thread returns to its loop: calls of a library's threads that end in one
+   absence of that thread lie in one iteration (ten updates in one compiled call are one). A thread that runs ahead
+   of its library returns once for several iterations: their number follows from its dispatches from one
+   call site (dispatches.py);
+3. the smallest multiple k·p of it whose *gaps* repeat as well: with r(k) the variance of the gaps around their mean per
+   phase of a period of k·p, relative to their total variance: the least k that leaves hardly more (`AS_GOOD`) than the best one,
+   if that leaves r(1) / `GAP_GAIN` at most. So eight equal all-reduces per step are one step, not eight, and noise, of which a
+   longer period always explains a little more, does not make one of fifty.
 
-A step ends with the end of the marker before the longest stretch without markers: collectives end together, so this
-instant is the same for all ranks, and what a rank does before its next collective lies in the step that it delays. Where a period
-holds calls that waited for the GPU, the step ends with one of them, chosen by the same rule (updates.py says why). Where none is
-there, the edges are ahead of the GPU's time, by an amount that is the same in every step: sums over steps stay right, a step borrows
-from its neighbour.
+A step ends with the end of the marker before the longest stretch without markers: collectives end
+together, so this instant is the same for all ranks, and what a rank does before its next collective
+lies in the step that it delays. Where a period contains calls that waited for the GPU, the step
+ends with one of them, chosen by the same rule (updates.py says why). Where there is none, the edges
+are ahead of the GPU's time, by an amount that is the same in every step: sums over steps stay
+right, a step borrows from its neighbour.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ from rankscope.observer.steps.markers import Markers
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 AGREEMENT = 0.9
-GAP_GAIN = 1.5  # of 60 series of 30 to 400 gaps without any rhythm none reaches it; three calls per step on a busy host reach 1.8
+# of 60 series of 30 to 400 gaps without any rhythm none reaches it; three calls per step on a busy
+# host reach 1.8
+GAP_GAIN = 1.5
 AS_GOOD = (
     1.5  # a period and its multiples differ by 5-20 % on the jobs of the lab, a period and half of it by more than 2
 )
@@ -47,10 +51,10 @@ _MAX_MULTIPLE = 64
 
 
 def find(markers: Markers, known_period: int = 0, known_turns: int = 0, unseen: bool = False) -> FoundSteps:
-    """Steps of one rank; none, with the reason, where nothing repeats.
+    """Find the steps of one rank; none, with the reason, where nothing repeats.
 
-    `known_period`: how many markers make a step on the other ranks of the job; 0 where that is not known. `known_turns`: how many
-    turns of a loop in the job's own code do; `unseen`: some of them made no call there.
+    `known_period`: markers per step on the job's other ranks; 0 unknown. `known_turns`: loop turns
+    per step; `unseen`: some turns made no call there.
     """
     turned = loops.turns(markers, unseen)
     if turned is not None and len(turned.done_s) > MIN_REPEATS:
@@ -62,15 +66,16 @@ def find(markers: Markers, known_period: int = 0, known_turns: int = 0, unseen: 
         steps = _find_steps(markers, level, known_period)
         if steps.count:
             return steps
-        # A host that hardly ever waits for its GPU: its collectives alone tell the steps.
+        # The host hardly ever waits for its GPU: use its collectives alone.
         markers = markers.where(~level)
     return _find_steps(markers, np.zeros(len(markers), dtype=bool), known_period)
 
 
 def _of_turns(markers: Markers, turned: Turns, known: int) -> FoundSteps:
-    """Steps of so many turns of a loop as the gaps between them show, where a loop around it may be the job's own; else of one.
+    """Build steps of `known` loop turns, or as many as the gaps show if an outer loop may be the
+    job's own; else of one.
 
-    Turns of which some make other calls are iterations: an inner loop does the same in each.
+    Turns that make different calls are iterations: an inner loop does the same in each.
     """
     done_s = turned.done_s
     each = Markers(np.zeros(len(done_s), dtype=np.int64), turned.start_s, done_s)
@@ -84,9 +89,11 @@ def _of_turns(markers: Markers, turned: Turns, known: int) -> FoundSteps:
 
 
 def _usual(markers: Markers) -> Bools:
-    """Calls from places that are passed at least a third as often as the place of the median passage; waits for the GPU all count.
+    """Tell which calls are usual: their sites are passed at least a third as often as the site of
+    the median passage.
 
-    A call from a place that is not known is taken to come from the most usual place of its function.
+    Waits for the GPU all count. A call from an unknown site is assigned to the most usual site of
+    its function.
     """
     pairs, key = markers.keys()
     if markers.site is None or not len(key):
@@ -99,7 +106,7 @@ def _usual(markers: Markers) -> Bools:
 
 
 def _median_passage_s(apart_s: Floats) -> float:
-    """Of all passages of all places, the median of the time to the next one of the same place."""
+    """Return the median, over all passages, of the time to the next passage of the same site."""
     apart_s = np.sort(np.maximum(apart_s, 1e-9))
     passages = np.cumsum(1 / apart_s)
     return float(apart_s[np.searchsorted(passages, passages[-1] / 2)])
@@ -108,7 +115,7 @@ def _median_passage_s(apart_s: Floats) -> float:
 def _find_steps(markers: Markers, level: Bools, known_period: int) -> FoundSteps:
     count = len(markers.symbol)
     if count < 2 * MIN_REPEATS:
-        return none(f"too few calls that steps are told by (collectives, backward passes): {count} in the window")
+        return none(f"too few calls that mark steps (collectives, backward passes): {count} in the window")
     base = _symbol_period(markers, level)
     if base == 0:
         return none("the sequence of collectives and backward passes does not repeat")
@@ -129,9 +136,10 @@ def _find_steps(markers: Markers, level: Bools, known_period: int) -> FoundSteps
 
 
 def _symbol_period(markers: Markers, level: Bools) -> int:
-    """Stage 1. Rare as they are, the markers of `level` must repeat as well.
+    """Find the smallest period at which the symbols repeat (stage 1); 0 if none.
 
-    Each place counts as often as it is passed: one call among twenty of a burst is as much of a step as they are.
+    Rare as they are, the markers of `level` must repeat as well. Each site is weighted by how often
+    it is passed: one call among twenty of a burst counts as much as they do.
     """
     _, key = markers.keys()
     symbol, weight = markers.symbol, (1 / np.maximum(markers.apart_s(key), 1e-9) / np.bincount(key))[key]
@@ -145,7 +153,9 @@ def _symbol_period(markers: Markers, level: Bools) -> int:
 
 
 def _absences_multiple(markers: Markers, base: int) -> int:
-    """Stage 2 of the module's text; 1 where no multiple ends between two absences in nearly every period (`AGREEMENT`)."""
+    """Find the smallest multiple that ends between two absences in nearly every period (stage 2); 1
+    if none.
+    """
     if markers.absence is None:
         return 1
     inside = (markers.absence[1:] == markers.absence[:-1]) & (markers.absence[1:] > 0)
@@ -160,14 +170,17 @@ def _absences_multiple(markers: Markers, base: int) -> int:
 
 
 def _gap_multiple(markers: Markers, base: int) -> int:
-    """Stage 3 of the module's text, on the logarithm of the gaps so that one long pause does not decide.
+    """Find the smallest multiple of the period whose gaps repeat (stage 3).
 
-    Gaps below a tenth of the mean count as equal: how many microseconds lie between two calls of a burst says nothing.
+    Compares logarithms of the gaps, so that one long pause does not decide.
+
+    Gaps below a tenth of the mean count as equal: microseconds between two calls of a burst mean
+    nothing.
     """
     gaps = np.maximum(markers.start_s[1:] - markers.end_s[:-1], 0.0)
     gaps = np.log(np.maximum(gaps, max(0.1 * float(gaps.mean()), 1e-5)))
     if markers.interrupted is not None:
-        gaps[markers.interrupted[1:]] = np.nan  # what is done there is not done in every iteration
+        gaps[markers.interrupted[1:]] = np.nan  # does not happen in every iteration
     first = _unexplained(gaps, base)
     if first <= 0.02:  # equal gaps per phase already
         return 1
@@ -183,9 +196,10 @@ def _gap_multiple(markers: Markers, base: int) -> int:
 
 
 def _unexplained(gaps: Floats, period: int) -> float:
-    """Variance around the median of each phase, over the variance around the median of all; with n - period freedoms.
+    """Return the deviation from the median of each phase over the deviation from the overall
+    median; n - period freedoms.
 
-    Gaps that are not known (NaN) are left out.
+    Unknown gaps (NaN) are left out.
     """
     usable = len(gaps) // period * period
     if usable <= period:
@@ -201,7 +215,7 @@ def _unexplained(gaps: Floats, period: int) -> float:
 
 
 def _medians(columns: Floats) -> Floats:
-    """Of each column, without what is not known (np.nanmedian takes ten times as long)."""
+    """Return the median of each column without NaN (np.nanmedian takes ten times as long)."""
     ordered, known = np.sort(columns, axis=0), np.isfinite(columns).sum(axis=0)  # NaN comes last
     column = np.arange(columns.shape[1])
     middle: Floats = (ordered[(known - 1) // 2, column] + ordered[known // 2, column]) / 2
@@ -209,7 +223,9 @@ def _medians(columns: Floats) -> Floats:
 
 
 def _clean_stretch(markers: Markers, base: int) -> Markers:
-    """The longest stretch in which every symbol repeats after `base`: no marker was lost or added in it."""
+    """Return the longest stretch in which every symbol repeats after `base`: no marker was lost or
+    added.
+    """
     same = np.concatenate(([False], markers.symbol[base:] == markers.symbol[:-base], [False]))
     changes = np.flatnonzero(np.diff(same.astype(np.int8)))
     starts, ends = changes[::2], changes[1::2]
@@ -219,9 +235,9 @@ def _clean_stretch(markers: Markers, base: int) -> Markers:
 
 
 def _anchor(markers: Markers, period: int) -> int:
-    """Position in the period of the marker that is followed by the longest stretch without markers.
+    """Return the position in the period of the marker before the longest stretch without markers.
 
-    Of those that make the host level with its GPU, where there are any that last.
+    Only markers that synchronise the host with its GPU, if there are any that last.
     """
     gaps = markers.start_s[1:] - markers.end_s[:-1]
     usable = len(gaps) // period * period
@@ -234,9 +250,11 @@ def _anchor(markers: Markers, period: int) -> int:
 
 
 def _occurrences(symbol: Ints, template: Ints, anchor: int) -> Ints:
-    """Indices of the anchor marker, one per period; found again where a marker was lost or added.
+    """Return the indices of the anchor marker, one per period, resynchronising where a marker was
+    lost or added.
 
-    Up to 8 symbols before and after the anchor must look like the template; where they do not, the next place is tried.
+    Up to 8 symbols before and after the anchor must match the template; where they do not, the next
+    position is tried.
     """
     period = len(template)
     reach = min(period // 2, 8)

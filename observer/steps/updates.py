@@ -1,15 +1,16 @@
-"""Steps from gradient updates: what the training loop is there for, and does once per iteration. Pure.
+"""Find steps from gradient updates, which the training loop makes once per iteration. Pure.
 
-  update     the call that ends a gradient update: DDP's wait for its last bucket, where there is one (of several in one backward
-             pass the last); else the backward pass. Of several places in the code (a validation with gradients, a GAN's two models)
-             those whose loop holds the loops of all others (a critic with five updates of its own, loops.py); of those that are
-             passed most often the one that is followed by the longest stretch without markers
-  passes     updates per optimiser step, where gradients are accumulated without telling DDP so, or where there is none (passes.py)
-  edge       where a step ends (edges.py)
+update     the call that ends a gradient update: DDP's wait for its last bucket, where there is one (of several in one backward
+           pass the last); else the backward pass. Of several call sites (a validation with gradients, a GAN's two models)
+           those whose loop encloses the loops of all others (a critic with five updates of its own, loops.py); of those that are
+           passed most often the one that is followed by the longest stretch without markers
+passes     updates per optimiser step, where gradients are accumulated without DDP's no_sync, or without DDP (passes.py)
+edge       where a step ends (edges.py)
 
-A host that puts its work on a stream runs ahead of its GPU, and is level with it only when a call returns that waited for the GPU. If
-such a call comes in every Nth iteration only (a loss that is printed), the N iterations before it share its time evenly: the GPU
-made them one after the other, the host in a burst.
+A host that puts its work on a stream runs ahead of its GPU, and is synchronised with it only when a
+call returns that waited for the GPU. If such a call occurs in every Nth iteration only (a loss that
+is printed), the N iterations before it share its time evenly: the GPU made them one after the
+other, the host in a burst.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from rankscope.observer.steps.found import MIN_REPEATS, FoundSteps, none
 from rankscope.observer.steps.markers import Markers
 from rankscope.probes.arrays import Ints
 
-AS_OFTEN = 1.5  # halfway to a place that is passed in every other iteration
+AS_OFTEN = 1.5  # halfway to a site that is passed in every other iteration
 
 
 def find(markers: Markers, known_passes: int = 0) -> FoundSteps | None:
-    """Steps; None where the markers hold no update. `known_passes`: updates per optimiser step on other ranks; 0: not known."""
+    """Find steps; None where the markers contain no update.
+
+    `known_passes`: updates per optimiser step on other ranks; 0: unknown.
+    """
     markers = _one_update_per_pass(markers)
     pairs, key = markers.keys()
     chosen = _update(markers, pairs, key)
@@ -42,7 +46,10 @@ def find(markers: Markers, known_passes: int = 0) -> FoundSteps | None:
 
 
 def _one_update_per_pass(markers: Markers) -> Markers:
-    """A backward pass through two models (a GAN's generator and what judges it) ends the update of each: together they are one."""
+    """Drop all but the last update in each backward pass.
+
+    A pass through two models (a GAN's generator and discriminator) ends the update of each.
+    """
     passes, updates = markers.of(markers.backward), np.flatnonzero(markers.of(markers.update))
     if not passes.any() or not len(updates):
         return markers

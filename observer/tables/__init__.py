@@ -1,1 +1,1 @@
-"""Rows of a window, from what was gathered."""
+"""Make the rows of a window from observed data."""

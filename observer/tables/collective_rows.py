@@ -1,4 +1,4 @@
-"""How long a rank stayed in each of its collectives, as rows of the table `collectives`."""
+"""Build rows of the table `collectives`: how long a rank stayed in each of its collectives."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls import collectives
 from rankscope.probes.calls.row import CallRow
 
-MAX_COLLECTIVES = 600  # rows per rank; of a longer window every k-th step is kept whole
+MAX_COLLECTIVES = 600  # rows per rank; of a longer window every k-th step is included whole
 
 
 def collective_rows(
     rank: int, raw: RawProcess, calls: Events, table: Sequence[CallRow], steps: FoundSteps
 ) -> list[CollectiveRow]:
-    """Rows of the table `collectives`, oldest first; `calls` in order. Where there are too many, whole steps are left out evenly."""
+    """Build rows of the table `collectives`, oldest first; if too many, whole steps are left out
+    evenly.
+
+    `calls`: in order.
+    """
     own = calls[np.array([row.role == "collective" for row in table])[calls["what"]]]
     start = raw.since_start_s(own["ts_ns"])
     inside = (start >= 0) & (start < raw.window_s)

@@ -1,4 +1,6 @@
-"""CPU time of a rank, who took it, and what observing took: rows of the table `counters`."""
+"""Build rows of the table `counters`: CPU time of a rank, who ran meanwhile, and the observer's own
+cost.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from rankscope.observer.window.rows import CounterRow
-from rankscope.probes.fair import by_kind
+from rankscope.probes.fair import group_by
 from rankscope.probes.sched.probe import ProcessTimes, Taken, ThreadTimes
 
 _Times = TypeVar("_Times", ThreadTimes, ProcessTimes)
@@ -21,7 +23,9 @@ _MAX_TAKERS = 16
 
 @dataclass(frozen=True, slots=True)
 class CpuTotals:
-    """Sums of the scheduler at one moment: by thread, by process with its ended threads, by process and who took its CPU."""
+    """Sums of the scheduler at one time: by thread, by process with its ended threads, by pair of
+    process and taker.
+    """
 
     threads: Mapping[int, ThreadTimes]
     processes: Mapping[int, ProcessTimes]
@@ -29,24 +33,25 @@ class CpuTotals:
 
 
 class CpuUse:
-    """What grew from `before` to `now`, looked through once for all ranks.
+    """Growth of the sums from `before` to `now`, indexed once for all ranks.
 
-    `owners`: processes that belong to a rank, with the pid of that; what a worker takes is taken by its rank.
+    `owners`: process -> pid of its rank; what a worker takes is taken by its rank.
     """
 
     def __init__(self, now: CpuTotals, before: CpuTotals, owners: Mapping[int, int]) -> None:
         self.now, self.before, self.owners = now, before, owners
-        self._threads = by_kind(now.threads.values(), lambda times: times.tgid)
-        self._takers = by_kind(now.takers.items(), lambda item: item[1].pid)
-        self._processes = by_kind(now.processes, owners.get)
+        self._threads = group_by(now.threads.values(), lambda times: times.tgid)
+        self._takers = group_by(now.takers.items(), lambda item: item[1].pid)
+        self._processes = group_by(now.processes, owners.get)
 
     def threads_of(self, pid: int) -> Sequence[ThreadTimes]:
-        """Of a process, at the end."""
+        """Return the threads of a process, at the end."""
         return self._threads.get(pid, ())
 
     def rows(self, number: int, pid: int, training: Collection[int]) -> list[CounterRow]:
-        """CPU time of the threads that train, of the whole process and of its workers, and who ran while its threads stood in the
-        queue."""
+        """Build rows of CPU time of a rank's training threads, its process and workers, and of who
+        ran while they queued.
+        """
         now, before = self.now, self.before
         of_rank = partial(CounterRow, "rank", rank=number)
         rows = []
@@ -74,7 +79,9 @@ class CpuUse:
 
 
 def _growth(now: Mapping[int, _Times], before: Mapping[int, _Times], number: int) -> tuple[float, float]:
-    """Seconds run and ready since `before`. Of a thread that is ending sums may begin anew: what it has left is next to nothing."""
+    """Return seconds run and ready since `before`; the sums of an ending thread may restart, its
+    rest is negligible.
+    """
     times, then = now.get(number), before.get(number)
     if times is None:
         return 0.0, 0.0
@@ -84,7 +91,9 @@ def _growth(now: Mapping[int, _Times], before: Mapping[int, _Times], number: int
 
 
 def observer_rows(cpu_s_before: float) -> list[CounterRow]:
-    """What the observation itself took: CPU time of this process in the window, its peak memory."""
+    """Build rows of the observer's own cost: CPU time of this process in the window, its peak
+    memory.
+    """
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return [
         CounterRow("host", name="observer.cpu_s", value=time.process_time() - cpu_s_before),

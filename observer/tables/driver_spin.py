@@ -1,8 +1,11 @@
-"""A thread that waits for its GPU as CUDA does by default: it looks again and again, and never sleeps. Pure.
+"""Detect a thread that waits for its GPU by polling, as CUDA does by default, and never sleeps.
+Pure.
 
-Who entered such a wait before anybody looked makes no call and leaves no CPU, and its own code is where it was: only its samples tell.
-They lie in the library of the driver, and in what that asks for the time: on an H100 81 % in libcuda, 17 % in the kernel's vdso, 1 % in
-the C library. A kernel launch is over in microseconds; to be there for seconds, and in no other library, is to wait.
+A thread that entered such a wait before observation began makes no call and leaves no CPU, and its
+Python code does not change: only its samples show it. They lie in the driver's library, and in what
+that calls for the time: on an H100 81 % in libcuda, 17 % in the kernel's vdso, 1 % in the C
+library. A kernel launch is over in microseconds; seconds there, and in no other library, are a
+wait.
 """
 
 from __future__ import annotations
@@ -15,13 +18,15 @@ from rankscope.probes.elf.c_library import is_c_library
 
 _DRIVERS = ("libcuda.so", "libamdhip64.so", "libhsa-runtime64.so")
 _LEAST_SAMPLES = 20
-_LEAST_SAMPLED = 0.5  # of those that a thread that runs all the while would have
+_LEAST_SAMPLED = 0.5  # share of the samples of a thread that runs all the time
 
 
 def spun_s(raw: RawProcess, tid: int) -> float:
-    """For how many seconds until the window's end a thread has run in the driver's library and what it calls alone; 0 where it has not.
+    """Return the seconds until the window's end that a thread ran only in the driver's library and
+    its callees; else 0.
 
-    Samples in no file (vdso, kernel, generated code) and in the C library are whose they were called by: they end no wait, and make none.
+    Samples in no file (vdso, kernel, generated code) and in the C library belong to their caller:
+    they neither end nor make a wait.
     """
     mine = raw.of_thread(tid)
     mine = mine[mine["type"] == ring.SAMPLE]

@@ -1,4 +1,4 @@
-"""What a thread's file calls are called: I/O where they reach a file, waiting for others where they reach a pipe or a socket."""
+"""Name a thread's file calls: I/O if they reach a file, waiting for others if a pipe or a socket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _OTHER_FILE_KINDS = {
 
 
 def file_functions(reads: Events, devices: Mapping[int, str]) -> tuple[list[FunctionKey], Ints]:
-    """A function for each file call, and its class in the timeline. `devices`: kernel device number -> words."""
+    """Return a function for each file call, and its class in the timeline. `devices`: kernel device
+    number -> words.
+    """
     named: dict[tuple[int, int], tuple[FunctionKey, int]] = {}
     found: list[FunctionKey] = []
     kinds: list[int] = []

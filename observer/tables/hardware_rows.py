@@ -1,8 +1,8 @@
-"""Rows of the table `counters` for GPUs, NVLinks, PCI links and network ports. Pure.
+"""Build rows of the table `counters` for GPUs, NVLinks, PCI links and network ports. Pure.
 
-In: what the samplers saw (HardwareReading). Out: rows with the names of schema.COUNTER_NAMES. A row belongs to the rank that uses the
-device (−1: several ranks', or all of the host's); what a device does not tell has no row. Devices that the job does not use are left
-out where it is known which ones it uses.
+In: a HardwareReading. Out: rows with the names of schema.COUNTER_NAMES. A row belongs to the rank
+that uses the device (−1: several ranks', or all of the host's); unreported values have no row.
+Devices that the job does not use are left out where it is known which ones it uses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _MEGA = 1e6
 # Transfer rates of one lane and direction in bytes/s by GT/s, after line coding (PCI Express Base Specification).
 _LANE_HZ = {2.5: 0.25e9, 5.0: 0.5e9, 8.0: 0.985e9, 16.0: 1.969e9, 32.0: 3.938e9, 64.0: 7.563e9}
 _GENERATION_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
-# A pause of so many samples of a burst lies between two collectives, not within one: the steps of a ring are shorter.
+# A pause of so many seconds in a burst lies between two collectives, not within one: the steps of a
+# ring are shorter.
 _PAUSE_S = 0.02
 _IDLE_SHARE = 0.005
 
@@ -40,7 +41,9 @@ _IDLE_SHARE = 0.005
 def level(
     scope: str, instance: str, rank: int, name: str, unit: str, values: Any, limit: float | None = None
 ) -> Iterator[CounterRow]:
-    """A gauge: mean, least and greatest of the values that are numbers; no row where there is none."""
+    """Yield a gauge row: mean, least and greatest of the values, without NaN; none if there are no
+    values.
+    """
     known = np.asarray(values, dtype=np.float64).reshape(-1)
     known = known[np.isfinite(known)]
     if len(known):
@@ -66,8 +69,11 @@ def counter_rows(
     computing: Mapping[int, float],
     copying_hz: Mapping[int, float],
 ) -> list[CounterRow]:
-    """All rows of one job. `others`: GPUs of other jobs' ranks, `numbers`: pid of a rank → its number, `computing`: a_comp by
-    GPU, `copying_hz`: the rate of the copies of a GPU's rank, bytes/s."""
+    """Build all rows of one job.
+
+    `others`: GPUs of other jobs' ranks, `numbers`: pid of a rank → its number, `computing`: a_comp
+    by GPU, `copying_hz`: the rate of the copies of a GPU's rank, bytes/s.
+    """
     ranks = {growth.index: numbers.get(reading.owners.gpu_pid(growth.index) or 0, -1) for growth in reading.gpus.growth}
     ports = {
         port.growth.name: numbers.get(reading.owners.port_pid(port.growth.name) or 0, -1) for port in reading.nics.ports
@@ -90,10 +96,11 @@ def _gpu_rows(
     computing: Mapping[int, float],
     copying_hz: Mapping[int, float],
 ) -> list[CounterRow]:
-    """GPUs with their links. One that no rank uses is told only where it is lost or has reported an error."""
+    """Build rows of GPUs with their links; of GPUs that no rank uses only if lost or with an error."""
     rows: list[CounterRow] = []
     samples = {one.index: one for one in reading.gpus.samples}
-    # GPUs of one product are wired alike: where others have their links, one without any has lost them.
+    # GPUs of one product are wired alike: where others have their links, one without any has lost
+    # them.
     connected = {growth.name for growth in reading.gpus.growth if growth.links and not growth.dark}
     for growth in reading.gpus.growth:
         rank, series = ranks[growth.index], samples.get(growth.index)
@@ -111,7 +118,8 @@ def _gpu_rows(
 def _pci_rows(
     reading: HardwareReading, others: frozenset[int], ranks: Mapping[int, int], ports: Mapping[str, int]
 ) -> list[CounterRow]:
-    """PCI links below which the job's GPUs and ports are, or a disk; all but those of others' GPUs where it is not known whose is what.
+    """Build rows of PCI links with the job's GPUs, ports or a disk below; without known owners, all
+    but others' GPUs.
 
     `ranks` by GPU, `ports`: rank by port.
     """
@@ -130,12 +138,12 @@ def _pci_rows(
 
 
 def _users(device: PcieGrowth, buses: Mapping[str, int], owners: Mapping[str, int]) -> set[int]:
-    """Ranks that use a GPU or a NIC."""
+    """Return the ranks that use a GPU or a NIC."""
     return ({buses.get(device.address, -1)} | {owners.get(name, -1) for name in device.ports}) - {-1}
 
 
 def _foreign(process: Foreign, rank: int) -> Iterator[CounterRow]:
-    """What a process that is not of the job takes of a GPU of this rank."""
+    """Yield rows of what a process of another job takes of this rank's GPU."""
     for name, unit, value in (
         ("gpu.foreign_memory_bytes", "bytes", process.memory_bytes),
         ("gpu.foreign_active", "share", process.active),
@@ -158,7 +166,7 @@ def _gpu(growth: GpuGrowth, series: GpuSamples | None, rank: int, computing: flo
 
 
 def _gpu_levels(growth: GpuGrowth, series: GpuSamples, rank: int) -> Iterator[CounterRow]:
-    """Clocks while busy, what held them down, power, temperature, activity."""
+    """Yield rows of clocks while busy, their limiting reasons, power, temperature, activity."""
     name, last = f"gpu{growth.index}", growth.last or growth.first
     busy = np.nan_to_num(series.kernel_active) > _BUSY
     busy = busy if busy.any() else np.ones(len(busy), dtype=bool)
@@ -172,14 +180,16 @@ def _gpu_levels(growth: GpuGrowth, series: GpuSamples, rank: int) -> Iterator[Co
     slowdown_c = _number(last.slowdown_c if last else None)
     yield from level("gpu", name, rank, "gpu.temperature_c", "celsius", series.temperature_c, slowdown_c)
     activities = {"kernel": series.kernel_active, "tensor": series.tensor_active, "dram": series.dram_active}
-    if series.source == GPM:  # elsewhere it is a guess from power
+    if series.source == GPM:  # elsewhere it is estimated from power
         activities["sm"] = series.sm_active
     for what, values in activities.items():
         yield from level("gpu", name, rank, f"gpu.{what}_active", "share", values)
 
 
 def _gpu_health(growth: GpuGrowth, rank: int) -> Iterator[CounterRow]:
-    """Power cap, pending repairs, memory errors, Xids, and whether it fell off the bus."""
+    """Yield rows of power cap, pending repairs, memory errors, Xids, and whether it fell off the
+    bus.
+    """
     name, last = f"gpu{growth.index}", growth.last or growth.first
     of_gpu = partial(CounterRow, "gpu", name, rank=rank)
     if last is not None:
@@ -199,7 +209,9 @@ def _gpu_health(growth: GpuGrowth, rank: int) -> Iterator[CounterRow]:
 
 
 def _earlier_xids(growth: GpuGrowth, logged: Iterable[LoggedXid]) -> dict[int, int]:
-    """Number → how often: by the kernel's log, or by NVML while the probes were loaded, whichever knows more."""
+    """Count earlier Xids by number: from the kernel's log or from NVML while the probes were
+    loaded, the larger count.
+    """
     in_log = Counter(xid.number for xid in logged if growth.bus and growth.bus.startswith(xid.bus))
     return dict(in_log | Counter(xid.number for xid in growth.earlier_xids))
 
@@ -223,7 +235,9 @@ def _nvlink(growth: GpuGrowth, series: GpuSamples | None, rank: int, connected: 
 
 
 def nvlink_use(growth: GpuGrowth, series: GpuSamples | None) -> tuple[Use | None, float]:
-    """Use of a GPU's NVLinks, one direction, over sample intervals (coarser than a collective), and what they could move."""
+    """Measure the use of a GPU's NVLinks, one direction, over sample intervals (coarser than a
+    collective); and their limit.
+    """
     seen = growth.last or growth.first
     limit = _number(seen.link_speed_mbps if seen else None) * _MEGA * max(len(growth.links), 1)
     if series is None or not len(series.time_ns) or not limit > 0:
@@ -233,7 +247,7 @@ def nvlink_use(growth: GpuGrowth, series: GpuSamples | None) -> tuple[Use | None
 
 
 def pcie_limit_hz(growth: GpuGrowth) -> float:
-    """What the GPU's PCIe link can do in one direction, bytes/s; 0 unknown."""
+    """Return the limit of the GPU's PCIe link in one direction, bytes/s; 0 unknown."""
     seen = growth.last or growth.first
     if seen is None or not seen.pcie_gen_max or not seen.pcie_width_max:
         return 0.0
@@ -256,7 +270,7 @@ def _gpu_link(
 
 
 def _moved(counted: int | None, series: GpuSamples | None, rate: str) -> float | None:
-    """Bytes: counted by the GPU, else Σ rate · interval."""
+    """Return bytes: counted by the GPU, else Σ rate · interval; None if neither is known."""
     if counted is not None:
         return float(counted)
     if series is None or not np.isfinite(getattr(series, rate)).any():
@@ -299,7 +313,9 @@ def _port(port: PortRecording, rank: int) -> Iterator[CounterRow]:
 
 
 def _port_state(growth: PortGrowth, rank: int) -> Iterator[CounterRow]:
-    """What the port runs at, beside what it can, and the share of the readings in which it was up."""
+    """Yield rows of a port's speed and width against their limits, and the share of readings in
+    which it was up.
+    """
     name, speed = growth.name, growth.speed_hz
     most = max(growth.first.speed_hz, growth.last.speed_hz)
     of_port = partial(CounterRow, "nic", name, rank=rank, kind="gauge")
@@ -318,7 +334,10 @@ def _port_state(growth: PortGrowth, rank: int) -> Iterator[CounterRow]:
 
 
 def port_use(port: PortRecording) -> Use | None:
-    """Use of a port over its bursts: each stretch between pauses is an execution. None without bursts, bytes or a speed."""
+    """Measure the use of a port over its bursts: each stretch between pauses is an execution.
+
+    None without bursts, bytes or a speed.
+    """
     speed = port.growth.speed_hz or port.growth.first.speed_hz
     pieces = []
     for burst in port.bursts:
@@ -334,8 +353,11 @@ def port_use(port: PortRecording) -> Use | None:
 
 
 def _spaced(time_ns: Ints) -> list[int]:
-    """Readings at least three quarters of the usual distance apart. One that was late is followed by others too soon, and a card
-    that brings its counters up to date once a millisecond would seem to have moved a millisecond's bytes in between."""
+    """Select readings at least three quarters of the usual interval apart.
+
+    A late reading is followed by others too soon, and a card that updates its counters once a
+    millisecond would seem to have moved a millisecond's bytes in between.
+    """
     if len(time_ns) < 2:
         return []
     least = 0.75 * float(np.median(np.diff(time_ns)))

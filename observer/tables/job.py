@@ -1,4 +1,4 @@
-"""What the hardware's reading means for the ranks of one job: their GPU shares, their rows, their devices. Pure."""
+"""Assign the hardware's reading to the ranks of one job: their GPU shares, rows and devices. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class JobGpus:
 
 
 def series_of(samples: GpuSamples, start_ns: int, window_s: float, clock_hz: float = np.nan) -> Series:
-    """One GPU's samples of the window, in seconds since its start. `clock_hz`: what its peers run at, NaN where nobody knows."""
+    """Convert one GPU's samples to seconds since the window's start. `clock_hz`: its peers' clock,
+    NaN if unknown.
+    """
     end = (samples.time_ns - start_ns) / 1e9
     start = end - samples.interval_ns / 1e9
     kept = (end > 0) & (start < window_s) & (samples.interval_ns > 0)
@@ -51,7 +53,7 @@ def series_of(samples: GpuSamples, start_ns: int, window_s: float, clock_hz: flo
 
 
 def _usual_clock_hz(samples: Iterable[GpuSamples]) -> float:
-    """Median over GPUs of the median clock while busy; NaN where no GPU tells."""
+    """Return the median over GPUs of the median clock while busy; NaN where unknown."""
     clocks = [one.sm_clock_hz[np.nan_to_num(one.kernel_active) > 0.5] for one in samples]
     medians = [float(np.median(one[np.isfinite(one)])) for one in clocks if np.isfinite(one).any()]
     return float(np.median(medians)) if medians else np.nan
@@ -64,10 +66,11 @@ def with_gpus(
     reading: HardwareReading,
     table: Sequence[CallRow],
 ) -> tuple[dict[int, RawProcess], JobGpus]:
-    """The same processes with what their GPUs did; `raws` by pid of the rank, `reading` of this job's owners.
+    """Add the GPUs' time to the processes; `raws` by pid of the rank, `reading` of this job's
+    owners.
 
-    Where the activity of no GPU can be split, all stay without; where that of some cannot, those ranks' steps are not measured,
-    because own time by two methods cannot be compared.
+    Where the activity of no GPU can be split, all remain without; where that of some cannot, those
+    ranks' steps are not measured, because own time by two methods cannot be compared.
     """
     found = dict(raws)
     mine = {pid: reading.owners.gpus[pid] for pid in raws if reading.owners.gpus.get(pid)}
@@ -75,7 +78,7 @@ def with_gpus(
     spin = {pid: any(driver_spin.spun_s(raws[pid], tid) for tid in raws[pid].python_tids) for pid in by_rank}
     for pid, one in by_rank.items():
         if any(spin.values()) and not spin[pid]:
-            continue  # all ranks of a job wait for their GPUs in one way
+            continue  # all ranks of a job wait for their GPUs in the same way
         found[pid] = replace(raws[pid], collective_tail_s=gpu_levels.collective_tail_s(one, raws[pid].window_s))
     if not by_rank:
         return found, JobGpus(reading, numbers)
@@ -96,7 +99,7 @@ def with_gpus(
         found[pid] = replace(found[pid], gpu=GpuView(shares, moved[pid], limit, use, resource))
         computing.update({index: level for index in mine[pid] if levels.measure == "sm" and np.isfinite(level)})
     for pid in [pid for pid in raws if found[pid].gpu is None]:
-        notes.append(f"rank {numbers[pid]}: nothing is seen of its GPU: its steps cannot be compared")
+        notes.append(f"rank {numbers[pid]}: its GPU is not visible, so its steps cannot be compared")
         found[pid] = replace(found[pid], gpu=GpuView.unseen(moved[pid]))
     return found, JobGpus(reading, numbers, levels, computing, tuple(notes))
 
@@ -104,7 +107,9 @@ def with_gpus(
 def _series_by_rank(
     raws: Mapping[int, RawProcess], mine: Mapping[int, Sequence[int]], sampled: Iterable[GpuSamples]
 ) -> dict[int, Series]:
-    """By pid of a rank, what the samples of its GPUs (`mine`) say of the window; ranks of which they say nothing are left out."""
+    """Combine the samples of each rank's GPUs (`mine`) in the window, by pid; ranks without data
+    are left out.
+    """
     samples = {one.index: one for one in sampled if len(one.time_ns)}
     clock_hz = _usual_clock_hz(samples[at] for indices in mine.values() for at in indices if at in samples)
     found = {}
@@ -118,7 +123,9 @@ def _series_by_rank(
 
 
 def _link_use(reading: HardwareReading, pid: int, gpus: Sequence[int]) -> tuple[Use | None, str]:
-    """How the rank's collectives use the link that they run over: its network port if that moves bytes, else its NVLinks."""
+    """Measure how the rank's collectives use their link: its network port if that moves bytes, else
+    its NVLinks.
+    """
     ports = {port.growth.name: port for port in reading.nics.ports}
     for name in reading.owners.ports.get(pid, ()):
         use = hardware_rows.port_use(ports[name]) if name in ports else None
@@ -134,12 +141,12 @@ def _link_use(reading: HardwareReading, pid: int, gpus: Sequence[int]) -> tuple[
 
 
 def devices(reading: HardwareReading, pid: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of a rank's GPUs and of the ports nearest to them."""
+    """Return the names of a rank's GPUs and of the ports nearest to them."""
     return tuple(f"gpu{index}" for index in reading.owners.gpus.get(pid, ())), tuple(reading.owners.ports.get(pid, ()))
 
 
 def device_ids(reading: HardwareReading, pid: int) -> str:
-    """What names a rank's GPUs wherever they are plugged in, joined by ','; '' where one of them has no such name."""
+    """Return the permanent ids of a rank's GPUs, joined by ','; '' where one has none."""
     uuids = {growth.index: growth.uuid for growth in reading.gpus.growth}
     found = [uuids.get(index, "") for index in reading.owners.gpus.get(pid, ())]
     return ",".join(found) if all(found) else ""
@@ -149,7 +156,9 @@ def counter_rows(
     job: JobGpus, whole: HardwareReading, rows: Mapping[int, RankWindow], raws: Mapping[int, RawProcess], table: Sequence[CallRow],
     before: LaunchCount | None = None, after: LaunchCount | None = None,
 ) -> list[CounterRow]:  # fmt: skip
-    """The hardware's counters, and what each rank did with its GPU. `whole`: the reading of all jobs."""
+    """Build rows of the hardware's counters and of each rank's GPU time. `whole`: the reading of
+    all jobs.
+    """
     others = frozenset(at for pid, found in whole.owners.gpus.items() if pid not in job.numbers for at in found)
     others -= {at for pid, found in whole.owners.gpus.items() if pid in job.numbers for at in found}
     ports = frozenset(name for pid, found in whole.owners.ports.items() if pid not in job.numbers for name in found)

@@ -1,8 +1,8 @@
-"""Threads of a process that take turns as one: the pieces of each, one after the other, are what the training thread did. Pure.
+"""Merge threads of a process that take turns into one training thread. Pure.
 
-In: everything of one process. Out: the same, where the threads of `taking_turns` are one thread, under the number of the main thread if
-that is one of them. While another has the turn a thread only rests, and that is left out; so what is measured of a thread is measured of
-them all as before.
+In: all data of one process. Out: the same, where the threads of `taking_turns` are one thread,
+under the number of the main thread if that is one of them. While another thread has the turn, a
+thread's rest is left out; so measurements of one thread apply unchanged to the merged one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ _HANDED_OVER = frozenset(syscalls.THREAD_CALLS) | {
 _STATE = (1 << WAKER_SHIFT) - 1
 
 
-def as_one_line(raw: RawProcess, table: Sequence[CallRow]) -> RawProcess:
-    """The process with its threads that take turns made one (`RawProcess.members`); as it is, where none do."""
+def merge_turns(raw: RawProcess, table: Sequence[CallRow]) -> RawProcess:
+    """Merge the threads of a process that take turns (`RawProcess.members`); unchanged where none
+    do.
+    """
     calls = raw.events[raw.events["type"] == ring.CALL]
     own, unknown = who_trains(raw, calls, table)
     if len(own) + len(np.unique(unknown["tid"])) == 0:
@@ -57,7 +59,9 @@ def _spans(raw: RawProcess, calls: Events) -> Spans:
 
 
 def _threads(raw: RawProcess, calls: Events, table: Sequence[CallRow], unknown: frozenset[int]) -> list[ThreadEdges]:
-    """All Python threads of which anything was heard. `unknown`: threads besides that can have woken one of them."""
+    """Collect all Python threads with events. `unknown`: further threads that can have woken one of
+    them.
+    """
     python = np.array(sorted(raw.python_tids | unknown))
     timed = calls[of_roles(calls, table, *(role for role in (*HOST_ROLES, *SCOPED) if role != "gc"))]
     tids = np.unique(raw.events["tid"][np.isin(raw.events["tid"], list(raw.python_tids))])
@@ -84,7 +88,7 @@ def _edges(raw: RawProcess, tid: int, mine: Events, timed: Events, python: Ints)
     rests = may & _mostly(by_thread, may & (waker >= 0), stack)
     ends = raw.since_start_s(mine["ts_ns"]) + mine["dur_ns"] / 1e9
     heard = float(raw.since_start_s(mine["ts_ns"]).min())
-    # A thread that ended is at work no more: it would have been sampled, or have gone to sleep.
+    # A thread that ended no longer works: it would have been sampled, or have gone to sleep.
     until = raw.window_s if tid in raw.alive_tids or still is not None else float(ends.max()) + 1 / raw.hz
     quiet = rests | _gil_after(rests, call, start, end)
     return ThreadEdges(tid, start, wake, end, rests, quiet, waker, heard, min(until, raw.window_s))
@@ -99,7 +103,10 @@ def _inside(spans: Spans, time_s: npt.NDArray[np.float64]) -> Bools:
 
 
 def _mostly(ended: Bools, told: Bools, stack: npt.NDArray[np.uint64]) -> Bools:
-    """Whether of the waits with this stack of which it is known who ended them (`told`) most were `ended` so."""
+    """Tell for each wait whether most waits with its stack ended as marked in `ended`.
+
+    Only waits whose waker is known (`told`) count.
+    """
     if not len(stack):
         return ended
     _, which = np.unique(stack, return_inverse=True)
@@ -111,7 +118,7 @@ def _mostly(ended: Bools, told: Bools, stack: npt.NDArray[np.uint64]) -> Bools:
 
 
 def _gil_after(rests: Bools, call: Ints, start_s: npt.NDArray[np.float64], end_s: npt.NDArray[np.float64]) -> Bools:
-    """Waits for the GIL that follow a rest at once, and one another."""
+    """Mark the waits for the GIL that directly follow a rest, or each other."""
     found = np.zeros(len(rests), dtype=bool)
     follows = np.zeros(len(rests), dtype=bool)
     follows[1:] = (call[1:] == syscalls.GIL) & (start_s[1:] - end_s[:-1] < _GIL_GAP_S)
@@ -145,7 +152,10 @@ def _merged(raw: RawProcess, threads: Sequence[ThreadEdges], had: Pieces, unknow
 
 
 def _in_its_turn(raw: RawProcess, mine: Events, had: Spans) -> list[Events]:
-    """Events of one thread in its pieces: absences are cut to them, samples outside are left out; calls are kept."""
+    """Select a thread's events within `had`, the stretches in which it has the turn.
+
+    Absences are cut to them, samples outside are dropped, calls are unchanged.
+    """
     away = mine["type"] == ring.OFFCPU
     sampled = mine["type"] == ring.SAMPLE
     kept = ~away & (~sampled | _inside(had, raw.since_start_s(mine["ts_ns"])))
@@ -170,13 +180,14 @@ def _cut(raw: RawProcess, away: Events, had: Spans) -> Events:
 
 
 def _last_absence(raw: RawProcess, members: Sequence[int], line: int, had: Pieces) -> Mapping[int, OpenAbsence]:
-    """Absences at the end; of the threads that take turns that of who has the turn."""
+    """Return the absences at the window's end; of the merged threads that of the one with the turn."""
     others = {tid: away for tid, away in raw.open_absences.items() if tid not in members}
     holder = int(had.tid[-1]) if len(had.tid) else line
     away = raw.open_absences.get(holder)
     if away is None:
         return others
-    # Before the first piece nobody looked; a thread that took over went off the CPU for all of the line only then.
+    # Time before the first piece is unknown; a thread that took over was off the CPU for the merged
+    # line only from then.
     since_ns = away.since_ns
     if len(had.tid) > 1:
         since_ns = max(since_ns, raw.start_ns + round(float(had.start_s[-1]) * 1e9))

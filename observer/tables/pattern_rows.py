@@ -1,4 +1,4 @@
-"""Patterns, pauses, steps and flows of one rank as rows of their tables."""
+"""Build table rows from patterns, pauses, steps and flows of one rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOBODY = Holder("", "", 0, "")
 
 
 def pattern_row(rank: int, thread: str, pattern: MeasuredPattern, stacks: StackTree) -> PatternRow:
-    """A pattern as a row of the table `patterns`; its stack goes into `stacks`."""
+    """Build a row of the table `patterns`; its stack is added to `stacks`."""
     function, holder = pattern.function, pattern.function.holder or _NOBODY
     return PatternRow(
         rank=rank,
@@ -50,7 +50,7 @@ def pattern_row(rank: int, thread: str, pattern: MeasuredPattern, stacks: StackT
 
 
 def pause_row(rank: int, pause: Pause) -> PauseRow:
-    """A pause as a row of the table `pauses`."""
+    """Build a row of the table `pauses`."""
     return PauseRow(
         rank=rank,
         name=pause.function.name,
@@ -68,14 +68,14 @@ def pause_row(rank: int, pause: Pause) -> PauseRow:
 
 
 def step_rows(rank: int, times: StepTimes) -> list[StepRow]:
-    """Steps as rows of the table `steps`; those whose own time is not known are left out."""
+    """Build rows of the table `steps`; those with unknown own time are left out."""
     columns = (times.start_s, times.seconds, times.own_s, times.wait_s, times.io_s, times.sched_s, times.sync_s)
     known = np.flatnonzero(np.isfinite(times.own_s)).tolist()
     return [StepRow(rank, index, *(float(column[index]) for column in columns)) for index in known]
 
 
 def flow_row(rank: int, flow: FlowSummary) -> FlowRow:
-    """A connection as a row of the table `flows`."""
+    """Build a row of the table `flows`."""
     return FlowRow(
         rank=rank,
         local=flow.local,

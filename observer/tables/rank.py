@@ -1,4 +1,4 @@
-"""What one rank did in a window, from what the probes delivered: pure, no I/O.
+"""Determine what one rank did in a window from the probes' data: pure, no I/O.
 
 events → markers → steps; events of the training thread → timeline → patterns.
 """
@@ -37,14 +37,14 @@ _C10D = "torch/distributed/distributed_c10d.py"
 
 @dataclass(frozen=True, slots=True)
 class RankWindow:
-    """What one rank was found to do."""
+    """Results for one rank in a window."""
 
     training_thread: int
     steps: FoundSteps
     step_times: StepTimes
     training: tuple[MeasuredPattern, ...]
     others: tuple[MeasuredPattern, ...]
-    calls: Events  # of libraries, in order
+    calls: Events  # library calls, in order
     stopped_s: float
     last_progress_s: float | None
     in_collective_s: float
@@ -53,7 +53,7 @@ class RankWindow:
 
 
 def steps_alone(raw: RawProcess, table: Sequence[CallRow]) -> FoundSteps:
-    """The steps of this rank, seen by itself."""
+    """Find the steps of this rank without knowledge of others."""
     calls = _calls(raw, table)
     return find_steps(_markers(raw, calls, table, training_thread(raw, calls, table)))
 
@@ -66,9 +66,10 @@ def _calls(raw: RawProcess, table: Sequence[CallRow]) -> Events:
 
 
 def find_rank(raw: RawProcess, table: Sequence[CallRow], guide: StepGuide | None = None) -> RankWindow:
-    """What one rank did. A thread without any event yields no pattern, a rank without markers no steps.
+    """Determine what one rank did. A thread without any event yields no pattern, a rank without
+    markers no steps.
 
-    `guide`: what the steps of the job's other ranks look like.
+    `guide`: step parameters from the job's other ranks.
     """
     calls = _calls(raw, table)
     tid = training_thread(raw, calls, table)
@@ -77,7 +78,7 @@ def find_rank(raw: RawProcess, table: Sequence[CallRow], guide: StepGuide | None
     line, absences, samples, labels = thread_line(raw, calls, table, tid, steps, shares, is_training=True)
     how = {"hz": raw.hz, "throttled_s": raw.throttled_s}
     activities = patterns.activities_of(line, absences, samples, labels, steps, **how)
-    # Pauses are told by what the thread does, also while its GPU works.
+    # Pauses depend on what the thread does, even while its GPU works.
     paused = find_pauses(activities, steps, raw.hz)
     gpu: GpuTime | None = None
     if raw.gpu is not None and raw.gpu.seen:
@@ -85,7 +86,7 @@ def find_rank(raw: RawProcess, table: Sequence[CallRow], guide: StepGuide | None
         activities = patterns.activities_of(line, absences, samples, labels, steps, **how)
     elif raw.gpu is None and (line.kind == timeline.GPU_WAIT).any():
         enqueued = calls[of_roles(calls, table, ENQUEUE)]["ts_ns"]
-        line, labels = own_waits.told_apart(line, labels, raw.since_start_s(enqueued), steps)
+        line, labels = own_waits.mark_own_waits(line, labels, raw.since_start_s(enqueued), steps)
         activities = patterns.activities_of(line, absences, samples, labels, steps, **how)
     training = patterns.measure(raw.window_s, activities, steps)
     others = side_patterns(raw, table, steps, raw.python_tids - {tid})
@@ -107,28 +108,31 @@ def find_rank(raw: RawProcess, table: Sequence[CallRow], guide: StepGuide | None
 
 
 def _last_marker_ns(calls: Events, table: Sequence[CallRow]) -> float | None:
-    """When the last call that repeats with the steps ended."""
+    """Return when the last call that repeats with the steps ended."""
     markers = calls[of_roles(calls, table, *MARKER_ROLES)]
     return max((float(call["ts_ns"] + call["dur_ns"]) for call in markers[-64:]), default=None)
 
 
 def _in_collective_s(raw: RawProcess, table: Sequence[CallRow], tid: int) -> float:
-    """Seconds since the rank entered the collective that it is in at the end; 0 where it is in none."""
+    """Return the seconds since the rank entered its current collective at the end; 0 if it is in
+    none.
+    """
     since = [since for _, row, since in raw.open_calls if table[row].role in ("wait", "collective")]
     if since:
         return max((raw.start_ns + raw.window_s * 1e9 - min(since)) / 1e9, 0.0)
     away = raw.open_absences.get(tid)
     always_away = away is not None and away.since_ns <= raw.start_ns and away.state
     if away is not None and always_away and is_collective(raw.stacks.get(away.stack, NO_STACK)):
-        return raw.window_s  # it entered before anybody looked
+        return raw.window_s  # it entered before observation began
     return _stuck_on_gpu(raw, table, tid)
 
 
 def _stuck_on_gpu(raw: RawProcess, table: Sequence[CallRow], tid: int) -> float:
-    """Seconds for which the training thread has waited for a GPU that is inside a collective; 0 if it does not.
+    """Return the seconds that the training thread has waited for a GPU inside a collective; 0 if it
+    does not.
 
-    A thread that has been away since before the window may have entered its wait when nobody looked, or have looked at its GPU all
-    the while (driver_spin.py).
+    A thread that has been away since before the window may have entered its wait unobserved, or may
+    be polling its GPU (driver_spin.py).
     """
     if spun := driver_spin.spun_s(raw, tid):
         return min(spun, raw.collective_tail_s)
@@ -141,10 +145,11 @@ def _stuck_on_gpu(raw: RawProcess, table: Sequence[CallRow], tid: int) -> float:
 
 
 def is_collective(stack: StackName) -> bool:
-    """Whether a thread that is blocked with this stack waits for a collective that it entered before anybody looked.
+    """Tell whether a thread blocked with this stack waits in a collective that it entered before
+    observation began.
 
-    A collective call from Python shows its wrapper; DDP's own waits in the backward pass, which has no other reason to
-    block for a whole window.
+    A collective call from Python shows its wrapper; DDP's own waits are in the backward pass, which
+    has no other reason to block for a whole window.
     """
     return any(_C10D in frame.file for frame in stack.frames) or stack.name == "_engine_run_backward"
 
@@ -152,13 +157,15 @@ def is_collective(stack: StackName) -> bool:
 def side_patterns(
     raw: RawProcess, table: Sequence[CallRow], steps: FoundSteps, tids: Iterable[int]
 ) -> tuple[MeasuredPattern, ...]:
-    """Patterns of threads that are not on the critical path: other threads of a rank, data-loader workers."""
+    """Measure patterns of threads off the critical path: other threads of a rank, data-loader
+    workers.
+    """
     found: list[MeasuredPattern] = []
     in_calls = {tid for tid, _, _ in raw.open_calls}
     for tid in sorted(tids):
         mine = raw.of_thread(tid)
         if not len(mine) and tid not in raw.open_absences and tid not in in_calls and not raw.untimed:
-            continue  # nothing is known of it: as of thousands of workers that have ended
+            continue  # nothing is known of it: as of thousands of ended workers
         calls = mine[mine["type"] == ring.CALL]
         their = thread_line(raw, calls, table, tid, steps)
         found += patterns.measure_thread(raw.window_s, *their, steps, hz=raw.hz, on_critical_path=False)
@@ -166,9 +173,11 @@ def side_patterns(
 
 
 def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int) -> Markers:
-    """Calls of the training thread that are not inside another one; the collectives of all threads where it makes none.
+    """Select markers: the training thread's calls that are not inside another one; without any, all
+    threads' collectives.
 
-    A library that runs small collectives in the call and others on threads of its own (JAX) has both.
+    A library that runs small collectives in the call and others on threads of its own (JAX) has
+    both.
     """
     handed = calls[of_roles(calls, table, DISPATCH) & (calls["tid"] == tid) & (calls["ready_ns"] > 0)]
     calls = calls[of_roles(calls, table, *MARKER_ROLES)]
@@ -178,7 +187,8 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
         ends = np.maximum.accumulate(mine["ts_ns"] + mine["dur_ns"])
         inner = np.concatenate(([False], mine["ts_ns"][1:] < ends[:-1]))
         roles = np.array([row.role for row in table])
-        # A backward pass contains the wait of DDP's reducer: both are markers, but the outer one alone would hide the wait.
+        # A backward pass contains the wait of DDP's reducer: both are markers, but the outer one
+        # alone would hide the wait.
         own[own] = ~inner | (roles[mine["what"]] == "wait")
         families = np.array([row.family for row in table])
         own |= carried_calls(raw, calls, table) & np.isin(families[calls["what"]], families[np.unique(mine["what"])])
@@ -186,7 +196,8 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
     unmarked = calls[~own & of_roles(calls, table, *EXCHANGE_ROLES)] if len(mine) else calls[:0]
     start = raw.since_start_s(chosen["ts_ns"])
     end = start + chosen["dur_ns"].astype(np.float64) / 1e9
-    # A thread of a library calls from nowhere in the job's code: what counts is where the training thread waits for it.
+    # A library's thread has no call site in the job's code: use where the training thread waits for
+    # it.
     absence, waits = absences_at(raw, tid, end)
     places = np.where(chosen["ready_ns"] > 0, chosen["ready_ns"], waits)
     stacks = np.unique(np.concatenate((places, handed["ready_ns"])))
@@ -218,7 +229,7 @@ def _rows(table: Sequence[CallRow], wanted: Callable[[CallRow], bool]) -> frozen
 
 
 def _in_optimiser_s(raw: RawProcess, tid: int) -> Floats:
-    """When the thread was seen in an optimiser: sampled there, or switched out there."""
+    """Return when the thread was sampled or switched out inside an optimiser."""
     mine = raw.of_thread(tid)
     mine = mine[np.isin(mine["type"], (ring.SAMPLE, ring.OFFCPU))]
     inside = [stack for stack in np.unique(mine["stack"]).tolist() if raw.stacks.get(stack, NO_STACK).in_optimiser]

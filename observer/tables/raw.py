@@ -1,4 +1,4 @@
-"""Everything that the probes delivered of one process in one window."""
+"""The probes' data on one process in one window."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class OpenAbsence:
 
 @dataclass(frozen=True, slots=True)
 class RawProcess:
-    """Everything of one process in one window. Times in ns of CLOCK_MONOTONIC; events of this process only."""
+    """All data of one process in one window. Times in ns of CLOCK_MONOTONIC; events of this process
+    only.
+    """
 
     pid: int
     start_ns: int
@@ -45,32 +47,35 @@ class RawProcess:
     devices: Mapping[int, str]  # kernel device number -> words
     throttled_s: float
     hz: float
-    untimed: Sequence[tuple[int, int]] = ()  # stacks of the fallback sampler, with how often each was seen running
+    # stacks of the fallback sampler, with how often each was seen running
+    untimed: Sequence[tuple[int, int]] = ()
     thread_states: Mapping[int, int] = field(default_factory=dict)  # PyThreadState -> tid
     thread_names: Mapping[int, str] = field(default_factory=dict)
     native: Mapping[int, str] = field(default_factory=dict)  # user instruction pointer -> native function
     # user instruction pointer -> name of the mapped file that it lies in
     libraries: Mapping[int, str] = field(default_factory=dict)
-    gpu: GpuView | None = None  # what the GPUs of this process did; None where none is seen
+    gpu: GpuView | None = None  # GPU data of this process; None where none is seen
     # (tid, system call, argument) of long waits -> what they wait for
     targets: Mapping[tuple[int, int, int], str] = field(default_factory=dict)
-    alive_tids: frozenset[int] = frozenset()  # threads that were there when the window ended
-    members: tuple[int, ...] = ()  # threads that take turns and are one here (one_line.py)
-    collective_tail_s: float = 0.0  # how long its GPUs have been inside nothing but collectives at the end
+    alive_tids: frozenset[int] = frozenset()  # threads that existed when the window ended
+    members: tuple[int, ...] = ()  # threads that take turns, merged here (one_line.py)
+    collective_tail_s: float = 0.0  # how long its GPUs have been in collectives alone at the end
     _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def since_start_s(self, ns: Any) -> Floats:
-        """Times by CLOCK_MONOTONIC in seconds since the window's start."""
+        """Convert times of CLOCK_MONOTONIC to seconds since the window's start."""
         return (np.asarray(ns).astype(np.float64) - self.start_ns) / 1e9
 
     def of_thread(self, tid: int) -> Events:
-        """Events of one thread."""
+        """Return the events of one thread."""
         threads = self.once("threads", lambda: grouped(self.events["tid"]))
         mine: Events = self.events[threads.rows(tid)]
         return mine
 
     def once(self, what: str, make: Callable[[], _Made]) -> _Made:
-        """What `make` makes of this process, made once: hundreds of threads ask for it."""
+        """Return what `make` makes of this process, cached under `what`: hundreds of threads need
+        it.
+        """
         if what not in self._made:
             self._made[what] = make()
         made: _Made = self._made[what]

@@ -1,4 +1,4 @@
-"""What the samplers of the hardware saw in one window, and whose it is."""
+"""Readings of the hardware samplers in one window, with the devices' owners."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from rankscope.probes.ports.model import NicRecording
 
 @dataclass(frozen=True, slots=True)
 class HardwareReading:
-    """What was seen of the hardware in a window, and whose it is. `notes`: what was not seen; `earlier_xids`: logged before it."""
+    """Hardware data of a window, with owners. `notes`: what was not seen; `earlier_xids`: logged
+    before it.
+    """
 
     gpus: GpuRecording = field(default_factory=GpuRecording)
     nics: NicRecording = field(default_factory=NicRecording)
@@ -25,7 +27,7 @@ class HardwareReading:
     notes: tuple[str, ...] = ()
 
     def within(self, start_ns: int, end_ns: int) -> HardwareReading:
-        """The same without what the GPUs were sampled before and after the window: what adds up is no longer than it."""
+        """Restrict the GPU samples to the window, so that sums are no longer than it."""
         return replace(
             self, gpus=replace(self.gpus, samples=tuple(_within(one, start_ns, end_ns) for one in self.gpus.samples))
         )

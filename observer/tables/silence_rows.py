@@ -1,7 +1,9 @@
-"""What a rank hears from the network while it makes no progress: rows of the table `counters`. Pure.
+"""Build rows of the table `counters` on network traffic that a rank receives while it makes no
+progress. Pure.
 
-A rank that waits for a connection which brings something loads; one that waits for nothing that comes hangs. Which it is, is judged later
-(diagnose): here it is told which connection is waited for since the rank's last progress, and what came.
+A rank that waits for a connection that delivers data is loading; one that waits for nothing that
+arrives hangs. The decision is made later (diagnose): here the awaited connections since the rank's
+last progress are recorded, with their traffic.
 """
 
 from __future__ import annotations
@@ -19,21 +21,24 @@ from rankscope.probes.arrays import Ints
 from rankscope.probes.bpf import ring
 from rankscope.probes.network.flows import FlowSummary
 
-_MOST = 0.5  # of the silence
+_MOST = 0.5  # share of the silence
 
 
 def silence_rows(
     number: int, raw: RawProcess, training_thread: int, silent_s: float | None, flows: Sequence[FlowSummary]
 ) -> list[CounterRow]:
-    """Of each connection that is waited for since the last progress, `silent_s` before the end (None: none in the window), what came and
-    what went. `flows` of this process."""
+    """Build rows of traffic for each connection awaited since the last progress.
+
+    `silent_s`: seconds from the last progress to the end (None: no progress in the window).
+    `flows`: of this process.
+    """
     end_ns = raw.start_ns + int(raw.window_s * 1e9)
     since_ns = raw.start_ns if silent_s is None else max(end_ns - int(silent_s * 1e9), raw.start_ns)
     mine = _waits(raw, (training_thread,), since_ns, end_ns)
     least_ns = _MOST * (end_ns - since_ns)
     awaited = _sockets(raw, mine, least_ns)
     locked = np.isin(mine[:, 1], list(syscalls.THREAD_CALLS))
-    if not awaited and mine[locked, 3].sum() >= least_ns:  # for a thread of its own
+    if not awaited and mine[locked, 3].sum() >= least_ns:  # it waits for a thread of its own
         awaited = _sockets(raw, _waits(raw, raw.python_tids - {training_thread}, since_ns, end_ns), least_ns)
     rows = []
     for peer, often in awaited.items():
@@ -48,12 +53,12 @@ def silence_rows(
 
 
 def _end(endpoint: str) -> tuple[str, str]:
-    """Address and port, however they are written."""
+    """Return address and port in a uniform form."""
     return address_of(endpoint), endpoint.rpartition(":")[2]
 
 
 def _waits(raw: RawProcess, tids: Iterable[int], since_ns: int, end_ns: int) -> Ints:
-    """(thread, system call, argument, ns) of each wait of these threads in this time."""
+    """Return (thread, system call, argument, ns) of each wait of these threads in this time."""
     away = raw.events[(raw.events["type"] == ring.OFFCPU) & np.isin(raw.events["tid"], list(tids))]
     away = away[away["ts_ns"] + away["dur_ns"] > since_ns]
     start, end = away["ts_ns"].astype(np.int64), (away["ts_ns"] + away["dur_ns"]).astype(np.int64)
@@ -68,7 +73,7 @@ def _waits(raw: RawProcess, tids: Iterable[int], since_ns: int, end_ns: int) -> 
 
 
 def _sockets(raw: RawProcess, waits: Ints, least_ns: float) -> dict[str, int]:
-    """Connections that were waited for so long, and how often: their other ends."""
+    """Return the peers of connections awaited for at least `least_ns`, with how often."""
     first: dict[str, int] = {}
     spent: dict[str, int] = {}
     often: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""One thread of a process: from its events to its timeline, its samples, and words for both. Pure."""
+"""Turn one thread's events into its timeline, its samples, and words for both. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.row import CallRow
 from rankscope.probes.sched.probe import WAKER_SHIFT
 
-# Python's own locks and queues: who waits in them waits for another Python thread or for a loader, not for a library.
+# Python's own locks and queues: a thread in them waits for another Python thread or a loader, not
+# for a library.
 _PYTHON_LOCKS = ("/threading.py", "/queue.py", "/multiprocessing/queues.py", "/multiprocessing/synchronize.py")
 
 
@@ -31,9 +32,10 @@ def thread_line(
     raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int, steps: FoundSteps, gpu: Shares | None = None,
     *, is_training: bool = False,
 ) -> tuple[Timeline, Absences, Samples, Words]:  # fmt: skip
-    """What one thread did. `calls`: library calls of the process; `gpu`: its shares, at whose edges the timeline is cut.
+    """Build timeline, absences, samples and words of one thread.
 
-    `is_training`: the rank's work depends on this thread, so what it waits for on threads of libraries counts.
+    `calls`: library calls of the process; `gpu`: its shares, at whose edges the timeline is cut.
+    `is_training`: the rank's work depends on this thread, so its waits for library threads count.
     """
     mine = raw.of_thread(tid)
     absences, samples = _absences(raw, mine, tid), _samples(raw, mine)
@@ -46,7 +48,7 @@ def thread_line(
     device = device_calls(calls[calls["tid"] == tid], table, raw.start_ns, raw.window_s, still)
     collections = _collections(raw, mine, table, tid)
     read_start, known_until_s = raw.since_start_s(reads["ts_ns"]), _known_until_s(raw, mine, tid)
-    del mine  # of a million events, while the timeline is made of them
+    del mine  # of a million events, before the timeline is made of them
     line = timeline.build(
         known_until_s,
         absences,
@@ -54,7 +56,8 @@ def thread_line(
         Scopes(read_start, read_start + reads["dur_ns"] / 1e9, np.arange(len(reads))),
         file_kinds=file_kinds,
         edges_s=steps.edge_s if gpu is None else np.concatenate((steps.edge_s, gpu.start_s, gpu.end_s)),
-        # Who queues counts inside collectives only. Elsewhere it would cut each of many threads into pieces at each wait of the others.
+        # Queueing threads count inside collectives only. Delegate it would cut each of many
+        # threads into pieces at each wait of the others.
         queued=raw.once("queued", lambda: _queued(raw)) if is_training or len(waits.start_s) else None,
         carried=carried,
         collections=collections,
@@ -73,7 +76,10 @@ def _words(
     raw: RawProcess, absences: Absences, tid: int, collectives: Sequence[CallRow],
     files: tuple[Sequence[FunctionKey], Ints], device: DeviceCalls, steps: FoundSteps,
 ) -> Words:  # fmt: skip
-    """Names of what the thread's timeline points at. `collectives`: the row of the table of each; `files`: function and bytes of each."""
+    """Collect names for what the timeline points at.
+
+    `collectives`: the row of the table of each; `files`: function and bytes of each.
+    """
     return Words(
         raw.stacks,
         collective=[FunctionKey("collective", row.name, detail=row.family, resource="nic") for row in collectives],
@@ -89,9 +95,9 @@ def _words(
 
 
 def _targets(raw: RawProcess, absences: Absences, tid: int, steps: FoundSteps) -> dict[int, str]:
-    """What the thread waits for, of waits for half of the window: shorter ones are one function with others.
+    """Return wait targets by absence, for waits of half of the window; shorter ones are merged.
 
-    Where no step is seen, short ones count together: a download that trickles wakes the thread again and again.
+    Without steps, short ones count together: a trickling download wakes the thread again and again.
     """
     long = absences.end_s - np.maximum(absences.start_s, 0.0) >= 0.5 * raw.window_s
     wanted = range(len(long)) if not steps.count else np.flatnonzero(long).tolist()
@@ -109,21 +115,23 @@ def _samples(raw: RawProcess, mine: Events) -> Samples:
 
 
 def _known_from_s(raw: RawProcess, absences: Absences, samples: Samples, scopes: Sequence[Scopes]) -> float:
-    """When the thread was first heard of in the window; its end where it never was."""
+    """Return when the thread first appears in the window; its end if never."""
     begins = (absences.start_s, samples.time_s, *(each.start_s for each in scopes))
     first = min((float(x[0]) for x in begins if len(x)), default=raw.window_s)
     return min(max(first, 0.0), raw.window_s)
 
 
 def _known_until_s(raw: RawProcess, mine: Events, tid: int) -> float:
-    """The window's end, or when the thread was last heard of that ended before: it runs no more."""
+    """Return the window's end, or the last event of a thread that ended before."""
     if not raw.alive_tids or tid in raw.alive_tids or tid in raw.open_absences or not len(mine):
         return raw.window_s
     return min(float((raw.since_start_s(mine["ts_ns"]) + mine["dur_ns"] / 1e9).max()), raw.window_s)
 
 
 def _collective_calls(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int) -> tuple[Scopes, Ints]:
-    """The thread's calls that wait for a collective or run one, those it is in at the end among them; their rows in `table`."""
+    """Return the thread's calls that wait for or run a collective, including one in progress; and
+    their rows in `table`.
+    """
     waits = calls[(calls["tid"] == tid) & of_roles(calls, table, "wait", "collective")]
     start = raw.since_start_s(waits["ts_ns"])
     end = start + waits["dur_ns"] / 1e9
@@ -137,7 +145,9 @@ def _collective_calls(raw: RawProcess, calls: Events, table: Sequence[CallRow], 
 
 
 def _carried(raw: RawProcess, table: Sequence[CallRow], absences: Absences, first_label: int) -> tuple[Carried, Ints]:
-    """When threads without Python state were inside collectives, each stretch under its first call; their rows in `table`."""
+    """Return the stretches in which threads without Python state were inside collectives, and rows
+    of their first calls.
+    """
     calls = raw.events[raw.events["type"] == ring.CALL]
     calls = calls[carried_calls(raw, calls, table)]
     start = raw.since_start_s(calls["ts_ns"])
@@ -159,8 +169,11 @@ def _carried(raw: RawProcess, table: Sequence[CallRow], absences: Absences, firs
 
 
 def _asleep(raw: RawProcess) -> Scopes:
-    """When all threads of the process slept until one of a library was woken, and no Python thread slept by its own will or waited for a
-    disk meanwhile: for what one of these does the training thread waits as for its own work."""
+    """Return when all threads of the process slept until a library's thread was woken.
+
+    Times in which a Python thread slept by its own will or waited for a disk are left out: such a
+    wait is the rank's own work.
+    """
     events = raw.events[raw.events["type"] == ring.IDLE]
     events = events[~np.isin(events["arg"], list(raw.python_tids))]
     start = raw.since_start_s(events["ts_ns"])
@@ -179,15 +192,19 @@ def _asleep(raw: RawProcess) -> Scopes:
 
 
 def carried_calls(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> Bools:
-    """Which of these calls are collectives that threads without Python state carry for the training thread."""
+    """Tell which calls are collectives that threads without Python state run for the training
+    thread.
+    """
     carried: Bools = _carried_rows(raw, table)[calls["what"]] & ~np.isin(calls["tid"], list(raw.python_tids))
     return carried
 
 
 def _carried_rows(raw: RawProcess, table: Sequence[CallRow]) -> Bools:
-    """Rows of the table that are collectives, but not those of a family whose wait has been seen on a thread of this process.
+    """Tell which rows are collectives, except families whose timed wait was seen on a thread of
+    this process.
 
-    There the timed wait tells who waits and when (torch hands its collectives to such threads and goes on working).
+    There the wait defines who waits and when (torch passes its collectives to such threads and goes
+    on working).
     """
     calls = raw.events[raw.events["type"] == ring.CALL]
     waits = calls[of_roles(calls, table, "wait")]["what"].tolist()
@@ -197,7 +214,9 @@ def _carried_rows(raw: RawProcess, table: Sequence[CallRow]) -> Bools:
 
 
 def _waits_for_library(raw: RawProcess, absences: Absences) -> Bools:
-    """Which absences can be waits for a thread of a library: another thread ends them, and Python's own locks do not hold them."""
+    """Tell which absences can be waits for a library's thread: another thread ends them, and not in
+    Python's own locks.
+    """
     waiting: Bools = np.isin(absences.syscall, list(syscalls.THREAD_CALLS))
     stacks, which = np.unique(absences.stack, return_inverse=True)
     locks = [raw.stacks.get(stack, NO_STACK).file.endswith(_PYTHON_LOCKS) for stack in stacks.tolist()]
@@ -206,8 +225,10 @@ def _waits_for_library(raw: RawProcess, absences: Absences) -> Bools:
 
 
 def absences_at(raw: RawProcess, tid: int, time_s: Floats) -> tuple[Ints, npt.NDArray[np.uint64]]:
-    """In which absence a thread was at each of these times: its number from 1, 0 where it was on a CPU; and the stack, where it waited
-    for threads of libraries in it, else 0."""
+    """Return the absence of a thread at each time, numbered from 1 (0: on a CPU), and its stack.
+
+    The stack is 0 unless the thread waits for library threads.
+    """
     absences = _absences(raw, raw.of_thread(tid), tid)
     if not len(absences.start_s):
         return np.zeros(len(time_s), dtype=np.int64), np.zeros(len(time_s), dtype=np.uint64)
@@ -223,7 +244,7 @@ def _track(raw: RawProcess, tid: int) -> tuple[Samples, Absences]:
 
 
 def _collections(raw: RawProcess, mine: Events, table: Sequence[CallRow], tid: int) -> Scopes:
-    """The garbage collections of one thread, the one that it is in at the end among them."""
+    """Return the garbage collections of one thread, including one in progress at the end."""
     calls = mine[mine["type"] == ring.CALL]
     calls = calls[of_roles(calls, table, "gc")]
     start = raw.since_start_s(calls["ts_ns"])
@@ -235,7 +256,9 @@ def _collections(raw: RawProcess, mine: Events, table: Sequence[CallRow], tid: i
 
 
 def _spread(untimed: Sequence[tuple[int, int]], line: Timeline) -> Samples:
-    """Samples without times, laid evenly over the running time in mixed order: right in sum, not within a step."""
+    """Spread samples without times evenly over the running time in mixed order: right in sum, not
+    within a step.
+    """
     stacks = np.repeat(np.array([s for s, _ in untimed], dtype=np.uint64), [count for _, count in untimed])
     stacks = np.random.default_rng(0).permutation(stacks)
     running = line.kind == timeline.CPU
@@ -248,7 +271,7 @@ def _spread(untimed: Sequence[tuple[int, int]], line: Timeline) -> Samples:
 
 
 def _queued(raw: RawProcess) -> Scopes:
-    """When threads without Python state, which carry the collectives, stood in the run queue."""
+    """Return when threads without Python state, which run the collectives, were in the run queue."""
     away = raw.events[(raw.events["type"] == ring.OFFCPU) & (raw.events["ready_ns"] > 0)]
     away = away[~np.isin(away["tid"], list(raw.python_tids))]
     end = raw.since_start_s(away["ts_ns"]) + away["dur_ns"] / 1e9
@@ -256,7 +279,7 @@ def _queued(raw: RawProcess) -> Scopes:
 
 
 def _absences(raw: RawProcess, mine: Events, tid: int) -> Absences:
-    """The thread's times off the CPU, the one that it is in at the end among them."""
+    """Return the thread's times off the CPU, including one in progress at the end."""
     away = mine[mine["type"] == ring.OFFCPU]
     away = away[np.argsort(away["ts_ns"], kind="stable")]
     start = raw.since_start_s(away["ts_ns"])

@@ -1,4 +1,4 @@
-"""Which thread of a rank trains: the one from whose calls the steps are told. Pure."""
+"""Find the thread of a rank that trains: the one whose calls mark the steps. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ _OWN = (
     BACKWARD,
     DISPATCH,
     GPU_WAIT,
-)  # what a training thread does itself; collectives may be carried by a library's threads
+)  # calls that a training thread makes itself; collectives may be run by a library's threads
 
 
 def training_thread(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> int:
-    """The first of `training_threads`; else the one that is inside such a call at the end; else the main thread."""
+    """Return the first of `training_threads`; else the one inside such a call at the end; else the
+    main thread.
+    """
     found = training_threads(raw, calls, table)
     if found:
         return found[0]
@@ -31,11 +33,12 @@ def training_thread(raw: RawProcess, calls: Events, table: Sequence[CallRow]) ->
 
 
 def training_threads(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> tuple[int, ...]:
-    """Python threads that run backward passes, who does so for most of the time first; where none does, those that wait for collectives
-    and the GPU or hand work over, who does so most often first; else those that make any call.
+    """List the Python threads that train, the main one first.
 
-    A pass inside another thread's pass is a part of that: where activations are computed anew, autograd's thread of a GPU makes one for
-    each layer.
+    Those that run backward passes, by time; where none does, those that wait for collectives and
+    the GPU or dispatch work, by number of calls; else those that make any call. A pass inside
+    another thread's pass is a part of that: where activations are recomputed, autograd's thread of
+    a GPU makes one for each layer.
     """
     passes = calls[of_roles(calls, table, BACKWARD)]
     passes = passes[np.isin(passes["tid"], list(raw.python_tids))]
@@ -50,9 +53,10 @@ def training_threads(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -
 
 
 def strangers(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> Events:
-    """Calls as a training thread makes them, of threads that were gone before they were known to be Python's: a thread for each step.
+    """Return training calls of threads that ended before they were known to be Python's: a new
+    thread for each step.
 
-    Autograd's own thread of a GPU is none: its passes lie inside another thread's.
+    Autograd's own thread of a GPU is excluded: its passes lie inside another thread's.
     """
     own = calls[of_roles(calls, table, *_OWN)]
     known = np.isin(own["tid"], list(raw.python_tids))
@@ -63,8 +67,11 @@ def strangers(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> Event
 
 
 def who_trains(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> tuple[tuple[int, ...], Events]:
-    """`training_threads` and the calls of `strangers`. Where strangers make most such calls, whoever of their kind was still there
-    by chance when Python's threads were asked for is one of them, and nobody trains but for the main thread."""
+    """Return `training_threads` and the calls of `strangers`, consistently.
+
+    Where strangers make most such calls, other training threads are strangers that happened to be
+    listed in time; then only the main thread counts.
+    """
     own, unknown = training_threads(raw, calls, table), strangers(raw, calls, table)
     theirs = calls[of_roles(calls, table, *_OWN) & np.isin(calls["tid"], [tid for tid in own if tid != raw.pid])]
     if len(unknown) <= len(theirs):
@@ -74,14 +81,16 @@ def who_trains(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> tupl
 
 
 def _most(calls: Events, by_time: bool = False) -> tuple[int, ...]:
-    """The threads of these calls, who makes most of them first."""
+    """Return the threads of these calls, by number of calls or time, descending."""
     tids, place = np.unique(calls["tid"], return_inverse=True)
     weight = np.bincount(place.reshape(-1), calls["dur_ns"].astype(np.float64) if by_time else None)
     return tuple(tids[np.argsort(-weight, kind="stable")].tolist())
 
 
 def _inside_another(passes: Events) -> Bools:
-    """Which of these calls lie inside one of another thread. In one pass: how many threads there are says the job."""
+    """Tell which calls lie inside a call of another thread. One pass, as a job may have any number
+    of threads.
+    """
     (begin, end), tids = _span(passes), passes["tid"]
     order = np.argsort(begin, kind="stable")
     found = np.zeros(len(passes), dtype=bool)
@@ -106,7 +115,7 @@ def _inside_another(passes: Events) -> Bools:
 
 
 def _inside(calls: Events, others: Events) -> Bools:
-    """Which of these calls lie inside one of the others."""
+    """Tell which of these calls lie inside one of the others."""
     if not len(others):
         return np.zeros(len(calls), dtype=bool)
     (begin, end), (starts, ends) = _span(calls), _span(others[np.argsort(others["ts_ns"], kind="stable")])

@@ -1,19 +1,22 @@
-"""Which threads of a process take turns, and who has the turn when. Pure.
+"""Find threads of a process that take turns, and who has the turn when. Pure.
 
-Steps may run in threads of a pool, in turn, or in one thread that works for another: each goes on where the other stopped, and together
-they are one line of time. Of each thread it is known when it was off the CPU, and which thread woke it:
+Steps may run in threads of a pool, in turn, or in one thread that works for another: each continues
+where the other stopped, and together they are one line of time. Known of each thread are its times
+off the CPU, and which thread woke it:
 
-  rests     blocked until another Python thread of its process wakes it (a future, a queue, a join, an event loop), as nearly all waits at
-            this place in the code end; not inside a timed call of a library, where it waits for what that does
-  quiet     rests, or waits for the GIL directly after
-  works     is not quiet: runs, could run, or waits for something else (a collective, a file, the GIL)
+rests     blocked until another Python thread of its process wakes it (a future, a queue, a join, an event loop), as nearly all waits at
+          this call site end; not inside a timed call of a library, where it waits for the library's work
+quiet     rests, or waits for the GIL directly after
+works     is not quiet: runs, could run, or waits for something else (a collective, a file, the GIL)
 
-Threads that have nothing to do with each other work at the same time now and then: the share of the window in which both do is the product
-of their shares. Threads that take turns do not: where they work together for less than half of that, they are taken to (`in_turn`). That
-holds for whoever makes calls from which steps are told; another thread must have woken them or been woken by them as well, and where
-several such threads work side by side (a pool that loads samples) none of them takes turns.
+Independent threads work at the same time now and then: the share of the window in which both do is
+the product of their shares. Threads that take turns do not: those that work together for less than
+half of that count as taking turns (`in_turn`). That suffices for threads whose calls mark steps;
+another thread must also have woken them or been woken by them, and where several such threads work
+in parallel (a pool that loads samples) none of them takes turns.
 
-The turn is had by who runs, of several by who began last; where nobody does, by who does not rest; where all rest, by who ran last.
+The turn belongs to a running thread, of several to the last to begin; if none runs, to one that
+does not rest; if all rest, to the last one that ran.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from rankscope.observer.thread.timeline import Scopes, union
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _BLOCK = 1 << 17
-_CHANCE = 0.5  # halfway from what chance makes to nothing
+_CHANCE = 0.5  # halfway from chance to nothing
 _UNKNOWN, _RESTS, _WORKS, _RUNS = range(4)
 
 
@@ -44,7 +47,7 @@ class Spans:
         return float((self.end_s - self.start_s).sum())
 
     def together_s(self, other: Spans) -> float:
-        """Seconds that lie in both."""
+        """Return the seconds that lie in both."""
         if not len(self.start_s) or not len(other.start_s):
             return 0.0
         edges = np.stack((other.start_s, other.end_s), axis=1).reshape(-1)
@@ -55,8 +58,10 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class ThreadEdges:
-    """One thread: when it was off the CPU, in order, and from when to when it was heard of. `wake_s`: when it could run again;
-    `waker`: the thread that woke it, 0 where none did or it is not over yet."""
+    """One thread's times off the CPU, in order, and its first and last event.
+
+    `wake_s`: when it could run again; `waker`: the thread that woke it, 0 for none or not yet.
+    """
 
     tid: int
     start_s: Floats
@@ -69,7 +74,7 @@ class ThreadEdges:
     until_s: float
 
     def works(self) -> Spans:
-        """When it works, in the window."""
+        """Return when it works, in the window."""
         start = np.concatenate(([self.since_s], self.end_s[self.quiet]))
         end = np.concatenate((self.start_s[self.quiet], [self.until_s]))
         start, end = np.clip(start, max(self.since_s, 0.0), None), np.clip(end, None, self.until_s)
@@ -79,37 +84,38 @@ class ThreadEdges:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Who had the turn: disjoint, in order, without gaps; `tid` of each."""
+    """Who had the turn: disjoint pieces in order, without gaps, with the `tid` of each."""
 
     start_s: Floats
     end_s: Floats
     tid: Ints
 
     def of(self, tid: int) -> Spans:
-        """Those of one thread."""
+        """Return the pieces of one thread."""
         mine = self.tid == tid
         return Spans(self.start_s[mine], self.end_s[mine])
 
 
 def together(spans: Sequence[Spans]) -> Spans:
-    """The times covered by at least one."""
+    """Return the times covered by at least one."""
     start = np.concatenate([one.start_s for one in spans]) if spans else np.empty(0)
     end = np.concatenate([one.end_s for one in spans]) if spans else np.empty(0)
     return Spans(*union(Scopes(start, end, np.arange(len(start)))))
 
 
 def in_turn(one: Spans, other: Spans, window_s: float) -> bool:
-    """Whether they work together for less than half of what chance makes."""
+    """Tell whether they work together for less than half of the time expected by chance."""
     return one.together_s(other) * window_s < _CHANCE * one.seconds * other.seconds
 
 
 def taking_turns(
     threads: Sequence[ThreadEdges], training: Sequence[int], strangers: Spans, window_s: float
 ) -> tuple[int, ...]:
-    """The threads that take turns with the training thread, which comes first in `training`; it alone where none does.
+    """Return the threads that take turns with the training thread, which comes first; it alone
+    where none does.
 
-    `training`: threads that make calls from which steps are told, who makes most of them first. `strangers`: when threads make such calls
-    of which nothing else is known.
+    `training`: threads whose calls mark steps, by number of calls. `strangers`: times of such calls
+    by threads of which nothing else is known.
     """
     works = {one.tid: one.works() for one in threads}
     ours = [tid for tid in training if tid in works]
@@ -131,10 +137,10 @@ def taking_turns(
 
 
 def _without_intruders(works: Mapping[int, Spans], chosen: Sequence[int], window_s: float) -> list[int]:
-    """Threads of which each takes turns with all others together; the first one stays. With one that had a turn only once in a while
-    everybody seems to take turns.
+    """Drop threads that do not take turns with all others together; the first one stays.
 
-    Time: as many passes over all edges as threads go. Who says how many threads there are is the job.
+    A thread that rarely has a turn seems to take turns with everybody. Cost: as many passes over
+    all edges as threads are dropped, since the job decides how many threads there are.
     """
     left = list(chosen)
     crowd = _Crowd([works[tid] for tid in left]) if len(left) > 2 else None
@@ -150,7 +156,7 @@ def _without_intruders(works: Mapping[int, Spans], chosen: Sequence[int], window
 
 
 class _Crowd:
-    """How many of some threads work at each moment."""
+    """The number of threads that work at each time."""
 
     def __init__(self, spans: Sequence[Spans]) -> None:
         self._cuts = np.unique(np.concatenate([edges for one in spans for edges in (one.start_s, one.end_s)]))
@@ -158,18 +164,20 @@ class _Crowd:
         self._working = sum((self._at(one) for one in spans), np.zeros(len(self._lengths), dtype=np.int64))
 
     def without(self, spans: Spans) -> None:
-        """One of them has gone."""
+        """Remove one of the threads."""
         self._working -= self._at(spans)
 
     def beside(self, spans: Iterable[Spans]) -> tuple[Floats, Floats]:
-        """Of each of them: seconds in which it works and another one does, and seconds in which any other one does."""
+        """Return for each thread the seconds in which it and another work, and the seconds in which
+        any other works.
+        """
         several, one = (_sums(self._lengths * chosen) for chosen in (self._working > 1, self._working == 1))
         found = [(self._within(several, each), self._within(one, each)) for each in spans]
         shared_s, alone_s = np.array(found).reshape(-1, 2).T
         return shared_s, several[-1] + one[-1] - alone_s
 
     def _at(self, spans: Spans) -> Ints:
-        """1 where it works, between one cut and the next."""
+        """Mark with 1 each interval between cuts in which it works."""
         size = len(self._cuts)
         begins, ends = (
             np.bincount(np.searchsorted(self._cuts, each), minlength=size) for each in (spans.start_s, spans.end_s)
@@ -187,7 +195,7 @@ def _sums(values: Floats) -> Floats:
 
 
 def _woken_by(threads: Sequence[ThreadEdges]) -> dict[tuple[int, int], int]:
-    """(who rested, who ended it) -> how often."""
+    """Count wakings: (resting thread, waker) -> how often."""
     found: dict[tuple[int, int], int] = {}
     for one in threads:
         wakers, counts = np.unique(one.waker[one.rests], return_counts=True)
@@ -196,12 +204,15 @@ def _woken_by(threads: Sequence[ThreadEdges]) -> dict[tuple[int, int], int]:
 
 
 def pieces(threads: Collection[ThreadEdges], window_s: float) -> Pieces:
-    """Who of these threads had the turn when, from the first that is heard of one of them to the end of the window."""
+    """Determine who had the turn when, from the first event of these threads to the end of the
+    window.
+    """
     edges = [edge for one in threads for edge in (one.start_s, one.wake_s, one.end_s)]
     ends = [end for one in threads for end in (one.since_s, one.until_s)]
     cuts = np.unique(np.minimum(np.concatenate([*edges, ends, [window_s]]), window_s))
     middle = (cuts[:-1] + cuts[1:]) / 2
-    # In blocks: a million absences have three million edges, and each thread is asked at all of them.
+    # In blocks: a million absences have three million edges, and each thread is evaluated at all of
+    # them.
     blocks = [_owners(threads, middle[at : at + _BLOCK]) for at in range(0, len(middle), _BLOCK)]
     owner = np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.int64)
     first = np.concatenate(([True], owner[1:] != owner[:-1])) if len(owner) else np.zeros(0, dtype=bool)
@@ -210,7 +221,7 @@ def pieces(threads: Collection[ThreadEdges], window_s: float) -> Pieces:
 
 
 def _owners(threads: Collection[ThreadEdges], time_s: Floats) -> Ints:
-    """Who had the turn at each of these times."""
+    """Return who had the turn at each of these times."""
     state = np.full(len(time_s), -1, dtype=np.int64)
     since = np.full(len(time_s), -np.inf)
     owner = np.zeros(len(time_s), dtype=np.int64)
@@ -226,7 +237,7 @@ def _owners(threads: Collection[ThreadEdges], time_s: Floats) -> Ints:
 
 
 def _state(one: ThreadEdges, time_s: Floats) -> tuple[Ints, Floats]:
-    """What the thread does at these times, and since when: since it runs, or has run last."""
+    """Return the thread's state at these times, and since when it runs, or last ran."""
     known = (time_s >= one.since_s) & (time_s < one.until_s)
     if not len(one.start_s):
         return np.where(known, _RUNS, _UNKNOWN), np.full(len(time_s), one.since_s)

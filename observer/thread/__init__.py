@@ -1,1 +1,1 @@
-"""One training thread: steps, timeline, functions, patterns."""
+"""Measure one training thread: steps, timeline, functions, patterns."""

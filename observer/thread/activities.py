@@ -1,4 +1,4 @@
-"""Activities of one thread, gathered by function before they are measured."""
+"""Activities of one thread, grouped by function before they are measured."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from rankscope.probes.arrays import Floats, Ints
 
 @dataclass(slots=True)
 class Activities:
-    """The activities of one function: their seconds, the step each began in (-1 outside), bytes moved, native functions."""
+    """The activities of one function: seconds, step of the begin (-1 outside), bytes moved, native
+    functions.
+    """
 
     durations: list[Floats] = field(default_factory=list)
     steps: list[Ints] = field(default_factory=list)
     bytes: int = 0
     native: Counter[str] = field(default_factory=Counter)
-    _each: list[bool] = field(default_factory=list)  # whether they count one by one
+    _each: list[bool] = field(default_factory=list)  # whether they are summed one by one
 
     def __post_init__(self) -> None:
         self._each += [False] * (len(self.durations) - len(self._each))
 
     @property
     def total_s(self) -> float:
-        """Seconds of all of them."""
+        """Total seconds."""
         total = 0.0
         for durations, each in zip(self.durations, self._each, strict=True):
             total = (
@@ -34,18 +36,18 @@ class Activities:
         return total
 
     def add(self, durations: Floats, steps: Ints) -> None:
-        """More activities."""
+        """Add activities."""
         self.durations.append(durations)
         self.steps.append(steps)
         self._each.append(False)
 
     def add_each(self, durations: Floats, steps: Ints) -> None:
-        """More activities, as if they were added one by one."""
+        """Add activities, to be summed one by one."""
         self.add(durations, steps)
         self._each[-1] = True
 
     def take(self, other: Activities) -> None:
-        """Those of another function as well."""
+        """Add the activities of another function."""
         self.durations += other.durations
         self.steps += other.steps
         self._each += other._each
@@ -53,7 +55,7 @@ class Activities:
         self.native += other.native
 
     def per_step(self, count: int) -> Floats:
-        """Seconds in each of `count` steps."""
+        """Return the seconds in each of `count` steps."""
         steps, durations = np.concatenate(self.steps), np.concatenate(self.durations)
         inside = steps >= 0
         sums: Floats = np.bincount(steps[inside], durations[inside], minlength=count)[:count].astype(np.float64)

@@ -1,9 +1,9 @@
-"""A rank's calls into the libraries of its accelerator: what they mean for its timeline. Pure.
+"""Interpret a rank's calls into its accelerator's libraries for its timeline. Pure.
 
-gpu-wait    waits for the GPU; so does giving back GPU memory, and a copy that lasts much longer than its bytes need, because
+gpu-wait    waits for the GPU; so does freeing GPU memory, and a copy that lasts much longer than its bytes need, because
             it first waits for the kernels before it
 memory      a copy that blocks the thread
-enqueue     a collective put on a stream: its bytes and its name; when it runs only the GPU's own series tell
+enqueue     a collective put on a stream: its bytes and its name; when it runs is known from the GPU's own series only
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ _SLOWEST_COPY_HZ, _COPY_OVERHEAD_S = 0.5e9, 0.002
 
 @dataclass(frozen=True, slots=True)
 class DeviceCalls:
-    """Waits and copies of one thread, for timeline.build: `scopes` labelled by position, their class, names and bytes."""
+    """Waits for the GPU and copies of one thread, as input of timeline.build.
+
+    `scopes`: begin and end of each, labelled by its index in the other fields: its class, name and
+    bytes.
+    """
 
     scopes: Scopes
     kinds: Ints
@@ -41,7 +45,7 @@ class DeviceCalls:
 
 
 def of_roles(calls: Events, table: Sequence[CallRow], *roles: str) -> Bools:
-    """Which of these calls have one of these roles."""
+    """Tell which calls have one of these roles."""
     chosen: Bools = np.array([row.role in roles for row in table])[calls["what"]]
     return chosen
 
@@ -53,7 +57,9 @@ def device_calls(
     window_s: float,
     still: Iterable[tuple[int, int]] = (),
 ) -> DeviceCalls:
-    """`calls` of one thread; `still`: (row, since ns) of those that it is in at the end."""
+    """Build scopes from the calls of one thread; `still`: (row, since ns) of calls in progress at
+    the end.
+    """
     mine = calls[of_roles(calls, table, *_SCOPE_ROLES)]
     rows, moved, direction = mine["what"].astype(np.int64), np.maximum(mine["arg"], 0), mine["aux"].astype(np.int64)
     start: Floats = (mine["ts_ns"].astype(np.float64) - start_ns) / 1e9
@@ -81,7 +87,7 @@ def _copy(row: CallRow, towards: int) -> FunctionKey:
 
 
 def wait_s(calls: Events, table: Sequence[CallRow]) -> float:
-    """Seconds of one thread in calls that wait for the GPU, each instant once."""
+    """Return the seconds of one thread in calls that wait for the GPU, overlaps counted once."""
     mine = calls[of_roles(calls, table, GPU_WAIT)]
     begin, end = mine["ts_ns"].astype(np.int64), (mine["ts_ns"] + mine["dur_ns"]).astype(np.int64)
     reach = np.maximum.accumulate(end) if len(end) else end
@@ -90,7 +96,9 @@ def wait_s(calls: Events, table: Sequence[CallRow]) -> float:
 
 
 def moved_bytes(events: Events, table: Sequence[CallRow], ranks: int) -> dict[FunctionKey, int]:
-    """Bytes that a process sends for the collectives it put on its streams, by operation; `ranks`: how many take part."""
+    """Return the bytes that a process sends for its enqueued collectives, by operation; `ranks`:
+    number of participants.
+    """
     calls = events[events["type"] == ring.CALL]
     calls = calls[of_roles(calls, table, ENQUEUE)] if len(calls) else calls
     found: dict[FunctionKey, int] = {}

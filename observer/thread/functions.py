@@ -1,4 +1,4 @@
-"""Names for what a thread was doing: rows of the pattern table before they are measured."""
+"""Keys for what a thread was doing: rows of the pattern table before they are measured."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rankscope.observer.window.stacks import StackFrame
 class StackName:
     """A Python stack in names: its leaf function, and all of its frames root→leaf by first lines.
 
-    `site`: a number for the place in the code, down to the line in each frame, the same on all ranks that run it; 0 where it is not
-    known. `in_optimiser`: an optimiser's own code is on the stack. `path`: the calls that lead there, root→leaf, empty where one is not
-    known.
+    `site`: a hash of the call site, down to the line in each frame, equal on all ranks that run it;
+    0 if unknown. `in_optimiser`: an optimiser's own code is on the stack. `path`: the calls that
+    lead there, root→leaf, empty if one is unknown.
     """
 
     name: str
@@ -27,7 +27,7 @@ class StackName:
 
     @property
     def text(self) -> str:
-        """For people: `a (f.py:1);b (g.py:2)`."""
+        """The stack as text: `a (f.py:1);b (g.py:2)`."""
         return ";".join(f"{frame.name} ({frame.file}:{frame.line})" for frame in self.frames)
 
 
@@ -36,7 +36,9 @@ NO_STACK = StackName("", "", 0)
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who held the GIL while another thread waited for it: a function ('' and 0 where it was not seen) on a thread."""
+    """The holder of the GIL while another thread waited for it: a function ('' and 0 if unseen) on
+    a thread.
+    """
 
     name: str
     file: str
@@ -46,7 +48,9 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class FunctionKey:
-    """What tells two functions apart (DESIGN.md): kind, name, where; `stack` tells callers apart, `holder` who is waited for."""
+    """The identity of a function (DESIGN.md): kind, name, location; `stack` distinguishes callers,
+    `holder` GIL holders.
+    """
 
     kind: str
     name: str
@@ -59,26 +63,26 @@ class FunctionKey:
     holder: Holder | None = None
 
     def without_stack(self) -> FunctionKey:
-        """The same function whoever called it."""
+        """Return the function without its callers."""
         return replace(self, stack=())
 
     def called_from(self, stack: StackName) -> FunctionKey:
-        """The same function in this Python function."""
+        """Return the function as called from this Python function."""
         return replace(self, file=stack.file, line=stack.line, caller=stack.name, stack=stack.frames)
 
 
 def python(stack: StackName, detail: str = "") -> FunctionKey:
-    """A Python function that runs, or (detail 'sleep') waits by its own will."""
+    """Return the key of a Python function that runs, or (detail 'sleep') sleeps."""
     return FunctionKey("python", stack.name or "(not sampled)", stack.file, stack.line, detail, "", stack.frames, "cpu")
 
 
 def collector(stack: StackName) -> FunctionKey:
-    """The garbage collector, with the function that it interrupted."""
+    """Return the key of the garbage collector, with the function that it interrupted."""
     return FunctionKey("python", "gc", stack.file, stack.line, "gc", stack.name, stack.frames, "cpu")
 
 
 def waiting(
     kind: str, name: str, detail: str, stack: StackName, resource: str = "none", holder: Holder | None = None
 ) -> FunctionKey:
-    """Something other than Python that a Python function waits in: file and line say which one."""
+    """Return the key of a wait inside a Python function, which file and line identify."""
     return FunctionKey(kind, name, stack.file, stack.line, detail, stack.name, stack.frames, resource, holder)

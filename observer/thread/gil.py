@@ -1,8 +1,9 @@
-"""Who held the GIL while a thread waited for it: pure, no I/O.
+"""Find who held the GIL while a thread waited for it: pure, no I/O.
 
-The kernel marks a wait for the GIL and reads from the lock itself whose thread state took it last (probes/sched), so the
-thread is exact for each look, of which there is one every 5 ms. What that thread was doing comes from its samples that
-fall into these waits or, where it held the GIL without running, from its absences.
+The kernel marks a wait for the GIL and reads from the lock itself whose thread state took it last
+(probes/sched), so the thread is exact for each look, of which there is one every 5 ms. What that
+thread was doing comes from its samples that fall into these waits or, where it held the GIL without
+running, from its absences.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ def held_by(
     names: Mapping[int, str],
     track: Callable[[int], tuple[Samples, Absences]],
 ) -> dict[Leaf, Holder]:
-    """For each Python function in which this thread waited for the GIL: who held it for most of that time, in words.
+    """Return, for each Python function in which this thread waited for the GIL, the main holder.
 
-    `threads`: thread state -> tid; `names`: tid -> name of the thread; `track`: what a thread did in this window.
+    `threads`: thread state -> tid; `names`: tid -> name of the thread; `track`: samples and
+    absences of a thread.
     """
     waits: dict[Leaf, list[int]] = {}
     for index in np.flatnonzero(waiting.syscall == GIL).tolist():
@@ -54,7 +56,9 @@ def held_by(
 def _leaf(
     samples: Samples, absences: Absences, starts: Floats, ends: Floats, stacks: Mapping[int, StackName]
 ) -> Leaf | None:
-    """The function that a thread was in for most of these times, which are in order and disjoint."""
+    """Return the function that a thread was in for most of these times, which are in order and
+    disjoint.
+    """
     weight: dict[Leaf, float] = {}
     if len(samples.time_s):
         at = np.searchsorted(starts, samples.time_s, side="right") - 1
@@ -74,7 +78,7 @@ def _leaf(
 
 
 def _waited_until(time_s: Floats, starts: Floats, ends: Floats) -> Floats:
-    """How much of the waits lies before each of these times."""
+    """Return how much of the waits lies before each of these times."""
     edges = np.maximum.accumulate(np.stack((starts, ends), axis=1).reshape(-1))
     waited = np.cumsum(np.diff(edges, prepend=edges[:1]) * (np.arange(len(edges)) % 2))
     return np.interp(time_s, edges, waited)

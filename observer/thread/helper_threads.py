@@ -1,7 +1,8 @@
-"""Threads of a rank that have no Python state: autograd, watchdogs, collective and thread pools.
+"""Threads of a rank without Python state: autograd, watchdogs, collective and thread pools.
 
-They are on nobody's critical path by themselves, but they carry what the training thread waits for. Each is known by its
-name and by the native function that it was found running in most often; threads of the same name and function are one row.
+They are not on the critical path by themselves, but the training thread waits for their work. Each
+is identified by its name and by the native function in which it was sampled most often; threads of
+the same name and function are one row.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class HelperThreads:
-    """Threads of one name that mostly run one native function. Seconds over the window, all of them together."""
+    """Threads of one name that mostly run one native function; seconds over the window, summed."""
 
     name: str
-    leaf: str  # '' where none was found running
+    leaf: str  # '' where none was sampled
     threads: int
     run_s: float
     ready_s: float
 
     @property
     def instance(self) -> str:
-        """In words: `pt_autograd_#: at::native::addmm (2 threads)`."""
+        """Label: `pt_autograd_#: at::native::addmm (2 threads)`."""
         count = f" ({self.threads} threads)" if self.threads > 1 else ""
         return f"{self.name}{': ' + self.leaf if self.leaf else ''}{count}"
 
@@ -48,10 +49,10 @@ def helper_threads(
     native: Mapping[int, str],
     name_of: Callable[[int], str],
 ) -> tuple[HelperThreads, ...]:
-    """The helper threads among `now` (those that Python threads are left out of), busiest first.
+    """Group the helper threads in `now` (which excludes Python threads), busiest first.
 
-    `events`: of this process; `native`: instruction pointer -> function; `name_of`: the thread's name, as /proc says it.
-    Numbers in a name become '#', because a pool numbers its threads.
+    `events`: of this process; `native`: instruction pointer -> function; `name_of`: the thread's
+    name in /proc. Numbers in a name become '#', because a pool numbers its threads.
     """
     found = events[events["type"] == ring.NATIVE]
     of_thread = grouped(found["tid"])
@@ -76,7 +77,7 @@ def helper_threads(
 
 
 def rows(rank: int, helpers: Iterable[HelperThreads]) -> list[CounterRow]:
-    """As rows of the table `counters`, scope thread."""
+    """Build rows of the table `counters`, scope thread."""
     return [
         CounterRow("thread", helper.instance, rank=rank, name=name, value=value)
         for helper in helpers

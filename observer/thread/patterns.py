@@ -1,14 +1,15 @@
-"""From a thread's timeline to patterns: for each function (β, μ, σ) with count, tails and seconds per step.
+"""Measure patterns from a thread's timeline: for each function (β, μ, σ) with count, tails and
+seconds per step.
 
 Definitions, for a function f on one thread in a window of W seconds with steps 1…n:
 
-  total   T_f = Σ durations of its activities. What a thread waits in is measured to the microsecond. Running time is exact
-          as a whole (between switch-in and switch-out) and shared out by samples: T_f = T_cpu · N_f / N, unbiased whatever
-          the length of the function, with a relative error of 1/√N_f.
-  β       T_f / W for the training thread (its timeline is the critical path where no GPU is seen), 0 for other threads
-  μ, σ    of the utilisation of f's resource. For CPU, per step k: u_k = cpu_fk / (cpu_fk + ready_fk), the share of its
-          running time it was given; μ = Σ cpu / Σ (cpu + ready), σ = standard deviation of u_k. A sleeping function: 0.
-  p50…    over activities: for running functions, runs of consecutive samples.
+total   T_f = Σ durations of its activities. Waits are measured to the microsecond. Running time is exact
+        as a whole (between switch-in and switch-out) and divided by samples: T_f = T_cpu · N_f / N, unbiased whatever
+        the length of the function, with a relative error of 1/√N_f.
+β       T_f / W for the training thread (its timeline is the critical path where no GPU is seen), 0 for other threads
+μ, σ    of the utilisation of f's resource. For CPU, per step k: u_k = cpu_fk / (cpu_fk + ready_fk), the share of its
+        running time it was given; μ = Σ cpu / Σ (cpu + ready), σ = standard deviation of u_k. A sleeping function: 0.
+p50…    over activities: for running functions, runs of consecutive samples.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from rankscope.observer.thread.timeline import Absences, Timeline
 from rankscope.observer.thread.waits import add_waits
 from rankscope.probes.arrays import Floats
 
-MIN_SHARE = 0.0005  # stacks below this share of the window are told apart by their leaf only
+MIN_SHARE = 0.0005  # stacks below this share of the window are grouped by their leaf only
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPattern:
-    """One row of the pattern table, less rank and thread."""
+    """One row of the pattern table, without rank and thread."""
 
     function: FunctionKey
     beta: float
@@ -62,7 +63,9 @@ def measure_thread(
     throttled_s: float = 0.0,
     on_critical_path: bool = True,
 ) -> tuple[MeasuredPattern, ...]:
-    """All patterns of one thread, largest first. `throttled_s`: how long the CPU quota held the rank back."""
+    """Measure all patterns of one thread, largest first. `throttled_s`: seconds that the CPU quota
+    throttled the rank.
+    """
     found = activities_of(line, absences, samples, words, steps, hz=hz, throttled_s=throttled_s)
     return measure(window_s, found, steps, on_critical_path=on_critical_path)
 
@@ -70,7 +73,7 @@ def measure_thread(
 def activities_of(
     line: Timeline, absences: Absences, samples: Samples, words: Words, steps: FoundSteps, *, hz: float, throttled_s: float
 ) -> dict[FunctionKey, Activities]:  # fmt: skip
-    """What one thread did, by function, each with its whole stack."""
+    """Group one thread's activities by function with its whole stack."""
     found: dict[FunctionKey, Activities] = {}
     add_waits(found, line, absences, samples, words, steps, hz, throttled_s)
     cpu_s = float(line.seconds[line.kind == timeline.CPU].sum())
@@ -81,7 +84,7 @@ def activities_of(
 def measure(
     window_s: float, activities: Mapping[FunctionKey, Activities], steps: FoundSteps, *, on_critical_path: bool = True
 ) -> tuple[MeasuredPattern, ...]:
-    """The patterns of these activities, largest first."""
+    """Measure the patterns of these activities, largest first."""
     found = _merge_small(activities, window_s * MIN_SHARE)
     utilisations = _cpu_utilisations(found, steps.count)
     measured = [
@@ -103,8 +106,10 @@ _Leaf = tuple[str, str, int]
 
 
 def _cpu_utilisations(found: Mapping[FunctionKey, Activities], count: int) -> dict[_Leaf, tuple[float, float]]:
-    """μ and σ of the CPU for each Python function that ran, whoever called it. One after the other: the seconds of all of them in each
-    step would be a number for each function and step."""
+    """Compute μ and σ of the CPU for each Python function that ran, over all callers.
+
+    One function at a time, to limit memory: all functions in all steps would be too many numbers.
+    """
     cpu: dict[_Leaf, list[Activities]] = {}
     ready: dict[_Leaf, list[Activities]] = {}
     for function, activities in found.items():
@@ -119,7 +124,7 @@ def _cpu_utilisations(found: Mapping[FunctionKey, Activities], count: int) -> di
 
 
 def _together_s(activities: Sequence[Activities], count: int) -> Floats:
-    """Their seconds in each step, and last in all."""
+    """Sum their seconds in each step, with the total last."""
     together = np.zeros(count + 1)
     for each in activities:
         together[:-1] += each.per_step(count)

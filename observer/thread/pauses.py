@@ -1,26 +1,29 @@
-"""Pauses: what a training thread does in a few of its steps only, and makes them longer by. Pure.
+"""Find pauses: what a training thread does in a few of its steps only, making them longer. Pure.
 
-An evaluation, a checkpoint, a barrier, a flushed log comes every Nth iteration: it lies inside a step, and that step is longer by it.
-t(f, s) are the seconds of activities of function f that began in step s, queues for the CPU left out (the host's doing). Stacks make a
-tree, its leaves what the thread ran or waited in; t(g, s) of a node g sums over all leaves below it, and
+An evaluation, a checkpoint, a barrier, a flushed log comes every Nth iteration: it lies inside a
+step, and that step is longer by it. t(f, s) are the seconds of activities of function f that began
+in step s, without queues for the CPU (the host's doing). Stacks make a tree, its leaves what the
+thread ran or waited in; t(g, s) of a node g sums over all leaves below it, and
 
-  S(g)       the steps with t(g, s) >= 0.1 · max t(g, ·): on a busy host one evaluation was four times as long as the next
+S(g)       the steps with t(g, s) >= 0.1 · max t(g, ·): on a busy host one evaluation was four times as long as the next
 
 Walking down from the root, g is a pause if
 
-  rare       S(g) are at most 40 % of the steps, and all others together hold at most a tenth of what g takes
-  matters    the median of t(g, s) over S(g) is at least `LONGER` of a median step, and S(g) are longer than that by half of it or more
-  no chance  what runs briefly in every step is sampled in few of them: C(n, k) · p^m · F <= 1 %, where m samples of g lie in k of n steps,
-             which take the share p of the time, and there are F functions. Not asked where g calls a collective in most of S(g), or
-             waits for half of its time there: no wait is ever missed
+rare       S(g) are at most 40 % of the steps, and all others together contain at most a tenth of what g takes
+matters    the median of t(g, s) over S(g) is at least `LONGER` of a median step, and S(g) are longer than that by half of it or more
+no chance  what runs briefly in every step is sampled in few of them: C(n, k) · p^m · F <= 1 %, where m samples of g lie in k of n steps,
+           which take the share p of the time, and there are F functions. Not required where g calls a collective in most of S(g), or
+           waits for half of its time there: no wait is ever missed
 
-The outermost such g is the pause: what stands above it is in every step, what lies below it is its part. It is told by the user's
-function: g itself; else the outermost function of the user's that holds half of it (a validation loop of a library calls the user's); else
-the user's function that calls it, and what it calls there. Garbage collections count as a function of their own, whomever they interrupt.
+The outermost such g is the pause: what is above it occurs in every step, what is below is a part of
+it. It is named by the user's function: g itself; else the outermost user function with half of it
+(a validation loop of a library calls the user's); else the user's function that calls it, and what
+it calls there. Garbage collections count as a function of their own, whatever they interrupt.
 
-A step is long if it exceeds the median by max(`LONGER` of it, 4 · 1.4826 MAD). What pauses do not explain of the long steps may be more
-of what every step does (an evaluation written into the loop itself): it is told, as `more`, by the lowest function of the user's in
-which at least 70 % of it lies, against its median. Whether that keeps time, or is the noise of a host, is not decided here.
+A step is long if it exceeds the median by max(`LONGER` of it, 4 · 1.4826 MAD). What pauses do not
+explain of the long steps may be more of what every step does (an evaluation written into the loop
+itself): it is reported, as `more`, under the lowest user function with at least 70 % of it,
+relative to its median. Whether that is periodic, or the noise of a host, is not decided here.
 """
 
 from __future__ import annotations
@@ -38,26 +41,27 @@ from rankscope.observer.window.stacks import StackFrame
 from rankscope.observer.window.users_code import UsersCode, users_code
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-LONGER = 0.25  # of the median step: smaller pauses cannot be told from the noise of a busy host, and cost little
+LONGER = 0.25  # of the median step: smaller pauses drown in the noise of a busy host, and cost little
 GC = StackFrame("gc", "", 0)
 _SPREADS = 4.0
 _MOST_LONG = 0.4  # of the steps: with more of them the median step is not the ordinary one
 _STEPS_LEAST = 10
 _OF_LONGEST = 0.3
-_PRESENT = 0.1  # of the most it takes in a step
+_PRESENT = 0.1  # share of the most it takes in a step
 _ELSEWHERE = 0.1
 _HALF = 0.5
 _BY_CHANCE = 0.01
 _ROWS_MOST = 8
-_HOLDS = 0.7  # as where a rank's excess is sought (diagnose/model/attribute.py)
+_HOLDS = 0.7  # as for locating a rank's excess (diagnose/model/attribute.py)
 _REPEATS_LEAST = 3  # fewer have no rhythm
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A function of the user's, with what it calls there ('' for itself), and how long it took in each of its steps.
+    """A user's function, with what it calls there ('' for itself), and its seconds in each of its
+    steps.
 
-    `more`: the function is in other steps as well, and the seconds are what it takes more than there.
+    `more`: the function is in other steps as well, and the seconds are the excess over those.
     """
 
     function: StackFrame
@@ -70,9 +74,11 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Leaves of the tree: their path from the root, the steps that each is in with its seconds there, in all, and what they are.
+    """Leaves of the tree: path from the root, the steps with their seconds, the total, and their
+    kinds.
 
-    Most functions are in few steps: with a number for each function and step, a thread of many of both would fill the memory.
+    Sparse, as most functions are in few steps: a dense matrix of many functions and steps would
+    fill the memory.
     """
 
     paths: Sequence[tuple[StackFrame, ...]]
@@ -80,14 +86,14 @@ class _Tree:
     steps: Sequence[Ints]
     seconds: Sequence[Floats]
     total_s: Sequence[float]
-    runs: Bools  # seen by samples
+    runs: Bools  # sampled while running
     waits: Bools  # for other ranks
     queued: Bools
     hz: float
     users: UsersCode
 
     def spent_s(self, leaves: Sequence[int] | Ints) -> Floats:
-        """Seconds of these leaves together in each step."""
+        """Return the seconds of these leaves together in each step."""
         if not len(leaves):
             return np.zeros(self.count)
         at = np.concatenate([self.steps[leaf] for leaf in leaves])
@@ -97,7 +103,9 @@ class _Tree:
 
 @dataclass(frozen=True, slots=True)
 class _Lengths:
-    """By how much each step is longer than the median one, which it takes to be long, and its share of the time."""
+    """Each step's excess over the median step, the threshold for long ones, and each step's share
+    of the time.
+    """
 
     extra_s: Floats
     median_s: float
@@ -106,14 +114,16 @@ class _Lengths:
 
 
 def find_pauses(found: Mapping[FunctionKey, Activities], steps: FoundSteps, hz: float) -> tuple[Pause, ...]:
-    """The pauses of one thread, the largest first. `found`: its activities, with stacks; `hz`: samples per second of running."""
+    """Find the pauses of one thread, the largest first. `found`: its activities, with stacks; `hz`:
+    sampling rate.
+    """
     lengths = _lengths(steps)
     if lengths is None or not found:
         return ()
     tree = _tree(found, steps.count, hz)
     together: dict[tuple[StackFrame, str], list[int]] = {}
     for depth, leaves in _nodes(tree, lengths):
-        told = _told(tree, depth, leaves)
+        told = _find_function(tree, depth, leaves)
         if told[0].file or told[0] == GC:  # else no stack was seen
             together.setdefault(told, []).extend(leaves)
     pauses = [_pause(tree, *told, leaves) for told, leaves in together.items()]
@@ -155,7 +165,9 @@ def _tree(found: Mapping[FunctionKey, Activities], count: int, hz: float) -> _Tr
 
 
 def _path(function: FunctionKey) -> tuple[StackFrame, ...]:
-    """Frames root first, and below them what the thread does there other than running."""
+    """Return a function's frames, root first, and a last one that names the wait or operation; an
+    empty one if it runs.
+    """
     if function.detail == "gc":
         return (GC,)
     if function.kind == "python" and not function.detail:
@@ -164,7 +176,7 @@ def _path(function: FunctionKey) -> tuple[StackFrame, ...]:
 
 
 def _children(tree: _Tree, depth: int, leaves: Sequence[int]) -> list[list[int]]:
-    """The leaves of a node at this depth (-1: above all roots), by the frame below it."""
+    """Group the leaves of a node at this depth (-1: above all roots) by the frame below it."""
     children: dict[StackFrame, list[int]] = {}
     for leaf in leaves:
         if len(tree.paths[leaf]) > depth + 1:
@@ -173,12 +185,13 @@ def _children(tree: _Tree, depth: int, leaves: Sequence[int]) -> list[list[int]]
 
 
 def _nodes(tree: _Tree, lengths: _Lengths) -> Iterator[tuple[int, list[int]]]:
-    """Depth and leaves of each node that is a pause, the outermost ones alone."""
+    """Yield depth and leaves of each node that is a pause, the outermost ones only."""
     left = [(-1, list(range(len(tree.paths))))]
     while left:
         depth, leaves = left.pop()
         for below in _children(tree, depth, leaves):
-            alike = depth >= 0 and len(below) == len(leaves)  # an only child takes what its caller takes
+            # an only child takes what its caller takes
+            alike = depth >= 0 and len(below) == len(leaves)
             spent = np.empty(0) if alike else tree.spent_s(below)
             if alike or float(spent.max(initial=0.0)) >= LONGER * lengths.median_s:
                 if not alike and _is_pause(tree, np.array(below), lengths):
@@ -188,7 +201,10 @@ def _nodes(tree: _Tree, lengths: _Lengths) -> Iterator[tuple[int, list[int]]]:
 
 
 def _is_pause(tree: _Tree, leaves: Ints, lengths: _Lengths) -> bool:
-    """The rules of the module's text."""
+    """Tell whether this work is a pause: in few steps only, long enough, and not by chance.
+
+    The rules are in the module's docstring.
+    """
     leaves = leaves[~tree.queued[leaves]]
     spent = tree.spent_s(leaves)
     if not len(leaves) or float(spent.max()) < LONGER * lengths.median_s:
@@ -219,7 +235,9 @@ def _pause(tree: _Tree, function: StackFrame, inside: str, leaves: Sequence[int]
 
 
 def _more_of_the_usual(tree: _Tree, lengths: _Lengths, pauses: Sequence[Pause]) -> Pause | None:
-    """What most of the long steps have more of, where no pause explains them."""
+    """Find a function that most long steps have more of, where no pause explains them; None if
+    there is none.
+    """
     rest = lengths.extra_s.copy()
     for pause in pauses:
         rest[pause.steps] -= pause.seconds
@@ -254,8 +272,10 @@ def _above_median(tree: _Tree, leaves: Sequence[int], at: Ints) -> Floats:
     return more
 
 
-def _told(tree: _Tree, depth: int, leaves: Sequence[int]) -> tuple[StackFrame, str]:
-    """The user's function of a pause, and what of a library it calls there, '' where it is the pause itself or holds most of it."""
+def _find_function(tree: _Tree, depth: int, leaves: Sequence[int]) -> tuple[StackFrame, str]:
+    """Return the user's function of a pause, and the library function it calls there, '' if it is
+    the pause itself.
+    """
     path = tree.paths[leaves[0]][: depth + 1]
     if path == (GC,) or (path[-1].file and tree.users.has(path[-1].file)):
         return path[-1], ""
@@ -275,14 +295,14 @@ def _first_of_users(users: UsersCode, frames: Sequence[StackFrame]) -> StackFram
 
 
 def _is_named(frame: StackFrame) -> bool:
-    """Whether a frame says what is done: no decorator's `wrapper`."""
+    """Tell whether a frame has a meaningful name, unlike a decorator's `wrapper`."""
     return bool(frame.name) and "<locals>" not in frame.name
 
 
 def _heaviest(
     tree: _Tree, leaves: Sequence[int], chosen: Callable[[tuple[StackFrame, ...]], StackFrame | None]
 ) -> tuple[StackFrame, float] | None:
-    """The frame that `chosen` gives for most of the time of these leaves, and that time."""
+    """Return the frame that `chosen` gives for most of the time of these leaves, and that time."""
     seconds: dict[StackFrame, float] = {}
     for leaf in leaves:
         frame = chosen(tree.paths[leaf])

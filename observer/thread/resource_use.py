@@ -1,16 +1,18 @@
-"""How a function used its resource while it truly ran: trimming, then μ and σ. Pure.
+"""Measure how a function used its resource while it truly ran: trimming, then μ and σ. Pure.
 
-A collective's stay begins with waiting for others; its utilisation, averaged over the whole stay, would say more about them
-than about the link. So (EROICA, arXiv 2506.08528): of one execution only the shortest
-sub-interval counts that holds at least `SHARE` of its utilisation with the fewest idle samples in a row:
+A collective's stay begins with waiting for others; its utilisation, averaged over the whole stay,
+would describe them more than the link. So (EROICA, arXiv 2506.08528): of one execution only the
+shortest sub-interval counts that has at least `SHARE` of its utilisation with the fewest idle
+samples in a row:
 
-  cut the samples wherever more than g in a row are idle; take the piece with the most utilisation;
-  g is the least number for which that piece holds SHARE · Σ u; found by binary search over the runs that occur.
+cut the samples wherever more than g in a row are idle; take the piece with the most utilisation;
+g is the least number for which that piece has SHARE · Σ u; found by binary search over the runs that occur.
 
-  μ = Σ u_i w_i / Σ w_i        σ = √(Σ w_i (u_i − μ)² / Σ w_i)        over the samples that are left, w_i their lengths
+μ = Σ u_i w_i / Σ w_i        σ = √(Σ w_i (u_i − μ)² / Σ w_i)        over the samples that are left, w_i their lengths
 
-A slow link in a ring: its own samples are low and flat (small μ, small σ); those of its peers burst and wait (the same μ,
-larger σ), because they move their part of a ring step at full speed and then wait for the slow one.
+A slow link in a ring: its own samples are low and flat (small μ, small σ); those of its peers burst
+and wait (the same μ, larger σ), because they move their part of a ring step at full speed and then
+wait for the slow one.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ SHARE = 0.8
 class Use:
     """Utilisation (0..1, or any rate) of a resource over the trimmed executions.
 
-    `moving` = Σ u² w / Σ u w is the rate at which the mean byte moved, `seconds` how long the samples were that are not idle.
+    `moving` = Σ u² w / Σ u w is the rate at which the mean byte moved, `seconds` the length of the
+    samples that are not idle.
     """
 
     mu: float
@@ -40,7 +43,9 @@ class Use:
 
 
 def trim(use: Floats, idle: float = 0.0, share: float = SHARE) -> slice:
-    """The part of one execution that counts; an empty slice where every sample is idle (`use` ≤ idle, or NaN)."""
+    """Return the part of one execution that counts; empty where every sample is idle (`use` ≤ idle,
+    or NaN).
+    """
     busy = np.flatnonzero(use > idle)
     if not len(busy):
         return slice(0, 0)
@@ -60,7 +65,9 @@ def trim(use: Floats, idle: float = 0.0, share: float = SHARE) -> slice:
 
 
 def _heaviest(runs: Ints, amount: Floats, most_idle: int) -> tuple[int, int, float]:
-    """(first, last, utilisation) of the heaviest piece, in busy samples; pieces are cut at runs longer than `most_idle`."""
+    """Return (first, last, utilisation) of the heaviest piece, in busy samples; cut at runs longer
+    than `most_idle`.
+    """
     cuts = np.flatnonzero(runs > most_idle)
     first = np.concatenate(([0], cuts + 1))
     last = np.concatenate((cuts, [len(runs)]))
@@ -70,7 +77,9 @@ def _heaviest(runs: Ints, amount: Floats, most_idle: int) -> tuple[int, int, flo
 
 
 def executions(use: Floats, most_idle: int, idle: float = 0.0) -> list[slice]:
-    """Stretches between which more than `most_idle` samples in a row are idle: where nobody says when a function ran."""
+    """Split at runs of more than `most_idle` idle samples, where the function's executions are
+    unknown.
+    """
     busy = np.flatnonzero(use > idle)
     if not len(busy):
         return []
@@ -80,9 +89,10 @@ def executions(use: Floats, most_idle: int, idle: float = 0.0) -> list[slice]:
 
 
 def measure(pieces: Iterable[tuple[Floats, Floats]], idle: float = 0.0, share: float = SHARE) -> Use | None:
-    """μ and σ over all executions, each trimmed: pairs (utilisation, length in seconds of each sample). None: nothing moved.
+    """Compute μ and σ over all executions, each trimmed; None if nothing moved.
 
-    Samples that are NaN or have no length are left out.
+    `pieces`: pairs (utilisation, length in seconds of each sample). Samples that are NaN or have no
+    length are left out.
     """
     kept_use, kept_length, count = [], [], 0
     for use, length in pieces:

@@ -1,4 +1,4 @@
-"""Activities in which a thread ran: the running time of its timeline, shared out by samples."""
+"""Running activities: the running time of a timeline, divided among functions by samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def add_running(
     cpu_s: float,
     hz: float,
 ) -> None:
-    """Share `cpu_s` seconds of running out among the functions that the samples found; runs of like samples are activities."""
+    """Divide `cpu_s` seconds of running among the sampled functions; runs of equal samples are
+    activities.
+    """
     if cpu_s <= 0 or not len(line.start_s):
         return
     at = np.searchsorted(line.start_s, samples.time_s, side="right") - 1
@@ -58,7 +60,7 @@ def add_running(
 
 
 def _natives(samples: Samples, running: Bools, words: Words) -> npt.NDArray[np.object_]:
-    """The native function of each running sample, '' where it is not known."""
+    """Return the native function of each running sample, '' if unknown."""
     if samples.native is None:
         return np.full(int(running.sum()), "", dtype=object)
     places, which = np.unique(samples.native[running], return_inverse=True)

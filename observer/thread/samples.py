@@ -1,4 +1,6 @@
-"""What patterns are made of besides the timeline: samples of a running thread, and words for the numbers in its events."""
+"""Inputs of patterns besides the timeline: samples of a running thread, and words for numbers in
+events.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +16,32 @@ from rankscope.probes.arrays import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Moments at which the thread was found running, in order."""
+    """Times at which the thread was sampled running, in order."""
 
     time_s: Floats
     stack: npt.NDArray[np.uint64]
-    native: npt.NDArray[np.uint64] | None = None  # user instruction pointers, where they are known
+    native: npt.NDArray[np.uint64] | None = None  # user instruction pointers, where known
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Words for the numbers in a timeline: stacks by id, collective and file scopes by their position."""
+    """Words for the numbers in a timeline: stacks by id, collective and file scopes by their
+    position.
+    """
 
     stacks: Mapping[int, StackName]
     collective: Sequence[FunctionKey]  # by scope position
     file: Sequence[FunctionKey]
     file_bytes: Ints
     collective_bytes: Ints
-    gil: Mapping[tuple[str, str, int], Holder] = field(default_factory=dict)  # waiting function -> who held the GIL
+    # waiting function -> holder of the GIL
+    gil: Mapping[tuple[str, str, int], Holder] = field(default_factory=dict)
     native: Mapping[int, str] = field(default_factory=dict)  # instruction pointer -> native function
     device: Sequence[FunctionKey] = ()  # waits for the GPU, copies
     device_bytes: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    targets: Mapping[int, str] = field(default_factory=dict)  # by the position of an absence: what it waits for
+    # position of an absence -> what it waits for
+    targets: Mapping[int, str] = field(default_factory=dict)
 
     def stack(self, identity: int) -> StackName:
-        """NO_STACK where it was lost."""
+        """Return the words of a stack; NO_STACK where it was lost."""
         return self.stacks.get(identity, NO_STACK)

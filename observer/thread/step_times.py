@@ -1,4 +1,4 @@
-"""The classes of a timeline summed over each step: what the table `steps` says of a rank."""
+"""Sum the classes of a timeline over each step, for the table `steps`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rankscope.probes.arrays import Floats
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Per complete step: durations by class, each an array of n steps."""
+    """Durations by class per complete step, each an array of n steps, in seconds."""
 
     start_s: Floats
     seconds: Floats
@@ -26,7 +26,7 @@ class StepTimes:
 
 
 def step_times(line: Timeline, steps: FoundSteps) -> StepTimes:
-    """The classes of DESIGN.md summed over each complete step."""
+    """Sum the classes of DESIGN.md over each complete step."""
     at = steps.index((line.start_s + line.end_s) / 2)
     inside = at >= 0
 
@@ -38,7 +38,8 @@ def step_times(line: Timeline, steps: FoundSteps) -> StepTimes:
         return sums
 
     seconds = np.diff(steps.edge_s) if steps.count else np.empty(0)
-    # Where GPU activity is seen, a wait for the GPU counts only while that stands idle: then nobody else is waited for.
+    # Where GPU activity is seen, a wait for the GPU counts as own time while the GPU is idle: then
+    # no other rank is waited for.
     wait = total(timeline.COLLECTIVE, *((timeline.GPU_WAIT,) if line.share is None else ()))
     return StepTimes(
         steps.edge_s[:-1], seconds, np.maximum(seconds - wait, 0), wait,

@@ -1,4 +1,4 @@
-"""What a thread waits for, by the system call that it is blocked in. x86-64 numbers (probes/system_calls.py)."""
+"""Name what a thread waits for, by its system call. x86-64 numbers (probes/system_calls.py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rankscope.probes.sched.probe import GIL_WAIT
 from rankscope.probes.system_calls import shown
 
 NO_SYSCALL = 0xFFFF  # blocked in none: a page fault, or the thread was preempted
-GIL = GIL_WAIT  # in place of futex; the argument is the thread state of who holds the GIL
+GIL = GIL_WAIT  # in place of futex; the argument is the holder's thread state
 SLEEP_CALLS = {35: "nanosleep", 230: "clock_nanosleep", 34: "pause"}
 SELECT_CALLS = {23: "select", 270: "pselect6"}
 THREAD_CALLS = {202: "futex", 449: "futex"}  # futexes: another thread of the process ends the wait
@@ -36,7 +36,7 @@ FILE_CALLS = {
 
 
 def reason(absence_syscall: int, argument: int) -> str:
-    """What a thread blocked in this system call waits for, in one word or two."""
+    """Name what a thread blocked in this system call waits for, in one word or two."""
     if absence_syscall == GIL:
         return "gil"
     if absence_syscall == NO_SYSCALL:

@@ -1,25 +1,26 @@
 """The training thread's timeline: every instant of the window belongs to one class of work.
 
-In: one thread's events (absences from the CPU, file calls, library calls) as the probes deliver them. Out: segments that
-do not overlap and fill the known part of the window, in this order of precedence:
+In: one thread's events (absences from the CPU, file calls, library calls). Out: segments that do
+not overlap and fill the known part of the window, in this order of precedence:
 
-  sched       ready but not running (also inside a collective, once woken: what was waited for had come), or inside a collective
-              that other threads of the process carry, or blocked until one of them has computed (XLA's), while one of these is ready
-              but not running: the job waits for our CPU
-  collective  inside a call that waits for a collective, or runs one on this thread, preempted there as well: who was not asleep
-              waited by looking again and again (MPI does); or blocked until another thread wakes it while threads of the
-              library are inside a collective (JAX runs its collectives on threads of its own), or, where they carry collectives,
-              while all threads of the process sleep until one of theirs is woken from outside: nobody here works for it
-  gpu-wait    inside a call that waits for the GPU          copy   inside a copy between host and GPU
-  io          inside a file call, or blocked in the kernel without a system call (a page that is read from disk)
-  sync        blocked for another thread or process: futex, poll, a pipe, a socket
-  sleep       blocked by its own will: Python called sleep
-  gc          running the interpreter's garbage collector
-  cpu         running
+sched       ready but not running (also inside a collective, once woken: what was waited for had come), or inside a collective
+            that other threads of the process run, or blocked until one of them has computed (XLA's), while one of these is ready
+            but not running: the job waits for our CPU
+collective  inside a call that waits for a collective, or runs one on this thread, preempted there as well: a thread that did not sleep
+            waited by polling (MPI does); or blocked until another thread wakes it while threads of the
+            library are inside a collective (JAX runs its collectives on threads of its own), or, where they run collectives,
+            while all threads of the process sleep until one of theirs is woken from outside: nothing here works for it
+gpu-wait    inside a call that waits for the GPU          copy   inside a copy between host and GPU
+io          inside a file call, or blocked in the kernel without a system call (a page that is read from disk)
+sync        blocked for another thread or process: futex, poll, a pipe, a socket
+sleep       blocked by its own will: Python called sleep
+gc          running the interpreter's garbage collector
+cpu         running
 
-Where GPU activity is not seen the training thread's own timeline is the critical path (DESIGN.md, "Vocabulary"), and some of its
-waits for the GPU are told to be for kernels of the rank's own (`kernels`, observer/gpu/own_waits.py). Where it is seen, `share` says
-how much of each segment is: the part during which the GPU stood idle (observer/gpu/overlay.py).
+Where GPU activity is not seen the training thread's own timeline is the critical path (DESIGN.md,
+"Vocabulary"), and some of its waits for the GPU turn out to be for kernels of the rank's own
+(`kernels`, observer/gpu/own_waits.py). Where it is seen, `share` is the part of each segment on the
+critical path: while the GPU was idle (observer/gpu/overlay.py).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ CPU, SCHED, COLLECTIVE, IO, SYNC, SLEEP, STOPPED, GC, GPU_WAIT, COPY, KERNELS = 
 NONE = -1
 
 _UNINTERRUPTIBLE, _STOPPED = 0x2, 0x4 | 0x8
-_RUNNABLE = 0  # it did not go by itself: another thread took its CPU
+_RUNNABLE = 0  # it did not leave by itself: another thread took its CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Absences:
 
 @dataclass(frozen=True, slots=True)
 class Scopes:
-    """Calls of one thread (file calls or library calls); `label` indexes whatever the caller names them by."""
+    """Calls of one thread (file or library calls); `label` indexes the caller's names for them."""
 
     start_s: Floats
     end_s: Floats
@@ -66,11 +67,13 @@ NO_SCOPES = Scopes(np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Collectives that threads of a library carry for this one: when (disjoint, in order; labels as in Timeline.collective).
+    """Collectives that threads of a library run for this one: disjoint times in order; labels as in
+    Timeline.collective.
 
-    `waiting`: for each absence whether it can be a wait for them, that is, whether another thread of the process ends it.
-    `asleep`: when all threads of the process slept until one of a library was woken (disjoint, in order; labels as in Timeline.collective:
-    of the collective that comes next).
+    `waiting`: for each absence whether it can be a wait for them: another thread of the process
+    ends it.
+    `asleep`: when all threads of the process slept until one of a library was woken (disjoint, in
+    order; labels as in Timeline.collective: of the collective that comes next).
     """
 
     scopes: Scopes
@@ -80,7 +83,8 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Segments in order. `absence`, `collective`, … index the inputs they come from, -1 where there is none.
+    """Segments in order. `absence`, `collective`, … index the inputs they come from, -1 where there
+    is none.
 
     `share`: the part of each segment that is on the critical path; None: all of it.
     """
@@ -121,12 +125,14 @@ def build(
     device_kinds: Ints | None = None,
     known_from_s: float = 0.0,
 ) -> Timeline:
-    """Cut [known_from_s, window_s) at every boundary and give each piece its class. Scopes may nest: the outermost counts. Long by its
-    arguments.
+    """Cut [known_from_s, window_s) at every boundary and classify each piece. Of nested scopes the
+    outermost counts.
 
-    `collections`: garbage collections. `device`: calls that wait for the GPU or copy, `device_kinds[label]` their class.
-    `queued`: when other threads of the process stood in the run queue (they may overlap). `file_kinds[label]` is the
-    class of a file call (IO for a file, SYNC for a pipe); `edges_s` are further places to cut.
+    `collections`: garbage collections. `device`: calls that wait for the GPU or copy,
+    `device_kinds[label]` their class.
+    `queued`: when other threads of the process were in the run queue (they may overlap).
+    `file_kinds[label]` is the class of a file call (IO for a file, SYNC for a pipe); `edges_s` are
+    further cuts. Long for its many arguments.
     """
     collectives, collective_ids = _outermost(collectives)
     files, file_ids = _outermost(files)
@@ -167,11 +173,13 @@ def build(
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """Of each piece of the window, the absence and the scopes that it lies in, NONE where in none."""
+    """For each piece of the window, the absence and the scopes that contain it, NONE where there is
+    none.
+    """
 
     away: Ints
     ready: Bools  # away, but awake: it waits for a CPU
-    preempted: Bools  # ready, and has been since it last ran: nobody woke it
+    preempted: Bools  # ready since it last ran: not woken by anybody
     starved: Bools  # another thread of the process waits for a CPU
     collective: Ints
     file: Ints
@@ -184,7 +192,9 @@ class _Inside:
 def _own_kinds(
     inside: _Inside, absences: Absences, files: Scopes, file_kinds: Ints, device: Scopes, device_kinds: Ints | None
 ) -> Ints:
-    """The class of each piece if there were no collectives and no run queue: from the lowest to the highest."""
+    """Classify each piece by the thread's own state, without collectives and run queue, lowest
+    precedence first.
+    """
     kind: Ints = np.where(inside.gc >= 0, GC, CPU).astype(np.int64)
     if len(absences.start_s):
         kind = np.where(inside.away >= 0, blocked_kinds(absences)[inside.away], kind)
@@ -196,14 +206,16 @@ def _own_kinds(
 
 
 def _waits_for_library(inside: _Inside, kind: Ints, carried: Carried | None) -> Bools:
-    """Where the thread waits for a thread of a library, and for nothing else: for what that one computes, or a collective it carries."""
+    """Tell where the thread waits only for a thread of a library: for its computation, or a
+    collective it runs.
+    """
     idle = (kind == SYNC) & (inside.away >= 0) & (inside.collective < 0) & (inside.file < 0) & (inside.device < 0)
     found: Bools = idle & (carried.waiting[inside.away] if carried is not None and len(carried.waiting) else False)
     return found
 
 
 def _kinds(inside: _Inside, kind: Ints, waited_for: Ints, idle: Bools, absences: Absences) -> Ints:
-    """The classes above a thread's own: collectives, the run queue, a stopped process."""
+    """Apply the classes of higher precedence: collectives, the run queue, a stopped process."""
     kind = np.where(waited_for >= 0, COLLECTIVE, kind)
     kind = np.where(inside.starved & ((kind == COLLECTIVE) | idle), SCHED, kind)
     polled = inside.preempted & (inside.collective >= 0)
@@ -215,20 +227,24 @@ def _kinds(inside: _Inside, kind: Ints, waited_for: Ints, idle: Bools, absences:
 
 
 def _none(count: int) -> Ints:
-    """NONE, so many times, in the memory of one: a thread with a million absences has millions of pieces, and few kinds of scopes."""
+    """Return an array of NONE in the memory of one: a thread with a million absences has millions
+    of pieces.
+    """
     found: Ints = np.broadcast_to(np.int64(NONE), count)
     return found
 
 
 def _positions(index: Ints, ids: Ints) -> Ints:
-    """Position in the input of each scope found, NONE where none was."""
+    """Convert scope indices to positions in the input, NONE where there is none."""
     if not len(ids):
         return _none(len(index))
     return np.where(index >= 0, ids[np.maximum(index, 0)], NONE)
 
 
 def _inside(starts: Floats, ends: Floats, times: Floats) -> Ints:
-    """Index of the interval that holds each time, -1 for none. Intervals in order and disjoint."""
+    """Return the index of the interval that contains each time, -1 for none. Intervals in order and
+    disjoint.
+    """
     if not len(starts):
         return _none(len(times))
     at = np.searchsorted(starts, times, side="right") - 1
@@ -236,7 +252,7 @@ def _inside(starts: Floats, ends: Floats, times: Floats) -> Ints:
 
 
 def union(scopes: Scopes) -> tuple[Floats, Floats]:
-    """The times covered by at least one of the scopes, as disjoint intervals in order."""
+    """Return the times covered by at least one of the scopes, as disjoint intervals in order."""
     if not len(scopes.start_s):
         return scopes.start_s, scopes.end_s
     order = np.argsort(scopes.start_s)
@@ -247,7 +263,7 @@ def union(scopes: Scopes) -> tuple[Floats, Floats]:
 
 
 def _outermost(scopes: Scopes) -> tuple[Scopes, Ints]:
-    """Only the scopes that lie in no other, in order, with their positions in the input."""
+    """Select the scopes that lie in no other, in order, with their positions in the input."""
     if not len(scopes.start_s):
         return scopes, np.empty(0, dtype=np.int64)
     order = np.lexsort((-scopes.end_s, scopes.start_s))
@@ -258,13 +274,14 @@ def _outermost(scopes: Scopes) -> tuple[Scopes, Ints]:
 
 
 def blocked_kinds(absences: Absences) -> Ints:
-    """Class of the blocked part of each absence, from the system call it happened in."""
+    """Classify the blocked part of each absence by its system call."""
     syscall = absences.syscall
     kinds = np.full(len(syscall), SYNC, dtype=np.int64)
     kinds[np.isin(syscall, list(syscalls.FILE_CALLS)) & (absences.state & _UNINTERRUPTIBLE > 0)] = IO
     kinds[np.isin(syscall, list(syscalls.FILE_CALLS)) & ~np.isin(syscall, list(syscalls.SYNC_CALLS))] = IO
     kinds[np.isin(syscall, list(syscalls.SLEEP_CALLS))] = SLEEP
-    kinds[np.isin(syscall, list(syscalls.SELECT_CALLS)) & (absences.argument == 0)] = SLEEP  # time.sleep before 3.11
+    # time.sleep before 3.11
+    kinds[np.isin(syscall, list(syscalls.SELECT_CALLS)) & (absences.argument == 0)] = SLEEP
     kinds[(syscall == syscalls.NO_SYSCALL) & (absences.state & _UNINTERRUPTIBLE > 0)] = IO
     kinds[(syscall == syscalls.NO_SYSCALL) & (absences.state & _UNINTERRUPTIBLE == 0)] = SCHED
     return kinds

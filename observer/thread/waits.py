@@ -1,4 +1,4 @@
-"""Activities in which a thread waited: segments of its timeline that are no running, each under the name of what it waits in."""
+"""Waiting activities: segments of a timeline other than running, named by what they wait in."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 _IN_TURN = 8  # numpy adds fewer values one after the other
 _GIL_GAP_S = 0.001  # between two looks at the GIL that belong to one wait
-_ABSENCE, _COLLECTIVE, _FILE, _COLLECTION, _GIL_TURN, _DEVICE = range(6)  # what an activity is one of
+_ABSENCE, _COLLECTIVE, _FILE, _COLLECTION, _GIL_TURN, _DEVICE = range(6)  # what an activity consists of
 
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """What is needed to name a segment: the timeline's inputs, and the stack of each of its scopes."""
+    """Inputs for naming segments: the timeline's inputs, and the stack of each scope."""
 
     line: Timeline
     absences: Absences
@@ -38,7 +38,7 @@ class _Waits:
     of_device: dict[int, int]
 
     def name(self, segment: int) -> tuple[FunctionKey, int]:
-        """The function of a segment, and of what an activity of it is one."""
+        """Return the function of a segment, and the kind of unit its activities are."""
         line, words = self.line, self.words
         kind, away, file = int(line.kind[segment]), int(line.absence[segment]), int(line.file[segment])
         stack = words.stack(int(self.absences.stack[away])) if away >= 0 else NO_STACK
@@ -73,11 +73,13 @@ class _Waits:
         return functions.waiting(kind, what, "", stack, holder=holder), _GIL_TURN
 
     def alike(self, wanted: Ints) -> Ints:
-        """A number for each of these segments, the same for those that are alike in all that a name is made of: of an absence what it
-        is, and not which one. A thread may have a million."""
+        """Number segments so that those with equal naming inputs are equal.
+
+        Absences are compared by content, since a thread may have a million.
+        """
         line, absences = self.line, self.absences
         targets = {target: number for number, target in enumerate(dict.fromkeys(self.words.targets.values()), 1)}
-        target = np.zeros(len(absences.stack) + 1, dtype=np.int64)  # and last of no absence
+        target = np.zeros(len(absences.stack) + 1, dtype=np.int64)  # last: for no absence
         for one, words in self.words.targets.items():
             target[one] = targets[words]
         away = line.absence[wanted]
@@ -89,7 +91,7 @@ class _Waits:
         return _numbered(len(wanted), columns)
 
     def one_of(self, source: Ints, wanted: Ints) -> Ints:
-        """Which activity each of these segments is part of; `source`: of what it is one."""
+        """Return the activity that each segment is part of; `source`: the kind of unit."""
         line = self.line
         turn = np.append(self.turn, timeline.NONE)[line.absence[wanted]]
         which = (line.absence, line.collective, line.file, line.gc, None, line.device)
@@ -104,7 +106,7 @@ def add_waits(
     found: dict[FunctionKey, Activities], line: Timeline, absences: Absences, samples: Samples, words: Words,
     steps: FoundSteps, hz: float, throttled_s: float,
 ) -> None:  # fmt: skip
-    """Add what the thread waited in. Segments of one absence or scope that have the same name are one activity."""
+    """Add the thread's waits. Segments of one absence or scope with the same name are one activity."""
     wanted = np.flatnonzero((line.kind != timeline.CPU) & (line.seconds > 0))
     if not len(wanted):
         return
@@ -130,7 +132,9 @@ def add_waits(
 def _by_function(
     waits: _Waits, wanted: Ints, seconds: Floats
 ) -> Iterator[tuple[FunctionKey, Ints, Ints, Floats, Ints]]:
-    """Of each function its activities, in the order in which they begin: of what each is one, and which; its seconds and first segment."""
+    """Yield, per function, its activities in order of begin: kind of unit, which one, seconds and
+    first segment.
+    """
     alike = waits.alike(wanted)
     first = np.unique(alike, return_index=True)[1]
     numbers: dict[FunctionKey, int] = {}
@@ -153,7 +157,7 @@ def _by_function(
 
 
 def _sums_of(values: Floats, begins: Ints) -> Floats:
-    """The sum of the values from each beginning to the next, as numpy makes it of each alone."""
+    """Sum the values from each begin to the next, rounding exactly as numpy's sum of each part."""
     sums: Floats = np.add.reduceat(values, begins)
     lengths = np.diff(begins, append=len(values))
     for at in np.flatnonzero(lengths >= _IN_TURN).tolist():
@@ -162,8 +166,10 @@ def _sums_of(values: Floats, begins: Ints) -> Floats:
 
 
 def _numbered(count: int, columns: Iterable[npt.NDArray[Any]]) -> Ints:
-    """A number for each of so many rows, from 0, the same for rows that are alike. Column by column: to sort whole rows takes ten times as
-    long."""
+    """Number rows so that equal rows are equal, from 0.
+
+    Column by column: sorting whole rows takes ten times as long.
+    """
     numbers = np.zeros(count, dtype=np.int64)
     for column in columns:
         value = np.unique(column, return_inverse=True)[1]
@@ -172,7 +178,9 @@ def _numbered(count: int, columns: Iterable[npt.NDArray[Any]]) -> Ints:
 
 
 def _scope_stacks(scope: Ints, line: Timeline, absences: Absences, samples: Samples) -> dict[int, int]:
-    """A stack for each scope: that of the first absence or, failing that, the first sample inside it."""
+    """Return a stack for each scope: that of the first absence or, failing that, the first sample
+    inside it.
+    """
     found: dict[int, int] = {}
     inside = np.flatnonzero((scope >= 0) & (line.absence >= 0))
     inside = inside[np.unique(scope[inside], return_index=True)[1]]
@@ -186,7 +194,7 @@ def _scope_stacks(scope: Ints, line: Timeline, absences: Absences, samples: Samp
 
 
 def _nearest_stacks(found: dict[int, int], line: Timeline, samples: Samples, within_s: float) -> None:
-    """For collections too short to hold a sample: the stack of the nearest one, if there is one `within_s`."""
+    """Add stacks for collections without a sample: that of the nearest sample within `within_s`."""
     if not len(samples.time_s):
         return
     for segment in np.flatnonzero(line.gc >= 0):
@@ -201,7 +209,9 @@ def _nearest_stacks(found: dict[int, int], line: Timeline, samples: Samples, wit
 
 
 def _gil_turns(absences: Absences) -> Ints:
-    """Number of the wait that each absence is part of: who waits for the GIL looks up every 5 ms and waits on."""
+    """Number the waits that absences are part of: a waiter for the GIL wakes every 5 ms and waits
+    on.
+    """
     gil = absences.syscall == syscalls.GIL
     goes_on = np.zeros(len(gil), dtype=bool)
     goes_on[1:] = gil[1:] & gil[:-1] & (absences.start_s[1:] - absences.end_s[:-1] < _GIL_GAP_S)
@@ -209,7 +219,9 @@ def _gil_turns(absences: Absences) -> Ints:
 
 
 def _throttled(line: Timeline, throttled_s: float) -> Bools:
-    """The longest waits for the CPU, up to the time the quota is known to have taken: throttled waits are the long ones."""
+    """Mark the longest waits for the CPU, up to the throttled time: throttled waits are the long
+    ones.
+    """
     marked = np.zeros(len(line.kind), dtype=bool)
     waits = np.flatnonzero(line.kind == timeline.SCHED)
     order = waits[np.argsort(-line.lengths[waits])]

@@ -1,1 +1,1 @@
-"""Tier 0: always on. Steps, waiting and life of each rank, from one probed function."""
+"""Tier 0, always on: steps, waiting and ends of each rank, from one probed function."""

@@ -1,13 +1,13 @@
-"""The black box: the last minutes of tier 0 in a bounded ring on disk, frozen beside a hang or a death before anybody restarts the job.
+"""The black box: the last minutes of tier 0 in a bounded ring on disk, frozen on a hang or a death.
 
-    DIR/ring/<0…5>.jsonl    one line per flush, a file per two minutes, the oldest written over. A user may fill half of what the others
-                            leave of a file: nobody's many ranks keep out others' lines
-    DIR/frozen/<name>/      the ring as it was, of other users its end, and why.json; `FROZEN_MOST`, and no more than `FROZEN_BYTES` in
-                            all: of whose user, and of these of whose job, there is most the oldest goes; of one user no more than
-                            that in the minutes of a ring. Nobody's dying jobs drive out others' evidence
+    DIR/ring/<0…5>.jsonl    one line per flush, a file per two minutes, the oldest overwritten. A user may fill half of what the others
+                            leave of a file: nobody's many ranks crowd out others' lines
+    DIR/frozen/<name>/      a copy of the ring, of other users its end, and why.json; at most `FROZEN_MOST`, and `FROZEN_BYTES` in
+                            all: the user with most, and of his jobs the one with most, loses its oldest; one user gets no more than
+                            that within the minutes of a ring. Nobody's dying jobs evict others' evidence
 
-Lines are appended, and a reader leaves out what is cut off: whoever is killed loses the last seconds at most. What is frozen is there whole
-or not at all. A disk that is full costs the box, never the service.
+Lines are appended, and readers skip truncated ones: a killed process loses the last seconds at
+most. A frozen copy is complete or absent. A full disk disables the box, never the service.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FILE_S = 120.0
 FILE_BYTES = 4 << 20  # half for one user: 64 ranks with 5 steps a second write 1.5 MB in two minutes
 FROZEN_MOST = 16
 FROZEN_BYTES = 64 << 20
-_OF_OTHERS_BYTES = 2 << 20  # in what is frozen of one user
+_OF_OTHERS_BYTES = 2 << 20  # in a frozen copy of one user
 _READ_MOST = 2 * FILE_BYTES
 _DIGITS_MOST = 18
 _DRAFT = ".draft"
@@ -46,16 +46,17 @@ _END_BYTES = 256 << 10  # 20 s of 64 ranks with 5 steps a second, ten minutes of
 
 @dataclass(slots=True)
 class BlackBox:
-    """One host's. Writing never raises but OSError and UnsafePlace (an OutputFailed)."""
+    """The black box of one host. Writing raises only OSError and UnsafePlace (an OutputFailed)."""
 
     folder: Path
     _slot: int = -1
-    _held: Counter[str] = field(default_factory=Counter)  # bytes of the file by user; '' of who ran before us
-    _frozen: OfUsers[tuple[float, ...]] = field(default_factory=OfUsers)  # when
+    # bytes of the file by user; '' for an earlier process
+    _held: Counter[str] = field(default_factory=Counter)
+    _frozen: OfUsers[tuple[float, ...]] = field(default_factory=OfUsers)  # times
     lost_lines: int = 0
 
     def append(self, content: dict[str, Any], now: float, user: str = "") -> None:
-        """One line, of a job of `user`; `now` in Unix time."""
+        """Append one line about a job of `user`; `now` in Unix time."""
         slot = int(now // FILE_S)
         line = _mark(user) + json.dumps(content, separators=(",", ":")).encode()[1:] + b"\n"
         with opened_folder(self.folder / "ring", make=True) as ring:
@@ -75,12 +76,12 @@ class BlackBox:
                 os.close(descriptor)
 
     def freeze(self, job: str, why: dict[str, Any], now: float, user: str = "") -> Path:
-        """Copy the ring aside; `user`: whose job it is. The folder that it is in."""
+        """Copy the ring to a new folder and return it; `user`: the job's owner."""
         stamp = time.strftime(_STAMP, time.gmtime(now))
         whose = f"+{safe_name(user)}" if user else ""
         place = self.folder / "frozen" / f"{stamp}-{safe_name(job)[:80]}{whose}"
         draft = place.with_name(_DRAFT)
-        shutil.rmtree(draft, ignore_errors=True)  # of who was killed
+        shutil.rmtree(draft, ignore_errors=True)  # of a killed process
         try:
             with opened_folder(draft, make=True) as into:
                 _write(into, "why.json", json.dumps(why, indent=2).encode())
@@ -97,7 +98,7 @@ class BlackBox:
         return place
 
     def may_freeze(self, user: str, now_s: float) -> bool:
-        """Whether there may be one more of this user's, which is counted; `now_s` of CLOCK_MONOTONIC."""
+        """Tell whether this user may freeze once more, and count it; `now_s` of CLOCK_MONOTONIC."""
         mine = self._frozen.get(user, ())
         if len(mine) == FROZEN_MOST and now_s - mine[0] < FILES * FILE_S:
             return False
@@ -105,7 +106,7 @@ class BlackBox:
         return True
 
     def add(self, frozen: Path, name: str, content: bytes) -> None:
-        """Another file into what is frozen: a verdict that came later."""
+        """Add a file to a frozen copy: a verdict that came later."""
         with opened_folder(frozen) as into:
             _write(into, name, content)
 
@@ -124,20 +125,20 @@ class BlackBox:
 
 
 def _whose(path: Path) -> tuple[str, str]:
-    """User and job, the user's, as the name of a frozen folder has them: <time>-<job>+<user>."""
+    """Parse user and job from a frozen folder's name, <time>-<job>+<user>."""
     job, _, user = path.name.partition("-")[2].partition("+")
     return f"+{user}", f"{job}+{user}"
 
 
 def _frozen_at(path: Path) -> float:
-    """Unix time, by its name; before all others where that says none."""
+    """Parse the Unix time from a frozen folder's name; 0 where there is none."""
     with contextlib.suppress(ValueError):
         return calendar.timegm(time.strptime(path.name.partition("-")[0], _STAMP))
     return 0.0
 
 
 def frozen_in(folder: Path) -> list[Path]:
-    """What is frozen, oldest first."""
+    """List the frozen copies, oldest first."""
     try:
         found = (path for path in (folder / "frozen").iterdir() if path.is_dir() and not path.is_symlink())
         return sorted(path for path in found if path.name != _DRAFT)
@@ -146,7 +147,7 @@ def frozen_in(folder: Path) -> list[Path]:
 
 
 def lines_of(folder: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a ring or of what is frozen, in the order of their time; those that are cut off are left out."""
+    """Yield the lines of a ring or a frozen copy in order of time, without truncated ones."""
     found: list[dict[str, Any]] = []
     for path in folder.glob("*.jsonl"):
         found += _objects(_content(path))
@@ -154,7 +155,9 @@ def lines_of(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def latest_lines(folder: Path) -> list[dict[str, Any]]:
-    """The last minutes of a ring, oldest first: the ends of its two newest files. For who looks again and again."""
+    """Read the last minutes of a ring, oldest first: the ends of its two newest files. For frequent
+    readers.
+    """
     with contextlib.suppress(OSError):
         newest = _newest_first(folder / "ring")[:2]
         return sorted((line for path in newest for line in _end_of(path)), key=lambda one: float(one["time"]))
@@ -167,12 +170,14 @@ def _newest_first(ring: Path) -> list[Path]:
 
 
 def _mark(user: str) -> bytes:
-    """How a line of this user's begins: whose it is can be told without taking it apart."""
+    """Return the beginning of a user's lines, which identifies the user without parsing."""
     return b'{"user":' + json.dumps(user).encode() + b"," if user else b"{"
 
 
 def _of_user(content: bytes, user: str, room: int) -> tuple[bytes, int]:
-    """The lines of this user, and of others the last ones for which there is room; what is left of it."""
+    """Select this user's lines, and as many last lines of others as fit; return them with the room
+    left.
+    """
     mark, kept = _mark(user), []
     for line in reversed(content.splitlines(keepends=True)):
         if not line.startswith(mark):
@@ -184,7 +189,9 @@ def _of_user(content: bytes, user: str, room: int) -> tuple[bytes, int]:
 
 
 def write_whole(descriptor: int, line: bytes) -> None:
-    """A line at the end of a file, or nothing of it: half a line would take the next one with it. OSError."""
+    """Append a whole line to a file, or nothing: half a line would spoil the next one. Raises
+    OSError.
+    """
     written = os.write(descriptor, line)
     if written < len(line):
         with contextlib.suppress(OSError):
@@ -193,7 +200,7 @@ def write_whole(descriptor: int, line: bytes) -> None:
 
 
 def _content(path: Path) -> bytes:
-    """Of a file of the ring; nothing of what is none, so that it hides no other one."""
+    """Read a file of the ring; empty where unreadable, so that it hides no other one."""
     try:
         return read_plain(path, _READ_MOST)
     except OSError:
@@ -207,7 +214,7 @@ def _end_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _objects(content: bytes) -> Iterator[dict[str, Any]]:
-    """Lines that are whole; those that are cut off are left out. No number in them is too large for a float."""
+    """Yield whole lines; truncated ones are left out. No number in them is too large for a float."""
     for line in content.splitlines():
         try:
             found = json.loads(line, parse_int=_whole)
@@ -222,7 +229,7 @@ def _whole(text: str) -> int | float:
 
 
 def _is_of(ring: int, name: str, slot: int) -> bool:
-    """Whether the file was begun in these two minutes: by a service that ran before this one."""
+    """Tell whether the file was begun in these two minutes by an earlier process."""
     try:
         return int(os.stat(name, dir_fd=ring, follow_symlinks=False).st_mtime // FILE_S) == slot
     except OSError:

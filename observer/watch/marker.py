@@ -1,14 +1,15 @@
-"""The one function whose calls tell a job's steps from now on. Pure: calls in, the cheapest function that does out.
+"""Choose the one function whose calls mark a job's steps from now on. Pure.
 
-Watching always means few probes: a uprobe costs the job up to 10 µs, twice per call. So all candidates are listened to once, for some
-steps, and one is kept:
+Permanent watching needs few probes: a uprobe costs the job up to 10 µs, twice per call. So all
+candidates are timed once, for some steps, and one remains:
 
-  1. DDP's wait for its last bucket, else the backward pass: once per pass. How many passes make a step is what repeats in the gaps between
-     them (accumulation; a host that runs ahead of its GPU and waits in every Nth);
-  2. else, of the functions that are called in every step (`repeats.find` of all of them tells the steps), the one called least often.
+1. DDP's wait for its last bucket, else the backward pass: once per pass. The number of passes per step is the period of the gaps between
+   them (accumulation; a host that runs ahead of its GPU and waits in every Nth);
+2. else, of the functions that are called in every step (`repeats.find` over all of them gives the steps), the one called least often.
 
-`per_step` calls of it are one step, from whichever of them one begins: after a call that was not made in every step (a logged loss) the
-steps are counted from another place of the loop, and are as long as before.
+`per_step` calls of it are one step, from whichever of them one begins: after a call that was not
+made in every step (a logged loss) the steps are counted from another position of the loop, and are
+as long as before.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rankscope.probes.arrays import Floats, Ints
 from rankscope.probes.calls.row import BACKWARD, COLLECTIVE, ENQUEUE, WAIT, CallRow
 from rankscope.probes.calls.table import CALL_TABLE, UPDATE
 
-# The functions that may mark a step. Events and maps carry a row's place in here.
+# Functions that may mark a step. Events and maps refer to a row by its index here.
 MARKERS: tuple[CallRow, ...] = tuple(row for row in CALL_TABLE if row.role in (COLLECTIVE, WAIT, BACKWARD, ENQUEUE))
 CALLS_LEAST = 12  # three of four passes each
 _IN_EVERY_STEP = 0.95
@@ -32,7 +33,7 @@ _IN_EVERY_STEP = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Finished calls of one rank in order of their end, in seconds. `row`: place in `MARKERS`."""
+    """Finished calls of one rank in order of their end, in seconds. `row`: index in `MARKERS`."""
 
     row: Ints
     start_s: Floats
@@ -42,14 +43,16 @@ class Calls:
         return len(self.row)
 
     def of(self, row: int) -> Calls:
-        """Those of one function."""
+        """Select the calls of one function."""
         mine = self.row == row
         return Calls(self.row[mine], self.start_s[mine], self.end_s[mine])
 
 
 @dataclass(frozen=True, slots=True)
 class StepMarker:
-    """`per_step` calls of this function make a step. `hz`: calls a second; `waits`: whether its time is waiting for other ranks."""
+    """`per_step` calls of this function make a step. `hz`: calls a second; `waits`: its time is
+    waiting for other ranks.
+    """
 
     row: int
     per_step: int
@@ -58,7 +61,9 @@ class StepMarker:
 
 
 def choose(calls: Calls, table: Sequence[CallRow] = MARKERS) -> StepMarker | None:
-    """What to keep, given the calls of one rank over some time; None where nothing repeats, or not yet often enough."""
+    """Choose the marker, given the calls of one rank over some time; None where nothing repeats
+    often enough yet.
+    """
     if len(calls) < CALLS_LEAST:
         return None
     count = np.bincount(calls.row, minlength=len(table))

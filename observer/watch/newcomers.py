@@ -1,6 +1,7 @@
-"""When a census of the host is due, and what it says.
+"""Decide when a census of the host is due, and make it.
 
-It looks at all processes, so it is made only when there are new ones that have settled, and every ten minutes.
+It inspects all processes, so it is made only when new ones have appeared and settled, and every ten
+minutes.
 """
 
 from __future__ import annotations
@@ -18,29 +19,34 @@ from rankscope.observer.watch.pulse import Pulse
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
-from rankscope.probes.patience import SILENT, patiently, told_silent
+from rankscope.probes.patience import SILENT, mark_silent, patiently
 
-_CENSUS_ANYWAY_S = 600.0  # 0.03-0.1 s of CPU
-_CENSUS_AGAIN_S = 30.0  # after one for which this host had no room
-# No step is told meanwhile. One of 10,000 processes takes half a second; whoever means harm can make it four (census), and 10 by what does
-# not answer (patience, mapped/reader): one that is given up finds nobody's ranks.
+_CENSUS_ANYWAY_S = 600.0  # seconds; it takes 0.03-0.1 s of CPU
+_CENSUS_AGAIN_S = 30.0  # seconds, after one for which this host had no resources
+# Seconds; no steps are measured meanwhile. One of 10,000 processes takes half a second; a hostile
+# user can make it four (census), and 10 by processes that do not answer (patience, mapped/reader):
+# a census that is aborted finds no ranks.
 _CENSUS_MOST_S = 30.0
-_CENSUS_FREE_S, _CENSUS_SHARE = 0.5, 0.1  # of the time, what is beyond that, however often there is reason for one
-# After a process was seen first: has it loaded a library of ranks?
+# beyond so many seconds a census may take this share of the time, however often it is requested
+_CENSUS_FREE_S, _CENSUS_SHARE = 0.5, 0.1
+# Seconds after a process was first seen: has it loaded a library of ranks?
 _LOOKS_AT_S = (3.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
 _LIST_EVERY_S = 3.0
-# Of a look at what processes map, of all together, and then of a user's: 0.1 ms of most, 0.2 s of one with 60,000 mappings.
+# CPU seconds for reading what processes map, of all together, and then per user: 0.1 ms for most,
+# 0.2 s for one with 60,000 mappings.
 _MAPS_FREELY_S, _MAPS_EACH_S = 0.5, 0.1
 
 
 def take_census(root: Path) -> RankCensus:
-    """Made by a process that has given its rights up: the service runs for months, and whoever took hold of it would have root's."""
+    """Take a census in a process without rights: the service runs for months, and a compromise of
+    it would give root's.
+    """
     return look(lambda: find_ranks(root).brief(), RankCensus, longest_s=_CENSUS_MOST_S)
 
 
 @dataclass(slots=True)
 class _Process:
-    """A process of the host: since when it is known, and how often it was looked at."""
+    """A process of the host: when it was first seen, and how often it was inspected."""
 
     since_s: float
     looks: int = 0
@@ -48,33 +54,35 @@ class _Process:
 
 @dataclass(slots=True)
 class Newcomers:
-    """Asks for a census of `root` when one is due."""
+    """Takes a census of `root` when one is due."""
 
     pulse: Pulse
     root: Path
-    _seen: dict[int, _Process] = field(default_factory=dict)  # those that are there
+    _seen: dict[int, _Process] = field(default_factory=dict)  # pid -> live process
     _listed_s: float = float("-inf")
-    _census_s: float = float("-inf")  # when the last one was; at once where -inf
+    _census_s: float = float("-inf")  # time of the last one; at once where -inf
     _no_census_until_s: float = float("-inf")
 
     def soon(self) -> None:
-        """A census is due at the next look: a restart may be near."""
+        """Make a census due at the next look: a restart may be near."""
         self._census_s = float("-inf")
 
-    def later(self, what: str, error: OSError, now: float) -> None:
-        """The host refused something that any user can use up: a census is due in a while."""
-        self.pulse.later(what, error)
+    def postpone(self, what: str, error: OSError, now: float) -> None:
+        """Delay the census after the host refused a resource that any user can exhaust."""
+        self.pulse.postpone(what, error)
         self._census_s = now - _CENSUS_ANYWAY_S + _CENSUS_AGAIN_S
 
     def look(self, census: Callable[[Path], RankCensus], ranks: Container[int], now: float) -> RankCensus | None:
-        """What `census` says, where one is due and could be made. `ranks`: pids that are known."""
+        """Take a census with `census` if one is due; None if not, or if it failed. `ranks`: known
+        pids.
+        """
         if now - self._listed_s < _LIST_EVERY_S:
             return None
         self._listed_s = now
         try:
             self._list(now)
         except OSError as error:
-            self.pulse.later("processes were not listed", error)
+            self.pulse.postpone("processes were not listed", error)
             return None
         if now < self._no_census_until_s or (
             now - self._census_s < _CENSUS_ANYWAY_S and not self._may_be_ranks(ranks, now)
@@ -84,12 +92,12 @@ class Newcomers:
         try:
             told = self._ask(census)
         except RankscopeError as error:
-            self.pulse.notes.add(f"ranks were not sought: {error}")
+            self.pulse.notes.add(f"ranks were not searched for: {error}")
             return None
-        except OSError as error:  # any user can use processes up: that is no reason to end
-            self.later("ranks were not sought", error, now)
+        except OSError as error:  # any user can exhaust processes: no reason to end
+            self.postpone("ranks were not searched for", error, now)
             return None
-        told_silent(one.pid for one in told.rejected if one.reason == SILENT)
+        mark_silent(one.pid for one in told.rejected if one.reason == SILENT)
         return told
 
     def _list(self, now: float) -> None:
@@ -97,14 +105,17 @@ class Newcomers:
         first = not self._seen
         ages = patiently(lambda: {pid: _age_s(pid, self.root) for pid in here}) if first else {}
         for pid in here - self._seen.keys():
-            # What has run for long as the service starts has loaded what it needs: the first census sees it.
+            # Processes that run long before the service starts have loaded what they need: the
+            # first census sees them.
             old = ages.get(pid, 0.0) > _LOOKS_AT_S[-1]
             self._seen[pid] = _Process(now, len(_LOOKS_AT_S) if old else 0)
         for pid in self._seen.keys() - here:
             del self._seen[pid]
 
     def _ask(self, census: Callable[[Path], RankCensus]) -> RankCensus:
-        """After one that took long the next one is far: who starts processes without end says when there is reason for one."""
+        """Take a census and delay the next one after a long one, as any user can start processes
+        without end.
+        """
         began_s = time.monotonic()
         try:
             return census(self.root)
@@ -113,9 +124,12 @@ class Newcomers:
             self._no_census_until_s = ended_s + max(ended_s - began_s - _CENSUS_FREE_S, 0.0) / _CENSUS_SHARE
 
     def _may_be_ranks(self, ranks: Container[int], now: float) -> bool:
-        """Whether a process that is no rank has a library of ranks: looked at soon after it was seen, then ever less often, as a census
-        of the host for each new process would cost more than all the rest. Who takes long takes no other user's time, and is looked at
-        the next time, those first that were looked at least."""
+        """Tell whether a process that is no rank has a library of ranks mapped.
+
+        Inspected soon after it was seen, then ever less often, as a census for each new process
+        would cost more than all the rest. A slow user's processes take no other user's time, and
+        are inspected next time, the least inspected first.
+        """
         due = [
             (process.looks, pid)
             for pid, process in self._seen.items()
@@ -130,18 +144,21 @@ class Newcomers:
                 continue
             self._seen[pid].looks += 1
             found |= self.pulse.maps_a_library(pid)
-            fair.took(time.monotonic() - began_s, user)
+            fair.spend(time.monotonic() - began_s, user)
         return found
 
 
 def _age_s(pid: int, root: Path) -> float:
-    """Since the process was started; 0 where it has ended."""
+    """Return the seconds since the process was started; 0 where it has ended."""
     stat = stat_of(pid, root)
     return 0.0 if stat is None or isinstance(stat, OSError) else time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_s
 
 
 def stat_of(pid: int, root: Path) -> procfs.ProcStat | OSError | None:
-    """None where it has ended; why, where that is not known: it is silent, or this host has no descriptor left for who asks."""
+    """Read the stat of a process; None where it has ended; the error where unknown.
+
+    For example it is silent, or this process has no descriptors left.
+    """
     try:
         return procfs.read_stat(pid, root)
     except (FileNotFoundError, ProcessLookupError, ValueError):

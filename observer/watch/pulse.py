@@ -1,6 +1,8 @@
-"""The probes of tier 0: the calls of few functions, and that processes end. Loaded once, attached to what is asked for.
+"""The probes of tier 0: calls of few functions, and ends of processes. Loaded once, attached on
+request.
 
-Everything is let go when this process ends, however it ends: programs, maps and probes hang on its descriptors.
+Everything is released when this process ends, however it ends: programs, maps and probes exist as
+long as its descriptors.
 """
 
 from __future__ import annotations
@@ -46,17 +48,21 @@ from rankscope.probes.sched import exits
 
 _RING_BYTES = (
     256 * 4096
-)  # 1 MiB, 16,384 events: 16 ranks while they are learnt, 500 calls a second each, for two seconds
+    # 1 MiB, 16,384 events: 16 ranks while their markers are chosen, 500 calls a second each, for two
+    # seconds
+)
 RING_EVENTS = _RING_BYTES // ring.STRIDE_BYTES
-_FIND_MOST_S = 10.0  # in one library: jaxlib, the largest, takes 1 s
-_LIBRARIES_KNOWN = 4096  # files whose functions are remembered
-_AGAIN_S = 3600.0  # a library in which a look ended: the same user's is not looked into before
-# Calls in progress of one process: 16 threads, 4 nested. Of all together the map has as many (9 MB), so that nobody can fill it.
+_FIND_MOST_S = 10.0  # seconds for one library: jaxlib, the largest, takes 1 s
+_LIBRARIES_KNOWN = 4096  # files whose functions are cached
+_AGAIN_S = 3600.0  # seconds until a library whose search failed is searched again for the same user
+# Calls in progress of one process: 16 threads, 4 nested. The map has room for all (9 MB), so that
+# no process can fill it.
 _SOURCES = (calls.SOURCE, exits.SOURCE)
-_NUMBERS = (*exits.NUMBERS, "RS_CALLS_EACH")  # that the host decides
+_NUMBERS = (*exits.NUMBERS, "RS_CALLS_EACH")  # constants that the host decides
 _CALLS_EACH = 64
-_TIDY_EACH_S = 60.0  # calls that will never return go
-_TIDY_AFTER_END_S = 5.0  # sooner after a process has ended: its place may be another's, which has calls of its own
+_TIDY_EACH_S = 60.0  # seconds between removals of calls that never return
+# sooner after a process has ended: its pid may be reused by one with calls of its own
+_TIDY_AFTER_END_S = 5.0
 _OF_ANYBODY = ("ring_full", "call_map_full")
 Place = tuple[int, FileKey]  # row of MARKERS, library file
 _Key = TypeVar("_Key")
@@ -65,7 +71,9 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """Where in a library the functions of a row are. `ends`: of those that must have no return probe."""
+    """File offsets of the functions of a row. `ends`: their exits, where they must have no return
+    probe.
+    """
 
     offsets: tuple[int, ...]
     ends: tuple[int, ...] | None
@@ -73,7 +81,7 @@ class _Function:
 
 @dataclass(frozen=True, slots=True)
 class _Functions:
-    """By row. `identity`: of the file they are in (MappedFile); `said`: why it has none."""
+    """Functions of a library by row. `identity`: of its file (MappedFile); `said`: why it has none."""
 
     of_row: dict[int, _Function]
     identity: tuple[int, ...] = ()
@@ -81,13 +89,16 @@ class _Functions:
 
 
 class _Replaced(Exception):
-    """The number of a file is another file's by now."""
+    """The device and inode belong to another file by now."""
 
 
 @dataclass(slots=True)
 class Pulse:
-    """Loaded probes. `notes` says what is not seen; `put_off`: how often this host had no room for what was to be done (processes,
-    memory, descriptors, entries of a map), and it is done later."""
+    """Loaded probes. `notes` says what is not seen.
+
+    `put_off`: number of operations delayed because this host lacked resources (processes, memory,
+    descriptors, map entries).
+    """
 
     module: Module
     events: ring.Ring
@@ -96,27 +107,35 @@ class Pulse:
     put_off: int = 0
     _links: dict[Place, tuple[int, ...]] = field(default_factory=dict)
     _functions: dict[FileKey, _Functions] = field(default_factory=dict)
-    _again_s: dict[tuple[FileKey, str], float] = field(default_factory=dict)  # by file and user: when (CLOCK_MONOTONIC)
-    _costly_s: dict[FileKey, float] = field(default_factory=dict)  # until when no probe is put in (CLOCK_MONOTONIC)
-    _tidy_s: float = float("-inf")  # when next
+    # (file, user) -> time to try again (CLOCK_MONOTONIC)
+    _again_s: dict[tuple[FileKey, str], float] = field(default_factory=dict)
+    # file -> time until which no probe is inserted (CLOCK_MONOTONIC)
+    _costly_s: dict[FileKey, float] = field(default_factory=dict)
+    _tidy_s: float = float("-inf")  # time of the next cleanup
 
     def watch(self, pid: int) -> None:
-        """The calls of this process count from now on, and its end is told. OSError where the kernel has no room for it."""
+        """Count the calls of this process from now on, and report its end. OSError where the kernel
+        has no room.
+        """
         self.module.maps["rs_targets"][ctypes.c_uint32(pid)] = ctypes.c_uint32(RANK)
 
     def maps_a_library(self, pid: int) -> bool:
-        """Whether the process maps a file that has functions to listen to: what is none of it is no rank, or not yet."""
+        """Tell whether the process maps a library of the call table; without one it is no rank, or
+        not yet.
+        """
         return bool(mapped_libraries(pid, _PREFIXES, self.root))
 
     def forget(self, pid: int) -> None:
-        """They count no more."""
+        """Stop counting the calls of this process."""
         with contextlib.suppress(KeyError):
             del self.module.maps["rs_targets"][ctypes.c_uint32(pid)]
 
     def listen(self, pid: int, rows: Collection[int] | None = None, user: str = "") -> frozenset[Place]:
-        """Attach to these functions (None: all) of the libraries that this process maps. Which of them it has.
+        """Attach to these functions (None: all) in the libraries that this process maps; return
+        those it has.
 
-        Takes `LOOK_MOST_S` and what one library takes (`_FIND_MOST_S`) at most; what was not looked at is a note, as of `user`.
+        Takes at most `LOOK_MOST_S` plus the time for one library (`_FIND_MOST_S`); what was skipped
+        is a note for `user`.
         """
         found = set()
         mapped, until = libraries_of(pid, _PREFIXES, self.root), time.monotonic() + LOOK_MOST_S
@@ -127,34 +146,36 @@ class Pulse:
                 continue
             try:
                 found |= self._attach_all(library, rows, user)
-            except _Replaced:  # remembered of one that is gone: places in it are anything in this one
+            # the cache is of a file that is gone: its offsets are meaningless in this one
+            except _Replaced:
                 del self._functions[library.key]
                 with contextlib.suppress(_Replaced):
                     found |= self._attach_all(library, rows, user)
         if left_out:
             self.notes.add(
-                f"{left_out} libraries of pid {pid} were not looked at: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s",
+                f"{left_out} libraries of pid {pid} were not searched; limits per process: {LIBRARIES_MOST} libraries, {LOOK_MOST_S:g} s",
                 user,
             )
         return frozenset(found)
 
-    def keep(self, places: Collection[Place]) -> None:
-        """Let go of all other functions: on a thread, as the kernel takes its time."""
+    def detach_others(self, places: Collection[Place]) -> None:
+        """Detach all other functions: on a thread, as the kernel takes long."""
         dropped = [place for place in self._links if place not in places]
         descriptors = [descriptor for place in dropped for descriptor in self._links.pop(place)]
         if not descriptors:
             return
         gone = {row for row, _ in dropped} - {row for row, _ in self._links}
 
-        def let_go() -> None:
+        def detach() -> None:
             self.module.release(descriptors)
-            with contextlib.suppress(OSError):  # their returns will not be seen; `tidy` tells what there is no room for
+            # their returns will not be seen; `tidy` reports a lack of resources
+            with contextlib.suppress(OSError):
                 in_progress.take_out(self.module.maps, lambda call: call.row in gone)
 
-        self._aside(let_go)
+        self._aside(detach)
 
     def tidy(self, now_s: float, ended: bool) -> None:
-        """Once in a while, sooner where processes have `ended`: calls of threads that were killed in them are in progress no more."""
+        """Clean up regularly, sooner where processes have `ended`: remove calls of killed threads."""
         if (gone := self.module.withdrawn()).links:
             self._forget_withdrawn(gone)
         if now_s >= self._tidy_s:
@@ -162,7 +183,7 @@ class Pulse:
             try:
                 in_progress.take_out_ended(self.module.maps, self.root)
             except OSError as error:
-                self.later("calls in progress", error)
+                self.postpone("calls in progress", error)
         if ended:
             self._tidy_s = min(self._tidy_s, now_s + _TIDY_AFTER_END_S)
 
@@ -171,21 +192,23 @@ class Pulse:
         for _, file in places:
             _put(self._costly_s, file, time.monotonic() + _AGAIN_S)
         self.notes.add(
-            f"{len(places)} functions are no longer listened to: a page of their file is mapped so often by now that every fork of this "
-            f"host would wait for a probe to be taken out{gone.by}"
+            f"{len(places)} functions are no longer probed: a page of their file is mapped so often that "
+            f"removing a probe would block every fork of this host{gone.by}"
         )
-        self.keep([place for place in self._links if place not in places])
+        self.detach_others([place for place in self._links if place not in places])
 
     def costs(self) -> tuple[ProbeCost, ...]:
-        """Run count and time of each program since it was loaded."""
+        """Return run count and time of each program since it was loaded."""
         return tuple(ProbeCost(one.program, one.run_count, one.run_time_ns) for one in self.module.costs())
 
     def lost(self) -> int:
-        """Events that were not seen, since the beginning."""
+        """Count the events that were not seen, since the beginning."""
         return sum(count for name, count in self.module.counters(COUNTERS) if name in LOSSES)
 
     def missed(self) -> int:
-        """Calls and ends that were lost where all share the room, since the beginning: anybody's may be among them."""
+        """Count the calls and ends lost in shared maps since the beginning: any user's may be among
+        them.
+        """
         return sum(count for name, count in self.module.counters(COUNTERS) if name in _OF_ANYBODY)
 
     def close(self) -> None:
@@ -194,7 +217,11 @@ class Pulse:
         self.module.close()
 
     def _functions_in(self, library: Library, user: str = "") -> dict[int, _Function]:
-        """What fails for the sake of the process, or of the look, is not remembered of the file: others map it as well."""
+        """Find the functions of a library, cached.
+
+        Failures due to the process or the search itself are not cached for the file: others map it
+        as well.
+        """
         known = self._functions.get(library.key)
         if known is None:
             if time.monotonic() < self._again_s.get((library.key, user), 0.0):
@@ -208,16 +235,16 @@ class Pulse:
                 self.notes.add(f"{library.name}: {error}", user)
                 _put(self._again_s, (library.key, user), time.monotonic() + _AGAIN_S)
                 return {}
-            except OSError as error:  # no process to be had, say: the next time that somebody asks
-                self.later(library.name, error, user)
+            except OSError as error:  # no process available, say: try again at the next request
+                self.postpone(library.name, error, user)
                 return {}
             if known.said:
                 self.notes.add(f"{library.name}: {known.said}", user)
             _put(self._functions, library.key, known)
         return known.of_row
 
-    def later(self, what: str, error: OSError, user: str = "") -> None:
-        """Count, and say once, what this host had no room for."""
+    def postpone(self, what: str, error: OSError, user: str = "") -> None:
+        """Count, and note once, what failed for lack of resources."""
         self.put_off += 1
         self.notes.add(f"{what}: not now ({error.strerror or error})", user)
 
@@ -260,7 +287,7 @@ class Pulse:
         thread = threading.Thread(target=work, name="detach", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # there is none to be had: here, then
+        except RuntimeError:  # none available: do it here
             work()
             return
         self.module.before_close.append(thread.join)
@@ -276,7 +303,10 @@ _PREFIXES = tuple({prefix for row in MARKERS for prefix in row.libraries})
 
 
 def _find(library: Library) -> _Functions:
-    """Read by a process that has given its rights up. FileNotRead where the process gives no file; what is in the file is told."""
+    """Find the functions of a library; run in a process without rights.
+
+    FileNotRead where the process gives no file; errors in the file are returned in `said`.
+    """
     rows = {place: row for place, row in enumerate(MARKERS) if row.library and library.name.startswith(row.libraries)}
     found: dict[int, _Function] = {}
     taken: set[int] = set()
@@ -289,7 +319,7 @@ def _find(library: Library) -> _Functions:
                 if mine:
                     ends = tuple(leave_offsets(file, mine)) if row.throws else None
                     found[place] = _Function(tuple(symbol.offset for symbol in mine), ends)
-        except FileNotRead:  # its file system does not answer now, say: no fact about what is in it
+        except FileNotRead:  # its file system does not answer now, say: not a property of the file
             raise
         except (RankscopeError, OSError) as error:
             return _Functions({}, file.identity, str(error))
@@ -297,12 +327,12 @@ def _find(library: Library) -> _Functions:
 
 
 def text() -> str:
-    """What is compiled, the same on all hosts."""
+    """Return the C text, the same on all hosts."""
     return loader.text_of(_SOURCES, generated=programs(MARKERS), names=_NUMBERS)
 
 
 def load(root: Path = Path("/")) -> Pulse:
-    """Load the probes of tier 0. Raises what rankscope.probes.bpf.loader.load raises."""
+    """Load the probes of tier 0. Raises as rankscope.probes.bpf.loader.load."""
     if not in_initial_pid_namespace(root):
         raise BpfUnavailable(
             "this process is in a pid namespace of its own, where threads have other numbers than in the kernel"

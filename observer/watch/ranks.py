@@ -1,4 +1,6 @@
-"""What tier 0 knows of each rank: its steps as they end, how long it waited in them, whether it lives, runs or is stopped."""
+"""State of each rank in tier 0: its steps as they end, waiting time in them, whether it lives, runs
+or is stopped.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,11 @@ _TOLD_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Steps of one rank that have ended, in order: when (CLOCK_MONOTONIC, s), how long they took, and what of it was waiting for others
-    (NaN where the marker does not tell)."""
+    """Ended steps of one rank, in order: end (CLOCK_MONOTONIC, s), duration, and part spent waiting
+    for others.
+
+    `waited_s` is NaN where the marker does not measure it.
+    """
 
     end_s: Floats
     seconds: Floats
@@ -35,7 +40,9 @@ NO_STEPS = Steps(np.empty(0), np.empty(0), np.empty(0))
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A rank's process ended. `status` as wait(2) tells it, -1 unknown; `why`: what else is known of it, in words."""
+    """The end of a rank's process. `status` as from wait(2), -1 unknown; `why`: further information
+    in words.
+    """
 
     job: str
     pid: int
@@ -46,7 +53,11 @@ class Death:
 
     @property
     def failed(self) -> bool:
-        """Whether it neither ended by itself with 0 nor was told to end (SIGTERM, SIGINT, and their exit codes); not known: it did not."""
+        """Tell whether it failed: it neither exited with 0 nor was asked to end (SIGTERM, SIGINT
+        and their exit codes).
+
+        False if the status is unknown.
+        """
         if self.status <= 0:
             return False
         if os.WIFSIGNALED(self.status):
@@ -55,13 +66,13 @@ class Death:
 
     @property
     def words(self) -> str:
-        """'killed by SIGKILL', 'ended with 1', 'killed by SIGKILL, out of memory: …'."""
+        """Description: 'killed by SIGKILL', 'ended with 1', 'killed by SIGKILL, out of memory: …'."""
         return f"{self._end}, {self.why}" if self.why else self._end
 
     @property
     def _end(self) -> str:
         if self.status < 0:
-            return "ended, nobody saw how"
+            return "ended, exit status unknown"
         if os.WIFSIGNALED(self.status):
             number = os.WTERMSIG(self.status)
             try:
@@ -73,8 +84,11 @@ class Death:
 
 @dataclass(slots=True)
 class RankPulse:
-    """One rank. `last_s`: when it was last heard of, by CLOCK_MONOTONIC; when it was found at first. `missed_s`: when calls were lost
-    last, which may have been its own; `unheard`: its calls are not listened to, and count no steps."""
+    """State of one rank.
+
+    `last_s`: its last call, by CLOCK_MONOTONIC; at first when it was found. `missed_s`: when calls
+    were lost last, perhaps its own; `unheard`: its calls are not timed, and count no steps.
+    """
 
     found: FoundRank
     since_s: float
@@ -83,9 +97,10 @@ class RankPulse:
     missed_s: float = float("-inf")
     unheard: bool = False
     stopped_since_s: float | None = None
-    missing: bool = False  # it was not there at the last poll
+    missing: bool = False  # it was absent at the last poll
     recent: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=_STEPS_KEPT))
-    _open: list[tuple[float, float]] = field(default_factory=list)  # calls since the last edge: end and stay
+    # end and stay of calls since the last edge
+    _open: list[tuple[float, float]] = field(default_factory=list)
     _edge_s: float | None = None
 
     def begin(self, marker: StepMarker) -> None:
@@ -94,16 +109,16 @@ class RankPulse:
         self._open.clear()
 
     def miss(self, now_s: float) -> None:
-        """Calls were lost: what is heard next does not follow upon what was heard."""
+        """Handle lost calls: later calls do not continue earlier ones."""
         self.missed_s, self._edge_s = now_s, None
         self._open.clear()
 
-    def hear_no_more(self) -> None:
-        """Its calls are not listened to from now on."""
+    def stop_listening(self) -> None:
+        """Stop counting its steps, as its calls are not timed any more."""
         self.marker, self.unheard = None, True
 
     def take(self, calls: Calls) -> Steps:
-        """The steps that end with these calls of the marker."""
+        """Return the steps that end with these calls of the marker."""
         if self.marker is None or not len(calls):
             return NO_STEPS
         self.last_s = max(self.last_s, float(calls.end_s[-1]))

@@ -1,6 +1,4 @@
-"""What each user may have of tier 0, so that nobody takes the others' part: ranks that are watched, seconds for looking into libraries,
-notes. Pure.
-"""
+"""Fair shares of tier 0 per user: watched ranks, seconds for searching libraries, notes. Pure."""
 
 from __future__ import annotations
 
@@ -10,29 +8,36 @@ from dataclasses import dataclass, field
 
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.watch.users import USERS_KNOWN, OfUsers
-from rankscope.probes.fair import in_turn
+from rankscope.probes.fair import interleave
 
 RANKS_MOST = 1024  # room in the kernel: RS_MAX_PROCESSES (probes/bpf/common.bpf.h)
-RANKS_EACH = 256  # of one user; a host with eight GPUs has eight, one without as many as cores
-LOOK_EACH_S = 60.0  # an hour and user; a job that brings jaxlib, the largest library, takes 1 s
-CROWD_EACH_S = 60.0  # an hour and user in which the calls of jobs that are learnt may crowd others out: two jobs, as long as it takes
-# Notes of an hour: so many whosever they are, then of a user, and of all together, as anybody may be many users.
+RANKS_EACH = 256  # per user; a host with eight GPUs has eight, one without as many as cores
+LOOK_EACH_S = 60.0  # per hour and user; a job with jaxlib, the largest library, takes 1 s
+# per hour and user in which calls of jobs with unknown marker may crowd others out: enough for two
+# jobs
+CROWD_EACH_S = 60.0
+# Notes per hour: so many for anybody, then per user, and a total limit, as anybody may be many
+# users.
 _NOTES_FREELY, _NOTES_EACH, _NOTES_MOST = 32, 8, 256
-_NOTES_WAITING = 33  # of a user: as many as may be told of one, and one that says that there are more
-_NOTES_KNOWN = 256  # of a user, by their hashes
+_NOTES_WAITING = 33  # per user: as many as may be reported, and one that says that there are more
+_NOTES_KNOWN = 256  # per user, by their hashes
 _NOTE_CHARACTERS = 400
 _HOUR_S = 3600.0
 
 
 def user_of(rank: FoundRank) -> str:
-    """Whose a rank is. Most containers run as root, so that of root and of users that nobody knows each container counts as one."""
+    """Name the owner of a rank; each container counts separately for root and unknown users, as
+    most run as root.
+    """
     if rank.owner <= 0 and rank.container is not None:
         return f"container {rank.container.container_id[:12]}"
     return f"user {rank.owner}"
 
 
 def over_share(told: Mapping[int, int], users: Mapping[int, str], most: float) -> tuple[int, ...]:
-    """Pids without which no user would have told more than `most`: of each user who did, those that told most."""
+    """Select the pids to exclude so that no user reported more than `most`: for each user over it,
+    the largest.
+    """
     sums = Counter[str]()
     for pid, count in told.items():
         sums[users[pid]] += count
@@ -46,18 +51,20 @@ def over_share(told: Mapping[int, int], users: Mapping[int, str], most: float) -
 
 @dataclass(slots=True)
 class Looking:
-    """How long libraries of each user were looked into in this hour, or what else such time was counted for. Times are seconds of one
-    clock."""
+    """Seconds spent on each user in this hour, for searching libraries or for other purposes. Times
+    of one clock.
+    """
 
-    _spent: OfUsers[tuple[float, float]] = field(default_factory=OfUsers)  # since when, and how long
+    # user -> (start of the hour, seconds)
+    _spent: OfUsers[tuple[float, float]] = field(default_factory=OfUsers)
 
     def spent_s(self, user: str, now_s: float) -> float:
-        """Of this hour, which begins with the first look."""
+        """Return the seconds of this hour, which begins with the first call of `took`."""
         since_s, spent_s = self._spent.get(user, (now_s, 0.0))
         return spent_s if now_s - since_s < _HOUR_S else 0.0
 
     def took(self, user: str, now_s: float, seconds: float) -> None:
-        """A look has."""
+        """Add seconds to a user."""
         spent_s = self.spent_s(user, now_s)
         since_s = self._spent.get(user, (now_s, 0.0))[0] if spent_s else now_s
         self._spent.keep(user, (since_s, spent_s + seconds))
@@ -65,18 +72,23 @@ class Looking:
 
 @dataclass(slots=True)
 class Notes:
-    """What is not seen, and why: each told once, and so many an hour, as much of it is text of jobs. Of whom much is told leaves others
-    theirs. `user`: as `user_of` calls him whose processes it is about; '' of the host."""
+    """Notes on what is not seen, and why: each reported once, and limited per hour and user, as
+    their text is the jobs'.
+
+    `user`: name from `user_of` of the owner concerned; '' for the host.
+    """
 
     _waiting: dict[str, dict[str, None]] = field(default_factory=dict)
-    _known: OfUsers[dict[int, None]] = field(default_factory=OfUsers)  # told, or left out
+    # hashes of reported or dropped notes
+    _known: OfUsers[dict[int, None]] = field(default_factory=OfUsers)
     _counts: OfUsers[int] = field(default_factory=OfUsers)  # in this hour
-    _over: OfUsers[bool] = field(default_factory=OfUsers)  # of whom was said in this hour that there are more
+    # users with a note in this hour that there are more
+    _over: OfUsers[bool] = field(default_factory=OfUsers)
     _since_s: float = float("-inf")
     _count: int = 0
 
     def add(self, words: str, user: str = "") -> None:
-        """To be told, unless it was."""
+        """Queue a note, unless it was reported before."""
         words = words[:_NOTE_CHARACTERS]
         room = user in self._waiting or len(self._waiting) < USERS_KNOWN
         if not room or hash(words) in self._known.get(user, {}):
@@ -86,7 +98,7 @@ class Notes:
             mine[words] = None
 
     def take(self, now_s: float) -> tuple[str, ...]:
-        """What is to be told now, of each user in turn; what others leave no room for waits for the next hour."""
+        """Return the notes to report now, each user's in turn; the rest waits for the next hour."""
         if not self._waiting:
             return ()
         if now_s - self._since_s >= _HOUR_S:
@@ -95,18 +107,18 @@ class Notes:
             return ()
         of_users = {user: [(user, words) for words in mine] for user, mine in self._waiting.items()}
         told: list[str] = []
-        for user, words in in_turn(of_users, len(of_users) * _NOTES_WAITING):
+        for user, words in interleave(of_users, len(of_users) * _NOTES_WAITING):
             if self._count >= _NOTES_MOST:
                 break
             del self._waiting[user][words]
             self._know(user, words)
-            said = self._told_of(user, words)
+            said = self._limit_notes(user, words)
             self._count += len(said)
             told += said
         self._waiting = {user: mine for user, mine in self._waiting.items() if mine}
         return tuple(told)
 
-    def _told_of(self, user: str, words: str) -> list[str]:
+    def _limit_notes(self, user: str, words: str) -> list[str]:
         count = self._counts.get(user, 0)
         if self._count < _NOTES_FREELY or count < _NOTES_EACH:
             self._counts.keep(user, count + 1)
@@ -114,7 +126,7 @@ class Notes:
         if self._over.get(user, False):
             return []
         self._over.keep(user, True)
-        return [f"more of {user or 'this kind'} is not told in this hour"]
+        return [f"more of {user or 'this kind'} is not reported in this hour"]
 
     def _know(self, user: str, words: str) -> None:
         known = self._known.get(user, {})

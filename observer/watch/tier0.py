@@ -1,10 +1,11 @@
-"""Tier 0 of a host: ranks come and go, each job's marker is found, their steps are told as they end.
+"""Tier 0 of a host: follow its ranks, choose each job's marker, and report steps as they end.
 
-  census ──► new ranks: all candidates are listened to ──► one marker for the job ──► steps of each rank, from its calls
-    │            for some steps, `LEARN_S` at most           (marker.py)                 (ranks.py)
-    └── as processes appear that map a library of ranks, and every ten minutes
+census ──► new ranks: all candidates are timed ──► one marker for the job ──► steps of each rank, from its calls
+ │            for some steps, `LEARN_S` at most       (marker.py)                 (ranks.py)
+ └── as processes appear that map a library of ranks, and every ten minutes
 
-`poll` is called about once a second. It takes what the probes have, and looks at the state of each rank; nothing else runs meanwhile.
+`poll` is called about once a second. It drains the probes, and reads the state of each rank;
+nothing else runs meanwhile.
 """
 
 from __future__ import annotations
@@ -38,18 +39,22 @@ from rankscope.probes.patience import SILENT, Silent, patiently
 
 LEARN_S = 30.0
 _LEARN_LEAST_S = 3.0
-_LEARN_AGAIN_S = 300.0  # after a try in which nothing repeated
-_LISTEN_MOST_S = 5.0  # of a poll, for looking into libraries; what is left waits for the next one
+_LEARN_AGAIN_S = 300.0  # after a try without repetition
+_LISTEN_MOST_S = 5.0  # seconds per poll for searching libraries; the rest waits for the next one
 _WRITES_APART_S = 5.0
 _MOST_HZ = 100.0  # calls a second and rank that a marker may cost: 0.2 % of a core at 20 µs each
-_SHARE_HZ = RING_EVENTS / 4  # calls a second of one user, where others' are lost; a poll is about a second
-_CALLS_MOST = 20_000  # kept of one rank while its marker is sought
+# calls a second of one user, where others' are lost; a poll is about a second
+_SHARE_HZ = RING_EVENTS / 4
+_CALLS_MOST = 20_000  # stored for one rank while its marker is searched
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What one poll tells. `steps`: by pid, of ranks whose steps are seen; `still`: pids of ranks that are stopped; `notes`: what is not
-    seen, and why, each once."""
+    """Results of one poll.
+
+    `steps`: by pid, of ranks whose steps are seen; `still`: pids of stopped ranks; `notes`: what is
+    not seen, and why, each once.
+    """
 
     at_s: float
     steps: dict[int, Steps]
@@ -61,7 +66,7 @@ class Beat:
 
 @dataclass(slots=True)
 class _Learning:
-    """A job whose marker is sought. `waiting`: pids of its ranks that are not listened to yet."""
+    """A job whose marker is being searched. `waiting`: pids of its ranks that are not timed yet."""
 
     since_s: float
     user: str
@@ -72,7 +77,9 @@ class _Learning:
 
 @dataclass(slots=True)
 class Tier0:
-    """The ranks of this host. `notes` says, by job, why its steps are not seen; `left_out`: ranks for which there is no room."""
+    """The ranks of this host. `notes`: job -> why its steps are not seen; `left_out`: ranks for
+    which there is no room.
+    """
 
     pulse: Pulse
     root: Path = Path("/")
@@ -83,7 +90,7 @@ class Tier0:
     left_out: int = 0
     _looking: Looking = field(default_factory=Looking)
     _crowding: Looking = field(default_factory=Looking)
-    _missed: int = 0  # as the probes had it at the last poll, which was at:
+    _missed: int = 0  # losses at the last poll
     _polled_s: float = float("-inf")
     _learning: dict[str, _Learning] = field(default_factory=dict)
     _again_s: dict[str, float] = field(default_factory=dict)
@@ -95,7 +102,7 @@ class Tier0:
         self._newcomers = Newcomers(self.pulse, self.root)
 
     def poll(self) -> Beat:
-        """What happened since the last one."""
+        """Return what happened since the last poll."""
         now = time.monotonic()
         events = self.pulse.events.drain()
         died = self._ends(events)
@@ -110,31 +117,31 @@ class Tier0:
         return Beat(now, steps, born, (*died, *vanished), stopped, self.pulse.notes.take(now))
 
     def of_job(self, job: str) -> tuple[RankPulse, ...]:
-        """Its ranks here that live, by number."""
+        """List a job's live ranks here, by number."""
         mine = [one for one in self.ranks.values() if one.found.identity.job == job]
         return tuple(sorted(mine, key=lambda one: one.found.identity.rank))
 
     def jobs(self) -> tuple[str, ...]:
-        """Jobs with ranks here."""
+        """List the jobs with ranks here."""
         return tuple(dict.fromkeys(one.found.identity.job for one in self.ranks.values()))
 
     def is_learning(self, job: str) -> bool:
-        """Whether its marker is being sought."""
+        """Tell whether the job's marker is being searched."""
         return job in self._learning
 
     def close(self) -> None:
-        """Let go of the probes."""
+        """Close the probes."""
         self.pulse.close()
 
     def _ends(self, events: Events) -> tuple[Death, ...]:
         found = []
         for event in events[events["type"] == ring.EXIT]:
-            death = self._bury(int(event["tgid"]), float(event["ts_ns"]) / 1e9, int(event["arg"]))
+            death = self._record_death(int(event["tgid"]), float(event["ts_ns"]) / 1e9, int(event["arg"]))
             if death is not None:
                 found.append(death)
         return tuple(found)
 
-    def _bury(self, pid: int, at_s: float, status: int) -> Death | None:
+    def _record_death(self, pid: int, at_s: float, status: int) -> Death | None:
         rank = self.ranks.pop(pid, None)
         if rank is None:
             return None
@@ -148,11 +155,14 @@ class Tier0:
     def _drop(self, job: str) -> None:
         for table in (self.markers, self._learning, self._again_s, self._kept, self.notes):
             table.pop(job, None)
-        self._keep_needed()
+        self._detach_unneeded()
 
     def _states(self, now: float) -> tuple[list[Death], frozenset[int]]:
-        """Ranks whose end was not told (the event was lost, or another process has their number), and those in job-control stop, or
-        stopped by a tracer, at two polls."""
+        """Find ranks that ended without an event (lost, or pid reused), and ranks stopped at two
+        successive polls.
+
+        Stopped means job control or a tracer.
+        """
         gone, still, refused = [], set(), None
         stats = patiently(lambda: {pid: stat_of(pid, self.root) for pid in self.ranks})
         for pid, rank in list(self.ranks.items()):
@@ -160,15 +170,15 @@ class Tier0:
             if isinstance(stat, Silent):
                 self.pulse.notes.add(f"pid {pid}: {SILENT}", user_of(rank.found))
                 continue
-            if isinstance(stat, OSError):  # what this host has no room for is no end of a rank
+            if isinstance(stat, OSError):  # a lack of resources on this host is no end of a rank
                 refused = stat
                 continue
             if stat is None or stat.start_ticks != rank.found.start_ticks or stat.state in ("Z", "X"):
-                if not rank.missing:  # how it ended may lie in the ring already: the next drain tells
+                if not rank.missing:  # the event may be in the ring already: the next drain decides
                     rank.missing = True
                     continue
                 self.pulse.forget(pid)
-                death = self._bury(pid, now, -1)
+                death = self._record_death(pid, now, -1)
                 gone += [death] if death is not None else []
             elif stat.state not in ("T", "t"):
                 rank.stopped_since_s = None
@@ -177,11 +187,13 @@ class Tier0:
             else:
                 still.add(pid)
         if refused is not None:
-            self.pulse.later("whether ranks still run was not read", refused)
+            self.pulse.postpone("it could not be read whether ranks still run", refused)
         return gone, frozenset(still)
 
     def write_hz(self, job: str) -> float:
-        """Bytes a second that the busiest rank wrote to disk since the last call; 0 where that was long ago, or nobody tells."""
+        """Return the bytes a second that the busiest rank wrote to disk since the last call; 0 if
+        unknown or long ago.
+        """
         now, most = time.monotonic(), 0.0
         for rank in self.of_job(job):
             pid = rank.found.pid
@@ -194,7 +206,7 @@ class Tier0:
         return most
 
     def _find_new(self, now: float) -> tuple[FoundRank, ...]:
-        """Ranks that were not there."""
+        """Find new ranks."""
         told = self._newcomers.look(self.census, self.ranks, now)
         if told is None:
             return ()
@@ -210,7 +222,7 @@ class Tier0:
         return born
 
     def _let_in(self, ranks: Iterable[FoundRank], now: float) -> tuple[FoundRank, ...]:
-        """Watch those that are new, as far as there is room: of one user so many, that others find some."""
+        """Watch new ranks as far as there is room, with a limit per user."""
         held, left = Counter(user_of(one.found) for one in self.ranks.values()), Counter[str]()
         born = []
         for rank in ranks:
@@ -223,7 +235,7 @@ class Tier0:
             try:
                 self.pulse.watch(rank.pid)
             except OSError as error:
-                self._newcomers.later("a rank is not watched", error, now)
+                self._newcomers.postpone("a rank is not watched", error, now)
                 continue
             self.ranks[rank.pid] = RankPulse(rank, now, now)
             held[user] += 1
@@ -231,28 +243,30 @@ class Tier0:
         self.left_out = sum(left.values())
         for user in left:
             self.pulse.notes.add(
-                f"not all ranks of {user} are watched: there is room for {RANKS_EACH} of a user, {RANKS_MOST} in all",
+                f"not all ranks of {user} are watched; limits: {RANKS_EACH} per user, {RANKS_MOST} in all",
                 user,
             )
         return tuple(born)
 
     def _listen(self) -> None:
-        """Attach to the libraries of ranks of jobs that are learnt: for some seconds a poll, first of the user of whom least was looked at.
+        """Attach to libraries of jobs whose marker is searched, for some seconds a poll, the least
+        served user first.
 
-        What takes a user's time up is not looked at: whoever has thousands of slow files keeps nobody waiting.
+        Beyond a user's time libraries are skipped, so that a user with thousands of slow files
+        delays nobody.
         """
         until = time.monotonic() + _LISTEN_MOST_S
         while waiting := [one for one in self._learning.values() if one.waiting]:
             now = time.monotonic()
             if now >= until:
-                for one in waiting:  # their time begins when all of their ranks are listened to
+                for one in waiting:  # their time begins when all of their ranks are timed
                     one.since_s = now
                 return
             learning = min(waiting, key=lambda one: self._looking.spent_s(one.user, now))
             if self._looking.spent_s(learning.user, now) >= LOOK_EACH_S:
                 learning.waiting.clear()
                 self.pulse.notes.add(
-                    f"not all libraries of {learning.user} were looked at: it took {LOOK_EACH_S:g} s in this hour",
+                    f"not all libraries of {learning.user} were searched: it took {LOOK_EACH_S:g} s in this hour",
                     learning.user,
                 )
                 continue
@@ -281,7 +295,7 @@ class Tier0:
         return told
 
     def _miss(self, calls: Events, now: float) -> None:
-        """Where some were lost, nobody is silent whom we may have missed; and who fills the ring is not listened to."""
+        """Handle lost calls: reset the ranks concerned, and stop timing those that fill the ring."""
         before, self._missed = self._missed, self.pulse.missed()
         since_s, self._polled_s = self._polled_s, now
         if self._missed == before:
@@ -302,9 +316,10 @@ class Tier0:
             if pid in learnt and self._crowding.spent_s(users[pid], now) <= CROWD_EACH_S:
                 continue
             self.pulse.forget(pid)
-            self.ranks[pid].hear_no_more()
+            self.ranks[pid].stop_listening()
             self.pulse.notes.add(
-                f"pid {pid} makes so many calls that those of others were lost: it is not listened to any more, nor is seen how it ends",
+                f"pid {pid} makes so many calls that those of others were lost: it is no longer probed, and its exit "
+                "status will be unknown",
                 users[pid],
             )
 
@@ -325,7 +340,7 @@ class Tier0:
                 self.learn_again(job)
 
     def learn_again(self, job: str) -> None:
-        """Seek the marker of a job anew: its loop may be another than it was."""
+        """Search the marker of a job again: its loop may have changed."""
         self.markers.pop(job, None)
         ranks = self.of_job(job)
         if not ranks:
@@ -337,10 +352,10 @@ class Tier0:
 
     def _decide(self, job: str, found: list[StepMarker], learning: _Learning, now: float) -> None:
         if not found:
-            self.notes[job] = "its steps are not seen: no library call that repeats with them"
+            self.notes[job] = "its steps are not visible: no library call repeats with them"
         elif (marker := _common(found)).hz > _MOST_HZ:
             rarest = f"{MARKERS[marker.row].name}, comes {marker.hz:.0f} times a second"
-            self.notes[job] = f"its steps are not seen: the rarest call that tells them, {rarest}"
+            self.notes[job] = f"its steps are not visible: the rarest call that marks them, {rarest}"
         else:
             self.notes.pop(job, None)
             self.markers[job] = marker
@@ -351,11 +366,11 @@ class Tier0:
         if job not in self.markers:
             self._kept.pop(job, None)
             self._again_s[job] = now + _LEARN_AGAIN_S
-        self._keep_needed()
+        self._detach_unneeded()
 
-    def _keep_needed(self) -> None:
+    def _detach_unneeded(self) -> None:
         kept = {place for places in self._kept.values() for place in places}
-        self.pulse.keep(kept.union(*(one.places for one in self._learning.values())))
+        self.pulse.detach_others(kept.union(*(one.places for one in self._learning.values())))
 
 
 def _choose(parts: list[Calls]) -> StepMarker | None:
@@ -364,7 +379,7 @@ def _choose(parts: list[Calls]) -> StepMarker | None:
 
 
 def _common(found: list[StepMarker]) -> StepMarker:
-    """What most ranks show; of several the fewest calls."""
+    """Choose the marker that most ranks have; among equals the one with fewest calls."""
     count = Counter((one.row, one.per_step) for one in found)
     row, per_step = min(count, key=lambda one: (-count[one], one[1]))
     return max((one for one in found if (one.row, one.per_step) == (row, per_step)), key=lambda one: one.hz)
@@ -377,7 +392,7 @@ def _calls(events: Events) -> Calls:
 
 
 def _written(pid: int, root: Path) -> int | None:
-    """`write_bytes` of /proc/PID/io: what it caused to be sent to disks."""
+    """Read `write_bytes` of /proc/PID/io: bytes it caused to be written to disks."""
     try:
         for line in procfs.read_file(procfs.proc_path(root, pid, "io"), 4096).splitlines():
             name, _, value = line.partition(b":")

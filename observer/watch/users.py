@@ -1,4 +1,4 @@
-"""What is known of each user, as far as one is met again: anybody may be many users, and none of them makes us grow. Pure."""
+"""A bounded memory of users: anybody may be many users, but memory does not grow. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _Known = TypeVar("_Known")
 
 @dataclass(slots=True)
 class OfUsers(Generic[_Known]):
-    """Something of each of the `USERS_KNOWN` users of whom something was kept last."""
+    """Values of the `USERS_KNOWN` most recently updated users."""
 
     _known: dict[str, _Known] = field(default_factory=dict)
 
     def get(self, user: str, unknown: _Known) -> _Known:
-        """What was kept of a user; `unknown` where nothing is."""
+        """Return a user's value; `unknown` if there is none."""
         return self._known.get(user, unknown)
 
     def keep(self, user: str, known: _Known) -> None:
-        """In place of what was. Of too many users that one is forgotten of whom nothing was kept for longest."""
+        """Set a user's value; beyond the limit the least recently updated user is dropped."""
         self._known.pop(user, None)
         self._known[user] = known
         if len(self._known) > USERS_KNOWN:

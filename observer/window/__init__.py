@@ -1,1 +1,1 @@
-"""The window: schema and folder."""
+"""Window files: schema, reading and writing."""

@@ -1,8 +1,9 @@
-"""A bundle: windows in one small file, to be passed on, and back with every reason to distrust it.
+"""Bundles: windows in one small file to pass on; read back as untrusted data.
 
-An xz of a tar: `bundle.json`, then `<number>/window.json` and the tables, plain Parquet, files of one table together, so that xz finds
-what windows have in common. Measured with `rankscope bundle` on every fourth case of the corpus: 8 ranks 17 KB (worst 23), two or three
-ranks of ordinary jobs, with deep stacks, 22 KB (worst 46).
+An xz of a tar: `bundle.json`, then `<number>/window.json` and the tables, plain Parquet, files of
+one table together, so that xz finds what windows have in common. Measured with `rankscope bundle`
+on every fourth case of the corpus: 8 ranks 17 KB (worst 23), two or three ranks of ordinary jobs,
+with deep stacks, 22 KB (worst 46).
 """
 
 from __future__ import annotations
@@ -39,21 +40,24 @@ _MOST_FILES = 100_000
 
 
 class NewerBundle(BadData):
-    """A bundle that a later version made."""
+    """A bundle made by a later version."""
 
     help = "Use a newer rankscope."
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What a bundle holds. `baseline`: earlier windows that its verdict was made with."""
+    """The content of a bundle. `baseline`: earlier windows that its verdict was made with."""
 
     windows: tuple[Window, ...]
     baseline: tuple[Window, ...]
 
 
 def pack(windows: Sequence[Window], baseline: Sequence[Window], names_kept: bool) -> bytes:
-    """The bytes of a bundle. `names_kept`: for its reader; nothing is replaced here. UsageError where nobody could read it."""
+    """Encode a bundle. `names_kept`: recorded for its reader; nothing is replaced here.
+
+    UsageError where it would be too large to read.
+    """
     about = {
         "schema": BUNDLE_SCHEMA,
         "windows": len(windows),
@@ -69,25 +73,25 @@ def pack(windows: Sequence[Window], baseline: Sequence[Window], names_kept: bool
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, content in [(_ABOUT, json.dumps(about).encode("utf-8")), *files]:
-            entry = tarfile.TarInfo(name)  # owner, mode and time are nobody's business
+            entry = tarfile.TarInfo(name)  # owner, mode and time are private
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
     fits = len(files) < _MOST_FILES and packed.tell() <= _MOST_UNPACKED
     small = lzma.compress(packed.getvalue(), preset=9 | lzma.PRESET_EXTREME) if fits else b""
     if not fits or len(small) > _MOST_PACKED:
-        raise UsageError(f"{len(windows)} windows are more than one bundle holds: take fewer")
+        raise UsageError(f"{len(windows)} windows are more than one bundle may have: choose fewer")
     return small
 
 
 def _plain(table: pa.Table) -> bytes:
-    """A Parquet file without any packing of its own."""
+    """Encode an uncompressed Parquet file."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="none", use_dictionary=False, write_statistics=False, store_schema=False)
     return buffer.getvalue()
 
 
 def is_bundle(place: Path) -> bool:
-    """Whether a path looks like a bundle: a file that begins as an xz."""
+    """Tell whether a path looks like a bundle: a file that begins as an xz."""
     try:
         with os.fdopen(open_plain(place), "rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
@@ -96,7 +100,7 @@ def is_bundle(place: Path) -> bool:
 
 
 def read_bundle(place: Path) -> Bundle:
-    """The windows in a bundle. BadData, in one line, where it cannot be read so."""
+    """Read the windows of a bundle. Raises BadData, in one line."""
     files = _unpacked(place)
     about = _about(place, files.pop(_ABOUT, b""))
     windows, baseline = (_count(about, name) for name in ("windows", "baseline"))
@@ -115,14 +119,15 @@ def read_bundle(place: Path) -> Bundle:
 
 
 def _unpacked(place: Path) -> dict[str, bytes]:
-    """Names and contents, all of them of files that a bundle has; nothing is unpacked beyond what one may hold."""
+    """Unpack names and contents within limits, accepting only files that a bundle has."""
     try:
         packed = read_plain(place, _MOST_PACKED)
         xz = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_MOST_MEMORY)
         content = xz.decompress(packed, _MOST_UNPACKED)
         if not xz.eof:
             raise BadData(f"{place} is cut short, or would take more memory than a bundle may")
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:  # packed once, not once more inside
+        # compressed once, not again inside
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             return _members(place, archive)
     except OSError as error:
         raise BadData(f"{place} cannot be read: {error.strerror or error}") from error
@@ -134,11 +139,11 @@ def _members(place: Path, archive: tarfile.TarFile) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for member in archive:
         fits = member.name == _ABOUT or _NAME.fullmatch(member.name)
-        # A sparse file is larger than what is in the archive.
+        # A sparse file is larger than its data in the archive.
         plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
         file = archive.extractfile(member) if fits and plain else None
         if file is None or member.name in found or len(found) >= _MOST_FILES:
-            raise BadData(f"{place} is no bundle: what is in it does not belong there")
+            raise BadData(f"{place} is no bundle: its content does not belong there")
         found[member.name] = file.read()
     return found
 

@@ -1,4 +1,4 @@
-"""Names of counters that more than one room must agree on, and what each of them counts."""
+"""Names of counters shared between rooms, with their meanings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ NCCL_SILENT = "ras.missing"
 COUNTER_NAMES = {
     "cpu.throttled_s": "scope cgroup: time the rank's cgroup was throttled by its CPU quota (limit = quota in CPUs)",
     "cpu.throttled_periods": "scope cgroup: periods in which it was throttled, events",
-    "cpu.taken_s": "scope rank: CPU time that the process comm, pid ran while threads of this rank stood in the queue; of a rank's worker "
-    "pid is that rank's",
+    "cpu.taken_s": "scope rank: CPU time that the process comm, pid ran while threads of this rank waited in the run queue; of a rank's "
+    "worker pid is that rank's",
     "cpu.workers_run_s": "scope rank: CPU time of the processes that belong to it (loader workers)",
     "thread.run_s": "scope thread: instance 'name: native function it mostly ran (n threads)': CPU time of threads without Python state; "
     "likewise thread.ready_s, ready but not running",
@@ -31,7 +31,8 @@ COUNTER_NAMES = {
     "waited for most of the time since the rank's last progress: bytes that came from there since then; likewise silence.sent_bytes",
     "silence.waits": "scope rank: events: how often it waited there since then; instance = the same",
     "process.stopped_s": "scope rank: time in state T",
-    # scope gpu, instance 'gpu2' (NVML's index); observer/tables. A row that is missing was not told by the GPU.
+    # scope gpu, instance 'gpu2' (NVML's index); observer/tables. A missing row was not reported by
+    # the GPU.
     "gpu.sm_clock_hz": "gauge: while the GPU works; limit = the highest clock; likewise gpu.memory_clock_hz",
     "gpu.throttle.<reason>_s": "seconds with the reason set for a lowered clock: hw_thermal, sw_thermal, power_cap, power_brake, "
     "hw_slowdown, app_clocks, sync_boost",

@@ -1,7 +1,7 @@
-"""Window folders: written whole or not at all, read back with every reason to distrust them.
+"""Window folders: written completely or not at all; read back as untrusted data.
 
-A folder is written under a temporary name beside its destination, flushed, and renamed (`staging.py`): a reader sees a complete
-window or none.
+A folder is written under a temporary name next to its destination, flushed, and renamed
+(`staging.py`): a reader sees a complete window or none.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MAX_MANIFEST_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One host's window. Tables follow schema.py."""
+    """One host's window: manifest and tables (schema.py)."""
 
     manifest: Manifest
     ranks: pa.Table
@@ -56,14 +56,15 @@ class Window:
 
 
 def folder_name(manifest: Manifest) -> str:
-    """`<host>-<start, UTC>-<seconds>s-<job>`, safe as a file name whatever host and job are called."""
+    """Build `<host>-<start, UTC>-<seconds>s-<job>`, safe as a file name for any host and job."""
     host, job = safe_name(manifest.host) or "host", safe_name("+".join(manifest.jobs)) or "job"
     start = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(manifest.start))
     return f"{host}-{start}-{manifest.seconds:.4g}s-{job}"
 
 
 def write_window(window: Window, into: Path, beside: Mapping[str, bytes] = MappingProxyType({})) -> Path:
-    """Write one window folder below `into` (made if missing), return it. OutputFailed, with nothing half-written.
+    """Write one window folder below `into` (created if missing) and return it; nothing half-written
+    on OutputFailed.
 
     `beside`: more files in it, by name.
     """
@@ -77,7 +78,7 @@ def write_window(window: Window, into: Path, beside: Mapping[str, bytes] = Mappi
 
 
 def window_files(window: Window, *, brief: bool = False) -> dict[str, staging.Writer]:
-    """What writes each file of a window, by name. `brief`: no time is spent to make them small."""
+    """Return the writer of each file of a window, by name. `brief`: compress less, to save time."""
     tables = {table: getattr(window, table) for table in TABLES}
     rows = {table: data.num_rows for table, data in tables.items()}
     text = json.dumps(to_json(window.manifest, rows), indent=1)
@@ -92,21 +93,23 @@ def _write_bytes(content: bytes, file: IO[bytes]) -> None:
     file.write(content)
 
 
-def prepare_place(into: Path) -> None:
-    """Make `into` and see that a window can be written there. OutputFailed where it cannot."""
+def prepare_folder(into: Path) -> None:
+    """Create `into` and test that a window can be written there. Raises OutputFailed."""
     try:
-        staging.try_place(into, _LEAST_FREE_BYTES)
+        staging.check_writable(into, _LEAST_FREE_BYTES)
     except OSError as error:
         raise OutputFailed(f"cannot write into {into}: {error.strerror or error}") from error
 
 
 def is_window(folder: Path) -> bool:
-    """Whether `folder` looks like a window folder (it holds a manifest)."""
+    """Tell whether `folder` looks like a window folder (it has a manifest)."""
     return (folder / MANIFEST).is_file()
 
 
 def find_windows(place: Path) -> tuple[Path, ...]:
-    """`place` itself if it is a window folder, else the window folders directly in it, by name. BadData if none."""
+    """Return `place` itself if it is a window folder, else the window folders directly in it, by
+    name. BadData if none.
+    """
     if not place.is_dir():
         raise BadData(f"{place} is not a folder" if place.exists() else f"there is no {place}")
     if is_window(place):
@@ -121,12 +124,12 @@ def find_windows(place: Path) -> tuple[Path, ...]:
 
 
 def read_window(folder: Path) -> Window:
-    """The window in `folder`, of whatever version, as one of today's. BadData, in one line, where it cannot be read so."""
+    """Read the window in `folder`, of any version, as the current one. Raises BadData, in one line."""
     return read_files(folder, lambda name: folder / name)
 
 
 def read_files(place: Path, path_of: Callable[[str], Path]) -> Window:
-    """The same of files that lie anywhere; `place` is what errors name. BadData."""
+    """Read a window from files found by `path_of`; `place` is named in errors. Raises BadData."""
     manifest, rows = read_manifest(path_of(MANIFEST))
     old = manifest.schema == FIRST_SCHEMA
     tables = {}
@@ -151,7 +154,9 @@ def read_files(place: Path, path_of: Callable[[str], Path]) -> Window:
 
 
 def fitted(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
-    """A table as `schema` has it. BadData where it cannot be, or no observer can have written it."""
+    """Convert a table to `schema` and check it. BadData where it does not fit, or no observer can
+    have written it.
+    """
     table = with_absent(table, schema)
     missing = sorted(set(schema.names) - set(table.column_names))
     if missing:
@@ -168,7 +173,9 @@ def fitted(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
 
 
 def window_of(manifest: Manifest, tables: Mapping[str, pa.Table], where: str) -> Window:
-    """The window of these tables, empty where it is older than one of them. BadData where its stacks are none."""
+    """Build the window from these tables, with empty ones for missing younger tables; BadData for
+    invalid stacks.
+    """
     without = {name: TABLES[name].empty_table() for name in YOUNGER - tables.keys()}
     try:
         check_stacks(tables["patterns"], tables["stacks"])

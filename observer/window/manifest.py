@@ -1,4 +1,4 @@
-"""The manifest of a window: what it is about, what was lost, what it cost. As JSON, and back with every reason to distrust it."""
+"""The manifest of a window: subject, losses, costs. Encoded as JSON, decoded as untrusted data."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from typing import Any
 from rankscope.observer.sources import WHOLE, Seen, Source, SourceState, States, noted, state, states
 from rankscope.probes.text import printable
 
-WINDOW_SCHEMA = "rankscope.window/2"  # its tables are in schema.py: who wants no table needs no Arrow
-FIRST_SCHEMA = "rankscope.window/1"  # is read by upgrade.py
-SCHEMAS = (WINDOW_SCHEMA, FIRST_SCHEMA)  # that can be read
+# its tables are in schema.py, so that users of the manifest alone need no Arrow
+WINDOW_SCHEMA = "rankscope.window/2"
+FIRST_SCHEMA = "rankscope.window/1"  # read by upgrade.py
+SCHEMAS = (WINDOW_SCHEMA, FIRST_SCHEMA)  # readable ones
 EVENTS_DROPPED = "ring_full"  # the loss of events between kernel and observer
 _LONGEST_TEXT = 4096
-_LAST_START_S = 253_402_214_400.0  # the last day of the year 9999: what begins then ends where no calendar goes on
+# the last day of the year 9999: a window that begins then would end beyond the calendar
+_LAST_START_S = 253_402_214_400.0
 _DAY_S = 86_400.0  # no window is longer: observers take an hour
-_MOST_COUNTED = (1 << 63) - 1  # what tables and other programs take for a whole number
+_MOST_COUNTED = (1 << 63) - 1  # the largest integer of tables and other programs
 _SOURCES = frozenset(source.value for source in Source)  # newer observers may name more
-FIRST_SAMPLING_HZ = 99.0  # of windows whose manifest does not say it
+FIRST_SAMPLING_HZ = 99.0  # of windows whose manifest does not state it
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Something that was to be observed and was not, on the whole host: events dropped, stacks not walked."""
+    """A count of data that could not be observed on the whole host: events dropped, stacks not
+    walked.
+    """
 
     source: str
     name: str
@@ -33,7 +37,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class ProbeCost:
-    """What the kernel spent in one BPF program during the window."""
+    """Run count and time of one BPF program during the window."""
 
     program: str
     run_count: int
@@ -42,8 +46,11 @@ class ProbeCost:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the window is about. `start` is Unix time in seconds; `sampling_hz`: samples per second of a running thread; `machine`: what
-    tells hosts of one name apart, '' where nobody says; `sources`: what each source gave."""
+    """Metadata of a window.
+
+    `start` is Unix time in seconds; `sampling_hz`: samples per second of a running thread;
+    `machine`: distinguishes hosts of one name, '' if unknown; `sources`: the state of each source.
+    """
 
     schema: str
     host: str
@@ -59,7 +66,7 @@ class Manifest:
     sources: States = WHOLE
 
     def __reduce__(self) -> tuple[type[Manifest], tuple[Any, ...]]:
-        """Workers send 125,000 of them: by its values one takes a third of the time that it takes field by field."""
+        """Pickle by values: workers send 125,000 of them, and this takes a third of the time."""
         return Manifest, _VALUES(self)
 
 
@@ -67,7 +74,7 @@ _VALUES = attrgetter(*Manifest.__dataclass_fields__)
 
 
 def to_json(manifest: Manifest, rows: Mapping[str, int]) -> dict[str, Any]:
-    """`rows`: how many rows each table has."""
+    """Encode as JSON values. `rows`: number of rows of each table."""
     content = asdict(manifest)
     content["host"] = printable(manifest.host, 256)
     content["jobs"] = [printable(job, _LONGEST_TEXT) for job in manifest.jobs]
@@ -77,7 +84,10 @@ def to_json(manifest: Manifest, rows: Mapping[str, int]) -> dict[str, Any]:
 
 
 def from_json(content: Mapping[str, Any]) -> tuple[Manifest, dict[str, int]]:
-    """The manifest, and how many rows each table should have. KeyError, TypeError, ValueError, OverflowError where it is none."""
+    """Decode the manifest, and the number of rows of each table.
+
+    Raises KeyError, TypeError, ValueError, OverflowError.
+    """
     manifest = Manifest(
         schema=str(content["schema"]),
         host=str(content["host"])[:256],
@@ -113,7 +123,7 @@ def _said(one: SourceState) -> str | dict[str, str]:
 
 
 def _sources(content: Mapping[str, Any]) -> States:
-    """What the window says of its sources; of an older one what its notes say."""
+    """Decode the states of the sources; for an older window, derive them from its notes."""
     if "sources" not in content:
         return noted(str(note) for note in content.get("notes", ()))
     said = {str(name): one for name, one in dict(content["sources"]).items() if one != Seen.WHOLE.value}
@@ -127,5 +137,5 @@ def _short(text: Any) -> str:
 
 
 def _counted(count: Any) -> int:
-    """A count, as large as a counter may be: of some thousands of digits the sum of two could not even be printed."""
+    """Limit a count to 63 bits: the sum of two with thousands of digits could not even be printed."""
     return min(max(int(count), 0), _MOST_COUNTED)

@@ -1,4 +1,4 @@
-"""Which ranks should run on a host and are not in its window. Pure."""
+"""Find ranks that should run on a host but are not in its window. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_LOCAL_CAP = 4096  # ranks of one host: a number of an environment is not believed beyond it
+_LOCAL_CAP = 4096  # ranks per host: larger numbers in an environment are not trusted
 
-_NUMBERS_MOST = 1 << 20  # that are told at once: no job has as many ranks, and of what is beyond the count says enough
+_NUMBERS_MOST = 1 << 20  # reported numbers: no job has as many ranks, and beyond it the count suffices
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRank:
-    """The columns of the table `ranks` that say where a rank runs."""
+    """The columns of the table `ranks` that locate a rank."""
 
     job: str
     host: str
@@ -27,17 +27,18 @@ class LocalRank:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """How many ranks of a job should be there and are not. `numbers`: of those that can be told."""
+    """The number of a job's missing ranks; `numbers`: those that are known."""
 
     count: int
     numbers: tuple[int, ...]
 
 
 def missing_ranks(ranks: Iterable[LocalRank]) -> dict[str, Missing]:
-    """By job: ranks whose siblings say that they run on the same host.
+    """Find, by job, the missing ranks from the local world sizes of their siblings.
 
-    At one place (host, container, network) a local rank that is there k times is that of k launchers, so k x local_world_size
-    ranks should be there. Only the count is sure: numbers may go round the hosts in turn (mpirun --map-by node).
+    If in one location (host, container, network) a local rank occurs k times, there are k
+    launchers, so k x local_world_size ranks should be there. Only the count is certain: numbers may
+    alternate between hosts (mpirun --map-by node).
     """
     places: dict[tuple[str, str, str, int], list[LocalRank]] = {}
     for one in ranks:
@@ -59,7 +60,10 @@ def missing_ranks(ranks: Iterable[LocalRank]) -> dict[str, Missing]:
 
 
 def _numbers(here: list[LocalRank], size: int, launchers: int) -> tuple[int, ...]:
-    """The missing numbers, where the others tell: all ranks are here, or each launcher numbers its own one after another."""
+    """Return the missing numbers where they can be derived.
+
+    Either all ranks are here, or each launcher numbers its own consecutively.
+    """
     seen = {one.rank for one in here}
     if all(one.world_size == size for one in here):
         return tuple(sorted(set(range(size)) - seen))

@@ -1,8 +1,10 @@
-"""What a Parquet file says of its own size, read before it is unpacked: its footer, and its pages, as a footer may tell less than is there.
+"""Read a Parquet file's true size before unpacking it: from its footer, and its pages, which may
+exceed it.
 
-Each page has a header in Thrift's compact protocol, of which the first three fields are its kind, its unpacked and its packed
-size (parquet.thrift, PageHeader). The readers of Arrow make room for what a header says. Pages follow one another in the column's
-part of the file; the header is skipped over field by field, as it has no length.
+Each page has a header in Thrift's compact protocol, of which the first three fields are its kind,
+its unpacked and its packed size (parquet.thrift, PageHeader). Arrow's readers allocate what a
+header claims. Pages follow one another in the column's part of the file; the header is skipped
+field by field, as it has no length.
 """
 
 from __future__ import annotations
@@ -12,17 +14,21 @@ from dataclasses import dataclass
 from typing import Any
 
 _MOST_HEADER_BYTES = 1 << 16
-_MOST_PAGES = 1 << 18  # of a file: at 20,000 rows each 200 million rows of ten columns have 100,000
-_MOST_FIELDS = 100  # of a page header with all inside of it, and of a struct of a footer: parquet.thrift names 24, 17
-_MOST_PARTS = 1 << 22  # of a footer, which take some 100 bytes each: a column of a group has 35 fields and elements
-_MOST_FOOTER_BYTES = 64 << 20  # of a table some 200 KB; that of an object in a store has the manifests of its windows
+_MOST_PAGES = 1 << 18  # per file: at 20,000 rows each 200 million rows of ten columns have 100,000
+# of a page header with its content, and of a struct of a footer: parquet.thrift has 24, 17
+_MOST_FIELDS = 100
+# of a footer, which take some 100 bytes each: a column of a group has 35 fields and elements
+_MOST_PARTS = 1 << 22
+# a table has some 200 KB; that of an object in a store has the manifests of its windows
+_MOST_FOOTER_BYTES = 64 << 20
 _DEEPEST = 8
 _DICTIONARY = 2  # enum PageType
 _BOOL_TRUE, _BOOL_FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 
 
-# What kind of elements the lists of a footer have (parquet.thrift), and of what struct they or a field are. Arrow does not look at the kind
-# that a list says it has; so one that says another is refused, or what we read and what Arrow reads would differ.
+# Element types of lists in a footer (parquet.thrift), and the struct that they or a field contain.
+# Arrow ignores the element type that a list claims; so a list that claims another is rejected, or
+# we and Arrow would read different things.
 _LISTS = {
     ("file", 2): _STRUCT, ("file", 4): _STRUCT, ("file", 5): _STRUCT, ("file", 7): _STRUCT, ("group", 1): _STRUCT, ("group", 4): _STRUCT,
     ("chunk", 2): _I32, ("chunk", 3): _BINARY, ("chunk", 8): _STRUCT, ("chunk", 13): _STRUCT,
@@ -32,7 +38,7 @@ _STRUCTS = {("file", 4): "group", ("group", 1): "column", ("column", 3): "chunk"
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A column of one group of rows, as the footer tells it. Places are in the file."""
+    """A column of one group of rows, according to the footer. Positions are in the file."""
 
     name: str
     values: int
@@ -44,17 +50,20 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a file says that it holds."""
+    """The content of a file according to its footer."""
 
     rows: int
     chunks: tuple[Chunk, ...]
-    most_rows: int  # that a reader makes of it: readers go by the groups and their values, whatever `rows` is
+    # rows that a reader creates: readers use the groups and their values, whatever `rows` is
+    most_rows: int
 
 
 def read_footer(file: Any) -> Footer:
-    """Of a file that is opened for reading bytes. ValueError where there is none, OSError.
+    """Read the footer of a file opened for reading bytes. Raises ValueError where there is none,
+    OSError.
 
-    By ourselves: what pyarrow tells of a column it makes first, and where the footer contradicts itself that ends the process.
+    With our own parser: pyarrow first builds what it reports of a column, and on contradictory
+    footers it aborts the process.
     """
     size = file.seek(0, 2)
     file.seek(max(0, size - 8))
@@ -87,15 +96,16 @@ def read_footer(file: Any) -> Footer:
 
 
 def check_pages(file: Any, footer: Footer, most_bytes: int, words: Collection[str]) -> None:
-    """ValueError where the pages of a file, opened for reading bytes, unpack to more than `most_bytes`, or are none. OSError.
+    """Check that the pages of a file unpack to at most `most_bytes`. Raises ValueError, OSError.
 
-    Columns other than `words` are read without their dictionaries: there each value may be all that the dictionary holds.
+    Columns other than `words` are read without their dictionaries: there each value may be as long
+    as all of the dictionary.
     """
     size = pages = taken = 0
     there = file.seek(0, 2)
     for chunk in footer.chunks:
         at = chunk.dictionary_at if 0 < chunk.dictionary_at < chunk.pages_at else chunk.pages_at
-        end = at + chunk.packed_bytes if chunk.values else 0  # of no values no page is read
+        end = at + chunk.packed_bytes if chunk.values else 0  # no page is read for no values
         while at < end:
             if at < 0:
                 raise ValueError("a page before the file")
@@ -107,12 +117,17 @@ def check_pages(file: Any, footer: Footer, most_bytes: int, words: Collection[st
             pages, taken = pages + 1, taken + header + packed
             if size > most_bytes:
                 raise ValueError(f"pages of more than {most_bytes >> 20} MB: more than a window may have")
-            if pages > _MOST_PAGES or taken > there:  # of pages that columns share each would be looked at once more
+            # columns that share pages would have each checked again
+            if pages > _MOST_PAGES or taken > there:
                 raise ValueError("absurdly many pages")
 
 
 def page_sizes(data: bytes) -> tuple[int, int, int, int]:
-    """(kind, unpacked bytes, packed bytes, length of the header) of the page whose header `data` begins with. ValueError."""
+    """Parse (kind, unpacked bytes, packed bytes, header length) of the page header at the begin of
+    `data`.
+
+    Raises ValueError.
+    """
     reader = _Compact(data, _MOST_FIELDS)
     numbers = reader.struct(0)
     unpacked, packed = numbers.get(2, -1), numbers.get(3, -1)
@@ -122,7 +137,11 @@ def page_sizes(data: bytes) -> tuple[int, int, int, int]:
 
 
 class _Compact:
-    """Skips over values of Thrift's compact protocol; of a struct it keeps the 32-bit numbers. `most`: what there may be inside."""
+    """A reader of Thrift's compact protocol that skips values; of a struct it returns the 32-bit
+    numbers.
+
+    `most`: limit of the number of parts.
+    """
 
     def __init__(self, data: bytes, most: int) -> None:
         self.data, self.at, self.left = data, 0, most
@@ -148,13 +167,15 @@ class _Compact:
         raise ValueError("a number that does not end")
 
     def spend(self, count: int) -> None:
-        """ValueError where there is more inside than there may be."""
+        """Count parts; ValueError where there are more than allowed."""
         self.left -= count
         if self.left < 0:
             raise ValueError("a header of absurdly many parts")
 
     def number(self, head: int, before: int) -> tuple[int, int]:
-        """Kind and number of the field that begins with `head`: the step from the field before it, or its number, zigzag."""
+        """Decode kind and number of the field that begins with `head`: a delta to the field before,
+        or a zigzag number.
+        """
         step = head >> 4
         return head & 15, before + step if step else self.zigzag()
 
@@ -175,7 +196,9 @@ class _Compact:
         return found
 
     def whole(self, name: str, depth: int) -> dict[tuple[int, int], Any]:
-        """A struct of a footer with all that is in it, by number and kind of field: Arrow passes over a field of another kind."""
+        """Parse a struct of a footer completely, by (number, kind) of field, as Arrow skips fields
+        of another kind.
+        """
         if depth > _DEEPEST:
             raise ValueError("a footer that is too deep")
         self.spend(1)
@@ -241,7 +264,8 @@ class _Compact:
             count = self.varint() if head >> 4 == 15 else head >> 4
             if count > len(self.data) - self.at:  # each takes a byte at least
                 raise ValueError("a list that does not end")
-            if head & 15 in (_BOOL_TRUE, _BOOL_FALSE):  # a field of these lies in its head; here each is a byte
+            # as fields these are encoded in the head; as elements each is a byte
+            if head & 15 in (_BOOL_TRUE, _BOOL_FALSE):
                 self.at += count
                 return
             self.spend(count)

@@ -1,8 +1,9 @@
-"""Windows in which names and paths of a job, its hosts and its users are replaced, each by the same one wherever it stands.
+"""Anonymise windows: replace names and paths of a job, its hosts and its users, consistently.
 
-What stays: numbers, times and counters; names of devices, kernels threads and collectives; functions and files of Python itself and of
-libraries that anybody can have; of the others' names the words by which the diagnoser tells what a function is for (write, backward, …).
-Notes of the observers are free text and are left out.
+Unchanged: numbers, times and counters; names of devices, kernel threads and collectives; functions
+and files of Python itself and of public libraries; and within other names the words by which the
+diagnoser recognises purposes (write, backward, …). Notes of the observers are free text and are
+left out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pyarrow as pa
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.schema import ENDED, SOCKET_TO, TABLES
 
-# Libraries that anybody can have, as their folders in site-packages are called.
+# Public libraries, by their folders in site-packages.
 PUBLIC_LIBRARIES = frozenset({
     "torch", "torchvision", "torchaudio", "torchtext", "torchdata", "torch_xla", "triton", "numpy", "scipy", "pandas", "pyarrow",
     "sklearn", "jax", "jaxlib", "flax", "optax", "haiku", "orbax", "tensorflow", "keras", "tensorboard", "transformers", "accelerate",
@@ -31,7 +32,8 @@ PUBLIC_LIBRARIES = frozenset({
     "s3fs", "aiohttp", "yaml", "omegaconf", "hydra", "click", "typer", "rich", "setuptools", "pkg_resources", "attr", "pydantic",
     "regex", "sentencepiece", "einops", "torchmetrics", "composer", "streaming", "py_spy"
 })  # fmt: skip
-# Words in names by which the diagnoser tells what a function does (diagnose/hypotheses/rank/storage.py, link/slow_messages.py).
+# Words in names by which the diagnoser recognises a function's purpose
+# (diagnose/hypotheses/rank/storage.py, link/slow_messages.py).
 _TELLING = re.compile(
     r"backward|bwd|grad|forward|fwd|activation|write|save|checkpoint|ckpt|dump|flush|upload", re.IGNORECASE
 )
@@ -42,12 +44,13 @@ _SPECIAL = re.compile(
     r"floordiv|mod|pow|neg|abs|post_init|init_subclass|set_name|class_getitem|missing|reversed|reduce|reduce_ex|getstate|setstate|"
     r"copy|deepcopy|array|torch_function|torch_dispatch)__|"
 )
-# By which the diagnoser knows what runs Python code, and what feeds the training (diagnose/hypotheses/rank/python.py).
+# Patterns by which the diagnoser recognises the interpreter and data loaders
+# (diagnose/hypotheses/rank/python.py).
 _INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d")
 _LOADERS = re.compile(r"data_?loader")
 _ITS_FILE = re.compile(r"(lib)?python\d[\d.]*(\.so[\d.]*)?")
 _STANDARD = re.compile(r"/lib(64)?/python\d[\d.]*/(?=([^/.]+))")
-# Those of this Python, and what older and newer ones have beside them.
+# Those of this Python, and further ones of older and newer versions.
 _STANDARD_PARTS = sys.stdlib_module_names | {
     "asynchat", "asyncore", "compression", "concurrent", "distutils", "imp", "lib-dynload", "smtpd", "tomllib", "zipfile", "_bootstrap",
     "_bootstrap_external"
@@ -56,7 +59,7 @@ _PACKAGES = re.compile(r"/lib(64)?/python\d?[\d.]*/(site|dist)-packages/([^/.]+)
 _PUBLIC_PARTS = re.compile(
     r"^(utils|usr|lib|lib64|bin|sbin|local|opt|srv|mnt|home|root|tmp|var|data|proc|sys|dev|shm|python\d?[\d.]*|site-packages|dist-packages)$"
 )
-# What has no file: what stays is what kind it is.
+# Names without a file; only their kind remains.
 _NO_FILE = re.compile(r"<(string|stdin|unknown|__array_function__ internals|eval_with_key)>(\.\d+)?|[?]")
 _KIND_OF_NO_FILE = re.compile(r"^<(frozen |attrs generated |torch_package_\d+>)")
 _COMPILED = re.compile(r"^(torchinductor_)(.*)$")
@@ -66,15 +69,16 @@ _PUBLIC_PROCESSES = re.compile(
 _LOOPBACK = re.compile(r"^(127\.|::1$|localhost$|$)")
 _PLAIN = re.compile(
     r"^[\w.:/ +,-]{0,60}$"
-)  # what observers themselves call counters, operations, devices and sets of CPUs
-_DEVICES = ("host", "nic", "disk", "gpu", "nvlink", "pcie")  # scopes of counters whose instances are names of devices
+)  # the observers' own words for counters, operations, devices and sets of CPUs
+# scopes of counters whose instances are device names
+_DEVICES = ("host", "nic", "disk", "gpu", "nvlink", "pcie")
 _PATH = re.compile(r"/[^\s():,;'\"]+")
-# What may be an address; `ipaddress` decides. With dashes as clouds name hosts by theirs.
+# Candidates for addresses; `ipaddress` decides. With dashes as in cloud host names.
 _ADDRESS = re.compile(
     r"\b\d{1,3}(?:([.-])\d{1,3})(?:\1\d{1,3}){2}\b|\[?(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F.]*\]?"
 )
 _WORD = re.compile(r"[^\W\d]\w*")
-# In descriptions of what is waited for, and of mounts.
+# Words in descriptions of waits and mounts.
 _ORDINARY = frozenset((*ENDED.split(), *SOCKET_TO.split(), *{
     "sleep", "gc", "queue", "throttled", "job", "control", "a", "an", "the", "to", "of", "on", "by", "in", "at", "for", "and", "or",
     "with", "socket", "pipe", "child", "children", "thread", "threads", "that", "ended", "another", "file", "files", "lock", "other",
@@ -88,7 +92,7 @@ _ORDINARY = frozenset((*ENDED.split(), *SOCKET_TO.split(), *{
 
 @dataclass(slots=True)
 class _Names:
-    """Old name → new name, numbered as they come."""
+    """Maps old names to new ones, numbered in order of appearance."""
 
     prefix: str
     known: dict[str, str] = field(default_factory=dict)
@@ -108,10 +112,10 @@ class Renaming:
         self._natives = _Names("native_")
 
     def window(self, window: Window) -> Window:
-        """The same window under other names."""
+        """Anonymise a window."""
         manifest = window.manifest
         if manifest.notes:
-            said = f"{len(manifest.notes)} notes of the observer were left out of the bundle: they may hold names"
+            said = f"{len(manifest.notes)} notes of the observer were left out of the bundle: they may contain names"
             manifest = replace(manifest, notes=(said,))
         host, jobs = self._hosts.of(manifest.host), tuple(map(self._jobs.of, manifest.jobs))
         sources = tuple(replace(one, why="") for one in manifest.sources)
@@ -122,7 +126,7 @@ class Renaming:
         return Window(manifest, **tables)
 
     def _changes(self) -> dict[str, dict[tuple[str, ...], Callable[..., Any]]]:
-        """Per table: columns that are read → what becomes of the first of them."""
+        """Return, per table, columns to read → function for the new value of the first of them."""
         return {
             "ranks": {
                 ("job",): self._jobs.of, ("host",): self._hosts.of, ("node",): self._hosts.of, ("role",): self._roles.of,
@@ -150,7 +154,9 @@ class Renaming:
         }  # fmt: skip
 
     def _function(self, name: str | None, file: str | None) -> str | None:
-        """'Shard.load' → 'f1.f2'. What is special in Python, and what is a public library's, stays."""
+        """Replace a function's name, 'Shard.load' → 'f1.f2', except Python's special names and
+        public libraries.
+        """
         if not name or _is_public(file or ""):
             return name
         return ".".join(self._part_of_name(part) for part in name.split("."))
@@ -162,13 +168,15 @@ class Renaming:
         return "_".join((self._functions.of(part), *telling))
 
     def _native_function(self, name: str | None) -> str | None:
-        """What any Python exports stays; of the rest whether it runs Python code."""
+        """Replace a native function's name, except exports of Python; of others keep whether it
+        runs Python code.
+        """
         if not name or name == "kernel" or _ITS_FILE.fullmatch(name) or _is_exported(name):
             return name
         return ("Py_" if _INTERPRETER.search(name) else "") + self._natives.of(name)
 
     def _file(self, path: str | None) -> str | None:
-        """'/srv/team/train.py' → '/srv/d1/d2.py'."""
+        """Replace a path, '/srv/team/train.py' → '/srv/d1/d2.py'."""
         if not path:
             return path
         if _is_public(path):
@@ -182,7 +190,7 @@ class Renaming:
         return self._path(path)
 
     def _public_file(self, path: str) -> str:
-        """Where it is installed may say a name, what it is does not."""
+        """Replace the installation folder of a public file only."""
         found = _STANDARD.search(path) or _PACKAGES.search(path)
         return path if found is None else self._path(path[: found.start()]) + path[found.start() :]
 
@@ -201,7 +209,7 @@ class Renaming:
         return self._parts.of(part)
 
     def _address(self, address: str) -> str:
-        """Addresses of one subnet (/24, /64) stay together."""
+        """Replace an address; those of one subnet (/24, /64) remain in one."""
         if _LOOPBACK.match(address):
             return address
         if ":" in address:
@@ -227,17 +235,17 @@ class Renaming:
         return comm if not comm or _PUBLIC_PROCESSES.match(comm) else self._programs.of(comm)
 
     def _plain(self, text: str) -> str:
-        """A word of the observers, as it is; what is none was forged."""
+        """Return a word of the observers unchanged; replace anything else, which is forged."""
         return text if _PLAIN.match(text) else self._text(text)
 
     def _instance(self, instance: str, scope: str) -> str:
-        """Names of devices stay; paths of cgroups and names of threads do not."""
+        """Return names of devices unchanged; replace paths of cgroups and names of threads."""
         if scope == "cgroup" and instance.startswith("/"):
             return self._path(instance)
         return self._plain(instance) if scope in _DEVICES else self._text(instance)
 
     def _text(self, text: str) -> str:
-        """A description: its paths, addresses and names replaced, its ordinary words kept."""
+        """Replace paths, addresses and names in a description, but not ordinary words."""
         said, at = [], 0
         for found in re.finditer(f"{_PATH.pattern}|{_ADDRESS.pattern}|{_WORD.pattern}", text):
             said += [text[at : found.start()], self._word(found[0])]
@@ -258,7 +266,7 @@ class Renaming:
 
 
 def _is_public(file: str) -> bool:
-    """Whether anybody can have this file: Python's own, or a public library's."""
+    """Tell whether a file is Python's own, or a public library's."""
     if _NO_FILE.fullmatch(file):
         return True
     if file.startswith("<frozen "):
@@ -271,7 +279,7 @@ def _is_public(file: str) -> bool:
 
 
 def _is_exported(name: str) -> bool:
-    """Whether it is of Python's C interface, as this Python has it."""
+    """Tell whether a name belongs to Python's C interface, according to this Python."""
     return name.startswith(("Py", "_Py")) and name.isascii() and name.isidentifier() and hasattr(ctypes.pythonapi, name)
 
 
@@ -283,7 +291,7 @@ def _ip_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _changed(name: str, table: pa.Table, change: dict[tuple[str, ...], Callable[..., Any]]) -> pa.Table:
-    """The table with new values in these columns, all made from the old ones."""
+    """Return the table with new values in these columns, all computed from the old ones."""
     schema, made = TABLES[name], {}
     for columns, function in change.items():
         rows: Sequence[tuple[Any, ...]] = list(zip(*(table[column].to_pylist() for column in columns), strict=True))

@@ -1,4 +1,6 @@
-"""Rows of the window's tables, one frozen class per table; fields are the columns of schema.py, in its order."""
+"""Rows of the window's tables, one frozen class per table; fields are the columns of schema.py, in
+its order.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank."""
+    """A row of the table `ranks`: one rank."""
 
     job: str
     rank: int
@@ -48,7 +50,7 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One step of one rank."""
+    """A row of the table `steps`: one step of one rank."""
 
     rank: int
     step: int
@@ -63,7 +65,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class PatternRow:
-    """One function of one rank with one stack."""
+    """A row of the table `patterns`: one function of one rank with one stack."""
 
     rank: int
     thread: str
@@ -95,7 +97,7 @@ class PatternRow:
 
 @dataclass(frozen=True, slots=True)
 class StackRow:
-    """One frame of one or many stacks."""
+    """A row of the table `stacks`: one frame of one or many stacks."""
 
     parent: int
     name: str
@@ -105,7 +107,7 @@ class StackRow:
 
 @dataclass(frozen=True, slots=True)
 class PauseRow:
-    """What one rank does in a few of its steps only."""
+    """A row of the table `pauses`: something that one rank does in a few of its steps only."""
 
     rank: int
     name: str
@@ -123,7 +125,7 @@ class PauseRow:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRow:
-    """One collective of one rank."""
+    """A row of the table `collectives`: one collective of one rank."""
 
     rank: int
     sequence: int
@@ -136,7 +138,7 @@ class CollectiveRow:
 
 @dataclass(frozen=True, slots=True)
 class FlowRow:
-    """One TCP connection of one rank."""
+    """A row of the table `flows`: one TCP connection of one rank."""
 
     rank: int
     local: str
@@ -156,7 +158,9 @@ class FlowRow:
 
 @dataclass(frozen=True, slots=True)
 class CounterRow:
-    """One counter over the window. What is left out is nobody's: of the whole host, of no device, of no process."""
+    """A row of the table `counters`: one counter over the window. Defaults: whole host, no device,
+    no process.
+    """
 
     scope: str
     instance: str = ""

@@ -1,26 +1,28 @@
-"""The window: what one host writes down about one interval of wall time. Schema `rankscope.window/2`.
+"""The window: one host's record of one interval of wall time. Schema `rankscope.window/2`.
 
-A window of one job on one host is a folder `<host>-<start as YYYYmmddTHHMMSSZ>-<seconds>s-<job>/`; in it are
-`window.json` (the manifest) and one Parquet file per table below. It holds no raw events: some tens of kilobytes per
-rank. Every column is documented here, in the field's metadata (`doc`, `unit`).
+A window of one job on one host is a folder `<host>-<start as YYYYmmddTHHMMSSZ>-<seconds>s-<job>/`;
+in it are `window.json` (the manifest) and one Parquet file per table below. It contains no raw
+events: some tens of kilobytes per rank. Every column is documented here, in the field's metadata
+(`doc`, `unit`).
 
-Stacks are a tree: each row of the table `stacks` is a frame and names the row of its caller, so what many stacks share is kept
-once. A pattern names the row of its leaf.
+Stacks are a tree: each row of the table `stacks` is a frame and names the row of its caller, so
+shared parts are stored once. A pattern names the row of its leaf.
 
-Times inside tables are seconds since the start of the window, by the clock of the host that was observed. Ranks are compared by
-durations, for which clocks of hosts need not agree. Which steps of two hosts are the same is told by wall time and, from a third of
-a step between their clocks on, by the lengths of the steps (diagnose/fleet/clocks/align.py); where neither tells, a note says so.
+Times inside tables are seconds since the start of the window, by the clock of the observed host.
+Ranks are compared by durations, for which clocks of hosts need not agree. Steps of two hosts are
+matched by wall time and, if their clocks differ by a third of a step or more, by the lengths of the
+steps (diagnose/fleet/clocks/align.py); where neither works, a note says so.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-ENDED = "that has ended"  # of a child process in `detail` of patterns: nobody has waited for it
-SOCKET_TO = "a socket to "  # before the other end of a connection in `detail` of patterns
-NOTHING = "null"  # `absent` of a column that says nothing then
+ENDED = "that has ended"  # suffix for an unreaped child process in `detail` of patterns
+SOCKET_TO = "a socket to "  # prefix of a connection's peer in `detail` of patterns
+NOTHING = "null"  # `absent` of a column without a value in older windows
 
-PAUSED_STEPS_MOST = 256  # of one function that are listed; enough to tell a rhythm
+PAUSED_STEPS_MOST = 256  # listed per function; enough to see a rhythm
 
 # The kinds of function (DESIGN.md, "Vocabulary").
 KINDS = ("python", "gpu", "memory", "collective", "io", "sync", "sched")
@@ -29,7 +31,9 @@ KINDS = ("python", "gpu", "memory", "collective", "io", "sync", "sched")
 def _field(
     name: str, dtype: pa.DataType, doc: str, unit: str = "", nullable: bool = False, absent: str | None = None
 ) -> pa.Field:
-    """`absent`: the value, as text, in windows that were written before there was such a column; NOTHING: none."""
+    """Define a column. `absent`: the value, as text, in windows older than the column; NOTHING:
+    null.
+    """
     metadata = {"doc": doc}
     if unit:
         metadata["unit"] = unit
@@ -50,21 +54,21 @@ RANKS = pa.schema(
             "identity of the job: same for all its ranks on all hosts, stable over restarts of the observer",
         ),
         _field("rank", pa.int32(), "global rank"),
-        _field("local_rank", pa.int32(), "rank on this host; -1 where nobody says"),
-        _field("world_size", pa.int32(), "ranks in the job; 0 where nobody says"),
+        _field("local_rank", pa.int32(), "rank on this host; -1 if unknown"),
+        _field("world_size", pa.int32(), "ranks in the job; 0 if unknown"),
         _field(
             "local_world_size",
             pa.int32(),
-            "ranks that the rank's launcher started on this host; 0 where nobody says",
+            "ranks that the rank's launcher started on this host; 0 if unknown",
             absent="0",
         ),
         _field(
             "guessed",
             pa.bool_(),
-            "whether the rank's number is a guess: nothing names it, and its siblings' order of start says nothing for certain",
+            "whether the rank's number is a guess: no source names it, and the order of start of its siblings is uncertain",
             absent="false",
         ),
-        _field("role", _TEXT, "the group of ranks doing the same work; '' where nobody says (peers are then found)"),
+        _field("role", _TEXT, "the group of ranks doing the same work; '' if unknown (peers are then found)"),
         _field("host", _TEXT, "node name of the observed host"),
         _field(
             "node", _TEXT, "node name the rank itself sees (its UTS namespace): a container's name, else the host's"
@@ -82,7 +86,7 @@ RANKS = pa.schema(
         _field(
             "title",
             _TEXT,
-            "what people call the job: script or module, the scheduler's number and name; '' where nobody says. "
+            "display name of the job: script or module, the scheduler's number and name; '' if unknown. "
             "Not the same on all hosts where they run different scripts",
             absent="",
         ),
@@ -111,11 +115,11 @@ RANKS = pa.schema(
         _field("samples", pa.int64(), "stacks taken"),
         _field("failed_samples", pa.int64(), "stacks that could not be walked"),
         _field("owner", pa.int64(), "user id to whom the process belongs on the host; -1 unknown", absent="-1"),
-        _field("gpu_ids", _TEXT, "UUIDs of its GPUs, in their order, joined by ','; '' where nobody says", absent=""),
+        _field("gpu_ids", _TEXT, "UUIDs of its GPUs, in their order, joined by ','; '' if unknown", absent=""),
         _field(
             "machine",
             _TEXT,
-            "what names the host whatever it is called: a hash of its machine-id; '' where it has none",
+            "identity of the host, whatever its name: a hash of its machine-id; '' if it has none",
             absent="",
         ),
     ]
@@ -185,11 +189,11 @@ PATTERNS = pa.schema(
         _field(
             "holder_name",
             _LABEL,
-            "sync gil: qualified name of the function that held the GIL for most of the wait; '' where nobody knows",
+            "sync gil: qualified name of the function that held the GIL for most of the wait; '' if unknown",
         ),
         _field("holder_file", _LABEL, "sync gil: the file of that function"),
-        _field("holder_line", pa.int32(), "sync gil: its first line; 0 where nobody knows"),
-        _field("holder_thread", _LABEL, "sync gil: name of the thread that held it; '' where nobody knows"),
+        _field("holder_line", pa.int32(), "sync gil: its first line; 0 if unknown"),
+        _field("holder_thread", _LABEL, "sync gil: name of the thread that held it; '' if unknown"),
         _field(
             "native",
             _LABEL,
@@ -238,20 +242,20 @@ PAUSES = pa.schema(
         _field(
             "name",
             _LABEL,
-            "what the training thread does in a few steps only, and makes them longer by: qualified name of the outermost function of the "
-            "user's that is there in no other step; of the function that calls it where it is a library's; 'gc': garbage collection",
+            "work of the training thread in a few steps only, which makes them longer: qualified name of the user's outermost function "
+            "that is in no other step, or of its caller if it is a library's; 'gc': garbage collection",
         ),
         _field("file", _LABEL, "the function's file ('' where there is none)"),
         _field("line", pa.int32(), "its first line (0 where there is none)"),
         _field(
             "inside",
             _LABEL,
-            "what of a library is called in the function in these steps only; '' where the function itself is",
+            "function of a library that it calls in these steps only; '' if the function itself is in these only",
         ),
         _field(
             "more",
             pa.bool_(),
-            "whether the function is in all other steps as well: then the seconds are what it takes more than there, and it may be chance",
+            "whether the function is in all other steps too: then the seconds are its excess over them, and may be chance",
         ),
         _field("count", pa.int32(), "steps in which it was seen"),
         _field("total_s", pa.float32(), "its seconds in all of them", "s"),
@@ -308,8 +312,8 @@ COUNTERS = pa.schema(
     [
         _field("scope", _LABEL, "host | rank | cgroup | nic | disk | gpu | nvlink | pcie | thread"),
         _field("instance", _TEXT, "which one: cgroup path, interface, gpu2, 0000:3b:00.0, …; '' for host and rank"),
-        _field("comm", _LABEL, "name of the process that took or holds it; '' where it is nobody's"),
-        _field("pid", pa.int32(), "that process; -1 where it is nobody's"),
+        _field("comm", _LABEL, "name of the process that used or owns it; '' if none"),
+        _field("pid", pa.int32(), "that process; -1 if none"),
         _field("rank", pa.int32(), "rank concerned; -1 for all on the host"),
         _field("name", _LABEL, "dotted name, e.g. cpu.throttled_s, cpu.taken_s, psi.cpu.some_s, nic.tx_bytes"),
         _field("unit", _LABEL, "s, bytes, events, celsius, …"),
@@ -338,5 +342,5 @@ TABLES: dict[str, pa.Schema] = {
     "counters": COUNTERS,
 }
 
-# Tables that windows lack which were written before there were such: they are empty there.
+# Tables that older windows lack: they are read as empty.
 YOUNGER = frozenset({"pauses"})

@@ -1,4 +1,4 @@
-"""Python stacks as a tree: frames that many stacks share, and their callers, are kept once."""
+"""Python stacks as a tree: frames and callers shared by many stacks are stored once."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from rankscope.observer.window.rows import StackRow
 
 
 class StackFrame(NamedTuple):
-    """One Python function on a stack, by its first line. A tuple, because stacks are compared and hashed for each activity."""
+    """One Python function on a stack, by its first line. A tuple, as stacks are compared and hashed
+    for each activity.
+    """
 
     name: str
     file: str
     line: int
 
 
-LEFT_OUT = StackFrame("…", "?", 0)  # in place of frames of a stack that is too long
+LEFT_OUT = StackFrame("…", "?", 0)  # replaces frames of a stack that is too long
 
 
 class StackTree:
-    """Gives every different stack the number of its leaf's row in the table `stacks`."""
+    """Numbers each distinct stack by its leaf's row in the table `stacks`."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, StackFrame], int] = {}
 
     def add(self, frames: Iterable[StackFrame]) -> int:
-        """Number of a stack, given root first; -1 for one without frames."""
+        """Return the number of a stack, given root first; -1 for one without frames."""
         at = -1
         for frame in frames:
             at = self._numbers.setdefault((at, frame), len(self._numbers))
         return at
 
     def rows(self) -> list[StackRow]:
-        """The table: a caller stands before whom it calls."""
+        """Return the table; callers come before callees."""
         return [StackRow(parent, *frame) for parent, frame in self._numbers]

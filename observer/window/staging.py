@@ -1,12 +1,13 @@
-"""Folders that are there whole or not at all, on a disk that several hosts may share.
+"""Write files and folders atomically, also on a disk shared by several hosts.
 
-    .partial-<host>-<boot>-<pid>-<random>.lock   there and locked from before the first file until after the last
-    .partial-<host>-<boot>-<pid>-<random>/       while it is written
-    <name>/                                      renamed so, once everything in it has reached the disk
+ .partial-<host>-<boot>-<pid>-<random>.lock   present and locked from before the first file until after the last
+ .partial-<host>-<boot>-<pid>-<random>/       while it is written
+ <name>/                                      final name, once everything in it has reached the disk
 
-Everything is done through descriptors of folders that nobody else can write; no file that is there is ever opened for writing. What a
-killed writer left is removed by the next one of the same host, and only if nobody holds its lock: never what another host made. In a
-folder of others, who can call anything there as they like, only single files of ours go.
+All operations use descriptors of folders that nobody else can write; no existing file is ever
+opened for writing. Leftovers of a killed writer are removed by the next one of the same host, only
+if nobody holds the lock: never those of another host. In a shared folder, where others can choose
+any names, only our own single files are removed.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ _LOCK = ".lock"
 _NAME = re.compile(re.escape(PARTIAL) + r"(.{1,64})-([0-9a-f]{8})-(\d{1,10})-[0-9a-f]{8}")
 _KEPT_S = 3600.0  # no writer takes that long: a window of a thousand ranks is written in seconds
 _MOST_NAMES = 1000
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # as FAT, CIFS and FUSE say it
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of FAT, CIFS and FUSE
 _NO_REPLACE = 1  # RENAME_NOREPLACE
 Writer = Callable[[IO[bytes]], None]
 
 
 def write_folder(into: Path, name: str, files: Mapping[str, Writer]) -> Path:
-    """A new folder `name` below `into` (made if missing), or `name.2` and so on where that is taken, with these files; 0700 and 0600.
+    """Write a new folder `name` (or `name.2` and so on if taken) below `into` with these files;
+    0700 and 0600.
 
-    Raises OSError, UnsafePlace, with nothing half-written.
+    `into` is created if missing. Raises OSError, UnsafePlace, with nothing half-written.
     """
     with opened_folder(into, make=True) as place:
         remove_left(place)
@@ -53,15 +55,17 @@ def write_folder(into: Path, name: str, files: Mapping[str, Writer]) -> Path:
             except BaseException:
                 _remove(place, staging)
                 raise
-        with suppress(OSError):  # it is there whole; a disk that cannot say when it is safe cannot be helped
+        with suppress(OSError):  # it is complete; a disk that cannot confirm safety cannot be helped
             os.fsync(place)
     return into / target
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """A new file with this in it, 0600, there whole or not at all. Raises FileExistsError where there is one, OSError, UnsafePlace.
+    """Write a new file, 0600, completely or not at all. Raises FileExistsError, OSError,
+    UnsafePlace.
 
-    Its folder may be another's (/tmp): what has the name there is never opened, followed or replaced.
+    Its folder may be another user's (/tmp): an existing entry of that name is never opened,
+    followed or replaced.
     """
     with opened_folder(path.parent, of_others=True) as place:
         remove_left_files(place)
@@ -77,9 +81,11 @@ def put_file(
     public: bool = False,
     lasting: bool = True,
 ) -> None:
-    """A file in an open folder, there whole or not at all, in place of what has the name; `new`: FileExistsError where something has it.
+    """Write a file in an open folder atomically, replacing an existing one; with `new` raise
+    FileExistsError instead.
 
-    `public`: others may read it; `lasting`: once it has reached the disk. Raises OSError and what `write` raises; nothing is half-written.
+    `public`: others may read it; `lasting`: sync it to disk first. Raises OSError and the errors of
+    `write`; nothing is half-written.
     """
     draft = partial_name()
     try:
@@ -100,8 +106,8 @@ def put_file(
         raise
 
 
-def try_place(into: Path, size_bytes: int) -> None:
-    """Make `into` and see that so much can be written there. Raises OSError, UnsafePlace."""
+def check_writable(into: Path, size_bytes: int) -> None:
+    """Create `into` and test that `size_bytes` can be written there. Raises OSError, UnsafePlace."""
     with opened_folder(into, make=True) as place:
         remove_left(place)
         name = partial_name()
@@ -113,14 +119,15 @@ def try_place(into: Path, size_bytes: int) -> None:
 
 
 def partial_name() -> str:
-    """A name for what is not whole yet, which says who writes it."""
+    """Return a temporary name that identifies its writer."""
     return f"{PARTIAL}{_host()}-{_boot()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def rename_new(place: int, draft: str, name: str) -> None:
-    """Give a file of ours its name unless something has it: FileExistsError. OSError.
+    """Rename our temporary file unless the name exists (FileExistsError). Raises OSError.
 
-    Where there are neither links nor such renames (some of FUSE) an empty file keeps the name until the whole one takes its place.
+    Where there are neither links nor such renames (some of FUSE) an empty file reserves the name
+    until the complete one replaces it.
     """
     try:
         os.link(draft, name, src_dir_fd=place, dst_dir_fd=place, follow_symlinks=False)
@@ -145,7 +152,7 @@ def rename_new(place: int, draft: str, name: str) -> None:
 
 
 def _rename_no_replace(place: int, draft: str, name: str) -> None:
-    """renameat2(2) with RENAME_NOREPLACE. OSError; ENOSYS where the C library has none."""
+    """Call renameat2(2) with RENAME_NOREPLACE. Raises OSError; ENOSYS where the C library has none."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     failed = call(place, os.fsencode(draft), place, os.fsencode(name), _NO_REPLACE) if call is not None else -1
     if failed:
@@ -154,7 +161,7 @@ def _rename_no_replace(place: int, draft: str, name: str) -> None:
 
 
 def remove_left(place: int) -> None:
-    """Remove what killed writers of this host left in a folder of ours. Never raises."""
+    """Remove leftovers of this host's killed writers from a folder of ours. Never raises."""
     with suppress(OSError):
         for name, same_boot, pid in _left(place):
             with suppress(OSError):
@@ -162,8 +169,10 @@ def remove_left(place: int) -> None:
 
 
 def remove_left_files(place: int) -> None:
-    """The same in a folder that may be another's: no folders, as its owner may give one of root's such a name, and no files but our own.
-    Never raises."""
+    """Remove our leftover files from a folder that may be another user's. Never raises.
+
+    No folders, as the owner may give one of root's such a name, and no files of others.
+    """
     with suppress(OSError):
         for name, same_boot, pid in _left(place):
             with suppress(OSError):
@@ -174,7 +183,9 @@ def remove_left_files(place: int) -> None:
 
 
 def _left(place: int) -> Iterator[tuple[str, bool, str]]:
-    """Names of what writers of this host have not ended, whether they were of this boot, and their process ids. OSError."""
+    """Yield unfinished names of this host's writers, whether they are of this boot, and their pids.
+    Raises OSError.
+    """
     for name in {entry.removesuffix(_LOCK) for entry in os.listdir(place)}:
         found = _NAME.fullmatch(name)
         if found and found[1] == _host():
@@ -182,7 +193,10 @@ def _left(place: int) -> Iterator[tuple[str, bool, str]]:
 
 
 def _remove_left(place: int, name: str, same_boot: bool, pid: str) -> None:
-    """One of them, if nobody writes it. Another host can bear our name: of another boot only what is old is ours to judge."""
+    """Remove one leftover, if nobody writes it.
+
+    Another host can have our name: of another boot only old ones are removed.
+    """
     try:
         lock = os.open(name + _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
     except FileNotFoundError:  # a single file has no lock
@@ -201,20 +215,21 @@ def _remove_left(place: int, name: str, same_boot: bool, pid: str) -> None:
 
 def _is_old(place: int, name: str, same_boot: bool) -> bool:
     at_s, now_s = os.stat(name, dir_fd=place, follow_symlinks=False).st_mtime, time.time()
-    # A moment to come is our own clock's, which was set back since; or that of a host whose clock is ahead, and which may be writing.
+    # A future time comes from our own clock, set back since; or from a host whose clock is ahead,
+    # and which may be writing.
     return is_older(at_s, _KEPT_S, now_s) if same_boot else now_s - at_s > _KEPT_S
 
 
 @contextmanager
 def _locked_name(place: int) -> Iterator[str]:
-    """A name of our own, which nobody takes for left behind."""
+    """Yield a temporary name whose lock is held, so that it does not count as left over."""
     while True:
         name = partial_name()
         lock = create_file(place, name + _LOCK)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if os.fstat(lock).st_nlink == 0:
-                continue  # somebody took it for left, before it was locked
+                continue  # somebody removed it as left over, before it was locked
             try:
                 yield name
             finally:
@@ -239,7 +254,7 @@ def _fill(place: int, staging: str, files: Mapping[str, Writer]) -> None:
 
 
 def _renamed(place: int, staging: str, name: str) -> str:
-    """Give it its name, or the next one that is free: a rename never replaces a folder with something in it."""
+    """Rename to `name`, or the next free one: a rename never replaces a folder with content."""
     for attempt in range(1, _MOST_NAMES):
         target = name if attempt == 1 else f"{name}.{attempt}"
         try:
@@ -253,7 +268,7 @@ def _renamed(place: int, staging: str, name: str) -> str:
 
 
 def _remove(place: int, name: str) -> None:
-    """A staging folder, or a file, and all in it. Never raises."""
+    """Remove a staging folder with its content, or a file. Never raises."""
     with suppress(OSError):
         try:
             folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
@@ -273,7 +288,7 @@ def _host() -> str:
 
 
 def _boot() -> str:
-    """The first part of the boot's id: another one is another boot, or another host."""
+    """Return the first part of the boot id, which differs after a reboot and on other hosts."""
     try:
         return read_file("/proc/sys/kernel/random/boot_id", 64).decode("ascii", "replace")[:8]
     except OSError:
@@ -281,5 +296,5 @@ def _boot() -> str:
 
 
 def safe_name(text: str) -> str:
-    """A text as a part of a file's name."""
+    """Convert a text to a safe part of a file name."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in text).lstrip(".")[:64]

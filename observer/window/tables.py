@@ -1,4 +1,4 @@
-"""Tables of a window: from rows, to a Parquet file, and back, always by the schema."""
+"""Tables of a window: build them from rows, write and read Parquet, always by the schema."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ from rankscope.observer.window.schema import NOTHING, TABLES
 from rankscope.probes.host.folders import read_plain
 from rankscope.probes.text import printable
 
-# Of one table of one host. An hour of 64 ranks with ten steps and a hundred collectives a second has 23 million rows of steps and
-# collectives; a window of 20 s has some thousands.
+# For one table of one host. An hour of 64 ranks with ten steps and a hundred collectives a second
+# has 23 million rows of steps and collectives; a window of 20 s has some thousands.
 MOST_ROWS = 30_000_000
 MOST_BYTES = 1 << 30
-# Of one window. An observer takes 1.5 million events, of which a step and a collective have one each at least, and 20,000 stacks.
+# For one window. An observer records at most 1.5 million events (a step and a collective need one
+# each at least) and 20,000 stacks.
 ROWS_MOST = {
     "ranks": 4096, "steps": 1 << 21, "patterns": 1 << 19, "stacks": 1 << 20, "pauses": 1 << 17, "collectives": 1 << 21,
     "flows": 1 << 19, "counters": 1 << 19,
 }  # fmt: skip
 MOST_FILE_BYTES = 256 << 20  # on disk; 9 KB per rank is usual
 _FOOTER_LIMITS = {"thrift_string_size_limit": 1 << 20, "thrift_container_size_limit": 1 << 16}
-_LARGE_BYTES = 1 << 20  # of a smaller file it takes longer to hand its columns to threads than to read them
-_LONGEST_TEXT = 4096  # of one cell: a path is no longer
-LONGEST_TEXT_BYTES = _LONGEST_TEXT * 4  # as a file has it
-_LEAST_CELL_BYTES = 4  # of most columns; a few bytes of a page may stand for any number of them
-_DEEPEST_STACK = 1024  # frames, a power of two: a stack is written in 4 KB of text, which is some 270 of the shortest
-SMALL, QUICK = 19, 1  # levels of compression: for a file that is kept, for one that is read at once
+_LARGE_BYTES = 1 << 20  # for smaller files, threads take longer than reading
+_LONGEST_TEXT = 4096  # per cell: a path is no longer
+LONGEST_TEXT_BYTES = _LONGEST_TEXT * 4  # encoded
+_LEAST_CELL_BYTES = 4  # of most columns; a few bytes of a page may represent any number of them
+# frames, a power of two: a stack is written in 4 KB of text, which is some 270 of the shortest
+_DEEPEST_STACK = 1024
+SMALL, QUICK = 19, 1  # compression levels: for a stored file, for one that is read at once
 
 
 def table_of(name: str, rows: Sequence[Row]) -> pa.Table:
-    """Rows as the table `name`; a whole number that its column has no room for is the largest or least that it has.
+    """Build the table `name` from rows; whole numbers are clipped to the range of their column.
 
     TypeError where a row belongs to another table.
     """
@@ -62,8 +64,11 @@ def table_of(name: str, rows: Sequence[Row]) -> pa.Table:
 
 
 def _within(values: Sequence[Any], kind: pa.DataType) -> list[Any]:
-    """Whole numbers brought into the range of their column. Some are what a rank says, or sums of that: one rank that says too much of
-    itself keeps no other out of the window. Raises what it met where that was not it."""
+    """Clip whole numbers to the range of their column; return others unchanged.
+
+    Some numbers are a rank's claims, or sums of them: one rank's absurd claim must not exclude the
+    others from the window.
+    """
     if not pa.types.is_integer(kind):
         return list(values)
     low = -(1 << kind.bit_width - 1) if pa.types.is_signed_integer(kind) else 0
@@ -77,7 +82,7 @@ def _text(value: str) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Text of targets is in windows as it may be printed, whatever the reader of it forgot."""
+    """Make all text of targets printable, so that readers need not."""
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, tuple):
@@ -86,7 +91,7 @@ def _shown(value: Any) -> Any:
 
 
 def write_table(table: pa.Table, file: IO[bytes], level: int = SMALL) -> None:
-    """As Parquet, small: half of what the defaults give (measured, 9 KB per rank of a 10 s window), because windows are kept for long.
+    """Write as Parquet, half as large as by default (measured, 9 KB per rank of a 10 s window).
 
     The Arrow schema is left out of the file; the reader casts to the schema it knows.
     """
@@ -112,12 +117,16 @@ def write_table(table: pa.Table, file: IO[bytes], level: int = SMALL) -> None:
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """The table as it lies there; the columns that `schema` has as labels keep the dictionaries of the file. OSError, ValueError."""
+    """Read a table from a file, with the file's dictionaries for label columns of `schema`. Raises
+    OSError, ValueError.
+    """
     return table_in(read_plain(path, MOST_FILE_BYTES), schema)
 
 
 def table_in(data: bytes, schema: pa.Schema) -> pa.Table:
-    """The same of a file's content. What was checked is what is read: from memory, as another may write the file meanwhile."""
+    """Read a table from a file's content; from memory, since the file may change between check and
+    read.
+    """
     words = {field.name for field in schema if pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)}
     check(data, words)
     with pq.ParquetFile(pa.BufferReader(data), **_FOOTER_LIMITS) as file:
@@ -127,14 +136,18 @@ def table_in(data: bytes, schema: pa.Schema) -> pa.Table:
         known = file.metadata
     with pq.ParquetFile(pa.BufferReader(data), metadata=known, read_dictionary=there) as file:
         table = file.read(use_threads=len(data) > _LARGE_BYTES)
-    table.validate(full=True)  # no reader of it looks again: words beyond the end of a dictionary, text that is none
+    # later readers do not check again: indices beyond a dictionary, invalid text
+    table.validate(full=True)
     _check_words(table)
     return table
 
 
 def check(data: bytes, words: Collection[str]) -> None:
-    """ValueError where a Parquet file would take more memory than a table may: by what its footer and its pages say, before anything
-    is unpacked. `words`: columns that are read with their dictionaries."""
+    """Check that a Parquet file takes no more memory than a table may, before unpacking. Raises
+    ValueError.
+
+    Judged by its footer and its pages. `words`: columns that are read with their dictionaries.
+    """
     raw = io.BytesIO(data)
     footer = read_footer(raw)
     _check_footer(footer)
@@ -142,24 +155,29 @@ def check(data: bytes, words: Collection[str]) -> None:
 
 
 def _check_footer(footer: Footer) -> None:
-    """Rows, values and unpacked bytes of all columns. What pages hold beyond that is not believed but looked at: pages.py."""
+    """Check rows, values and unpacked bytes of all columns as claimed; pages.py checks the real
+    sizes.
+    """
     size = sum(max(chunk.unpacked_bytes, chunk.values * _LEAST_CELL_BYTES) for chunk in footer.chunks)
     if footer.rows < 0 or footer.most_rows > MOST_ROWS or size > MOST_BYTES:
         raise ValueError(f"{footer.most_rows} rows of {size >> 20} MB: more than a window may have")
 
 
 def check_rows(name: str, rows: int) -> None:
-    """ValueError where a table of a window has more rows than any observer writes."""
+    """Raise ValueError where a table of a window has more rows than any observer writes."""
     if rows > ROWS_MOST[name]:
         raise ValueError(f"{rows} rows of {name}: more than a window may have")
 
 
 def check_texts(table: pa.Table) -> None:
-    """ValueError where a text is longer than any observer writes: whoever shows or compares it would pay for it in each row."""
+    """Raise ValueError where a text is longer than any observer writes, which would cost its
+    readers per row.
+    """
     for column in table.columns:
         for part in column.chunks:
             words = _words_of(part)
-            # Most are shorter all together than one of them may be: what lies in the table's memory tells so in no time.
+            # Mostly the sum of all is below the limit for one, which the buffer's size shows at
+            # once.
             if words is None or (data := words.buffers()[2]) is None or data.size <= LONGEST_TEXT_BYTES:
                 continue
             ends = np.frombuffer(words.buffers()[1], np.int32)[words.offset : words.offset + len(words) + 1]
@@ -168,7 +186,7 @@ def check_texts(table: pa.Table) -> None:
 
 
 def _words_of(part: pa.Array) -> pa.Array | None:
-    """The texts of a column, or what its numbers and lists stand for; None where it has none."""
+    """Return the texts of a column, its dictionary or its lists; None where it has none."""
     if pa.types.is_dictionary(part.type):
         part = part.dictionary
     elif pa.types.is_list(part.type):
@@ -177,11 +195,14 @@ def _words_of(part: pa.Array) -> pa.Array | None:
 
 
 def _check_words(table: pa.Table) -> None:
-    """A long word in a dictionary may stand in every row: how long the column is when it is written out, before it is."""
+    """Check the size of label columns as written out, since a long word may occur in every row.
+    Raises ValueError.
+    """
     parts = [part for column in table.columns for part in column.chunks if pa.types.is_dictionary(part.type)]
-    if sum(len(part) * part.dictionary.nbytes for part in parts) <= MOST_BYTES:  # no word is longer than all of them
+    # no word is longer than all of them
+    if sum(len(part) * part.dictionary.nbytes for part in parts) <= MOST_BYTES:
         return
-    import pyarrow.compute as pc  # here, as few have a use for it: 20 ms
+    import pyarrow.compute as pc  # here, as it is rarely needed: 20 ms
 
     size = 0
     for part in parts:
@@ -194,7 +215,7 @@ def _check_words(table: pa.Table) -> None:
 
 
 def with_absent(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with the columns that it lacks because they are younger than it; those without a value for that stay lacking."""
+    """Add younger columns that the table lacks, where they have a default."""
     for column in schema:
         said = (column.metadata or {}).get(b"absent")
         if said is not None and column.name not in table.column_names:
@@ -205,7 +226,9 @@ def with_absent(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of `schema`, in its order and types. KeyError where one is missing, ArrowException where one does not fit."""
+    """Select the columns of `schema`, in its order and types. KeyError where one is missing,
+    ArrowException otherwise.
+    """
     columns = []
     for column in schema:
         data = table.column(column.name)
@@ -216,10 +239,12 @@ def cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def check_stacks(patterns: pa.Table, stacks: pa.Table) -> None:
-    """ValueError unless every pattern's stack is a row of `stacks`, and every caller there stands before whom it calls."""
+    """Raise ValueError unless every pattern's stack is a row of `stacks`, and callers come before
+    callees.
+    """
     parent = np.asarray(stacks["parent"].to_numpy(), dtype=np.int64)
     if ((parent < -1) | (parent >= np.arange(len(parent)))).any():
-        raise ValueError("a caller that does not stand before whom it calls")
+        raise ValueError("a caller that is not before its callees")
     _check_depth(parent)
     leaf = np.asarray(patterns["stack"].to_numpy(), dtype=np.int64)
     if ((leaf < -1) | (leaf >= len(parent))).any():
@@ -227,7 +252,9 @@ def check_stacks(patterns: pa.Table, stacks: pa.Table) -> None:
 
 
 def _check_depth(parent: npt.NDArray[np.int64]) -> None:
-    """ValueError where a stack is deeper than it may be: whose caller's caller, and so on, has one yet. Each look goes twice as far."""
+    """Raise ValueError where a stack is too deep; each iteration doubles the number of callers
+    followed.
+    """
     if len(parent) <= _DEEPEST_STACK:
         return
     above = parent

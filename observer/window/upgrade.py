@@ -1,7 +1,8 @@
-"""Windows of `rankscope.window/1`, as older observers wrote them, turned into those of today. Pure.
+"""Convert windows of `rankscope.window/1`, from older observers, to the current schema. Pure.
 
-They said in sentences what has columns of its own now: stacks, who held the GIL, which process took a CPU or a GPU. This
-is the only place where such sentences are read. What a sentence left out (the folder of the holder's file) stays unknown.
+They stored in sentences what has columns of its own now: stacks, the holder of the GIL, which
+process took a CPU or a GPU. This is the only file that parses such sentences. What a sentence left
+out (the folder of the holder's file) remains unknown.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from rankscope.observer.window.manifest import EVENTS_DROPPED, WINDOW_SCHEMA, Lo
 from rankscope.observer.window.stacks import StackFrame, StackTree
 from rankscope.observer.window.tables import cast, table_of, with_absent
 
-# Sentences are taken apart from their ends, not by one expression: its time would grow with the square of their length.
+# Sentences are parsed from their ends, not by one expression: its time would grow with the square
+# of their length.
 _PLACE_OF_HOLDER = re.compile(r":(\d+)\) on ")
-_DEEPEST = 1024  # frames of a stack; of more the innermost are kept. A stack was at most 4 KB of text, some 270 frames
-_MOST_FRAMES = 1 << 19  # of all stacks together, each of which may become a row: ten times what 64 ranks have
+# frames of a stack; of more the innermost are used. A stack was at most 4 KB of text, some 270
+# frames
+_DEEPEST = 1024
+# of all stacks together, each of which may become a row: ten times what 64 ranks have
+_MOST_FRAMES = 1 << 19
 _MOST_DIGITS = 9  # of a line or a process: more do not fit its column
 
 _LABEL = pa.dictionary(pa.int32(), pa.string())
@@ -53,7 +58,7 @@ TABLES: dict[str, pa.Schema] = {
 
 
 def upgrade(manifest: Manifest, tables: Mapping[str, pa.Table]) -> tuple[Manifest, dict[str, pa.Table]]:
-    """Today's manifest and tables. `tables` as in `TABLES`."""
+    """Convert manifest and tables to the current schema. `tables` as in `TABLES`."""
     tree = StackTree()
     found = dict(tables)
     found["patterns"] = _patterns(tables["patterns"], tree)
@@ -66,7 +71,7 @@ def upgrade(manifest: Manifest, tables: Mapping[str, pa.Table]) -> tuple[Manifes
 
 
 def _dropped(manifest: Manifest, ranks: pa.Table) -> Iterable[Loss]:
-    """Every rank's row said what the whole host had lost."""
+    """Return the host's lost events, which every rank's row repeated."""
     most = max((count or 0 for count in ranks["lost_events"].to_pylist()), default=0)
     if most > 0 and not any(loss.name == EVENTS_DROPPED for loss in manifest.losses):
         yield Loss("bpf", EVENTS_DROPPED, most)
@@ -80,7 +85,7 @@ def _patterns(table: pa.Table, tree: StackTree) -> pa.Table:
     leaf = _each(stacks, _numbering(tree), -1)
     holders = [_holder(text or "") for text in _words(details)]
     waits = np.array([name == "gil" for name in table["name"].to_pylist()], dtype=bool)
-    code = np.where(waits, _codes(details), -1)  # of who held the GIL
+    code = np.where(waits, _codes(details), -1)  # index of the GIL's holder
     columns = {name: table[name] for name in table.column_names}
     columns["stack"] = pa.array(leaf, pa.int32())
     held = np.array([bool(thread) for *_, thread in holders], dtype=bool)
@@ -94,7 +99,7 @@ def _patterns(table: pa.Table, tree: StackTree) -> pa.Table:
 
 
 def _numbering(tree: StackTree) -> Callable[[str], int]:
-    """Gives stacks their numbers in the tree. ValueError where they have more frames together than those of a window."""
+    """Return a function that numbers stacks in the tree; ValueError beyond the frames of a window."""
     left = _MOST_FRAMES
 
     def number_of(text: str) -> int:
@@ -109,7 +114,7 @@ def _numbering(tree: StackTree) -> Callable[[str], int]:
 
 
 def _frames(text: str) -> list[StackFrame]:
-    """`a (f.py:1);b (g.py:2)`, root first. A frame of which a part was cut off is kept by what is left of it."""
+    """Parse `a (f.py:1);b (g.py:2)`, root first. A truncated frame is represented by its remains."""
     found = []
     for word in text.rsplit(";", _DEEPEST)[-_DEEPEST:]:
         name, file, line = _called(word)
@@ -121,7 +126,7 @@ def _frames(text: str) -> list[StackFrame]:
 
 
 def _called(text: str) -> tuple[str, str, str]:
-    """Name, file and line of `hog (job.py:7)`; line '' where it is not said so."""
+    """Parse name, file and line of `hog (job.py:7)`; line '' if it does not match."""
     head, _, tail = text.rpartition(":")
     name, opening, file = head.rpartition(" (")
     line = tail[:-1]
@@ -129,12 +134,14 @@ def _called(text: str) -> tuple[str, str, str]:
 
 
 def _holder(text: str) -> tuple[str, str, int, str]:
-    """Name, file, line, thread of `held by hog (job.py:7) on thread loader`; '' and 0 for what it does not say."""
+    """Parse name, file, line, thread of `held by hog (job.py:7) on thread loader`; '' and 0 for
+    missing parts.
+    """
     said = text.removeprefix("held by ")
     if said == text or not said:
         return "", "", 0, ""
     last = deque(_PLACE_OF_HOLDER.finditer(said, 0, len(said) - 1), maxlen=1)
-    place = last[0] if last else None  # the last one: names may hold anything
+    place = last[0] if last else None  # the last one: names may contain anything
     name, _, file = said[: place.start()].rpartition(" (") if place is not None else ("", "", "")
     if place is None or not name or not file:
         return "", "", 0, said
@@ -142,7 +149,7 @@ def _holder(text: str) -> tuple[str, str, int, str]:
 
 
 def _process(text: str) -> tuple[str, int]:
-    """Name and number of `python (77)`; the text and -1 where it is not said so."""
+    """Parse name and number of `python (77)`; the text and -1 if it does not match."""
     name, opening, tail = text.rpartition(" (")
     number = tail[:-1]
     if not opening or not tail.endswith(")") or not number.isdecimal():
@@ -176,7 +183,7 @@ def _counters(table: pa.Table) -> pa.Table:
 
 
 def _codes(labels: pa.DictionaryArray) -> npt.NDArray[np.int64]:
-    """-1 for null."""
+    """Return the codes of labels; -1 for null."""
     return np.asarray(labels.indices.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
@@ -186,13 +193,13 @@ def _words(labels: pa.DictionaryArray) -> list[str | None]:
 
 
 def _each(labels: pa.DictionaryArray, number_of: Callable[[str], int], without: int) -> npt.NDArray[np.int64]:
-    """A number for each row, found once for each different text; `without` for null."""
+    """Compute a number for each row, once per distinct text; `without` for null."""
     numbers = np.array([*(number_of(text or "") for text in _words(labels)), without], dtype=np.int64)
     return numbers[_codes(labels)]
 
 
 def _replaced(labels: pa.DictionaryArray, rows: npt.NDArray[np.bool_]) -> pa.Array:
-    """The same labels, '' in these rows."""
+    """Replace the labels in these rows by ''."""
     texts = labels.cast(pa.string()).to_pylist()
     kept = ["" if gone else text for text, gone in zip(texts, rows.tolist(), strict=True)]
     return pa.array(kept, pa.string()).dictionary_encode()

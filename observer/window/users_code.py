@@ -1,9 +1,9 @@
-"""Whose code is a frame: the user's, or a library's?
+"""Distinguish the user's code from libraries, by file.
 
-A library's: what lies in site-packages, dist-packages or Python's own lib folder, what is frozen into the interpreter, and what is
-generated; so is what nobody knows the file of. All else is the user's. Where a job is installed as a package none of its frames would be:
-then the user's are those of the distribution that the program starts in, the first on its stacks behind what starts programs (`bin/train`,
-runpy, `python -c`).
+Libraries: files in site-packages, dist-packages or Python's own lib folder, frozen and generated
+code, and code without a known file. All else is the user's. Where a job is installed as a package
+none of its frames would be: then the user's code is the distribution that the program starts in,
+the first on its stacks after the starting code (`bin/train`, runpy, `python -c`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ _STARTER = re.compile(r"^<string>$|/bin/[^/.]+$")
 
 @dataclass(frozen=True, slots=True)
 class UsersCode:
-    """Tells the user's frames from those of libraries. `distribution`: one in site-packages that is the user's, '' for none."""
+    """Decides whether a frame is the user's. `distribution`: one in site-packages that is the
+    user's, '' for none.
+    """
 
     distribution: str = ""
 
     def has(self, file: str) -> bool:
-        """Whether a file holds code of the user."""
+        """Tell whether a file contains code of the user."""
         return not _LIBRARY.search(file) or bool(self.distribution and _distribution(file) == self.distribution)
 
 
 def users_code(stacks: Iterable[tuple[Sequence[StackFrame], float]]) -> UsersCode:
-    """What is the user's on the stacks of a rank, given root first, with the seconds of each."""
+    """Determine the user's code from the stacks of a rank, given root first, with the seconds of
+    each.
+    """
     entries: dict[str, float] = {}
     for frames, seconds in stacks:
         if any(not (_LIBRARY.search(frame.file) or _starts(frame)) for frame in frames):

@@ -1,1 +1,1 @@
-"""Compiling, loading and attaching BPF programs; the ring their events come through."""
+"""Compile, load and attach BPF programs; read the ring of their events."""

@@ -1,9 +1,9 @@
 """Member offsets of kernel structures, from the running kernel's own type information (BTF).
 
-Headers that bcc compiles with may be those of another kernel, so an offset taken from them is wrong without a word
-(measured: task_struct.thread.fsbase 5416 in Debian 6.1 headers, 3128 in the running 6.18). Format: Linux
-Documentation/bpf/btf.rst. Only what a probe asks for is looked up, and that is kept for the next start (cache.py): to find one's way
-through 140,000 types takes 50 ms.
+Headers that bcc compiles with may be those of another kernel, so an offset taken from them is
+silently wrong (measured: task_struct.thread.fsbase 5416 in Debian 6.1 headers, 3128 in the running
+6.18). Format: Linux Documentation/bpf/btf.rst. Only members that a probe needs are looked up, and
+their offsets are cached on disk (cache.py): searching 140,000 types takes 50 ms.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class NoBtf(MissingFeature):
 
 
 class Btf:
-    """Types of one BTF blob. `offset("task_struct", "files")` gives bytes; nested members with a dotted path."""
+    """Types of one BTF blob. `offset("task_struct", "files")` gives bytes; nested members with a
+    dotted path.
+    """
 
     def __init__(self, blob: bytes) -> None:
         if len(blob) < 24 or struct.unpack_from("<H", blob)[0] != _MAGIC:
@@ -67,7 +69,10 @@ class Btf:
         return self._text[at : self._text.index(b"\0", at)].decode("ascii", "replace")
 
     def offset(self, structure: str, path: str) -> int:
-        """Bytes from the start of `structure` to the member at `path` ('thread.fsbase'), or to its end ('', its size). NoBtf."""
+        """Return the byte offset of the member at `path` in `structure` ('thread.fsbase').
+
+        With an empty path, return the structure's size. Raises NoBtf.
+        """
         try:
             return self._offset(structure, path)
         except (struct.error, IndexError, ValueError, RecursionError) as error:
@@ -103,7 +108,7 @@ class Btf:
         for index in range(count):
             name, member_type, offset = struct.unpack_from("<III", self._blob, self._at[type_id] + 12 + 12 * index)
             bits = offset & 0xFFFFFF if bitfields else offset
-            if not name:  # an anonymous struct or union: its members count as ours
+            if not name:  # an anonymous struct or union: its members count as the outer one's
                 inner = self._member(member_type, wanted)
                 if inner is not None:
                     return bits + inner[0], inner[1]
@@ -121,7 +126,10 @@ class Btf:
 
 
 def offsets(wanted: Mapping[str, tuple[str, str]], root: Path = Path("/")) -> dict[str, int]:
-    """Bytes to each member of the running kernel, given as (structure, path), as it says or said at an earlier start. NoBtf."""
+    """Return member offsets of the running kernel for `{name: (structure, path)}`, cached on disk.
+
+    Raises NoBtf.
+    """
     _need()
     words = (
         "offsets",
@@ -145,13 +153,13 @@ def _need() -> None:
 
 
 def kernel(root: Path = Path("/")) -> Btf:
-    """The running kernel's BTF; NoBtf where it publishes none."""
+    """Return the running kernel's BTF. Raises NoBtf where it publishes none."""
     _need()
     return _kernel(root)
 
 
 def forget() -> None:
-    """Give the memory back that it takes: 20 MB."""
+    """Free the cached BTF: 20 MB."""
     _kernel.cache_clear()
 
 

@@ -1,11 +1,12 @@
-"""Compiled probes kept on disk, so that only the first start on a host compiles; and what it took from the kernel's type information.
+r"""Disk cache of compiled probes and BTF offsets: only the first start on a host computes them.
 
-What is read here is loaded into the kernel by root. So the folder, every folder above it and the file must be root's (that is: of
-who observes) and writable by nobody else, and none may be a link; a file that is cut short or changed does not match its digest.
-Whatever is wrong, the probes are compiled again.
+What is read here is loaded into the kernel by root. So the folder, every folder above it and the
+file must belong to root (that is: to the observing user) and be writable by nobody else, and none
+may be a link; a truncated or changed file does not match its digest. If any check fails, the probes
+are compiled again.
 
-  /var/cache/rankscope/probes/probes-<key>   "rankscope-probes 1 <sha256 of key and rest>\\n", then what compiled.py wrote,
-                                             or btf.py
+/var/cache/rankscope/probes/probes-<key>   "rankscope-probes 1 <sha256 of key and rest>\n",
+                                           then what compiled.py or btf.py wrote
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from rankscope.probes.host.clocks import age_order, is_older
 from rankscope.probes.host.procfs import ROOT, read_file
 
 FOLDER = Path("var/cache/rankscope/probes")
-_OWN_LEVELS = 2  # of FOLDER: those that we make
+_OWN_LEVELS = 2  # levels of FOLDER that we create ourselves
 _PREFIX, _STAGING = "probes-", ".writing-"
 _MAGIC = b"rankscope-probes 1"
 _MOST_BYTES = 16 << 20  # all probes together are 0.6 MB
-_MOST_KEPT = 12  # two for each version and table of calls (programs), three for each kernel (offsets): a host has one or two in use
+# two for each version and call table (programs), three for each kernel (offsets): a host has one or
+# two in use
+_MOST_KEPT = 12
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -37,23 +40,27 @@ _KERNEL_NOTES = Path("sys/kernel/notes")
 
 
 class CacheRefused(RankscopeError):
-    """What was kept is not to be trusted, or nothing can be kept."""
+    """The cached file is not to be trusted, or nothing can be cached."""
 
 
 def kernel_identity(root: Path = ROOT) -> tuple[str, ...]:
-    """Words that are others for every build of a kernel."""
+    """Return words that differ between any two builds of a kernel."""
     kernel, notes = os.uname(), b""
     with contextlib.suppress(OSError):
-        notes = read_file(str(root / _KERNEL_NOTES), 65536)  # has the build id
+        notes = read_file(str(root / _KERNEL_NOTES), 65536)  # contains the build id
     return kernel.release, kernel.version, kernel.machine, notes.hex()
 
 
 def read(key: str, root: Path = Path("/")) -> bytes | None:
-    """What `write` kept under `key`; None where nothing is kept. CacheRefused where it cannot be trusted."""
+    """Read what `write` stored under `key`; None where there is nothing.
+
+    Raises CacheRefused where it cannot be trusted.
+    """
     try:
         with own_folder(FOLDER, root, make=False) as folder:
             blob = _trusted_file(_PREFIX + key, folder)
-            os.utime(_PREFIX + key, dir_fd=folder, follow_symlinks=False)  # the least recently used ones go first
+            # the least recently used ones are deleted first
+            os.utime(_PREFIX + key, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -65,7 +72,7 @@ def read(key: str, root: Path = Path("/")) -> bytes | None:
 
 
 def write(key: str, payload: bytes, root: Path = Path("/")) -> None:
-    """Keep `payload` under `key`, whole or not at all. CacheRefused."""
+    """Store `payload` under `key`, whole or not at all. Raises CacheRefused."""
     try:
         with own_folder(FOLDER, root, make=True) as folder:
             _write(_PREFIX + key, _head(key, payload) + b"\n" + payload, folder)
@@ -80,12 +87,14 @@ def _head(key: str, payload: bytes) -> bytes:
 
 @contextlib.contextmanager
 def own_folder(wanted: Path, root: Path, *, make: bool) -> Iterator[int]:
-    """A folder of ours, opened from `root` on without following a link, once nobody else can have written into it. CacheRefused, OSError.
+    """Open the folder `wanted` below `root` without following links, after checking who can write
+    to it.
 
-    The last two of its levels are ours to make, and the last is nobody else's to read.
+    Raises CacheRefused where anybody else could have written into it or a folder above, OSError.
+    With `make`, the last two levels are created; the last is readable by its owner only.
     """
     base = root.resolve()
-    above = (base / Path(*wanted.parts[:-_OWN_LEVELS])).resolve()  # /var may be a link of root's
+    above = (base / Path(*wanted.parts[:-_OWN_LEVELS])).resolve()  # /var may be a link that root made
     if not above.is_relative_to(base):
         raise CacheRefused(f"{above} is not below {base}")
     place, opened = base, os.open(base, _OPEN_FOLDER)
@@ -154,7 +163,7 @@ def _write(name: str, content: bytes, folder: int) -> None:
 
 
 def _forget_the_oldest(folder: int) -> None:
-    """Keep the most recently used; what a writer that was killed left goes too."""
+    """Delete all but the most recently used entries, and leftovers of killed writers."""
     now_s = time.time()
     used = {name: os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime for name in os.listdir(folder)}
     kept = sorted(

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * What every Rankscope probe shares: which processes are watched, the one event ring, the counters of early returns.
+ * Shared by all Rankscope probes: watched processes, the event ring, counters of early returns.
  *
- * All probes of one observer are compiled as one translation unit (loader.py joins the files), so that they share
- * these maps. No kernel structure is touched by a header offset anywhere: tracepoint arguments, pt_regs, perf-event context
- * and helpers only; the offsets that some programs need come from the running kernel's BTF as they are loaded.
+ * All probes of one observer are compiled as one translation unit (loader.py joins the files), so
+ * that they share these maps. No kernel structure is accessed by a header's offset: only tracepoint
+ * arguments, pt_regs, perf-event context and helpers; further offsets come from the running
+ * kernel's BTF when programs are loaded.
  */
 #ifndef RS_COMMON_BPF_H
 #define RS_COMMON_BPF_H
 
 #include "kernel.bpf.h"
 
-/* The n-th number of a program that is made of another by its numbers alone as it is loaded (variants.py). */
+/*
+ * The n-th number of a program that is derived from another by its numbers alone while loading
+ * (variants.py).
+ */
 #define RS_NUMBERS 0x52530000
 #define RS_NUMBER(n)                                                                                                           \
 	({                                                                                                                     \
@@ -20,12 +24,13 @@
 		_rs_number;                                                                                                    \
 	})
 
-/* The number of where a program is attached: what is attached in several places, and counts in each, is loaded anew for each. */
+/* Number of the attachment point: a program with one counter per point is loaded anew for each. */
 #define RS_PLACE RS_NUMBER(0xffff)
 
 /*
- * Numbers that the host decides are put in as well: loader.py defines RS_TASK_FILES and the like as RS_NUMBER(0x8000) and up. The compiler
- * does not know them, but the verifier does: it prunes a branch on one, with helpers in it that this kernel does not have.
+ * Numbers that depend on the host are filled in the same way: loader.py defines RS_TASK_FILES and
+ * the like as RS_NUMBER(0x8000) and up. The compiler does not know them, but the verifier does: it
+ * prunes branches on them, including helpers that this kernel lacks.
  */
 
 #ifndef RS_RING_PAGES
@@ -40,20 +45,20 @@
 
 enum rs_event_type {
 	RS_EV_OFFCPU = 1, /* a thread was switched out and in again: what = syscall, arg = its first argument, aux = state | waker << 8 */
-	RS_EV_SAMPLE = 2, /* a thread was found running: arg = user instruction pointer */
+	RS_EV_SAMPLE = 2, /* a thread was sampled while running: arg = user instruction pointer */
 	RS_EV_CALL = 3,   /* a library function was entered and left: what = row of the call table, arg = its argument */
 	RS_EV_FILE = 4,   /* a read, write or sync: what = operation | file type << 8, arg = bytes or -errno, aux = device */
 	RS_EV_EXIT = 5,   /* a watched process ended: arg = its wait status, -1 unknown */
-	RS_EV_NATIVE = 6, /* a thread of a rank that has no Python state was found running: arg = user instruction pointer */
-	RS_EV_IDLE = 7,   /* all threads of a process slept: arg = the thread whose wake-up ended that; tid = 0 */
+	RS_EV_NATIVE = 6, /* a thread of a rank without Python state was sampled while running: arg = user instruction pointer */
+	RS_EV_IDLE = 7,   /* all threads of a process slept: arg = the thread whose wake-up ended it; tid = 0 */
 };
 
 /* 56 bytes: with the ring's 8-byte header one event is one cache line, and user space reads them as one array. */
 struct rs_event {
 	u64 ts_ns;    /* start of the interval, CLOCK_MONOTONIC */
 	u64 dur_ns;   /* its length */
-	u64 ready_ns; /* OFFCPU: the part of it spent runnable, waiting for a CPU. CALL: the Python stack it was called from, 0: not known */
-	u64 stack;    /* Python stack id, 0 where there is none. CALL: communicator, stream or event */
+	u64 ready_ns; /* OFFCPU: the part of it spent runnable, waiting for a CPU. CALL: Python stack of the call site, 0: unknown */
+	u64 stack;    /* Python stack id, 0 if none. CALL: communicator, stream or event */
 	s64 arg;
 	u32 tid;
 	u32 tgid;
@@ -90,12 +95,12 @@ enum rs_counter {
 	RS_C_SHORT,
 	RS_C_WALK_DISTURBED,
 	RS_C_CALL_SITE_MAP_FULL,
-	RS_C_ARRIVAL_UNSEEN, /* sched: a thread left that nothing had seen come */
-	RS_C_LEAVING_UNSEEN, /* sched: a thread came that nothing had seen leave */
+	RS_C_ARRIVAL_UNSEEN, /* sched: a thread left whose arrival was not seen */
+	RS_C_LEAVING_UNSEEN, /* sched: a thread arrived whose departure was not seen */
 	RS_C_WAKE_UNSEEN,
-	RS_C_CALL_SHARE_FULL, /* calls: the process had as many in progress as it may; only its own are not seen */
-	RS_C_TAKER_NEW, /* sched: one that was not in its map; all that are more than that holds have put another out */
-	RS_C_THREAD_SHARE_FULL, /* sched: the process had as many threads as it may where many have; only its own are not seen */
+	RS_C_CALL_SHARE_FULL, /* calls: the process reached its limit of calls in progress; only its own are lost */
+	RS_C_TAKER_NEW, /* sched: a pair that was not in its map; more of these than the map can hold evicted others */
+	RS_C_THREAD_SHARE_FULL, /* sched: the process reached its limit of threads; only its own are lost */
 	RS_C_COUNT,
 };
 BPF_PERCPU_ARRAY(rs_counters, u64, RS_C_COUNT);

@@ -1,6 +1,7 @@
-"""The slots of `rs_counters`: what the programs in the kernel counted, summed over CPUs.
+"""Names of the slots of `rs_counters`, the event counts of the programs in the kernel, summed over
+CPUs.
 
-In: a loaded module. Out: counts by name. The names are those of enum rs_counter in common.bpf.h, in its order
+The names are those of enum rs_counter in common.bpf.h, in its order
 (tests/unit/probes/test_c_mirrors.py compares them).
 """
 
@@ -12,9 +13,9 @@ COUNTERS = (
     "walk_disturbed", "call_site_map_full", "arrival_unseen", "leaving_unseen", "wake_unseen",
     "call_share_full", "taker_new", "thread_share_full",
 )  # fmt: skip
-# What was not observed; the others count what is no loss.
+# Counters of events that were not observed; the others count events that are no loss.
 LOSSES = frozenset(COUNTERS) - {
     "walk_ok", "short", "call_unmatched", "walk_no_frame", "arrival_unseen", "wake_unseen", "taker_new",
 }  # fmt: skip
-# enum rs_process_role, what the map rs_targets says of a watched process.
+# enum rs_process_role: values of the map rs_targets for each watched process.
 RANK, MEMBER = 1, 2

@@ -1,8 +1,10 @@
-"""From C files to a `Module`: joined into one text, compiled or found compiled, their maps made.
+"""Turn C files into a `Module`: join them into one text, compile it or load it from a cache, create
+its maps.
 
-The probes of one observer are one translation unit: `text_of` joins their `*.bpf.c` files (each `#include "….h"` of ours is
-put in once), so that they share the maps of common.bpf.h and the compiler runs once. The text is the same on all hosts, so that it may have
-been compiled before these sources were installed (ahead.py), or at an earlier start (cache.py).
+The probes of one observer are one translation unit: `text_of` joins their `*.bpf.c` files (each
+`#include "….h"` of ours is inserted once), so that they share the maps of common.bpf.h and the
+compiler runs once. The text is the same on all hosts, so that it may have been compiled before
+these sources were installed (ahead.py), or at an earlier start (cache.py).
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from rankscope.probes.bpf.module import Module
 from rankscope.probes.bpf.tables import Table
 from rankscope.probes.errors import NotPermitted
 
-_HERE = Path(__file__).resolve().parent  # of common.bpf.h
-# By machine, for C and its compiler on any: kernel.bpf.h.
+_HERE = Path(__file__).resolve().parent  # folder of common.bpf.h
+# Extra compiler flags by machine; they select the registers in kernel.bpf.h.
 MACHINES: Mapping[str, tuple[str, ...]] = {"x86_64": (), "aarch64": ("-DRS_AARCH64=1",)}
 _INCLUDE = re.compile(r'^[ \t]*#include "([\w./-]+)"[^\n]*\n', re.MULTILINE)
 _NONE: Mapping[str, int] = {}
@@ -37,7 +39,10 @@ _NOTHING = Generated()
 
 
 def join(sources: Sequence[Path], folders: Sequence[Path]) -> str:
-    """One text out of `sources`; our own includes are found beside the source, here or in `folders`, and put in once."""
+    """Join `sources` into one text, with our own includes inserted once.
+
+    Includes are searched next to the source, here and in `folders`.
+    """
     seen: set[Path] = set()
     return "".join(_text_of(source.resolve(), folders, seen) for source in sources)
 
@@ -64,7 +69,9 @@ def text_of(
     generated: Generated = _NOTHING,
     names: Iterable[str] = (),
 ) -> str:
-    """Return what is compiled: `sources` with `generated` behind them, and `names` for the numbers that the host decides."""
+    """Build the C text to compile: `sources`, then `generated`, with `names` for the constants that
+    the host decides.
+    """
     text = prelude + join(sources, folders) + generated.text
     named = (f"#define {name} RS_NUMBER({HOST + number})\n" for number, name in enumerate(names))
     return "".join((*named, tracepoints.declarations(text), text))
@@ -82,10 +89,12 @@ def load(
     root: Path = Path("/"),
     verbose: bool = False,
 ) -> Module:
-    """Load the programs of `sources` with their maps, compiled with `defines` as -D constants where they are not compiled yet.
+    """Load the programs of `sources` with their maps; compile them only if no cache has them.
 
-    `numbers`: what this host decides, by the names that the C has for it; other numbers are no other text to compile. `entries`: how much
-    a map holds (a ring: bytes) where it is not what the C says; nor is another size. Raises NotPermitted, BpfUnavailable, CompileFailed.
+    `defines`: -D constants. `numbers`: constants that this host decides, by their names in the C;
+    they do not change the compiled text.
+    `entries`: capacities of maps (a ring: bytes) where they differ from those in the C; they do not
+    change it either. Raises NotPermitted, BpfUnavailable, CompileFailed.
     """
     if os.geteuid() != 0:
         raise NotPermitted("loading kernel probes needs root")
@@ -114,7 +123,7 @@ def load(
 
 
 def machine() -> str:
-    """The machine that programs are loaded on, one of MACHINES. BpfUnavailable."""
+    """Return the machine that programs are loaded on, one of MACHINES. Raises BpfUnavailable."""
     found = platform.machine()
     if found not in MACHINES:
         raise BpfUnavailable(f"the registers of {found} are not known, only those of {' and '.join(MACHINES)}")
@@ -122,12 +131,15 @@ def machine() -> str:
 
 
 def flags_of(target: str, defines: Mapping[str, int | str] = _NONE) -> list[str]:
-    """The compiler's flags for one of MACHINES."""
+    """Return the compiler's flags for one of MACHINES."""
     return [*MACHINES[target], *(f"-D{name}={value}" for name, value in defines.items())]
 
 
 def ready(text: str, flags: Sequence[str], root: Path, remarks: list[str], verbose: bool) -> Compiled:
-    """Find `text` compiled ahead or in the cache, else compile it and keep it there. BpfUnavailable, CompileFailed."""
+    """Find `text` compiled ahead or in the cache, else compile and cache it.
+
+    Raises BpfUnavailable, CompileFailed.
+    """
     key = key_of(text, flags)
     try:
         if (shipped := ahead.read(key)) is not None:
@@ -141,22 +153,25 @@ def ready(text: str, flags: Sequence[str], root: Path, remarks: list[str], verbo
             if compiled_probes.is_of_this_compiler(earlier):
                 return earlier
     except (CacheRefused, NotCompiled) as error:
-        remarks.append(f"the compiled probes that were kept are not used: {error}")
+        remarks.append(f"the cached probes are not used: {error}")
     made = compiled_probes.compile_text(text, flags, verbose=verbose)
     try:
         cache.write(key, compiled_probes.to_bytes(made), root)
     except CacheRefused as error:
-        remarks.append(f"the next start compiles again, as the probes cannot be kept: {error}")
+        remarks.append(f"the next start compiles again, as the probes cannot be cached: {error}")
     return made
 
 
 def key_of(text: str, flags: Sequence[str]) -> str:
-    """A digest of all that the compiler's result depends on, except the compiler."""
+    """Digest all that the compiler's result depends on, except the compiler."""
     return hashlib.sha256("\0".join((compiled_probes.maker(), text, *flags)).encode()).hexdigest()
 
 
 def _need_tracefs(root: Path) -> None:
-    """Mount tracefs in a mount namespace of our own where it is mounted nowhere: it says what tracepoints are called and tell."""
+    """Mount tracefs in a mount namespace of our own where it is mounted nowhere.
+
+    It describes the tracepoints and their records.
+    """
     if any((root / place / "events").is_dir() for place in tracepoints.TRACEFS):
         return
     libc = ctypes.CDLL(None, use_errno=True)

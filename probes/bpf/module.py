@@ -1,6 +1,8 @@
-"""A compiled set of probes in the kernel: loaded and attached one by one, metered, and always detached.
+"""A compiled set of probes in the kernel: programs loaded and attached one by one, metered, and
+always detached.
 
-What this kernel refuses is reported and the rest works. Nothing survives the process: programs, maps and probes hang on descriptors.
+A program that the kernel refuses is reported and the others work. Nothing survives the process:
+programs, maps and probes exist as long as their descriptors.
 """
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host.procfs import ROOT
 
 _PAGE_BYTES = 4096
-_CHILD_WAITS_S = 0.3  # until the parent has closed its side
+_CHILD_WAITS_S = 0.3  # until the parent has closed its descriptors
 _PASSING = (errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _PATIENCE_S, _PAUSE_S = 0.5, 0.1
-_AT_ONCE = 8  # probes that are let go of together
+_AT_ONCE = 8  # probes detached in parallel
 _LOADS = 5  # as often as libbpf tries
 _ALL_SIGNALS = signal.valid_signals()
 
@@ -51,7 +53,7 @@ class Tracepoint:
 
 @dataclass(frozen=True, slots=True)
 class ProgramCost:
-    """What the kernel spent in one program since it was loaded."""
+    """Run count and run time of one program since it was loaded."""
 
     program: str
     run_count: int
@@ -68,24 +70,30 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class _Attached:
-    """Descriptors that were attached in one go, and how as many are had again. `file`: what is kept open for that, −1 for nothing."""
+    """Descriptors attached in one call, and `again`, which attaches the same once more.
+
+    `file`: descriptor kept open for that, -1 for none.
+    """
 
     function: str
     descriptors: tuple[int, ...]
     again: Callable[[], tuple[int, ...]]
     file: int = -1
-    look: Callable[[], None] | None = None  # raises MappedTooOften where it is time to take them out
-    inode: bytes = b""  # of the file, as walks.inode_of says
+    look: Callable[[], None] | None = None  # raises MappedTooOften where they should be detached
+    inode: bytes = b""  # of the file, from walks.inode_of
 
 
 @dataclass(slots=True)
 class Module:
-    """A compiled set of probes with its `maps` in the kernel; its programs are loaded when they are asked for. Whoever holds it closes it.
+    """A compiled set of probes in the kernel with its `maps`; programs are loaded on first use.
+    Close it.
 
-    `remarks`: what went another way than it should and costs the window nothing. `before_close` is called first of all;
-    `held` are descriptors of attached probes. `at_once`: whether a program is attached to many functions in one call; false for
-    kernels that cannot. `patience_s`: what is left to wait, in all, for places that may be free in a moment. `may_rest`: whether `rest`
-    may be called, for which files that are attached to are kept open; `rests`: since it was, nothing is attached.
+    `remarks`: irregularities that cost the window nothing. `before_close`: called at the start of
+    `close`.
+    `held`: descriptors of attached probes. `at_once`: whether a program can be attached to many
+    functions in one call (not on older kernels). `patience_s`: seconds left, in total, for retrying
+    attachments that fail for the time being. `may_rest`: whether `rest` may be called; attached
+    files are then kept open. `rests`: nothing is attached since `rest` was called.
     """
 
     compiled: Compiled
@@ -93,9 +101,9 @@ class Module:
     root: Path = ROOT
     remarks: list[str] = field(default_factory=list)
     variants: Mapping[str, Variant] = field(default_factory=dict)  # by name
-    numbers: Sequence[int] = ()  # that this host decides
+    numbers: Sequence[int] = ()  # constants that this host decides
     refused: list[Refused] = field(default_factory=list)
-    left_out: frozenset[str] = frozenset()  # programs that are not loaded, as if the kernel refused them
+    left_out: frozenset[str] = frozenset()  # programs not to load, as if the kernel refused them
     before_close: list[Callable[[], None]] = field(default_factory=list)
     held: set[int] = field(default_factory=set)
     at_once: bool = True
@@ -111,25 +119,27 @@ class Module:
     _ended: threading.Event = field(default_factory=threading.Event)
     _changes: threading.RLock = field(
         default_factory=threading.RLock
-    )  # of what is attached, while somebody looks at it
+    )  # guards what is attached, while another thread checks it
     _stats_fd: int = -1
-    _guard: int = -1  # the warden ends when it is closed, by us and by whoever inherited it
+    _guard: int = -1  # the warden ends when this is closed, by us and by whoever inherited it
 
     def attach(self, tracepoints: Sequence[Tracepoint]) -> None:
-        """Load and attach each program; failures go to `refused`."""
+        """Load and attach each program; failures are added to `refused`."""
         for point in tracepoints:
             try:
                 program = self.program(point.function, programs.TRACEPOINT)
-                self._hold(point.function, partial(_attach_tracepoint, program.fd, point.event, self.root))
+                self._attach_and_store(point.function, partial(_attach_tracepoint, program.fd, point.event, self.root))
             except (OSError, ValueError) as error:
                 self.refused.append(Refused(point.function, f"{point.event}: {_one_line(error)}"))
 
     def attach_clock(self, function: str, hz: int) -> None:
-        """Run a program `hz` times a second on each CPU. Raises what the kernel says."""
+        """Run a program `hz` times a second on each CPU. Raises OSError, ValueError from the
+        kernel.
+        """
         program = self.program(function, programs.PERF_EVENT)
-        self._hold(function, partial(perf_events.attach_clock, program.fd, hz, self.root))
+        self._attach_and_store(function, partial(perf_events.attach_clock, program.fd, hz, self.root))
 
-    def _hold(self, function: str, attach: Callable[[], tuple[int, ...]]) -> None:
+    def _attach_and_store(self, function: str, attach: Callable[[], tuple[int, ...]]) -> None:
         descriptors = attach()
         self.held.update(descriptors)
         self._remember(_Attached(function, descriptors, attach))
@@ -140,7 +150,10 @@ class Module:
     def program(
         self, function: str, kind: int = programs.KPROBE, attach_type: int = -1, place: int | None = None
     ) -> Program:
-        """The loaded program `function`, for this `place` (RS_PLACE; None: its own), remembered so that it is metered. OSError."""
+        """Return the loaded program `function`, loading it on first use. Raises OSError.
+
+        `place`: value of RS_PLACE, None for its own. Loaded programs are metered.
+        """
         tries = 0
         while (function, place) not in self._programs:
             tries += 1
@@ -175,13 +188,15 @@ class Module:
         on_return: bool = False,
         place: int | None = None,
     ) -> tuple[int, ...]:
-        """Attach a program to functions at these file offsets; what `release` takes. Raises what the kernel says, and FileNotRead.
+        """Attach a program to functions at these file offsets; return descriptors for `release`.
 
-        `place`: what it shall have for RS_PLACE; it is loaded once for each.
-        What may be over in a moment (no memory, another tool that is about to end) is tried again.
+        `place`: value of RS_PLACE; the program is loaded once for each. Transient failures (no
+        memory, another tool that is about to end) are retried. Raises the kernel's errors and
+        FileNotRead.
         """
         for page in {offset // _PAGE_BYTES for offset in offsets}:
-            # The kernel reads the instruction, and waits for a dead file system for ever, with locks held: only what is in memory.
+            # The kernel reads the instruction while it holds locks, and would wait for ever for a
+            # dead file system: attach only if the page is in memory.
             library.pread(1, page * _PAGE_BYTES)
         while True:
             try:
@@ -216,10 +231,14 @@ class Module:
         on_return: bool,
         place: int | None = None,
     ) -> tuple[int, ...]:
-        """One attempt to attach a program to functions of an open file, beside the `counters` of other tools. OSError, ValueError."""
+        """Try once to attach a program to functions of an open file, using the `counters` of other
+        tools.
+
+        Raises OSError, ValueError.
+        """
         if self.rests:
             raise ValueError("nothing is attached while the probes rest")
-        self._be_guarded(path)
+        self._require_guard(path)
         links = self._attach_once(function, path, offsets, counters, on_return, place)
         if self.may_rest or self._trials is not None:
             file = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -230,7 +249,7 @@ class Module:
                 self._remember(
                     _Attached(function, links, again, file, look if self.at_once else None, walks.inode_of(kept))
                 )
-            self._look_now_and_then()
+            self._check_periodically()
         return links
 
     def _trial(
@@ -253,13 +272,13 @@ class Module:
         try:
             self._trial(function, path, offsets, counters, place, walks.WAITS_MOST_S)
         except uprobes.MappedTooOften as error:
-            by = walks.by_whom(walks.inode_of(path), self.root)
+            by = walks.mapped_most_by(walks.inode_of(path), self.root)
             raise uprobes.MappedTooOften(f"{error}{by}") from error
 
-    def _look_now_and_then(self) -> None:
+    def _check_periodically(self) -> None:
         if self._looking is None and self.at_once:
             looking = threading.Thread(target=self._look, name="mappings", daemon=True)
-            with contextlib.suppress(RuntimeError):  # no thread to be had: the next probe asks again
+            with contextlib.suppress(RuntimeError):  # no thread available: the next probe tries again
                 looking.start()
                 self._looking = looking
 
@@ -272,10 +291,12 @@ class Module:
                 growth.looked(time.thread_time() - began_s)
 
     def withdraw(self) -> None:
-        """Detach what is by now mapped so often that detaching it later would keep every fork of the host waiting."""
+        """Detach probes whose files are now mapped so often that detaching later would block every
+        fork of the host.
+        """
         for one in self._all_attached():
             with self._changes:
-                if self.rests or one.look is None or not self._holds(one):
+                if self.rests or one.look is None or not self._is_attached(one):
                     continue
                 try:
                     one.look()
@@ -285,11 +306,13 @@ class Module:
                 except (OSError, ValueError, RankscopeError):
                     continue
 
-    def _holds(self, one: _Attached) -> bool:
+    def _is_attached(self, one: _Attached) -> bool:
         return any(self._attached.get(each) is one for each in one.descriptors)
 
     def _withdraw(self, inode: bytes) -> None:
-        """All of one file, of which other pages may be next. Descriptors keep their numbers, as for `rest`."""
+        """Detach all probes of one file, whose other pages may be next; descriptors keep their
+        numbers.
+        """
         ours = [one for one in self._all_attached() if one.look is not None and one.inode == inode]
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -299,14 +322,14 @@ class Module:
                         os.dup2(nothing, descriptor, inheritable=False)
                         del self._attached[descriptor]
                         self._withdrawn.add(descriptor)
-            self._mapped_by = walks.by_whom(inode, self.root)
+            self._mapped_by = walks.mapped_most_by(inode, self.root)
         finally:
             os.close(nothing)
             for one in ours:
                 os.close(one.file)
 
     def withdrawn(self) -> walks.Withdrawn:
-        """What was withdrawn since the last call, and is still to be released."""
+        """Return what was withdrawn since the last call and is still to be released."""
         with self._changes:
             found, self._withdrawn = self._withdrawn & self.held, set()
         return walks.Withdrawn(tuple(found), self._mapped_by if found else "")
@@ -315,9 +338,12 @@ class Module:
         with self._changes:
             return tuple({id(one): one for one in self._attached.values()}.values())
 
-    def _be_guarded(self, path: Path) -> None:
-        """From the first probe in a file on, somebody sees to it that none keeps the host waiting; else a file must be one user's alone.
-        MappedByOthers."""
+    def _require_guard(self, path: Path) -> None:
+        """Start the warden before the first probe in a file; without one, require that one user
+        alone maps the file.
+
+        The warden ensures that no process blocks the forks of the host. Raises MappedByOthers.
+        """
         if self._guard < 0 and warden.able():
             with contextlib.suppress(OSError):
                 self._guard = warden.start()
@@ -367,34 +393,35 @@ class Module:
                     os.close(one.file)
 
     def rest(self) -> None:
-        """Detach everything and keep what it takes to attach it again: nobody pays for a probe until `wake`.
+        """Detach everything but keep what is needed to attach it again with `wake`; no process pays
+        for probes meanwhile.
 
-        Descriptors keep their numbers, so whoever has them may let go of them meanwhile. The kernel waits for all its CPUs for each of
-        them: several at a time share such a wait.
+        Descriptors keep their numbers, so `release` works meanwhile. Each detach waits for all CPUs
+        of the kernel: several in parallel share such a wait.
         """
         if self.rests:
             return
-        with self._changes:  # a look under way ends
+        with self._changes:  # waits for a check in progress
             self.rests = True
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
-        def let_go(descriptor: int) -> None:
+        def release_one(descriptor: int) -> None:
             os.dup2(nothing, descriptor, inheritable=False)
 
         try:
             try:
                 with ThreadPoolExecutor(_AT_ONCE) as several:
-                    list(several.map(let_go, self.held))
+                    list(several.map(release_one, self.held))
             except RuntimeError as error:
                 if not room.refused_a_thread(error):
                     raise
                 for descriptor in self.held:  # any user can use up the host's threads
-                    let_go(descriptor)
+                    release_one(descriptor)
         finally:
             os.close(nothing)
 
     def wake(self) -> tuple[Refused, ...]:
-        """Attach what `rest` detached. What the kernel now refuses."""
+        """Attach again what `rest` detached; return what the kernel now refuses."""
         if not self.rests:
             return ()
         self.rests = False
@@ -407,7 +434,8 @@ class Module:
                 continue
             with self._changes:
                 for old, new in zip(one.descriptors, fresh, strict=False):
-                    if self._attached.get(old) is one:  # it may have been let go, and its number be another's
+                    # it may have been released, and its number reused
+                    if self._attached.get(old) is one:
                         os.dup2(new, old, inheritable=False)
             for descriptor in fresh:
                 os.close(descriptor)
@@ -415,11 +443,13 @@ class Module:
 
     @property
     def metered(self) -> bool:
-        """Whether the kernel keeps an account of what programs cost."""
+        """Tell whether the kernel counts the run time of programs."""
         return self._stats_fd >= 0
 
     def costs(self) -> tuple[ProgramCost, ...]:
-        """Run count and time of every loaded program, in all places together, from the kernel's statistics; empty where it keeps none."""
+        """Return run count and time of every loaded program, summed over places; empty where not
+        metered.
+        """
         if self._stats_fd < 0:
             return ()
         counts, times_ns = Counter[str](), Counter[str]()
@@ -430,7 +460,7 @@ class Module:
         return tuple(ProgramCost(name, counts[name], times_ns[name]) for name in sorted(counts))
 
     def counters(self, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
-        """The slots of rs_counters, summed over CPUs."""
+        """Read the slots of rs_counters, summed over CPUs."""
         table = self.maps["rs_counters"]
         return tuple((name, int(sum(table[ctypes.c_int(slot)]))) for slot, name in enumerate(names))
 
@@ -463,7 +493,9 @@ class Module:
 
 @contextlib.contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Hold signals to this thread back: the verifier gives up with EAGAIN when one is pending (a resized terminal)."""
+    """Block signals to this thread: the verifier gives up with EAGAIN when one is pending (a
+    resized terminal).
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
     try:
         yield
@@ -472,18 +504,19 @@ def _signals_wait() -> Iterator[None]:
 
 
 def _let_a_child_detach() -> None:
-    """Hold every attached probe in a child for a moment, so that closing it here costs nothing.
+    """Let a short-lived child hold every attached probe, so that closing them here costs nothing.
 
-    The last close of a uprobe or tracepoint waits for RCU grace periods (0.14 and 0.07 s each, one after the other under
-    the kernel's event_mutex: 5 s for all probes, measured), and a verdict must not wait for that. The child does nothing
-    but exit; the kernel then detaches what it held. A second fork leaves no zombie in a parent that lives on.
+    The last close of a uprobe or tracepoint waits for RCU grace periods (0.14 and 0.07 s each, one
+    after the other under the kernel's event_mutex: 5 s for all probes, measured), and a verdict
+    must not wait for that. The child only exits a little later; the kernel then detaches what it
+    held. A second fork leaves no zombie in a parent that lives on.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads: the child only exits
         child = os.fork()
     if child == 0:
         try:
-            for standard in (0, 1, 2):  # or a pipe that our caller reads would stay open
+            for standard in (0, 1, 2):  # else a pipe that our caller reads would stay open
                 os.close(standard)
             if os.fork() == 0:
                 time.sleep(_CHILD_WAITS_S)

@@ -1,4 +1,4 @@
-"""Programs in the kernel, from what the compiler made. Source: include/uapi/linux/bpf.h (BPF_PROG_LOAD)."""
+"""Load compiled programs into the kernel. Source: include/uapi/linux/bpf.h (BPF_PROG_LOAD)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import numpy as np
 from rankscope.probes import abilities
 from rankscope.probes.bpf import syscalls
 
-KPROBE, TRACEPOINT, PERF_EVENT = 2, 5, 7  # enum bpf_prog_type; a probe on a function of a program is a KPROBE too
+# enum bpf_prog_type; a probe on a function of a program is a KPROBE too
+KPROBE, TRACEPOINT, PERF_EVENT = 2, 5, 7
 _PROG_LOAD = 5
 INSTRUCTION = np.dtype([("operation", "u1"), ("registers", "u1"), ("offset", "<i2"), ("value", "<i4")])
 _LOAD_64, _SOURCE_IS_MAP = 0x18, 1
@@ -32,7 +33,10 @@ class Program:
 
 
 def with_maps(code: bytes, descriptors: Sequence[int]) -> bytes:
-    """The instructions with each map's descriptor in place of its number. The second half of a wide one has operation 0."""
+    """Replace map numbers in the instructions by descriptors.
+
+    The second half of a wide instruction has operation 0 and never matches.
+    """
     instructions = np.frombuffer(code, INSTRUCTION).copy()
     refers = (instructions["operation"] == _LOAD_64) & (instructions["registers"] >> 4 == _SOURCE_IS_MAP)
     instructions["value"][refers] = np.asarray(descriptors, np.int32)[instructions["value"][refers]]
@@ -40,7 +44,7 @@ def with_maps(code: bytes, descriptors: Sequence[int]) -> bytes:
 
 
 def load(name: str, code: bytes, kind: int, licence: str, attach_type: int = -1) -> Program:
-    """Load a program. OSError, with the verifier's last words where it has any."""
+    """Load a program. Raises OSError with the last line of the verifier's log."""
     try:
         return Program(name, _load(name, code, kind, licence, attach_type, None))
     except OSError as refusal:
@@ -54,14 +58,16 @@ def load(name: str, code: bytes, kind: int, licence: str, attach_type: int = -1)
 
 
 def has_task_registers() -> bool:
-    """Whether programs may ask for the registers of the current thread: bpf_task_pt_regs(bpf_get_current_task_btf()).
+    """Tell whether programs may read the current thread's registers:
+    bpf_task_pt_regs(bpf_get_current_task_btf()).
 
-    OSError where no program can be loaded at all.
+    Raises OSError where no program can be loaded at all.
     """
     if abilities.lacking(abilities.TASK_REGISTERS):
         return False
     calls = [_call(_CURRENT_TASK_BTF), _move(1, 0), _call(_TASK_PT_REGS)]
-    for body, answer in ((calls, True), ([], False)):  # the second tells what is refused: the helper, or all programs
+    # the second distinguishes a refused helper from refused programs
+    for body, answer in ((calls, True), ([], False)):
         code = b"".join((*body, _SET_ZERO, _EXIT))
         try:
             os.close(_load("rs_trial", code, KPROBE, "GPL", -1, None))

@@ -1,10 +1,11 @@
-"""Reading the BPF event ring as one array.
+"""Read the BPF event ring as one array.
 
-bcc hands ring-buffer records to a Python function one by one (about 2 µs each). Ours all have the same size, a cache line
-with its header, and the kernel maps the data area twice in a row, so that everything between consumer and producer is
-one numpy view. Layout: Linux kernel/bpf/ringbuf.c (consumer page, producer page, data pages twice), record header
-struct bpf_ringbuf_hdr {u32 len with busy and discard bits; u32 pg_off}.
-No fences: between loads that must not change places lie thousands of the interpreter's instructions, more than a CPU has in flight.
+bcc passes ring-buffer records to a Python function one by one (about 2 µs each). Ours all have the
+same size, a cache line with its header, and the kernel maps the data area twice in a row, so that
+everything between consumer and producer is one numpy view. Layout: Linux kernel/bpf/ringbuf.c
+(consumer page, producer page, data pages twice), record header struct bpf_ringbuf_hdr {u32 len with
+busy and discard bits; u32 pg_off}. No fences: loads that must stay in order are thousands of
+interpreter instructions apart, more than a CPU has in flight.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Events: TypeAlias = "npt.NDArray[np.void]"
 
 
 class RingError(RankscopeError):
-    """The event ring holds what no probe of ours wrote."""
+    """The event ring contains a record that no probe of ours wrote."""
 
     help = "Please report this: it should not be possible."
 
@@ -62,7 +63,7 @@ class Ring:
         self._data: npt.NDArray[np.uint8] | None = np.frombuffer(self._rest, np.uint8, offset=page)
 
     def drain(self) -> Events:
-        """All finished events, oldest first, as a copy; empty when there are none."""
+        """Copy all finished events, oldest first, and free their space in the ring."""
         if self._data is None or self._consumed is None or self._produced is None:
             return np.empty(0, EVENT)
         start, end = int(self._consumed[0]), int(self._produced[0])
@@ -72,7 +73,7 @@ class Ring:
         at = start % self._data_bytes
         view = self._data[at : at + count * STRIDE_BYTES].view(EVENT)
         headers = view["header"]
-        if (headers == STRIDE_BYTES - 8).all():  # as nearly always
+        if (headers == STRIDE_BYTES - 8).all():  # true nearly always
             events: Events = view.copy()
         else:
             busy = np.flatnonzero(headers & _BUSY)

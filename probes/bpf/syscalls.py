@@ -1,6 +1,7 @@
-"""bpf(2), and what it tells of loaded programs: run-time statistics, names.
+"""bpf(2), and its information on loaded programs: run-time statistics, names.
 
-Source: include/uapi/linux/bpf.h (BPF_ENABLE_STATS since Linux 5.8, bpf_prog_info.run_time_ns since 5.1).
+Source: include/uapi/linux/bpf.h (BPF_ENABLE_STATS since Linux 5.8, bpf_prog_info.run_time_ns since
+5.1).
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class ProgramStats:
-    """What the kernel counted for one program while statistics were on."""
+    """Run count and run time of one program while statistics were on."""
 
     run_count: int
     run_time_ns: int
 
 
 def call(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
-    """bpf(2) itself. OSError."""
+    """Call bpf(2). Raises OSError."""
     number = _SYS_BPF.get(platform.machine())
     if number is None:
         raise OSError(f"bpf(2) has no known number on {platform.machine()}")
@@ -50,14 +51,16 @@ def call(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
 
 
 def enable_stats() -> int:
-    """Turn on run-time statistics for as long as the returned descriptor is open. OSError before Linux 5.8."""
+    """Turn on run-time statistics for as long as the returned descriptor is open. OSError before
+    Linux 5.8.
+    """
     abilities.need(abilities.STATISTICS, errno.EINVAL)
     attributes = ctypes.create_string_buffer(_BPF_STATS_RUN_TIME.to_bytes(4, "little"), 16)
     return call(_BPF_ENABLE_STATS, attributes)
 
 
 def _info(fd: int) -> bytes:
-    """struct bpf_prog_info of the program behind `fd`."""
+    """Read struct bpf_prog_info of the program behind `fd`."""
     info = ctypes.create_string_buffer(_INFO_BYTES)
     request = (
         fd.to_bytes(4, "little") + _INFO_BYTES.to_bytes(4, "little") + ctypes.addressof(info).to_bytes(8, "little")
@@ -67,7 +70,7 @@ def _info(fd: int) -> bytes:
 
 
 def program_stats(fd: int) -> ProgramStats:
-    """Run count and run time of the program behind `fd`."""
+    """Read run count and run time of the program behind `fd`."""
     info = _info(fd)
     count, time_ns = (int.from_bytes(info[at : at + 8], "little") for at in (_RUN_COUNT_AT, _RUN_TIME_AT))
     return ProgramStats(count, time_ns)
@@ -75,14 +78,14 @@ def program_stats(fd: int) -> ProgramStats:
 
 @dataclass(frozen=True, slots=True)
 class LoadedProgram:
-    """A BPF program that the kernel holds, whoever loaded it."""
+    """A BPF program loaded in the kernel, by any process."""
 
     identity: int
     name: str
 
 
 def loaded_programs() -> tuple[LoadedProgram, ...]:
-    """All BPF programs of this kernel. OSError without the right to ask."""
+    """List all BPF programs of this kernel. OSError without the right to do so."""
     found: list[LoadedProgram] = []
     identity = 0
     while True:

@@ -1,8 +1,9 @@
-"""Maps in the kernel as Python sees them: `table[key]`, with keys and leaves as ctypes values.
+"""BPF maps as Python objects: `table[key]`, with keys and leaves as ctypes values.
 
-Made from a `MapShape`, whose descriptions of C types are those of bcc: a name, or [name, members, "struct" | "union" |
-"struct_packed"] where a member is [name, type], [name, type, [length]] or [name, type, bits].
-Source: include/uapi/linux/bpf.h (BPF_MAP_CREATE, _LOOKUP_ELEM, _UPDATE_ELEM, _DELETE_ELEM, _LOOKUP_BATCH, Linux 5.6).
+Made from a `MapShape`, whose descriptions of C types are those of bcc: a name, or [name, members,
+"struct" | "union" | "struct_packed"] where a member is [name, type], [name, type, [length]] or
+[name, type, bits]. Source: include/uapi/linux/bpf.h (BPF_MAP_CREATE, _LOOKUP_ELEM, _UPDATE_ELEM,
+_DELETE_ELEM, _LOOKUP_BATCH, Linux 5.6).
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from rankscope.probes.host.procfs import parse_cpu_list
 _CREATE, _LOOKUP, _UPDATE, _DELETE, _LOOKUP_BATCH = 0, 1, 2, 3, 24
 _RING = 27  # BPF_MAP_TYPE_RINGBUF
 _PER_CPU = (5, 6, 10)  # BPF_MAP_TYPE_PERCPU_HASH, PERCPU_ARRAY, LRU_PERCPU_HASH
-_BATCH = 1024  # entries asked for at once; more where one bucket of the hash has more
+_BATCH = 1024  # entries per call; more where one bucket of the hash has more
 _NAME_BYTES = 15
-# Of all programs together there are some sixty. A class is a cycle: made anew for each window they lie about, for an hour of windows, until
-# Python collects what is old, and the places between them are not given back.
+# Cached ctypes classes; all programs together have some sixty. A class is a reference cycle: made
+# anew for each window they would remain, for an hour of windows, until Python collects old objects,
+# and would fragment memory.
 _TYPES = 512
 _SCALARS: dict[str, Any] = {
     "_Bool": ctypes.c_bool,
@@ -47,7 +49,9 @@ _SCALARS: dict[str, Any] = {
 
 
 def c_type(described: Any) -> Any:
-    """The ctypes class of a description, the same each time. NotCompiled for what no map of ours has."""
+    """Return the ctypes class of a bcc type description, the same object each time. Raises
+    NotCompiled.
+    """
     try:
         return _SCALARS[described] if isinstance(described, str) else _made(json.dumps(described))
     except (KeyError, TypeError, ValueError) as error:
@@ -63,7 +67,7 @@ def _made(described: str) -> Any:
 
 
 def _member(name: str, described: Any, extent: Any = None) -> tuple[Any, ...]:
-    if isinstance(extent, str):  # a structure inside, described where it stands
+    if isinstance(extent, str):  # a structure defined inline
         return name, c_type([name, described, extent])
     if isinstance(extent, list):
         return name, c_type(described) * extent[0]
@@ -71,7 +75,9 @@ def _member(name: str, described: Any, extent: Any = None) -> tuple[Any, ...]:
 
 
 def _sized(name: str, described: Any, size_bytes: int) -> Any:
-    """The class, of the size that the kernel is told; None for what has no size: a ring has neither keys nor leaves."""
+    """Return the ctypes class after checking its size; None for a ring, which has neither keys nor
+    leaves.
+    """
     made = c_type(described) if size_bytes else None
     if made is not None and ctypes.sizeof(made) != size_bytes:
         raise NotCompiled(f"{name} has {size_bytes} bytes where {ctypes.sizeof(made)} are described")
@@ -79,10 +85,12 @@ def _sized(name: str, described: Any, size_bytes: int) -> Any:
 
 
 class Table:
-    """One map. What is read is a copy."""
+    """One map. Values read from it are copies."""
 
     def __init__(self, shape: MapShape, cpus: int, map_fd: int | None = None) -> None:
-        """Make the map, or take the one behind `map_fd`; whoever holds this closes that. OSError, NotCompiled."""
+        """Create the map, or use the one behind `map_fd`; the caller closes `map_fd`. Raises
+        OSError, NotCompiled.
+        """
         self.shape = shape
         self.Key = _sized(shape.name, shape.key, shape.key_bytes)
         self.Leaf = _sized(shape.name, shape.leaf, shape.leaf_bytes)
@@ -116,10 +124,10 @@ class Table:
             raise KeyError(key) from None
 
     def items(self) -> list[tuple[Any, Any]]:
-        """All entries of a hash. One that comes or goes meanwhile may be among them or not."""
+        """Read all entries of a hash; one added or removed meanwhile may be included or not."""
         found: list[tuple[Any, Any]] = []
         room, begun = _BATCH, False
-        position = ctypes.create_string_buffer(8)  # where to go on, in the kernel's words
+        position = ctypes.create_string_buffer(8)  # the kernel's cursor
         while True:
             keys, values = (self.Key * room)(), (self._value * room)()
             request = ctypes.create_string_buffer(
@@ -151,7 +159,7 @@ class Table:
 
 
 def _create(shape: MapShape) -> int:
-    """A new map of this shape; its descriptor. OSError."""
+    """Create a map of this shape; return its descriptor. Raises OSError."""
     if shape.kind == _RING:
         abilities.need(abilities.RING_BUFFER, errno.EINVAL)
     name = shape.name.encode()[:_NAME_BYTES]
@@ -169,7 +177,7 @@ def _create(shape: MapShape) -> int:
 
 
 def has_rings() -> bool:
-    """Whether this kernel makes ring buffers. OSError where it makes no map at all for who asks."""
+    """Tell whether this kernel has ring buffers. OSError where the caller can create no map at all."""
     try:
         os.close(_create(MapShape("rs_trial", _RING, 0, 0, mmap.PAGESIZE, 0, None, None)))
     except OSError as error:
@@ -180,5 +188,5 @@ def has_rings() -> bool:
 
 
 def possible_cpus(root: Path = Path("/")) -> int:
-    """How many CPUs a per-CPU map has room for."""
+    """Return the number of CPUs that a per-CPU map has slots for."""
     return max(parse_cpu_list((root / "sys/devices/system/cpu/possible").read_text(encoding="ascii"))) + 1

@@ -1,8 +1,9 @@
-"""What a program at a tracepoint is given: records, whose layout this kernel publishes in tracefs.
+"""Records that programs at tracepoints receive, whose layout this kernel publishes in tracefs.
 
-A program at the tracepoint category:name takes a `struct rs_at__category__name *`. It is compiled with each field in a place that no
-structure of ours reaches to, which tells the field; the place that it has in this kernel is put in as the program is loaded. So what
-is compiled serves all kernels, those for real time too, which have a field more before the others.
+A program at the tracepoint category:name takes a `struct rs_at__category__name *`. It is compiled
+with each field at a fictitious offset, beyond any structure of ours, that identifies the field;
+loading replaces it by the offset in this kernel. So compiled code serves all kernels, including
+real-time ones, whose records begin with one more field.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ TRACEFS = (Path("sys/kernel/tracing"), Path("sys/kernel/debug/tracing"))
 _ASKED = re.compile(r"\bstruct rs_at__(\w+?)__(\w+)\b")
 _FIELD = re.compile(r"^\s*field:[^;]*?(\w+)(?:\[[^;]*\])?;\s*offset:(\d+);\s*size:(\d+);", re.MULTILINE)
 _MOST_BYTES = 65536
-_FIRST, _APART = 0x5000, 32  # places: above all structures of ours, a field each
+_FIRST, _APART = 0x5000, 32  # fictitious offsets: above all structures of ours, a field each
 _LOADS, _LOAD_CLASS = 7, 1  # the low bits of an operation, BPF_LDX: a load from memory
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a tracepoint's record that a program reads, of so many bytes."""
+    """A field of a tracepoint's record that a program reads; `bytes` is its size."""
 
     event: str  # category:name
     name: str
@@ -51,7 +52,9 @@ FIELDS = (
 
 
 def read(event: str, name: str, root: Path = ROOT) -> bytes:
-    """Read the file `name` of a tracepoint category:name. FileNotFoundError where this kernel has none."""
+    """Read the file `name` of a tracepoint category:name. FileNotFoundError where this kernel has
+    none.
+    """
     for folder in TRACEFS:
         with contextlib.suppress(FileNotFoundError):
             return read_file(str(root / folder / "events" / event.replace(":", "/") / name), _MOST_BYTES)
@@ -59,7 +62,10 @@ def read(event: str, name: str, root: Path = ROOT) -> bytes:
 
 
 def declarations(text: str) -> str:
-    """C of the structures that `text` asks for, the same on all kernels. CompileFailed for one of which no field is known."""
+    """Generate the C structures that `text` uses, the same on all kernels.
+
+    Raises CompileFailed for a tracepoint none of whose fields is known.
+    """
     found = []
     for category, name in dict.fromkeys(_ASKED.findall(text)):
         members, at = [], 0
@@ -75,14 +81,19 @@ def declarations(text: str) -> str:
 
 
 def _place(number: int) -> int:
-    """Where the field of this number is compiled to lie; text where 4 bytes are read at once, as no more may be everywhere."""
+    """Return the fictitious offset of field `number`.
+
+    Text fields are 4 modulo 8, so that they are read 4 bytes at a time: no larger alignment is
+    certain on all kernels.
+    """
     return _FIRST + _APART * number + (4 if FIELDS[number].type == "char" else 0)
 
 
 def placed(code: bytes, root: Path = ROOT) -> bytes:
-    """Put the places of this kernel into the instructions that read fields.
+    """Patch the field offsets of this kernel into the instructions that read them.
 
-    FileNotFoundError where this kernel has no such tracepoint, ValueError where its record has another field than was compiled for.
+    FileNotFoundError where this kernel has no such tracepoint, ValueError where a field has another
+    size than was compiled for.
     """
     instructions = np.frombuffer(code, INSTRUCTION).copy()
     reads = (instructions["operation"] & _LOADS == _LOAD_CLASS) & (instructions["offset"] >= _FIRST)
@@ -101,6 +112,9 @@ def _offset(field: Field, root: Path) -> int:
 
 @lru_cache(maxsize=16)
 def layout(event: str, root: Path = ROOT) -> Mapping[str, tuple[int, int]]:
-    """Offset and size of each field of a tracepoint's records, from its `format` file. FileNotFoundError."""
+    """Parse offset and size of each field of a tracepoint's records from its `format` file.
+
+    Raises FileNotFoundError.
+    """
     found = _FIELD.findall(read(event, "format", root).decode("ascii", "replace"))
     return {name: (int(offset), int(size)) for name, offset, size in reversed(found)}

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * calls: enter and leave of chosen library functions: one event per call, or one sum per process.
+ * calls: entry and exit of chosen library functions: one event per call, or one sum per process.
  *
- * Which functions: table.py. programs.py generates the small programs around the functions here: rs_enter_N
- * for each row, rs_leave_S for each scope, made of few texts; launch rows have only rs_enter_N, which counts. Functions that
- * may throw have no return probe, which an exception does not survive, but probes on their return instructions. Probes sit on the
- * library's inode, so a process that no one watches pays the trap too, and is let go after it has been counted.
+ * Which functions: table.py. programs.py generates small programs around the functions here:
+ * rs_enter_N for each row, rs_leave_S for each scope, from few texts; launch rows have only
+ * rs_enter_N, which counts. Functions that may throw have no return probe, which an exception does
+ * not survive, but probes on their return instructions. Probes are on the library's inode, so
+ * unwatched processes pay for the trap too; they are only counted.
  *
- * Cost: a uprobe is 1-2 us on bare metal and about 10 us in a nested virtual machine, twice per call; so probe.py watches
- * rs_call_hits and detaches a row that exceeds its budget from the files whose functions are called too often: for each the program is
- * loaded with a number of its own, which costs a call nothing. The count per process came later, a look into a map at each end: not
- * measured anew.
+ * Cost: a uprobe is 1-2 us on bare metal and about 10 us in a nested virtual machine, twice per
+ * call; so probe.py reads rs_call_hits and detaches a row that exceeds its budget from the files
+ * whose functions are called too often: the program is loaded anew for each file, with its own
+ * number, at no cost per call. The count per process, a map look-up at each end, was added later
+ * and is not included.
  */
 #include "common.bpf.h"
 
@@ -18,7 +20,7 @@
 #define RS_MAX_ROWS 256
 #endif
 #ifndef RS_CALLS_EACH
-#define RS_CALLS_EACH 128 /* of one process in progress at once: twice 16 threads x 4 nested */
+#define RS_CALLS_EACH 128 /* limit of calls in progress per process: twice 16 threads x 4 nested */
 #endif
 
 /* scope: the row, or one number for all rows of a role of which only the outermost call counts. */
@@ -27,44 +29,47 @@ struct rs_call {
 };
 struct rs_call_entry {
 	u64 ts_ns;
-	u64 sp; /* at the function's entry: tells the return of this call from those of calls inside it */
-	u64 caller; /* where no return probe replaces it, the return address: if it is on the stack no more, the call ended by an exception */
+	u64 sp; /* at the function's entry: distinguishes the return of this call from those of nested calls */
+	u64 caller; /* the return address, unless a return probe replaces it: once it is no longer on the stack, the call ended by an exception */
 	u64 object;
-	u64 shortest_ns; /* > 0: the call is summed up, and is an event only if it lasts that long */
+	u64 shortest_ns; /* > 0: the call is added to a sum, and is an event only if it lasts at least this long */
 	s64 arg;
 	u32 row, aux;
-	u32 tgid; /* whose it is: the number of a thread that ended in a call may be another process's by now */
-	u32 unused; /* no hole, which the verifier would find not written */
+	u32 tgid; /* process of the call: the id of a thread that ended in a call may belong to another process by now */
+	u32 unused; /* no padding, which the verifier would reject as uninitialised */
 };
-/* Calls in progress. RS_MAX_PROCESSES x RS_CALLS_EACH, so that nobody can fill it: 18 MB. */
+/* Calls in progress. RS_MAX_PROCESSES x RS_CALLS_EACH, so that no process can fill it: 18 MB. */
 BPF_HASH(rs_calls, struct rs_call, struct rs_call_entry, 131072);
 /*
- * tgid -> how many of them are its own, so that nobody has more than RS_CALLS_EACH. A thread that is killed in a call, or jumps out of
- * it, leaves its entry behind: user space takes those out and says the number anew (in_progress.py). RS_MAX_PROCESSES, and as many
- * that have ended since.
+ * tgid -> number of its calls in progress, at most RS_CALLS_EACH. A thread that is killed in a
+ * call, or jumps out of it, leaves its entry: user space removes those and corrects the number
+ * (in_progress.py). RS_MAX_PROCESSES, and as many that have ended since.
  */
 BPF_HASH(rs_calls_open, u32, s64, 2048);
 
 /*
- * Traps by place: up to RS_MAX_ROWS of a row, wherever its functions are called; from there on of a row in one file (attached.py). 32 KB
- * for each CPU: 24 files of 70 rows.
+ * Traps by counter number: the first RS_MAX_ROWS count one row in all files; the further ones one
+ * row in one file (attached.py). 32 KB per CPU: 24 files of 70 rows.
  */
 #define RS_MAX_PLACES 2048
 struct rs_hits {
-	u64 watched, others; /* in processes that are watched, and in all others */
+	u64 watched, others; /* in watched processes, and in all others */
 };
 BPF_PERCPU_ARRAY(rs_call_hits, struct rs_hits, RS_MAX_PLACES);
 
 /*
- * Where a call stands in the job's own code. A program of its own, attached to the entries of the rows that mark steps: it shares
- * their trap, and the walk is checked by the verifier once and not in every rs_enter_N. Found again by the stack pointer, which is
- * the same in both.
+ * The call site in the job's own code. A separate program, attached to the entries of rows that
+ * mark steps: it shares their trap, and the verifier checks the walk once instead of in every
+ * rs_enter_N. The stack pointer, equal in both, is the key.
  */
 struct rs_call_place {
 	u64 sp;
 	u64 tid;
 };
-/* Calls in progress on threads with Python state; of a call that ends by an exception the least recent one goes. */
+/*
+ * Calls in progress on threads with Python state; an entry of a call that ended by an exception is
+ * evicted as the least recent one.
+ */
 BPF_TABLE("lru_hash", struct rs_call_place, u64, rs_call_sites, 4096);
 
 #ifdef RS_HAVE_UNWINDER
@@ -83,11 +88,11 @@ int rs_call_site(struct pt_regs *ctx)
 #else
 int rs_call_site(struct pt_regs *ctx)
 {
-	return 0; /* nobody walks stacks here */
+	return 0; /* this build walks no stacks */
 }
 #endif
 
-#define RS_DIRECTION_UNKNOWN 7 /* above all that libraries have: a process has no more sums of a row than these */
+#define RS_DIRECTION_UNKNOWN 7 /* above all directions of libraries: limits the sums that a process can have per row */
 
 struct rs_call_sum_key {
 	u32 tgid;
@@ -97,12 +102,12 @@ struct rs_call_sum {
 	u64 count, bytes, ns;
 };
 /*
- * Calls of rows that are summed up. RS_MAX_PROCESSES x 128: a process has 30 such rows, 9 of them in 8 directions, and 9 of launches.
- * 12 MB. What processes had that have ended stays.
+ * Sums of calls. RS_MAX_PROCESSES x 128: a process has 30 such rows, 9 of them in 8 directions, and
+ * 9 of launches. 12 MB. Sums of ended processes remain.
  */
 BPF_HASH(rs_call_sums, struct rs_call_sum_key, struct rs_call_sum, 131072);
 
-/* Counts the trap, whoever paid it; returns whether the process is watched. */
+/* Count the trap, whichever process it is in; return whether that is watched. */
 static __always_inline int rs_call_watched(u64 id)
 {
 	u32 watched = rs_role(id >> 32);
@@ -117,7 +122,9 @@ static __always_inline int rs_call_watched(u64 id)
 	return watched != 0;
 }
 
-/* The sum of a row in a process, made where there is none; 0 where the map is full (and counted). */
+/*
+ * Return the sum of a row in a process, created if missing; 0 where the map is full (and counted).
+ */
 static __always_inline struct rs_call_sum *rs_call_sum_of(u32 tgid, u32 row, u32 aux)
 {
 	struct rs_call_sum_key key = {.tgid = tgid, .row = row, .aux = aux};
@@ -128,7 +135,7 @@ static __always_inline struct rs_call_sum *rs_call_sum_of(u32 tgid, u32 row, u32
 	return sum;
 }
 
-/* The n-th argument, n > 6, of the function that has just been entered. */
+/* Return the n-th argument, n > 6, of the function just entered. */
 static __always_inline u64 rs_stack_argument(struct pt_regs *ctx, int n)
 {
 	u64 value = 0;
@@ -142,7 +149,7 @@ static __always_inline u64 rs_stack_argument(struct pt_regs *ctx, int n)
 	return value;
 }
 
-/* A copy's direction as the caller says it, which may be any number; copies.py has words for five. */
+/* A copy's direction as the caller passes it, which may be any number; copies.py knows five. */
 static __always_inline u32 rs_direction(u64 said)
 {
 	u32 direction = (u32)said;
@@ -157,17 +164,20 @@ static __always_inline u64 rs_word(u64 address)
 }
 
 #ifdef RS_AARCH64
-#define RS_FRAMES 32 /* of one stack that are looked at */
-#define RS_CODE 0xffffffffffffULL /* of an address in code; above it may be a signature of it (pointer authentication) */
-#define RS_POPPED 0 /* how much less is on the stack after a return than at the entry */
+#define RS_FRAMES 32 /* frames of one stack that are examined */
+#define RS_CODE 0xffffffffffffULL /* bits of an address in code; those above may be a signature (pointer authentication) */
+#define RS_POPPED 0 /* bytes that are popped from the stack between entry and return */
 
-/* Where a function that has just been entered will return to. */
+/* Return the return address of a function just entered. */
 static __always_inline u64 rs_caller(struct pt_regs *ctx)
 {
 	return ctx->regs[30] & RS_CODE;
 }
 
-/* Whether an outer call is still on the stack: a chain of pairs, where the next one is and the address to return to, begins at x29. */
+/*
+ * Return whether an outer call is still on the stack. A chain of pairs (next pair, return address)
+ * begins at x29.
+ */
 static __always_inline int rs_encloses(struct pt_regs *ctx, u64 sp, u64 caller)
 {
 	u64 pair[2] = {ctx->regs[29], 0};
@@ -177,7 +187,7 @@ static __always_inline int rs_encloses(struct pt_regs *ctx, u64 sp, u64 caller)
 		if ((pair[1] & RS_CODE) == caller)
 			return 1;
 	}
-	return 1; /* deeper than that: nothing says that it ended */
+	return 1; /* deeper than that: no evidence that it ended */
 }
 #else
 #define RS_POPPED 8
@@ -193,7 +203,7 @@ static __always_inline int rs_encloses(struct pt_regs *ctx, u64 sp, u64 caller)
 }
 #endif
 
-/* One call less in progress. */
+/* Decrease the number of calls in progress. */
 static __always_inline void rs_call_over(u32 tgid)
 {
 	s64 *open = rs_calls_open.lookup(&tgid);
@@ -201,7 +211,10 @@ static __always_inline void rs_call_over(u32 tgid)
 		__sync_fetch_and_add(open, -1);
 }
 
-/* One call more; returns whether the process may have it. Several CPUs may each let one too many in. */
+/*
+ * Increase the number of calls in progress; return whether the limit allows it. Simultaneous CPUs
+ * may each exceed it by one.
+ */
 static __always_inline int rs_call_begins(u32 tgid)
 {
 	s64 zero = 0;
@@ -228,10 +241,10 @@ rs_enter(struct pt_regs *ctx, u32 row, u32 scope, u64 shortest_ns, int throws, s
 	u32 tgid = id >> 32;
 	struct rs_call key = {.tid = (u32)id, .scope = scope};
 	struct rs_call_entry *outer = rs_calls.lookup(&key);
-	u32 before = outer ? outer->tgid : 0; /* whose this place is: nobody's, or of a thread that had this number and left it */
+	u32 before = outer ? outer->tgid : 0; /* owner of this entry: none, or a thread that had this id earlier and left the entry */
 	if (outer && before == tgid) {
 		if (sp < outer->sp && (!outer->caller || rs_encloses(ctx, outer->sp, outer->caller)))
-			return 0; /* the stack grows downwards: this call is inside the other one */
+			return 0; /* the stack grows downwards: this call is nested in the other one */
 	} else if (!rs_call_begins(tgid)) {
 		return 0;
 	}
@@ -246,7 +259,7 @@ rs_enter(struct pt_regs *ctx, u32 row, u32 scope, u64 shortest_ns, int throws, s
 		.aux = aux,
 		.tgid = tgid,
 	};
-	if (rs_calls.update(&key, &entry)) { /* all is as it was */
+	if (rs_calls.update(&key, &entry)) { /* everything is as before */
 		if (before != tgid)
 			rs_call_over(tgid);
 		rs_count(RS_C_CALL_MAP_FULL);
@@ -257,8 +270,9 @@ rs_enter(struct pt_regs *ctx, u32 row, u32 scope, u64 shortest_ns, int throws, s
 }
 
 /*
- * at_return 0: from a return probe, after the return address is gone from the stack, if that is where it was. 1: from a probe on an
- * instruction by which the function may leave (elf/return_sites.py): it does so where the stack is as it was at the entry.
+ * at_return 0: from a return probe, after the return address was removed from the stack, if it is
+ * there. 1: from a probe on a return instruction (elf/return_sites.py): the function returns if the
+ * stack is as at the entry.
  */
 static __always_inline int rs_return(struct pt_regs *ctx, u32 scope, int at_return)
 {
@@ -267,11 +281,11 @@ static __always_inline int rs_return(struct pt_regs *ctx, u32 scope, int at_retu
 		return 0;
 	struct rs_call key = {.tid = (u32)id, .scope = scope};
 	struct rs_call_entry *entry = rs_calls.lookup(&key);
-	if (!entry || entry->tgid != id >> 32) { /* entered before we came, or refused there */
+	if (!entry || entry->tgid != id >> 32) { /* entered before the probes, or rejected there */
 		rs_count(RS_C_CALL_UNMATCHED);
 		return 0;
 	}
-	if (at_return ? PT_REGS_SP(ctx) != entry->sp : PT_REGS_SP(ctx) < entry->sp + RS_POPPED) /* the return of a call inside */
+	if (at_return ? PT_REGS_SP(ctx) != entry->sp : PT_REGS_SP(ctx) < entry->sp + RS_POPPED) /* the return of a nested call */
 		return 0;
 	struct rs_event event = {
 		.ts_ns = entry->ts_ns,
@@ -307,7 +321,10 @@ static __always_inline int rs_return(struct pt_regs *ctx, u32 scope, int at_retu
 	return 0;
 }
 
-/* Count a launch. Only the count is added to: clang makes an atomic OR of an addition of 0, and kernels before 5.12 refuse that. */
+/*
+ * Count a launch. Only the count is added to: clang turns an addition of 0 into an atomic OR, which
+ * kernels before 5.12 refuse.
+ */
 static __always_inline int rs_launch(struct pt_regs *ctx, u32 row)
 {
 	u64 id = bpf_get_current_pid_tgid();

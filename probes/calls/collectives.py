@@ -1,8 +1,8 @@
-"""What the numbers of collective calls mean: datatypes, operations, peers, bytes. Pure.
+"""Decode the arguments of collective calls: datatypes, operations, peers, bytes. Pure.
 
-NCCL and RCCL: ncclDataType_t, ncclRedOp_t of nccl.h 2.28. HCCL: HcclDataType, HcclReduceOp of hccl_types.h. MPI: MPICH and
-its kin put the size of a basic datatype into its handle (0x4c00SSii, mpi.h); Open MPI's datatypes are pointers, which tell
-nothing, and the size is unknown.
+NCCL and RCCL: ncclDataType_t, ncclRedOp_t of nccl.h 2.28. HCCL: HcclDataType, HcclReduceOp of
+hccl_types.h. MPI: MPICH and its derivatives encode the size of a basic datatype in its handle
+(0x4c00SSii, mpi.h); Open MPI's datatypes are pointers, so the size is unknown.
 """
 
 from __future__ import annotations
@@ -23,26 +23,28 @@ _HCCL_TYPES = (
 _TYPES = {"nccl": _NCCL_TYPES, "hccl": _HCCL_TYPES}
 _OPERATIONS = {"nccl": ("sum", "prod", "max", "min", "avg"), "hccl": ("sum", "prod", "max", "min")}
 _MPICH_BASIC = 0x4C000000
-_MOST_BYTES = (1 << 62) - 1  # of one call: a caller may say any count, and columns have 64 bits
+_MOST_BYTES = (1 << 62) - 1  # per call: a caller may pass any count, and columns have 64 bits
 
-# Calls whose count is that of one rank's share: the bytes that move are one share for every rank.
+# Calls whose count is that of one rank's share: every rank moves one share.
 _COUNT_IS_A_SHARE = frozenset({"allgather", "reduce_scatter", "alltoall", "gather", "scatter"})
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCall:
-    """One call put into words. `bytes` of this rank's argument, None where the size of the datatype is not known."""
+    """A decoded collective call. `bytes` of this rank's argument, None where the datatype's size is
+    unknown.
+    """
 
     name: str
     bytes: int | None
     datatype: str
     operation: str  # '' where the function has none
     peer: int | None  # the other rank of a send or receive, the root of a broadcast
-    communicator: int  # the handle: a number that is the same for all calls of one communicator in one process
+    communicator: int  # the handle: the same number for all calls of one communicator in one process
 
 
 def collective_call(row: CallRow, arg: int, aux: int, communicator: int) -> CollectiveCall:
-    """Words for the raw numbers of a CALL event of the roles enqueue, collective or wait."""
+    """Decode the raw numbers of a CALL event of the roles enqueue, collective or wait."""
     name, size = _datatype(row, aux)
     operations = _OPERATIONS.get(row.family, ())
     operation = ""
@@ -60,17 +62,17 @@ def collective_call(row: CallRow, arg: int, aux: int, communicator: int) -> Coll
 
 
 def call_bytes(row: CallRow, arg: int, aux: int) -> int:
-    """count × size of the datatype; 0 where either is not known or absurd."""
+    """Return count × datatype size; 0 where either is unknown or absurd."""
     if not row.argument or arg <= 0:
         return 0
     return min(arg * _datatype(row, aux)[1], _MOST_BYTES)
 
 
 def wire_bytes(row: CallRow, arg: int, aux: int, ranks: int) -> float:
-    """Bytes that one rank of a ring of `ranks` sends for this call.
+    """Return the bytes that one rank of a ring of `ranks` sends for this call.
 
-    allreduce 2(n-1)/n · B; allgather, reduce_scatter, alltoall with B the share of one rank: (n-1) · B; others: B
-    (NCCL tests, doc/PERFORMANCE.md).
+    allreduce 2(n-1)/n · B; allgather, reduce_scatter, alltoall with B the share of one rank: (n-1)
+    · B; others: B (NCCL tests, doc/PERFORMANCE.md).
     """
     size = call_bytes(row, arg, aux)
     if ranks < 2:

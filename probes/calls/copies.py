@@ -1,6 +1,7 @@
-"""What the numbers of CUDA's calls mean: the directions of copies. Pure.
+"""Directions of CUDA copies. Pure.
 
-Directions: enum cudaMemcpyKind of the CUDA Runtime API; hipMemcpyKind and aclrtMemcpyKind have the same numbers.
+Source: enum cudaMemcpyKind of the CUDA Runtime API; hipMemcpyKind and aclrtMemcpyKind have the same
+numbers.
 """
 
 from __future__ import annotations
@@ -10,5 +11,5 @@ DIRECTIONS = ("host to host", "host to device", "device to host", "device to dev
 
 
 def direction(aux: int) -> str:
-    """Words for the direction of a copy; 'copy' where the library finds it out from the addresses."""
+    """Name the direction of a copy; 'copy' where the library derives it from the addresses."""
     return DIRECTIONS[aux] if 0 <= aux < len(DIRECTIONS) else DIRECTIONS[BY_ADDRESS]

@@ -1,6 +1,8 @@
-"""Calls in progress, as the maps of calls.bpf.c have them: what will never return goes, and each process's number of them is said anew.
+"""Clean up the kernel's maps of calls in progress: remove calls that never return, and correct
+their counts.
 
-A thread that is killed in a call, or jumps out of it, leaves its entry behind, and the number counts it.
+A thread that is killed in a call, or jumps out of it, leaves its entry in the map of calls.bpf.c,
+and the count per process includes it.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ import numpy as np
 from rankscope.probes.host import procfs
 
 _CODE = (1 << 48) - 1  # RS_CODE in calls.bpf.c
-_STACK_MOST_BYTES = 1 << 18  # of one stack that are looked through
+_STACK_MOST_BYTES = 1 << 18  # bytes of one stack that are searched
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A thread of a process is in a function of this row, as far as the kernel's map tells."""
+    """A call in progress according to the kernel's map: process, thread, row of the call table."""
 
     tgid: int
     tid: int
@@ -31,7 +33,11 @@ class Call:
 
 
 def take_out(maps: Mapping[str, Any], is_over: Callable[[Call], bool]) -> int:
-    """Take out those that are over; how many. Calls go on meanwhile: a number may be wrong by those few until it is said again. OSError."""
+    """Remove calls for which `is_over` holds, and correct the counts per process; return how many
+    were removed.
+
+    Calls go on meanwhile: a count may be off by those few until the next time. Raises OSError.
+    """
     calls, numbers = maps["rs_calls"], maps["rs_calls_open"]
     left, taken = Counter[int](), 0
     for key, entry in calls.items():
@@ -44,7 +50,7 @@ def take_out(maps: Mapping[str, Any], is_over: Callable[[Call], bool]) -> int:
             taken += 1
     for key, number in numbers.items():
         mine = left[int(key.value)]
-        if not mine:  # the next call makes it anew: only processes in a call have one
+        if not mine:  # the next call creates it again: only processes in a call have one
             with contextlib.suppress(KeyError):
                 del numbers[key]
         elif int(number.value) != mine:
@@ -53,13 +59,19 @@ def take_out(maps: Mapping[str, Any], is_over: Callable[[Call], bool]) -> int:
 
 
 def take_out_ended(maps: Mapping[str, Any], root: Path = Path("/")) -> int:
-    """Those of processes that are not watched, and of threads that are not there. How many. OSError."""
+    """Remove calls of processes that are not watched and of threads that ended; return how many.
+
+    Raises OSError.
+    """
     watched = _watched(maps)
     return take_out(maps, lambda call: call.tgid not in watched or not _is_there(root, call))
 
 
 def take_out_unwatched(maps: Mapping[str, Any]) -> int:
-    """Those of processes that are not watched, as the kernel knows when they end. How many. OSError."""
+    """Remove calls of processes that are not watched; return how many. Raises OSError.
+
+    The kernel drops a process from the watched ones as it ends.
+    """
     watched = _watched(maps)
     return take_out(maps, lambda call: call.tgid not in watched)
 
@@ -77,10 +89,11 @@ def _is_there(root: Path, call: Call) -> bool:
 
 
 def ended_by_exception(tid: int, stack: int, caller: int, root: Path = Path("/")) -> bool:
-    """Whether a call has ended without a return, as the address that it would return to is on the thread's stack no more.
+    """Tell whether a call ended without returning: its return address is no longer on the thread's
+    stack.
 
-    x86-64 keeps it where `stack` points at the entry; on aarch64 the function itself keeps it, somewhere below. False where that cannot
-    be read.
+    x86-64 has it where `stack` points at the entry; on aarch64 the function itself saves it,
+    somewhere below. False where it cannot be read.
     """
     try:
         if platform.machine() != "aarch64":
@@ -95,6 +108,6 @@ def ended_by_exception(tid: int, stack: int, caller: int, root: Path = Path("/")
 
 
 def _stack_pointer(tid: int, root: Path) -> int:
-    """Of a thread that does not run; OSError, ValueError, IndexError."""
+    """Read the stack pointer of a thread that does not run. Raises OSError, ValueError, IndexError."""
     words = procfs.read_file(procfs.proc_path(root, tid, "syscall"), 256).split()
     return int(words[-2], 16)

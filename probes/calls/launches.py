@@ -1,11 +1,12 @@
-"""Kernel launches, which are too many to be timed: how many a second, measured now and then, within a budget.
+"""Count kernel launches, which are too many to be timed, in samples within a budget.
 
-A training process launches 1,000 to 50,000 kernels a second, and each probe hit costs it 1-2 µs. So the entry probes are
-attached for a tenth of a second. Where the rate is within the budget they stay, and every launch is counted; where it is not
-they are detached at once and attached again a few times per window, and the rate is what those samples say.
+A training process launches 1,000 to 50,000 kernels a second, and each probe hit costs it 1-2 µs. So
+the entry probes are attached for a tenth of a second. Where the rate is within the budget they
+stay, and every launch is counted; where it is not they are detached at once and attached again a
+few times per window, and the rate is estimated from those samples.
 
-In: functions of launch rows. Out: launches and seconds of counting, per process. Everything happens on a thread of its own,
-as the last close of a probe takes 20 ms (0.1 s per function before Linux 6.6).
+In: functions of launch rows. Out: launches and seconds of counting, per process. Everything runs on
+a thread of its own, as the last close of a probe takes 20 ms (0.1 s per function before Linux 6.6).
 """
 
 from __future__ import annotations
@@ -27,16 +28,18 @@ _LOOK_AGAIN_S = 0.25  # while attached: a rate may rise
 
 @dataclass(frozen=True, slots=True)
 class LaunchCount:
-    """What was counted until now. `seconds`: how long counting went on; less than has passed where it was over budget."""
+    """Launches counted so far. `seconds`: duration of counting; less than elapsed time where over
+    budget.
+    """
 
     seconds: float
     launches: Mapping[tuple[int, int], int]  # (tgid, row)
 
     def rate_hz(self, before: LaunchCount, tgid: int, runtime: frozenset[int]) -> float | None:
-        """Launches a second of a process since `before`, None where nothing was counted.
+        """Return launches a second of a process since `before`, None where nothing was counted.
 
-        A runtime call (rows `runtime`) ends in a driver call, and other libraries call the driver alone: the sum of either
-        kind is a lower bound, and the greater one is the answer.
+        A runtime call (rows `runtime`) ends in a driver call, and other libraries call the driver
+        alone: the sum of either kind is a lower bound, and the greater one is returned.
         """
         seconds = self.seconds - before.seconds
         if seconds <= 0:
@@ -51,7 +54,7 @@ class LaunchCount:
 @dataclass(frozen=True, slots=True)
 class _LaunchPlace:
     row: int
-    library: FileBytes  # kept open, as it is attached to again and again
+    library: FileBytes  # kept open for attaching again
     offsets: tuple[int, ...]
 
 
@@ -59,8 +62,9 @@ class _LaunchPlace:
 class LaunchMeter:
     """Counts launches on a thread of its own until the module is closed.
 
-    `over_budget_hz`: how often the probes were hit, per process, when that was too often; a launch through the runtime hits
-    two. Where a program does nothing but launch, the probes slow it down while they count, and the rate is a lower bound.
+    `over_budget_hz`: probe hits a second per process when that exceeded the budget; a launch
+    through the runtime hits two. Where a program does nothing but launch, the probes slow it down
+    while they count, and the rate is a lower bound.
     """
 
     module: Module
@@ -74,19 +78,21 @@ class LaunchMeter:
     _links: list[int] = field(default_factory=list)
     _counted_s: float = 0.0
     _counted: Counter[tuple[int, int]] = field(default_factory=Counter)
-    _since: float | None = None  # attached since, with the sums of that moment; None while detached
+    _since: float | None = None  # start of the unsettled interval; None while detached
     _sums: Counter[tuple[int, int]] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def add(self, row: int, library: FileBytes, offsets: Sequence[int]) -> None:
-        """A file that exports the functions of a launch row. Attached from the next sample on."""
+        """Add a file that exports the functions of a launch row; it is attached from the next
+        sample on.
+        """
         with self._lock:
             self._places.append(_LaunchPlace(row, library, tuple(offsets)))
 
     def begin(self, processes: int) -> None:
-        """Start counting; `processes` are watched, each with the budget."""
+        """Start counting; `processes`: how many are watched, each with the budget."""
         self.processes = max(processes, 1)
         if self._thread is None:
             try:
@@ -99,19 +105,22 @@ class LaunchMeter:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. What is attached is held by the module, and goes with it."""
+        """Stop the thread. The module detaches what is attached."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=2.0)
 
     def counted(self) -> LaunchCount:
-        """Counts and seconds of counting until now."""
+        """Return counts and seconds of counting until now."""
         with self._lock:
             self._settle()
             return LaunchCount(self._counted_s, dict(self._counted))
 
     def _settle(self) -> None:
-        """Add what has been counted since the last time. What is counted while probes are being detached is left out."""
+        """Add counts and seconds since the last call to the totals.
+
+        Hits counted while probes are being detached are left out.
+        """
         if self._since is None:
             return
         now, sums = time.monotonic(), self._read_sums()
@@ -159,7 +168,10 @@ class LaunchMeter:
         self._detach()
 
     def _rate_hz(self, seconds: float) -> float | None:
-        """Hits a second per watched process over the next `seconds`, those of other processes included; None when told to end."""
+        """Measure hits a second per watched process for `seconds`; None when stopped.
+
+        Hits of other processes are included.
+        """
         before, start = self._hits(), time.monotonic()
         if self._stop.wait(seconds):
             return None

@@ -1,7 +1,8 @@
-"""Timing library calls by uprobe: which libraries the watched processes map, which rows of the call table they export.
+"""Time library calls by uprobe, in the libraries that the watched processes map.
 
-In: pids. Out: CALL events in the ring, sums per process, open calls, hits per row. A row that is hit more often than its
-budget is detached, with a word about it: a probe must never cost the job more than it tells.
+In: pids. Out: CALL events in the ring, sums per process, open calls, hits per row of the call
+table. A row that is called more often than its budget allows is detached, with a note: a probe must
+never cost the job more than its information is worth.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rankscope.probes.elf.exports import Symbol, file_offsets, find_functions, f
 from rankscope.probes.elf.reader import FileBytes
 from rankscope.probes.elf.return_sites import Leaves
 from rankscope.probes.errors import RankscopeError
-from rankscope.probes.fair import about, by_kind, least_first, whose
+from rankscope.probes.fair import about, group_by, least_first, whose
 from rankscope.probes.host import maps
 from rankscope.probes.host.maps import read_maps
 from rankscope.probes.mapped.file import MappedFile, open_mapped
@@ -36,15 +37,18 @@ from rankscope.probes.text import named
 
 SOURCE = Path(__file__).parent / "calls.bpf.c"
 _MAX_OVERLOADS = 4
-LIBRARIES_MOST = 16  # of one process that are looked at: what is timed lies in ten files at most
-LOOK_MOST_S = 10.0  # at the libraries of one process; the largest, jaxlib, takes 1 s
-_TIDY_EACH_S = 10.0  # calls of processes that have ended go: there may be as many of these as come and go meanwhile
-_LOOK_ALL_MOST_S = 60.0  # at those of all: an observer that says nothing for two minutes is given up
+LIBRARIES_MOST = 16  # opened per process: the timed functions lie in ten files at most
+LOOK_MOST_S = 10.0  # seconds for the libraries of one process; the largest, jaxlib, takes 1 s
+_TIDY_EACH_S = 10.0  # seconds between removals of calls of ended processes, which may be very many
+# seconds for the libraries of all: an observer that is silent for two minutes is considered dead
+_LOOK_ALL_MOST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library file as one process maps it; (device, inode) tells copies in different containers apart."""
+    """A library file as one process maps it; (device, inode) distinguishes copies in different
+    containers.
+    """
 
     pid: int
     mapping: maps.Mapping
@@ -52,7 +56,7 @@ class Library:
 
     @property
     def name(self) -> str:
-        """Without folders."""
+        """The file's name without folders."""
         return self.mapping.path.rpartition("/")[2]
 
     @property
@@ -61,13 +65,13 @@ class Library:
         return self.mapping.device, self.mapping.inode
 
     def open(self) -> MappedFile:
-        """The file. FileNotRead."""
+        """Open the file. Raises FileNotRead."""
         return open_mapped(self.pid, self.mapping, self.root)
 
 
 @dataclass(frozen=True, slots=True)
 class MappedLibraries:
-    """What a process maps, at most `LIBRARIES_MOST`; `left_out`: how many more it has, which nobody looks at."""
+    """Libraries that a process maps, at most `LIBRARIES_MOST`; `left_out`: how many more it has."""
 
     libraries: tuple[Library, ...]
     left_out: int = 0
@@ -75,7 +79,7 @@ class MappedLibraries:
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
-    """A call that has been entered and not left."""
+    """A call that a thread entered and has not left."""
 
     tid: int
     row: int
@@ -84,7 +88,9 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True)
 class CallSum:
-    """Calls of one summed row in one process since the probes were loaded, brief ones included; of copies, per direction."""
+    """Calls of one summed row in one process since the probes were loaded, brief ones included; of
+    copies, per direction.
+    """
 
     tgid: int
     row: int
@@ -96,13 +102,13 @@ class CallSum:
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """How often the functions of one place were called, in processes that are watched and in all others."""
+    """Calls of the functions of one place, in watched processes and in all others."""
 
     watched: int
     others: int
 
     def since(self, before: Hits) -> Hits:
-        """What came after that."""
+        """Subtract an earlier count."""
         return Hits(self.watched - before.watched, self.others - before.others)
 
 
@@ -116,7 +122,7 @@ class CallProbe:
     module: Module
     table: tuple[CallRow, ...] = CALL_TABLE
     budget_hz: float = 1000.0
-    site_budget_hz: float = 300.0  # of a row: a walk of 10-40 frames costs the process 5-15 µs more
+    site_budget_hz: float = 300.0  # per row: a stack of 10-40 frames costs the process 5-15 µs more
     notes: list[str] = field(default_factory=list)
     untimed: list[Untimed] = field(default_factory=list)
     launches: LaunchMeter | None = None
@@ -124,20 +130,24 @@ class CallProbe:
     _mapped_by: dict[FileKey, set[int]] = field(default_factory=dict)
     _names: dict[FileKey, str] = field(default_factory=dict)
     _looked_at: set[tuple[str, int]] = field(default_factory=set)
-    _unopened: dict[FileKey, str] = field(default_factory=dict)  # why, of those that no process has given yet
-    _refused: set[FileKey] = field(default_factory=set)  # that get no more probes
+    # reasons, for files that no process has given yet
+    _unopened: dict[FileKey, str] = field(default_factory=dict)
+    _refused: set[FileKey] = field(default_factory=set)  # files that get no more probes
     _placed: set[tuple[str, str, int]] = field(default_factory=set)
     _hits: dict[int, Hits] = field(default_factory=dict)
     _places: Places = field(default_factory=Places)
     _users: dict[int, str] = field(default_factory=dict)
     _hits_at: float = 0.0
-    _tidy_s: float = float("inf")  # when next
+    _tidy_s: float = float("inf")  # time of the next cleanup
     _exported: set[int] = field(default_factory=set)
 
     def watch(self, pids: Iterable[int], root: Path = Path("/")) -> None:
-        """Attach to every library of the table that these processes map and that is not attached yet: first of the user at whose
-        libraries was looked least, as nobody's many large ones take the time of others."""
-        of_users = by_kind(watched := list(pids), lambda pid: whose(pid, root))
+        """Attach to every library of the table that these processes map.
+
+        Users take turns, the least served first, so that one user's many large files do not use up
+        the time of others.
+        """
+        of_users = group_by(watched := list(pids), lambda pid: whose(pid, root))
         self._users.update((pid, user) for user, mine in of_users.items() for pid in mine)
         left_out: dict[int, int] = {}
         until = time.monotonic() + _LOOK_ALL_MOST_S
@@ -154,8 +164,8 @@ class CallProbe:
             first, *more = left_out
             others = f" and {len(more)} more processes" if more else ""
             said = (
-                f"{sum(left_out.values())} libraries of pid {first}{others} were not looked at, and calls into them are not "
-                f"timed: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s, of all for {_LOOK_ALL_MOST_S:g} s"
+                f"{sum(left_out.values())} libraries of pid {first}{others} were not searched, so calls into them are not "
+                f"timed; limits: {LIBRARIES_MOST} libraries and {LOOK_MOST_S:g} s per process, {_LOOK_ALL_MOST_S:g} s in all"
             )
             self.notes.append(about(tuple(left_out), said))
         for key, why in self._unopened.items():
@@ -165,13 +175,16 @@ class CallProbe:
             self.launches.begin(len(watched))
 
     def _look_at(self, libraries: Sequence[Library], until: float) -> int:
-        """Attach to these as long as there is time (CLOCK_MONOTONIC, s). To how many it came."""
+        """Attach to libraries until the time `until` (CLOCK_MONOTONIC, s); return how many were
+        done.
+        """
         for count, library in enumerate(libraries):
             if time.monotonic() >= until:
                 return count
             try:
                 self._attach_library(library)
-            except (OSError, RankscopeError) as error:  # of this process: another one may map the same file
+            # for this process: another one may map the same file
+            except (OSError, RankscopeError) as error:
                 self._unopened[library.key] = f"calls into {named(library.name)} are not timed: {error}"
                 continue
             self._unopened.pop(library.key, None)
@@ -179,7 +192,7 @@ class CallProbe:
         return len(libraries)
 
     def _lose(self, file: FileKey, rows: Iterable[CallRow], why: str) -> None:
-        """Note why functions of a file are not timed, for who maps it."""
+        """Note for the processes that map `file` why some of its functions are not timed."""
         self._note(file, why)
         self.untimed.append(Untimed(file, frozenset(row.role for row in rows), why))
 
@@ -191,7 +204,7 @@ class CallProbe:
         return [row for row in self.table if name.startswith(row.libraries or "/")]
 
     def untimed_of(self, pids: Collection[int]) -> tuple[Untimed, ...]:
-        """What is not timed of these processes."""
+        """Return what is not timed of these processes."""
         return tuple(one for one in self.untimed if not self._mapped_by.get(one.file, set()).isdisjoint(pids))
 
     def _user_of(self, library: Library) -> str:
@@ -200,7 +213,9 @@ class CallProbe:
         return self._users[library.pid]
 
     def _attach_library(self, library: Library) -> None:
-        """Raises what its opening raises; what is in it is a note."""
+        """Attach the rows of the table to one library. Raises errors of opening it; others become
+        notes.
+        """
         rows = [(index, row) for index, row in enumerate(self.table) if library.name.startswith(row.libraries or "/")]
         file = library.open()
         try:
@@ -235,11 +250,13 @@ class CallProbe:
         self.launches.add(index, library, [symbol.offset for symbol in symbols])
 
     def knows(self, name: str, device: str, inode: int) -> bool:
-        """Whether `attach_at` was called for this row and file."""
+        """Tell whether `attach_at` was called for this row and file."""
         return (name, device, inode) in self._placed
 
     def attach_at(self, name: str, library: Library, addresses: Iterable[int]) -> None:
-        """Time the row `name`, whose functions somebody else found at `addresses` (as linked) of this file. Once per file."""
+        """Time the row `name`, whose functions another search found at `addresses` (as linked) of
+        this file. Once per file.
+        """
         if self.knows(name, *library.key):
             return
         index = next((index for index, row in enumerate(self.table) if row.name == name and not row.library), None)
@@ -258,7 +275,9 @@ class CallProbe:
     def _attach(
         self, file: MappedFile, library: Library, index: int, offsets: Sequence[int], ends: Sequence[int] | None = None
     ) -> None:
-        """Probes on the functions at `offsets`, and on their ends: where these are not said, by return probe."""
+        """Attach probes to functions at `offsets` and to their ends; without `ends`, to their
+        returns.
+        """
         if not offsets or library.key in self._refused:
             return
         row, held, key = self.table[index], self._rows.setdefault(index, Row()), library.key
@@ -288,15 +307,16 @@ class CallProbe:
         self._exported.add(index)
 
     def rows_attached(self) -> frozenset[int]:
-        """Rows of the table that are timed in at least one library."""
+        """Return the rows of the table that are timed in at least one library."""
         return frozenset(self._exported)
 
     def enforce_budget(self, processes: int) -> None:
-        """Detach rows called more than `budget_hz` times a second per process since the last call of this method, from the files whose
-        functions are.
+        """Detach rows from files where they were called more than `budget_hz` times a second per
+        process since the last call.
 
-        Processes that nobody watches pay for the trap too. Their calls are counted apart and have the same allowance, that
-        of `processes` processes, as how many of them call is not known.
+        Processes that are not watched pay for the trap too. Their calls are counted separately and
+        have the same allowance, that of `processes` processes, as how many of them call is not
+        known.
         """
         table = self.module.maps["rs_call_hits"]
         now = time.monotonic()
@@ -309,7 +329,7 @@ class CallProbe:
         for index in sorted(self._exported):
             counted = {place: hits[place].since(before[place]) for place in self._counted_in(index) if place in before}
             if counted:
-                self._keep_within(index, counted, max(processes, 1) * seconds, seconds)
+                self._enforce_budget(index, counted, max(processes, 1) * seconds, seconds)
         if self.launches is not None:
             self.launches.processes = max(processes, 1)
 
@@ -321,7 +341,7 @@ class CallProbe:
                 in_progress.take_out_unwatched(self.module.maps)
 
     def _forget_withdrawn(self) -> None:
-        """Of files that a user maps too often by now all rows go: the others' pages may be next."""
+        """Detach all rows from files that a user now maps too often: other pages may be next."""
         withdrawn = self.module.withdrawn()
         if not withdrawn.links:
             return
@@ -334,13 +354,13 @@ class CallProbe:
             if gone.intersection(mine)
         }
         why = (
-            f"calls into {len(files) or 1} libraries are no longer timed: a page of them is mapped so often by now that every fork of this "
-            f"host would wait for a probe to be taken out{withdrawn.by}"
+            f"calls into {len(files) or 1} libraries are no longer timed: a page of them is mapped so often that "
+            f"removing a probe would block every fork of this host{withdrawn.by}"
         )
         for index in sorted(self._exported):
             if mine := tuple(file for file in self._rows[index].links if file in files):
                 self._detach(index, mine)
-                # What is not seen from now on looks like calls that nobody makes: as good as never timed.
+                # Unseen calls look like no calls at all: the same as never timed.
                 self.untimed += [Untimed(file, frozenset({self.table[index].role}), why) for file in mine]
         self._refused |= files
         self.notes.append(why)
@@ -349,8 +369,12 @@ class CallProbe:
         row = self._rows[index]
         return {row.places[file] for file in row.links}
 
-    def _keep_within(self, index: int, counted: Mapping[int, Hits], process_s: float, seconds: float) -> None:
-        """`counted`: by place, in so many `seconds`; `process_s`: those of all processes together."""
+    def _enforce_budget(self, index: int, counted: Mapping[int, Hits], process_s: float, seconds: float) -> None:
+        """Detach a row, or its call sites, from files where it is called too often.
+
+        `counted`: calls by place within `seconds`; `process_s`: `seconds` times the number of
+        processes.
+        """
         row, name = self._rows[index], self.table[index].name
         watched = {place: hits.watched for place, hits in counted.items()}
         others = {place: hits.others for place, hits in counted.items()}
@@ -382,7 +406,7 @@ class CallProbe:
             self._aside(self.module.release, row.take_sites(files))
             self.notes.append(
                 f"{name} is called more than {self.site_budget_hz:.0f} times a second per process: "
-                f"it is timed, but no longer told where it is called from{where}"
+                f"it is timed, but its callers are no longer recorded{where}"
             )
 
     def _detach(self, index: int, files: Sequence[FileKey]) -> None:
@@ -393,21 +417,24 @@ class CallProbe:
             self._exported.discard(index)
             del self._rows[index]
             whose = None
-        self._aside(self._let_go, index, links, whose)
+        self._aside(self._detach_links, index, links, whose)
 
     def _aside(self, work: Callable[..., None], *arguments: object) -> None:
-        """On a thread: letting go takes 20 ms, or 0.3 s a function before Linux 6.6, and the ring must be drained meanwhile."""
+        """Run `work` on a thread: detaching takes 20 ms, or 0.3 s a function before Linux 6.6,
+        while the ring must be drained.
+        """
         letting_go = threading.Thread(target=work, args=arguments, name="detach", daemon=True)
         self.module.before_close.append(letting_go.join)
         letting_go.start()
 
-    def _let_go(self, index: int, links: Sequence[int], whose: Collection[int] | None) -> None:
+    def _detach_links(self, index: int, links: Sequence[int], whose: Collection[int] | None) -> None:
         self.module.release(links)
-        # `whose`: of which processes, None: of all. Their returns will not be seen: they would hide the next call of their role.
+        # `whose`: processes concerned, None for all. Their returns will not be seen, so open calls
+        # would hide the next call of their role.
         in_progress.take_out(self.module.maps, lambda call: call.row == index and (whose is None or call.tgid in whose))
 
     def open_calls(self) -> tuple[OpenCall, ...]:
-        """Calls in progress now, in which a thread may be waiting for ever."""
+        """List calls in progress now, in which a thread may wait for ever."""
         return tuple(
             OpenCall(int(key.tid), int(entry.row), int(entry.ts_ns))
             for key, entry in self.module.maps["rs_calls"].items()
@@ -418,7 +445,9 @@ class CallProbe:
         )
 
     def sums(self) -> tuple[CallSum, ...]:
-        """Sums of the rows that are summed up, launches left out: their counts hold only while they are counted."""
+        """Read the sums of the summed rows. Launches are left out: their counts are valid only
+        while they are counted.
+        """
         return tuple(
             CallSum(int(key.tgid), int(key.row), int(key.aux), int(s.count), int(s.bytes), int(s.ns) / 1e9)
             for key, s in self.module.maps["rs_call_sums"].items()
@@ -427,7 +456,7 @@ class CallProbe:
 
 
 def _sums(cpus: Iterable[Any]) -> Hits:
-    """Of one place, over all CPUs."""
+    """Sum the hits of one place over all CPUs."""
     return Hits(sum(int(cpu.watched) for cpu in cpus), sum(int(cpu.others) for cpu in cpus))
 
 
@@ -436,7 +465,9 @@ def _prefixes(table: tuple[CallRow, ...]) -> tuple[str, ...]:
 
 
 def functions_of(library: FileBytes, rows: Iterable[CallRow]) -> dict[CallRow, tuple[Symbol, ...]]:
-    """The functions of each row that a library has, exported or not, two names of one address once. Raises NotElf, OSError."""
+    """Find the functions of each row in a library, exported or not, each address once. Raises
+    NotElf, OSError.
+    """
     wanted = list(rows)
     by_name = find_names(library, [name for row in wanted if row.whole for name in row.names])
     by_prefix = find_functions(library, [prefix for row in wanted if not row.whole for prefix in row.prefixes])
@@ -449,9 +480,11 @@ def functions_of(library: FileBytes, rows: Iterable[CallRow]) -> dict[CallRow, t
 
 
 def libraries_of(pid: int, prefixes: tuple[str, ...], root: Path = Path("/")) -> MappedLibraries:
-    """Files whose name starts with one of `prefixes`, as /proc/PID/maps shows them; none when the process is gone.
+    """List the files a process maps whose names start with one of `prefixes`; none when the process
+    is gone.
 
-    A process may map thousands of files of such names, and each takes time to be looked at: the first ones count.
+    A process may map thousands of such files, and each takes time to open: only the first ones are
+    returned.
     """
     found: dict[tuple[str, int], Library] = {}
     try:
@@ -467,5 +500,5 @@ def libraries_of(pid: int, prefixes: tuple[str, ...], root: Path = Path("/")) ->
 
 
 def mapped_libraries(pid: int, prefixes: tuple[str, ...], root: Path = Path("/")) -> tuple[Library, ...]:
-    """The same, for who need not say how many were left out."""
+    """List the files of `libraries_of` without the number left out."""
     return libraries_of(pid, prefixes, root).libraries

@@ -1,4 +1,7 @@
-"""The programs of the rows of a call table, as C: one text for all rows whose calls are read alike (probes/bpf/variants.py)."""
+"""Generate the C programs of a call table: one text for all rows whose arguments are read alike.
+
+probes/bpf/variants.py makes one program per row of it.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,17 @@ from rankscope.probes.bpf.compiler.variants import Generated, Variant
 from rankscope.probes.calls.row import LAUNCH, MAX_ROWS, OPERATION_SHIFT, PEER_SHIFT, ROLES, SCOPED
 from rankscope.probes.calls.table import CALL_TABLE, CallRow
 
-_REGISTERS = 6  # arguments of a function that are passed in registers
-_ROW, _SCOPE, _SHORTEST, _TOWARDS = (f"RS_NUMBER({n})" for n in range(4))  # the numbers of an entry, in this order
+_REGISTERS = 6  # arguments passed in registers
+# constants of an entry program, in this order
+_ROW, _SCOPE, _SHORTEST, _TOWARDS = (f"RS_NUMBER({n})" for n in range(4))
 
 
 def programs(table: tuple[CallRow, ...] = CALL_TABLE) -> Generated:
-    """What is compiled behind calls.bpf.c: for all rows, as what was compiled serves the next job too."""
-    bodies: dict[str, str] = {}  # what is compiled, by its body
+    """Generate the C to compile behind calls.bpf.c, and its variants, for all rows of the table.
+
+    All rows, so that what was compiled serves the next job too.
+    """
+    bodies: dict[str, str] = {}  # C function body -> its name
     variants: dict[str, Variant] = {}
     for index, row in enumerate(table):
         entered = bodies.setdefault(_entry(row), f"rs_entry_{len(bodies)}")
@@ -27,7 +34,7 @@ def programs(table: tuple[CallRow, ...] = CALL_TABLE) -> Generated:
 
 
 def program_rows(table: tuple[CallRow, ...] = CALL_TABLE) -> tuple[tuple[str, CallRow], ...]:
-    """The name of each program with a row that it is for."""
+    """List each program's name with its row."""
     return tuple(
         (name, row)
         for index, row in enumerate(table)
@@ -36,17 +43,19 @@ def program_rows(table: tuple[CallRow, ...] = CALL_TABLE) -> tuple[tuple[str, Ca
 
 
 def enter_program(index: int) -> str:
-    """The name of the program that sees calls of the row of this number begin."""
+    """Name the program that runs when calls of row `index` begin."""
     return f"rs_enter_{index}"
 
 
 def leave_program(index: int, row: CallRow) -> str:
-    """The name of the program that sees calls of a row end."""
+    """Name the program that runs when calls of a row end."""
     return f"rs_leave_{_scope(index, row)}"
 
 
 def _scope(index: int, row: CallRow) -> int:
-    """All rows of a role of which only the outermost call counts share a scope; every other row has its own."""
+    """Return the nesting scope of a row: shared by rows of a role of which only the outermost call
+    counts, else its own.
+    """
     return MAX_ROWS + ROLES.index(row.role) if row.role in SCOPED else index
 
 

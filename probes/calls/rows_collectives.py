@@ -40,7 +40,8 @@ def _hccl(symbol: str, name: str, count: int, datatype: int, communicator: int, 
 def _mpi(
     symbol: str, name: str, count: int, datatype: int, communicator: int, role: str = COLLECTIVE, large: bool = False
 ) -> tuple[CallRow, ...]:
-    """Two rows: that with counts of C's int, and that with large counts (MPI-4), which mpi4py calls where the library has it.
+    """Build two rows: with int counts, and with large counts (MPI-4), which mpi4py prefers where
+    available.
 
     `large`: it has both though none of its arguments is one datatype.
     """
@@ -65,7 +66,7 @@ _NCCL_ROWS = (
     _nccl("ncclAllToAllv", "alltoallv", 0, 7, 8),  # RCCL
     _nccl("ncclGather", "gather", 3, 4, 6, peer=5),
     _nccl("ncclScatter", "scatter", 3, 4, 6, peer=5),
-    # ncclGroupStart only counts up: the work, and what there is of waiting, is in ncclGroupEnd.
+    # ncclGroupStart only increments a counter: the work, and any waiting, is in ncclGroupEnd.
     _nccl_group("ncclGroupEnd"),
 )
 _HCCL_ROWS = (
@@ -81,9 +82,10 @@ _HCCL_ROWS = (
     _hccl("HcclAlltoAllV", "alltoallv", 0, 4, 9),
     _hccl("HcclBarrier", "barrier", 0, 0, 1),
 )
-# The datatype is a handle in MPICH, which holds the size, and a pointer in Open MPI, which tells nothing (collectives.py).
-# PMPI_ names are the same functions for tools, at the same addresses or called by these. A blocking call may spin (Open MPI and
-# MPICH both do): its time is waiting all the same.
+# The datatype is a handle in MPICH, which encodes the size, and a pointer in Open MPI, which does
+# not (collectives.py). PMPI_ names are the same functions for tools, at the same addresses or
+# called by these. A blocking call may spin (Open MPI and MPICH both do): its time is waiting all
+# the same.
 _MPI_ROWS = (
     *_mpi("MPI_Allreduce", "allreduce", 3, 4, 6),
     *_mpi("MPI_Reduce_scatter_block", "reduce_scatter", 3, 4, 6),

@@ -1,7 +1,9 @@
-"""Rows of collective libraries whose operations run on the CPU: gloo inside XLA (JAX) and Paddle, DeepSpeed's shared memory, oneCCL.
+"""Rows of collective libraries that run on the CPU: gloo inside XLA (JAX) and Paddle, DeepSpeed's
+shared memory, oneCCL.
 
-XLA's functions are local symbols of jaxlib's one big library: they are found in its full symbol table (elf/exports.py). They
-catch what gloo throws and have ended when they return. Nothing is kept of their arguments, which change between releases.
+XLA's functions are local symbols of jaxlib's one big library: they are found in its full symbol
+table (elf/exports.py). They catch gloo's exceptions and have ended when they return. Their
+arguments are not recorded: they change between releases.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ _XLA_METHODS = (
 
 
 def _method(space: str, owner: str, name: str) -> str:
-    """The mangled name of a method, without its arguments (Itanium C++ ABI, 5.1)."""
+    """Mangle the name of a method, without its arguments (Itanium C++ ABI, 5.1)."""
     return f"_ZN{space}{len(owner)}{owner}{len(name)}{name}E"
 
 
@@ -43,7 +45,8 @@ _XLA_ROWS = (
     _XLA_EXECUTE,
 )
 
-# Paddle's operations end in their call. Those of its reducer are made in the backward pass, on the thread that makes that.
+# Paddle's operations end in their call. Those of its reducer run in the backward pass, on its
+# thread.
 _PADDLE_METHODS = (
     ("AllReduce", "allreduce"), ("AllGather", "allgather"), ("Broadcast", "broadcast"), ("Reduce", "reduce"), ("Gather", "gather"),
     ("Scatter", "scatter"), ("Barrier", "barrier"), ("Send", "send"), ("Recv", "recv"),
@@ -60,7 +63,8 @@ _PADDLE_ROWS = (
     CallRow("libpaddle.so", "_ZN3egr11RunBackwardE", "backward", BACKWARD, family="paddle-reducer"),
 )
 
-# DeepSpeed builds these on the user's machine. The loop over pieces of the tensor spins until the neighbours have come.
+# DeepSpeed builds these on the user's machine. The loop over pieces of the tensor spins until the
+# neighbours arrive.
 _DEEPSPEED_ROWS = (
     CallRow(
         "deepspeed_shm_comm", "_Z21all_reduce_outer_loopR", "allreduce", COLLECTIVE, family="deepspeed",
@@ -68,8 +72,9 @@ _DEEPSPEED_ROWS = (
     ),
 )  # fmt: skip
 
-# From the public prototypes of oneCCL (oneapi/ccl/api_functions.hpp); the names are checked (tests/data/symbols), that a collective
-# runs in its call or in the wait for its event is not.
+# From the public prototypes of oneCCL (oneapi/ccl/api_functions.hpp). The names are checked
+# (tests/data/symbols); not checked is that a collective runs in its call or in the wait for its
+# event.
 _CCL_ROWS = (
     *(
         CallRow("libccl.so", f"_ZN3ccl2v1{len(symbol)}{symbol}E", symbol, COLLECTIVE, family="ccl")

@@ -1,9 +1,10 @@
 """Rows of the CUDA runtime (libcudart) and of the CUDA driver (libcuda).
 
-Wheels name the runtime libcudart.so.12 or, where it was vendored by auditwheel, libcudart-HASH.so.12: hence the prefix
-without its suffix. Libraries that carry the runtime linked in show only at the driver. What a CUDA graph replays shows as
-cudaGraphLaunch alone: neither its copies and kernels nor its collectives are called again. Argument positions: CUDA Runtime API
-and CUDA Driver API reference, 12.x.
+Wheels name the runtime libcudart.so.12 or, where it was vendored by auditwheel,
+libcudart-HASH.so.12: hence the prefix without its suffix. Libraries with the runtime linked in are
+seen only at the driver. A replayed CUDA graph is seen as cudaGraphLaunch alone: neither its copies
+and kernels nor its collectives are called again. Argument positions: CUDA Runtime API and CUDA
+Driver API reference, 12.x.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from rankscope.probes.calls.row import ALLOCATE, GPU_WAIT, LAUNCH, MEMORY, POLL,
 
 RUNTIME, DRIVER = "libcudart", "libcuda.so"
 
-# An asynchronous copy from pageable memory blocks; what returns within 20 µs has not (a call alone takes 2-10 µs).
+# An asynchronous copy from pageable memory blocks; one that returns within 20 µs has not blocked (a
+# call alone takes 2-10 µs).
 _BRIEF_NS = 20_000
-# Polls and allocations matter as sums; one of these lasts only where something holds the driver's lock.
+# Polls and allocations matter as sums; a long one means that something holds the driver's lock.
 _LONG_NS = 1_000_000
 
 
@@ -76,7 +78,9 @@ CUDA_ROWS: tuple[CallRow, ...] = (*_RUNTIME_ROWS, *_DRIVER_ROWS)
 
 
 def runtime_launch_rows(table: Sequence[CallRow]) -> frozenset[int]:
-    """Launch rows whose calls end in a launch row of the driver: both are counted, and mean the same kernel."""
+    """Return the launch rows whose calls end in a launch row of the driver: both count the same
+    kernel.
+    """
     return frozenset(
         index for index, row in enumerate(table) if row.role == LAUNCH and not row.library.startswith(DRIVER)
     )

@@ -1,7 +1,7 @@
-"""Rows of the runtimes of other accelerators: HIP (AMD), ACL (Ascend). Never seen on hardware by us.
+"""Rows of the runtimes of other accelerators: HIP (AMD), ACL (Ascend). Not tried on hardware by us.
 
-Their copy directions are numbered as CUDA's (hipMemcpyKind, aclrtMemcpyKind). Argument positions: HIP runtime API
-reference 6.x, AscendCL acl_rt.h.
+Their copy directions are numbered as CUDA's (hipMemcpyKind, aclrtMemcpyKind). Argument positions:
+HIP runtime API reference 6.x, AscendCL acl_rt.h.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The library functions whose calls are timed. A new library is a new row, here or in the file of its family.
+"""The library functions whose calls are timed. A new library is a new row, here or in the file of
+its family.
 
-What a row says, and what roles mean: row.py. A row's number is its place here: events and maps carry it.
+Fields and roles: row.py. A row's number is its index here: events and maps refer to it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ CALL_TABLE: tuple[CallRow, ...] = (
     ),
     CallRow(
         "libtorch_cpu.so", "_ZN4c10d4Work4waitE", "wait", WAIT, family="gloo",
-        formerly=("_ZN4c10d12ProcessGroup4Work4waitE",),  # where Work was a part of ProcessGroup, by the source; not run
+        # where Work was a part of ProcessGroup, according to the source; not run
+        formerly=("_ZN4c10d12ProcessGroup4Work4waitE",),
     ),
     CallRow("libtorch_cpu.so", "_ZN4c10d16ProcessGroupGloo8SendWork4waitE", "send", WAIT, family="gloo"),
     CallRow("libtorch_cpu.so", "_ZN4c10d16ProcessGroupGloo8RecvWork4waitE", "recv", WAIT, family="gloo"),

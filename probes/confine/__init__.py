@@ -1,1 +1,1 @@
-"""What a process gives up before it reads what others wrote."""
+"""Give up a process's rights before it reads untrusted data."""

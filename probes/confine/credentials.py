@@ -1,10 +1,12 @@
-"""Rights of a process: giving them up, and a program that runs without.
+"""Rights of a process: giving them up, and running a program without them.
 
-Needs the standard library alone: it is also run by its path, as a program that confines itself and then goes on as another one,
+Needs the standard library alone: it is also run by its path, as a program that confines itself and
+then runs another one,
 
-  python -I -S credentials.py CAPABILITIES FILTER PROGRAM
+python -I -S credentials.py CAPABILITIES FILTER PROGRAM
 
-with a mask of capabilities and a filter of seccomp.py, both in hex. Sources: capabilities(7), prctl(2), seccomp(2), setresuid(2).
+with a mask of capabilities and a filter of seccomp.py, both in hex. Sources: capabilities(7),
+prctl(2), seccomp(2), setresuid(2).
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from collections.abc import Collection
 # include/uapi/linux/capability.h
 CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_BPF, CAP_CHECKPOINT_RESTORE = 2, 19, 21, 39, 40
 _CAP_SETPCAP = 8
-# Beyond what distributions, directories, systemd and containers give to anybody, so that nobody else may touch its processes.
+# A user id beyond those that distributions, directories, systemd and containers assign, so that
+# nobody else may touch its processes.
 NOBODYS_USER = 4_000_000_007
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_GET_SECCOMP, _PR_SET_SECCOMP = 1, 4, 8, 21, 22
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 24, 38, 47, 2
@@ -34,26 +37,29 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mask(capabilities: Collection[int]) -> int:
-    """A bit for each."""
+    """Return the bit mask of these capabilities."""
     return sum(1 << one for one in set(capabilities))
 
 
 def last_capability() -> int:
-    """The highest that this kernel knows. OSError, ValueError."""
+    """Read the highest capability that this kernel knows. Raises OSError, ValueError."""
     with open("/proc/sys/kernel/cap_last_cap", "rb") as file:  # noqa: PTH123 - pathlib takes as long to import as all the rest
         return int(file.read(16))
 
 
 def effective() -> int:
-    """The capabilities of this thread, as a mask. OSError, ValueError."""
+    """Read the effective capabilities of this thread, as a mask. Raises OSError, ValueError."""
     with open("/proc/thread-self/status", "rb") as file:  # noqa: PTH123
         line = next(line for line in file if line.startswith(b"CapEff:"))
     return int(line.split()[1], 16)
 
 
 def set_capabilities(usable: int, kept: int | None = None, *, passed_on: int = 0) -> None:
-    """Of this thread: those in use, those that it may take into use again (by default none else), and those that a program that it
-    becomes has too, whoever's it is. OSError."""
+    """Set this thread's capabilities. Raises OSError.
+
+    `usable`: effective ones; `kept`: permitted ones (default: the same); `passed_on`: inherited by
+    programs it executes, as any user.
+    """
     kept = usable if kept is None else kept
     halves = [number >> shift & 0xFFFFFFFF for shift in (0, 32) for number in (usable, kept, passed_on)]
     header = ctypes.create_string_buffer(struct.pack("<Ii", _CAPABILITY_VERSION, 0))
@@ -65,7 +71,10 @@ def set_capabilities(usable: int, kept: int | None = None, *, passed_on: int = 0
 
 
 def close_the_bounds(kept: int) -> None:
-    """No program that this process starts can have others than `kept`. Without CAP_SETPCAP the bounds stay. OSError."""
+    """Remove all capabilities but `kept` from the bounding set of this process and its children.
+
+    Does nothing without CAP_SETPCAP. Raises OSError.
+    """
     if not effective() >> _CAP_SETPCAP & 1:
         return
     for one in range(last_capability() + 1):
@@ -74,7 +83,7 @@ def close_the_bounds(kept: int) -> None:
 
 
 def become(user: int, groups: Collection[int] = ()) -> None:
-    """Another user, for ever; capabilities may still be set. OSError."""
+    """Switch to another user for good; capabilities may still be set. Raises OSError."""
     _check(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0))
     os.setgroups(list(groups))
     os.setresgid(user, user, user)
@@ -82,23 +91,27 @@ def become(user: int, groups: Collection[int] = ()) -> None:
 
 
 def no_new_rights() -> None:
-    """Nothing that this process starts gets more rights than it has. OSError."""
+    """Set no_new_privs: nothing that this process executes gains rights. Raises OSError."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 
 
 def can_filter() -> bool:
-    """Whether this kernel filters system calls."""
+    """Tell whether this kernel can filter system calls."""
     return int(_libc.prctl(_PR_GET_SECCOMP, 0, 0, 0, 0)) >= 0
 
 
 def filter_calls(program: bytes) -> None:
-    """Install a filter of seccomp.py for this thread and what it starts. OSError."""
+    """Install a filter of seccomp.py for this thread and what it starts. Raises OSError."""
     steps = ctypes.create_string_buffer(program, len(program))
     _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, _described(steps), 0, 0))
 
 
 def filter_and_listen(program: bytes) -> int:
-    """The same; the descriptor at which whoever has it is asked, where the filter says so. OSError."""
+    """Install a filter and return the descriptor of its listener, which decides where the filter
+    says so.
+
+    Raises OSError.
+    """
     steps = ctypes.create_string_buffer(program, len(program))
     number = _SYS_SECCOMP.get(os.uname().machine, -1)
     listener = int(
@@ -113,17 +126,20 @@ def _described(steps: ctypes.Array[ctypes.c_char]) -> ctypes.Array[ctypes.c_char
 
 
 def die_with_parent(number: int) -> None:
-    """The kernel sends this signal when the thread that started this process ends. A change of user takes it back. OSError."""
+    """Have the kernel send signal `number` when the thread that started this process ends.
+
+    A switch of user resets it. Raises OSError.
+    """
     _check(_libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0))
 
 
 def hide_memory() -> None:
-    """Processes of the same user can neither look into this one nor steer it. OSError."""
+    """Forbid processes of the same user to read or trace this one. Raises OSError."""
     _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
 def no_core_dump() -> None:
-    """What was read of others does not end on a disk."""
+    """Disable core dumps, so that data read from others does not reach a disk."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
@@ -134,7 +150,7 @@ def _check(result: int) -> None:
 
 
 def main() -> None:
-    """Confine this process, and be the program that is named."""
+    """Confine this process, then run the program given as argument."""
     capabilities, calls, program = int(sys.argv[1], 16), bytes.fromhex(sys.argv[2]), sys.argv[3]
     with open(program, "rb") as file:  # noqa: PTH123
         code = compile(file.read(), program, "exec")

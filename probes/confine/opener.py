@@ -1,12 +1,14 @@
-"""The program that opens GPUs for a confined process, which itself may open nothing to write.
+"""Open GPU devices for a confined process, which itself may open nothing for writing.
 
-A GPU's library opens its devices to read and write, when and by what names it likes. So the kernel asks here (seccomp_unotify(2))
-whenever the confined process opens anything so: the devices of GPUs are opened, and put among its descriptors; all else is refused. What
-is opened is the name that was read here, whatever becomes of it there meanwhile.
+A GPU's library opens its devices to read and write, when and by what names it likes. So the kernel
+asks this program (seccomp_unotify(2)) whenever the confined process opens anything so: GPU devices
+are opened and added to its descriptors; all else is refused. The name is copied before it is
+checked, so a later change of it in the process has no effect.
 
-Run with the listener as descriptor 3 and, as arguments, the pid of who started it, the folder of the devices and files that stand for
-some (`python -I -S`): imports nothing of ours. It ends when the confined process has, or who started it. Sources:
-include/uapi/linux/seccomp.h; numbers of calls from arch/x86/entry/syscalls/syscall_64.tbl.
+Run with the listener as descriptor 3 and, as arguments, the pid of the starting process, the folder
+of the devices and files that replace some (`python -I -S`): imports nothing of ours. It ends when
+the confined or the starting process has. Sources: include/uapi/linux/seccomp.h; numbers of calls
+from arch/x86/entry/syscalls/syscall_64.tbl.
 """
 
 from __future__ import annotations
@@ -28,27 +30,30 @@ _ASKED = struct.Struct("=QIIiIQ6Q")
 _ANSWER = struct.Struct("=QqiI")  # struct seccomp_notif_resp: id, value, error, flags
 _ADDED = struct.Struct("=QIIII")  # struct seccomp_notif_addfd: id, flags, our descriptor, theirs, flags of theirs
 _RECEIVE, _SEND, _ADD = 0xC0502100, 0xC0182101, 0x40182103  # SECCOMP_IOCTL_NOTIF_RECV, _SEND, _ADDFD
-_OPEN = {2}  # x86-64 alone; elsewhere, and mostly there, it is openat
+_OPEN = {2}  # x86-64 alone; elsewhere, and mostly there too, it is openat
 _LONGEST = 256
-# Up to about Linux 6.11 a listener tells that nobody can ask any more only when the confined process was waited for: where who started
-# both has ended, and nobody waits for what he left, that is never.
+# Up to about Linux 6.11 a listener reports the end of the confined process only after that was
+# waited for, which never happens if the process that started both has ended.
 _LOOKS_EVERY_S = 2.0
-_ARGUMENTS = 4  # behind those of credentials.py
+_ARGUMENTS = 4  # arguments before ours, used by credentials.py
 _DEVICE = re.compile(r"nvidia[a-z0-9_-]*|nvidia-caps(-imex-channels)?/[a-z0-9_-]+|kfd|dri/(card|renderD)[0-9]+")
 _KEPT_FLAGS = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def can_add(listener: int) -> bool:
-    """Whether this kernel puts descriptors into the process that asks (Linux 5.9): one that cannot does not know the request."""
+    """Tell whether this kernel can add descriptors to the requesting process (Linux 5.9).
+
+    Older kernels do not know the request.
+    """
     try:
         fcntl.ioctl(listener, _ADD, _ADDED.pack(0, 0, listener, 0, 0))
     except OSError as error:
-        return error.errno == errno.ENOENT  # nobody asks under this number
+        return error.errno == errno.ENOENT  # no request has this number
     return True
 
 
 def main() -> None:
-    """Answer until nobody can ask any more."""
+    """Answer requests until the confined process has ended."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.closerange(LISTENER + 1, 1 << 16)
@@ -62,7 +67,7 @@ def main() -> None:
             try:
                 asked = _ASKED.unpack(fcntl.ioctl(LISTENER, _RECEIVE, bytes(_ASKED.size)))
             except OSError:
-                continue  # who asked is gone, or was interrupted
+                continue  # the requesting process is gone, or was interrupted
             _answer(folder, others, asked)
 
 
@@ -79,7 +84,7 @@ def _answer(folder: str, others: list[str], asked: tuple[int, ...]) -> None:
             os.close(device)
     except (OSError, ValueError) as error:
         problem = (error.errno if isinstance(error, OSError) else None) or errno.EPERM
-    with contextlib.suppress(OSError):  # who asked is gone
+    with contextlib.suppress(OSError):  # the requesting process is gone
         fcntl.ioctl(LISTENER, _SEND, _ANSWER.pack(identity, value, -problem, 0))
 
 
@@ -94,7 +99,10 @@ def _name(pid: int, place: int) -> str:
 
 
 def opened(folder: str, others: list[str], name: str, flags: int) -> int:
-    """A descriptor of a GPU's device, or one of the `others`, by its full name. OSError, PermissionError where it is anything else."""
+    """Open a GPU device, or one of the `others`, by its full name; return the descriptor.
+
+    Raises OSError; PermissionError for anything else.
+    """
     if name in others:
         return os.open(name, flags & _KEPT_FLAGS | os.O_NOFOLLOW)
     begin = f"{folder}/"

@@ -1,11 +1,13 @@
-"""A filter of system calls, for a process that reads what others wrote: it may read and count, and change nothing outside itself.
+"""Build a system call filter for a process that reads other users' data: it may read, and change
+nothing outside itself.
 
-Listed is what is allowed (calls.py). All else is refused with EPERM; what is newer than that list, with ENOSYS, so that C libraries use
-the older call, whose arguments can be looked at. What is refused so: to start a program or a process, to touch other processes, to lock
-or change files, to be somebody else, to enter namespaces, to make a socket, to load anything into the kernel, and what nobody knew of
-when the list was written.
+The filter lists what is allowed (calls.py). All else is refused with EPERM; calls newer than that
+list, with ENOSYS, so that C libraries use the older call, whose arguments can be checked. Thereby
+refused: starting a program or a process, touching other processes, locking or changing files,
+becoming another user, entering namespaces, creating a socket, loading anything into the kernel, and
+calls unknown when the list was written.
 
-In: nothing. Out: a classic BPF program for seccomp(2). Sources: include/uapi/linux/{seccomp,filter,audit}.h.
+Out: a classic BPF program for seccomp(2). Sources: include/uapi/linux/{seccomp,filter,audit}.h.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _KILL, _ERROR, _ASK, _ALLOW = 0x80000000, 0x00050000, 0x7FC00000, 0x7FFF0000
 _REFUSE, _ABSENT = _ERROR | errno.EPERM, _ERROR | errno.ENOSYS
 _NUMBER_AT, _MACHINE_AT, _ARGUMENTS_AT = 0, 4, 16  # struct seccomp_data, little-endian
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of calls.py, AUDIT_ARCH
-_X32 = 0x40000000  # the other system calls of x86-64: the same under other numbers
+_X32 = 0x40000000  # x86-64 with 32-bit pointers: the same calls under other numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,11 @@ class _Step:
 
 
 def program(*, writing: bool, asking: bool = False, listening: bool = False, machine: str | None = None) -> bytes:
-    """The filter. `writing`: whether a file or device that is there may be opened to read and write, as GPUs' libraries do. `asking`:
-    whether, where it may not, a listener is asked, who may open it (opener.py). `listening`: whether it is that listener.
+    """Build the filter for `machine` (default: this one).
 
-    ValueError for a machine whose calls are not known here.
+    `writing`: allow opening existing files and devices to read and write, as GPU libraries do.
+    `asking`: without `writing`, let a listener decide on such opens (opener.py). `listening`: the
+    filter is for that listener itself. ValueError for a machine whose calls are not known here.
     """
     known = _MACHINES.get(machine or platform.machine())
     if known is None:
@@ -58,7 +61,7 @@ def program(*, writing: bool, asking: bool = False, listening: bool = False, mac
 
 
 def allow_all() -> bytes:
-    """A filter that refuses nothing, to see what a kernel can do."""
+    """Build a filter that allows everything, to test what a kernel supports."""
     return _Step(_RETURN, _ALLOW).pack()
 
 
@@ -81,7 +84,9 @@ def _steps(checks: dict[str, list[_Step]], column: int, architecture: int) -> It
 
 
 def _checks(writing: bool, asking: bool, listening: bool) -> dict[str, list[_Step]]:
-    """By the name of a call the steps that refuse it for its arguments; what they let through is allowed."""
+    """Return, by call name, the steps that refuse it for its arguments; what passes them is
+    allowed.
+    """
     opened = _without(_O_WRONLY | _O_CREAT | _O_TRUNC | _O_TMPFILE)
     if not writing:
         opened += [_Step(_ANY_BIT, _O_RDWR, 0, 1), _Step(_RETURN, _ASK if asking else _REFUSE)]
@@ -95,8 +100,8 @@ def _checks(writing: bool, asking: bool, listening: bool) -> dict[str, list[_Ste
         "fcntl": [_lower(1), *_one_of(calls.FCNTL_COMMANDS)],
         "prctl": [_lower(0), *_one_of(calls.PRCTL_OPTIONS)],
         "bpf": [_lower(0), *_one_of(calls.BPF_COMMANDS)],
-        "sendto": _nothing_at(4),  # no address: to whom its socket is connected
-        "prlimit64": [_lower(0), *_one_of((0,)), *_nothing_at(2)],  # of itself, and nothing set
+        "sendto": _nothing_at(4),  # no address: only to the connected peer
+        "prlimit64": [_lower(0), *_one_of((0,)), *_nothing_at(2)],  # for this process, and reading only
     }
 
 
@@ -115,12 +120,12 @@ def _one_of(values: Sequence[int]) -> list[_Step]:
 
 
 def _gpu(values: Sequence[int]) -> list[_Step]:
-    """One of these, or a request to a driver of GPUs."""
+    """Allow these values, or a request to a GPU driver."""
     found = [_Step(_EQUAL, value, len(values) - place + 2, 0) for place, value in enumerate(values)]
     masked = [_Step(_AND, calls.GPU_IOCTL_MASK), _Step(_EQUAL, calls.GPU_IOCTL, 1, 0)]
     return [*found, *masked, _Step(_RETURN, _REFUSE)]
 
 
 def _nothing_at(which: int) -> list[_Step]:
-    """Both halves of a pointer are 0."""
+    """Require both halves of a pointer argument to be 0."""
     return [step for half in (0, 4) for step in (_Step(_LOAD, _ARGUMENTS_AT + 8 * which + half), *_one_of((0,)))]

@@ -1,1 +1,1 @@
-"""What is read from ELF files of a target."""
+"""Read programs and libraries of targets (ELF)."""

@@ -1,11 +1,14 @@
-"""Which mapped files are the C library: what everything calls, so that who is in it says nothing of who called it. Pure."""
+"""Recognise the C library by file name: everything calls it, so a stack in it says nothing about
+the caller. Pure.
+"""
 
 from __future__ import annotations
 
-# glibc's libc.so.6, and libc-2.31.so as it was called before 2.34; its parts of then; the loader; musl's one file for all.
+# glibc's libc.so.6, and libc-2.31.so as it was called before 2.34; its separate parts until then;
+# the loader; musl's single file.
 _NAMES = ("libc.so", "libc-", "libpthread", "librt", "ld-", "ld.so", "libc.musl-")
 
 
 def is_c_library(name: str) -> bool:
-    """By the name of the file, without its folder."""
+    """Tell whether a file name (without folder) is that of the C library."""
     return name.startswith(_NAMES)

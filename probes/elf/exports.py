@@ -1,9 +1,10 @@
-"""Symbols of a program or library by name or by prefix, without reading all of it.
+"""Find symbols of a program or library by name or by prefix, without reading all of it.
 
-libtorch_cpu.so exports 54,000 symbols in 400 MB; asking for a dozen of them by text search in `.dynstr` and one numpy
-comparison over `.dynsym` takes milliseconds. What is not exported is looked for in `.symtab`, piece by piece: in jaxlib's
-740,000 symbols with 90 MB of names that takes a quarter of a second and 30 MB. C++ names are matched by prefix, because the
-tail of a mangled name (argument types) moves between releases while the function stays.
+libtorch_cpu.so exports 54,000 symbols in 400 MB; finding a dozen of them by text search in
+`.dynstr` and one numpy comparison over `.dynsym` takes milliseconds. What is not exported is looked
+for in `.symtab`, piece by piece: in jaxlib's 740,000 symbols with 90 MB of names that takes a
+quarter of a second and 30 MB. C++ names are matched by prefix, because the tail of a mangled name
+(argument types) changes between releases while the function stays.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from rankscope.probes.elf.reader import (
     SymbolSection,
 )
 
-_MAX_HITS = 64  # of one name in one table: places where it may begin, and functions of it
-_MAX_ROWS = 1 << 16  # symbols of all names that are asked for, some dozens, in one table
+_MAX_HITS = 64  # per name and table: positions where it may begin, and functions of it
+_MAX_ROWS = 1 << 16  # symbols of all requested names (some dozens) in one table
 _MAX_NAME_BYTES = 65536  # of one C++ name; templates make long ones
 _PARTS = (
     ".cold",
     ".part.",
-)  # GCC's local names for pieces cut out of a function, which are jumped into or called by it
-_PIECE_BYTES = 4 << 20  # of names looked through at once
+)  # GCC's local names for pieces cut out of a function, which it jumps into or calls
+_PIECE_BYTES = 4 << 20  # bytes of names searched at once
 _PIECE_SYMBOLS = 1 << 16
 _SYMTAB_CAP_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A defined function: `offset` is its position in the file, which is what a uprobe is attached to."""
+    """A defined function: `offset` is its position in the file, to which a uprobe is attached."""
 
     name: str
     address: int
@@ -51,7 +52,7 @@ class Symbol:
 
 
 def find_functions(library: FileBytes, prefixes: Sequence[str]) -> dict[str, tuple[Symbol, ...]]:
-    """For each prefix the defined functions whose name starts with it (an exact name is the prefix of itself).
+    """Find for each prefix the defined functions whose names start with it.
 
     Raises NotElf, OSError.
     """
@@ -59,12 +60,13 @@ def find_functions(library: FileBytes, prefixes: Sequence[str]) -> dict[str, tup
 
 
 def find_names(library: FileBytes, names: Sequence[str]) -> dict[str, tuple[Symbol, ...]]:
-    """For each name the defined functions of exactly that name. Raises NotElf, OSError."""
+    """Find for each name the defined functions of exactly that name. Raises NotElf, OSError."""
     return _find(library, names, whole=True)
 
 
 def find_addresses(elf: ElfFile, names: Sequence[str]) -> dict[str, int]:
-    """The addresses (as linked) of functions and variables of exactly these names; absent where not defined.
+    """Find the linked addresses of functions and variables of exactly these names; undefined ones
+    are left out.
 
     Raises NotElf, OSError.
     """
@@ -81,14 +83,18 @@ def find_addresses(elf: ElfFile, names: Sequence[str]) -> dict[str, int]:
 
 
 def file_offsets(library: FileBytes, addresses: Iterable[int]) -> tuple[int, ...]:
-    """Where in the file these addresses (as linked) are; those in no loaded part are left out. Raises NotElf, OSError."""
+    """Convert linked addresses to file offsets; those in no loaded part are left out. Raises
+    NotElf, OSError.
+    """
     elf = ElfFile(library)
     found = [elf.file_offset(address) for address in addresses]
     return tuple(offset for offset in found if offset is not None)
 
 
 def written_parts(library: FileBytes) -> tuple[tuple[int, int], ...]:
-    """(begin, end) in the file of what a process maps writable, in whole pages. Raises NotElf, OSError."""
+    """List (begin, end) file offsets of what a process maps writable, in whole pages. Raises
+    NotElf, OSError.
+    """
     page = os.sysconf("SC_PAGESIZE")
     return tuple(
         (one.offset // page * page, -(-(one.offset + one.size) // page) * page)
@@ -111,10 +117,11 @@ def _find(library: FileBytes, wanted: Sequence[str], whole: bool) -> dict[str, t
 
 
 def _called(elf: ElfFile, table: SymbolSection, names: Sequence[str], whole: bool) -> dict[str, SymbolRows]:
-    """The defined symbols of these names, or those whose names begin with them.
+    """Read the defined symbols of these names (`whole`), or whose names begin with them.
 
-    Linkers keep a name that is the tail of another one inside it (ncclSend in pncclSend, MPI_Send in PMPI_Send): so a whole
-    name is looked for anywhere in the names, and the symbols say where names begin.
+    Linkers store a name that is the tail of another one inside it (ncclSend in pncclSend, MPI_Send
+    in PMPI_Send): so a whole name is searched anywhere in the names, and the symbols say where
+    names begin.
     """
     places = _places(elf, table, names, whole)
     wanted = np.unique(np.array([place for found in places.values() for place in found], dtype=np.uint32))
@@ -123,7 +130,10 @@ def _called(elf: ElfFile, table: SymbolSection, names: Sequence[str], whole: boo
 
 
 def _places(elf: ElfFile, table: SymbolSection, names: Sequence[str], whole: bool) -> dict[str, list[int]]:
-    """Where in the names of a symbol table these names may begin. The names are read piece by piece: XLA has 90 MB of them."""
+    """Search a symbol table's names for positions where `names` may begin.
+
+    The names are read piece by piece: XLA has 90 MB of them.
+    """
     needles = {name: name.encode() + b"\0" if whole else b"\0" + name.encode() for name in names}
     places: dict[str, list[int]] = {name: [] for name in names}
     overlap = max((len(needle) for needle in needles.values()), default=1) - 1
@@ -140,7 +150,7 @@ def _places(elf: ElfFile, table: SymbolSection, names: Sequence[str], whole: boo
 
 
 def _rows_named(elf: ElfFile, table: SymbolSection, places: npt.NDArray[np.uint32]) -> SymbolRows:
-    """The defined symbols whose names begin at one of these places, which are in order."""
+    """Read the defined symbols whose names begin at one of these sorted positions."""
     chosen, count = [np.empty(0, dtype=SYMBOL)], 0
     for first in range(0, table.count if len(places) else 0, _PIECE_SYMBOLS):
         rows = elf.symbols(table, first, _PIECE_SYMBOLS)

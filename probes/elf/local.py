@@ -1,4 +1,6 @@
-"""A file that is ours or that somebody trusts, opened by its name: for tests, benches and what was downloaded. Never a target's."""
+"""Access to our own or another trusted file by name: for tests, benches and downloads. Never for a
+target's file.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from pathlib import Path
 
 
 class LocalFile:
-    """Satisfies probes.elf.reader.FileBytes; so does probes.mapped.file.MappedFile, for the files of targets."""
+    """An open local file; implements probes.elf.reader.FileBytes, as probes.mapped.file.MappedFile
+    does for targets.
+    """
 
     def __init__(self, path: Path) -> None:
         self.name, self.path = path.name, path
@@ -16,12 +20,12 @@ class LocalFile:
 
     @property
     def identity(self) -> tuple[int, ...]:
-        """Changes when the file does."""
+        """A key that changes when the file does."""
         status = os.fstat(self._descriptor)
         return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
     def pread(self, size: int, at: int) -> bytes:
-        """Up to `size` bytes from `at` on, fewer where the file ends. OSError."""
+        """Read up to `size` bytes from `at` on, fewer where the file ends. Raises OSError."""
         return os.pread(self._descriptor, size, at)
 
     def __del__(self) -> None:

@@ -1,9 +1,10 @@
 """The one reader of ELF files: header, segments, sections, symbol tables.
 
-In: a file by place (FileBytes). Out: numbers and numpy rows. Nothing is read but what is asked for (libtorch_cpu.so has 400 MB),
-and by pread: a mapped file that its owner cuts short would kill its reader. pyelftools believes every length in the
-file; these files are the target's, so here every length is capped and every place may be nonsense: then NotElf is raised.
-Format: ELF-64, System V ABI.
+In: a file by position (FileBytes). Out: numbers and numpy rows. Only requested parts are read
+(libtorch_cpu.so has 400 MB), and by pread: a mapped file that its owner truncates would kill its
+reader. pyelftools trusts every length in the file; these files are the target's, so here every
+length is capped and every offset may be invalid: then NotElf is raised. Format: ELF-64, System V
+ABI.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ SYMTAB, DYNSYM = 2, 11  # sh_type; the first holds all symbols and is often stri
 FUNCTION_TYPES = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 X86_64, AARCH64 = 62, 183  # e_machine
 _ET_DYN = 3
-_MAX_PART_BYTES = 64 << 20  # read at once; the largest table that is wanted whole has 18 MB (functions.py)
-_MAX_NAMES_BYTES = 1 << 20  # of the sections' names
-# Linkers write a handful of loaded parts and one symbol table of a kind; a header has room for 65,535. Every address is looked for in
-# all parts, and every name in all tables.
+_MAX_PART_BYTES = 64 << 20  # per read; the largest table read whole has 18 MB (functions.py)
+_MAX_NAMES_BYTES = 1 << 20  # of the section names
+# Linkers write a handful of loaded parts and one symbol table of a kind, but a header can declare
+# 65,535. Every address is searched in all parts, and every name in all tables.
 MAX_LOADS, MAX_TABLES = 256, 4
 
 _HEADER = struct.Struct("<16sHH12xQQ6xHHHHH")
@@ -41,37 +42,37 @@ SymbolRows = npt.NDArray[np.void]  # of dtype SYMBOL
 
 
 class FileBytes(Protocol):
-    """A file by place: of a target (probes/mapped) or of our own (local.py)."""
+    """Read access to a file by position: a target's (probes/mapped) or our own (local.py)."""
 
     @property
     def name(self) -> str:
-        """For messages, without folders."""
+        """The file's name without folders, for messages."""
         ...
 
     @property
     def path(self) -> Path:
-        """Where a uprobe is attached."""
+        """The path for attaching uprobes."""
         ...
 
     @property
     def identity(self) -> tuple[int, ...]:
-        """Changes when the file does."""
+        """A key that changes when the file does."""
         ...
 
     def pread(self, size: int, at: int) -> bytes:
-        """Up to `size` bytes from `at` on, fewer where the file ends. OSError."""
+        """Read up to `size` bytes from `at` on, fewer where the file ends. Raises OSError."""
         ...
 
 
 class NotElf(RankscopeError):
-    """The file is not a sound 64-bit little-endian ELF file."""
+    """The file is not a valid 64-bit little-endian ELF file."""
 
-    help = "Only x86-64 and aarch64 programs and libraries can be looked into."
+    help = "Only x86-64 and aarch64 programs and libraries can be read."
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of the file that has a meaning at run time: `size` bytes of the file, linked at `address`."""
+    """A program header: `size` bytes of the file, linked at `address`."""
 
     offset: int
     address: int
@@ -85,7 +86,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section. `link` is the number of the section that belongs to it: of a symbol table, its names."""
+    """A section header. `link` is the index of the associated section: for a symbol table, its
+    names.
+    """
 
     name_at: int
     kind: int
@@ -97,7 +100,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class SymbolSection:
-    """A symbol table and its names: where they are in the file."""
+    """File offsets and sizes of a symbol table and of its names."""
 
     offset: int
     count: int
@@ -106,7 +109,9 @@ class SymbolSection:
 
 
 class ElfFile:
-    """An ELF file, which stays the caller's to close. Everything here may raise NotElf and OSError."""
+    """A parsed ELF file; the caller closes the file itself. All methods may raise NotElf and
+    OSError.
+    """
 
     def __init__(self, file: FileBytes) -> None:
         self._file, self.name = file, file.name
@@ -121,13 +126,13 @@ class ElfFile:
         self.position_independent = kind == _ET_DYN
 
     def part(self, at: int, size: int) -> bytes:
-        """`size` bytes from `at` on, fewer where the file ends."""
+        """Read `size` bytes from `at` on, fewer where the file ends."""
         if not 0 <= size <= _MAX_PART_BYTES or not 0 <= at < 1 << 62:
-            raise NotElf(f"{self.name} has a part of absurd size or place")
+            raise NotElf(f"{self.name} has a part of impossible size or offset")
         return self._file.pread(size, at)
 
     def whole(self, at: int, size: int) -> bytes:
-        """Exactly `size` bytes from `at` on."""
+        """Read exactly `size` bytes from `at` on."""
         data = self.part(at, size)
         if len(data) < size:
             raise NotElf(f"{self.name} ends too early")
@@ -135,7 +140,7 @@ class ElfFile:
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """Every program header."""
+        """All program headers."""
         if self._segment_count and self._segment_bytes != _SEGMENT.size:
             raise NotElf(f"{self.name} has a broken program header")
         table = self.whole(self._segments_at, self._segment_bytes * self._segment_count)
@@ -146,7 +151,7 @@ class ElfFile:
 
     @cached_property
     def loads(self) -> tuple[Segment, ...]:
-        """The segments that are loaded."""
+        """The loaded segments."""
         found = tuple(segment for segment in self.segments if segment.kind == LOAD)
         if len(found) > MAX_LOADS:
             raise NotElf(f"{self.name} has {len(found)} loaded parts; {MAX_LOADS} are looked into")
@@ -154,7 +159,7 @@ class ElfFile:
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
-        """Every section header; none where they were stripped."""
+        """All section headers; none where they were stripped."""
         if self._section_count and self._section_bytes != _SECTION.size:
             raise NotElf(f"{self.name} has a broken section header")
         table = self.whole(self._sections_at, self._section_bytes * self._section_count)
@@ -164,7 +169,7 @@ class ElfFile:
         )
 
     def section(self, name: str) -> Section | None:
-        """The first section of that name."""
+        """Return the first section of that name."""
         if self._names_index >= len(self.sections):
             return None
         names = self.sections[self._names_index]
@@ -173,11 +178,11 @@ class ElfFile:
         return next((one for one in self.sections if text.startswith(wanted, one.name_at)), None)
 
     def file_offset(self, address: int) -> int | None:
-        """Where in the file this address (as linked) is; None where it is in no loaded part."""
+        """Convert a linked address to a file offset; None where it is in no loaded part."""
         return next((address - one.address + one.offset for one in self.loads if one.holds(address)), None)
 
     def symbol_sections(self, kind: int) -> tuple[SymbolSection, ...]:
-        """The symbol tables of this kind, SYMTAB or DYNSYM."""
+        """List the symbol tables of this kind, SYMTAB or DYNSYM."""
         found = []
         for section in self.sections:
             if section.kind == kind:
@@ -190,12 +195,14 @@ class ElfFile:
         return tuple(found)
 
     def symbols(self, table: SymbolSection, first: int = 0, count: int | None = None) -> SymbolRows:
-        """Rows of a symbol table, up to its end or that of the file."""
+        """Read rows of a symbol table, up to its end or that of the file."""
         count = table.count - first if count is None else min(count, table.count - first)
         content = self.part(table.offset + first * SYMBOL.itemsize, count * SYMBOL.itemsize)
         rows: SymbolRows = np.frombuffer(content[: len(content) // SYMBOL.itemsize * SYMBOL.itemsize], SYMBOL)
         return rows
 
     def names(self, table: SymbolSection) -> bytes:
-        """All names of a symbol table, each ended by a zero byte; a row's `name` is its place in them."""
+        """Read all names of a symbol table, each ended by a zero byte; a row's `name` is an offset
+        into them.
+        """
         return self.part(table.names_offset, table.names_size)

@@ -1,12 +1,14 @@
-"""Where a function leaves: the addresses of its return instructions, for probes that must not touch the stack.
+"""Find a function's return instructions, for exit probes that do not touch the stack.
 
-A return probe (uretprobe) puts its own address in place of the caller's on the target's stack. A C++ exception that passes
-through such a function finds no way to unwind there, and std::terminate ends the process: a recoverable time-out of a
-collective would become the death of the job. So functions that may throw are left through ordinary probes on their `ret`
-instructions, which change nothing; a call that ends by an exception is simply not seen to end (calls.bpf.c).
+A return probe (uretprobe) replaces the caller's address on the target's stack by its own. A C++
+exception that passes through such a function finds no way to unwind there, and std::terminate ends
+the process: a recoverable time-out of a collective would become the death of the job. So the exits
+of functions that may throw are probed on their `ret` instructions, which changes nothing; a call
+that ends by an exception is simply not seen to end (calls.bpf.c).
 
-A function that does nothing but jump to another (a tail call as its first instruction) is followed there. The extent of a function
-without a symbol comes from the unwind tables (functions.py). Disassembly: capstone.
+A function that does nothing but jump to another (a tail call as its first instruction) is followed
+there. The extent of a function without a symbol comes from the unwind tables (functions.py).
+Disassembly: capstone.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from rankscope.probes.elf.functions import FunctionTable
 from rankscope.probes.elf.reader import AARCH64, X86_64, ElfFile, FileBytes, NotElf
 from rankscope.probes.errors import RankscopeError
 
-MAX_BYTES = 1 << 20  # of one function; a larger one is not looked through
+MAX_BYTES = 1 << 20  # of one function; a larger one is not searched
 MAX_LEAVES = 64
 _MAX_HOPS = 3
-# How an entry of the procedure linkage table begins. x86-64: endbr64; jmp *…(%rip), with and without bnd. aarch64: bti c; adrp x16, …
-# with what it adds masked.
+# First bytes of an entry of the procedure linkage table. x86-64: endbr64; jmp *…(%rip), with and
+# without bnd. aarch64: bti c; adrp x16, … with its operand masked.
 _PLT_ENTRIES = (b"\xf3\x0f\x1e\xfa", b"\xff\x25", b"\xf2\xff\x25")
 _BTI_C, _ADRP_X16, _ADRP_MASK = 0xD503245F, 0x90000010, 0x9F00001F
 _LANDING_PADS = (
@@ -34,35 +36,43 @@ _LANDING_PADS = (
     "bti",
     "paciasp",
     "hint",
-)  # do nothing that matters here, before a function's first instruction
+)  # harmless instructions before a function's first real one
 _RETURNS = frozenset(("ret", "retaa", "retab"))
 _JUMPS = frozenset(("jmp", "b", "br", "braa", "brab", "braaz", "brabz"))
 
 
 class NoReturns(RankscopeError):
-    """The ends of a function could not be found."""
+    """The return instructions of a function could not be found."""
 
     help = "This function is not timed; all else is."
 
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """Instructions of one function, decoded: address, mnemonic and operands of those that leave it, and its first one."""
+    """The decoded exits of one function: its first instruction, and the addresses of instructions
+    that leave it.
+    """
 
     first: tuple[str, str]
     leaves: tuple[int, ...]
 
 
 class Leaves:
-    """The ends of functions of one file. What is read of its unwind tables is kept as long as this is: libtorch's take milliseconds."""
+    """Finds the exits of functions of one file.
+
+    Unwind tables that were read are cached in it: libtorch's take milliseconds.
+    """
 
     def __init__(self, library: FileBytes) -> None:
-        """Nothing is read yet."""
+        """Create it; nothing is read yet."""
         self._library = library
         self._code: _LinkedCode | None = None
 
     def offsets(self, symbols: Sequence[Symbol]) -> tuple[int, ...]:
-        """File offsets of the instructions by which these functions leave. Raises NoReturns, NotElf, OSError."""
+        """Return the file offsets of the instructions by which these functions leave.
+
+        Raises NoReturns, NotElf, OSError.
+        """
         code = self._code = self._code or _LinkedCode(ElfFile(self._library))
         engine = _engine(code.machine)
         found: list[int] = []
@@ -77,12 +87,12 @@ class Leaves:
 
 
 def leave_offsets(library: FileBytes, symbols: Sequence[Symbol]) -> tuple[int, ...]:
-    """The same, asked once of a file."""
+    """Return the exits of functions of one file, as `Leaves.offsets`, without a cache."""
     return Leaves(library).offsets(symbols)
 
 
 def _engine(machine: int) -> Any:
-    """The disassembler for a file's instructions (e_machine). Raises NoReturns."""
+    """Return the disassembler for a file's instructions (e_machine). Raises NoReturns."""
     try:
         capstone = importlib.import_module("capstone")
     except ImportError as error:
@@ -110,7 +120,10 @@ def _leaves(engine: Any, code: _LinkedCode, address: int, size: int) -> tuple[in
 
 
 def _decode(engine: Any, code: _LinkedCode, address: int, size: int) -> _Body:
-    """Linear sweep: compilers for these machines put no data between instructions."""
+    """Decode a function from start to end (linear sweep) and collect its exits.
+
+    Compilers for these machines put no data between instructions.
+    """
     text = code.read(address, size)
     first, leaves, end = ("", ""), [], address
     for at, length, mnemonic, operands in engine.disasm_lite(text, address):
@@ -122,7 +135,7 @@ def _decode(engine: Any, code: _LinkedCode, address: int, size: int) -> _Body:
         elif _jumps(mnemonic):
             target = _target(operands)
             if target is None or (not address <= target < address + size and code.is_function(target)):
-                leaves.append(at)  # perhaps a tail call; the probe looks at the stack pointer and knows
+                leaves.append(at)  # perhaps a tail call; the probe decides by the stack pointer
     if end != address + size:
         raise NoReturns("instructions that the disassembler does not know")
     return _Body(first, tuple(leaves))
@@ -144,25 +157,30 @@ def _target(operands: str) -> int | None:
 
 
 class _LinkedCode:
-    """The loaded parts of an ELF file, by address as linked."""
+    """The loaded parts of an ELF file, by linked address."""
 
     def __init__(self, elf: ElfFile) -> None:
         self._elf, self.machine = elf, elf.machine
         self._functions: FunctionTable | None = None
 
     def offset(self, address: int) -> int:
-        """Position in the file. Raises NoReturns for an address that is not loaded."""
+        """Convert a linked address to a file offset. Raises NoReturns for an address that is not
+        loaded.
+        """
         offset = self._elf.file_offset(address)
         if offset is None:
             raise NoReturns(f"address {address:#x} lies in no loaded part of {self._elf.name}")
         return offset
 
     def read(self, address: int, size: int) -> bytes:
-        """What the file has there, as far as it goes."""
+        """Read up to `size` bytes at a linked address."""
         return self._elf.part(self.offset(address), size)
 
     def is_function(self, address: int) -> bool:
-        """Whether a function begins here, or an entry of the procedure linkage table: not the cold part of another one."""
+        """Tell whether a function or an entry of the procedure linkage table begins here.
+
+        False for the cold part of another function.
+        """
         try:
             return self.extent(address) > 0
         except NoReturns:
@@ -177,7 +195,10 @@ class _LinkedCode:
         return words[words[0] == _BTI_C] & _ADRP_MASK == _ADRP_X16
 
     def extent(self, address: int) -> int:
-        """Bytes of the function that begins at `address`, by its unwind entry; NoReturns where it has none."""
+        """Return the bytes of the function that begins at `address`, from its unwind entry.
+
+        Raises NoReturns where it has none.
+        """
         try:
             self._functions = self._functions or FunctionTable(self._elf)
             size = self._functions.size(address)

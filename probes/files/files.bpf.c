@@ -1,35 +1,39 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * files: how long the threads of watched processes stay in read, write and sync calls, how many bytes, on which device.
+ * files: time of watched processes' threads in read, write and sync calls, with bytes and device.
  *
- * probe.py says of which system calls: each has an enter and an exit program, made of rs_file_in and rs_file_out. The
- * descriptor is followed to its file's type and device at the end of the call: task -> files -> fdt -> fd[] -> inode ->
- * super block, by offsets from the running kernel's BTF.
+ * probe.py lists the system calls: each has an enter and an exit program, made of rs_file_in and
+ * rs_file_out. The descriptor is followed to its file's type and device at the end of the call:
+ * task -> files -> fdt -> fd[] -> inode -> super block, by offsets from the running kernel's BTF.
  * Short calls are counted with their bytes per process and operation.
  *
- * Descriptors found to be sockets are let go at once for a second: a collective writes to its peers thousands of times a
- * second, and each probe there would lie on the path that all ranks wait for.
+ * Descriptors that turn out to be sockets are ignored for a second: a collective writes to its
+ * peers thousands of times a second, and a probe there would slow down what all ranks wait for.
  *
- * Cost, both ends of a call, beside 8 ranks on 2 cores: 0.32 us for a call on a known socket (0.54 us while that was looked up in hashes,
- * in the same minutes), 1.5 us for a file's, 0.3 us for every other caller of these system calls.
+ * Cost, both ends of a call, with 8 ranks on 2 cores: 0.32 us for a call on a known socket (0.54 us
+ * with hash look-ups, in the same minutes), 1.5 us for a file's, 0.3 us for every other caller of
+ * these system calls.
  */
 #include "common.bpf.h"
 
 #ifndef RS_MIN_FILE_NS
-#define RS_MIN_FILE_NS 100000 /* below: served from the page cache, summed up instead */
+#define RS_MIN_FILE_NS 100000 /* shorter calls come from the page cache and are only summed */
 #endif
 
-#define RS_FORGET_BITS 30 /* 2^30 ns: a descriptor's number may mean another file by then: look again */
+#define RS_FORGET_BITS 30 /* 2^30 ns: after that a descriptor's number may mean another file: look up again */
 #define RS_TYPE_SOCKET 12
 
 /*
- * Descriptors that were found to be sockets, each in its place: process, descriptor and when, in one word, so that nobody reads half of
- * one. 16 ranks x 1,000 peers; of two that have one place the later one is in it.
+ * Descriptors known to be sockets, by hash: process, descriptor and time in one word, so that it is
+ * read atomically. 16 ranks x 1,000 peers; of two with one hash the later one wins.
  */
 #define RS_SOCKETS 16384 /* power of two */
 BPF_ARRAY(rs_sockets, u64, RS_SOCKETS);
 
-/* How many calls are in progress of the threads whose numbers end so: most calls that end are none of ours. */
+/*
+ * Number of calls in progress by the last bits of the thread id: rejects most foreign calls at
+ * their end.
+ */
 #define RS_PENDING 4096 /* power of two */
 BPF_ARRAY(rs_file_pending, u64, RS_PENDING);
 
@@ -46,10 +50,16 @@ struct rs_file_key {
 struct rs_file_sum {
 	u64 count, ns, bytes;
 };
-/* All calls, long and short. As many processes as one window watches, those that have ended with them (4,096) x 10 operations: 4 MB. */
+/*
+ * All calls, long and short. Processes of one window, including ended ones (4,096) x 10 operations:
+ * 4 MB.
+ */
 BPF_HASH(rs_file_sums, struct rs_file_key, struct rs_file_sum, 40960);
 
-/* Process and descriptor in one word; 0 where there is no room for them: no process has a higher number, and few a descriptor. */
+/*
+ * Process and descriptor in one word; 0 if they do not fit: no process id is higher, and few
+ * descriptors.
+ */
 static __always_inline u64 rs_socket_name(u32 tgid, u32 fd)
 {
 	return fd >> 20 || tgid >> 22 ? 0 : (u64)tgid << 20 | fd;
@@ -121,10 +131,10 @@ static __always_inline int rs_file_exit(s64 result)
 	u64 id = bpf_get_current_pid_tgid();
 	u32 tid = (u32)id;
 	u64 *pending = rs_pending(tid);
-	if (!pending || !*pending) /* of a stranger, of a socket, or begun before we came */
+	if (!pending || !*pending) /* of an unwatched process, of a socket, or begun before the probes */
 		return 0;
 	struct rs_file_entry *entry = rs_file_entries.lookup(&tid);
-	if (!entry) /* another thread's number ends so too */
+	if (!entry) /* another thread with the same last bits */
 		return 0;
 	u64 now = bpf_ktime_get_ns(), gone = now - entry->ts_ns;
 	u32 type = 0, device = rs_file_device(entry->fd, &type);

@@ -1,6 +1,7 @@
 """Time in read, write and sync system calls of watched processes, with bytes and device.
 
-In: a loaded module. Out: FILE events in the ring (calls of 0.1 ms and more), sums of all calls per process and operation.
+In: a loaded module. Out: FILE events in the ring (calls of 0.1 ms and more), sums of all calls per
+process and operation.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rankscope.probes.bpf.module import Module, Tracepoint
 
 SOURCE = Path(__file__).parent / "files.bpf.c"
 
-# Row number = operation number in the events. The second word is what the operation does to the file.
+# Index = operation number in the events. The second word is the kind of operation.
 OPERATIONS: tuple[tuple[str, str], ...] = (
     ("read", "read"),
     ("pread64", "read"),
@@ -40,7 +41,7 @@ _OFFSETS = {
     "RS_INODE_SB": ("inode", "i_sb"),
     "RS_SB_DEV": ("super_block", "s_dev"),
 }
-NUMBERS = tuple(_OFFSETS)  # that the host decides
+NUMBERS = tuple(_OFFSETS)  # constants that the host decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +56,19 @@ class FileSum:
 
 
 def numbers(root: Path = Path("/")) -> dict[str, int]:
-    """What files.bpf.c asks of this host, by name. NoBtf where the kernel has no type information."""
+    """Return the constants of files.bpf.c on this host, by name. Raises NoBtf without type
+    information.
+    """
     offsets = btf.offsets(_OFFSETS, root)
     btf.forget()
     return offsets
 
 
 def programs() -> Generated:
-    """The programs of all operations, to be compiled behind files.bpf.c.
+    """Generate the programs of all operations, to be compiled behind files.bpf.c.
 
-    They are read alike: records of system calls are the number and then the arguments, a word each (struct syscall_trace_enter), and
-    the descriptor is the first argument of each.
+    One text serves all: records of system calls are the number and then the arguments, a word each
+    (struct syscall_trace_enter), and the descriptor is the first argument of each.
     """
     text = (
         "int rs_file_in(struct rs_at__syscalls__sys_enter_read *args)"
@@ -83,7 +86,7 @@ def programs() -> Generated:
 
 
 def tracepoints() -> tuple[Tracepoint, ...]:
-    """Where those programs go."""
+    """List the tracepoints of those programs."""
     return tuple(
         Tracepoint(f"rs_file_{way}_{index}", f"syscalls:sys_{side}_{call}")
         for index, (call, _) in enumerate(OPERATIONS)
@@ -92,7 +95,7 @@ def tracepoints() -> tuple[Tracepoint, ...]:
 
 
 def sums(module: Module) -> tuple[FileSum, ...]:
-    """Totals per process and operation."""
+    """Read the totals per process and operation."""
     return tuple(
         FileSum(int(key.tgid), OPERATIONS[int(key.op)][0], int(row.count), int(row.ns) / 1e9, int(row.bytes))
         for key, row in module.maps["rs_file_sums"].items()
@@ -100,5 +103,7 @@ def sums(module: Module) -> tuple[FileSum, ...]:
 
 
 def device_numbers(kernel_dev: int) -> tuple[int, int]:
-    """(major, minor) of the kernel's internal dev_t: 12 and 20 bits (include/linux/kdev_t.h)."""
+    """Split the kernel's internal dev_t into (major, minor): 12 and 20 bits
+    (include/linux/kdev_t.h).
+    """
     return kernel_dev >> 20, kernel_dev & 0xFFFFF

@@ -1,8 +1,10 @@
-"""GPM: the performance monitors of Hopper and later GPUs, averaged between two samples of the driver.
+"""GPM: the performance monitors of Hopper and later GPUs, averaged between two samples of the
+driver.
 
-In: pynvml and a device handle. Out: GpmSample while it is taken, GpmReading afterwards (all parsed at once costs a tenth). Needs
-no CUPTI, clashes with no profiler, and costs the job nothing: the counters run anyway. Samples lie in a ring, and what the driver
-makes of them is asked for some at a time: asked for one by one, each finds the caches cold and costs ten times as much.
+In: pynvml and a device handle. Out: GpmSample while sampling, GpmReading afterwards (parsing all at
+once costs a tenth). Needs no CUPTI, clashes with no profiler, and costs the job nothing: the
+counters run anyway. Samples lie in a ring, and their metrics are computed several at a time: one by
+one, each would find the caches cold and cost ten times as much.
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ _FACTORS = np.array([factor for _, factor in METRICS.values()])
 
 @dataclass(slots=True)
 class GpmSample:
-    """The `interval_ns` that ended at `time_ns` (CLOCK_MONOTONIC), and once the driver has been asked what it says of them: its
-    metrics as they lie in memory, empty until then."""
+    """A sample of the `interval_ns` that ended at `time_ns` (CLOCK_MONOTONIC).
+
+    `metrics`: raw bytes of the driver's metrics, empty until computed.
+    """
 
     time_ns: int
     interval_ns: int
@@ -41,8 +45,11 @@ class GpmSample:
 
 
 class GpmReading(NamedTuple):
-    """Means over the `interval_ns` that ended at `time_ns` (CLOCK_MONOTONIC). Shares 0..1, rates in bytes per second; NaN
-    where the GPU does not measure it. sm_active is the share of SMs with a warp, averaged; sm_occupancy the share of warps."""
+    """Means over the `interval_ns` that ended at `time_ns` (CLOCK_MONOTONIC).
+
+    Shares 0..1, rates in bytes per second; NaN where the GPU does not measure it. sm_active is the
+    share of SMs with a warp, averaged; sm_occupancy the share of warps.
+    """
 
     time_ns: int
     interval_ns: int
@@ -58,14 +65,16 @@ class GpmReading(NamedTuple):
 
 
 class Gpm:
-    """The monitors of one GPU. Made by `open_gpm`; `close` gives the samples back."""
+    """The monitors of one GPU. Made by `open_gpm`; `close` frees its samples."""
 
     def __init__(self, library: Any, handle: Any, together: int = 5) -> None:
-        """Of each `together` samples the means are asked at once. Raises what the library raises, and AttributeError where it
-        is too old to know GPM."""
+        """Create the ring; metrics are computed for `together` samples at once.
+
+        Raises the library's errors, and AttributeError where it is too old for GPM.
+        """
         self._library = library
         self._ring = [library.nvmlGpmSampleAlloc() for _ in range(together + 1)]
-        # Nothing is built anew at a reading.
+        # Calls are prepared once, so that a reading builds nothing.
         self._take = [prepared(library, "nvmlGpmSampleGet", handle, sample) for sample in self._ring]
         self._request = library.c_nvmlGpmMetricsGet_t()
         self._request.version, self._request.numMetrics = _VERSION, len(METRICS)
@@ -79,7 +88,10 @@ class Gpm:
         self._since_ns = 0
 
     def sample(self) -> GpmSample | None:
-        """Of the time since the last call; None on the first one. Raises what the library raises (the GPU is lost, say)."""
+        """Take a sample of the time since the last call; None on the first one.
+
+        Raises the library's errors (the GPU is lost, say).
+        """
         now = time.monotonic_ns()
         place = (self._place + 1) % len(self._ring)
         self._take[place]()
@@ -93,7 +105,10 @@ class Gpm:
         return sample
 
     def fill(self) -> None:
-        """Ask for the metrics of the samples that have none yet. Raises what the library raises; those stay empty."""
+        """Compute the metrics of the samples that have none yet.
+
+        Raises the library's errors; the metrics of those samples remain empty.
+        """
         waiting, self._waiting = self._waiting, []
         for place, sample in waiting:
             self._request.sample1, self._request.sample2 = self._ring[place - 1], self._ring[place]
@@ -101,7 +116,7 @@ class Gpm:
             sample.metrics = self._answer.tobytes()
 
     def close(self) -> None:
-        """Frees the samples. Never raises."""
+        """Free the samples. Never raises."""
         for sample in self._ring:
             with contextlib.suppress(Exception):
                 self._library.nvmlGpmSampleFree(sample)
@@ -109,14 +124,18 @@ class Gpm:
 
 
 def readings_of(samples: Sequence[GpmSample]) -> list[GpmReading]:
-    """What the samples say, in their order. They have been filled."""
+    """Parse filled samples into readings, in their order."""
     rows = np.frombuffer(b"".join(sample.metrics for sample in samples), _METRIC).reshape(len(samples), len(METRICS))
     values = np.where(rows["error"] == 0, rows["value"] * _FACTORS, np.nan).tolist()
     return [GpmReading(sample.time_ns, sample.interval_ns, *row) for sample, row in zip(samples, values, strict=True)]
 
 
 def open_gpm(library: Any, handle: Any) -> Gpm | None:
-    """The GPU's monitors; None where it, its driver or the library has none (A100 and older, MIG). Never raises."""
+    """Open the GPU's monitors; None where it, its driver or the library has none (A100 and older,
+    MIG).
+
+    Never raises.
+    """
     try:
         if not library.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             return None

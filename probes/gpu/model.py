@@ -1,6 +1,6 @@
-"""One GPU as NVIDIA's management library describes it: the values of one reading.
+"""Values of one GPU reading from NVIDIA's management library.
 
-In: nothing. Out: Gpu, NvLink, GpuProcess. `nvml_fields.py` fills them, `nvml.py` records them.
+Out: Gpu, NvLink, GpuProcess. `nvml_fields.py` fills them, `nvml.py` records them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ RECOVERY_ACTIONS = (
     "none", "reset the GPU", "reboot the host", "drain peer-to-peer", "drain and reset", "recover the IMEX domain",
     "reset the bus", "reboot the system",
 )  # fmt: skip
-# Bits of the reasons for a lowered clock (nvml.h, nvmlClocksEventReason*), by what they are called here. Bit 0 is idle.
+# Name here -> bits of the reasons for a lowered clock (nvml.h, nvmlClocksEventReason*). Bit 0 is
+# idle.
 THROTTLE_BITS = {
     "app_clocks": 0x02, "power_cap": 0x04, "hw_slowdown": 0x08, "sync_boost": 0x10, "sw_thermal": 0x20, "hw_thermal": 0x40,
     "power_brake": 0x80,
@@ -21,7 +22,10 @@ THROTTLE_BITS = {
 
 @dataclass(frozen=True, slots=True)
 class NvLink:
-    """One NVLink. Errors since the driver was loaded; None where not counted. `errors` is the sum of the known kinds."""
+    """State and error counts of one NVLink since the driver was loaded; None where not counted.
+
+    `errors` is the sum of the known kinds.
+    """
 
     link: int
     active: bool
@@ -33,7 +37,9 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process with a context on a GPU; `pid` of the host. `sm_percent` is its latest share of SM time."""
+    """A process with a context on a GPU; `pid` of the host. `sm_percent` is its latest share of SM
+    time.
+    """
 
     pid: int
     memory_bytes: int | None
@@ -42,12 +48,14 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU; None: not supported here. Clocks in MHz, ECC counts since the last reset (volatile) or ever (aggregate).
+    """Values of one GPU; None: not supported here. Clocks in MHz, ECC counts since the last reset
+    (volatile) or ever (aggregate).
 
-    `slowdown_c` is the temperature at which the hardware slows down: the threshold, or on GPUs that only tell how far away
-    they are, the temperature plus that margin. `power_w` is the driver's average (one second on recent GPUs),
-    `power_instant_w` is not. PCIe and NVLink bytes count payload since the driver was loaded. `link_speed_mbps`: of one
-    NVLink and direction, 1e6 bytes per second.
+    `slowdown_c` is the temperature at which the hardware slows down: the threshold, or on GPUs that
+    only report the distance to it, the temperature plus that margin. `power_w` is the driver's
+    average (one second on recent GPUs), `power_instant_w` is not. PCIe and NVLink bytes count
+    payload since the driver was loaded. `link_speed_mbps`: of one NVLink and direction, 1e6 bytes
+    per second.
     """
 
     index: int
@@ -103,7 +111,7 @@ class Gpu:
 
 
 def pci_address(bus: str | None) -> str:
-    """NVML's '00000000:3B:00.0' as sysfs writes it, '0000:3b:00.0'; '' where there is none."""
+    """Convert NVML's '00000000:3B:00.0' to sysfs form '0000:3b:00.0'; '' where there is none."""
     domain, _, rest = (bus or "").strip().lower().partition(":")
     if not rest:
         return ""

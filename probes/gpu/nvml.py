@@ -1,8 +1,9 @@
-"""GPUs as NVIDIA's management library (NVML) sees them.
+"""Read all GPUs through NVIDIA's management library (NVML).
 
-In: libnvidia-ml through pynvml. Out: NvmlReading. One GPU's field that the library does not support, or that fails, is None;
-a host without the library or the driver is a reading without GPUs that says why. Nothing is ever set. A recorded tree
-has the file `nvml.json`: what `to_json` wrote. About 10-30 ms for 8 GPUs. `sampler.py` watches them over a window.
+In: libnvidia-ml through pynvml. Out: NvmlReading. A GPU's field that the library does not support,
+or that fails, is None; a host without the library or the driver is a reading without GPUs that says
+why. Nothing is ever set. A recorded tree has the file `nvml.json`, written by `to_json`. About
+10-30 ms for 8 GPUs. `sampler.py` watches them over a window.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MAX_GPUS = 64
 
 @dataclass(frozen=True, slots=True)
 class NvmlReading:
-    """All GPUs. `absent` says why there are none, '' otherwise."""
+    """A reading of all GPUs. `absent` says why there are none, '' otherwise."""
 
     driver_version: str | None = None
     gpus: tuple[Gpu, ...] = ()
@@ -36,7 +37,7 @@ class NvmlReading:
 
 
 def read_gpus(root: Path = ROOT, library: Any = None) -> NvmlReading:
-    """Reads every GPU. Never raises. `library` takes the place of pynvml."""
+    """Read every GPU. Never raises. `library` replaces pynvml."""
     if root != ROOT and library is None:
         try:
             return from_json(read_file(f"{str(root).rstrip('/')}/nvml.json", 16 << 20))
@@ -57,7 +58,9 @@ def read_gpus(root: Path = ROOT, library: Any = None) -> NvmlReading:
 
 
 def open_library(library: Any = None) -> Any:
-    """pynvml (or what takes its place), initialised; or, as text, why it cannot be used. Never raises."""
+    """Return pynvml (or `library`) initialised, or a text that says why it cannot be used. Never
+    raises.
+    """
     if library is None:
         try:
             library = importlib.import_module("pynvml")
@@ -72,12 +75,12 @@ def open_library(library: Any = None) -> Any:
 
 
 def to_json(reading: NvmlReading) -> str:
-    """A reading as it can be recorded."""
+    """Encode a reading as JSON for recording."""
     return json.dumps(dataclasses.asdict(reading), indent=1)
 
 
 def from_json(data: bytes) -> NvmlReading:
-    """A recorded reading. Raises ValueError."""
+    """Decode a recorded reading. Raises ValueError."""
     try:
         content = json.loads(data)
         gpus = []

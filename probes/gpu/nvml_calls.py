@@ -1,7 +1,7 @@
-"""Functions of NVML that are called many times a second, with their arguments made once.
+"""NVML functions that are called many times a second, with arguments prepared once.
 
-pynvml's own functions look their symbol up and build every argument anew: several times what the call itself costs. In:
-pynvml, initialised. Out: callables that raise as pynvml's do.
+pynvml's own functions look up their symbol and build every argument anew: several times the cost of
+the call itself. In: pynvml, initialised. Out: callables that raise as pynvml's do.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Any
 
 
 def prepared(library: Any, name: str, *arguments: object) -> Callable[[], None]:
-    """The function `name` with these ctypes arguments. Raises AttributeError where the library has none; the callable raises
-    NVMLError as pynvml does."""
+    """Prepare a call of function `name` with these ctypes arguments.
+
+    Raises AttributeError where the library has none; the callable raises NVMLError as pynvml does.
+    """
     function, failure = getattr(library.nvmlLib, name), library.NVMLError
 
     def call() -> None:
@@ -25,8 +27,12 @@ def prepared(library: Any, name: str, *arguments: object) -> Callable[[], None]:
 
 
 def number(library: Any, name: str, kind: type[Any], *arguments: object) -> Callable[[], float] | None:
-    """The number of ctypes type `kind` that the function writes to where its last argument points; None where this driver or
-    GPU does not tell it now: it is not asked again. The callable raises NVMLError."""
+    """Prepare reading one number of ctypes type `kind`, which the function writes through its last
+    argument.
+
+    None where this driver or GPU does not report it now: it is not tried again. The callable raises
+    NVMLError.
+    """
     found = kind()
     try:
         call = prepared(library, name, *arguments, ctypes.byref(found))
@@ -42,8 +48,10 @@ def number(library: Any, name: str, kind: type[Any], *arguments: object) -> Call
 
 
 def counter(library: Any, name: str, kind: type[Any], *arguments: object) -> Callable[[], int | None]:
-    """As `number`, but asked anew every time: None where the GPU does not tell it just now. Raises NVMLError only where the GPU
-    is lost."""
+    """Prepare reading a number that may be unavailable at times: the callable then returns None.
+
+    It raises NVMLError only where the GPU is lost.
+    """
     try:
         function, found = getattr(library.nvmlLib, name), kind()
     except AttributeError:  # a driver too old to know it

@@ -1,7 +1,8 @@
-"""How each value of a GPU is asked from NVML, and what stands in where a driver or a GPU does not know the first choice.
+"""Read each value of a GPU from NVML, with a fallback where the first choice is unsupported.
 
-In: pynvml (or what takes its place) and a device handle. Out: Gpu. One value that is not supported, not permitted or fails
-is None, the rest stands. What NVML documents as a field (nvmlDeviceGetFieldValues) is asked in one call for all of them.
+In: pynvml (or its replacement) and a device handle. Out: Gpu. A value that is not supported, not
+permitted or fails is None, without affecting others. Values documented as fields
+(nvmlDeviceGetFieldValues) are read in one call.
 """
 
 from __future__ import annotations
@@ -19,26 +20,27 @@ from rankscope.probes.gpu.nvml_calls import counter
 
 MAX_LINKS, MAX_PROCESSES = 18, 256
 CLOCK_SM, CLOCK_MEMORY = 1, 2
-# nvml.h, NVML_FI_DEV_*. Per link the scope is its number; ALL_LINKS asks for the sum over them.
+# nvml.h, NVML_FI_DEV_*. Per link the scope is its number; ALL_LINKS requests the sum over them.
 ALL_LINKS = 0xFFFFFFFF
 FIELD_RETIRED_SINGLE, FIELD_RETIRED_DOUBLE, FIELD_MEMORY_TEMPERATURE, FIELD_LINK_SPEED = 29, 30, 82, 90
 FIELD_NVLINK_TX_KIB, FIELD_NVLINK_RX_KIB = 138, 139
 FIELD_POWER_INSTANT, FIELD_PCIE_TX_BYTES, FIELD_PCIE_RX_BYTES = 186, 197, 198
-# Replay, recovery, CRC errors of a link; what Blackwell and later count instead: retried blocks, recoveries, received errors.
-# Where neither is known: nvmlDeviceGetNvLinkErrorCounter, whose kinds are replay, recovery, CRC of flits, CRC of data.
+# Replay, recovery, CRC errors of a link; in Blackwell and later: retried blocks, recoveries,
+# received errors. Where neither is known: nvmlDeviceGetNvLinkErrorCounter, whose kinds are replay,
+# recovery, CRC of flits, CRC of data.
 _LINK_ERRORS, _LINK_ERRORS_LATER = (161, 162, 163), (295, 215, 208)
 FIELD_LINK_STATE, FIELD_RECOVERY_ACTION = 165, 230
 MOVING_FIELDS = (
     (FIELD_MEMORY_TEMPERATURE, 0), (FIELD_PCIE_TX_BYTES, 0), (FIELD_PCIE_RX_BYTES, 0),
     (FIELD_NVLINK_TX_KIB, ALL_LINKS), (FIELD_NVLINK_RX_KIB, ALL_LINKS),
 )  # fmt: skip
-# struct nvmlFieldValue_st, and how its union is read by valueType.
+# struct nvmlFieldValue_st, and how its union is decoded by valueType.
 _FIELD = np.dtype([("id", "<u4"), ("scope", "<u4"), ("time", "<i8"), ("latency", "<i8"), ("type", "<u4"), ("error", "<u4"),
                    ("value", "<u8")])  # fmt: skip
 _WIDTHS = {2: 64, 3: 64, 4: 64, 5: 32, 6: 16}
 _ANSWER, _ANSWER_AT = struct.Struct("<IIQ"), _FIELD.fields["type"][1]  # type: ignore[index]
 _DOUBLE, _WORD = struct.Struct("<d"), struct.Struct("<Q")
-# What is asked again and again: the function, what it takes beside the device, what it writes.
+# Values that are read repeatedly: the function, its arguments after the device, the type it writes.
 _COUNTERS: dict[str, tuple[str, tuple[int, ...], type[Any]]] = {
     "temperature_c": ("nvmlDeviceGetTemperature", (0,), ctypes.c_uint),
     "ecc_corrected": ("nvmlDeviceGetTotalEccErrors", (0, 0), ctypes.c_ulonglong),
@@ -53,7 +55,7 @@ Field = tuple[int, int]
 
 
 def ask(function: Callable[..., _Value] | None, *arguments: object) -> _Value | None:
-    """What a function of the library says; None where the library has no such function, or it fails for any reason."""
+    """Call a library function; None where it does not exist or fails for any reason."""
     if function is None:
         return None
     try:
@@ -63,15 +65,15 @@ def ask(function: Callable[..., _Value] | None, *arguments: object) -> _Value | 
 
 
 def is_lost(error: BaseException) -> bool:
-    """The GPU fell off the bus, as pynvml says it."""
+    """Tell whether pynvml's error says that the GPU fell off the bus."""
     return "Lost" in type(error).__name__ or "is lost" in str(error).lower()
 
 
 class FieldBatch:
-    """Fields of a GPU that are asked together again and again: one call each time, nothing built anew."""
+    """Fields of a GPU that are read together repeatedly: one prepared call each time."""
 
     def __init__(self, library: Any, handle: Any, wanted: Sequence[Field]) -> None:
-        """Never raises: a library that does not know fields tells none."""
+        """Create it. Never raises: with a library without fields, `read` returns none."""
         self.wanted = tuple(wanted)
         self.memory: Any = b""
         self._function: Callable[..., int] | None = None
@@ -88,15 +90,15 @@ class FieldBatch:
             self._function = None
 
     def ask(self) -> bool:
-        """Have the driver write the answers to `memory`; False where it does not. Never raises."""
+        """Have the driver write the fields to `memory`; return whether it did. Never raises."""
         return self._function is not None and bool(self.wanted) and self._function(*self._arguments) == 0
 
     def read(self) -> dict[Field, int | float]:
-        """The fields that the GPU knows. Never raises."""
+        """Read the fields that the GPU supports. Never raises."""
         if not self.ask():
             return {}
         rows = self._rows
-        # Nearly always nothing has changed since: the answer is then the same object.
+        # Nearly always nothing has changed: then return the same object.
         state = rows["error"].tobytes() + rows["value"].tobytes()
         if state == self._state:
             return self._found
@@ -111,14 +113,14 @@ class FieldBatch:
 
 
 class OneField:
-    """One number that is asked for many times a second."""
+    """One field that is read many times a second."""
 
     def __init__(self, library: Any, handle: Any, field: int) -> None:
-        """Never raises: a library that does not know fields tells none."""
+        """Create it. Never raises: with a library without fields, `read` returns NaN."""
         self._batch = FieldBatch(library, handle, ((field, 0),))
 
     def read(self) -> float:
-        """Its value; NaN where the GPU does not tell it. Never raises."""
+        """Read the value; NaN where the GPU does not report it. Never raises."""
         if not self._batch.ask():
             return math.nan
         kind, error, bits = _ANSWER.unpack_from(self._batch.memory, _ANSWER_AT)
@@ -127,11 +129,13 @@ class OneField:
 
 
 def field_value(kind: int, bits: int) -> int | float | None:
-    """The 8 bytes of a value by nvmlValueType_t: double, unsigned 32, 64, 64, signed 64, 32, unsigned 16 bits."""
+    """Decode the 8 bytes of a value by nvmlValueType_t: double, unsigned 32, 64, 64, signed 64, 32,
+    unsigned 16 bits.
+    """
     if kind == 0:
         value: float = _DOUBLE.unpack(_WORD.pack(bits))[0]
         return value if math.isfinite(value) else None
-    if kind == 1:  # nearly all of them
+    if kind == 1:  # true of nearly all
         return bits & 0xFFFFFFFF
     width = _WIDTHS.get(kind)
     if width is None:
@@ -141,14 +145,15 @@ def field_value(kind: int, bits: int) -> int | float | None:
 
 
 class GpuReader:
-    """Reads one GPU. `full` is everything; `moving` only what can change within a window, for sampling once a second.
+    """Reads one GPU. `full` reads everything; `moving` only what can change within a window, for
+    sampling once a second.
 
-    The number of links and which way their errors are counted are found by the first full reading. Methods raise only what
-    says that the GPU is gone.
+    The first full reading finds the number of links and how their errors are counted. Methods raise
+    only errors that mean that the GPU is gone.
     """
 
     def __init__(self, library: Any, index: int) -> None:
-        """Raises what the library raises if there is no such GPU or it is lost."""
+        """Open the GPU. Raises the library's errors if there is no such GPU or it is lost."""
         self.index = index
         self.library = library
         self.handle = library.nvmlDeviceGetHandleByIndex(index)
@@ -156,7 +161,7 @@ class GpuReader:
         self._links: tuple[int, ...] | None = None
         self._error_kinds: tuple[int, ...] | None = None
         self._batches: dict[int, FieldBatch] = {}
-        self._told: tuple[dict[Field, int | float], tuple[NvLink, ...]] | None = None
+        self._last_links: tuple[dict[Field, int | float], tuple[NvLink, ...]] | None = None
         self._states_by_field = False
         self._wanted: tuple[Field, ...] | None = None
         self._processes_since_us = 0
@@ -166,7 +171,7 @@ class GpuReader:
         }
 
     def _call(self, name: str, *arguments: object) -> Any:
-        """What the library says; None for any failure but a GPU that is lost, which raises."""
+        """Call a library function; None for any failure but a lost GPU, which raises."""
         try:
             return getattr(self.library, name)(self.handle, *arguments)
         except Exception as error:
@@ -175,7 +180,9 @@ class GpuReader:
             return None
 
     def full(self) -> Gpu:
-        """Everything. Raises what the library raises if the GPU is lost. Long, for it names every value."""
+        """Read everything. Raises the library's error if the GPU is lost. Long, for it names every
+        value.
+        """
         call = self._call
         pci = call("nvmlDeviceGetPciInfo")
         utilisation = call("nvmlDeviceGetUtilizationRates")
@@ -219,8 +226,11 @@ class GpuReader:
         )
 
     def moving(self) -> Gpu:
-        """What can change within a window, but for what is sampled faster (power, reasons for lowered clocks). Raises what the
-        library raises if the GPU is lost."""
+        """Read what can change within a window, except what is sampled faster (power, reasons for
+        lowered clocks).
+
+        Raises the library's error if the GPU is lost.
+        """
         return Gpu(**self._moving())
 
     def _moving(self, more: tuple[Field, ...] = ()) -> dict[str, Any]:
@@ -265,7 +275,9 @@ class GpuReader:
         return below(temperature + margin, 200) if isinstance(margin, int) else None
 
     def _link_fields(self) -> tuple[Field, ...]:
-        """Fields of links: all that may be known at first, then only those that are."""
+        """List the link fields to read: all possible ones at first, then only those that are
+        supported.
+        """
         if self._links is None or self._error_kinds is None:
             return tuple(
                 (kind, link)
@@ -278,24 +290,24 @@ class GpuReader:
         return self._wanted
 
     def _states(self) -> dict[int, bool]:
-        """Links that this GPU has, and whether each is up."""
+        """Read which links this GPU has, and whether each is up."""
         numbers = range(MAX_LINKS) if self._links is None else self._links
         states = {link: self._call("nvmlDeviceGetNvLinkState", link) for link in numbers}
         return {link: bool(state) for link, state in states.items() if state is not None}
 
     def _read_links(self, found: dict[Field, int | float]) -> tuple[NvLink, ...]:
-        if self._told is not None and found is self._told[0] and self._states_by_field:
-            return self._told[1]
+        if self._last_links is not None and found is self._last_links[0] and self._states_by_field:
+            return self._last_links[1]
         told = {link: value == 1 for (kind, link), value in found.items() if kind == FIELD_LINK_STATE}
         states = told if self._states_by_field and told else self._states()
         if self._links is None or self._error_kinds is None:
             known = {kind for kind, _ in found}
             self._error_kinds = next((kinds for kinds in (_LINK_ERRORS, _LINK_ERRORS_LATER) if known & {*kinds}), ())
             self._links = tuple(states)
-            # One field per link in the batch in place of one call per link, where both say the same.
+            # Use one field per link in the batch in place of one call per link, if both agree.
             self._states_by_field = bool(states) and told == states
         links = tuple(self._link(link, active, found, self._error_kinds) for link, active in states.items())
-        self._told = found, links
+        self._last_links = found, links
         return links
 
     def _link(self, link: int, active: bool, found: dict[Field, int | float], kinds: tuple[int, ...]) -> NvLink:
@@ -330,12 +342,12 @@ class GpuReader:
 
 
 def below(value: Any, limit: int) -> int | None:
-    """A number that makes sense (P-state 32 is "unknown"), else None."""
+    """Return a number below `limit`, else None (P-state 32 means "unknown")."""
     return value if isinstance(value, int) and 0 <= value < limit else None
 
 
 def text(value: Any) -> str | None:
-    """At most 100 characters of what the library calls text."""
+    """Decode text of the library, at most 100 characters."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     return value[:100] if isinstance(value, str) else None

@@ -1,9 +1,10 @@
-"""The GPUs of this host over a window: a thread that samples them through NVML at chosen rates.
+"""Sample the GPUs of this host over a window, on a thread, through NVML at chosen rates.
 
-In: pynvml. Out: GpuRecording (series.py). At `activity_hz` (10 Hz): GPM, and every other time (without GPM every time) SM
-clock, reasons for lowered clocks, power. At `status_hz` (0.5 Hz): memory clock, temperatures, ECC, remapped rows, PCIe, NVLink
-states, errors and bytes, processes. Everything at begin and end. README.md says how fast each value truly changes and what has
-been verified. Cost: scripts/bench counters. Nothing is ever set.
+In: pynvml. Out: GpuRecording (series.py). At `activity_hz` (10 Hz): GPM, and every other time
+(without GPM every time) SM clock, reasons for lowered clocks, power. At `status_hz` (0.5 Hz):
+memory clock, temperatures, ECC, remapped rows, PCIe, NVLink states, errors and bytes, processes.
+Everything at begin and end. README.md says how fast each value truly changes and what has been
+verified. Cost: scripts/bench counters. Nothing is ever set.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _XIDS_HZ = 1.0
 
 
 class _GpuTrack:
-    """What is known of one GPU so far, and the calls that work on it."""
+    """Samples of one GPU so far, and the prepared calls that read it."""
 
     def __init__(self, library: Any, index: int) -> None:
         self.index = index
@@ -84,9 +85,10 @@ class _GpuTrack:
                 or number(library, "nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong, handle)
                 or _unknown
             )
-            # A fallback: twice the calls where GPM has it all.
+            # A fallback: twice the calls, for what GPM has all of.
             self.rates = None if self.gpm else _rates(library, handle)
-            # Clock, power, reasons: where GPM tells the activity, power need not stand in for it.
+            # Clock, power, reasons: read less often where GPM measures activity and power is no
+            # substitute for it.
             self.state_every = 2 if self.gpm else 1
             self.state = math.nan, math.nan, math.nan, math.nan
         except Exception as error:
@@ -97,10 +99,11 @@ class _GpuTrack:
         return self.reader is not None and not self.lost_ns
 
     def failed(self, error: Exception) -> None:
-        """A call did not work: the GPU is lost, or not."""
+        """Record a failed call: either the GPU is lost, or the failure is counted."""
         if is_lost(error):
             self.lost_ns = self.lost_ns or time.monotonic_ns()
-            with contextlib.suppress(Exception):  # the driver may still tell what it had read
+            # the driver may still compute metrics of samples already taken
+            with contextlib.suppress(Exception):
                 if self.gpm is not None:
                     self.gpm.fill()
         else:
@@ -118,12 +121,12 @@ class _GpuTrack:
             self.memory_clock_hz = _number(self.memory_clock) * 1e6
 
     def sample(self) -> None:
-        """One row. Raises what says that the GPU is gone."""
+        """Take one row. Raises errors that mean that the GPU is gone."""
         reading: GpmSample | None = None
         kernel = dram = math.nan
         if self.gpm is not None:
             reading = self.gpm.sample()
-            if reading is None:  # the first call: nothing to compare with yet
+            if reading is None:  # the first call: no interval yet
                 return
             now, interval = reading.time_ns, reading.interval_ns
         else:
@@ -137,16 +140,18 @@ class _GpuTrack:
         if len(self.rows) % self.state_every == 0:
             try:
                 self.state = self.sm_clock() * 1e6, self.memory_clock_hz, self.power(), self.reasons()
-            except Exception:  # one of them: the others stand
+            except Exception:  # one of them failed: read the others
                 clock_hz = _number(self.sm_clock) * 1e6
                 self.state = clock_hz, self.memory_clock_hz, _number(self.power), _number(self.reasons)
         self.rows.append(Row(now, interval, reading, kernel, dram, *self.state))
 
 
 class GpuSampler(Sampler):
-    """Samples all GPUs from `start` to `stop`. A host without GPUs, driver or library records nothing and says why."""
+    """Samples all GPUs from `start` to `stop`. A host without GPUs, driver or library records
+    nothing and says why.
+    """
 
-    # One that hangs in the driver: another one would hang as well.
+    # A sampler that hangs in the driver: another one would hang as well.
     _hanging: ClassVar[GpuSampler | None] = None
 
     def __init__(self, activity_hz: float = 10.0, status_hz: float = 0.5, library: Any = None) -> None:
@@ -164,7 +169,7 @@ class GpuSampler(Sampler):
         self._wanted = False
 
     def listen(self) -> None:
-        """Open the library and hear Xids from now on; `start` samples. Returns at once."""
+        """Open the library and receive Xids from now on; `start` samples. Returns at once."""
         before = GpuSampler._hanging
         if before is not None and before.stuck:
             self._missing.append(f"GPUs: an earlier call still hangs in {before._doing or 'the driver'}")
@@ -173,14 +178,17 @@ class GpuSampler(Sampler):
         super().start()
 
     def start(self) -> None:
-        """Begin to sample. Returns at once."""
+        """Start to sample. Returns at once."""
         self._wanted = True
         self._go.set()
-        if not self._began and not self._missing:  # not refused before
+        if not self._began and not self._missing:  # unless refused before
             self.listen()
 
     def stop(self, timeout_s: float = 2.0) -> GpuRecording:
-        """End and give what was seen; what hangs longer than that is left behind, and said. Never raises."""
+        """Stop and return what was recorded. Never raises.
+
+        A call that hangs longer than `timeout_s` is abandoned, with a note.
+        """
         self._go.set()
         if not self._finish(timeout_s):
             GpuSampler._hanging = self
@@ -220,7 +228,7 @@ class GpuSampler(Sampler):
         self._watch = XidWatch(library, handles)
         self._doing = ""
         self._go.wait()
-        if not self._wanted:  # told to stop before there was anything to sample
+        if not self._wanted:  # stopped before there was anything to sample
             return
         self._doing = "NVML, events"
         earlier = [(index, Xid(xid, time.monotonic_ns())) for index, xid in self._watch.poll()]
@@ -231,7 +239,7 @@ class GpuSampler(Sampler):
             self._tracks[index].earlier_xids.append(each)
         silent = [f"gpu{index}" for index in handles if index not in self._watch.registered]
         if silent:
-            self._missing.append(f"Xids of {', '.join(silent)}: this driver tells none")
+            self._missing.append(f"Xids of {', '.join(silent)}: this driver reports none")
 
     def _tick(self, due_ns: int) -> int:
         turn = self._ticks % self._status_every
@@ -241,7 +249,7 @@ class GpuSampler(Sampler):
             self._doing = f"NVML, gpu{track.index}"
             try:
                 track.sample()
-                # All in one turn: what a turn costs is mostly that the caches are cold.
+                # All in one turn: most of a turn's cost is cold caches.
                 if self._ticks and turn == 0:
                     track.read_moving()
             except Exception as error:
@@ -284,7 +292,7 @@ def _unknown() -> float:
 
 
 def _number(function: Number) -> float:
-    """Its value; NaN where there is none. Raises only what says that the GPU is gone."""
+    """Call it; NaN where there is no value. Raises only errors that mean that the GPU is gone."""
     try:
         return function()
     except Exception as error:
@@ -294,7 +302,9 @@ def _number(function: Number) -> float:
 
 
 def _power(library: Any, handle: Any) -> Number:
-    """Watts: the instant value where there is one, else the driver's average."""
+    """Return a function that reads watts: the instant value where supported, else the driver's
+    average.
+    """
     instant = OneField(library, handle, FIELD_POWER_INSTANT)
     if math.isfinite(instant.read()):
         return lambda: instant.read() / 1e3

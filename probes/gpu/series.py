@@ -1,6 +1,6 @@
-"""What a window saw of each GPU: a series of samples, and what its counters grew by.
+"""GPU data of a window: a series of samples, and the growth of counters.
 
-In: rows and readings that sampler.py took. Out: GpuSamples, GpuGrowth, GpuRecording. Pure.
+In: rows and readings from sampler.py. Out: GpuSamples, GpuGrowth, GpuRecording. Pure.
 """
 
 from __future__ import annotations
@@ -18,34 +18,38 @@ from rankscope.probes.gpu.gpm import GpmSample, readings_of
 from rankscope.probes.gpu.model import THROTTLE_BITS, Gpu, pci_address
 from rankscope.probes.sampling.growth import cumulative, total_growth
 
-# Which measure stands behind kernel_active and sm_active.
+# Sources of kernel_active and sm_active.
 GPM, POWER, UTILISATION, NOTHING = "gpm", "power", "utilisation", ""
-# A GPU at rest draws less than this share of its default power limit: the floor of the power proxy is not above it.
+# An idle GPU draws less than this share of its default power limit: an upper bound for the power
+# proxy's floor.
 REST_POWER_SHARE = 0.35
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuSamples:
-    """One GPU's series. Every column has one value per sample; NaN where the GPU does not tell.
+    """One GPU's series. Every column has one value per sample; NaN where the GPU does not report
+    it.
 
-    `time_ns` is CLOCK_MONOTONIC at the end of the interval of `interval_ns`; averages hold for that interval, clocks,
-    temperature and power are instantaneous at its end (power: the driver's own average where it has no instant one).
-    `source` says what the activity columns mean:
+    `time_ns` is CLOCK_MONOTONIC at the end of the interval of `interval_ns`; averages hold for that
+    interval, clocks, temperature and power are instantaneous at its end (power: the driver's own
+    average where it has no instant one). `source` says what the activity columns mean:
 
-    - "gpm" (Hopper and later): kernel_active is the share of the interval in which any kernel ran, sm_active the mean share
-      of SMs with a warp, tensor_active the share of cycles in which the tensor pipe worked, dram_active the share of the
-      memory's peak rate that was used.
-    - "power" (A100 and older: no GPM): kernel_active is NVML's utilisation rate, the share of the driver's last sample period
-      (1/6 s to 1 s, so a little late) in which any kernel ran; dram_active is its memory utilisation, the share of that period
-      in which memory was read or written (not the rate); sm_active is a proxy,
-      kernel_active · clip((P − P_rest) / (P_default − P_rest), 0, 1) with P the power now, P_rest the least power of the series
-      (at most 0.35 · P_default) and P_default the default power limit: waiting inside a collective kernel draws little,
-      computing much. Good for telling the two apart on one GPU, not for comparing GPUs. tensor_active is NaN.
-    - "utilisation": as "power" but the GPU tells no power; sm_active is NaN.
+    - "gpm" (Hopper and later): kernel_active is the share of the interval in which any kernel ran,
+    sm_active the mean share of SMs with a warp, tensor_active the share of cycles in which the
+    tensor pipe worked, dram_active the share of the memory's peak rate that was used.
+    - "power" (A100 and older: no GPM): kernel_active is NVML's utilisation rate, the share of the
+    driver's last sample period (1/6 s to 1 s, so a little late) in which any kernel ran;
+    dram_active is its memory utilisation, the share of that period in which memory was read or
+    written (not the rate); sm_active is a proxy, kernel_active · clip((P − P_rest) / (P_default −
+    P_rest), 0, 1) with P the power now, P_rest the least power of the series (at most 0.35 ·
+    P_default) and P_default the default power limit: waiting inside a collective kernel draws
+    little, computing much. It separates the two on one GPU, but does not compare GPUs.
+    tensor_active is NaN.
+    - "utilisation": as "power" but the GPU reports no power; sm_active is NaN.
     - "": no activity at all.
 
-    Rates in bytes per second: pcie from GPM, else from its byte counters; nvlink likewise, all links together.
-    `throttle_reasons` is NVML's bit mask, −1 where unknown (model.THROTTLE_BITS).
+    Rates in bytes per second: pcie from GPM, else from its byte counters; nvlink likewise, all
+    links together. `throttle_reasons` is NVML's bit mask, −1 where unknown (model.THROTTLE_BITS).
     """
 
     index: int
@@ -72,7 +76,9 @@ class GpuSamples:
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """A critical error that the driver reported. `time_ns` (CLOCK_MONOTONIC) is when it was fetched, up to 1 s late."""
+    """A critical error that the driver reported. `time_ns` (CLOCK_MONOTONIC) is when it was
+    fetched, up to 1 s late.
+    """
 
     number: int
     time_ns: int
@@ -80,8 +86,11 @@ class Xid:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """A process that had a context on the GPU. `memory_bytes` is the most it held; `active` its mean share of SM time,
-    0..1, None where the driver does not tell; `seen` in how many of the readings it was there."""
+    """A process that had a context on the GPU.
+
+    `memory_bytes` is the most it used; `active` its mean share of SM time, 0..1, None where not
+    reported; `seen` the number of readings with it.
+    """
 
     pid: int
     memory_bytes: int | None
@@ -91,8 +100,12 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class LinkGrowth:
-    """One NVLink. `active` in the last reading; `down`: not active in at least one of them (never true where no link of the
-    GPU ever was: it is not wired); `fell`: active at first, later not. Errors are growth, None where not counted."""
+    """State and error growth of one NVLink.
+
+    `active` in the last reading; `down`: not active in at least one of them (never true where no
+    link of the GPU ever was: it is not wired); `fell`: active at first, later not. Errors are
+    growth, None where not counted.
+    """
 
     link: int
     active: bool
@@ -110,12 +123,14 @@ class LinkGrowth:
 
 @dataclass(frozen=True, slots=True)
 class GpuGrowth:
-    """What one GPU's counters grew by from `first` to `last`, in `seconds`; None where it does not count them.
+    """Growth of one GPU's counters from `first` to `last`, in `seconds`; None where it does not
+    count them.
 
-    The readings between the two are taken into account: a counter that wraps or is reset in between loses at most the
-    growth of one interval (sampling/growth.py). `first` and `last` are the first and the last complete answer, None where there was
-    none; `latest` the last answer of any kind: only what can change within a window (GpuReader.moving). `lost`: the GPU fell
-    off the bus, seen at `lost_ns` (CLOCK_MONOTONIC, 0 if not); what it counted until then stands.
+    The readings between the two are taken into account: a counter that wraps or is reset in between
+    loses at most the growth of one interval (sampling/growth.py). `first` and `last` are the first
+    and the last complete reading, None where there was none; `latest` the last reading of any kind:
+    only what can change within a window (GpuReader.moving). `lost`: the GPU fell off the bus, seen
+    at `lost_ns` (CLOCK_MONOTONIC, 0 if not); counts until then remain.
     """
 
     index: int
@@ -137,7 +152,7 @@ class GpuGrowth:
     nvlink_rx_bytes: int | None = None
     links: tuple[LinkGrowth, ...] = ()
     xids: tuple[Xid, ...] = ()
-    earlier_xids: tuple[Xid, ...] = ()  # heard before the sampling began
+    earlier_xids: tuple[Xid, ...] = ()  # received before the sampling began
     processes: tuple[ProcessUse, ...] = ()
     memory_temperature_c: float | None = None
     lost: bool = False
@@ -145,24 +160,32 @@ class GpuGrowth:
 
     @property
     def links_down(self) -> int | None:
-        """How many links were down; None where there are none to speak of. 0 where none was ever up: see `dark`."""
+        """Count the links that were down; None where there are no links, 0 where none was ever up
+        (see `dark`).
+        """
         return sum(link.down for link in self.links) if self.links else None
 
     @property
     def dark(self) -> bool:
-        """No link was up in the whole window: this GPU has no NVLink connected, or has lost all of it. Its neighbours tell which."""
+        """Tell whether no link was up in the whole window.
+
+        Either this GPU has no NVLink connected, or it lost all; comparing with other GPUs of the
+        host decides.
+        """
         return bool(self.links) and not any(link.active or link.down for link in self.links)
 
     @property
     def nvlink_errors(self) -> int | None:
-        """CRC, replay and recovery errors of all links; None where none counts them."""
+        """Sum the CRC, replay and recovery errors of all links; None where none counts them."""
         known = [link.errors for link in self.links if link.errors is not None]
         return sum(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class GpuRecording:
-    """All GPUs of a window. `missing` says what could not be seen, and why; `cpu_s` is what the sampling cost."""
+    """GPU data of a window. `missing` says what could not be recorded, and why; `cpu_s` is the CPU
+    time of sampling.
+    """
 
     samples: tuple[GpuSamples, ...] = ()
     growth: tuple[GpuGrowth, ...] = ()
@@ -173,7 +196,9 @@ class GpuRecording:
 
 @dataclass(frozen=True, slots=True)
 class ThrottleTime:
-    """Seconds for which a GPU gave a reason for a lowered clock, of the `seconds` that were sampled."""
+    """Seconds in which a GPU reported one reason for a lowered clock, of the `seconds` that were
+    sampled.
+    """
 
     reason: str
     throttled_s: float
@@ -181,7 +206,9 @@ class ThrottleTime:
 
 
 def throttle_times(samples: GpuSamples) -> tuple[ThrottleTime, ...]:
-    """Σ of the intervals at whose end the reason's bit was set, for each reason; empty where the GPU does not tell."""
+    """Sum, for each throttle reason, the intervals at whose end its bit was set; empty where not
+    reported.
+    """
     known = samples.throttle_reasons >= 0
     if not known.any():
         return ()
@@ -195,7 +222,9 @@ def throttle_times(samples: GpuSamples) -> tuple[ThrottleTime, ...]:
 
 
 def power_proxy(kernel_active: Floats, power_w: Floats, default_w: float | None) -> Floats:
-    """SM activity guessed from power, kernel_active · clip((P − P_rest) / (P_default − P_rest), 0, 1); see GpuSamples."""
+    """Estimate SM activity from power, kernel_active · clip((P − P_rest) / (P_default − P_rest), 0,
+    1); see GpuSamples.
+    """
     finite = power_w[np.isfinite(power_w)]
     if not default_w or default_w <= 0 or finite.size == 0:
         return np.full(len(power_w), np.nan)
@@ -210,7 +239,7 @@ _GPM_COLUMNS = operator.attrgetter(*_GPM_NAMES)
 
 
 class Row(NamedTuple):
-    """One sample as it was taken: GPM's means, or the utilisation rates where there is no GPM."""
+    """One raw sample: the GPM sample, or the utilisation rates where there is no GPM."""
 
     time_ns: int
     interval_ns: int
@@ -224,8 +253,11 @@ class Row(NamedTuple):
 
 
 def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gpu]]) -> GpuSamples:
-    """The columns of one GPU from its rows and (time, reading) pairs; what GPM does not tell is filled as GpuSamples says. Of a GPU
-    whose driver hung, the last rows are left out: the driver was not asked for their means any more."""
+    """Build the columns of one GPU from its rows and (time, reading) pairs; see GpuSamples for
+    fallbacks.
+
+    Of a GPU whose driver hung, the last rows, whose metrics were never computed, are left out.
+    """
     rows = [row for row in rows if row.gpm is None or row.gpm.metrics] or rows
     first = readings[0][1] if readings else Gpu(index)
     times = np.array([row.time_ns for row in rows], np.int64)
@@ -256,7 +288,7 @@ def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gp
         sm_clock_hz=_column(rows, "sm_clock_hz"),
         memory_clock_hz=_column(rows, "memory_clock_hz"),
         power_w=power,
-        temperature_c=_held(times, readings, "temperature_c"),
+        temperature_c=_latest_before(times, readings, "temperature_c"),
         throttle_reasons=np.where(np.isfinite(reasons), reasons, -1).astype(np.int64),
         **links,
     )
@@ -267,7 +299,7 @@ def _column(rows: Sequence[Row], name: str) -> Floats:
 
 
 def _gpm_columns(rows: Sequence[Row]) -> dict[str, Floats]:
-    """GPM's means by name, NaN in rows that have none."""
+    """Build GPM's columns by name, NaN in rows that have none."""
     table = np.full((len(_GPM_NAMES), len(rows)), np.nan)
     told = {place: row.gpm for place, row in enumerate(rows) if row.gpm is not None and row.gpm.metrics}
     if told:
@@ -282,9 +314,9 @@ def growth_of(
     lost_ns: int,
     earlier_xids: tuple[Xid, ...] = (),
 ) -> GpuGrowth:
-    """What the counters grew by over all (time, reading) pairs, in order. Long, for it names every counter."""
+    """Compute the growth of all counters over (time, reading) pairs, in order."""
     gpus = [gpu for _, gpu in readings]
-    # Only complete readings know the bus, or, where there is none to know, the name.
+    # Only complete readings have the bus or, where that is unsupported, the name.
     complete = [gpu for gpu in gpus if gpu.bus is not None or gpu.name is not None]
     first = complete[0] if complete else None
 
@@ -322,7 +354,8 @@ def growth_of(
 
 
 def _links(gpus: Sequence[Gpu]) -> tuple[LinkGrowth, ...]:
-    # A reader gives the same object as long as nothing changes; the last is kept, for growth needs two.
+    # A reader returns the same object as long as nothing changes; the last is added, for growth
+    # needs two.
     told = [gpu.links for gpu in gpus]
     changed = [place for place, links in enumerate(told[:-1]) if place == 0 or links is not told[place - 1]]
     seen = [{link.link: link for link in told[place]} for place in (*changed, *range(len(told))[-1:])]
@@ -344,8 +377,11 @@ def _links(gpus: Sequence[Gpu]) -> tuple[LinkGrowth, ...]:
 
 
 def _processes(gpus: Sequence[Gpu]) -> tuple[ProcessUse, ...]:
-    """Mean SM share over the readings after the first, which also covers the time before the window. A process of which
-    nothing is told had none, if the driver tells of any."""
+    """Average each process's SM share over the readings.
+
+    The first reading, which also covers time before the window, is left out. A process without a
+    share had none, if the driver reports any.
+    """
     told = any(process.sm_percent is not None for gpu in gpus for process in gpu.processes)
     found: dict[int, list[tuple[int | None, float]]] = {}
     counted = {id(gpu) for gpu in (gpus[1:] if len(gpus) > 1 else gpus)}
@@ -362,8 +398,10 @@ def _processes(gpus: Sequence[Gpu]) -> tuple[ProcessUse, ...]:
     return tuple(result)
 
 
-def _held(times: Ints, readings: Sequence[tuple[int, Gpu]], name: str) -> Floats:
-    """At each time the value of the latest reading before it (of the first one before that); NaN where none tells."""
+def _latest_before(times: Ints, readings: Sequence[tuple[int, Gpu]], name: str) -> Floats:
+    """Return at each time the value of the latest reading before it (the first reading for earlier
+    times); NaN without any.
+    """
     known = [(time_ns, float(value)) for time_ns, gpu in readings if (value := getattr(gpu, name)) is not None]
     if not known:
         return np.full(len(times), np.nan)
@@ -373,7 +411,7 @@ def _held(times: Ints, readings: Sequence[tuple[int, Gpu]], name: str) -> Floats
 
 
 def _without_gpm(kernel: Floats, sm: Floats, power: Floats, gpu: Gpu) -> tuple[Floats, str]:
-    """(SM activity, where it comes from) where only the utilisation of the GPU is known, or not even that."""
+    """Estimate SM activity without GPM; return it with its source."""
     if not np.isfinite(kernel).any():
         return sm, NOTHING
     proxy = power_proxy(kernel, power, gpu.power_default_w)
@@ -381,8 +419,11 @@ def _without_gpm(kernel: Floats, sm: Floats, power: Floats, gpu: Gpu) -> tuple[F
 
 
 def _or_counted(measured: Floats, times: Ints, readings: Sequence[tuple[int, Gpu]], name: str) -> Floats:
-    """The measured rate; where GPM has none, growth of the byte counter between the two readings around the sample, per
-    second: a mean over about a second."""
+    """Return the measured rate or, where GPM has none, the rate of a byte counter.
+
+    The latter is growth per second between the two readings around each sample: a mean over about a
+    second.
+    """
     if np.isfinite(measured).any():
         return measured
     known = [(time_ns, int(value)) for time_ns, gpu in readings if (value := getattr(gpu, name)) is not None]

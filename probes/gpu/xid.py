@@ -1,7 +1,7 @@
-"""Xids, the critical errors of a GPU, as NVML reports them while somebody listens.
+"""Xids, the critical errors of a GPU, received from NVML or read from the kernel's log.
 
-In: pynvml and device handles. Out: (GPU index, number). Events are kept by the driver from the registration on; nothing that
-happened before is told, but the kernel's log has it (`logged_xids`).
+In: pynvml and device handles. Out: (GPU index, number). The driver queues events from the
+registration on; earlier ones are only in the kernel's log (`logged_xids`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rankscope.probes.gpu.nvml_fields import ask
 from rankscope.probes.host.kmsg import KernelMessage
 
 EVENT_XID = 0x8
-# What the driver's kernel module writes: "NVRM: Xid (PCI:0000:3b:00): 79, pid=…, GPU has fallen off the bus."; with MIG the
-# instance stands behind the address.
+# Format of the driver's kernel module: "NVRM: Xid (PCI:0000:3b:00): 79, pid=…, GPU has fallen off
+# the bus."; with MIG the instance follows the address.
 _LOGGED = re.compile(
     r"^NVRM: Xid \(PCI:([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?(?: GPU-I:\d{1,3})?\): (\d{1,4})"
 )
@@ -27,7 +27,9 @@ _MAX_EVENTS = 256
 
 @dataclass(frozen=True, slots=True)
 class LoggedXid:
-    """One Xid of the kernel's log. `bus`: 0000:3b:00, lower case, without the function; `time_s` by CLOCK_MONOTONIC."""
+    """One Xid of the kernel's log. `bus`: 0000:3b:00, lower case, without the function; `time_s` by
+    CLOCK_MONOTONIC.
+    """
 
     bus: str
     number: int
@@ -35,7 +37,7 @@ class LoggedXid:
 
 
 def logged_xids(messages: Iterable[KernelMessage]) -> tuple[LoggedXid, ...]:
-    """The Xids among what the kernel logged, in order. Never raises."""
+    """Parse the Xids among kernel messages, in order. Never raises."""
     found = []
     for message in messages:
         if match := _LOGGED.match(message.text):
@@ -44,10 +46,12 @@ def logged_xids(messages: Iterable[KernelMessage]) -> tuple[LoggedXid, ...]:
 
 
 class XidWatch:
-    """Listens to all GPUs at once. `close` when done."""
+    """Receives the Xids of all GPUs. Call `close` when done."""
 
     def __init__(self, library: Any, handles: Mapping[int, Any]) -> None:
-        """`handles` by GPU index. Never raises: `registered` says which GPUs tell their Xids."""
+        """Register for events of `handles`, by GPU index. Never raises: `registered` lists the GPUs
+        that support it.
+        """
         self._library = library
         self._set: Any = None
         self._indices: dict[int | None, int] = {}
@@ -68,12 +72,12 @@ class XidWatch:
         return frozenset(self._indices.values())
 
     def poll(self) -> list[tuple[int, int]]:
-        """What came since the last call: (index, Xid). Does not wait. Never raises."""
+        """Return the events since the last call: (index, Xid). Does not wait. Never raises."""
         found: list[tuple[int, int]] = []
         while self._indices and len(found) < _MAX_EVENTS:
             try:
                 event = self._library.nvmlEventSetWait_v2(self._set, 0)
-            except Exception:  # a time-out: nothing more
+            except Exception:  # a time-out: no more events
                 break
             index = self._indices.get(_pointer(event.device))
             if index is not None and event.eventType & EVENT_XID:

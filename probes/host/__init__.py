@@ -1,1 +1,1 @@
-"""/proc, /sys and namespaces: the host and its processes."""
+"""The host and its processes, from /proc, /sys and namespaces."""

@@ -1,11 +1,13 @@
-"""Control groups of a process: what it is allowed (CPU, memory, I/O, CPUs) and how often the limit held it back.
+"""Control groups of a process: its limits (CPU, memory, I/O, CPUs) and how often they throttled it.
 
-In: /proc/PID/cgroup, the cgroup mounts in the observer's own mountinfo, and the files of the cgroup and all its
-ancestors: a limit anywhere above binds as well. Version 1, version 2 and both at once (each controller lives in one of
-them). Out: CgroupSample; two of them give the growth of the throttling counters.
+In: /proc/PID/cgroup, the cgroup mounts in the observer's own mountinfo, and the files of the cgroup
+and all its ancestors: a limit anywhere above binds as well. Version 1, version 2 and both at once
+(each controller lives in one of them). Out: CgroupSample; two of them give the growth of the
+throttling counters.
 
-`nr_throttled` and the throttled time count only a cgroup's own quota, not its ancestors', so every level with a quota is
-listed. The throttled time adds up over CPUs (kernel/sched/fair.c, unthrottle_cfs_rq): two CPUs held back for 1 s give 2 s.
+`nr_throttled` and the throttled time count only a cgroup's own quota, not its ancestors', so every
+level with a quota is listed. The throttled time adds up over CPUs (kernel/sched/fair.c,
+unthrottle_cfs_rq): two CPUs throttled for 1 s give 2 s.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from rankscope.probes.host.mounts import Mount, parse_mountinfo
 from rankscope.probes.host.procfs import ROOT, proc_path, read_file, reason
 
 MAX_LEVELS = 64
-_MOST_DIGITS = 20  # of 64 bits
-# memory.limit_in_bytes of version 1 says "none" as the largest multiple of the page size.
+_MOST_DIGITS = 20  # of a 64-bit number
+# memory.limit_in_bytes of version 1 means "none" by the largest multiple of the page size.
 _NO_LIMIT_BYTES = 1 << 60
 CPU, MEMORY, IO, CPUSET = "cpu", "memory", "io", "cpuset"
 _V1_NAMES = {CPU: "cpu", MEMORY: "memory", IO: "blkio", CPUSET: "cpuset"}
@@ -46,7 +48,7 @@ class CpuLevel:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLevel:
-    """Memory accounting of one cgroup; None: no limit, or not told. Events since it was made."""
+    """Memory accounting of one cgroup; None: no limit, or unknown. Events since it was made."""
 
     path: str
     limit_bytes: int | None
@@ -73,7 +75,8 @@ class IoLimit:
 class CgroupSample:
     """One reading for one process, the process's own cgroup first, then its ancestors.
 
-    `path` is the cgroup path that names it best (the CPU controller's). `missing` says what could not be read and why.
+    `path` is the most specific cgroup path (see `best_path`). `missing` says what could not be read
+    and why.
     """
 
     pid: int
@@ -99,12 +102,12 @@ class CgroupSample:
 
     @property
     def throttled_s(self) -> float:
-        """Time held back by the quotas of all levels."""
+        """Seconds throttled by the quotas of all levels."""
         return sum(level.throttled_s for level in self.cpu if level.quota_cpus is not None)
 
     @property
     def throttled_periods(self) -> int:
-        """Periods in which a quota of any level held it back."""
+        """Number of periods in which a quota of any level throttled the process."""
         return sum(level.throttled_periods for level in self.cpu if level.quota_cpus is not None)
 
 
@@ -119,14 +122,14 @@ class CgroupEntry:
 
 @dataclass(frozen=True, slots=True)
 class _ControllerPlace:
-    """Where a controller of a process lives: folders of the cgroup and its ancestors, own first."""
+    """Version and folders of a controller for one process: its cgroup, then the ancestors."""
 
     version: int
     folders: tuple[tuple[str, str], ...]  # (folder, cgroup path)
 
 
 def sample_cgroup(pid: int, root: Path = ROOT) -> CgroupSample:
-    """Limits and counters of the control groups of a process. Never raises."""
+    """Read limits and counters of the control groups of a process. Never raises."""
     missing: list[str] = []
     entries: tuple[CgroupEntry, ...] = ()
     mounts: tuple[Mount, ...] = ()
@@ -154,7 +157,10 @@ def sample_cgroup(pid: int, root: Path = ROOT) -> CgroupSample:
 
 
 def cgroup_delta(before: CgroupSample, after: CgroupSample) -> CgroupSample:
-    """`after` with its counters reduced to their growth; levels that are new count from 0 (moved to another cgroup)."""
+    """Return `after` with its counters replaced by their growth.
+
+    Levels that are new (the process moved to another cgroup) count from 0.
+    """
     cpu = {level.path: level for level in before.cpu}
     memory = {level.path: level for level in before.memory}
     return replace(
@@ -171,12 +177,12 @@ def cgroup_delta(before: CgroupSample, after: CgroupSample) -> CgroupSample:
 
 
 def read_entries(pid: int, root: Path = ROOT) -> tuple[CgroupEntry, ...]:
-    """/proc/PID/cgroup, as seen from the observer's cgroup namespace. Raises OSError."""
+    """Read /proc/PID/cgroup, as seen from the observer's cgroup namespace. Raises OSError."""
     return parse_entries(read_file(proc_path(root, pid, "cgroup"), 65536))
 
 
 def parse_entries(data: bytes) -> tuple[CgroupEntry, ...]:
-    """Parses /proc/PID/cgroup; lines it cannot use are left out. Never raises."""
+    """Parse /proc/PID/cgroup; unusable lines are left out. Never raises."""
     entries = []
     for line in data.split(b"\n"):
         number, colon, rest = line.partition(b":")
@@ -191,19 +197,23 @@ def parse_entries(data: bytes) -> tuple[CgroupEntry, ...]:
 
 
 def best_path(entries: tuple[CgroupEntry, ...]) -> str:
-    """The path that names a process best: the deepest, the CPU controller's where several are as deep; '' if none."""
+    """Return the most specific path: the deepest, the CPU controller's among equals; '' if none."""
     ranked = sorted(entries, key=lambda entry: (-entry.path.rstrip("/").count("/"), "cpu" not in entry.controllers))
     return ranked[0].path if ranked else ""
 
 
 def memory_folders(pid: int, root: Path = ROOT) -> tuple[int, tuple[str, ...]]:
-    """Version and folders of the control group that limits a process's memory, and of its ancestors, own first. OSError."""
+    """Return version and folders of the cgroup that limits a process's memory, own first, then
+    ancestors.
+
+    Raises OSError.
+    """
     place = _find(MEMORY, read_entries(pid, root), _cgroup_mounts(root), root, [])
     return (place.version, tuple(folder for folder, _ in place.folders)) if place is not None else (0, ())
 
 
 def sample_cgroups(pids: Iterable[int], root: Path = ROOT) -> dict[int, CgroupSample]:
-    """`sample_cgroup` of several processes: control groups that they share are read once. Never raises."""
+    """Sample the cgroups of several processes; shared ones are read once. Never raises."""
     found: dict[int, CgroupSample] = {}
     by_place: dict[tuple[CgroupEntry, ...], CgroupSample] = {}
     for pid in pids:
@@ -222,7 +232,7 @@ def _cgroup_mounts(root: Path) -> tuple[Mount, ...]:
 
 @functools.lru_cache(maxsize=1)
 def _cgroups_mounted(mountinfo: bytes) -> tuple[Mount, ...]:
-    """It is asked for each process, and hardly ever changes."""
+    """Parse the cgroup mounts; cached, as it is called for each process and hardly ever changes."""
     mounts = parse_mountinfo(mountinfo)
     return tuple(mount for mount in mounts if mount.fs_type in ("cgroup", "cgroup2"))
 
@@ -230,7 +240,11 @@ def _cgroups_mounted(mountinfo: bytes) -> tuple[Mount, ...]:
 def _find(
     controller: str, entries: tuple[CgroupEntry, ...], mounts: tuple[Mount, ...], root: Path, missing: list[str]
 ) -> _ControllerPlace | None:
-    """The cgroup that governs `controller`: in version 1 where it is mounted there, else in version 2."""
+    """Find the cgroup that governs `controller`: in version 1 where it is mounted there, else in
+    version 2.
+
+    None, and a line in `missing`, where it cannot be found.
+    """
     name = _V1_NAMES[controller]
     old = next((entry for entry in entries if name in entry.controllers), None)
     version = 2 if old is None else 1
@@ -250,9 +264,9 @@ def _find(
             return _ControllerPlace(
                 version, _ancestors(f"{str(root).rstrip('/')}{mount.mount_point}", relative, mount.root)
             )
-    # A path that begins with /.. lies outside the cgroup namespace that the observer lives in.
+    # A path that begins with /.. lies outside the cgroup namespace of the observer.
     missing.append(
-        f"{controller} cgroup: {entry.path[:200]} lies outside of what is mounted here (run in the host's namespace)"
+        f"{controller} cgroup: {entry.path[:200]} is outside of the hierarchy mounted here (run in the host's namespace)"
     )
     return None
 
@@ -262,7 +276,7 @@ def _has_controller(mount: Mount, name: str) -> bool:
 
 
 def _below(path: str, mount_root: str) -> str | None:
-    """`path` relative to the cgroup that is mounted; None if it is not below it."""
+    """Return `path` relative to the mounted cgroup; None if it is not below it."""
     base = mount_root.rstrip("/")
     if path.rstrip("/") != base and not path.startswith(base + "/"):
         return None
@@ -300,7 +314,7 @@ def _cpu_level(folder: str, path: str, version: int) -> CpuLevel:
 
 
 def parse_cpu_max(text: str) -> tuple[float | None, float]:
-    """(quota in CPUs or None, period in seconds) of a cpu.max file. Never raises."""
+    """Parse a cpu.max file: (quota in CPUs or None, period in seconds). Never raises."""
     words = text.split()
     try:
         period = int(words[1]) / 1e6 if len(words) > 1 else 0.1
@@ -357,7 +371,7 @@ def _io_limits(place: _ControllerPlace) -> tuple[IoLimit, ...]:
 
 
 def parse_io_max(path: str, text: str) -> list[IoLimit]:
-    """Lines of an io.max file ('8:16 rbps=2097152 wbps=max …'). Never raises."""
+    """Parse an io.max file ('8:16 rbps=2097152 wbps=max …'). Never raises."""
     limits = []
     for line in text.splitlines()[:1024]:
         device, *words = line.split() or [""]
@@ -374,7 +388,7 @@ def parse_io_max(path: str, text: str) -> list[IoLimit]:
 
 
 def _device_limits(path: str) -> dict[str, float]:
-    """'8:0 1048576' per line."""
+    """Parse a file with lines such as '8:0 1048576': device -> limit."""
     found = {}
     for line in _text(path).splitlines()[:1024]:
         device, _, value = line.partition(" ")
@@ -394,7 +408,7 @@ def _cpuset(place: _ControllerPlace) -> str:
 
 
 def _text(path: str) -> str:
-    """What a cgroup file says; '' where there is none: the root has few, and controllers may be off anywhere."""
+    """Read a cgroup file; '' where there is none, as in the root, or where the controller is off."""
     try:
         return read_file(path, 65536).decode("ascii", "replace")
     except OSError:
@@ -403,11 +417,11 @@ def _text(path: str) -> str:
 
 def _number(path: str) -> int | None:
     text = _text(path).strip()
-    return int(text) if _is_number(text.removeprefix("-")) else None  # also "max"
+    return int(text) if _is_number(text.removeprefix("-")) else None  # None for "max" too
 
 
 def _is_number(text: str) -> bool:
-    """A number of the kernel: it has 64 bits."""
+    """Tell whether a text is a decimal number of at most 64 bits."""
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 

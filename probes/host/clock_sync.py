@@ -1,6 +1,7 @@
-"""Is the host's clock kept in time? Asked from the kernel, whatever program keeps it.
+"""Read from the kernel whether the host's clock is synchronised, whatever program does it.
 
-In: adjtimex(2), read only. Out: ClockState. A recorded tree has the file `adjtimex`: 'status=… maxerror_us=… offset_us=…'.
+In: adjtimex(2), read only. Out: ClockState. A recorded tree has the file `adjtimex`: 'status=…
+maxerror_us=… offset_us=…'.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class _Timex(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class ClockState:
-    """`offset_s` is what is still to be corrected, `max_error_s` a bound that grows until the next correction."""
+    """Synchronisation state: `offset_s` is still to be corrected, `max_error_s` an error bound.
+
+    The bound grows until the next correction.
+    """
 
     synchronised: bool
     offset_s: float
@@ -39,7 +43,7 @@ class ClockState:
 
 
 def read_clock(root: Path = ROOT) -> ClockState:
-    """State of the clock. Raises OSError, ValueError."""
+    """Read the state of the clock. Raises OSError, ValueError."""
     if root != ROOT:
         return parse_recorded(read_file(str(Path(root) / "adjtimex"), 4096).decode("ascii", "replace"))
     timex = _Timex()  # modes = 0: read only
@@ -52,7 +56,7 @@ def read_clock(root: Path = ROOT) -> ClockState:
 
 
 def parse_recorded(text: str) -> ClockState:
-    """A recorded reading. Raises ValueError."""
+    """Parse a recorded reading. Raises ValueError."""
     values = dict(word.split("=", 1) for word in text.split() if "=" in word)
     try:
         status = int(values["status"], 0)

@@ -1,7 +1,8 @@
-"""The host at one instant: CPU time per CPU, pressure stalls, faults and kills, load, CPU clocks.
+"""Sample the host: CPU time per CPU, pressure stalls, faults and kills, load, CPU clocks.
 
-In: /proc/stat, /proc/pressure, /proc/vmstat, /proc/loadavg, cpufreq under /sys. Out: HostSample (counters since boot)
-and, from two of them, HostDelta (growth between them). Costs about 0.2 ms per sample on a host with 8 CPUs.
+In: /proc/stat, /proc/pressure, /proc/vmstat, /proc/loadavg, cpufreq under /sys. Out: HostSample
+(counters since boot) and, from two of them, HostDelta (growth between them). Costs about 0.2 ms per
+sample on a host with 8 CPUs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _CPU_FIELDS = 8
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Seconds since boot (or between two samples) that one CPU, or all of them (`cpu` = -1), spent in each state."""
+    """Seconds since boot (or between two samples) that one CPU, or all (`cpu` = -1), spent in each
+    state.
+    """
 
     cpu: int
     user_s: float
@@ -35,13 +38,13 @@ class CpuTimes:
 
     @property
     def busy_s(self) -> float:
-        """Time that was neither idle nor stolen."""
+        """Seconds that were neither idle nor stolen."""
         return self.user_s + self.nice_s + self.system_s + self.irq_s + self.softirq_s
 
 
 @dataclass(frozen=True, slots=True)
 class PressureStall:
-    """PressureStall stall totals of one resource: `some` task, or all (`full`), stalled. Seconds."""
+    """Pressure stall totals of one resource, in seconds: `some` task stalled, or all (`full`)."""
 
     resource: str
     some_s: float
@@ -50,8 +53,11 @@ class PressureStall:
 
 @dataclass(frozen=True, slots=True)
 class VmCounters:
-    """/proc/vmstat: events since boot. What the kernel does not count is 0. `direct_reclaim_pages` were scanned by
-    tasks that had to free memory themselves before they could go on."""
+    """Memory event counts of /proc/vmstat since boot; 0 for what the kernel does not count.
+
+    `direct_reclaim_pages`: scanned by tasks that had to free memory themselves before they could go
+    on.
+    """
 
     major_faults: int
     oom_kills: int
@@ -66,7 +72,7 @@ _EVENTS = tuple(field.name for field in fields(VmCounters))
 
 @dataclass(frozen=True, slots=True)
 class CpuClock:
-    """Clock of one CPU now and the highest it may reach."""
+    """Current and highest clock of one CPU."""
 
     cpu: int
     current_hz: float
@@ -75,7 +81,9 @@ class CpuClock:
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """One reading. `time_s` is CLOCK_MONOTONIC. `missing` says what could not be read, and why."""
+    """One reading of the host. `time_s` is CLOCK_MONOTONIC. `missing` says what could not be read,
+    and why.
+    """
 
     time_s: float
     total: CpuTimes | None
@@ -90,7 +98,9 @@ class HostSample:
 
 @dataclass(frozen=True, slots=True)
 class HostDelta:
-    """Growth between two samples; a counter that went backwards (a CPU replugged, a reset) counts as 0."""
+    """Growth between two samples; a counter that went backwards (a CPU replugged, a reset) counts
+    as 0.
+    """
 
     seconds: float
     total: CpuTimes | None
@@ -100,7 +110,7 @@ class HostDelta:
 
 
 def sample_host(root: Path = ROOT, clocks: bool = True) -> HostSample:
-    """Reads the host's counters. Never raises: what cannot be read is named in `missing`."""
+    """Read the host's counters. Never raises: what cannot be read is named in `missing`."""
     missing: list[str] = []
     total, cpus = _read_cpus(root, missing)
     load, runnable = _read_load(root, missing)
@@ -118,7 +128,7 @@ def sample_host(root: Path = ROOT, clocks: bool = True) -> HostSample:
 
 
 def host_delta(before: HostSample, after: HostSample) -> HostDelta:
-    """Growth of every counter that both samples have."""
+    """Return the growth of every counter that both samples have."""
     earlier = {times.cpu: times for times in before.cpus}
     pressures = {pressure.resource: pressure for pressure in before.pressures}
     return HostDelta(
@@ -139,7 +149,9 @@ def host_delta(before: HostSample, after: HostSample) -> HostDelta:
 
 
 def parse_cpu_times(data: bytes) -> tuple[CpuTimes | None, tuple[CpuTimes, ...]]:
-    """Total and per-CPU times of /proc/stat. Columns that the kernel does not have are 0. Never raises."""
+    """Parse total and per-CPU times of /proc/stat; columns that the kernel lacks are 0. Never
+    raises.
+    """
     total: CpuTimes | None = None
     cpus = []
     for line in data.split(b"\n"):
@@ -165,7 +177,7 @@ def parse_cpu_times(data: bytes) -> tuple[CpuTimes | None, tuple[CpuTimes, ...]]
 
 
 def parse_pressure(resource: str, data: bytes) -> PressureStall:
-    """One /proc/pressure file; `full` is 0 where the kernel has none. Raises ValueError."""
+    """Parse one /proc/pressure file; `full` is 0 where the kernel has none. Raises ValueError."""
     totals: dict[bytes, float] = {}
     for line in data.split(b"\n"):
         words = line.split()
@@ -178,7 +190,7 @@ def parse_pressure(resource: str, data: bytes) -> PressureStall:
 
 
 def parse_vmstat(data: bytes) -> VmCounters:
-    """/proc/vmstat. Never raises."""
+    """Parse /proc/vmstat. Never raises."""
     values = dict.fromkeys(_VM_NAMES, 0)
     for line in data.split(b"\n"):
         name, _, count = line.partition(b" ")

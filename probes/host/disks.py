@@ -1,6 +1,7 @@
-"""Block devices: what each one read and wrote, and how long it took.
+"""Sample block devices: bytes, operations and busy time of each.
 
-In: /proc/diskstats (Documentation/admin-guide/iostats.rst). Out: DiskCounters since boot, and their growth.
+In: /proc/diskstats (Documentation/admin-guide/iostats.rst). Out: DiskCounters since boot, and their
+growth.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from rankscope.probes.growth import grown
 from rankscope.probes.host.procfs import ROOT, number, proc_path, read_file, reason
 
 _COUNTERS = ("reads", "read_bytes", "read_s", "writes", "write_bytes", "write_s", "busy_s", "weighted_s")
-SECTOR_BYTES = 512  # of /proc/diskstats, whatever the device's own sector
+SECTOR_BYTES = 512  # of /proc/diskstats, whatever the device's own sector size
 
 
 @dataclass(frozen=True, slots=True)
 class DiskCounters:
-    """One device. `busy_s` is time with at least one request in flight; `read_s`/`write_s` add up over requests."""
+    """Counters of one device. `busy_s`: at least one request in flight; `read_s`/`write_s` add up
+    over requests.
+    """
 
     device: str
     major: int
@@ -36,7 +39,7 @@ class DiskCounters:
 
 @dataclass(frozen=True, slots=True)
 class DiskSample:
-    """All devices at `time_s` (CLOCK_MONOTONIC)."""
+    """Counters of all devices at `time_s` (CLOCK_MONOTONIC)."""
 
     time_s: float
     disks: tuple[DiskCounters, ...]
@@ -44,7 +47,7 @@ class DiskSample:
 
 
 def sample_disks(root: Path = ROOT) -> DiskSample:
-    """Counters of all block devices. Never raises."""
+    """Read the counters of all block devices. Never raises."""
     try:
         disks = parse_diskstats(read_file(proc_path(root, "diskstats"), 8 << 20))
         return DiskSample(time.monotonic(), disks, ())
@@ -53,7 +56,10 @@ def sample_disks(root: Path = ROOT) -> DiskSample:
 
 
 def disk_deltas(before: DiskSample, after: DiskSample) -> tuple[DiskCounters, ...]:
-    """Growth per device that both samples have; `in_flight` is the later level. A counter that fell counts as 0."""
+    """Return the growth per device that both samples have; a counter that fell counts as 0.
+
+    `in_flight` is the later level.
+    """
     earlier = {(disk.major, disk.minor, disk.device): disk for disk in before.disks}
     deltas = []
     for now in after.disks:
@@ -65,7 +71,10 @@ def disk_deltas(before: DiskSample, after: DiskSample) -> tuple[DiskCounters, ..
 
 
 def parse_diskstats(data: bytes) -> tuple[DiskCounters, ...]:
-    """Devices that were ever used (loop and ram devices are mostly not). Never raises."""
+    """Parse /proc/diskstats; devices that were never used (most loop and ram devices) are left out.
+
+    Never raises.
+    """
     disks = []
     for line in data.split(b"\n"):
         words = line.split()

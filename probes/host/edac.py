@@ -1,7 +1,7 @@
-"""Memory errors that the memory controllers counted.
+"""Memory errors counted by the memory controllers.
 
-In: /sys/devices/system/edac/mc (Documentation/admin-guide/ras.rst). Out: MemoryErrors per DIMM, or per controller where
-the driver knows no DIMMs. Counters start at 0 when the driver is loaded.
+In: /sys/devices/system/edac/mc (Documentation/admin-guide/ras.rst). Out: MemoryErrors per DIMM, or
+per controller where the driver knows no DIMMs. Counters start at 0 when the driver is loaded.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ MAX_DIMMS = 1024
 
 @dataclass(frozen=True, slots=True)
 class MemoryErrors:
-    """Errors of one DIMM, or of a controller that no DIMM of it had; None where they cannot be read now. `name` is the board's label where
-    it has one of its own."""
+    """Error counts of one DIMM, or of a controller without those of its DIMMs; None where
+    unreadable.
+
+    `name` is the board's label of the DIMM where that is unique.
+    """
 
     name: str
     corrected: int | None
@@ -26,7 +29,7 @@ class MemoryErrors:
 
 
 def read_edac(root: Path = ROOT) -> tuple[MemoryErrors, ...] | None:
-    """Errors of all memory; None where no EDAC driver is loaded. Raises PermissionError."""
+    """Read the errors of all memory; None where no EDAC driver is loaded. Raises PermissionError."""
     folder = Path(root) / "sys/devices/system/edac/mc"
     controllers = sorted(folder.glob("mc[0-9]*"))
     if not controllers:
@@ -39,7 +42,8 @@ def read_edac(root: Path = ROOT) -> tuple[MemoryErrors, ...] | None:
             for dimm, name in zip(dimms, _names(dimms), strict=True)
         ]
         found += listed
-        # What the controller could not trace to a DIMM; also where that is none yet, so that the first one is seen to be new.
+        # Errors that the controller could not trace to a DIMM; listed even when 0, so that the
+        # first one is seen to be new.
         corrected = _rest(_count(controller / "ce_count"), [one.corrected for one in listed])
         uncorrected = _rest(_count(controller / "ue_count"), [one.uncorrected for one in listed])
         found.append(MemoryErrors(controller.name, corrected, uncorrected))
@@ -47,14 +51,14 @@ def read_edac(root: Path = ROOT) -> tuple[MemoryErrors, ...] | None:
 
 
 def _names(dimms: list[Path]) -> list[str]:
-    """Labels; some boards give several DIMMs the same, whose counts must not be taken for one another's."""
+    """Return a unique name per DIMM; boards may give several the same label."""
     labels = [_text(dimm / "dimm_label") or dimm.name for dimm in dimms]
     often = Counter(labels)
     return [label if often[label] == 1 else f"{label} ({dimm.name})" for dimm, label in zip(dimms, labels, strict=True)]
 
 
 def _rest(all_of_them: int | None, counted: list[int | None]) -> int | None:
-    """What is left of a controller's count; not known where one of its parts is not."""
+    """Subtract the DIMMs' counts from a controller's; None where any of them is unknown."""
     known = [count for count in counted if count is not None]
     return None if all_of_them is None or len(known) < len(counted) else max(0, all_of_them - sum(known))
 

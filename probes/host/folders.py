@@ -1,7 +1,8 @@
-"""Folders and programs that root may trust: nobody else can change what is in them, or what they are.
+"""Folders and programs that root may trust: nobody else can change their content or replace them.
 
-A folder is reached part by part from `/`, by descriptors: a symbolic link is followed only if it belongs to root or to us, so nobody
-can turn a path round while it is walked. What is done there is done through the descriptor (`dir_fd`), with O_NOFOLLOW | O_EXCL.
+A folder is reached part by part from `/`, by descriptors: a symbolic link is followed only if it
+belongs to root or to us, so nobody can redirect a path while it is walked. Operations use the
+descriptor (`dir_fd`), with O_NOFOLLOW | O_EXCL.
 """
 
 from __future__ import annotations
@@ -19,27 +20,28 @@ from pathlib import Path
 from rankscope.probes.errors import OutputFailed
 
 LOCK_WAIT_S = 10.0
-_MAX_LINKS = 40  # as the kernel
+_MAX_LINKS = 40  # as in the kernel
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class UnsafePlace(OutputFailed):
-    """Others than root and the caller can change what would be written or run."""
+    """Other users than root and the caller could change what would be written or run."""
 
     help = "Use a folder that belongs to root and that only root can write (chmod go-w)."
 
 
 def trusted_owners() -> frozenset[int]:
-    """Users whose files are as good as ours: root, ourselves, and who called sudo."""
+    """Return the users whose files are trusted: root, ourselves, and the caller of sudo."""
     caller = os.environ.get("SUDO_UID", "") if os.geteuid() == 0 else ""
     return frozenset((0, os.geteuid(), *((int(caller),) if caller.isascii() and caller.isdigit() else ())))
 
 
 @contextmanager
 def opened_folder(path: Path, make: bool = False, of_others: bool = False) -> Iterator[int]:
-    """A descriptor of a folder; `make`: with what of it is missing, mode 0700. Raises OSError, UnsafePlace.
+    """Open a folder safely; yield its descriptor. Raises OSError, UnsafePlace.
 
-    `of_others`: it may belong to somebody else, and others may write it; only the way to it must not be bent.
+    `make`: create missing parts, with mode 0700. `of_others`: it may belong to and be writable by
+    others; only the path to it must be safe from redirection.
     """
     descriptor = _walk(path, make)
     try:
@@ -55,22 +57,22 @@ def opened_folder(path: Path, make: bool = False, of_others: bool = False) -> It
 
 
 def others_can_write(found: os.stat_result, owners: frozenset[int] | None = None) -> str:
-    """Why a file or a folder is not ours alone; '' if it is."""
+    """Say why other users can change a file or folder; '' if they cannot."""
     if found.st_uid not in (trusted_owners() if owners is None else owners):
         return f"it belongs to user {found.st_uid}"
     return "others can write it" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
 
 
 def create_file(folder: int, name: str, mode: int = 0o600) -> int:
-    """A new file in a folder, for writing; never one that is there. Raises OSError."""
+    """Create a new file in a folder, for writing; fail if the name exists. Raises OSError."""
     return os.open(name, _WRITE, mode, dir_fd=folder)
 
 
 def open_plain(path: Path) -> int:
-    """A descriptor of a regular file, for reading. OSError.
+    """Open a regular file for reading; return the descriptor. Raises OSError.
 
-    EINVAL: something else lies there: a FIFO would keep a reader waiting for ever, and that a device was opened is enough for some to
-    act (a watchdog reboots the host). So it is looked at before it is opened.
+    EINVAL for anything else: a FIFO would block a reader for ever, and opening some devices has
+    effects (a watchdog reboots the host). So the type is checked before opening.
     """
     found = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -84,14 +86,14 @@ def open_plain(path: Path) -> int:
 
 
 def read_plain(path: Path, most_bytes: int) -> bytes:
-    """All of a regular file, read once: whoever may change it changes nothing between two looks at it. OSError, as of `open_plain`.
+    """Read all of a regular file at once, so that changes between two reads have no effect.
 
-    EFBIG: it is longer than that.
+    Raises OSError, as `open_plain`; EFBIG where it is longer than `most_bytes`.
     """
     with os.fdopen(open_plain(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        data = file.read(min(size, most_bytes) + 1)  # room is made for all that is asked for
-        if len(data) > size:  # it grew, or nobody knows its size
+        data = file.read(min(size, most_bytes) + 1)  # memory is allocated for the whole request
+        if len(data) > size:  # it grew, or its size is unknown
             data += file.read(most_bytes + 1 - len(data))
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
@@ -99,8 +101,12 @@ def read_plain(path: Path, most_bytes: int) -> bytes:
 
 
 def read_ours(top: Path, below: Sequence[str], most_bytes: int) -> bytes:
-    """A file by its folders and name below `top`, read as by `read_plain`, if nobody but trusted users could have written it: it, `top` and
-    every folder between are theirs, and theirs alone to write. UnsafePlace, OSError."""
+    """Read the file `below` (folders and name) under `top`, if only trusted users could have
+    written it.
+
+    The file, `top` and every folder between must belong to trusted users and be writable by nobody
+    else. Raises UnsafePlace, OSError, EFBIG as `read_plain`.
+    """
     found = _ours(top, below)
     try:
         return read_plain(Path(f"/proc/self/fd/{found}"), most_bytes)
@@ -109,8 +115,11 @@ def read_ours(top: Path, below: Sequence[str], most_bytes: int) -> bytes:
 
 
 def why_not_ours(top: Path, below: Sequence[str]) -> str:
-    """Why others could have written, or put there, what lies below `top`; '' where they could not. Then nobody changes it meanwhile.
-    OSError."""
+    """Say why other users could have written or put there the file `below` under `top`; '' if they
+    could not.
+
+    In that case it also cannot change meanwhile. Raises OSError.
+    """
     try:
         os.close(_ours(top, below))
     except UnsafePlace as error:
@@ -119,7 +128,9 @@ def why_not_ours(top: Path, below: Sequence[str]) -> str:
 
 
 def _ours(top: Path, below: Sequence[str]) -> int:
-    """The file or folder as an O_PATH descriptor."""
+    """Open the file or folder as an O_PATH descriptor, after checking each part. Raises
+    UnsafePlace, OSError.
+    """
     with opened_folder(top) as folder:
         here = os.dup(folder)
     try:
@@ -138,7 +149,10 @@ def _ours(top: Path, below: Sequence[str]) -> int:
 
 
 def take_lock(lock: int) -> bool:
-    """Whether the lock of an open file could be had. Writers hold one for milliseconds; nobody waits for who is stopped or hangs."""
+    """Try for LOCK_WAIT_S to lock an open file; return whether it worked.
+
+    Writers hold it for milliseconds; one that is stopped or hangs is not waited for.
+    """
     until = time.monotonic() + LOCK_WAIT_S
     while True:
         try:
@@ -152,7 +166,8 @@ def take_lock(lock: int) -> bool:
 
 
 def trusted_program(path: str) -> Path:
-    """Where a program really is, if nobody but root (or ourselves) can change it, or any part of the way to it: links too.
+    """Resolve a program's path, if nobody but root (or ourselves) can change any part of it, links
+    included.
 
     Raises UnsafePlace, OSError.
     """
@@ -186,10 +201,10 @@ def trusted_program(path: str) -> Path:
 
 
 def _others_can_turn(found: os.stat_result, owners: frozenset[int]) -> str:
-    """Why others than these users can make a part of a path another one; '' where they cannot."""
-    if stat.S_ISLNK(found.st_mode):  # anybody may write what has no rights of its own
+    """Say why users other than `owners` can replace a part of a path; '' where they cannot."""
+    if stat.S_ISLNK(found.st_mode):  # mode bits of a link mean nothing
         return "" if found.st_uid in owners else f"it is a symbolic link of user {found.st_uid}"
-    # In a folder with the sticky bit nobody can remove or rename what belongs to root.
+    # In a folder with the sticky bit nobody can remove or rename root's files.
     sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX and found.st_uid in owners
     return "" if sticky else others_can_write(found, owners)
 
@@ -199,7 +214,7 @@ def _name_of(descriptor: int) -> Path:
 
 
 def _walk(path: Path, make: bool) -> int:
-    """The folder as an O_PATH descriptor."""
+    """Open the folder as an O_PATH descriptor, following only trusted links."""
     here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     parts, links = deque(Path(path).absolute().parts[1:]), 0
     try:
@@ -223,20 +238,25 @@ def _walk(path: Path, make: bool) -> int:
 
 
 def _step(here: int, name: str, make: bool) -> int:
-    """One part of a path; `/` for the root, where an absolute link begins. Raises NotADirectoryError for a link."""
+    """Open one part of a path; `/` for the root, where an absolute link begins.
+
+    Raises NotADirectoryError for a link.
+    """
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(name, flags, dir_fd=here)
     except FileNotFoundError:
         if not make:
             raise
-        with suppress(FileExistsError):  # somebody made it meanwhile
+        with suppress(FileExistsError):  # another process made it meanwhile
             os.mkdir(name, 0o700, dir_fd=here)
         return os.open(name, flags, dir_fd=here)
 
 
 def _trusted_link(here: int, name: str, path: Path) -> str:
-    """Where a link points. Raises NotADirectoryError where it is none, UnsafePlace where it is somebody else's."""
+    """Return a link's target. Raises NotADirectoryError if it is no link, UnsafePlace if another
+    user owns it.
+    """
     found = os.stat(name, dir_fd=here, follow_symlinks=False)
     if not stat.S_ISLNK(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))

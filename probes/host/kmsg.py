@@ -1,8 +1,9 @@
-"""The kernel's log: /dev/kmsg, record by record.
+"""Read the kernel's log, /dev/kmsg, record by record.
 
-In: /dev/kmsg (Documentation/ABI/testing/dev-kmsg). Out: KernelMessage. Only records of the kernel itself: what a
-process writes into /dev/kmsg gets another facility, so nobody can feign an Xid. Reading needs CAP_SYSLOG where
-kernel.dmesg_restrict is set. About 2 µs per record; the usual ring holds some thousands.
+In: /dev/kmsg (Documentation/ABI/testing/dev-kmsg). Out: KernelMessage. Only records of the kernel
+itself: what a process writes into /dev/kmsg gets another facility, so nobody can forge an Xid.
+Reading needs CAP_SYSLOG where kernel.dmesg_restrict is set. About 2 µs per record; the usual ring
+holds some thousands.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ FILE_CAP = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KernelMessage:
-    """One record. `time_s` is seconds since boot, without time in suspend; `level` 0 (emergency) to 7 (debug)."""
+    """One record. `time_s` is seconds since boot, without time in suspend; `level` 0 (emergency) to
+    7 (debug).
+    """
 
     level: int
     sequence: int
@@ -34,7 +37,9 @@ class KernelMessage:
 
 
 def read_kmsg(root: Path = ROOT) -> tuple[KernelMessage, ...]:
-    """What the kernel's ring still holds, oldest first. Raises OSError (PermissionError without CAP_SYSLOG)."""
+    """Read all records in the kernel's ring, oldest first. Raises OSError (PermissionError without
+    CAP_SYSLOG).
+    """
     descriptor = open_log(root)
     try:
         if not stat.S_ISCHR(os.fstat(descriptor).st_mode):
@@ -45,15 +50,18 @@ def read_kmsg(root: Path = ROOT) -> tuple[KernelMessage, ...]:
 
 
 def open_log(root: Path = ROOT) -> int:
-    """A descriptor of the log, at its oldest record. OSError."""
-    if (asked := rights.elsewhere()) is not None:
+    """Open the log at its oldest record; return the descriptor. Raises OSError."""
+    if (asked := rights.delegate()) is not None:
         return asked.ask("kernel_log")[1][0]
     return os.open(f"{str(root).rstrip('/')}/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 @contextlib.contextmanager
 def following(root: Path = ROOT) -> Iterator[Callable[[], tuple[KernelMessage, ...]]]:
-    """Yields a function that returns what was logged since it was last called, or since now. Raises OSError, and so does it."""
+    """Yield a function that returns the records since its last call (at first: since now).
+
+    Both raise OSError.
+    """
     descriptor = open_log(root)
     try:
         os.lseek(descriptor, 0, os.SEEK_END)
@@ -63,7 +71,9 @@ def following(root: Path = ROOT) -> Iterator[Callable[[], tuple[KernelMessage, .
 
 
 def parse_record(data: bytes) -> KernelMessage | None:
-    """One record ('6,1234,5678901,-;text'); None if it is not one, or not the kernel's. Never raises."""
+    """Parse one record ('6,1234,5678901,-;text'); None if it is not one of the kernel's. Never
+    raises.
+    """
     head, semicolon, text = data.partition(b";")
     fields = head.split(b",")
     if not semicolon or len(fields) < 3 or not all(field.isdigit() and len(field) < 19 for field in fields[:3]):
@@ -95,7 +105,7 @@ def _records(descriptor: int) -> list[bytes]:
 
 
 def _recorded(descriptor: int) -> list[bytes]:
-    """A file with one record per line, continuation lines indented."""
+    """Read a recorded log: one record per line, continuation lines indented."""
     chunks = []
     size = 0
     while size < FILE_CAP and (chunk := os.read(descriptor, 1 << 20)):

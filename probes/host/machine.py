@@ -1,4 +1,6 @@
-"""What names a host whatever it is called: its firmware's UUID, else its machine-id; hashed, as machine-id(5) asks for."""
+"""A stable id of a host, whatever its name: hashed firmware UUID, else hashed machine-id
+(machine-id(5)).
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from rankscope.probes.host.procfs import ROOT, read_file
 _NAMES = ("sys/class/dmi/id/product_uuid", "etc/machine-id")
 _NONE = frozenset(
     ("", "0" * 32, "f" * 32, "03000200040005000006000700080009")
-)  # boards that were given none share the last
+)  # boards without an id share the last one
 
 
 def machine_id(root: Path = ROOT) -> str:
-    """16 hex digits; '' where nothing names it."""
+    """Return 16 hex digits that identify the host; '' where there is no id."""
     for name in _NAMES:
         try:
             said = read_file(str(root / name), 128).decode("ascii", "replace").strip().lower().replace("-", "")

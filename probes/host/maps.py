@@ -1,7 +1,7 @@
-"""The files that a process has mapped: /proc/PID/maps, read once for everybody.
+"""List the files that a process has mapped: /proc/PID/maps.
 
-In: a pid, or the bytes of the file. Out: Mapping. Paths are the target's: they lie in its mount namespace, may hold any byte, and
-are never opened; the file behind a mapping is (probes/mapped).
+In: a pid, or the bytes of the file. Out: Mapping. Paths are the target's: they lie in its mount
+namespace, may hold any byte, and are never opened; the file behind a mapping is (probes/mapped).
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ _DELETED = b" (deleted)"
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """One line of /proc/PID/maps with a file behind it. Addresses and the place in the file (`offset`) are bytes."""
+    """A mapped file range: one line of /proc/PID/maps. Addresses and the file position `offset` are
+    bytes.
+    """
 
     start: int
     end: int
     perms: str  # 'r-xp'
     offset: int
-    device: str  # 'fd:00'; with the inode it tells copies of a file in different containers apart
+    device: str  # 'fd:00'; with the inode it distinguishes copies of a file in different containers
     inode: int
     path: str
     deleted: bool = False
 
 
 def read_maps(pid: int, root: Path = ROOT, wanted: Callable[[str], bool] | None = None) -> tuple[Mapping, ...]:
-    """The file mappings of a process, as `parse_maps` gives them. Raises OSError."""
+    """List the file mappings of a process, as `parse_maps` does. Raises OSError."""
     return parse_maps(_read(pid, root), wanted)
 
 
 def mapped_files(pid: int, root: Path = ROOT) -> tuple[str, ...]:
-    """Distinct paths of the files mapped into a process, in order of address. Raises OSError."""
+    """List the distinct paths mapped into a process, in order of address. Raises OSError."""
     return parse_mapped_files(_read(pid, root))
 
 
@@ -47,9 +49,10 @@ def _read(pid: int, root: Path) -> bytes:
 
 
 def parse_maps(data: bytes, wanted: Callable[[str], bool] | None = None) -> tuple[Mapping, ...]:
-    """The file mappings in /proc/PID/maps, in order of address. Lines that make no sense are left out. Never raises.
+    """Parse the file mappings in /proc/PID/maps, in order of address. Never raises.
 
-    `wanted` is asked once for each path; the mappings of the others are left out, and cost little.
+    `wanted`: filter, called once per path; other mappings cost little. Lines that make no sense are
+    left out.
     """
     known: dict[bytes, tuple[str, bool] | None] = {}
     mappings = []
@@ -73,13 +76,16 @@ def parse_maps(data: bytes, wanted: Callable[[str], bool] | None = None) -> tupl
 
 
 def parse_mapped_files(data: bytes) -> tuple[str, ...]:
-    """Distinct paths of the files in /proc/PID/maps, in order. Never raises."""
+    """Parse the distinct paths in /proc/PID/maps, in order. Never raises."""
     raw = dict.fromkeys(raw.removesuffix(_DELETED) for _, raw in _lines(data))
     return tuple(path.decode("utf-8", "replace") for path in raw)
 
 
 def _lines(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """(line, its path) of the lines that have one: nothing before the path holds a slash, and nothing anonymous begins with one."""
+    """Yield (line, path) of the lines with a path.
+
+    Nothing before the path holds a slash, and no anonymous mapping's name begins with one.
+    """
     for line in data.split(b"\n"):
         slash = line.find(b"/")
         if slash > 0 and line[slash - 1 : slash] == b" ":

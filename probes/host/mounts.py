@@ -1,4 +1,4 @@
-"""What is mounted where, as one process sees it: from a device or a path to a mount.
+"""The mounts that one process sees; find one by device or by path.
 
 In: /proc/PID/mountinfo (its mount namespace, so a container's own view). Out: Mounts.
 """
@@ -34,16 +34,18 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """The mounts of one mount namespace, in order of mounting: a later one hides an earlier one at the same place."""
+    """The mounts of one mount namespace, in order of mounting: a later one hides an earlier one at
+    the same path.
+    """
 
     mounts: tuple[Mount, ...]
 
     def by_device(self, major: int, minor: int) -> Mount | None:
-        """The mount of a device, as `by_device` chooses it."""
+        """Return the mount of a device, chosen as in the function `by_device`."""
         return by_device(self.mounts).get((major, minor))
 
     def by_path(self, path: str) -> Mount | None:
-        """The mount an absolute path lies under (the caller has resolved symbolic links)."""
+        """Return the mount that an absolute path lies under (symbolic links already resolved)."""
         best: Mount | None = None
         for mount in self.mounts:
             point = mount.mount_point
@@ -54,7 +56,11 @@ class Mounts:
 
 
 def by_device(mounts: Iterable[Mount]) -> dict[tuple[int, int], Mount]:
-    """Of each device (a file's st_dev) its mount: the whole file system if mounted, else the shortest mount point, of several the first."""
+    """Choose one mount per device (st_dev): of the whole file system if there is one, else the
+    shortest path.
+
+    Among equals the first.
+    """
     found: dict[tuple[int, int], Mount] = {}
     for mount in mounts:
         known = found.setdefault((mount.major, mount.minor), mount)
@@ -64,12 +70,12 @@ def by_device(mounts: Iterable[Mount]) -> dict[tuple[int, int], Mount]:
 
 
 def read_mounts(pid: int | str = "self", root: Path = ROOT) -> Mounts:
-    """The mounts in the mount namespace of a process. Raises OSError."""
+    """Read the mounts in the mount namespace of a process. Raises OSError."""
     return Mounts(parse_mountinfo(read_file(proc_path(root, pid, "mountinfo"), MOUNTINFO_CAP)))
 
 
 def parse_mountinfo(data: bytes) -> tuple[Mount, ...]:
-    """Parses mountinfo (proc_pid_mountinfo(5)); lines it cannot use are left out. Never raises."""
+    """Parse mountinfo (proc_pid_mountinfo(5)); unusable lines are left out. Never raises."""
     mounts = []
     for line in data.split(b"\n"):
         fields = line.split(b" ")
@@ -96,5 +102,5 @@ def parse_mountinfo(data: bytes) -> tuple[Mount, ...]:
 
 
 def unescape(field: bytes) -> str:
-    r"""Undoes the kernel's octal escapes (space is \040). Never raises."""
+    r"""Decode the kernel's octal escapes (space is \040). Never raises."""
     return _ESCAPE.sub(lambda match: bytes((int(match[1], 8) & 0xFF,)), field).decode("utf-8", "replace")

@@ -1,8 +1,9 @@
-"""Namespaces of a process: which ones, and how to run one function inside them.
+"""Namespaces of a process: their ids, and how to run one function inside them.
 
-A thread, not the process, enters a namespace (setns(2)): a fresh thread enters, runs the function and ends, so nothing
-of the observer is left behind elsewhere. That works for network and UTS namespaces; mount, user and pid namespaces
-refuse threads, and are never needed: /proc/PID/root and /proc/PID/mountinfo show them from outside.
+A thread, not the process, enters a namespace (setns(2)): a fresh thread enters, runs the function
+and ends, so nothing of the observer remains inside. That works for network and UTS namespaces;
+mount, user and pid namespaces refuse threads, and are never needed: /proc/PID/root and
+/proc/PID/mountinfo show them from outside.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Namespaces:
 
 
 def namespaces(pid: int | str, root: Path = ROOT) -> Namespaces:
-    """The namespaces of a process. Never raises."""
+    """Read the namespace ids of a process. Never raises."""
     found: dict[str, int] = {}
     missing: list[str] = []
     for kind in KINDS:
@@ -61,7 +62,7 @@ def namespaces(pid: int | str, root: Path = ROOT) -> Namespaces:
 
 
 def namespace_inode(pid: int | str, kind: str, root: Path = ROOT) -> int:
-    """Inode number of one namespace of a process. Raises OSError, ValueError."""
+    """Read the inode number of one namespace of a process. Raises OSError, ValueError."""
     target = read_link(proc_path(root, pid, "ns", kind))
     name, _, inode = target.partition(":[")
     if name != kind or not inode.rstrip("]").isdigit():
@@ -75,9 +76,9 @@ def _open(pid: int, kind: str, root: Path) -> int:
 
 
 def owner_uid(pid: int, root: Path = ROOT) -> int:
-    """The user of the host to whom a process belongs, whatever it calls itself in a user namespace: there, who made that.
+    """Return the host's user who owns a process; in a user namespace, the user who created that.
 
-    Pods that a container runtime gives numbers of their own belong to the runtime's user alike. -1 where nobody tells.
+    So pods with user ids of their own all belong to the container runtime's user. -1 where unknown.
     """
     try:
         if namespace_inode(pid, "user", root) != _FIRST_USER_NAMESPACE:
@@ -87,7 +88,7 @@ def owner_uid(pid: int, root: Path = ROOT) -> int:
             finally:
                 os.close(descriptor)
     except (OSError, ValueError):
-        pass  # kernels without user namespaces
+        pass  # a kernel without user namespaces
     try:
         with suppress(ValueError):
             if (uid := read_status(pid, root).uid) >= 0:
@@ -98,7 +99,7 @@ def owner_uid(pid: int, root: Path = ROOT) -> int:
 
 
 class _Visit(threading.Thread, Generic[_Result]):
-    """Enters the namespace behind a descriptor, calls the function, ends."""
+    """A thread that enters the namespace behind a descriptor, calls the function and ends."""
 
     def __init__(self, descriptor: int, flag: int, function: Callable[[], _Result]) -> None:
         super().__init__(name="namespace-visit", daemon=True)
@@ -117,9 +118,11 @@ class _Visit(threading.Thread, Generic[_Result]):
 
 
 def in_namespace(pid: int, kind: str, function: Callable[[], _Result], root: Path = ROOT) -> _Result:
-    """Runs `function` on a fresh thread inside the `net` or `uts` namespace of a process, and returns its result.
+    """Run `function` on a fresh thread inside the `net` or `uts` namespace of a process; return its
+    result.
 
-    Raises OSError if the namespace cannot be entered (no such process, not root), and whatever the function raises.
+    Raises OSError if the namespace cannot be entered (no such process, not root), and whatever the
+    function raises.
     """
     descriptor = _open(pid, kind, root)
     try:
@@ -134,7 +137,7 @@ def in_namespace(pid: int, kind: str, function: Callable[[], _Result], root: Pat
 
 
 def host_name(root: Path = ROOT) -> str:
-    """Node name of the observed host."""
+    """Return the node name of the observed host."""
     if root == ROOT:
         return os.uname().nodename
     try:
@@ -144,12 +147,15 @@ def host_name(root: Path = ROOT) -> str:
 
 
 def uts_name(pid: int) -> str:
-    """Node name in the UTS namespace of a process. OSError."""
+    """Return the node name in the UTS namespace of a process. Raises OSError."""
     return in_namespace(pid, "uts", lambda: os.uname().nodename)
 
 
 def node_name(pid: int, root: Path = ROOT) -> str:
-    """Node name that a process sees: of its UTS namespace, else what its environment says, else the host's."""
+    """Return the node name that a process sees.
+
+    From its UTS namespace, else from HOSTNAME in its environment, else the host's.
+    """
     try:
         inside = namespace_inode(pid, "uts", root)
     except (OSError, ValueError):
@@ -158,7 +164,7 @@ def node_name(pid: int, root: Path = ROOT) -> str:
         if inside == namespace_inode("self", "uts", root):
             return host_name(root)
         if root == ROOT:
-            asked = rights.elsewhere()
+            asked = rights.delegate()
             return uts_name(pid) if asked is None else str(asked.ask("uts_name", pid=pid)[0]["name"])
     except (OSError, ValueError):
         pass

@@ -1,6 +1,7 @@
-"""Processes that the kernel ended for want of memory, as its log tells (mm/oom_kill.c, __oom_kill_process).
+"""Parse out-of-memory kills from the kernel's log (mm/oom_kill.c, __oom_kill_process).
 
-In: records of the log. Out: pid, as the first PID namespace numbers it, and whether a control group's limit was met or the host's memory.
+In: records of the log. Out: pid, as the first PID namespace numbers it, and whether a control
+group's limit was met or the host's memory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _KILLED = re.compile(r"^(Memory cgroup out|Out) of memory: Killed process (\d{1,
 
 @dataclass(frozen=True, slots=True)
 class MemoryKill:
-    """`limited`: its control group was at its limit; else the host had no memory left."""
+    """One kill. `limited`: its control group was at its limit; else the host had no memory left."""
 
     pid: int
     limited: bool
@@ -27,6 +28,6 @@ class MemoryKill:
 
 
 def memory_kills(messages: Iterable[KernelMessage]) -> tuple[MemoryKill, ...]:
-    """Those that the log tells of, in order. Never raises."""
+    """Parse the kills among kernel messages, in order. Never raises."""
     found = (_KILLED.match(message.text) for message in messages)
     return tuple(MemoryKill(int(match[2]), match[1].startswith("Memory")) for match in found if match)

@@ -1,8 +1,9 @@
-"""Small readers of /proc/PID, shared by everything that looks at processes from outside.
+"""Readers and parsers of /proc/PID, shared by all observers of processes.
 
-The `parse_*` functions are pure: bytes in, values out; they raise ValueError for what they cannot use. The `read_*`
-functions do the reading and may raise OSError (the process ended, permission denied) as well; `reason` turns either
-into words for the operator. All bytes come from other people's processes: lengths are capped here.
+The `parse_*` functions are pure: bytes in, values out; they raise ValueError for what they cannot
+use. The `read_*` functions do the reading and may raise OSError (the process ended, permission
+denied) as well; `reason` turns either into words for the operator. All bytes come from other
+people's processes: lengths are capped here.
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ ENVIRON_CAP = 256 * 1024
 CMDLINE_CAP = 64 * 1024
 FILE_CAP = 1024 * 1024
 COMM_CAP = 64
-CPUS_MOST = 65_536  # that a list names: eight times what Linux can have
-OPEN_FILES_MOST = 65_536  # of a process that are looked at, 6 us each: a job may have millions
+CPUS_MOST = 65_536  # in one list: eight times what Linux can have
+OPEN_FILES_MOST = 65_536  # read per process, 6 us each: a job may have millions
 ROOT = Path("/")
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 _MIN_STAT_FIELDS = 20
-_MOST_DIGITS = 20  # of 64 bits
+_MOST_DIGITS = 20  # of a 64-bit number
 
 
 @dataclass(frozen=True, slots=True)
 class ProcStat:
-    """/proc/PID/stat. `start_s` is seconds since boot; `state` is one letter (R, S, D, T, t, Z, …)."""
+    """Parsed /proc/PID/stat. `start_s` is seconds since boot; `state` is one letter (R, S, D, T, t,
+    Z, …).
+    """
 
     pid: int
     comm: str
@@ -52,7 +55,7 @@ class ProcStat:
 
 @dataclass(frozen=True, slots=True)
 class ProcStatus:
-    """/proc/PID/status. `inner_pid` is the pid in the innermost pid namespace."""
+    """Parsed /proc/PID/status."""
 
     name: str
     state: str
@@ -66,7 +69,7 @@ class ProcStatus:
 
     @property
     def inner_pid(self) -> int:
-        """The process id the process itself sees."""
+        """The pid in the innermost pid namespace, as the process itself sees it."""
         return self.nspids[-1] if self.nspids else self.tgid
 
 
@@ -74,13 +77,16 @@ class ProcStatus:
 
 
 def read_file(path: str, cap: int = FILE_CAP) -> bytes:
-    """At most `cap` bytes of a file. Raises OSError; Silent, which is one, where a process keeps its readers waiting."""
+    """Read at most `cap` bytes of a file.
+
+    Raises OSError; its subclass Silent where a process blocks readers of its files.
+    """
     pid = process_of(path)
     return ask(pid, _read, path, cap) if pid else _read(path, cap)
 
 
 def process_of(path: str) -> int:
-    """The process whose file below /proc this is; 0 where it is none."""
+    """Return the pid in a path below /proc; 0 where there is none."""
     if not path.startswith("/proc/"):
         return 0
     word = path[6 : path.find("/", 6)]
@@ -88,7 +94,7 @@ def process_of(path: str) -> int:
 
 
 def _read(path: str, cap: int) -> bytes:
-    """Plain system calls: census and sampling read thousands of files."""
+    """Read with plain system calls: census and sampling read thousands of files."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         first = os.read(descriptor, min(cap, 65536))
@@ -108,7 +114,9 @@ def _read(path: str, cap: int) -> bytes:
 
 
 def read_memory(pid: int, size: int, address: int, root: Path = ROOT) -> bytes:
-    """Up to `size` bytes of a process (or the one that a thread belongs to), once. Raises OSError, OverflowError."""
+    """Read up to `size` bytes of a process's memory, once; `pid` may be a thread's. Raises OSError,
+    OverflowError.
+    """
     return ask(pid, _read_memory, proc_path(root, pid, "mem"), size, address)
 
 
@@ -121,13 +129,13 @@ def _read_memory(path: str, size: int, address: int) -> bytes:
 
 
 def read_link(path: str) -> str:
-    """Target of a symbolic link. Raises OSError, as `read_file` does."""
+    """Read the target of a symbolic link. Raises OSError, as `read_file` does."""
     pid = process_of(path)
     return ask(pid, os.readlink, path) if pid else os.readlink(path)  # noqa: PTH115 - Path.readlink costs three times as much
 
 
 def names_in(folder: str) -> list[str]:
-    """What a folder holds, sorted; nothing where there is no such folder. Raises PermissionError."""
+    """List a folder, sorted; empty where there is no such folder. Raises PermissionError."""
     try:
         return sorted(os.listdir(folder))  # noqa: PTH208
     except PermissionError:
@@ -137,13 +145,13 @@ def names_in(folder: str) -> list[str]:
 
 
 def proc_path(root: Path, *parts: object) -> str:
-    """`<root>/proc/<parts…>` as text."""
+    """Build `<root>/proc/<parts…>` as text."""
     base = str(root).rstrip("/")
     return "/".join((base + "/proc", *map(str, parts)))
 
 
 def reason(error: BaseException) -> str:
-    """Why a read failed, in a few words."""
+    """Describe in a few words why a read failed."""
     if isinstance(error, Silent):
         return SILENT
     if isinstance(error, OSError) and error.errno is not None:
@@ -154,64 +162,74 @@ def reason(error: BaseException) -> str:
 
 
 def pids(root: Path = ROOT) -> list[int]:
-    """All process ids, in order. Raises OSError if there is no /proc."""
+    """List all process ids, in order. Raises OSError if there is no /proc."""
     with os.scandir(proc_path(root)) as entries:
         return sorted(int(entry.name) for entry in entries if entry.name.isascii() and entry.name.isdigit())
 
 
 def threads(pid: int, root: Path = ROOT) -> tuple[int, ...]:
-    """Thread ids of a process, in order. Raises OSError."""
+    """List the thread ids of a process, in order. Raises OSError."""
     with os.scandir(proc_path(root, pid, "task")) as entries:
         return tuple(sorted(int(entry.name) for entry in entries if entry.name.isascii() and entry.name.isdigit()))
 
 
 def read_stat(pid: int, root: Path = ROOT, tid: int | None = None) -> ProcStat:
-    """/proc/PID/stat, or of one thread. Raises OSError, ValueError."""
+    """Read /proc/PID/stat, or that of one thread. Raises OSError, ValueError."""
     parts = (pid, "stat") if tid is None else (pid, "task", tid, "stat")
     return parse_stat(read_file(proc_path(root, *parts), 8192))
 
 
 def read_status(pid: int, root: Path = ROOT, tid: int | None = None) -> ProcStatus:
-    """/proc/PID/status, or of one thread. Raises OSError, ValueError."""
+    """Read /proc/PID/status, or that of one thread. Raises OSError, ValueError."""
     parts = (pid, "status") if tid is None else (pid, "task", tid, "status")
     return parse_status(read_file(proc_path(root, *parts), 65536))
 
 
 def stat_of_silent(pid: int, root: Path = ROOT) -> ProcStat:
-    """What is known of a process that does not answer: its name, parent and state, from the one file that keeps nobody waiting. Raises
-    OSError, ValueError."""
+    """Read name, parent and state of a process that blocks readers, from the one file that never
+    blocks.
+
+    The other fields are 0. Raises OSError, ValueError.
+    """
     status = parse_status(_read(proc_path(root, pid, "status"), 65536))
     return ProcStat(pid, status.name, status.state, status.ppid, 0, 0, 0, 0, 0.0, 0.0, status.threads, 0, 0.0, -1)
 
 
 def read_environ_bytes(pid: int, root: Path = ROOT) -> bytes:
-    """The environment the process was started with, raw. Later changes by the process do not show. Raises OSError."""
+    """Read the raw environment that the process was started with; its later changes do not show.
+    Raises OSError.
+    """
     return read_file(proc_path(root, pid, "environ"), ENVIRON_CAP)
 
 
 def read_environ(pid: int, root: Path = ROOT) -> dict[str, str]:
-    """The environment the process was started with. Raises OSError."""
+    """Read the environment that the process was started with. Raises OSError."""
     return parse_environ(read_environ_bytes(pid, root))
 
 
 def read_cmdline(pid: int, root: Path = ROOT) -> tuple[str, ...]:
-    """The arguments of a process; empty for kernel threads and zombies. Raises OSError."""
+    """Read the arguments of a process; empty for kernel threads and zombies. Raises OSError."""
     return parse_cmdline(read_file(proc_path(root, pid, "cmdline"), CMDLINE_CAP))
 
 
 def read_comm(pid: int, root: Path = ROOT, tid: int | None = None) -> str:
-    """The short name (15 bytes) of a process or thread. Raises OSError."""
+    """Read the short name (15 bytes) of a process or thread. Raises OSError."""
     parts = (pid, "comm") if tid is None else (pid, "task", tid, "comm")
     return read_file(proc_path(root, *parts), COMM_CAP).rstrip(b"\n").decode("utf-8", "replace")
 
 
 def start_ticks(pid: int, root: Path = ROOT) -> int:
-    """Start time since boot in clock ticks: with the pid it names one process for ever. Raises OSError, ValueError."""
+    """Read the start time since boot in clock ticks: with the pid, a permanent id of one process.
+
+    Raises OSError, ValueError.
+    """
     return read_stat(pid, root).start_ticks
 
 
 def proportional_bytes(pid: int, root: Path = ROOT) -> int:
-    """Memory of a process, of what it shares with others its part; 0 where nobody tells."""
+    """Return the proportional set size of a process in bytes (shared pages count in part); 0 where
+    unknown.
+    """
     try:
         lines = read_file(proc_path(root, pid, "smaps_rollup")).splitlines()
         return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(b"Pss:"))
@@ -220,7 +238,9 @@ def proportional_bytes(pid: int, root: Path = ROOT) -> int:
 
 
 def newest_pid(root: Path = ROOT) -> int:
-    """The number that was given last to a process or a thread; -1 where nobody says. While it stays, nothing was started."""
+    """Return the pid or thread id assigned last; -1 where unknown. If it is unchanged, nothing was
+    started.
+    """
     try:
         return number(read_file(proc_path(root, "loadavg"), 256).split()[-1])
     except (OSError, ValueError, IndexError):
@@ -228,7 +248,7 @@ def newest_pid(root: Path = ROOT) -> int:
 
 
 def children(pid: int, root: Path = ROOT) -> tuple[int, ...]:
-    """Processes that its main thread has started and that are there; none where it has ended."""
+    """List the live processes that the main thread of `pid` started; empty where it has ended."""
     try:
         return tuple(int(word) for word in read_file(proc_path(root, pid, "task", pid, "children")).split())
     except (OSError, ValueError):
@@ -236,23 +256,27 @@ def children(pid: int, root: Path = ROOT) -> tuple[int, ...]:
 
 
 def cpus_allowed(pid: int, root: Path = ROOT, tid: int | None = None) -> str:
-    """CPUs a process or thread may run on, as in taskset (0-3,8). Raises OSError, ValueError."""
+    """Read the CPUs a process or thread may run on, as in taskset (0-3,8). Raises OSError,
+    ValueError.
+    """
     return read_status(pid, root, tid).cpus_allowed
 
 
 def socket_inodes(pid: int, root: Path = ROOT, most: int = OPEN_FILES_MOST) -> frozenset[int]:
-    """Inodes of the sockets a process holds open. Raises OSError."""
+    """List the inodes of the sockets that a process has open. Raises OSError."""
     return sockets(open_files(pid, root, most))
 
 
 def sockets(files: Mapping[str, str]) -> frozenset[int]:
-    """Inodes of the sockets among open files."""
+    """Select the inodes of sockets among open files."""
     found = (target for target in files.values() if target.startswith("socket:["))
     return frozenset(int(target[8:-1]) for target in found if target[8:-1].isdigit())
 
 
 def open_files(pid: int, root: Path = ROOT, most: int = OPEN_FILES_MOST) -> dict[str, str]:
-    """What the descriptors of a process lead to, by number, of so many of the lowest. Raises OSError."""
+    """Return the targets of a process's descriptors by number, of the first `most` ones. Raises
+    OSError.
+    """
     folder = proc_path(root, pid, "fd")
     return ask(pid, _links, folder, most) if process_of(folder) else _links(folder, most)
 
@@ -272,7 +296,9 @@ def _links(folder: str, most: int) -> dict[str, str]:
 
 
 def number(word: bytes) -> int:
-    """A whole number as the kernel writes it: decimal, of 64 bits, so that no sum, share or column of it overflows. Raises ValueError."""
+    """Parse a whole number of the kernel: decimal, 64 bits, so that no later sum overflows. Raises
+    ValueError.
+    """
     digits = word.removeprefix(b"-")
     if len(digits) > _MOST_DIGITS or not digits.isdigit() or (value := int(word)) >> 64 not in (0, -1):
         raise ValueError(f"no number of 64 bits: {word[:_MOST_DIGITS]!r}")
@@ -280,7 +306,9 @@ def number(word: bytes) -> int:
 
 
 def parse_stat(data: bytes) -> ProcStat:
-    """Parses /proc/PID/stat. The name may hold spaces, newlines and ')': the last ')' ends it. Raises ValueError."""
+    """Parse /proc/PID/stat. The name may hold spaces, newlines and ')': the last ')' ends it.
+    Raises ValueError.
+    """
     opening, closing = data.find(b"("), data.rfind(b")")
     if opening < 0 or closing < opening:
         raise ValueError("stat: no process name")
@@ -307,7 +335,7 @@ def parse_stat(data: bytes) -> ProcStat:
 
 
 def parse_status(data: bytes) -> ProcStatus:
-    """Parses /proc/PID/status; lines that are absent (old kernels) leave their defaults. Raises ValueError."""
+    """Parse /proc/PID/status; lines that are absent (old kernels) give defaults. Raises ValueError."""
     found: dict[bytes, bytes] = {}
     for line in data.split(b"\n"):
         key, separator, value = line.partition(b":")
@@ -332,7 +360,9 @@ def parse_status(data: bytes) -> ProcStatus:
 
 
 def parse_environ(data: bytes) -> dict[str, str]:
-    """NUL-separated NAME=value; the first of a repeated name counts, as for getenv. Never raises."""
+    """Parse NUL-separated NAME=value; the first of a repeated name counts, as for getenv. Never
+    raises.
+    """
     environ: dict[str, str] = {}
     for entry in data[:ENVIRON_CAP].split(b"\0"):
         name, separator, value = entry.partition(b"=")
@@ -342,7 +372,7 @@ def parse_environ(data: bytes) -> dict[str, str]:
 
 
 def parse_cmdline(data: bytes) -> tuple[str, ...]:
-    """NUL-separated arguments. Never raises."""
+    """Parse NUL-separated arguments. Never raises."""
     data = data[:CMDLINE_CAP]
     if not data:
         return ()
@@ -352,12 +382,16 @@ def parse_cmdline(data: bytes) -> tuple[str, ...]:
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
-    """CPUs of a list such as '0-3,8'. Raises ValueError for anything else."""
+    """Parse a CPU list such as '0-3,8'. Raises ValueError for anything else."""
     return frozenset(itertools.chain.from_iterable(cpu_ranges(text)))
 
 
 def cpu_ranges(text: str) -> tuple[range, ...]:
-    """The same as ranges that rise and do not touch. A list that names CPUs again and again is none either."""
+    """Parse a CPU list into ascending ranges that do not touch.
+
+    Raises ValueError for anything else, and for lists that name more than CPUS_MOST CPUs, repeated
+    ones included.
+    """
     found: list[range] = []
     named = 0
     for part in text.strip().split(","):
@@ -374,7 +408,7 @@ def cpu_ranges(text: str) -> tuple[range, ...]:
 
 
 def joined_ranges(ranges: Iterable[range]) -> tuple[range, ...]:
-    """What ranges of whole numbers hold together, as ranges that rise and do not touch."""
+    """Merge ranges of whole numbers into ascending ranges that do not touch."""
     found: list[range] = []
     for each in sorted(ranges, key=lambda one: one.start):
         if found and each.start <= found[-1].stop:

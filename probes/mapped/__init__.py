@@ -1,1 +1,1 @@
-"""The files that targets have mapped."""
+"""Files that targets have mapped, opened and read safely."""

@@ -1,7 +1,9 @@
-"""The program that opens and reads the files of targets, so that it is the one that hangs when a file system does not answer.
+"""The child process that opens and reads targets' files, so that the observer does not hang on a
+dead file system.
 
-Run by reader.py as a program of its own (`python -I -S`): it holds none of the observer's descriptors, and imports nothing of ours.
-One request at a time comes over a socket; bytes are left in a piece of shared memory. It ends when the socket is closed.
+Run by reader.py as a program of its own (`python -I -S`): it inherits none of the observer's
+descriptors, and imports nothing of ours. One request at a time comes over a socket; bytes are
+returned in shared memory. It ends when the socket is closed.
 """
 
 from __future__ import annotations
@@ -19,12 +21,11 @@ from collections import Counter, OrderedDict
 SOCKET, MEMORY = 3, 4  # descriptors
 MEMORY_BYTES = 1 << 20
 OPEN, READ = 1, 2
-# Said before the answer to OPEN: what the process keeps back is over, what its file system does begins.
+# Sent before the answer to OPEN: from here on the file system is asked; delays before are the
+# process's.
 FOUND = errno.EINPROGRESS
-LONGEST = 4096  # of a request
-REQUEST = struct.Struct(
-    "<IIIQQI"
-)  # what; OPEN: major, minor, inode, and a path behind it; READ: 0, handle, place, bytes
+LONGEST = 4096  # bytes of a request
+REQUEST = struct.Struct("<IIIQQI")  # kind; OPEN: major, minor, inode, then the path; READ: 0, handle, position, bytes
 REPLY = struct.Struct("<iIQQQQ")  # errno; READ: bytes; OPEN: device, inode, time of change in ns, size
 _KEPT = 64
 
@@ -32,7 +33,8 @@ _KEPT = 64
 def main() -> None:
     """Answer requests until the socket is closed."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the observer, which may still want to read
+    # Ctrl-C is for the observer, which may still need to read
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.closerange(MEMORY + 1, 1 << 16)
     memory = mmap.mmap(MEMORY, MEMORY_BYTES)
     kept: OrderedDict[int, int] = OrderedDict()
@@ -56,8 +58,8 @@ def _answer(
 ) -> tuple[bytes, list[int]]:
     what, major, minor, first, place, size = REQUEST.unpack_from(request)
     if what == OPEN:
-        # That is found with the lock of the process's address space. Its file system is not asked: neither for the names, which the
-        # kernel jumps over, nor to open, as nothing is opened yet.
+        # The kernel finds the file under the lock of the process's address space. Its file system
+        # is not involved: map_files links skip name lookup, and O_PATH opens nothing.
         descriptor = os.open(request[REQUEST.size :], os.O_PATH | os.O_CLOEXEC)
         channel.send(REPLY.pack(FOUND, 0, 0, 0, 0, 0))
         status = checked(descriptor, f"{major:02x}:{minor:02x}", first)
@@ -73,10 +75,12 @@ def _answer(
 
 
 def checked(descriptor: int, device: str, inode: int) -> os.stat_result:
-    """What the file is that a link of /proc/PID/map_files led to (O_PATH). OSError, and it is closed, where it is not what maps said.
+    """Check that an O_PATH descriptor is the file `device`, `inode` of a maps line; return its
+    stat.
 
-    ESTALE: another file by now. Which one it is, only maps can say: on overlays and btrfs stat tells other numbers. So the file is
-    mapped here, and our own maps are read.
+    The descriptor came from a link of /proc/PID/map_files. Raises OSError, after closing it, if it
+    is not; ESTALE: another file by now. Only maps can tell: on overlays and btrfs stat reports
+    other numbers. So the file is mapped here, and our own maps are read.
     """
     try:
         status = os.fstat(descriptor)
@@ -98,12 +102,12 @@ def checked(descriptor: int, device: str, inode: int) -> os.stat_result:
 
 
 def _open_to_read(descriptor: int) -> int:
-    # O_NONBLOCK: a lease that the owner holds on the file is not waited for.
+    # O_NONBLOCK: do not wait for a lease that the owner holds on the file.
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def _mapped() -> Counter[tuple[str, int]]:
-    """How often each file is mapped into this process."""
+    """Count the mappings of each file in this process."""
     found: Counter[tuple[str, int]] = Counter()
     with open("/proc/self/maps", "rb") as maps:  # noqa: PTH123 - pathlib takes as long to import as all the rest
         for line in maps:

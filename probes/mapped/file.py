@@ -1,6 +1,7 @@
-"""A file that a target has mapped, opened once: to be read from, and to attach uprobes to.
+"""A file that a target has mapped, opened once: for reading and for attaching uprobes.
 
-In: a pid and a line of its maps. Out: MappedFile. How it is opened and what may not happen: README.md.
+In: a pid and a line of its maps. Out: MappedFile. How it is opened and what must not happen:
+README.md.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from rankscope.probes.host.maps import Mapping
 from rankscope.probes.host.procfs import ROOT, proc_path
 from rankscope.probes.mapped.reader import READER, FileNotRead, Waiting
 
-# Of one file, in all. The largest that is known, jaxlib, takes 130 MB (its names and symbols).
+# For one file, in all. The largest known, jaxlib, takes 130 MB (its names and symbols).
 BUDGET_BYTES = 512 << 20
-# That one from a network file system that was not asked before, at 10 MB/s, takes 13 s.
+# The same from a cold network file system, at 10 MB/s, takes 13 s.
 BUDGET_S = 20.0
 _NAME_CHARACTERS = 256
 
@@ -24,7 +25,10 @@ _handles = itertools.count(1)
 
 
 class MappedFile:
-    """Close it, or use it in a `with` statement. `identity` changes when the file does."""
+    """An open file of a target. Close it, or use it in a `with` statement.
+
+    `identity` changes when the file does. Reads are limited to BUDGET_BYTES and BUDGET_S in all.
+    """
 
     def __init__(self, mapping: Mapping, descriptor: int, identity: tuple[int, ...], owner: str) -> None:
         self.name = mapping.path.rpartition("/")[2][:_NAME_CHARACTERS]
@@ -34,21 +38,23 @@ class MappedFile:
 
     @property
     def path(self) -> Path:
-        """Leads this process, and the kernel on its behalf, to the open file whatever happens to its name."""
+        """A path to the open file, valid in this process (and for the kernel) whatever happens to
+        its name.
+        """
         return Path(f"/proc/self/fd/{self._descriptor}")
 
     @property
     def descriptor(self) -> int:
-        """The open file (O_PATH), for another process to attach to. It stays ours."""
+        """The open file (O_PATH), for another process to attach to; still owned by this object."""
         return self._descriptor
 
     @property
     def read_bytes(self) -> int:
-        """How much of it was read; it is known of a closed one too."""
+        """Number of bytes read so far, also after closing."""
         return BUDGET_BYTES - self._left_bytes
 
     def pread(self, size: int, at: int) -> bytes:
-        """Up to `size` bytes from `at` on, fewer where the file ends. Raises FileNotRead."""
+        """Read up to `size` bytes from `at` on, fewer where the file ends. Raises FileNotRead."""
         if self._descriptor < 0:
             raise FileNotRead("closed")
         size_left = min(size, self._left_bytes)
@@ -59,7 +65,7 @@ class MappedFile:
         return data
 
     def close(self) -> None:
-        """Let go of the file. This never waits: what is held has no driver or file system behind it (O_PATH)."""
+        """Close the file. Never waits: an O_PATH descriptor involves no driver or file system."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -74,15 +80,18 @@ class MappedFile:
         self.close()
 
 
-def handed_file(descriptor: int) -> MappedFile:
-    """A file that another process has opened and handed over; the descriptor stays the caller's. Nothing is asked of its file system, not
-    even which one it is, so that each counts as one of its own. OSError."""
+def file_from_descriptor(descriptor: int) -> MappedFile:
+    """Wrap a descriptor that another process opened and passed; it is duplicated. Raises OSError.
+
+    Its file system is not involved at all, so the file's identity is unknown and each call counts
+    as a new file.
+    """
     path = f"handed over, {next(_handles)}"
     return MappedFile(Mapping(0, 0, "", 0, path, 0, path), fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3), (), "")
 
 
 def open_mapped(pid: int, mapping: Mapping, root: Path = ROOT) -> MappedFile:
-    """The file behind a mapping, also when it was deleted, replaced, or lies in another mount namespace.
+    """Open the file behind a mapping, even if deleted, replaced, or in another mount namespace.
 
     Needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE, as /proc/PID/map_files does. Raises FileNotRead.
     """

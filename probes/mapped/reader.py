@@ -1,8 +1,9 @@
-"""Opens and reads files of targets through a child, with a deadline.
+"""Open and read targets' files through a child process, with a deadline.
 
-A file system that has stopped answering (a dead NFS server or FUSE daemon) keeps whoever asks it in the kernel, for ever and
-deaf to SIGKILL. So a child asks. One that does not answer in time is given up, its device is not asked again, and the next child is
-started: what waits is one small process, which ends when the file system answers or the host is restarted.
+A file system that has stopped answering (a dead NFS server or FUSE daemon) blocks its callers in
+the kernel, for ever and deaf to SIGKILL. So a child makes the calls. One that does not answer in
+time is abandoned, its device is not used again, and another child is started: what remains is one
+small process, which ends when the file system answers or the host is restarted.
 """
 
 from __future__ import annotations
@@ -33,22 +34,25 @@ from rankscope.probes.mapped.child import FOUND, MEMORY_BYTES, OPEN, READ, REPLY
 from rankscope.probes.mapped.waits import DEADLINE_S, Waits
 from rankscope.probes.patience import SILENT, Silent
 
-_OWNERS_S = 60.0  # for so long a number is the same process's
+_OWNERS_S = 60.0  # seconds for which the owner of a pid is cached
 _DESCRIPTOR_BYTES = array("i").itemsize
 _END = 1 << 62  # no file is larger
-_let_go: list[int] = []  # pids of children that may not have ended yet
+_abandoned: list[int] = []  # pids of abandoned children that may not have ended yet
 
 
 class FileNotRead(RankscopeError, OSError):
     """A file of a target could not be opened or read, or is not the one that is mapped."""
 
-    help = "This file is left out; all else is observed. See whether its file system answers."
+    help = "This file is skipped; all else is observed. Check whether its file system responds."
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedFile:
-    """`descriptor` (O_PATH) is the caller's. `identity`: device, inode, time of change (ctime, which nobody can set), size. `owner`: of
-    the process that maps it."""
+    """An opened file. The caller owns `descriptor` (O_PATH).
+
+    `identity`: device, inode, time of change (ctime, which nobody can set), size. `owner`: user of
+    the process that maps it.
+    """
 
     descriptor: int
     identity: tuple[int, ...]
@@ -57,24 +61,29 @@ class OpenedFile:
 
 @dataclass(slots=True)
 class Waiting:
-    """How many seconds its bytes may still be waited for, all its reads together: a file system may answer in time, and slowly."""
+    """Seconds left to wait for a file's reads, all together: a file system may answer in time, but
+    slowly.
+    """
 
     left_s: float
 
 
 class _Child:
-    """A running child: its socket, and the memory in which it leaves bytes."""
+    """A running child: its socket, and the memory in which it returns bytes."""
 
     def __init__(self, pid: int, channel: socket.socket, shared: int) -> None:
         self.pid, self.socket = pid, channel
         self.memory = mmap.mmap(shared, MEMORY_BYTES)
         self.socket.settimeout(DEADLINE_S)
-        # How long it took, the last time, until the process let go of the file; None: it did not yet.
+        # Seconds until the kernel found the file in the process, last time; None: not found yet.
         self.finding_s: float | None = None
 
     def ask(self, request: bytes, passed: int | None = None) -> tuple[tuple[int, ...], list[int]]:
-        """The reply, unpacked, and descriptors that came with it. TimeoutError, where the process that is asked of or then the file system
-        takes longer than the deadline; ConnectionError where the child has ended."""
+        """Send a request; return the unpacked reply and the descriptors that came with it.
+
+        TimeoutError where the process, or then the file system, takes longer than the deadline;
+        ConnectionError where the child has ended.
+        """
         ancillary = [] if passed is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", passed))]
         self.finding_s = None
         self.socket.sendmsg([request], ancillary)
@@ -100,9 +109,11 @@ class _Child:
         return REPLY.unpack(reply), list(received)
 
     def end(self, kill: bool) -> None:
-        """Let it go. Nobody waits: in a file system that does not answer, not even SIGKILL ends it."""
+        """Abandon the child, without waiting: on a file system that does not answer, not even
+        SIGKILL ends it.
+        """
         self.socket.close()
-        asked = rights.elsewhere()
+        asked = rights.delegate()
         if asked is None:
             end_child(self.pid, kill=kill)
         else:
@@ -110,14 +121,17 @@ class _Child:
 
 
 def start_child() -> tuple[int, socket.socket, int]:
-    """Start a child: its pid, our end of its socket, the descriptor of the memory. OSError."""
-    _bury()
+    """Start a child: its pid, our end of its socket, the descriptor of the shared memory. Raises
+    OSError.
+    """
+    _reap()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     shared = os.memfd_create("rankscope-mapped", os.MFD_CLOEXEC)
     handed: list[int] = []
     try:
         os.ftruncate(shared, MEMORY_BYTES)
-        # Other numbers than those that they get in the child: one must not be put upon another, or upon itself.
+        # Duplicates with high numbers, so that moving one in the child overwrites neither another
+        # nor itself.
         handed += [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 8) for one in (theirs.fileno(), shared)]
         actions = [(os.POSIX_SPAWN_OPEN, standard, "/dev/null", os.O_RDWR, 0) for standard in (0, 1, 2)]
         places = zip(handed, (child.SOCKET, child.MEMORY), strict=True)
@@ -136,10 +150,13 @@ def start_child() -> tuple[int, socket.socket, int]:
 
 
 def _confined() -> list[str]:
-    """The program that confines itself and goes on as the child. To open what others have mapped takes three capabilities."""
+    """Return the command words that confine the child before it runs.
+
+    Three capabilities remain, needed to open what others have mapped.
+    """
     held = credentials.effective()
     follow = credentials.CAP_CHECKPOINT_RESTORE  # /proc/PID/map_files
-    if not held >> follow & 1:  # Linux before 5.9 asks for more
+    if not held >> follow & 1:  # Linux before 5.9 needs more
         follow = credentials.CAP_SYS_ADMIN
     keep = credentials.mask((credentials.CAP_DAC_READ_SEARCH, credentials.CAP_SYS_PTRACE, follow))
     try:
@@ -150,25 +167,25 @@ def _confined() -> list[str]:
 
 
 def end_child(pid: int, *, kill: bool) -> None:
-    """Let a child of this process go, whose socket is closed. Nobody waits: that it has ended is asked when the next ones come and go."""
+    """End a child of this process whose socket is closed, without waiting; it is reaped later."""
     with contextlib.suppress(ProcessLookupError):
         if kill:
             os.kill(pid, 9)
-    _let_go.append(pid)
-    _bury()
+    _abandoned.append(pid)
+    _reap()
 
 
-def _bury() -> None:
-    """Take notice of the end of children that were let go, without which the kernel keeps a place for each."""
-    for pid in tuple(_let_go):
+def _reap() -> None:
+    """Reap abandoned children that have ended; the kernel keeps an entry for each until then."""
+    for pid in tuple(_abandoned):
         with contextlib.suppress(ChildProcessError):
             if not os.waitpid(pid, os.WNOHANG)[0]:
                 continue
-        _let_go.remove(pid)
+        _abandoned.remove(pid)
 
 
 class FileReader:
-    """Asks one child at a time. For use from several threads."""
+    """Sends requests to one child at a time. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -176,9 +193,11 @@ class FileReader:
         self._waits = Waits()
 
     def open(self, path: str, device: str, inode: int) -> OpenedFile:
-        """The regular file behind a link of /proc/PID/map_files, which must be this one. Raises FileNotRead.
+        """Open the regular file behind a link of /proc/PID/map_files, checking its device and
+        inode.
 
-        What the process takes is not held against the file system, nor against others: they have mapped the same files.
+        Raises FileNotRead. Time that the process itself takes is not counted against the file
+        system or other users, who have mapped the same files.
         """
         major, _, minor = device.partition(":")
         try:
@@ -187,7 +206,7 @@ class FileReader:
         except (ValueError, struct.error) as error:
             raise FileNotRead(f"no such device or inode: {device} {inode}") from error
         _must_answer(path)
-        # Before the lock: who reads of a process may be left behind in the middle of it.
+        # Before taking the lock: a thread that reads from a process may be abandoned midway.
         owner = _owner(process_of(path), int(time.monotonic() // _OWNERS_S))
         reply, received = self._ask(device, owner, request, None)
         if reply[0] or len(received) != 1:
@@ -199,9 +218,12 @@ class FileReader:
     def read(
         self, device: str, owner: str, handle: int, descriptor: int, size: int, at: int, waiting: Waiting
     ) -> bytes:
-        """Up to `size` bytes from `at` on of an opened file, fewer where it ends. `handle` names it for ever. FileNotRead."""
+        """Read up to `size` bytes from `at` on of an opened file, fewer where it ends.
+
+        `handle`: unique number of the file. Raises FileNotRead.
+        """
         if not 0 <= at < _END - size:
-            raise FileNotRead("an absurd place in it")
+            raise FileNotRead("an impossible offset in it")
         data = bytearray()
         while len(data) < size:
             if waiting.left_s <= 0:
@@ -223,10 +245,10 @@ class FileReader:
         into: bytearray | None = None,
         waiting: Waiting | None = None,
     ) -> tuple[tuple[int, ...], list[int]]:
-        """The child's answer; bytes that it has read are added to `into`. What it has not yet open is handed to it; where there is no
-        descriptor, it is to be opened.
+        """Send a request to the child; append bytes that it read to `into`.
 
-        The time that others keep the child busy is no part of `waiting`.
+        `descriptor`: the file, passed on if the child does not have it open; None for a request to
+        open. Time that others occupy the child is not taken from `waiting`.
         """
         with self._lock:
             if why := self._waits.why_not(device, owner):
@@ -260,14 +282,14 @@ class FileReader:
             finding_s = child.finding_s if descriptor is None else 0.0
             if descriptor is None:
                 self._waits.found(took_s if finding_s is None else finding_s, owner)
-            if finding_s is not None:  # else it was the process that said no
+            if finding_s is not None:  # else the process itself refused
                 self._waits.came(device, took_s - finding_s, owner)
             if into is not None:
                 into += child.memory[: min(answer[0][1], MEMORY_BYTES)]
             return answer
 
     def _start(self) -> _Child:
-        asked = rights.elsewhere()
+        asked = rights.delegate()
         if asked is None:
             pid, channel, shared = start_child()
         else:
@@ -284,13 +306,13 @@ class FileReader:
             self._child = None
 
     def forget(self) -> None:
-        """In a fork: what the other process asks is its own."""
+        """Reset after a fork: the other process starts its own child."""
         self._lock = threading.Lock()
         self._child = None
-        _let_go.clear()
+        _abandoned.clear()
 
     def close(self) -> None:
-        """Let the child end; another is started when one is wanted. What hung may be asked again."""
+        """End the child and forget what hung; another child is started when needed."""
         with self._lock:
             if self._child is not None:
                 self._child.end(kill=False)
@@ -300,12 +322,12 @@ class FileReader:
 
 @functools.lru_cache(maxsize=1024)
 def _owner(pid: int, _: int) -> str:
-    """Whose a process is, found out once in a while."""
+    """Return the user of a process, cached for a while."""
     return whose(pid, ROOT) if pid else ""
 
 
 def _must_answer(path: str) -> None:
-    """FileNotRead where the process whose file below /proc this is keeps who reads of it waiting."""
+    """Raise FileNotRead where the process in a path below /proc blocks readers."""
     pid = process_of(path)
     if not pid:
         return
@@ -314,7 +336,7 @@ def _must_answer(path: str) -> None:
     except Silent as error:
         raise FileNotRead(SILENT) from error
     except OSError:
-        pass  # it has ended, or there is no right to: then that is said of the file
+        pass  # it has ended, or we lack the right: opening the file will say so
 
 
 def _why(code: int) -> str:

@@ -1,1 +1,1 @@
-"""What a NCCL job says of itself (RAS)."""
+"""A NCCL job's own account of its ranks (RAS)."""

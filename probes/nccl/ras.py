@@ -1,9 +1,10 @@
-"""Asking a NCCL job about itself: the client side of RAS, which NCCL 2.24 and later offers on a port of the loopback.
+"""Query a NCCL job's RAS service, which NCCL 2.24 and later offers on a port of the loopback.
 
-In: the pid of a rank, whose network namespace is entered. Out: RasAnswer, or RasSilence with the reason. The job is not
-changed: its RAS threads answer anyone on the port (ncclras is such a client). All its processes on a host listen on one port
-and the kernel picks one of them, which may be stopped: hence several attempts, each with a short greeting, all of them within
-one limit. Protocol: NCCL src/ras/client.cc.
+In: the pid of a rank, whose network namespace is entered. Out: RasAnswer, or RasSilence with the
+reason. The job is not changed: its RAS threads answer anyone on the port (ncclras is such a
+client). All its processes on a host listen on one port and the kernel picks one of them, which may
+be stopped: hence several attempts, each with a short greeting, all of them within one limit.
+Protocol: NCCL src/ras/client.cc.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from rankscope.probes.nccl.ras_answer import NotRas, RasAnswer, parse
 
 PORT = 28028
 LIMIT_S = 5.0
-_GREETING_S = 0.7  # of a process that is alive it takes some milliseconds
+_GREETING_S = 0.7  # a live process takes some milliseconds
 _ATTEMPTS = 4
 _GATHERING_S = 2  # how long RAS waits for the other processes of the job; a whole number for the protocol
 _MAX_BYTES = (
     32 << 20
 )  # 0.9 KB per rank and communicator: 8,000 ranks with 4 each; parsed it takes 3.6 times that (measured)
 _MAX_LINE = 4096
-_ADDRESSES = ("127.0.0.1", "::1")  # NCCL listens on whichever `localhost` means there
+_ADDRESSES = ("127.0.0.1", "::1")  # NCCL listens on whatever `localhost` means there
 
 
 @dataclass(frozen=True, slots=True)
 class RasSilence:
-    """No answer, and why."""
+    """The reason why there was no answer."""
 
     reason: str
 
@@ -44,28 +45,31 @@ class _NoAnswer(Exception):
 
 
 def ask(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> RasAnswer | RasSilence:
-    """What RAS says of the job of process `pid`. Takes `limit_s` at most, milliseconds as a rule. Never raises."""
-    asked = rights.elsewhere()
+    """Query RAS about the job of process `pid`. Never raises.
+
+    Takes `limit_s` at most, usually milliseconds.
+    """
+    asked = rights.delegate()
     try:
         answer = fetch(pid, limit_s=limit_s, root=root) if asked is None else _fetched_elsewhere(asked, pid)
     except (OSError, ValueError) as error:
-        return RasSilence(f"RAS of NCCL cannot be asked: {reason(error)}")
+        return RasSilence(f"RAS of NCCL cannot be queried: {reason(error)}")
     if isinstance(answer, RasSilence):
         return answer
     try:
         return parse(answer)
     except NotRas as error:
-        return RasSilence(f"RAS of NCCL answers what is not understood: {error}")
+        return RasSilence(f"RAS of NCCL sent an answer that cannot be parsed: {error}")
 
 
 def fetch(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> bytes | RasSilence:
-    """The answer as it came. OSError, ValueError where the process is gone, or says that nobody is to be asked."""
+    """Fetch the raw answer. Raises OSError; ValueError where RAS is off or not on the loopback."""
     port, hosts = listening(read_environ(pid, root))
     deadline = time.monotonic() + limit_s
     return in_namespace(pid, "net", lambda: _fetch(hosts, port, deadline), root)
 
 
-def _fetched_elsewhere(asked: rights.Elsewhere, pid: int) -> bytes | RasSilence:
+def _fetched_elsewhere(asked: rights.Delegate, pid: int) -> bytes | RasSilence:
     told, files = asked.ask("ras", pid=pid)
     if told["silence"]:
         return RasSilence(str(told["silence"]))
@@ -75,9 +79,10 @@ def _fetched_elsewhere(asked: rights.Elsewhere, pid: int) -> bytes | RasSilence:
 
 
 def listening(environment: dict[str, str]) -> tuple[int, tuple[str, ...]]:
-    """Port and loopback addresses of RAS by the environment of a process. ValueError where it is off or elsewhere.
+    """Return port and loopback addresses of RAS from the environment of a process.
 
-    NCCL_RAS_ADDR comes from the target, and we are root: nothing but a loopback address is ever connected to.
+    ValueError where it is off or elsewhere. NCCL_RAS_ADDR comes from the target, and we are root:
+    only loopback addresses are ever connected to.
     """
     if environment.get("NCCL_RAS_ENABLE", "1").strip() == "0":
         raise ValueError("it is switched off in this job (NCCL_RAS_ENABLE=0)")
@@ -119,11 +124,13 @@ def _fetch(hosts: tuple[str, ...], port: int, deadline: float) -> bytes | RasSil
 
 
 def _converse(connection: socket.socket, deadline: float) -> bytes:
-    """One conversation: greeting, limits, format where it has one, status until the other side closes."""
+    """Hold one conversation: greeting, limits, JSON where supported, status until the other side
+    closes.
+    """
     greeted = min(time.monotonic() + _GREETING_S, deadline)
     line = _request(connection, "CLIENT PROTOCOL 2", greeted)
     if not line.upper().startswith("SERVER PROTOCOL "):
-        raise _NoAnswer("something else than RAS listens on its port")
+        raise _NoAnswer("something other than RAS listens on its port")
     _request(connection, f"TIMEOUT {_GATHERING_S}", greeted)
     _request(connection, "SET FORMAT json", greeted)  # an error line before NCCL 2.28.7, which then answers in text
     _send(connection, "VERBOSE STATUS", greeted)
@@ -145,7 +152,7 @@ def _request(connection: socket.socket, command: str, deadline: float) -> str:
     while not line.endswith(b"\n"):
         part = _receive(connection, deadline)
         if not part or len(line) + len(part) > _MAX_LINE:
-            raise _NoAnswer("something else than RAS listens on its port")
+            raise _NoAnswer("something other than RAS listens on its port")
         line += part
     return line.decode("utf-8", "replace")
 

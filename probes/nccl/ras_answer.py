@@ -1,9 +1,10 @@
-"""What a NCCL job says of itself through RAS: communicators, their ranks, and how far each rank has got. Pure.
+"""Parse RAS answers of a NCCL job: communicators, their ranks, and the progress of each rank. Pure.
 
-In: the answer to VERBOSE STATUS as bytes. Out: frozen dataclasses. JSON (NCCL 2.28.7 and later) holds every rank; the text of
-2.24 to 2.28.3 names only ranks whose counts differ from the others'. All text and numbers are another process's: capped,
-stripped of what is not printable, and never trusted to be complete. Formats: NCCL src/ras/client_support.cc, v2.24.3 to
-v2.30.7 (rasClientRunComms, rasDumpCommsToJSON).
+In: the answer to VERBOSE STATUS as bytes. Out: frozen dataclasses. JSON (NCCL 2.28.7 and later)
+lists every rank; the text of 2.24 to 2.28.3 names only ranks whose counts differ from the others'.
+All text and numbers are another process's: capped, stripped of what is not printable, and never
+trusted to be complete. Formats: NCCL src/ras/client_support.cc, v2.24.3 to v2.30.7
+(rasClientRunComms, rasDumpCommsToJSON).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rankscope.probes.text import printable
 _MAX_COMMUNICATORS = 4096
 _MAX_RANKS = 1 << 20
 _MAX_LINES = 1 << 18  # of text, which names only ranks that differ
-_MAX_PARTS = 1 << 19  # of JSON: five times what 32 MB of NCCL's have, and no more than there is memory for
+_MAX_PARTS = 1 << 19  # of JSON: five times those in 32 MB of NCCL's, and no more than memory allows
 _MAX_VALUES = 1 << 22
 _MAX_NUMBER = 1 << 62
 _NO_COMMA = re.compile(r'("nvml_dev": -?[0-9]{1,18})(\n {1,16}"status")')
@@ -32,7 +33,10 @@ class NotRas(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank of a communicator lives. -1 and '' where RAS does not say; `gpu` as the process counts them, `nvml` as NVML does."""
+    """Host, process and GPU of a rank of a communicator. -1 and '' where RAS does not say.
+
+    `gpu` as the process counts them, `nvml` as NVML does.
+    """
 
     rank: int
     host: str
@@ -43,7 +47,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class OperationCounts:
-    """`size` ranks have launched up to operation number `count`; `who` of them is known."""
+    """Number of ranks (`size`) that launched operations up to number `count`; `who`: those known by
+    name.
+    """
 
     operation: str  # AllReduce, …; 'collective' before NCCL 2.26
     count: int
@@ -53,7 +59,7 @@ class OperationCounts:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A rank that did not answer, or answered that it knows nothing of the communicator."""
+    """A rank that did not answer, or does not know the communicator."""
 
     place: Place
     unresponsive: bool
@@ -62,31 +68,38 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """One communicator. `launched`: per operation, the furthest first; of text only operations whose counts differ."""
+    """One communicator. `launched`: per operation, the furthest first; in text form only operations
+    whose counts differ.
+    """
 
     identity: str
     size: int  # 0 where the text does not say
-    ranks: tuple[Place, ...]  # all that answered; of text none
+    ranks: tuple[Place, ...]  # all that answered; none in text form
     launched: tuple[OperationCounts, ...]
     missing: tuple[Missing, ...]
-    troubled: tuple[tuple[Place, str], ...]  # initialising, aborted, failed: with the word
+    troubled: tuple[tuple[Place, str], ...]  # initialising, aborted, failed: with a word for it
 
     def furthest(self) -> dict[str, int]:
-        """By operation, how many of it have been launched by whoever is furthest."""
+        """Return, per operation, the highest count that any rank launched."""
         found: dict[str, int] = {}
         for group in self.launched:
             found[group.operation] = max(found.get(group.operation, group.count), group.count)
         return found
 
     def behind(self) -> tuple[OperationCounts, ...]:
-        """Ranks that have launched less of an operation than the furthest. In a busy job some always have: see `laggards`."""
+        """List groups of ranks that launched fewer of an operation than the furthest.
+
+        In a busy job some always did: see `laggards`.
+        """
         furthest = self.furthest()
         return tuple(group for group in self.launched if group.count < furthest[group.operation])
 
 
 @dataclass(frozen=True, slots=True)
 class RasAnswer:
-    """The job as RAS sees it. `whole`: every rank is in it; text names only those that differ."""
+    """The state of a job as reported by RAS. `whole`: every rank is included; text names only those
+    that differ.
+    """
 
     version: str
     communicators: tuple[Communicator, ...]
@@ -97,7 +110,7 @@ class RasAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Laggard:
-    """A rank that is behind the others of its communicator and does not move."""
+    """A rank that is behind the others of its communicator and makes no progress."""
 
     communicator: str
     place: Place
@@ -107,16 +120,18 @@ class Laggard:
 
 
 def parse(answer: bytes) -> RasAnswer:
-    """The answer in either format. Raises NotRas."""
+    """Parse an answer in either format. Raises NotRas."""
     text = answer.decode("utf-8", "replace")
     return parse_json(text) if text.lstrip().startswith("{") else parse_text(text)
 
 
 def laggards(earlier: RasAnswer, later: RasAnswer) -> tuple[Laggard, ...]:
-    """Ranks behind in both answers without having launched anything in between, while nobody of their communicator did.
+    """Find ranks that are behind in both answers while no rank of their communicator launched
+    anything in between.
 
-    One answer tells nothing: ranks of a healthy job are a few operations apart. So the counts of a communicator must stand
-    still from one answer to the next, as they do when a collective waits for a rank that does not come.
+    One answer is not enough: ranks of a healthy job are a few operations apart. So the counts of a
+    communicator must not change from one answer to the next, as when a collective waits for a rank
+    that does not come.
     """
     found: list[Laggard] = []
     before = {communicator.identity: communicator for communicator in earlier.communicators}
@@ -132,7 +147,7 @@ def laggards(earlier: RasAnswer, later: RasAnswer) -> tuple[Laggard, ...]:
 
 
 def parse_json(text: str) -> RasAnswer:
-    """Raises NotRas."""
+    """Parse the JSON format (NCCL 2.28.7 and later). Raises NotRas."""
     if text.count("{") + text.count("[") > _MAX_PARTS or text.count(",") > _MAX_VALUES:
         raise NotRas("absurdly many parts")
     document = _loaded(text)
@@ -149,7 +164,9 @@ def parse_json(text: str) -> RasAnswer:
 
 
 def _loaded(text: str) -> Any:
-    """The document. NCCL 2.28.7 to 2.28.9 forget a comma in what they say of a rank that does not answer."""
+    """Load the JSON document; repair a comma that NCCL 2.28.7 to 2.28.9 omit for ranks that do not
+    answer.
+    """
     try:
         try:
             return json.loads(text)
@@ -194,7 +211,9 @@ def _communicator(each: Mapping[str, Any]) -> Communicator:
 
 
 def _trouble(status: Any) -> str:
-    """What is not ordinary running; codes of ncclResult_t (0 success, 7 in progress)."""
+    """Name a rank's state if it is not running normally; codes of ncclResult_t (0 success, 7 in
+    progress).
+    """
     if not isinstance(status, dict):
         return ""
     if status.get("abort_flag") is True:
@@ -249,7 +268,7 @@ _TIMEOUTS = re.compile(r"^  Encountered (\d{1,9}) communication timeout")
 
 @dataclass(slots=True)
 class _Group:
-    """OperationCounts while it grows."""
+    """An OperationCounts under construction."""
 
     operation: str
     count: int
@@ -259,7 +278,9 @@ class _Group:
 
 @dataclass(slots=True)
 class _Gathered:
-    """A Communicator while its lines are read: lists, frozen once at the end, as an answer may have a million lines."""
+    """A Communicator under construction: lists, frozen once at the end, as an answer may have a
+    million lines.
+    """
 
     groups: list[_Group] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
@@ -272,7 +293,7 @@ class _Gathered:
 
 @dataclass(slots=True)
 class _Section:
-    """Where in the text the parser is. `into`: None outside of what is said of a communicator."""
+    """The parser's position in the text. `into`: None outside of a communicator's section."""
 
     kind: str = ""
     into: _Gathered | None = None
@@ -281,7 +302,7 @@ class _Section:
 
 
 def parse_text(text: str) -> RasAnswer:
-    """Raises NotRas."""
+    """Parse the text format (NCCL 2.24 to 2.28.3). Raises NotRas."""
     lines = text.split("\n", _MAX_LINES)[:_MAX_LINES]
     version = next((match.group(1) for line in lines[:16] if (match := _VERSION.match(line))), "")
     if not version:
@@ -310,7 +331,7 @@ def parse_text(text: str) -> RasAnswer:
 
 
 def _line(into: _Gathered, at: _Section, line: str) -> None:
-    """Add what one line of a section says."""
+    """Add the content of one line of a section."""
     if rank := _RANK.match(line):
         number, said, count, owner = rank.groups("")
         _rank(into, at, _owner(int(number), owner), said, count)
@@ -322,7 +343,7 @@ def _line(into: _Gathered, at: _Section, line: str) -> None:
 
 
 def _rank(into: _Gathered, at: _Section, place: Place, said: str, count: str) -> None:
-    """Add what a line says of one rank; `count`: how many operations it says were launched."""
+    """Add a line about one rank; `count`: number of launched operations in it."""
     if at.kind == "INCOMPLETE":
         into.missing.append(Missing(place, unresponsive=True, dead=False))
     elif at.operation and (count or said == _NOT_LAUNCHED):
@@ -343,6 +364,6 @@ def _owner(rank: int, text: str) -> Place:
     return Place(rank, _name(host), int(pid), int(gpu), int(nvml if nvml is not None else gpu))
 
 
-@lru_cache(maxsize=1024)  # some hosts and words, each said of many ranks
+@lru_cache(maxsize=1024)  # some hosts and words, repeated for many ranks
 def _name(text: str) -> str:
     return _word(text)

@@ -1,4 +1,5 @@
-"""What a network driver tells through the ethtool ioctl: speed, statistics, and the fastest mode the card supports.
+"""Read a network driver's values through the ethtool ioctl: speed, statistics, and the fastest
+supported mode.
 
 In: an interface name, and a socket in its network namespace. Out: numbers. linux/ethtool.h.
 """
@@ -22,7 +23,8 @@ _SET_STATISTICS = 1
 _NAME_BYTES = 32
 MAX_STATISTICS = 16384
 _MASKS_AT, _WORDS_AT = 48, 15
-# enum ethtool_link_mode_bit_indices: (first bit, last bit, megabits per second). What is not listed is no speed.
+# enum ethtool_link_mode_bit_indices: (first bit, last bit, megabits per second). Bits not listed
+# are no speeds.
 _MODES = (
     (0, 1, 10), (2, 3, 100), (4, 5, 1000), (12, 12, 10000), (15, 15, 2500), (17, 17, 1000), (18, 20, 10000), (21, 22, 20000),
     (23, 26, 40000), (27, 30, 56000), (31, 33, 25000), (34, 35, 50000), (36, 39, 100000), (40, 40, 50000), (41, 41, 1000),
@@ -33,7 +35,7 @@ _MODES = (
 
 
 def statistics(interface: str, wanted: Iterable[str]) -> dict[str, int]:
-    """The wanted statistics that the driver keeps. Raises OSError (no such interface, not supported)."""
+    """Read the wanted statistics of the driver. Raises OSError (no such interface, not supported)."""
     names = set(wanted)
     with open_channel() as channel:
         info = array.array("B", struct.pack("=IIQI", _GSSET_INFO, 0, 1 << _SET_STATISTICS, 0))
@@ -53,16 +55,20 @@ def _pairs(texts: array.array[int], values: array.array[int], count: int) -> Ite
 
 
 def open_channel(pid: int | None = None, root: Path = ROOT) -> socket.socket:
-    """What questions are asked through, in the network namespace of `pid` (own namespace: None). OSError. The caller closes it.
+    """Open a socket for ethtool requests in the network namespace of `pid` (own: None). The caller
+    closes it.
 
-    Any socket takes them. One of netlink reaches nobody else: it may be handed to who is to reach no network.
+    Any socket would do. A netlink one reaches no network, so a confined process may have it. Raises
+    OSError.
     """
     return netlink.open_netlink(netlink.NETLINK_ROUTE, pid, root)
 
 
 def speed_hz(interface: str, channel: socket.socket) -> float:
-    """Nominal speed now, bytes per second (struct ethtool_cmd), of an interface in the namespace of `channel`; 0.0 where the driver
-    does not tell."""
+    """Return the current nominal speed in bytes per second (struct ethtool_cmd); 0.0 where unknown.
+
+    `channel`: a socket in the interface's namespace.
+    """
     command = array.array("B", struct.pack("=I40x", _GSET))
     try:
         _ioctl(channel, interface, command)
@@ -74,8 +80,10 @@ def speed_hz(interface: str, channel: socket.socket) -> float:
 
 
 def best_speed_hz(interface: str) -> float:
-    """Bytes per second of the fastest mode that the port supports (with the module that is plugged in, on most drivers);
-    0.0 where the driver does not tell. Raises OSError."""
+    """Return the speed of the fastest supported mode in bytes per second; 0.0 where unknown.
+
+    On most drivers with the module that is plugged in. Raises OSError.
+    """
     with open_channel() as channel:
         ask = array.array("B", struct.pack("=I", _GLINKSETTINGS) + bytes(_MASKS_AT - 4))
         _ioctl(channel, interface, ask)
@@ -90,7 +98,9 @@ def best_speed_hz(interface: str) -> float:
 
 
 def best_mode_hz(mask: Iterable[int]) -> float:
-    """The fastest of the link modes in a bit mask of 32-bit words, in bytes per second; 0.0 where none is a speed."""
+    """Return the speed of the fastest link mode in a bit mask of 32-bit words, in bytes per second;
+    0.0 for none.
+    """
     bits = sum(word << 32 * place for place, word in enumerate(mask))
     speeds = [mbps for first, last, mbps in _MODES if bits >> first & ((1 << (last - first + 1)) - 1)]
     return max(speeds, default=0) * 1e6 / 8

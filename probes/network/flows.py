@@ -1,13 +1,15 @@
-"""TCP connections of chosen processes, as the kernel accounts for them: bytes, round trips, what limited the sender.
+"""Follow the TCP connections of chosen processes: bytes, round trips, what limited the sender.
 
-In: inet_diag dumps (NETLINK_SOCK_DIAG), one socket per network namespace, kept open between samples. Out: one
-FlowSummary per connection and window. Whose connection it is, is learnt from the links in /proc/PID/fd (looked at again
-when sockets appear that were not there before, at most twice a second); once known, the socket's cookie tells.
+In: inet_diag dumps (NETLINK_SOCK_DIAG), one socket per network namespace, open between samples.
+Out: one FlowSummary per connection and window. The owner of a connection is found through the links
+in /proc/PID/fd (read again when new sockets appear, at most twice a second); afterwards the
+socket's cookie identifies it.
 
-Cost, measured with Python 3.11 in a virtual machine: 0.5 ms of CPU per sample for 64 sockets, 0.95 ms for 226; sockets of
-others in the same namespace cost about 2 µs each. To these comes the kernel's walk over its table of connections, which all namespaces
-share and each is asked for: its size follows the memory of the host (262,144 places with 24 GB). Bytes moved between the last sample
-and the closing of a connection are not seen.
+Cost, measured with Python 3.11 in a virtual machine: 0.5 ms of CPU per sample for 64 sockets, 0.95
+ms for 226; sockets of others in the same namespace cost about 2 µs each. To these comes the
+kernel's walk over its table of connections, which all namespaces share and which is walked for
+each: its size follows the memory of the host (262,144 slots with 24 GB). Bytes moved between the
+last sample and the closing of a connection are not seen.
 """
 
 from __future__ import annotations
@@ -32,26 +34,30 @@ from rankscope.probes.network.inet_diag import TcpSocket
 from rankscope.probes.network.interfaces import Carriers, Interfaces, read_interfaces
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
-_OLD_QUESTION = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOENT)  # what a kernel says that no longer knows it
-_OWNERS_EVERY_S, _OWNERS_SHARE = 0.5, 0.1  # of the time, where that is longer
-# Open files that are looked at each time, 6 us each, in which no event is taken out of the kernel's ring: of all processes together, and
-# then of a user's.
+# error numbers of a kernel that no longer knows the request
+_OLD_QUESTION = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOENT)
+_OWNERS_EVERY_S, _OWNERS_SHARE = 0.5, 0.1  # interval, and share of the time where reading takes longer
+# Open files that are read each time, 6 us each, during which the kernel's ring is not drained: for
+# all processes together, and then per user.
 OWNERS_FREELY, OWNERS_EACH = 30_000, 5_000
-# More would mean that the processes serve the world rather than train. Of all together, as each takes 2 KB; then of a user's.
+# More would mean that the processes serve the world rather than train. For all together, as each
+# takes 2 KB; then per user.
 MAX_CONNECTIONS, CONNECTIONS_EACH = 16384, 512
-SEEN_MOST = 64  # samples kept of a connection: two minutes of them
+SEEN_MOST = 64  # samples stored per connection: two minutes of them
 _NONE_KNOWN: Mapping[int, Interfaces] = {}
 
 
 def why_not_listed(error: BaseException) -> str:
-    """Say why the kernel does not list connections: it answers ENOENT where the module for that is neither loaded nor to be had."""
+    """Say why the kernel does not list connections; ENOENT means that the module tcp_diag is
+    missing.
+    """
     if isinstance(error, OSError) and error.errno == errno.ENOENT:
         return "this kernel has not loaded its module tcp_diag (modprobe tcp_diag)"
     return reason(error)
 
 
 class Seen(NamedTuple):
-    """One connection at one moment (CLOCK_MONOTONIC)."""
+    """Byte counters of one connection at one time (CLOCK_MONOTONIC)."""
 
     ns: int
     received_bytes: int
@@ -60,7 +66,8 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlowSummary:
-    """One connection over a window: the columns of observer/window/schema.py FLOWS, with pid in place of rank.
+    """One connection over a window: the columns of observer/window/schema.py FLOWS, with pid in
+    place of rank.
 
     `carried_bytes`: both ways, since it was opened; `seen`: its last samples, oldest first.
     """
@@ -82,7 +89,9 @@ class FlowSummary:
     seen: tuple[Seen, ...] = ()
 
     def since(self, since_ns: int) -> tuple[int, int]:
-        """Bytes received and bytes sent from the first sample at or after a moment (CLOCK_MONOTONIC) to the last one."""
+        """Return bytes received and sent from the first sample at or after `since_ns`
+        (CLOCK_MONOTONIC) to the last.
+        """
         late = [one for one in self.seen if one.ns >= since_ns]
         if not late:
             return 0, 0
@@ -91,11 +100,11 @@ class FlowSummary:
 
 @dataclass(slots=True)
 class _Flow:
-    """A connection that is followed: `first` are its counters when the window began."""
+    """A connection that is followed; `first`: its counters when the window began."""
 
     pid: int
     first: TcpSocket
-    answer: netlink.Message  # the latest; taken apart only when the window ends
+    answer: netlink.Message  # the latest; parsed only when the window ends
     rtts_us: list[int] = field(default_factory=list)
     rate_hz: int = 0
     seen: deque[Seen] = field(default_factory=lambda: deque(maxlen=SEEN_MOST))
@@ -113,7 +122,7 @@ class _Flow:
 
 @dataclass(slots=True)
 class _Namespace:
-    """One network namespace with the watched processes in it."""
+    """One network namespace with its watched processes and connections."""
 
     inode: int
     pids: list[int]
@@ -124,15 +133,16 @@ class _Namespace:
     owners: dict[int, int] = field(default_factory=dict)
     owners_due_s: float = float("-inf")
     begun: bool = False
-    whole: bool = True  # every look since `begin` showed all connections
+    whole: bool = True  # every sample since `begin` included all connections
 
 
 class FlowTracker:
     """Follows the TCP connections of processes: `begin()`, `sample()` now and then, `summaries()`.
 
-    `begin()` starts a window (and may be called again for the next one). A connection opened within the window counts
-    from zero, where every look since showed all of them; one that closes keeps what was last seen of it. `notes` says what
-    could not be seen. Use as a context manager, or call `close()`: open sockets keep namespaces alive.
+    `begin()` starts a window (and may be called again for the next one). A connection opened within
+    the window counts from zero, if every sample since included all connections; one that closes
+    keeps its last values. `notes` says what could not be seen. Use as a context manager, or call
+    `close()`: open sockets keep namespaces alive.
     """
 
     def __init__(self, pids: Iterable[int], root: Path = ROOT) -> None:
@@ -158,18 +168,20 @@ class FlowTracker:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What could not be seen, and why."""
+        """Notes on what could not be seen, and why."""
         return tuple(self._notes)
 
     def close(self) -> None:
-        """Gives the sockets back. Calling it twice does no harm."""
+        """Close the sockets. Calling it twice does no harm."""
         for namespace in self._namespaces:
             namespace.channel.close()
         self._namespaces = []
 
     def begin(self, known: Mapping[int, Interfaces] = _NONE_KNOWN) -> None:
-        """Starts a window: what follows counts from here. `known`: interfaces that somebody has just read, by the inode of their
-        network namespace."""
+        """Start a window: counters start here.
+
+        `known`: interfaces that were just read, by the inode of their network namespace.
+        """
         self._room = Fair(MAX_CONNECTIONS, CONNECTIONS_EACH)
         for namespace in self._namespaces:
             namespace.interfaces = known.get(namespace.inode) or read_interfaces(
@@ -185,18 +197,19 @@ class FlowTracker:
             namespace.begun = True
 
     def sample(self) -> None:
-        """Takes one sample in every namespace. Never raises."""
+        """Take one sample in every namespace. Never raises."""
         for namespace in self._namespaces:
             try:
                 self._sample(namespace)
             except (OSError, struct.error) as error:
-                namespace.whole &= namespace.begun  # what the first look misses is not new at the next one
+                # connections missed by the first sample are not new in the next one
+                namespace.whole &= namespace.begun
                 self._note(f"connections of pid {namespace.pids[0]}: {why_not_listed(error)}")
                 if isinstance(error, OSError) and error.errno == errno.EBUSY:
                     self._renew(namespace)
 
     def summaries(self) -> tuple[FlowSummary, ...]:
-        """What was seen of each connection since `begin()`."""
+        """Summarise each connection since `begin()`."""
         of_each = [(namespace.interfaces.carriers(), namespace.flows.values()) for namespace in self._namespaces]
         return tuple(_summary(flow, carriers) for carriers, flows in of_each for flow in flows)
 
@@ -206,7 +219,9 @@ class FlowTracker:
             self._namespaces.append(_Namespace(inode, members, channel, Interfaces(members[0], 0.0, (), ())))
 
     def _channel(self, members: list[int]) -> socket.socket | None:
-        """Into the network namespace of these processes; None, and a note, where there is none to be had."""
+        """Open a socket in the network namespace of these processes; None, with a note, where that
+        fails.
+        """
         error: OSError | None = None
         for pid in members:  # the first may have ended meanwhile
             try:
@@ -231,30 +246,32 @@ class FlowTracker:
                 flow.add(message)
             elif cookie not in namespace.foreign and inode:
                 unknown[cookie] = message
-        namespace.foreign &= seen  # others open and close connections for as long as a window is
+        namespace.foreign &= seen  # others open and close connections throughout the window
         if unknown:
             self._adopt(namespace, unknown)
 
     def _cut(self, namespace: _Namespace) -> None:
-        """There are more connections than are read: one that is seen later may have been there all the time."""
+        """Handle a truncated sample: a connection seen later may have existed all the time."""
         namespace.whole = False
         self._note(
-            f"pid {namespace.pids[0]} is in a network with more connections than are read: not all of its own are followed"
+            f"pid {namespace.pids[0]} is in a network with more connections than are read: some of its own are missing"
         )
         self._renew(namespace)
 
     def _renew(self, namespace: _Namespace) -> None:
-        """Another channel: on one whose answer was not read to its end the kernel gives no other."""
+        """Replace the channel: after an answer that was not read to its end the kernel gives no
+        other on it.
+        """
         channel = self._channel(namespace.pids)
         if channel is not None:
             namespace.channel.close()
             namespace.channel = channel
 
     def _adopt(self, namespace: _Namespace, unknown: dict[int, netlink.Message]) -> None:
-        """Finds out whose the new connections are."""
+        """Find the owners of new connections and follow those of watched processes."""
         now_s = time.monotonic()
         if namespace.begun and now_s < namespace.owners_due_s:
-            return  # they are still unknown next time
+            return  # they remain unknown until next time
         namespace.owners = self._read_owners(namespace.pids)
         took_s = time.monotonic() - now_s
         namespace.owners_due_s = now_s + max(_OWNERS_EVERY_S, took_s / _OWNERS_SHARE)
@@ -266,10 +283,10 @@ class FlowTracker:
                 continue
             user = partial(self._user, pid)
             if self._room.left(user) < 1:
-                self._note(f"pid {pid} has more connections than are followed: {MAX_CONNECTIONS} of a host")
+                self._note(f"pid {pid} has more connections than can be followed: {MAX_CONNECTIONS} of a host")
                 namespace.foreign.add(cookie)
                 continue
-            self._room.took(1, user)
+            self._room.spend(1, user)
             flow = _Flow(pid, _opened(now) if namespace.begun and namespace.whole else now, message)
             flow.add(message)
             namespace.flows[cookie] = flow
@@ -282,13 +299,13 @@ class FlowTracker:
             most = max(int(fair.left(user)), 0)
             try:
                 files = open_files(pid, self._root, most)
-                fair.took(len(files), user)
+                fair.spend(len(files), user)
                 if len(files) == most:
-                    self._note(f"pid {pid} has a great many open files: not all of its connections are followed")
+                    self._note(f"pid {pid} has very many open files: some of its connections are missing")
                 for inode in sockets(files):
                     owners.setdefault(inode, pid)
             except (FileNotFoundError, ProcessLookupError):
-                continue  # it has ended, and others tell that
+                continue  # it has ended, which others report
             except OSError as error:
                 self._note(f"open files of pid {pid}: {reason(error)}")
         return owners
@@ -304,7 +321,7 @@ class FlowTracker:
 
 
 def tcp_sockets(pid: int, root: Path = ROOT) -> tuple[TcpSocket, ...]:
-    """The TCP connections of one process, now. Raises OSError."""
+    """List the current TCP connections of one process. Raises OSError."""
     inodes = socket_inodes(pid, root)
     with netlink.open_netlink(netlink.NETLINK_SOCK_DIAG, pid, root) as channel:
         return tuple(
@@ -313,7 +330,7 @@ def tcp_sockets(pid: int, root: Path = ROOT) -> tuple[TcpSocket, ...]:
 
 
 def _connections(channel: socket.socket) -> netlink.Answer:
-    """The TCP connections of a namespace. Raises OSError."""
+    """List the TCP connections of a namespace. Raises OSError."""
     try:
         return netlink.dump(channel, inet_diag.TCPDIAG_GETSOCK, inet_diag.request_of_all())
     except OSError as error:
@@ -334,7 +351,7 @@ def _parse(message: netlink.Message) -> TcpSocket:
 
 
 def _opened(now: TcpSocket) -> TcpSocket:
-    """The same connection as it was when it was opened: nothing counted yet."""
+    """Return the connection as it was when opened: all counters zero."""
     return TcpSocket(now.cookie, now.inode, now.state, now.local, now.peer, 0, 0, inet_diag.parse_tcp_info(b""))
 
 

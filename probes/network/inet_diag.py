@@ -1,6 +1,8 @@
-"""Bytes of inet_diag answers → one TcpSocket each. Pure; formats from include/uapi/linux/{inet_diag,tcp}.h.
+"""Parse inet_diag answers, one TcpSocket each. Pure; formats from
+include/uapi/linux/{inet_diag,tcp}.h.
 
-struct tcp_info only ever grew at its end (5.8 has all fields below), so it is read by length; what is missing is 0.
+struct tcp_info only ever grew at its end (5.8 has all fields below), so it is read by length; what
+is missing is 0.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 SOCK_DIAG_BY_FAMILY = 20
-TCPDIAG_GETSOCK = 18  # asks for all families at once: one walk of the kernel's table
+TCPDIAG_GETSOCK = 18  # requests all families at once: one walk of the kernel's table
 INET_DIAG_INFO = 2
 
 # include/net/tcp_states.h. TIME_WAIT has no counters, LISTEN and CLOSE carry no data.
@@ -43,7 +45,9 @@ _PEEK = struct.Struct("=68x I 48x Q Q 24x Q")
 
 @dataclass(frozen=True, slots=True)
 class TcpInfo:
-    """Counters of one connection since it was opened (`*_bytes`, `*_s`, segments) and its state now (the rest)."""
+    """Counters of one connection since it was opened (`*_bytes`, `*_s`, segments) and its current
+    state (the rest).
+    """
 
     acked_bytes: int
     received_bytes: int
@@ -68,7 +72,9 @@ class TcpInfo:
 
 @dataclass(frozen=True, slots=True)
 class TcpSocket:
-    """One connection. `cookie` names it for the life of the kernel; `inode` is 0 once no process holds it."""
+    """One connection. `cookie` identifies it while the kernel runs; `inode` is 0 once no process
+    has it open.
+    """
 
     cookie: int
     inode: int
@@ -81,22 +87,28 @@ class TcpSocket:
 
 
 def request(family: int, states: int = CONNECTED_STATES) -> bytes:
-    """struct inet_diag_req_v2: all TCP sockets of an address family that are in one of `states`, with tcp_info."""
+    """Build struct inet_diag_req_v2: all TCP sockets of an address family in one of `states`, with
+    tcp_info.
+    """
     return struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0, states)
 
 
 def request_of_all(states: int = CONNECTED_STATES) -> bytes:
-    """struct inet_diag_req, for TCPDIAG_GETSOCK: the same of all address families."""
+    """Build struct inet_diag_req for TCPDIAG_GETSOCK: TCP sockets of all address families in one of
+    `states`.
+    """
     return struct.pack("=BBBB48xII", socket.AF_INET, 0, 0, 1 << (INET_DIAG_INFO - 1), states, 0)
 
 
 def message_key(payload: memoryview) -> tuple[int, int]:
-    """(cookie, inode) of an answer, before anything else is looked at. Raises struct.error if cut short."""
+    """Parse only (cookie, inode) of an answer. Raises struct.error if cut short."""
     return _KEY.unpack_from(payload, _COOKIE_OFFSET)[0], _INODE.unpack_from(payload, _INODE_OFFSET)[0]
 
 
 def parse_socket(payload: memoryview, info: memoryview | None) -> TcpSocket:
-    """One answer and its INET_DIAG_INFO attribute. Raises struct.error if the fixed part is cut short."""
+    """Parse an answer and its INET_DIAG_INFO attribute. Raises struct.error if the fixed part is
+    cut short.
+    """
     if len(payload) < MESSAGE_BYTES:
         raise struct.error("inet_diag_msg is cut short")
     family, state = payload[0], payload[1]
@@ -117,7 +129,7 @@ def parse_socket(payload: memoryview, info: memoryview | None) -> TcpSocket:
 
 
 def parse_tcp_info(data: bytes | memoryview) -> TcpInfo:
-    """struct tcp_info of any length; fields beyond its end are 0. Never raises."""
+    """Parse struct tcp_info of any length; fields beyond its end are 0. Never raises."""
     if len(data) < _INFO.size:
         data = bytes(data).ljust(_INFO.size, b"\0")
     # fmt: off
@@ -151,8 +163,11 @@ def parse_tcp_info(data: bytes | memoryview) -> TcpInfo:
 
 
 def peek(data: memoryview) -> tuple[int, int, int, int]:
-    """(smoothed round trip in µs, delivery rate in bytes/s, bytes received, bytes sent and acknowledged) of a struct tcp_info, without the
-    rest. Never raises."""
+    """Parse only four values of a struct tcp_info. Never raises.
+
+    Returns smoothed round trip in µs, delivery rate in bytes/s, bytes received, bytes sent and
+    acknowledged.
+    """
     if len(data) < _PEEK.size:
         return 0, 0, 0, 0
     rtt_us, acked, received, rate_hz = _PEEK.unpack_from(data)
@@ -161,7 +176,9 @@ def peek(data: memoryview) -> tuple[int, int, int, int]:
 
 @lru_cache(maxsize=4096)
 def endpoint(family: int, address: bytes, port: int) -> str:
-    """'10.0.0.1:29500' or '[fe80::1]:29500'. IPv4 inside IPv6 is written as IPv4, so that both ends agree."""
+    """Format '10.0.0.1:29500' or '[fe80::1]:29500'; IPv4 inside IPv6 as IPv4, so that both ends
+    agree.
+    """
     if family == socket.AF_INET6:
         wide = ipaddress.IPv6Address(address)
         return f"{wide.ipv4_mapped}:{port}" if wide.ipv4_mapped else f"[{wide}]:{port}"

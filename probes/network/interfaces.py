@@ -1,8 +1,8 @@
-"""Network interfaces of one network namespace: counters, speed, state, addresses.
+"""Read the network interfaces of one network namespace: counters, speed, state, addresses.
 
-In: rtnetlink (RTM_GETLINK, RTM_GETADDR) and the ethtool ioctl, both on sockets opened inside the namespace, so that a
-container's own interfaces are seen; /proc/PID/net/dev where netlink is refused, and /sys/class/net for the own
-namespace. Out: Interfaces.
+In: rtnetlink (RTM_GETLINK, RTM_GETADDR) and the ethtool ioctl, both on sockets opened inside the
+namespace, so that a container's own interfaces are seen; /proc/PID/net/dev where netlink is
+refused, and /sys/class/net for the own namespace. Out: Interfaces.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up")
 # struct rtnl_link_stats64: packets, bytes, errors, dropped, each received then sent, come first.
 _STATS = struct.Struct("=8Q")
-# Of a network namespace, 10,000 addresses: whoever makes one gives it as many as he likes, and each is kept for the whole window.
+# Per network namespace, 10,000 addresses: anyone can create a namespace with any number of them,
+# and each is stored for the whole window.
 _ADDRESSES_MOST_BYTES = 1 << 20
 _IFINFO, _IFADDR = struct.Struct("=BBHiII"), struct.Struct("=BBBBi")
 
@@ -51,7 +52,9 @@ _COUNTERS = tuple(field.name for field in fields(InterfaceCounters) if field.nam
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """One interface. `speed_hz` is bytes per second, 0 where the driver does not say (virtual ones)."""
+    """One interface. `speed_hz` is bytes per second, 0 where the driver does not say (virtual
+    ones).
+    """
 
     index: int
     name: str
@@ -72,7 +75,7 @@ class Interfaces:
     missing: tuple[str, ...]
 
     def carriers(self) -> Carriers:
-        """Which interface has which address."""
+        """Index the interfaces by address."""
         found: dict[str, str] = {}
         for interface in self.interfaces:
             for address in interface.addresses:
@@ -87,14 +90,16 @@ class Carriers:
     by_address: Mapping[str, str]
 
     def carrying(self, address: str) -> str:
-        """Name of the interface that has an address ('10.0.0.1', also with ':port'); '' where none has."""
+        """Return the interface with an address ('10.0.0.1', also with ':port'); '' where none has
+        it.
+        """
         bare = address_of(address)
         loopback = "lo" if bare.startswith("127.") or bare == "::1" else ""
         return self.by_address.get(bare, loopback)
 
 
 def read_interfaces(pid: int | None = None, root: Path = ROOT, speeds: bool = True) -> Interfaces:
-    """Interfaces of the network namespace of a process (own: None). Never raises."""
+    """Read the interfaces of the network namespace of a process (own: None). Never raises."""
     missing: list[str] = []
     found: tuple[Interface, ...] = ()
     if root == ROOT:
@@ -110,7 +115,9 @@ def read_interfaces(pid: int | None = None, root: Path = ROOT, speeds: bool = Tr
 
 
 def interface_deltas(before: Interfaces, after: Interfaces) -> tuple[InterfaceCounters, ...]:
-    """Growth of the counters of each interface that both samples have; a counter that fell counts as 0."""
+    """Return counter growth of each interface that both samples have; a counter that fell counts as
+    0.
+    """
     earlier = {(interface.index, interface.name): interface.counters for interface in before.interfaces}
     deltas = []
     for interface in after.interfaces:
@@ -122,14 +129,14 @@ def interface_deltas(before: Interfaces, after: Interfaces) -> tuple[InterfaceCo
 
 
 def address_of(endpoint: str) -> str:
-    """The address of 'address', 'address:port' or '[address]:port'."""
+    """Extract the address of 'address', 'address:port' or '[address]:port'."""
     if endpoint.startswith("["):
         return endpoint[1:].partition("]")[0]
     return endpoint.partition(":")[0] if endpoint.count(":") == 1 else endpoint
 
 
 def parse_net_dev(data: bytes) -> tuple[InterfaceCounters, ...]:
-    """/proc/PID/net/dev. Never raises."""
+    """Parse /proc/PID/net/dev. Never raises."""
     found = []
     for line in data.split(b"\n"):
         name, colon, rest = line.rpartition(b":")
@@ -143,7 +150,7 @@ def parse_net_dev(data: bytes) -> tuple[InterfaceCounters, ...]:
 
 
 def parse_link(payload: memoryview, addresses: dict[int, list[str]]) -> Interface | None:
-    """One RTM_NEWLINK message; None if cut short. Never raises."""
+    """Parse one RTM_NEWLINK message; None if cut short. Never raises."""
     if len(payload) < _IFINFO.size:
         return None
     index = _IFINFO.unpack_from(payload)[3]
@@ -167,7 +174,7 @@ def parse_link(payload: memoryview, addresses: dict[int, list[str]]) -> Interfac
 
 
 def parse_address(payload: memoryview) -> tuple[int, str] | None:
-    """(interface index, address) of one RTM_NEWADDR message; None if cut short. Never raises."""
+    """Parse (interface index, address) of one RTM_NEWADDR message; None if cut short. Never raises."""
     if len(payload) < _IFADDR.size:
         return None
     index = _IFADDR.unpack_from(payload)[4]
@@ -184,7 +191,7 @@ def _ask_netlink(pid: int | None, root: Path, missing: list[str]) -> tuple[Inter
         links = netlink.dump(channel, RTM_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0, 0))
         if not links.whole:
             missing.append(
-                f"interfaces of pid {pid or 'self'}: there are more than are read, and none has its addresses"
+                f"interfaces of pid {pid or 'self'}: there are more than are read, so none has its addresses"
             )
         addresses = _addresses(channel, pid, missing) if links.whole else {}
         interfaces = [parse_link(message.payload, addresses) for message in links]
@@ -192,11 +199,13 @@ def _ask_netlink(pid: int | None, root: Path, missing: list[str]) -> tuple[Inter
 
 
 def _addresses(channel: socket.socket, pid: int | None, missing: list[str]) -> dict[int, list[str]]:
-    """By interface. They are the last that is asked for: after an answer that is not whole the kernel gives no other."""
+    """Read addresses by interface. Must be the last request: after a truncated answer the kernel
+    gives no other.
+    """
     answer = netlink.dump(channel, RTM_GETADDR, _IFADDR.pack(0, 0, 0, 0, 0), _ADDRESSES_MOST_BYTES)
     if not answer.whole:
         missing.append(
-            f"addresses of pid {pid or 'self'}: there are more than are read, and not every connection is known by its interface"
+            f"addresses of pid {pid or 'self'}: there are more than are read, so some connections lack their interface"
         )
     addresses: dict[int, list[str]] = {}
     for message in answer:
@@ -223,7 +232,7 @@ def _with_speeds(
 
 
 def _read_files(pid: int | None, root: Path, missing: list[str]) -> tuple[Interface, ...]:
-    """What files alone tell: counters; speed, state and MTU for the observer's own namespace."""
+    """Read what files provide: counters; and for the observer's own namespace speed, state and MTU."""
     try:
         counters = parse_net_dev(read_file(proc_path(root, pid or "self", "net/dev")))
     except OSError as error:

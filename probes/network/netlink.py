@@ -1,8 +1,9 @@
-"""Netlink by hand: one request, one answer, in the network namespace of any process.
+"""Minimal netlink client: one request, one answer, in the network namespace of any process.
 
-A netlink socket belongs for ever to the namespace of the thread that opened it. So it is opened inside (see
-namespaces.py), kept, and used from anywhere. Only information is asked for; nothing is ever set.
-Formats: netlink(7), include/uapi/linux/netlink.h. Answers are parsed by length: newer kernels append fields.
+A netlink socket belongs for ever to the namespace of the thread that opened it. So it is opened
+inside (see namespaces.py), kept open, and used from anywhere. Only information is requested;
+nothing is ever set. Formats: netlink(7), include/uapi/linux/netlink.h. Answers are parsed by
+length: newer kernels append fields.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _RECEIVE_BYTES = 256 * 1024
 _SOCKET_BUFFER_BYTES = 1024 * 1024
-# 16 MiB hold 50,000 sockets: more than a host that trains has, and an end to a kernel that would never stop.
+# 16 MiB hold 50,000 sockets: more than a training host has, and a limit for a kernel that would
+# never stop.
 ANSWER_CAP = 16 * 1024 * 1024
 _TIMEOUT_S = 2.0
 _sequences = itertools.count(1)
@@ -50,8 +52,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What answers one dump request. `whole`: whether it is all of it; else the kernel has more for this socket and refuses the next
-    request on it (EBUSY)."""
+    """The answer to one dump request; `whole`: it is complete.
+
+    If not, the kernel has more for this socket and refuses the next request on it (EBUSY).
+    """
 
     messages: Sequence[Message]
     whole: bool = True
@@ -61,8 +65,12 @@ class Answer:
 
 
 def open_netlink(protocol: int, pid: int | None = None, root: Path = ROOT) -> socket.socket:
-    """A netlink socket in the network namespace of `pid` (own namespace: None). Raises OSError. The caller closes it."""
-    if (asked := rights.elsewhere()) is not None:
+    """Open a netlink socket in the network namespace of `pid` (own namespace: None). The caller
+    closes it.
+
+    Raises OSError.
+    """
+    if (asked := rights.delegate()) is not None:
         return socket.socket(fileno=asked.ask("socket", pid=pid, protocol=protocol)[1][0])
     if pid is None or _same_namespace(pid, root):
         return _open(protocol)
@@ -70,8 +78,10 @@ def open_netlink(protocol: int, pid: int | None = None, root: Path = ROOT) -> so
 
 
 def dump(channel: socket.socket, kind: int, payload: bytes, most_bytes: int = 0) -> Answer:
-    """The messages that answer one dump request, of so many bytes and what comes with the last of them (0: `ANSWER_CAP`). Raises
-    OSError (what the kernel said, or no answer in 2 s)."""
+    """Send one dump request and read its answer, until it exceeds `most_bytes` (0: `ANSWER_CAP`).
+
+    Raises OSError (the kernel's error, or no answer in 2 s).
+    """
     sequence = next(_sequences) & 0xFFFFFFFF
     request = _HEADER.pack(_HEADER.size + len(payload), kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, 0) + payload
     channel.send(request)
@@ -82,7 +92,7 @@ def dump(channel: socket.socket, kind: int, payload: bytes, most_bytes: int = 0)
         size += len(data)
         for message in parse_messages(data):
             if message.sequence != sequence:
-                continue  # the rest of an earlier answer that was given up
+                continue  # the rest of an earlier, abandoned answer
             if message.kind == NLMSG_DONE:
                 return Answer(messages)
             if message.kind == NLMSG_ERROR:
@@ -97,7 +107,7 @@ def dump(channel: socket.socket, kind: int, payload: bytes, most_bytes: int = 0)
 
 
 def parse_messages(data: bytes) -> Iterator[Message]:
-    """The messages of one datagram; stops at the first that is cut short. Never raises."""
+    """Parse the messages of one datagram; stop at the first that is cut short. Never raises."""
     view = memoryview(data)
     offset, end = 0, len(data)
     while offset + _HEADER.size <= end:
@@ -109,7 +119,9 @@ def parse_messages(data: bytes) -> Iterator[Message]:
 
 
 def parse_attributes(payload: memoryview, offset: int = 0) -> dict[int, memoryview]:
-    """Attributes (type → value) that follow `offset` bytes of fixed header; stops where cut short. Never raises."""
+    """Parse attributes (type → value) after `offset` bytes of fixed header; stop where cut short.
+    Never raises.
+    """
     found: dict[int, memoryview] = {}
     end = len(payload)
     while offset + _ATTRIBUTE.size <= end:
@@ -122,7 +134,9 @@ def parse_attributes(payload: memoryview, offset: int = 0) -> dict[int, memoryvi
 
 
 def find_attribute(payload: memoryview, wanted: int, offset: int = 0) -> memoryview | None:
-    """One attribute, the others passed over; None where there is none. Never raises."""
+    """Return the attribute of type `wanted` without parsing the others; None where there is none.
+    Never raises.
+    """
     end = len(payload)
     while offset + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(payload, offset)
@@ -135,19 +149,19 @@ def find_attribute(payload: memoryview, wanted: int, offset: int = 0) -> memoryv
 
 
 def text(value: memoryview | None) -> str:
-    """A NUL-terminated string attribute, at most 256 bytes."""
+    """Decode a NUL-terminated string attribute, at most 256 bytes."""
     return "" if value is None else bytes(value[:256]).partition(b"\0")[0].decode("utf-8", "replace")
 
 
 def unsigned(value: memoryview | None, default: int = 0) -> int:
-    """A number of 1, 2, 4 or 8 bytes in host order."""
+    """Decode a number of 1, 2, 4 or 8 bytes in host order."""
     if value is None or len(value) not in (1, 2, 4, 8):
         return default
     return int.from_bytes(value, sys.byteorder)
 
 
 def _same_namespace(pid: int, root: Path) -> bool:
-    # "self" would do for the process; the calling thread is what counts.
+    # The namespace of the calling thread counts, not that of the process ("self").
     try:
         return namespace_inode(pid, "net", root) == namespace_inode("thread-self", "net")
     except (OSError, ValueError):
@@ -159,7 +173,8 @@ def _open(protocol: int) -> socket.socket:
     try:
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
         channel.bind((0, 0))
-        # A kernel that answers does so at once; SO_RCVTIMEO keeps the socket blocking, so no extra poll per read.
+        # A kernel that answers does so at once; with SO_RCVTIMEO the socket blocks, without an
+        # extra poll per read.
         whole, part = divmod(_TIMEOUT_S, 1)
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(whole), int(part * 1e6)))
     except OSError:

@@ -1,7 +1,9 @@
-"""Queueing disciplines of the interfaces of one network namespace: shapers, loss and delay by configuration, drops.
+"""Read queueing disciplines of a network namespace's interfaces: shapers, configured loss and
+delay, drops.
 
-In: rtnetlink (RTM_GETQDISC, RTM_GETTCLASS for htb) on a socket opened inside the namespace. Out: Qdiscs.
-Formats: include/uapi/linux/pkt_sched.h. Rates are bytes per second on the wire, as tc counts them.
+In: rtnetlink (RTM_GETQDISC, RTM_GETTCLASS for htb) on a socket opened inside the namespace. Out:
+Qdiscs. Formats: include/uapi/linux/pkt_sched.h. Rates are bytes per second on the wire, as tc
+counts them.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ _CAKE_BASE_RATE64 = 2
 _TCM = struct.Struct("=BBHiIII")
 _NETEM = struct.Struct("=IIIIII")
 _TC_H_ROOT = 0xFFFFFFFF
-# Who has a network namespace of his own has as many as he likes. A card with 256 queues has one for each; what shapes by classes is asked
-# for all of them, up to 16 MB.
+# The owner of a network namespace can create any number. A card with 256 queues has one for each;
+# classes of a shaper are read all together, up to 16 MB.
 _MOST, _MOST_SHAPED = 8192, 64  # queueing disciplines; interfaces with classes
 _RATESPEC_RATE_OFFSET = 8
 _NETEM_TICK_S = 64e-9  # PSCHED_TICKS2NS shifts by 6
@@ -35,10 +37,11 @@ _NETEM_TICK_S = 64e-9  # PSCHED_TICKS2NS shifts by 6
 
 @dataclass(frozen=True, slots=True)
 class Qdisc:
-    """One queueing discipline. `rate_hz` is its limit in bytes per second, None where it has none that can be read.
+    """One queueing discipline. `rate_hz` is its limit in bytes per second, None where it has none
+    that can be read.
 
-    `loss` is the share of packets it is told to drop, `delay_s` the delay it is told to add (netem); drops and
-    overlimits are events since it was set up.
+    `loss` is the share of packets it is configured to drop, `delay_s` its configured delay (netem);
+    drops and overlimits are events since it was set up.
     """
 
     interface: str
@@ -69,7 +72,9 @@ class Qdiscs:
 
 
 def read_qdiscs(pid: int | None = None, root: Path = ROOT) -> Qdiscs:
-    """Queueing disciplines of the network namespace of a process (own: None). Never raises."""
+    """Read the queueing disciplines of the network namespace of a process (own: None). Never
+    raises.
+    """
     try:
         with netlink.open_netlink(netlink.NETLINK_ROUTE, pid, root) as channel:
             names = {}
@@ -103,14 +108,16 @@ def read_qdiscs(pid: int | None = None, root: Path = ROOT) -> Qdiscs:
 
 @dataclass(slots=True)
 class _Shaped:
-    """What the htb of interfaces let pass, asked for once for each interface: the kernel tells all classes of it together."""
+    """Rate limits of interfaces with htb, read once per interface: the kernel lists all its classes
+    together.
+    """
 
     channel: socket.socket
     left_out: bool = False
     _limits: dict[int, float | None] = field(default_factory=dict)
 
     def limit(self, index: int) -> float | None:
-        """Of the interface of this number, None where it is not known. OSError."""
+        """Return the limit of an interface by number, None where unknown. Raises OSError."""
         if index not in self._limits:
             if len(self._limits) == _MOST_SHAPED:
                 self.left_out = True
@@ -121,7 +128,10 @@ class _Shaped:
 
 
 def qdisc_deltas(before: Qdiscs, after: Qdiscs) -> tuple[Qdisc, ...]:
-    """Growth of the counters; limits and backlog are the later ones. One that is new counts from 0."""
+    """Return the growth of the counters; a new discipline counts from 0.
+
+    Limits and backlog are the later ones.
+    """
     earlier = {(one.interface, one.kind, one.handle, one.parent): one for one in before.qdiscs}
     deltas = []
     for now in after.qdiscs:
@@ -134,7 +144,7 @@ def qdisc_deltas(before: Qdiscs, after: Qdiscs) -> tuple[Qdisc, ...]:
 
 
 def parse_qdisc(payload: memoryview, names: dict[int, str]) -> Qdisc | None:
-    """One RTM_NEWQDISC message; None if cut short. Never raises."""
+    """Parse one RTM_NEWQDISC message; None if cut short. Never raises."""
     if len(payload) < _TCM.size:
         return None
     _family, _pad1, _pad2, index, handle, parent, _info = _TCM.unpack_from(payload)
@@ -166,7 +176,7 @@ def parse_qdisc(payload: memoryview, names: dict[int, str]) -> Qdisc | None:
 
 
 def htb_limit(classes: list[memoryview]) -> float | None:
-    """The most that an htb lets pass: the sum of the ceilings of its top classes, in bytes per second."""
+    """Sum the ceilings of an htb's top classes, in bytes per second; None without any."""
     total = 0.0
     for payload in classes:
         if len(payload) < _TCM.size or _TCM.unpack_from(payload)[5] != _TC_H_ROOT:
@@ -182,7 +192,7 @@ def htb_limit(classes: list[memoryview]) -> float | None:
 
 
 def _limits(kind: str, options: memoryview) -> tuple[float | None, float, float]:
-    """(rate, loss, delay) that the options of a qdisc ask for."""
+    """Parse (rate, loss, delay) from the options of a qdisc."""
     rate, loss, delay = 0, 0.0, 0.0
     if kind == "tbf":
         nested = netlink.parse_attributes(options)

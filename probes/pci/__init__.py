@@ -1,1 +1,1 @@
-"""PCI devices, their links, and the tree they hang from."""
+"""PCI devices, their links, and the bridges above them."""

@@ -1,6 +1,7 @@
-"""PCI devices: what they are, how their link runs, what errors it had.
+"""Read PCI devices: identity, link speed and width, errors.
 
-In: /sys/bus/pci/devices (Documentation/ABI/testing/sysfs-bus-pci, …-devices-aer_stats). Out: PciDevice.
+In: /sys/bus/pci/devices (Documentation/ABI/testing/sysfs-bus-pci, …-devices-aer_stats). Out:
+PciDevice.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ MAX_DEVICES = 8192
 
 @dataclass(frozen=True, slots=True)
 class PciLink:
-    """Speed in GT/s per lane and number of lanes; None where the device does not say (not PCI Express, asleep)."""
+    """Link speed in GT/s per lane and number of lanes; None where not reported (not PCI Express,
+    asleep).
+    """
 
     speed_gts: float | None
     width: int | None
@@ -30,7 +33,7 @@ class PciLink:
 
 @dataclass(frozen=True, slots=True)
 class AerCounters:
-    """PCIe errors since boot; None where they cannot be read now."""
+    """PCIe error counts since boot; None where they cannot be read now."""
 
     correctable: int | None
     nonfatal: int | None
@@ -39,7 +42,9 @@ class AerCounters:
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """One device. `able` is the most that it and the port above it can do. `class_code` has 24 bits."""
+    """One PCI device. `able`: the maximum that both it and the port above it support. `class_code`
+    has 24 bits.
+    """
 
     address: str
     vendor: int
@@ -52,7 +57,7 @@ class PciDevice:
 
     @property
     def kind(self) -> str:
-        """gpu, nic, nvme, accelerator, or '' for what nobody's training depends on."""
+        """Kind of the device: gpu, nic, nvme, accelerator, or '' for others."""
         base, sub = self.class_code >> 16, self.class_code >> 8
         if base == CLASS_DISPLAY:
             return "gpu"
@@ -64,8 +69,10 @@ class PciDevice:
 
 
 def read_pci(root: Path = ROOT, errors: bool = True) -> tuple[PciDevice, ...]:
-    """All PCI devices, by address; none where there is no PCI bus. `errors`: AER counters too, three files more per device.
-    Raises PermissionError."""
+    """Read all PCI devices, by address; none where there is no PCI bus. Raises PermissionError.
+
+    `errors`: read AER counters too, three files more per device.
+    """
     folder = f"{str(root).rstrip('/')}/sys/bus/pci/devices"
     try:
         names = sorted(name for name in os.listdir(folder) if _ADDRESS.fullmatch(name))[:MAX_DEVICES]  # noqa: PTH208
@@ -75,12 +82,12 @@ def read_pci(root: Path = ROOT, errors: bool = True) -> tuple[PciDevice, ...]:
 
 
 def is_address(name: str) -> bool:
-    """'0000:3b:00.0'."""
+    """Tell whether `name` is an address such as '0000:3b:00.0'."""
     return _ADDRESS.fullmatch(name) is not None
 
 
 def parse_speed(text: str) -> float | None:
-    """'16.0 GT/s PCIe' in GT/s; None for 'Unknown' and the like. Never raises."""
+    """Parse '16.0 GT/s PCIe' to GT/s; None for 'Unknown' and the like. Never raises."""
     match = _SPEED.match(text.strip())
     try:
         value = float(match[1]) if match else 0.0
@@ -90,13 +97,15 @@ def parse_speed(text: str) -> float | None:
 
 
 def parse_width(text: str) -> int | None:
-    """'16' as a number of lanes; None for 255 and 0, which a device that sleeps or has gone reads as. Never raises."""
+    """Parse '16' to a number of lanes; None for 255 and 0, read from a device asleep or gone. Never
+    raises.
+    """
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:9]) <= 64 else None
 
 
 def parse_aer(text: str) -> int:
-    """The total of an aer_dev_* file; the sum of its lines where it has none. Never raises."""
+    """Parse the total of an aer_dev_* file, else sum its lines. Never raises."""
     total = 0
     for line in text.splitlines()[:256]:
         name, _, number = line.strip().rpartition(" ")
@@ -165,12 +174,15 @@ def _text(path: str) -> str:
 
 
 def device_address(link: str) -> str:
-    """PCI address of the nearest PCI device at or above a `device` link; '' where there is none (USB, virtual, absent)."""
+    """Return the address of the nearest PCI device at or above a `device` link; '' for none (USB,
+    virtual, absent).
+    """
     parts = os.path.realpath(link).split("/")
     return next((part for part in reversed(parts) if is_address(part)), "")
 
 
 def is_part(link: str) -> bool:
-    """Whether a `device` link leads to a virtual or sub-function (mlx5_core.sf.4): a part of a card, made for a container or a virtual
-    machine."""
+    """Tell whether a `device` link leads to a virtual or sub-function, made for a container or a
+    virtual machine.
+    """
     return _PART in os.path.basename(os.path.realpath(link)) or os.path.exists(f"{link}/physfn")  # noqa: PTH110, PTH119

@@ -1,8 +1,8 @@
-"""The PCI Express links of this host over a window: speed, width, errors.
+"""Sample the PCI Express links of this host over a window: speed, width, errors.
 
-In: the tree of pcie.py, and the current_link_* and aer_dev_* files of its nodes, held open. Out: PcieRecording. A link at rest may
-run slower than it can (power saving), so the highest speed and width of the window are what it does; a link that is degraded
-never reaches its limit.
+In: the tree of tree.py, and the current_link_* and aer_dev_* files of its nodes, held open. Out:
+PcieRecording. An idle link may run slower than it can (power saving), so the highest speed and
+width of the window count; a degraded link never reaches its limit.
 """
 
 from __future__ import annotations
@@ -22,15 +22,20 @@ from rankscope.probes.sampling.thread import Sampler, within
 _AER = ("aer_dev_correctable", "aer_dev_nonfatal", "aer_dev_fatal")
 _LINK = ("current_link_speed", "current_link_width")
 _TREE_S = 5.0
-# Errors are rare and their files long: every so many readings of the links, and at begin and end.
+# Errors are rare and their files long: read them once per so many readings of the links, and at
+# begin and end.
 _AER_EVERY = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PcieGrowth:
-    """One device of a window. Speeds in GT/s per lane, widths in lanes: the highest seen, and what it and the port above it can
-    do; None where it does not say. `width_least` is the lowest seen: lanes lost during the window. Errors are growth, None where
-    not counted. `ports`: network ports it has; `below`: addresses of the gpus, nics and nvmes below a bridge."""
+    """One device of a window: link speed and width against its limit, and error growth.
+
+    Speeds in GT/s per lane, widths in lanes: the highest seen, and the limit of it and the port
+    above it; None where not reported. `width_least` is the lowest seen: lanes lost during the
+    window. Errors are growth, None where not counted. `ports`: its network ports; `below`:
+    addresses of the gpus, nics and nvmes below a bridge.
+    """
 
     address: str
     kind: str
@@ -50,7 +55,9 @@ class PcieGrowth:
 
 @dataclass(frozen=True, slots=True)
 class PcieRecording:
-    """All devices of a window, and the tree. `missing` says what could not be seen; `cpu_s` is what the sampling cost."""
+    """All devices of a window, and the tree. `missing` says what could not be read; `cpu_s` is the
+    CPU time of sampling.
+    """
 
     devices: tuple[PcieGrowth, ...] = ()
     tree: PcieTree = EMPTY
@@ -59,7 +66,7 @@ class PcieRecording:
 
 
 class _LinkTrack:
-    """One node's files and what was read from them."""
+    """The open files of one node, and the values read from them."""
 
     def __init__(self, folder: str, node: PcieNode) -> None:
         self.node = node
@@ -112,7 +119,10 @@ class PcieSampler(Sampler):
         self._began_ns = self._latest_ns = 0
 
     def stop(self, timeout_s: float = 2.0) -> PcieRecording:
-        """End and give what was seen; what hangs longer than that is left behind, and said. Never raises."""
+        """Stop and return what was recorded. Never raises.
+
+        A read that hangs longer than `timeout_s` is abandoned, with a note.
+        """
         self._finish(timeout_s)
         seconds = (self._latest_ns - self._began_ns) / 1e9
         devices = tuple(_growth(track, self._tree, seconds) for track in list(self._tracks))
@@ -148,7 +158,7 @@ class PcieSampler(Sampler):
 
 
 def _errors(values: list[int]) -> int | None:
-    """Growth over the values that a counter took, of which only changes are kept."""
+    """Return the growth over a counter's recorded values; only changes were recorded."""
     return total_growth([values[0], *values]) if values else None
 
 

@@ -1,7 +1,7 @@
-"""The PCI Express tree: which bridges a GPU, NIC or NVMe disk hangs from, and which NIC is nearest to a GPU.
+"""The PCI Express tree: the bridges above a GPU, NIC or NVMe disk, and the NIC nearest to a GPU.
 
-In: /sys/bus/pci/devices, /sys/class/infiniband, /sys/class/net. Out: PcieTree. sampler.py watches the links over a
-window. NUMA nodes are those of sysfs, −1 unknown.
+In: /sys/bus/pci/devices, /sys/class/infiniband, /sys/class/net. Out: PcieTree. sampler.py watches
+the links over a window. NUMA nodes are those of sysfs, −1 unknown.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ KINDS = ("gpu", "nic", "nvme", BRIDGE)
 
 @dataclass(frozen=True, slots=True)
 class PcieNode:
-    """One device that matters: a gpu, nic, nvme, or a bridge above one of them. `above`: addresses of the bridges between it and
-    the root complex, root first. `ports`: names of the network ports it has ('mlx5_3', 'mlx5_3/2'; 'eth0' where it is no
-    InfiniBand or RoCE device); `rdma`: it is one."""
+    """One gpu, nic or nvme, or a bridge above one of them.
+
+    `above`: addresses of the bridges between it and the root complex, root first. `ports`: names of
+    its network ports ('mlx5_3', 'mlx5_3/2'; 'eth0' where it is no InfiniBand or RoCE device);
+    `rdma`: it is such a device.
+    """
 
     device: PciDevice
     kind: str
@@ -38,23 +41,24 @@ class PcieNode:
 
 @dataclass(frozen=True, slots=True)
 class PcieTree:
-    """All nodes, by address."""
+    """All nodes of the tree, ordered by address."""
 
     nodes: tuple[PcieNode, ...]
 
     def node(self, address: str) -> PcieNode | None:
-        """The node at an address; None where there is none."""
+        """Return the node at an address; None where there is none."""
         return next((node for node in self.nodes if node.address == address), None)
 
     def below(self, bridge: str) -> tuple[str, ...]:
-        """Addresses of the gpus, nics and nvmes below a bridge."""
+        """List the addresses of the gpus, nics and nvmes below a bridge."""
         return tuple(node.address for node in self.nodes if node.kind != BRIDGE and bridge in node.above)
 
     def nearest_nics(self, gpu_bus: str) -> tuple[str, ...]:
-        """Names of the network ports nearest to a GPU, several if they are equally near.
+        """List the network ports nearest to a GPU, several if they are equally near.
 
-        Nearest is: most bridges in common; then the same root bus; then the same NUMA node. InfiniBand and RoCE devices only, where
-        there are any: traffic between GPUs goes through them. Empty without such a GPU or without a NIC.
+        Nearest is: most bridges in common; then the same root bus; then the same NUMA node.
+        InfiniBand and RoCE devices only, where there are any: traffic between GPUs goes through
+        them. Empty without such a GPU or without a NIC.
         """
         gpu = self.node(gpu_bus)
         nics = [node for node in self.nodes if node.ports and node.kind != BRIDGE]
@@ -69,7 +73,9 @@ EMPTY = PcieTree(())
 
 
 def nearness(one: PcieNode, other: PcieNode) -> tuple[int, bool, bool]:
-    """(bridges in common, same root bus, same NUMA node): the greater, the nearer."""
+    """Rate the nearness of two nodes: (bridges in common, same root bus, same NUMA node); greater
+    is nearer.
+    """
     common = 0
     for mine, yours in zip(one.above, other.above, strict=False):
         if mine != yours:
@@ -79,7 +85,9 @@ def nearness(one: PcieNode, other: PcieNode) -> tuple[int, bool, bool]:
 
 
 def read_tree(root: Path = ROOT) -> PcieTree:
-    """The tree now, without error counters. Raises PermissionError. About 0.2 ms per device."""
+    """Read the current tree, without error counters. Raises PermissionError. About 0.2 ms per
+    device.
+    """
     base = str(root).rstrip("/")
     devices = {device.address: device for device in read_pci(root, errors=False)}
     rdma, ports = _ports(base, "infiniband"), _ports(base, "net")
@@ -101,12 +109,14 @@ def read_tree(root: Path = ROOT) -> PcieTree:
 
 
 def nearest_nics(gpu_bus: str, root: Path = ROOT) -> tuple[str, ...]:
-    """Names of the network ports nearest to the GPU at a PCI address ('0000:3b:00.0'). Raises PermissionError."""
+    """Read the network ports nearest to the GPU at a PCI address ('0000:3b:00.0'). Raises
+    PermissionError.
+    """
     return read_tree(root).nearest_nics(gpu_bus)
 
 
 def _ports(base: str, kind: str) -> dict[str, list[str]]:
-    """Port names by PCI address: of /sys/class/infiniband, or /sys/class/net."""
+    """List port names by PCI address, from /sys/class/infiniband or /sys/class/net."""
     found: dict[str, list[str]] = {}
     for device in names_in(f"{base}/sys/class/{kind}"):
         folder = f"{base}/sys/class/{kind}/{device}"
@@ -118,7 +128,9 @@ def _ports(base: str, kind: str) -> dict[str, list[str]]:
 
 
 def _path(device: str) -> tuple[str, tuple[str, ...]]:
-    """Root bus and bridges of a device, from where its link leads: …/pci0000:3a/0000:3a:00.0/0000:3b:00.0."""
+    """Return root bus and bridges of a device, from its link's target:
+    …/pci0000:3a/0000:3a:00.0/0000:3b:00.0.
+    """
     parts = os.path.realpath(device).split("/")
     bus = next((part for part in parts if part.startswith("pci") and is_address(f"{part[3:]}:00.0")), "")
     return bus, tuple(part for part in parts[:-1] if is_address(part))

@@ -1,1 +1,1 @@
-"""Ports of network cards: InfiniBand, RoCE and Ethernet alike."""
+"""Ports of network cards: InfiniBand, RoCE and Ethernet in one model."""

@@ -1,4 +1,5 @@
-"""A port of a network card, InfiniBand, RoCE or Ethernet: the one description that sweep and observer share.
+"""A port of a network card, InfiniBand, RoCE or Ethernet: the description shared by sweep and
+observer.
 
 reader.py fills it, sampler.py follows it over a window.
 """
@@ -14,11 +15,12 @@ INFINIBAND, ROCE, ETHERNET = "infiniband", "roce", "ethernet"
 
 @dataclass(frozen=True, slots=True)
 class PortErrors:
-    """Errors of one port since its driver came up, or their growth; None where the port does not count them.
+    """Error counts of one port since its driver came up, or their growth; None where not counted.
 
-    symbol_errors: bits wrong on the wire; link_downed: times the link went down; crc_errors: packets dropped for a wrong
-    checksum; retransmits: packets or sequences sent again; out_of_sequence: packets that arrived so; pause: pause frames
-    received or sent (on InfiniBand, which has credits in their place, ticks for which data had to wait); cnp: congestion
+    symbol_errors: bits wrong on the wire; link_downed: times the link went down; crc_errors:
+    packets dropped for a wrong checksum; retransmits: packets or sequences sent again;
+    out_of_sequence: packets that arrived so; pause: pause frames received or sent (on InfiniBand,
+    which has credits in their place, ticks for which data had to wait); cnp: congestion
     notifications received or sent.
     """
 
@@ -44,13 +46,15 @@ class PortCount:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One port. `name`: 'mlx5_3' (its port 1), 'mlx5_3/2', 'eth0'. `pci` is the card's address, '' if it has none.
+    """One port. `name`: 'mlx5_3' (its port 1), 'mlx5_3/2', 'eth0'. `pci` is the card's address, ''
+    if it has none.
 
-    Speeds in bytes per second, 0.0 unknown; `speed_limit_hz` is the most that the card says it can do (0.0: it does not say,
-    as InfiniBand in sysfs; then the best seen and the peers must tell). `width` in lanes, None unknown. `physical`: LinkUp,
-    Polling, Disabled, …; `board` names the model; these and `firmware` are '' for Ethernet. `counts` is empty where only the
-    errors were asked for. `off`: it has no link because somebody switched it off, or gave its interface to another namespace;
-    False where that was not asked for.
+    Speeds in bytes per second, 0.0 unknown; `speed_limit_hz` is the card's maximum (0.0: not
+    reported, as for InfiniBand in sysfs; then use the best seen and the peers). `width` in lanes,
+    None unknown. `physical`: LinkUp, Polling, Disabled, …; `board` names the model; these and
+    `firmware` are '' for Ethernet. `counts` is empty where only the errors were read. `off`: it has
+    no link because it was switched off, or its interface moved to another namespace; False where
+    that was not checked.
     """
 
     name: str
@@ -76,27 +80,31 @@ class Port:
 
     @property
     def number(self) -> str:
-        """'mlx5_3/1': device and port as /sys/class/infiniband has them."""
+        """Device and port as in /sys/class/infiniband: 'mlx5_3/1'."""
         return f"{self.device}/{self.port}"
 
     @property
     def waits(self) -> bool:
-        """It has a link, and no subnet manager has made it active yet (InfiniBand): so it is for a while after its driver was loaded."""
+        """Tell whether the link waits for a subnet manager to activate it, as for a while after its
+        driver loaded (InfiniBand).
+        """
         return self.state in ("INIT", "ARMED")
 
     @property
     def rate_gbps(self) -> float:
-        """The speed in 1e9 bits per second."""
+        """Speed in 1e9 bits per second."""
         return self.speed_hz * 8 / 1e9
 
     def count(self, name: str) -> int | None:
-        """A counter by its own name; None where the port has none, or was not asked for all of them."""
+        """Return a counter by its own name; None where the port has none, or not all were read."""
         return next((one.value for one in self.counts if one.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PortSamples:
-    """Bytes of one port over time. `time_ns` is CLOCK_MONOTONIC; tx and rx are cumulative and never fall."""
+    """Bytes of one port over time. `time_ns` is CLOCK_MONOTONIC; tx and rx are cumulative and never
+    fall.
+    """
 
     name: str
     device: str
@@ -109,8 +117,11 @@ class PortSamples:
 
 @dataclass(frozen=True, slots=True)
 class PortGrowth:
-    """What one port's counters grew by from `first` to `last`. `down_readings` of `readings` found it down; `changes` is how
-    often its state changed between readings; `speed_hz` and `width` are the least seen while it was up (0.0, None: never)."""
+    """Growth of one port's counters from `first` to `last`.
+
+    `down_readings` of `readings` found it down; `changes`: how often its state changed between
+    readings; `speed_hz` and `width`: the least seen while it was up (0.0, None: never).
+    """
 
     name: str
     device: str
@@ -140,7 +151,9 @@ class PortRecording:
 
 @dataclass(frozen=True, slots=True)
 class NicRecording:
-    """All ports of a window. `missing` says what could not be seen, and why; `cpu_s` is what the sampling cost."""
+    """All ports of a window. `missing` says what could not be read, and why; `cpu_s` is the CPU
+    time of sampling.
+    """
 
     ports: tuple[PortRecording, ...] = ()
     cpu_s: float = 0.0

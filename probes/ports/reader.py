@@ -1,7 +1,8 @@
-"""Ports of network cards, InfiniBand, RoCE and Ethernet alike: state, speed and width against capability, errors.
+"""Read ports of network cards: state, speed and width against capability, errors.
 
-In: /sys/class/infiniband (Documentation/ABI/stable/sysfs-class-infiniband), /sys/class/net (physical interfaces only), ethtool.
-Out: Port. The sweep reads once (`read_ports`), sampler.py keeps the readers open over a window.
+In: /sys/class/infiniband (Documentation/ABI/stable/sysfs-class-infiniband), /sys/class/net
+(physical interfaces only), ethtool. Out: Port. The sweep reads once (`read_ports`), sampler.py has
+the readers open over a window.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from rankscope.probes.pci.devices import device_address
 from rankscope.probes.ports.model import ERROR_NAMES, ETHERNET, INFINIBAND, ROCE, Port, PortCount, PortErrors
 from rankscope.probes.ports.switched import switched_off
 
-MAX_PORTS, MAX_PORTS_ONCE = 256, 1024  # followed over a window, read once; virtual functions are ports too
-_MAX_COUNTS = 256  # of one group
+# followed over a window, read once; virtual functions are ports too
+MAX_PORTS, MAX_PORTS_ONCE = 256, 1024
+_MAX_COUNTS = 256  # counters per group
 _RATE = re.compile(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)\s*Gb/sec(?:\s*\((\d{1,2})X)?")
 _WORD_BYTES = 4  # port_xmit_data and port_rcv_data count 4-byte words (IBA, PortCounters)
-# Where each error is counted: groups of files (or statistics) of the same meaning, the first group of which any is there is
-# summed. InfiniBand and RoCE under ports/N: mlx5, then bnxt_re, irdma, efa. Documentation/ABI/stable/sysfs-class-infiniband.
+# Files (or statistics) that count each error: groups of the same meaning; the first group that
+# exists is summed. InfiniBand and RoCE under ports/N: mlx5, then bnxt_re, irdma, efa.
+# Documentation/ABI/stable/sysfs-class-infiniband.
 _IB_ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "symbol_errors": (("counters/symbol_error",),),
     "link_downed": (("counters/link_downed",),),
@@ -72,14 +75,17 @@ _ETHTOOL_NAMES = tuple(name for groups in _ETHTOOL_ERRORS.values() for group in 
 
 
 class PortReader:
-    """One port, with its files held open: reading again costs one system call per file. Not for two threads at once.
+    """One port, with its files open: reading again costs one system call per file. Not thread-safe.
 
-    Whatever cannot be read (any more) is None. Opening and reading may hang when the card is sick.
+    Whatever cannot be read (any more) is None. Opening and reading may hang when the card is
+    faulty.
     """
 
     def __init__(self, folder: str, device: str, port: int, pci: str, interfaces: tuple[str, ...], ours: bool) -> None:
-        """`folder` holds the port's files; `port` 0 is an Ethernet interface. `ours`: the interfaces are in this thread's
-        network namespace and may be asked by ioctl."""
+        """Open the files of a port in `folder`; `port` 0 is an Ethernet interface.
+
+        `ours`: the interfaces are in this thread's network namespace, so ioctl reaches them.
+        """
         self.name = device if port in (0, 1) else f"{device}/{port}"
         self.device, self.port, self.pci, self.interfaces = device, port, pci, interfaces
         self._folder, self._ours = folder, ours
@@ -98,8 +104,11 @@ class PortReader:
         self._limit_hz = self._best_speed()
 
     def read(self, thorough: bool = False, errors: bool = True, reasons: bool = False) -> Port:
-        """State and counters now. `thorough` fills what sysfs does not count from `statistics`; without `errors` none is read. With
-        `reasons` it is asked whether a port without a link was switched off: some files more."""
+        """Read state and counters.
+
+        `thorough`: fill what sysfs does not count from `statistics`; `errors`: read error counters.
+        `reasons`: check whether a port without a link was switched off: some files more.
+        """
         tx, rx = self.sums()
         names = self._counted if errors else ()
         counts = {name: value for name in names if (value := self._number(name)) is not None}
@@ -131,7 +140,11 @@ class PortReader:
         )
 
     def read_all(self) -> Port:
-        """`read`, and of an InfiniBand or RoCE port its board and every counter by its own name: one open file each."""
+        """Read everything; for an InfiniBand or RoCE port also its board and every counter by its
+        own name.
+
+        That opens one file per counter.
+        """
         port = self.read(thorough=True, reasons=True)
         if not self.port:
             return port
@@ -146,18 +159,20 @@ class PortReader:
         return dataclasses.replace(port, board=board, firmware=firmware, counts=counts)
 
     def sums(self) -> tuple[int | None, int | None]:
-        """(sent, received) since the driver came up."""
+        """Read (sent, received) bytes since the driver came up."""
         tx, rx, unit = self._bytes
         sent, received = self._number(tx), self._number(rx)
         return (None if sent is None else sent * unit, None if received is None else received * unit)
 
     def byte_files(self) -> tuple[int, int] | None:
-        """Descriptors of the two byte counters' files, sent and received: `sums` without the parsing, for bursts."""
+        """Return descriptors of the two byte counters' files, sent and received, for bursts that
+        parse later.
+        """
         tx, rx, _ = self._bytes
         return (self._files[tx], self._files[rx]) if tx in self._files and rx in self._files else None
 
     def parsed(self, raw: tuple[bytes, bytes]) -> tuple[int, int]:
-        """What those files said, in bytes. Raises ValueError."""
+        """Parse raw contents of those files to bytes. Raises ValueError."""
         return int(raw[0]) * self._bytes[2], int(raw[1]) * self._bytes[2]
 
     def close(self) -> None:
@@ -191,7 +206,9 @@ class PortReader:
         return best
 
     def statistics(self) -> PortErrors:
-        """What the driver counts of the errors for ethtool, all interfaces of the port together: up to some milliseconds."""
+        """Read the driver's error counts through ethtool, summed over the port's interfaces: up to
+        some milliseconds.
+        """
         counts: dict[str, int] = {}
         for interface in self.interfaces if self._ours else ():
             with contextlib.suppress(OSError):
@@ -214,12 +231,14 @@ class PortReader:
             return None
         try:
             return int(os.pread(descriptor, 64, 0))
-        except (OSError, ValueError):  # the card has gone; "N/A (no PMA)"
+        except (OSError, ValueError):  # the card has gone; or "N/A (no PMA)"
             return None
 
 
 def parse_rate(text: str) -> tuple[float, int | None]:
-    """'100 Gb/sec (4X EDR)' as bytes per second and lanes; (0.0, None) for anything else. Never raises."""
+    """Parse '100 Gb/sec (4X EDR)' to bytes per second and lanes; (0.0, None) for anything else.
+    Never raises.
+    """
     match = _RATE.match(text.strip())
     if match is None:
         return 0.0, None
@@ -228,7 +247,9 @@ def parse_rate(text: str) -> tuple[float, int | None]:
 
 
 def errors_of(table: Mapping[str, tuple[tuple[str, ...], ...]], counts: Mapping[str, int]) -> dict[str, int | None]:
-    """Each error's count: the sum of the first group of names of which any is counted; None where none is."""
+    """Return each error's count: the sum of the first group with any counter; None where there is
+    none.
+    """
     found: dict[str, int | None] = dict.fromkeys(ERROR_NAMES)
     for error, groups in table.items():
         known = next((group for group in groups if any(name in counts for name in group)), ())
@@ -238,9 +259,11 @@ def errors_of(table: Mapping[str, tuple[tuple[str, ...], ...]], counts: Mapping[
 
 
 def find_ports(root: Path = ROOT, interfaces: bool = True, most: int = MAX_PORTS) -> tuple[PortReader, ...]:
-    """All ports of physical cards, InfiniBand devices first; an interface of an InfiniBand or RoCE device belongs to that
-    device's port. Without `interfaces` only the devices: no driver is asked anything. Raises PermissionError. The readers are
-    the caller's to close."""
+    """Find all ports of physical cards, InfiniBand devices first. Raises PermissionError.
+
+    An interface of an InfiniBand or RoCE device belongs to that device's port. Without `interfaces`
+    only devices are listed, and no driver is called. The caller closes the readers.
+    """
     base = str(root).rstrip("/")
     ours = root == ROOT
     addresses = {
@@ -268,7 +291,7 @@ def find_ports(root: Path = ROOT, interfaces: bool = True, most: int = MAX_PORTS
 
 
 def read_ports(root: Path = ROOT, interfaces: bool = True) -> tuple[Port, ...]:
-    """The ports of `find_ports` now, with all that they count. Raises PermissionError."""
+    """Read all ports of `find_ports` with all their counters. Raises PermissionError."""
     readers = find_ports(root, interfaces, MAX_PORTS_ONCE)
     try:
         return tuple(reader.read_all() for reader in readers)
@@ -278,7 +301,7 @@ def read_ports(root: Path = ROOT, interfaces: bool = True) -> tuple[Port, ...]:
 
 
 def _behind_number(text: str) -> str:
-    """'ACTIVE' of '4: ACTIVE'."""
+    """Return 'ACTIVE' of '4: ACTIVE'."""
     return text.partition(":")[2].strip() or text
 
 
@@ -303,7 +326,7 @@ def _list(folder: str) -> list[str]:
 
 
 def _natural(name: str) -> tuple[str, int, str]:
-    """mlx5_10 after mlx5_9."""
+    """Sort key that puts mlx5_10 after mlx5_9."""
     stem = name.rstrip("0123456789")
     digits = name[len(stem) :]
     return stem, int(digits[:9] or 0), name

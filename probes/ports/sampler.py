@@ -1,8 +1,9 @@
-"""The network ports of this host over a window: a slow series with all counters, and bursts of bytes at 1 kHz.
+"""Sample the network ports of this host over a window: a slow series of all counters, and bursts of
+bytes at 1 kHz.
 
-In: the ports of reader.py. Out: NicRecording. A burst shows how a transfer runs: a culprit's link is low and flat, its peers' move
-at full rate and wait. It is taken while traffic flows: when one is due, the bytes are looked at 10 times a second until they
-move. Cost: scripts/bench counters.
+In: the ports of reader.py. Out: NicRecording. A burst shows how a transfer runs: a slow link is low
+and flat, its peers' move at full rate and wait. It is taken while traffic flows: when one is due,
+the bytes are read 10 times a second until they move. Cost: scripts/bench counters.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from rankscope.probes.sampling.thread import Sampler, within
 _LOOK_NS, _LOOK_FOR_NS = 100_000_000, 3_000_000_000
 # Traffic worth a burst: this share of the port's speed, or so many bytes per second where the speed is unknown.
 _MOVING_SHARE, _MOVING_HZ = 0.005, 5e6
-# A card whose firmware is asked for each value (mlx5: tens of microseconds) is read less often in a burst: of its time this is
-# the part that must remain, in times of what one round of readings took.
+# A card whose firmware is asked for each value (mlx5: tens of microseconds) is read less often in a
+# burst: pause between rounds, in multiples of the duration of one round.
 _BURST_REST = 8
-_AGAIN = 2  # bursts at once after one in which a busy port was silent
+_AGAIN = 2  # immediate repeats after a burst in which a busy port was silent
 _FIRST_READ_S = 1.0
 _ERRORS_EVERY = 5
 MAX_BURSTS = 64
@@ -48,7 +49,7 @@ _RawReading = tuple[int, tuple[bytes, bytes]]
 
 
 class _PortTrack:
-    """One port and what was read of it."""
+    """One port and its readings."""
 
     def __init__(self, reader: PortReader) -> None:
         self.reader = reader
@@ -63,7 +64,9 @@ class _PortTrack:
         return self.readings[-1][1].speed_hz * _MOVING_SHARE or _MOVING_HZ
 
     def is_missed(self) -> bool:
-        """Whether bytes move on this port, but did not in this burst: its part of the collective is still to come, or was over."""
+        """Tell whether the port is busy, but was silent in the last burst: its part of the
+        collective was missed.
+        """
         burst, (since_ns, first), (now_ns, last) = self.bursts[-1], self.readings[0], self.readings[-1]
         moved = max((last.tx_bytes or 0) - (first.tx_bytes or 0), (last.rx_bytes or 0) - (first.rx_bytes or 0))
         moves = moved / max(now_ns - since_ns, 1) * 1e9 > self.moving_hz
@@ -78,9 +81,12 @@ class _PortTrack:
 
 
 class PortSampler(Sampler):
-    """Samples all ports from `start` to `stop`: everything at `series_hz`, and every `burst_every_s` (0: never) a burst of
-    `burst_s` at `burst_hz`, twice as long if a port that carries data was silent in it, and at once another if it still was. A
-    port that does not answer in the beginning is left out, and said."""
+    """Samples all ports from `start` to `stop`.
+
+    All counters at `series_hz`, and every `burst_every_s` (0: never) a burst of `burst_s` at
+    `burst_hz`. A burst is doubled if a busy port was silent in it, and repeated at once if it still
+    was. A port that does not answer at first is left out, with a note.
+    """
 
     def __init__(
         self,
@@ -107,7 +113,10 @@ class PortSampler(Sampler):
         self._wake.set()
 
     def stop(self, timeout_s: float = 2.0) -> NicRecording:
-        """End and give what was seen; what hangs longer than that is left behind, and said. Never raises."""
+        """Stop and return what was recorded. Never raises.
+
+        A read that hangs longer than `timeout_s` is abandoned, with a note.
+        """
         finished = self._finish(timeout_s)
         tracks = list(self._tracks)
         if not finished:
@@ -116,7 +125,7 @@ class PortSampler(Sampler):
         return NicRecording(ports, self._cpu_s, tuple(self._missing))
 
     def _last_readings(self, tracks: list[_PortTrack], timeout_s: float) -> None:
-        """One port hangs: the others' last counters are read without it, all within the time limit."""
+        """Read the last counters of all ports but the one that hangs, within the time limit."""
         until = time.monotonic() + timeout_s
         for track in tracks:
             rest = until - time.monotonic()
@@ -176,7 +185,7 @@ class PortSampler(Sampler):
             self._bursting_until = now + self._burst_for_ns
         if now >= self._bursting_until:
             self._bursting_until = 0
-            # It began as the collective was at its end: the next one will do, and not a third time.
+            # It began at the end of a collective: repeat at once, at most `_AGAIN` times.
             self._again = (
                 self._again + 1 if self._again < _AGAIN and any(track.is_missed() for track in self._tracks) else 0
             )
@@ -185,7 +194,7 @@ class PortSampler(Sampler):
         return max(due_ns + self._burst_ns, now + _BURST_REST * took_ns)
 
     def _look(self, now: int) -> int:
-        """Do bytes move? Then a burst begins."""
+        """Check whether bytes move; if so start a burst."""
         self._looking_until = self._looking_until or now + _LOOK_FOR_NS
         moving = False
         for track in self._tracks:
@@ -248,9 +257,11 @@ def _parsed(reader: PortReader, burst: list[_RawReading]) -> Raw:
 
 
 def growth_of(readings: list[tuple[int, Port]], statistics: list[PortErrors]) -> PortGrowth:
-    """What a port's counters grew by over (time, port) readings, of which there is at least one. `statistics` are the driver's
-    own counts at begin and end: they stand in where sysfs has none, and are added for InfiniBand devices, whose interfaces count
-    other things."""
+    """Compute a port's counter growth over (time, port) readings, of which there is at least one.
+
+    `statistics`: the driver's own counts at begin and end. They replace what sysfs lacks, and are
+    added for InfiniBand devices, whose interfaces count other things.
+    """
     ports = [port for _, port in readings]
     first, last = ports[0], ports[-1]
     errors: dict[str, int | None] = {}

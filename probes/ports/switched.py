@@ -1,10 +1,13 @@
-"""Whether somebody switched a port off, or gave its interface away: then it is no fault that it has no link.
+"""Decide whether a port without a link was switched off or its interface moved away, which is no
+fault.
 
-InfiniBand says so itself (phys_state Disabled). Of RoCE and Ethernet the interface does: mlx5, bnxt_re and others call a RoCE port Disabled
-whenever its interface has no carrier, be it switched off (so is what comes back from a pod) or the cable pulled.
+InfiniBand reports it itself (phys_state Disabled). For RoCE and Ethernet the interface decides:
+mlx5, bnxt_re and others call a RoCE port Disabled whenever its interface has no carrier, be it
+switched off (as after its return from a pod) or the cable pulled.
 
-In: /sys/class/net, which shows the interfaces of this network namespace alone, while InfiniBand devices are seen from all of them; whose
-interface it is its `device` link says. Names in gid_attrs/ndevs are not used: they may be those of another namespace.
+In: /sys/class/net, which shows the interfaces of this network namespace alone, while InfiniBand
+devices are seen from all of them; an interface's device is found by its `device` link. Names in
+gid_attrs/ndevs are not used: they may be those of another namespace.
 """
 
 from __future__ import annotations
@@ -17,25 +20,31 @@ from rankscope.probes.ports.model import INFINIBAND
 
 IFF_UP = 1
 DISABLED = "Disabled"
-# Stands for a virtual function in the host, beside the card's own interface: pf0vf3, c1pf0sf88.
+# Name of an interface that represents a virtual function in the host: pf0vf3, c1pf0sf88.
 _REPRESENTOR = re.compile(r"(?:c\d+)?pf\d")
 _MOST = 64  # interfaces of one device
 
 
 def switched_off(folder: str, port: int, kind: str, physical: str) -> bool:
-    """Of a port without a link; `folder` holds its files, `port` 0 is an Ethernet interface."""
+    """Tell whether a port without a link was switched off.
+
+    `folder` holds its files, `port` 0 is an Ethernet interface; `physical`: phys_state.
+    """
     if kind == INFINIBAND:
         return physical == DISABLED
     return not (runs_here(folder, port) if port else runs(folder))
 
 
 def runs_here(folder: str, port: int) -> bool:
-    """Whether the interface of a RoCE port is in this network namespace, and switched on."""
+    """Tell whether the interface of a RoCE port is in this network namespace, and switched on."""
     return any(runs(interface) for interface in _interfaces(folder, port))
 
 
 def runs(interface: str) -> bool:
-    """Whether an interface is switched on, and the bond that it is a member of: a port of both together follows the bond."""
+    """Tell whether an interface is switched on, and so is the bond that it is a member of, if any.
+
+    A port of a bond follows the bond.
+    """
     flags = _text(f"{interface}/flags")
     if flags:
         bonded = bool(_names(f"{interface}/master/bonding"))
@@ -44,10 +53,10 @@ def runs(interface: str) -> bool:
 
 
 def _interfaces(folder: str, port: int) -> list[str]:
-    """Those of one port of a device.
+    """List the interface folders of one port of a device.
 
-    Where a function has several ports, or interfaces, dev_port says which is whose. Where it has one of each it does not matter: older
-    bnxt_en counts the ports of the card there.
+    Where a function has several ports, or interfaces, dev_port maps one to the other. Where it has
+    one of each dev_port is ignored: older bnxt_en counts the ports of the card there.
     """
     device = os.path.realpath(f"{folder}/../../device")
     classes = f"{folder.partition('/sys/class/')[0]}/sys/class/net"

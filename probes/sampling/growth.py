@@ -1,7 +1,4 @@
-"""Growth of hardware counters, which wrap, get reset and stop at their maximum.
-
-In: two or more values of one counter. Out: by how much it grew. Pure.
-"""
+"""Growth of hardware counters, which wrap, get reset and stop at their maximum. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ _WORD = 1 << 32
 
 
 def growth(before: int, after: int) -> int:
-    """By how much a counter grew between two readings.
+    """Return the growth of a counter between two readings.
 
-    after − before where it did not fall. Where it fell from the upper quarter of 32 bits to the lower quarter, it wrapped:
-    after + 2^32 − before. Any other fall is a reset, and what was counted before it is unknown: 0, so that a reset never
-    looks like a storm.
+    after − before where it did not fall. Where it fell from the upper quarter of 32 bits to the
+    lower quarter, it wrapped: after + 2^32 − before. Any other fall is a reset, and the count
+    before it is unknown: 0, so that a reset never looks like an error storm.
     """
     if after >= before:
         return after - before
@@ -26,7 +23,7 @@ def growth(before: int, after: int) -> int:
 
 
 def total_growth(values: Iterable[int | None]) -> int | None:
-    """Sum of the growth from each value to the next, passing over None; None with fewer than two values."""
+    """Sum the growth from each value to the next, skipping None; None with fewer than two values."""
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return None
@@ -34,7 +31,9 @@ def total_growth(values: Iterable[int | None]) -> int | None:
 
 
 def cumulative(values: Sequence[int]) -> list[int]:
-    """The same counter from its first value on without wraps and resets: never falls."""
+    """Continue the first value by the growth: the counter without wraps and resets, which never
+    falls.
+    """
     if not values:
         return []
     result = [values[0]]

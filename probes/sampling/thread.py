@@ -1,7 +1,8 @@
-"""A thread that samples hardware, and that nobody ever waits for without a limit.
+"""A thread that samples hardware and that can be abandoned when it hangs.
 
-A read of sysfs or a call of NVML can hang for minutes when the device behind it is sick: exactly then the observer must
-live. So whatever may hang runs on a daemon thread, and its owner takes what is there when the time is up.
+A read of sysfs or a call of NVML can hang for minutes when the device behind it is faulty: exactly
+then the observer must live. So whatever may hang runs on a daemon thread, and its owner takes the
+data recorded so far when the time is up.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from typing import Generic, TypeVar
 from rankscope.probes.host.procfs import reason
 
 _Result = TypeVar("_Result")
-# A thread that wakes more than this late has missed ticks; they are left out, not made up for.
+# A thread that wakes more than this late has missed ticks; they are skipped, not made up for.
 _LATE_NS = 50_000_000
-# Shorter rests are slept through: waiting for an event costs several times as much, and ending may take so long.
+# Shorter pauses use sleep: waiting for an event costs several times as much, and stopping may take
+# so long.
 _PLAIN_S = 0.12
 
 
 class Sampler:
-    """Calls `_tick` again and again on its own thread: `_begin` first, `_end` last, all three there.
+    """Calls `_tick` repeatedly on its own thread: `_begin` first, `_end` last, all three there.
 
-    A subclass sets `_doing` before anything that may hang, so that the one who gives up waiting can say what hung.
+    A subclass sets `_doing` before anything that may hang, so that a timeout can be reported with
+    its cause.
     """
 
     def __init__(self, name: str) -> None:
@@ -36,18 +39,20 @@ class Sampler:
         self._began = False
 
     def start(self) -> None:
-        """Begin to sample. Returns at once."""
+        """Start sampling. Returns at once."""
         if not self._began:
             self._began = True
             self._thread.start()
 
     @property
     def stuck(self) -> bool:
-        """It was told to stop and has not."""
+        """Tell whether the thread was stopped and has not ended."""
         return self._stopping.is_set() and self._thread.is_alive()
 
     def _finish(self, timeout_s: float) -> bool:
-        """Tells the thread to end and waits for it at most so long; False if it hangs."""
+        """Tell the thread to end and wait at most `timeout_s`; return False, with a note, if it
+        hangs.
+        """
         self._stopping.set()
         self._wake.set()
         if not self._began:
@@ -69,7 +74,7 @@ class Sampler:
                 self._cpu_s = time.thread_time()
                 self._sleep_until(due)
             self._end()
-        except Exception as error:  # whatever happens here must not end the observer, and must be seen
+        except Exception as error:  # an error must not end the observer, and must be reported
             self._missing.append(f"{self._thread.name}: {reason(error)}")
         self._cpu_s = time.thread_time()
 
@@ -82,14 +87,14 @@ class Sampler:
             time.sleep(rest_s)
 
     def _begin(self) -> None:
-        """Open what is to be read."""
+        """Open the sources (overridden by subclasses)."""
 
     def _tick(self, due_ns: int) -> int:
-        """Sample once; returns when to be called next (CLOCK_MONOTONIC)."""
+        """Sample once; return when to be called next (CLOCK_MONOTONIC)."""
         raise NotImplementedError
 
     def _end(self) -> None:
-        """Read once more and close."""
+        """Read once more and close (overridden by subclasses)."""
 
 
 class _Call(threading.Thread, Generic[_Result]):
@@ -107,8 +112,10 @@ class _Call(threading.Thread, Generic[_Result]):
 
 
 def within(seconds: float, function: Callable[[], _Result], name: str = "bounded-read") -> _Result:
-    """The result of a function that may hang. Raises TimeoutError when the time is up (the thread is left behind), and
-    whatever the function raises."""
+    """Run a function that may hang on a thread; return its result.
+
+    Raises TimeoutError after `seconds` (the thread is abandoned), and whatever the function raises.
+    """
     call = _Call(function, name)
     call.start()
     call.join(seconds)

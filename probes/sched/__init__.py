@@ -1,1 +1,1 @@
-"""Time off the CPU, run-queue delay, and who took the CPU."""
+"""Time off the CPU, run-queue delay, and the processes that ran meanwhile."""

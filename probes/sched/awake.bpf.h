@@ -1,35 +1,40 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * awake: when all threads of a process sleep.
+ * awake: detects when all threads of a process sleep.
  *
- * A thread is awake while it runs, could run, waits for a device or is stopped. Each is counted once, whatever edges are not seen: what it
- * was counted as lies with the thread. A thread that was not seen to sleep is awake until it is. A new thread is known when it first
- * leaves its CPU, or wakes another of its process: then all were not asleep, and nothing is told. So what is missed errs towards awake.
+ * A thread is awake while it runs, is runnable, waits for a device or is stopped. Each is counted
+ * once, whatever edges are missed, as its counted state is stored with the thread. A thread not
+ * seen to sleep counts as awake until it is. A new thread becomes known when it first leaves its
+ * CPU, or wakes another thread of its process: then not all slept, and nothing is reported. So
+ * errors are towards awake.
  *
- * Cost: a look-up in a hash for each sleep and each wake-up: 6 % of a switch, 15 % of a wake-up.
+ * Cost: a hash look-up for each sleep and each wake-up: 6 % of a switch, 15 % of a wake-up.
  */
 #ifndef RS_AWAKE_BPF_H
 #define RS_AWAKE_BPF_H
 #include "common.bpf.h"
 
 #ifndef RS_MIN_ASLEEP_NS
-#define RS_MIN_ASLEEP_NS 200000 /* shorter stretches are not told: at most 5,000 events a second of each process */
+#define RS_MIN_ASLEEP_NS 200000 /* shorter stretches are not reported: at most 5,000 events a second per process */
 #endif
 #define RS_TASK_ASLEEP 0x1 /* alone: not for a device or a disk (0x2), nor stopped */
 
 /*
- * How many threads of a process are awake, and since when none is; 0 while one is. Two CPUs that change the count at once may leave a
- * time that is none; the next change clears it. Who was not looked at for longest goes where there are too many.
+ * Number of awake threads of a process, and since when there is none; 0 while there is one. Two
+ * CPUs that change the count at once may leave an impossible time; the next change clears it. When
+ * full, the entry least recently used is evicted.
  */
 struct rs_awake {
 	u64 asleep_ns;
 	u32 threads;
-	s32 known; /* how many of its threads are in rs_threads, and more that are there still when the first one has ended */
+	s32 known; /* number of its threads in rs_threads, and one more if others remain when the first thread has ended */
 };
 BPF_TABLE("lru_hash", u32, struct rs_awake, rs_awake, RS_MAX_PROCESSES);
 
-/* A thread is awake from now on, and counted. If it is the first one, the stretch for which all slept is over; told where `slept` is true,
- * that is, where nobody of the process was seen to run until now. */
+/*
+ * Count a thread as awake from now on. If it is the first one, the stretch in which all slept ends;
+ * it is reported if `slept`, that is, if no thread of the process was seen to run until now.
+ */
 static __always_inline void rs_awakes(u32 tgid, u32 tid, u64 now, u32 *counted, int slept)
 {
 	if (*counted)
@@ -52,7 +57,10 @@ static __always_inline void rs_awakes(u32 tgid, u32 tid, u64 now, u32 *counted, 
 	rs_emit(&event);
 }
 
-/* It sleeps, or is no more. If it was the last one awake, all sleep from now on. Of a process that was never seen awake nothing is said. */
+/*
+ * Count a thread as asleep or ended. If it was the last awake one, all sleep from now on. Processes
+ * never seen awake are not reported.
+ */
 static __always_inline void rs_sleeps(u32 tgid, u64 now, u32 *counted)
 {
 	struct rs_awake *process = rs_awake.lookup(&tgid);

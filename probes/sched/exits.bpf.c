@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * exits: that a watched process ended, and how. Of sched.bpf.c only this, for who watches always and asks for no more.
+ * exits: reports that a watched process ended, and how. The part of sched.bpf.c that permanent
+ * watching needs.
  *
- * Cost: runs as a thread of the host ends; a look into one map, 0.1-0.2 us.
+ * Cost: runs when a thread of the host ends; one map look-up, 0.1-0.2 us.
  */
 #include "common.bpf.h"
 
@@ -19,6 +20,6 @@ int rs_exit(struct rs_at__sched__sched_process_exit *args)
 		.ts_ns = bpf_ktime_get_ns(), .arg = status, .tid = tgid, .tgid = tgid, .type = RS_EV_EXIT,
 	};
 	rs_emit(&event);
-	rs_targets.delete(&tgid); /* its number may be another's before user space hears of it */
+	rs_targets.delete(&tgid); /* its id may be reused before user space handles the event */
 	return 0;
 }

@@ -1,4 +1,4 @@
-"""That watched processes end, and how: EXIT events in the ring."""
+"""Report the end of watched processes, with their exit codes: EXIT events in the ring."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from rankscope.probes.bpf.module import Tracepoint
 SOURCE = Path(__file__).parent / "exits.bpf.c"
 TRACEPOINTS = (Tracepoint("rs_exit", "sched:sched_process_exit"),)
 _OFFSETS = {"RS_TASK_EXIT_CODE": ("task_struct", "exit_code")}
-NUMBERS = tuple(_OFFSETS)  # that the host decides
+NUMBERS = tuple(_OFFSETS)  # constants that the host decides
 
 
 def numbers(root: Path = Path("/")) -> dict[str, int]:
-    """Where a thread's exit code lies; 0 where this kernel has no type information: then how a process ended is not reported."""
+    """Return the offset of a thread's exit code; 0 without type information.
+
+    In that case it is not reported how a process ended.
+    """
     with contextlib.suppress(btf.NoBtf):
         return dict(btf.offsets(_OFFSETS, root))
     return dict.fromkeys(_OFFSETS, 0)

@@ -1,7 +1,8 @@
-"""Off-CPU time, run-queue delay and who took the CPU.
+"""Off-CPU time, run-queue delay, and which processes ran meanwhile.
 
-In: a loaded module. Out: OFFCPU events in the ring for threads with Python state; totals for every thread of a watched
-process; for each watched process the processes that ran while threads of it stood in the queue.
+In: a loaded module. Out: OFFCPU events in the ring for threads with Python state; totals for every
+thread of a watched process; for each watched process the processes that ran while its threads were
+in the run queue.
 """
 
 from __future__ import annotations
@@ -24,32 +25,36 @@ TRACEPOINTS = (
     Tracepoint("rs_sched_waking", "sched:sched_waking"),
     Tracepoint("rs_sched_exit", "sched:sched_process_exit"),
 )
-# Since when a thread runs that nothing saw come; sched.bpf.c can do without.
+# How long a thread has run that was first seen running; sched.bpf.c can do without.
 _OFFSETS = {
     "RS_TASK_RAN": ("task_struct", "se.sum_exec_runtime"),
     "RS_TASK_RAN_BEFORE": ("task_struct", "se.prev_sum_exec_runtime"),
 }
-# Where the kernel saved the registers of the current thread, if it does not say so itself: at the end of its stack, which no type tells
-# the size of (THREAD_SIZE of x86-64; of arm64, which maps no less than a page for it).
+# Position of the current thread's saved registers, if the kernel has no helper for it: at the end
+# of its stack, whose size no type gives (THREAD_SIZE of x86-64; of arm64, which maps no less than a
+# page for it).
 _SAVED_REGISTERS = {
     "RS_TASK_STACK": ("task_struct", "stack"),
     "RS_REGISTERS_BYTES": ("pt_regs", ""),
 }
 _STACK_BYTES = max(16384, mmap.PAGESIZE)
-NUMBERS = (*exits.NUMBERS, *_OFFSETS, *_SAVED_REGISTERS, "RS_STACK_BYTES")  # that the host decides
+# constants that the host decides
+NUMBERS = (*exits.NUMBERS, *_OFFSETS, *_SAVED_REGISTERS, "RS_STACK_BYTES")
 
 # prev_state bits of sched_switch (include/linux/sched.h); 0 is runnable: it was preempted.
 UNINTERRUPTIBLE, STOPPED, TRACED, IDLE = 0x2, 0x4, 0x8, 0x80
-# Of an OFFCPU event's `aux`: the state below this bit, from it on the tid of who woke the thread, 0 where nobody had to (22 bits at most).
+# Layout of an OFFCPU event's `aux`: the state below this bit; above it the tid of the waker, 0
+# where nobody woke the thread (22 bits at most).
 WAKER_SHIFT = 8
 _FREELY, _EACH = 1, 2  # RS_THREADS_FREELY, RS_THREADS_EACH in sched.bpf.c
-# RS_GIL in sched.bpf.c, in place of the system call: a wait for the GIL; the argument is the thread state of who holds it.
+# RS_GIL in sched.bpf.c, in place of the system call: a wait for the GIL; the argument is the
+# holder's thread state.
 GIL_WAIT = 0xFFFE
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadTimes:
-    """Where the time of one thread went since it was first seen to leave a CPU. `out_since_ns` 0: running."""
+    """Time of one thread by state since it first left a CPU. `out_since_ns` 0: running."""
 
     tid: int
     tgid: int
@@ -68,7 +73,7 @@ class ThreadTimes:
 
 @dataclass(frozen=True, slots=True)
 class ProcessTimes:
-    """How long the threads of one process ran, and stood in run queues, since they were first seen."""
+    """Run time and run-queue time of the threads of one process since they were first seen."""
 
     run_s: float
     ready_s: float
@@ -76,7 +81,9 @@ class ProcessTimes:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """How long the process `taker` ran while threads of the process `pid` stood in that CPU's run queue, their times added up."""
+    """Time that the process `taker` ran while threads of the process `pid` were in that CPU's run
+    queue, summed over these.
+    """
 
     pid: int
     taker: int
@@ -85,9 +92,10 @@ class Taken:
 
 
 def numbers(root: Path = Path("/")) -> dict[str, int]:
-    """What sched.bpf.c asks of this host, by name; 0 where its kernel has no type information, or says itself where registers are.
+    """Return the constants of sched.bpf.c on this host, by name.
 
-    NoBtf where it says neither; OSError where it loads no program.
+    0 where its kernel has no type information, or a helper for the registers. Raises NoBtf where it
+    has neither; OSError where it loads no program.
     """
     found = {**dict.fromkeys(NUMBERS, 0), **exits.numbers(root)}
     with contextlib.suppress(btf.NoBtf):
@@ -98,7 +106,9 @@ def numbers(root: Path = Path("/")) -> dict[str, int]:
 
 
 def share_threads(module: Module) -> None:
-    """Half of the room for threads is anybody's, and of the other half each process has as much as any other."""
+    """Reserve half of the kernel's thread map for equal shares of the processes; the other half is
+    for anybody.
+    """
     table = module.maps["rs_thread_room"]
     freely = module.maps["rs_threads"].shape.max_entries // 2
     table[ctypes.c_int(_FREELY)] = ctypes.c_int64(freely)
@@ -106,14 +116,16 @@ def share_threads(module: Module) -> None:
 
 
 def look_again(module: Module) -> None:
-    """Who is watched, or who has Python state, has changed: what the kernel remembers of threads is looked up anew."""
+    """Invalidate what the kernel caches of threads, after a change of watched processes or Python
+    threads.
+    """
     table = module.maps["rs_generation"]
     now = int(table[ctypes.c_int(0)].value)
     table[ctypes.c_int(0)] = ctypes.c_uint32(now + 1)
 
 
 def thread_times(module: Module) -> tuple[ThreadTimes, ...]:
-    """Totals of every thread of every watched process."""
+    """Read the totals of every thread of every watched process."""
     return tuple(
         ThreadTimes(
             int(tid.value), int(row.tgid), row.run_ns / 1e9, row.ready_ns / 1e9, row.blocked_ns / 1e9, row.stopped_ns / 1e9,
@@ -124,7 +136,7 @@ def thread_times(module: Module) -> tuple[ThreadTimes, ...]:
 
 
 def process_times(module: Module) -> dict[int, ProcessTimes]:
-    """Totals of every watched process by its pid, those of its ended threads among them."""
+    """Return the totals of every watched process by pid, including its ended threads."""
     found = {
         int(tgid.value): ProcessTimes(row.run_ns / 1e9, row.ready_ns / 1e9)
         for tgid, row in module.maps["rs_ended"].items()
@@ -136,13 +148,15 @@ def process_times(module: Module) -> dict[int, ProcessTimes]:
 
 
 def takers_forgotten(module: Module, made: int) -> int:
-    """How many pairs were put out by others at least, where so many were made (the counter taker_new)."""
+    """Return the least number of evicted pairs, from the number `made` (the counter taker_new)."""
     return max(made - module.maps["rs_takers"].shape.max_entries, 0) if made else 0
 
 
 def takers(module: Module) -> dict[tuple[int, int], Taken]:
-    """Who ran while whom waited, by the pair of process and taker and since when it is known: one that was put out by others and came
-    again has begun anew."""
+    """Read run time of other processes by (process and taker, time first seen).
+
+    A pair that was evicted and came back starts anew, with another time.
+    """
     return {
         (int(key.tgid) << 32 | int(key.taker), int(row.since_ns)): Taken(
             int(key.tgid), int(key.taker), bytes(row.comm).split(b"\0")[0].decode("ascii", "replace"), row.ns / 1e9

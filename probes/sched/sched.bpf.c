@@ -1,22 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * sched: where the time of every watched thread goes when it is not running, and who ran in its place.
+ * sched: what every watched thread does while it is not running, and which processes ran meanwhile.
  *
- * sched_switch closes the slice of the thread that leaves (run time, why it left: its state and, from the registers at the
- * kernel's entry, the system call it is in) and completes the absence of the thread that comes (blocked, then ready). For a
- * thread that stood in the run queue the last RS_SLICES slices of this CPU say which processes ran meanwhile.
- * sched_waking ends the blocked part and says who ended it: it is told where the waker is, however far the CPU of the woken one.
- * Threads with Python state get their stack taken when they leave (unwinder); of the others, absences are reported in which
- * they stood in the run queue. When all threads of a process have slept for a while, that is told as well.
+ * sched_switch closes the slice of the thread that leaves (run time, why it left: its state and,
+ * from the registers at the kernel's entry, the system call it is in) and completes the absence of
+ * the thread that arrives (blocked, then ready). For a thread that waited in the run queue, the
+ * last RS_SLICES slices of this CPU give the processes that ran meanwhile. sched_waking ends the
+ * blocked part and gives the thread that ended it: it runs on the waker's CPU, whichever CPU the
+ * woken thread is on. For threads with Python state the stack is taken when they leave (unwinder);
+ * for others, absences with run-queue time are reported. So are stretches in which all threads of a
+ * process slept.
  *
- * The kernel runs no program for an edge that comes while another one runs on that CPU, or while somebody who reads a map
- * there was pushed aside. A thread that leaves, and that nothing saw come, has its absence told then.
+ * The kernel runs no program for an edge that comes while another one runs on that CPU, or while a
+ * reader of a map was preempted there. A thread that leaves without a seen arrival has its absence
+ * reported then.
  *
- * Cost: 0.63 us a switch and 0.35 us a wake-up, beside 8 ranks on 2 cores that are busy otherwise too (in turn with looking all up each
- * time: 0.80 us), and 6 and 15 % more since it tells when a whole process sleeps. The program runs on every context switch of the host,
- * and a look-up in a hash is most of what it costs (0.1 us each where the job has taken the cache meanwhile). So what a thread was found to be is kept
- * until user space says that it may have changed (rs_generation): with the sums of a watched thread, which are looked up anyway, and
- * of the last strangers on each CPU, for which nothing is looked up.
+ * Cost: 0.63 us a switch and 0.35 us a wake-up, with 8 ranks on 2 cores that are busy otherwise too
+ * (alternating with a full look-up each time: 0.80 us), and 6 and 15 % more for detecting sleeping
+ * processes. The program runs on every context switch of the host, and a hash look-up is most of
+ * its cost (0.1 us each where the job has evicted the cache). So a thread's class is cached until
+ * user space signals a change (rs_generation): for a watched thread with its sums, which are looked
+ * up anyway, and for the last foreign threads on each CPU, for which nothing is looked up.
  */
 #include "common.bpf.h"
 #include "awake.bpf.h"
@@ -25,19 +29,19 @@
 #define RS_MIN_OFFCPU_NS 50000 /* shorter absences are summed per thread, not reported one by one */
 #endif
 #ifndef RS_MIN_TAKEN_NS
-#define RS_MIN_TAKEN_NS 200000 /* waits in the queue below this are ordinary scheduling: nobody is asked for */
+#define RS_MIN_TAKEN_NS 200000 /* shorter waits in the run queue are ordinary scheduling: the other processes are not recorded */
 #endif
-#define RS_SLICES 8 /* power of two; slices of one CPU that are remembered */
-#define RS_STRANGERS 8 /* power of two; threads of nobody's concern that one CPU remembers */
+#define RS_SLICES 8 /* power of two; remembered slices of one CPU */
+#define RS_STRANGERS 8 /* power of two; foreign threads that one CPU remembers */
 #ifndef RS_STRANGE_NS
-#define RS_STRANGE_NS 1000000000ULL /* a thread's number may be another's by then: look again */
+#define RS_STRANGE_NS 1000000000ULL /* after that a thread's id may be reused: look up again */
 #endif
 #define RS_TASK_STOPPED 0x4
-#define RS_TASK_DEAD 0x30 /* EXIT_DEAD, EXIT_ZOMBIE; 0x80, which is TASK_DEAD elsewhere, is TASK_IDLE in what sched_switch tells */
+#define RS_TASK_DEAD 0x30 /* EXIT_DEAD, EXIT_ZOMBIE; 0x80, elsewhere TASK_DEAD, is TASK_IDLE in sched_switch's state */
 
 struct rs_thread {
-	u64 in_ns;   /* since when it runs; 0 while it does not */
-	u64 out_ns;  /* since when it does not; 0 while it runs */
+	u64 in_ns;   /* start of running; 0 while it does not run */
+	u64 out_ns;  /* start of the absence; 0 while it runs */
 	u64 wake_ns; /* when it became ready again; 0 while blocked */
 	u64 stack;
 	s64 arg;
@@ -47,26 +51,33 @@ struct rs_thread {
 	u16 python;
 	u32 generation; /* when `python` was looked up */
 	u32 waker;   /* the thread on whose CPU it was woken, 0 while blocked */
-	u32 counted; /* in rs_awake: it runs, could run, or waits for a device */
-	u64 run_ns, ready_ns, blocked_ns, stopped_ns; /* totals since the observer came */
+	u32 counted; /* in rs_awake: it runs, is runnable, or waits for a device */
+	u64 run_ns, ready_ns, blocked_ns, stopped_ns; /* totals since the observer started */
 	u64 switches;
 };
 BPF_HASH(rs_threads, u32, struct rs_thread, RS_MAX_THREADS);
 
 /*
- * How many threads are in that map; and, as it is made larger for a host that has more, how many may be whosever they are, and of a
- * process beyond that: half of all, and as many as there is room for in the other half (kernel_probes.py; 0: as below). So nobody's
- * thousands keep the first threads of others out.
+ * Number of threads in that map, and its limits, as it is larger on a host with more threads: how
+ * many any process may add, and how many each may add beyond that: half of all, and a share of the
+ * other half (kernel_probes.py; 0: as below). So one process's thousands do not exclude the first
+ * threads of others.
  */
 #define RS_THREADS_KNOWN 0
 #define RS_THREADS_FREELY 1
 #define RS_THREADS_EACH 2
 BPF_ARRAY(rs_thread_room, s64, 3);
 
-/* Grows whenever user space has changed who is watched, or who has Python state (sched/probe.py, look_again). */
+/*
+ * Increased whenever user space has changed the watched processes or Python threads
+ * (sched/probe.py, look_again).
+ */
 BPF_ARRAY(rs_generation, u32, 1);
 
-/* What the ended threads of each process had. As many processes as one window watches, those that have ended with them. */
+/*
+ * Sums of the ended threads of each process. As many processes as one window watches, including
+ * ended ones.
+ */
 struct rs_ended_sum {
 	u64 run_ns, ready_ns;
 };
@@ -79,49 +90,54 @@ struct rs_slice {
 };
 struct rs_cpu {
 	u64 start_ns;
-	u64 strangers_ns; /* since when strangers are remembered */
+	u64 strangers_ns; /* since when foreign threads are remembered */
 	u32 head, generation;
-	u32 strangers[RS_STRANGERS]; /* tids, each in its place; only who left the CPU is known by his process */
+	u32 strangers[RS_STRANGERS]; /* tids, by hash; only a thread leaving the CPU comes with its process */
 	struct rs_slice slices[RS_SLICES];
 };
 BPF_PERCPU_ARRAY(rs_cpus, struct rs_cpu, 1);
 
 /*
- * Where the GIL of an interpreter lies: its mutex and condition variables are futexes inside these bytes, and at
- * `holder` it names the thread state that took it last. Written by user space; empty without an unwinder.
+ * Location of an interpreter's GIL: its mutex and condition variables are futexes inside these
+ * bytes, and `holder` points to the thread state that took it last. Written by user space; empty
+ * without an unwinder.
  */
 struct rs_gil {
 	u64 address, bytes, holder;
 };
 BPF_HASH(rs_gils, u32, struct rs_gil, RS_MAX_PROCESSES);
-#define RS_GIL 0xfffe /* in place of the system call: a wait for the GIL; the argument is then its holder's thread state */
+#define RS_GIL 0xfffe /* in place of the system call: a wait for the GIL; the argument is then the thread state that has it */
 
 /*
- * (process with a waiting thread, process that ran) -> how long. 8 x 400 processes a second (an exec storm) for a window of 20 s: 6 MB.
- * Where it is more those that ran least recently go, which have ended as a rule, and probe.py says how many: RS_C_TAKER_NEW counts all
- * that ever were.
+ * (process with a waiting thread, process that ran) -> how long. 8 x 400 processes a second (an
+ * exec storm) for a window of 20 s: 6 MB. Beyond that the pairs that ran least recently are
+ * evicted, usually ended processes; probe.py computes how many: RS_C_TAKER_NEW counts all pairs
+ * ever added.
  */
 struct rs_taker {
 	u32 tgid, taker;
 };
 struct rs_taken {
 	u64 ns;
-	u64 since_ns; /* tells one that went and came again from what it was */
+	u64 since_ns; /* distinguishes an entry that was evicted and added again */
 	char comm[16];
 };
 BPF_TABLE("lru_hash", struct rs_taker, struct rs_taken, rs_takers, 65536);
 
-/* Host tids with Python state; the unwinder's map. Without an unwinder nobody is in it. */
+/* Host tids with Python state; the unwinder's map. Empty without an unwinder. */
 #ifndef RS_HAVE_UNWINDER
 static __always_inline int rs_is_python(u32 tid) { return 0; }
 static __always_inline u64 rs_python_stack(u32 tid, u32 tgid) { return 0; }
 #endif
 
-/* By number (include/uapi/linux/bpf.h): the helpers.h of older bcc does not name them. */
+/* By number (include/uapi/linux/bpf.h): helpers.h of older bcc does not name them. */
 static void *(*rs_current_task_btf)(void) = (void *)158;
 static void *(*rs_task_pt_regs)(void *task) = (void *)175;
 
-/* The system call the current thread is in, and its first argument, from the registers saved at kernel entry. */
+/*
+ * Get the system call of the current thread, and its first argument, from the registers saved at
+ * kernel entry.
+ */
 static __always_inline void rs_where(struct rs_thread *thread)
 {
 	void *regs = 0;
@@ -140,7 +156,7 @@ static __always_inline void rs_where(struct rs_thread *thread)
 	thread->arg = thread->syscall == 0xffff ? 0 : (s64)first;
 }
 
-/* A futex inside the GIL is a wait for the GIL: say so, and who holds it now. */
+/* A futex inside the GIL is a wait for the GIL: record that, and which thread has it now. */
 static __always_inline void rs_which_lock(struct rs_thread *thread, u32 tgid)
 {
 	struct rs_gil *gil = rs_gils.lookup(&tgid);
@@ -152,7 +168,7 @@ static __always_inline void rs_which_lock(struct rs_thread *thread, u32 tgid)
 	thread->arg = (s64)holder;
 }
 
-/* What a thread was away for, until now: its sums, and an event where that is worth one. */
+/* Account the absence that ends now: its sums, and an event if it is long enough. */
 static __always_inline u64 rs_absent(u32 tid, u64 now, struct rs_thread *thread)
 {
 	u64 out = thread->out_ns, wake = thread->wake_ns;
@@ -160,7 +176,7 @@ static __always_inline u64 rs_absent(u32 tid, u64 now, struct rs_thread *thread)
 		rs_count(RS_C_NEGATIVE_TIME);
 		return 0;
 	}
-	/* A wake-up can be missed: then all was blocked. */
+	/* If the wake-up was missed, all of it counts as blocked. */
 	if (!wake)
 		rs_count(RS_C_WAKE_UNSEEN);
 	u64 ready = wake && now > wake ? now - (wake > out ? wake : out) : 0;
@@ -169,7 +185,10 @@ static __always_inline u64 rs_absent(u32 tid, u64 now, struct rs_thread *thread)
 	thread->blocked_ns += gone - ready;
 	if (thread->state & RS_TASK_STOPPED)
 		thread->stopped_ns += gone - ready;
-	/* Of threads without Python only waits for a CPU matter: they may carry a collective that others wait for. */
+	/*
+	 * For threads without Python only waits for a CPU matter: they may carry a collective that
+	 * others wait for.
+	 */
 	if (!thread->python && ready < RS_MIN_TAKEN_NS)
 		return ready;
 	if (gone < RS_MIN_OFFCPU_NS) {
@@ -193,8 +212,9 @@ static __always_inline u64 rs_absent(u32 tid, u64 now, struct rs_thread *thread)
 }
 
 /*
- * The current thread runs, and nothing saw it come: after it had left and was woken, after the last switch that was seen here, and,
- * where BTF tells where its times are, when the scheduler says that it came (time that was stolen or went to interrupts is missing there).
+ * Estimate when the current thread arrived if that was not seen: after it had left and was woken,
+ * after the last switch seen here, and, if BTF gives the location of its times, at the scheduler's
+ * own time (stolen and interrupt time is missing there).
  */
 static __always_inline void rs_came_unseen(u32 tid, u64 now, struct rs_thread *thread, struct rs_cpu *cpu)
 {
@@ -216,7 +236,10 @@ static __always_inline void rs_came_unseen(u32 tid, u64 now, struct rs_thread *t
 	thread->in_ns = came;
 }
 
-/* One thread more in rs_threads; returns whether the process may have it. Several CPUs may each let one too many in. */
+/*
+ * Increase the number of threads in rs_threads; return whether the limit allows it. Simultaneous
+ * CPUs may each exceed it by one.
+ */
 static __always_inline int rs_thread_begins(u32 tgid)
 {
 	int at_known = RS_THREADS_KNOWN, at_freely = RS_THREADS_FREELY, at_each = RS_THREADS_EACH;
@@ -238,7 +261,7 @@ static __always_inline int rs_thread_begins(u32 tgid)
 	return 1;
 }
 
-/* One less. */
+/* Decrease the number of threads. */
 static __always_inline void rs_thread_over(u32 tgid)
 {
 	int at_known = RS_THREADS_KNOWN;
@@ -255,7 +278,7 @@ static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now, stru
 	u64 stack = 0;
 	u32 python, generation = cpu->generation;
 	struct rs_thread *thread = rs_threads.lookup(&tid);
-	if (state & RS_TASK_DEAD) { /* its last switch: rs_sched_exit has forgotten it; but it may have been pushed aside since */
+	if (state & RS_TASK_DEAD) { /* its last switch: rs_sched_exit has removed it; but it may have been preempted since */
 		if (thread) {
 			rs_sleeps(thread->tgid, now, &thread->counted);
 			rs_thread_over(thread->tgid);
@@ -272,7 +295,10 @@ static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now, stru
 		}
 		python = rs_is_python(tid);
 	}
-	/* Both ways meet in the same state, so that the verifier checks the walk once (0.41 s for each way, Linux 6.18). */
+	/*
+	 * Both paths join in the same state, so that the verifier checks the walk once (0.41 s for
+	 * each path, Linux 6.18).
+	 */
 	asm volatile("" : "+r"(python));
 	if (python) {
 		stack = rs_python_stack(tid, tgid);
@@ -293,7 +319,7 @@ static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now, stru
 	}
 	if (!thread->in_ns && thread->out_ns)
 		rs_came_unseen(tid, now, thread, cpu);
-	rs_awakes(thread->tgid, tid, now, &thread->counted, 0); /* it ran, whatever was seen of it */
+	rs_awakes(thread->tgid, tid, now, &thread->counted, 0); /* it ran, whatever edges were seen */
 	if (state == RS_TASK_ASLEEP)
 		rs_sleeps(thread->tgid, now, &thread->counted);
 	if (thread->in_ns && now > thread->in_ns)
@@ -302,7 +328,7 @@ static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now, stru
 	thread->out_ns = now;
 	thread->state = state;
 	thread->switches += 1;
-	thread->wake_ns = state ? 0 : now; /* still runnable: it is ready from now on */
+	thread->wake_ns = state ? 0 : now; /* still runnable: ready from now on */
 	thread->waker = 0;
 	thread->python = python;
 	thread->generation = generation;
@@ -314,7 +340,7 @@ static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now, stru
 	}
 }
 
-/* Who ran since then. Nobody asks for the idle task's part or the process's own. */
+/* Add up the processes that ran since then, except the idle task and the thread's own process. */
 static __always_inline void rs_take(u32 tgid, u64 since, struct rs_cpu *cpu)
 {
 	u32 head = cpu->head;
@@ -343,7 +369,7 @@ static __always_inline void rs_arrive(u32 tid, u64 now, struct rs_cpu *cpu)
 	struct rs_thread *thread = rs_threads.lookup(&tid);
 	if (!thread)
 		return;
-	if (thread->in_ns) /* nor to leave: where it was meanwhile, nobody knows */
+	if (thread->in_ns) /* nor to leave: what it did meanwhile is unknown */
 		rs_count(RS_C_LEAVING_UNSEEN);
 	thread->in_ns = now;
 	rs_awakes(thread->tgid, tid, now, &thread->counted, 0);
@@ -401,7 +427,7 @@ int rs_sched_waking(struct rs_at__sched__sched_waking *args)
 	return rs_woken(args->pid);
 }
 
-/* A process has used what its ended threads used. */
+/* Add the times of an ended thread to its process. */
 static __always_inline void rs_keep_sums(struct rs_thread *thread, u64 now)
 {
 	u32 tgid = thread->tgid;
@@ -435,7 +461,7 @@ int rs_sched_exit(struct rs_at__sched__sched_process_exit *args)
 			.ts_ns = bpf_ktime_get_ns(), .arg = status, .tid = tid, .tgid = id >> 32, .type = RS_EV_EXIT,
 		};
 		rs_emit(&event);
-		u32 tgid = id >> 32; /* its number may be another's before user space hears of it */
+		u32 tgid = id >> 32; /* its id may be reused before user space handles the event */
 		rs_targets.delete(&tgid);
 		rs_awake.delete(&tgid);
 	}

@@ -60,8 +60,8 @@ class FakePulse:
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
         self.watched.add(pid)
 
-    def later(self, what: str, error: OSError) -> None:
-        pulse.Pulse.later(cast(Any, self), what, error)
+    def postpone(self, what: str, error: OSError) -> None:
+        pulse.Pulse.postpone(cast(Any, self), what, error)
 
     def maps_a_library(self, pid: int) -> bool:
         self.looked.append(pid)
@@ -76,7 +76,7 @@ class FakePulse:
         self.turn(self.takes_s)
         return frozenset((row, LIBRARY) for row in (UPDATES, BROADCAST))
 
-    def keep(self, places: Any) -> None:
+    def detach_others(self, places: Any) -> None:
         self.kept = set(places)
 
     def missed(self) -> int:

@@ -198,7 +198,7 @@ def asked_by_the_confined_process(library: Path, **more: object) -> list[str]:
     """What comes of its request to attach to `rs_lab_call` of this library, and of another with `more` in it."""
 
     def work(say: Callable[[str], None]) -> list[Window]:
-        asked = rights.elsewhere()
+        asked = rights.delegate()
         assert asked is not None
         asked.ask("load", hz=19, ranks=1, processes=1, threads=4, verbose=False)
         place = find_names(LocalFile(library), ["rs_lab_call"])["rs_lab_call"][0].offset

@@ -63,7 +63,7 @@ def test_who_observes_has_two_capabilities_and_who_attaches_holds_the_programs(t
         # A second one is told who is at work already.
         second = _record(rank, tmp_path / "second", 1)
         _, said = second.communicate(timeout=60)
-        assert f"another observer is at work on this host, and costs the jobs as well: pid {command.pid} (" in said
+        assert f"another observer runs on this host, and also slows down the jobs: pid {command.pid} (" in said
         assert second.returncode == 0, said
         _, said = command.communicate(timeout=60)
         assert command.returncode == 0 and "another observer" not in said, said

@@ -158,7 +158,7 @@ def test_what_cannot_be_trusted_is_compiled_anew_with_a_word_and_replaced(
     harm(file)
     second = start()
     assert len(second.remarks) == 1
-    assert second.remarks[0].startswith("the compiled probes that were kept are not used")
+    assert second.remarks[0].startswith("the cached probes are not used")
     assert _works(second)
     assert (start().remarks, len(compilations)) == ([], 2)
 

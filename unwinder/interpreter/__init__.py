@@ -1,1 +1,1 @@
-"""Finding a CPython interpreter in a process: version, layout, threads, collector, GIL."""
+"""Find a CPython interpreter in a process: version, layout, threads, collector, GIL."""

@@ -1,5 +1,6 @@
-"""What the search for an interpreter wants from an ELF file: the addresses of a few symbols and one section, and where in a
-process they are. Remembered per file: all ranks of a host run the same interpreter.
+"""The symbols and section of an ELF file that finding an interpreter needs, and their load bias.
+
+Cached per file: all ranks of a host run the same interpreter.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ _CACHE_FILES = 256
 
 @dataclass(frozen=True, slots=True)
 class ElfFacts:
-    """What was looked for in one file. Addresses are as linked: add the load bias. 0 where absent."""
+    """Addresses found in one ELF file, as linked (add the load bias); 0 where absent."""
 
     position_independent: bool
-    segments: tuple[Segment, ...]  # those that are loaded
+    segments: tuple[Segment, ...]  # the loaded ones
     runtime_section: int
     symbols: tuple[tuple[str, int], ...]
 
     def symbol(self, name: str) -> int:
-        """Address of a symbol that was asked for, 0 where the file does not define it."""
+        """Return the address of a symbol that was looked up, 0 where the file does not define it."""
         return next((address for symbol, address in self.symbols if symbol == name), 0)
 
 
@@ -35,7 +36,10 @@ _cache: OrderedDict[tuple[tuple[int, ...], tuple[str, ...]], ElfFacts] = Ordered
 
 
 def read_facts(file: FileBytes, names: Iterable[str]) -> ElfFacts:
-    """Looks up `names` in an ELF file; remembered until the file changes. Raises NotElf, OSError."""
+    """Look up the symbols `names` in an ELF file; cached until the file changes.
+
+    Raises NotElf, OSError.
+    """
     wanted = tuple(names)
     key = (file.identity, wanted)
     known = _cache.get(key)
@@ -58,13 +62,14 @@ def _look_up(elf: ElfFile, names: tuple[str, ...]) -> ElfFacts:
 
 
 def load_bias(facts: ElfFacts, mappings: Iterable[Mapping]) -> int | None:
-    """What must be added to an address of the file to get that in the process. `mappings` are those of the file.
+    """Return the difference between an address in the process and the same address in the file.
 
-    None where no mapping fits a segment. Zero for an executable linked at a fixed address.
+    `mappings` are those of the file. None where no mapping fits a segment; 0 for an executable
+    linked at a fixed address.
     """
     if not facts.position_independent:
         return 0
-    linked: dict[int, int] = {}  # by page in the file
+    linked: dict[int, int] = {}  # page in the file -> linked address
     for segment in facts.segments:
         if segment.size:
             linked.setdefault(segment.offset & -_PAGE_BYTES, segment.address & -_PAGE_BYTES)

@@ -1,9 +1,10 @@
-"""Finds the CPython interpreter of a process: which version, where its runtime structure lies, how its memory is laid out.
+"""Find the CPython interpreter of a process: its version, runtime address and memory layout.
 
-Order of the search: a mapped libpython, then the executable itself (static builds), then any other library that holds the
-runtime (embedders that renamed it). The address comes from the section `.PyRuntime` or the symbol `_PyRuntime`; the version
-from the debug offsets (3.13+), `Py_Version` (3.11+), the file's name, or the name of the standard library's folder.
-What was found is checked against the live memory before it is believed.
+Order of the search: a mapped libpython, then the executable itself (static builds), then any other
+library that holds the runtime (embedders that renamed it). The address comes from the section
+`.PyRuntime` or the symbol `_PyRuntime`; the version from the debug offsets (3.13+), `Py_Version`
+(3.11+), the file's name, or the name of the standard library's folder. The result is checked
+against the live memory before it is returned.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ _LIBPYTHON = re.compile(r"/libpython(\d)\.(\d+)([a-z]*)\.so")
 _EXTENSION = re.compile(r"\.cpython-\d+[^/]*\.so$")
 _EXECUTABLE = re.compile(r"/python(\d)\.(\d+)([a-z]*)$")
 _STDLIB = re.compile(r"/(?:lib|lib64)/python(\d)\.(\d+)([a-z]*)/")
-# Files with such a name that are looked into: a process has one, and may map thousands. Opening one takes a millisecond, and may take
-# seconds.
+# At most so many files of such a name are opened: a process needs one but may map thousands, and
+# opening one takes a millisecond, sometimes seconds.
 _ALIKE_MOST = 16
 _CHECKS = 5
 _CHECK_PAUSE_S = 0.001
-_YOUNG_S = 5.0  # an exec on a busy host is over long before
+_YOUNG_S = 5.0  # seconds; an exec on a busy host is over long before
 _PYPY = re.compile(r"/(?:libpypy[\w.-]*|pypy[\d.]*(?:-c)?)(?:\.so[\d.]*)?$")
 
 
@@ -58,7 +59,7 @@ class Interpreter:
     """One live CPython. Addresses are those of the target process; 0 where not known."""
 
     pid: int
-    start_ticks: int  # with the pid, names this process for ever (procfs.start_ticks)
+    start_ticks: int  # with the pid, identifies this process for ever (procfs.start_ticks)
     version: tuple[int, int]
     version_hex: int  # PY_VERSION_HEX; 0 where only the minor version is known (3.8-3.10)
     runtime_address: int
@@ -73,7 +74,7 @@ class Interpreter:
     gil_bytes: int
 
     def kernel_record(self) -> bytes:
-        """The `struct rs_offsets` of this interpreter (walk.bpf.h)."""
+        """Return the `struct rs_offsets` of this interpreter (walk.bpf.h)."""
         return self.offsets.pack(self.none_address)
 
 
@@ -86,7 +87,7 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _RuntimePlace:
-    """A file that holds a runtime, and where its symbols are in the process."""
+    """A file that holds a runtime, with the addresses of its symbols in the process."""
 
     candidate: _Candidate
     runtime: int
@@ -97,9 +98,10 @@ class _RuntimePlace:
 
 
 def find_interpreter(pid: int, root: Path = procfs.ROOT, memory: Memory | None = None) -> Interpreter:
-    """The interpreter of process `pid`. `memory` saves opening the target's memory where the caller has it open.
+    """Find the interpreter of process `pid`.
 
-    Raises NotPython, UnsupportedInterpreter (with the reason), InterpreterNotReady (look again later), TargetGone,
+    `memory`: the target's memory where the caller has it open already. Raises NotPython,
+    UnsupportedInterpreter (with the reason), InterpreterNotReady (retry later), TargetGone,
     MemoryNotPermitted.
     """
     try:
@@ -125,7 +127,7 @@ def find_interpreter(pid: int, root: Path = procfs.ROOT, memory: Memory | None =
 
 
 def _age_s(start_ticks: int, root: Path) -> float:
-    """How long ago a process began; infinite where /proc/uptime cannot be read."""
+    """Return the age of a process in seconds; infinite where /proc/uptime cannot be read."""
     try:
         uptime_s = float(procfs.read_file(procfs.proc_path(root, "uptime"), 64).split()[0])
     except (OSError, ValueError, IndexError):
@@ -134,7 +136,10 @@ def _age_s(start_ticks: int, root: Path) -> float:
 
 
 def _candidates(mappings: tuple[Mapping, ...], executable: str) -> list[_Candidate]:
-    """Files that may hold an interpreter, best first. Raises UnsupportedInterpreter, NotPython."""
+    """List the files that may hold an interpreter, best first.
+
+    Raises UnsupportedInterpreter (PyPy), InterpreterNotReady where there is none yet.
+    """
     by_path: dict[str, list[Mapping]] = {}
     for mapping in mappings:
         by_path.setdefault(mapping.path, []).append(mapping)
@@ -146,7 +151,8 @@ def _candidates(mappings: tuple[Mapping, ...], executable: str) -> list[_Candida
     if executable in by_path and executable not in libraries:
         found.append(_Candidate(executable, "static", tuple(by_path[executable])))
     if not libraries and "python" not in executable:
-        # An embedder: the runtime may be in a library of any name, but then that name says python. So do those of extension modules.
+        # An embedder: the runtime may be in a library of any name that contains "python"; extension
+        # modules match too and come last.
         alike = [
             path
             for path in by_path
@@ -174,7 +180,7 @@ def _find_place(pid: int, candidates: list[_Candidate], root: Path) -> _RuntimeP
             return place
         _refuse_old(candidate, facts)
     alike = sum(candidate.build != "static" for candidate in candidates)
-    told = f" (of files with such names {_ALIKE_MOST} are looked into)" if alike == _ALIKE_MOST else ""
+    told = f" (only the first {_ALIKE_MOST} files with such names were examined)" if alike == _ALIKE_MOST else ""
     if any(named(candidate.path) for candidate in candidates):
         if problems:
             raise UnsupportedInterpreter("; ".join(problems)[:400] + told) from last
@@ -183,7 +189,9 @@ def _find_place(pid: int, candidates: list[_Candidate], root: Path) -> _RuntimeP
 
 
 def named(path: str) -> tuple[int, int, str] | None:
-    """(major, minor, ABI letters) in the name of a libpython, an executable or a folder of the standard library."""
+    """Parse (major, minor, ABI letters) from the path of a libpython, an executable or a standard
+    library folder.
+    """
     for pattern in (_LIBPYTHON, _EXECUTABLE, _STDLIB):
         match = pattern.search(path)
         if match:
@@ -207,13 +215,13 @@ def _place(candidate: _Candidate, facts: ElfFacts) -> _RuntimePlace | None:
     def live(name: str) -> int:
         address = facts.symbol(name)
         there = address + bias if address else 0
-        return there if 0 < there < ADDRESS_END else 0  # a symbol may say any number
+        return there if 0 < there < ADDRESS_END else 0  # a symbol may have any value
 
     return _RuntimePlace(candidate, linked + bias, how, live("Py_Version"), live("_Py_NoneStruct"), live("PyCode_Type"))
 
 
 def _refuse_old(candidate: _Candidate, facts: ElfFacts) -> None:
-    """3.6 and 2.7 have no _PyRuntime. Raises UnsupportedInterpreter for those."""
+    """Raise UnsupportedInterpreter for 3.6 and 2.7, which have no _PyRuntime."""
     if facts.symbol("Py_GetVersion") and facts.symbol("PyCode_Type"):
         version = named(candidate.path)
         text = f"{version[0]}.{version[1]}" if version else "before 3.7"
@@ -293,7 +301,7 @@ def _offsets(place: _RuntimePlace, version: tuple[int, int], memory: Memory) -> 
 
 
 def _check(place: _RuntimePlace, offsets: FrameOffsets, memory: Memory) -> int:
-    """Address of the main interpreter, once its newest thread state points back to it.
+    """Return the address of the main interpreter, once its newest thread state points back to it.
 
     Raises InterpreterNotReady, UnsupportedInterpreter, UnreadableMemory.
     """
@@ -305,7 +313,7 @@ def _check(place: _RuntimePlace, offsets: FrameOffsets, memory: Memory) -> int:
         with contextlib.suppress(UnreadableMemory):
             if read_u64(memory, tstate + offsets.tstate_interp) == interpreter:
                 return interpreter
-        time.sleep(_CHECK_PAUSE_S)  # a thread may begin or end this very moment
+        time.sleep(_CHECK_PAUSE_S)  # a thread may begin or end right now
     raise UnsupportedInterpreter(
         f"{place.candidate.path}: not laid out as CPython 3.{offsets.minor} (a debug or modified build?)"
     )

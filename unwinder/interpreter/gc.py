@@ -1,12 +1,15 @@
-"""Where the garbage collector of a CPython build begins: the function that one collection is one call of.
+"""Find the garbage collector function of a CPython build; each call of it is one collection.
 
-`gc_collect_main` (`collect` before 3.10, `_PyGC_Collect` with everything inlined from 3.14) is exported by no build, and stripped builds
-have no other symbols. But `PyGC_Collect` is exported everywhere, and within two calls of it lies the collector, which nothing else there
-comes near in size. So: follow the direct calls from it (x86-64 `call`/`jmp rel32`, aarch64 `bl`/`b`, whose target is the first address of
-a function in `.eh_frame_hdr`, so that no disassembler is wanted) through functions that are not exported, and take the largest. In 3.8
-automatic collections have a copy of their own, reached from `_PyObject_GC_Malloc`.
+`gc_collect_main` (`collect` before 3.10, `_PyGC_Collect` with everything inlined from 3.14) is
+exported by no build, and stripped builds have no other symbols. But `PyGC_Collect` is exported
+everywhere, and the collector lies within two calls of it and is by far the largest function there.
+So: follow the direct calls from it (x86-64 `call`/`jmp rel32`, aarch64 `bl`/`b`, where the target
+is the first address of a function in `.eh_frame_hdr`, which makes a disassembler unnecessary)
+through functions that are not exported, and take the largest. In 3.8 automatic collections have a
+copy of their own, reached from `_PyObject_GC_Malloc`.
 
-Checked against .symtab (3.8-3.13) and the USDT notes of Debian's static builds in tests/unit/unwinder/test_gc.py.
+Checked against .symtab (3.8-3.13) and the USDT notes of Debian's static builds in
+tests/unit/unwinder/test_gc.py.
 """
 
 from __future__ import annotations
@@ -24,14 +27,14 @@ from rankscope.unwinder.interpreter.elf_facts import read_facts
 
 LEAST_BYTES = 1500  # the smallest collector known has 1,957 (3.8), the largest other function on the way 900
 _DEPTH = 3
-_MOST_BYTES = 64 * 1024  # of one function; larger ones are not searched for calls
+_MOST_BYTES = 64 * 1024  # bytes of one function; larger ones are not searched for calls
 _MOST_FUNCTIONS = 400
 _ROOTS = ("PyGC_Collect", "_PyObject_GC_Malloc")
 
 
 @dataclass(frozen=True, slots=True)
 class _FileCode:
-    """The functions of one file, by address as linked, and which of them it exports."""
+    """The functions of one ELF file, by linked address, and the addresses that it exports."""
 
     elf: ElfFile
     functions: FunctionTable
@@ -44,7 +47,9 @@ class _FileCode:
         return bool(np.isin(start, self.exported))
 
     def calls(self, start: int) -> list[int]:
-        """Functions that the one at `start` calls or ends in, in no order, each once."""
+        """List the functions that the one at `start` calls or jumps to, without duplicates,
+        unordered.
+        """
         size = self.size(start)
         if not 5 <= size <= _MOST_BYTES:
             return []
@@ -56,7 +61,10 @@ class _FileCode:
 
 
 def _calls_x86_64(code: bytes) -> npt.NDArray[np.int64]:
-    """Where `call` and `jmp rel32` lead, in bytes from the start of the code, and what looks like them inside other instructions."""
+    """Decode the targets of x86-64 `call` and `jmp rel32`, in bytes from the start of the code.
+
+    Bytes that look like these instructions inside others are included.
+    """
     there = np.frombuffer(code, np.uint8)
     where = np.flatnonzero((there[:-4] & 0xFE) == 0xE8)
     raw = np.stack([there[where + 1 + byte] for byte in range(4)], axis=1)
@@ -64,7 +72,9 @@ def _calls_x86_64(code: bytes) -> npt.NDArray[np.int64]:
 
 
 def _calls_aarch64(code: bytes) -> npt.NDArray[np.int64]:
-    """Where `bl` and `b` lead: 26 bits, in instructions of four bytes."""
+    """Decode the targets of aarch64 `bl` and `b` (26-bit offsets), in bytes from the start of the
+    code.
+    """
     words = np.frombuffer(code[: len(code) & -4], "<u4")
     where = np.flatnonzero((words & 0x7C000000) == 0x14000000)
     jumps = (words[where].astype(np.int64) << 38) >> 38  # the lower 26 bits with their sign
@@ -75,7 +85,7 @@ _CALLS_OF: dict[int, Callable[[bytes], npt.NDArray[np.int64]]] = {X86_64: _calls
 
 
 def find_collectors(file: FileBytes, version: tuple[int, int]) -> tuple[int, ...]:
-    """Addresses, as linked, of the functions that collect garbage in this file. Never empty.
+    """Return the linked addresses of the functions that collect garbage in this file; never empty.
 
     Raises UnsupportedInterpreter (with the reason), OSError.
     """
@@ -87,17 +97,20 @@ def find_collectors(file: FileBytes, version: tuple[int, int]) -> tuple[int, ...
         code = _read(ElfFile(file))
         found = sorted({largest for root in roots if (largest := _largest(code, root))})
     except (NotElf, OverflowError) as error:
-        raise UnsupportedInterpreter(f"its functions cannot be told apart: {error}") from error
+        raise UnsupportedInterpreter(f"its functions cannot be distinguished: {error}") from error
     if not found:
         raise UnsupportedInterpreter("no function below PyGC_Collect looks like the collector")
     return tuple(found)
 
 
 def _largest(code: _FileCode, root: int) -> int:
-    """The largest function within `_DEPTH` calls of `root` that is not exported; 0 where none is large enough."""
+    """Return the largest unexported function within `_DEPTH` calls of `root`; 0 where none is large
+    enough.
+    """
     level, seen = [root], {root}
     for _ in range(_DEPTH):
-        # The nearest level that has one: what the collector itself calls is of no interest.
+        # Stop at the nearest level that has one: functions that the collector itself calls are not
+        # wanted.
         following = []
         for function in level:
             following += [
@@ -114,7 +127,7 @@ def _largest(code: _FileCode, root: int) -> int:
 
 
 def _read(elf: ElfFile) -> _FileCode:
-    """The table of functions. Raises NotElf for a file that is not laid out as expected."""
+    """Read the table of functions. Raises NotElf for a file of an unexpected layout."""
     if elf.machine not in _CALLS_OF:
         raise NotElf("neither x86-64 nor aarch64")
     exported = [elf.symbols(table)["value"] for table in elf.symbol_sections(DYNSYM)]

@@ -1,8 +1,8 @@
-"""Tells the kernel where the GIL of a process lies, so that a wait for it can be told from any other lock.
+"""Give the kernel the address of a process's GIL, so that GIL waits differ from other lock waits.
 
-A thread waits for the GIL in `futex` on the lock's own mutex or condition variable, inside `struct _gil_runtime_state` (within
-_PyRuntime up to 3.11, at interp->ceval.gil from 3.12). The second word of that structure is the thread state that took
-the GIL last: while others wait, who holds it.
+A thread waits for the GIL in `futex` on the lock's own mutex or condition variable, inside `struct
+_gil_runtime_state` (within _PyRuntime up to 3.11, at interp->ceval.gil from 3.12). The second word
+of that structure is the thread state that took the GIL last: while others wait, its holder.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any
 from rankscope.unwinder.interpreter.find import Interpreter
 
 LAST_HOLDER = 8
-"""Offset of last_holder, 3.8-3.15, behind `unsigned long interval`."""
+"""Offset of last_holder in the GIL's structure, 3.8-3.15, after `unsigned long interval`."""
 
 
-def tell(maps: Any, interpreter: Interpreter) -> None:
-    """Enter the GIL into the BPF map `rs_gils` (probes/sched/sched.bpf.c); nothing where its place is not known."""
+def register_gil(maps: Any, interpreter: Interpreter) -> None:
+    """Write the GIL into the BPF map `rs_gils` (probes/sched/sched.bpf.c); do nothing if its
+    address is unknown.
+    """
     if interpreter.gil_address and interpreter.gil_bytes:
         table = maps["rs_gils"]
         table[ctypes.c_uint32(interpreter.pid)] = table.Leaf(

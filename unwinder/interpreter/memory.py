@@ -1,8 +1,9 @@
 """Read-only access to the memory of another process, through /proc/PID/mem.
 
-The descriptor holds on to the address space that it was opened on (proc(5), mem): after an exec or the end of the process
-it reads nothing, so a recycled pid can never be read by mistake once the start time was checked at opening.
-Everything read is untrusted: lengths are capped, and every read may fail.
+The descriptor refers to the address space that it was opened on (proc(5), mem): after an exec or
+the end of the process it reads nothing, so a recycled pid can never be read by mistake once the
+start time was checked at opening. Everything read is untrusted: lengths are capped, and every read
+may fail.
 """
 
 from __future__ import annotations
@@ -27,38 +28,38 @@ _U64 = struct.Struct("<Q")
 
 
 class Memory(Protocol):
-    """Anything that bytes can be read from by address: a process, or a recorded image."""
+    """A source of bytes by address: a process, or a recorded image."""
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly `size` bytes. Raises UnreadableMemory, TargetGone."""
+        """Read exactly `size` bytes. Raises UnreadableMemory, TargetGone."""
         ...
 
 
 def read_u8(memory: Memory, address: int) -> int:
-    """One unsigned byte. Raises UnreadableMemory, TargetGone, as do all readers here."""
+    """Read one unsigned byte. Raises UnreadableMemory, TargetGone, as do all readers here."""
     return memory.read(address, 1)[0]
 
 
 def read_u32(memory: Memory, address: int) -> int:
-    """Four bytes, unsigned."""
+    """Read an unsigned 32-bit integer."""
     return int(_U32.unpack(memory.read(address, 4))[0])
 
 
 def read_i32(memory: Memory, address: int) -> int:
-    """Four bytes, signed."""
+    """Read a signed 32-bit integer."""
     return int(_I32.unpack(memory.read(address, 4))[0])
 
 
 def read_u64(memory: Memory, address: int) -> int:
-    """Eight bytes, unsigned: a pointer or a length."""
+    """Read an unsigned 64-bit integer, such as a pointer or a length."""
     return int(_U64.unpack(memory.read(address, 8))[0])
 
 
 class ProcessMemory:
     """The memory of one process. Close it, or use it in a `with` statement.
 
-    `start_ticks` is the start time that the pid must have (procfs.start_ticks); None takes the process as it is found.
-    Raises TargetGone, MemoryNotPermitted.
+    `start_ticks`: the start time that the pid must have (procfs.start_ticks); None accepts any
+    process. Raises TargetGone, MemoryNotPermitted.
     """
 
     def __init__(self, pid: int, root: Path = procfs.ROOT, start_ticks: int | None = None) -> None:
@@ -78,7 +79,7 @@ class ProcessMemory:
             raise TargetGone(f"pid {pid} belongs to another process now")
 
     def read(self, address: int, size: int) -> bytes:
-        """Exactly `size` bytes (at most 256 KiB). Raises UnreadableMemory, TargetGone."""
+        """Read exactly `size` bytes (at most 256 KiB). Raises UnreadableMemory, TargetGone."""
         if not 0 < size <= READ_CAP_BYTES or not 0 < address < ADDRESS_END - size:
             raise UnreadableMemory(f"{size} bytes at {address:#x}: out of range")
         try:
@@ -94,7 +95,7 @@ class ProcessMemory:
         raise UnreadableMemory(f"{size} bytes at {address:#x}: {len(data)} are mapped")
 
     def alive(self) -> bool:
-        """Whether the pid is still that of the process that was opened. A zombie counts as ended."""
+        """Tell whether the opened process still runs under its pid. A zombie counts as ended."""
         try:
             stat = procfs.read_stat(self.pid, self._root)
         except (OSError, ValueError):
@@ -102,7 +103,7 @@ class ProcessMemory:
         return stat.start_ticks == self.start_ticks and stat.state not in ("Z", "X")
 
     def close(self) -> None:
-        """Lets go of the target's address space."""
+        """Close the descriptor of the target's memory."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,8 +1,10 @@
-"""Where CPython keeps what the walk and the symboliser need: one table per version, and the parser of `_Py_DebugOffsets`.
+"""Memory layouts of CPython that the stack walk and the symboliser need, per version.
 
-All offsets are bytes in 64-bit release builds with the GIL. The tables for 3.8-3.12 are the same in every patch release (compared with the
-DWARF of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1, and with what a compiler for aarch64 makes of 3.11.2); from 3.13 the interpreter publishes
-its own layout at the start of `_PyRuntime` (Include/internal/pycore_debug_offsets.h), which is read and checked, never assumed.
+All offsets are bytes in 64-bit release builds with the GIL. The tables for 3.8-3.12 are the same in
+every patch release (compared with the DWARF of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1, and with
+the output of an aarch64 compiler for 3.11.2); from 3.13 the interpreter publishes its own layout at
+the start of `_PyRuntime` (`_Py_DebugOffsets`, Include/internal/pycore_debug_offsets.h), which is
+parsed and checked, never assumed.
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 ABSENT = 0xFFFF
-"""Marks a field that a version does not have. No structure that is read comes near this size."""
+"""Offset of a field that a version lacks; larger than any structure."""
 
 DEBUG_COOKIE = b"xdebugpy"
 DEBUG_OFFSETS_BYTES = 760
-"""What `parse_debug_offsets` wants to see. 3.13 publishes 584 bytes, 3.14 760, 3.15 more than are of interest."""
+"""Bytes that `parse_debug_offsets` needs. 3.13 publishes 584, 3.14 760, 3.15 more."""
 
 
 class LastInstruction(enum.Enum):
-    """How a frame says where it is."""
+    """The unit in which a frame stores its current instruction."""
 
     BYTES = "bytes"  # f_lasti counts bytes: 3.8, 3.9
     UNITS = "units"  # f_lasti counts code units of two bytes: 3.10
@@ -39,7 +41,9 @@ class LineTable(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FrameOffsets:
-    """The layout of one interpreter. Bytes from the start of the structure named first in each field."""
+    """The layout of one interpreter: byte offsets from the start of the structure named first in
+    each field.
+    """
 
     minor: int
     runtime_interpreters_head: int
@@ -50,7 +54,7 @@ class FrameOffsets:
     interpreter_gil: int  # a pointer to the GIL; ABSENT before 3.12
     tstate_next: int
     tstate_interp: int
-    tstate_frame: int  # of the frame, or of the _PyCFrame where `cframe_frame` is there
+    tstate_frame: int  # the frame, or the _PyCFrame where `cframe_frame` is there
     cframe_frame: int
     tstate_thread_id: int
     tstate_native_thread_id: int  # ABSENT before 3.11
@@ -69,7 +73,7 @@ class FrameOffsets:
     code_name: int
     code_qualname: int  # ABSENT before 3.11
     code_linetable: int
-    code_bytecode: int  # 0 before 3.11: the frame counts by itself
+    code_bytecode: int  # 0 before 3.11: the frame counts from the start of the bytecode
     line_table: LineTable
     ascii_text: int  # sizeof(PyASCIIObject): where the text of an ASCII str begins
     compact_text: int  # sizeof(PyCompactUnicodeObject): where other text begins
@@ -79,9 +83,11 @@ class FrameOffsets:
     bytes_data: int = 32
 
     def pack(self, none_address: int = 0) -> bytes:
-        """The `struct rs_offsets` of walk.bpf.h: what the kernel needs to walk this interpreter's stacks.
+        """Encode the `struct rs_offsets` of walk.bpf.h: the layout that the kernel needs to walk
+        stacks.
 
-        `none_address` is that of `_Py_NoneStruct`: shim frames of 3.13 and later hold it instead of code.
+        `none_address`: address of `_Py_NoneStruct`; shim frames of 3.13 and later hold it in place
+        of code.
         """
         tstate = _Span.of(self.tstate_frame, self.tstate_thread_id, width=8)
         frame_fields = [self.frame_code, self.frame_previous, self.frame_last]
@@ -114,7 +120,7 @@ class FrameOffsets:
 _RECORD = struct.Struct("<QQ21H6x")
 RECORD_BYTES = _RECORD.size
 SPAN_CAP_BYTES = 256
-"""The kernel reads a structure's interesting part at once, into a scratch of this size (RS_SPAN in walk.bpf.h)."""
+"""Size of the kernel's buffer for the needed part of a structure, read at once (RS_SPAN in walk.bpf.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +130,12 @@ class _Span:
 
     @classmethod
     def of(cls, *fields: int, width: int, also: Sequence[int] = ()) -> _Span:
-        """The bytes from the first field to the end of the last; `also` are single bytes."""
+        """Return the byte range from the first field to the end of the last; `also` are single
+        bytes.
+        """
         start = min((*fields, *also))
         end = max((*(field + width for field in fields), *(field + 1 for field in also)))
-        # The scratch keeps room for one 8-byte field at its end, wherever a forged offset points.
+        # The scratch has room for one 8-byte field at its end, whatever a forged offset points to.
         if end - start > SPAN_CAP_BYTES - 8:
             raise ValueError(f"fields are {end - start} bytes apart")
         return cls(start, end - start)
@@ -218,15 +226,17 @@ _V312 = replace(
 )
 
 TABLES: dict[int, FrameOffsets] = {8: _V38, 9: _V39, 10: _V310, 11: _V311, 12: _V312}
-"""Minor version of CPython 3 -> layout, for the versions that do not publish it."""
+"""Minor version of CPython 3 -> layout, for versions that do not publish it."""
 
 GIL_BYTES = 32 + 2 * (48 + (48 if platform.machine() == "aarch64" else 40))
-"""sizeof(struct _gil_runtime_state), 3.8-3.13 (DWARF): four words, twice a pthread_cond_t and a pthread_mutex_t of glibc."""
+"""sizeof(struct _gil_runtime_state), 3.8-3.13 (DWARF): four words, two pthread_cond_t and two pthread_mutex_t of glibc."""
 
 
 @dataclass(frozen=True, slots=True)
 class DebugOffsets:
-    """What an interpreter of 3.13 or later says about itself. `offsets` is None where `free_threaded`."""
+    """The version, kind and layout that an interpreter of 3.13 or later publishes. `offsets` is
+    None where `free_threaded`.
+    """
 
     version_hex: int
     free_threaded: bool
@@ -235,7 +245,9 @@ class DebugOffsets:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Where the groups of `_Py_DebugOffsets` begin, and what moved inside them."""
+    """Start offsets of the groups of `_Py_DebugOffsets` in one version, and fields that moved in
+    them.
+    """
 
     thread_state: int
     interpreter_frame: int
@@ -255,9 +267,9 @@ _GROUPS = {
 
 
 def parse_debug_offsets(data: bytes) -> DebugOffsets | None:
-    """The layout at the start of `_PyRuntime`; None if there is no such structure (3.12 and earlier).
+    """Parse the layout at the start of `_PyRuntime`; None if there is none (3.12 and earlier).
 
-    Raises ValueError where the structure is there but not of a known version, or its values cannot be true.
+    Raises ValueError where its version is unknown, or a value in it is impossible.
     """
     if data[:8] != DEBUG_COOKIE:
         return None
@@ -273,7 +285,9 @@ def parse_debug_offsets(data: bytes) -> DebugOffsets | None:
 
 
 def _published(data: bytes, minor: int) -> FrameOffsets:
-    """What `_Py_DebugOffsets` of this version says, field by field: long, because the structures have many. Raises ValueError."""
+    """Build the layout from the `_Py_DebugOffsets` of one version, field by field. Raises
+    ValueError.
+    """
     groups = _GROUPS[minor]
     if len(data) < groups.unicode_object + 32:
         raise ValueError("debug offsets end too early")

@@ -1,9 +1,10 @@
-"""The threads of an interpreter that hold Python state, each paired with the thread id that the kernel knows.
+"""List an interpreter's threads, each paired with its kernel thread id.
 
-CPython names its threads by pthread_self() (`thread_id`) and, from 3.11, by gettid() inside the target's pid namespace
-(`native_thread_id`). Before 3.11 the C library's own record, struct pthread, says it: `thread_id` is its address and the tid
-lies at a fixed place in it. That place is not assumed but found, as the one where all threads' values are thread ids of the
-process. Inner tids become host tids through NSpid in /proc/PID/task/TID/status.
+CPython names its threads by pthread_self() (`thread_id`) and, from 3.11, by gettid() inside the
+target's pid namespace (`native_thread_id`). Before 3.11 the tid is read from the C library's own
+record, struct pthread: `thread_id` is its address, and the tid lies at a fixed offset. That offset
+is not assumed but searched, as the one where all threads' values are thread ids of the process.
+Inner tids become host tids through NSpid in /proc/PID/task/TID/status.
 """
 
 from __future__ import annotations
@@ -29,27 +30,28 @@ _U64 = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class PythonThread:
-    """A thread with Python state. `host_tid` and `inner_tid` are 0 where they could not be found out."""
+    """A thread with Python state. `host_tid` and `inner_tid` are 0 where they could not be found."""
 
     host_tid: int
     inner_tid: int  # gettid() as the target itself sees it
     tstate_address: int
-    thread_id: int  # pthread_self(); what rs_walk expects to find in the thread state
-    native_thread_id: int  # as CPython keeps it; 0 before 3.11
+    thread_id: int  # pthread_self(); rs_walk compares it with the thread state
+    native_thread_id: int  # as CPython stores it; 0 before 3.11
     interpreter_address: int
 
 
 @dataclass(slots=True)
 class ThreadPairs:
-    """Remembers which inner tid is which host tid of one process, so that each second only new threads are looked up.
+    """Cache of inner tid -> host tid of one process, so that each second only new threads are
+    looked up.
 
-    Keep one per process for as long as it lives.
+    Use one per process for as long as it lives.
     """
 
     inner_to_host: dict[int, int] = field(default_factory=dict)
     known: frozenset[int] = frozenset()
     nested: bool | None = None  # whether the process lives in a pid namespace of its own
-    tid_place: int = -1  # of the tid in struct pthread; -1 not looked for yet
+    tid_place: int = -1  # offset of the tid in struct pthread; -1 not searched yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +68,18 @@ def list_threads(
     root: Path = procfs.ROOT,
     pairs: ThreadPairs | None = None,
 ) -> tuple[PythonThread, ...]:
-    """All threads with Python state, oldest first; of a thread with state in several interpreters, that of the main one.
+    """List all threads with Python state, oldest first, each once.
 
-    Raises TargetGone, and UnreadableMemory where not even the first thread state can be read. A list that changes while it
-    is read may come back short: the next call has the rest.
+    A thread with state in several interpreters appears with that of the main one. Raises
+    TargetGone, and UnreadableMemory where not even the first thread state can be read. A list that
+    changes while it is read may come back short: the next call has the rest.
     """
     pairs = pairs if pairs is not None else ThreadPairs()
     states = _states(interpreter, memory)
     _update_pairs(interpreter.pid, pairs, root)
     inner = [state.native if state.native in pairs.inner_to_host else 0 for state in states]
     if not all(inner):
-        # Before 3.11, or a native id that was not brought up to date after a fork.
+        # Before 3.11, or a native id that was not updated after a fork.
         inner = _inner_from_libc(interpreter, memory, states, pairs)
     threads: list[PythonThread] = []
     taken: set[int] = set()
@@ -94,7 +97,7 @@ def _u64(data: bytes, at: int) -> int:
 
 
 def _states(interpreter: Interpreter, memory: Memory) -> list[_State]:
-    """Walks all interpreters and their thread states. Newest first, as CPython links them."""
+    """Walk all interpreters and their thread states, newest first, as CPython links them."""
     offsets = interpreter.offsets
     last = max(
         offsets.tstate_next,
@@ -115,14 +118,14 @@ def _states(interpreter: Interpreter, memory: Memory) -> list[_State]:
             try:
                 data = memory.read(tstate, last + 8)
             except UnreadableMemory:
-                break  # freed under our eyes
+                break  # freed meanwhile
             if _u64(data, offsets.tstate_interp) != current:
-                break  # torn: this is no thread state of the interpreter any more
+                break  # torn: no thread state of this interpreter any more
             native = 0
             if offsets.tstate_native_thread_id != ABSENT:
                 native = _u64(data, offsets.tstate_native_thread_id)
             thread_id = _u64(data, offsets.tstate_thread_id)
-            if thread_id:  # a thread that was made but has not begun has none yet
+            if thread_id:  # 0 for a thread that was created but has not begun
                 states.append(_State(tstate, current, thread_id, native))
             tstate = _u64(data, offsets.tstate_next)
         current = read_u64(memory, current + offsets.interpreter_next)
@@ -130,7 +133,7 @@ def _states(interpreter: Interpreter, memory: Memory) -> list[_State]:
 
 
 def _update_pairs(pid: int, pairs: ThreadPairs, root: Path) -> None:
-    """Brings `pairs` up to date with /proc/PID/task. Raises TargetGone."""
+    """Update `pairs` from /proc/PID/task. Raises TargetGone."""
     try:
         tids = frozenset(procfs.threads(pid, root))
         if tids == pairs.known and pairs.nested is not None:
@@ -154,7 +157,10 @@ def _update_pairs(pid: int, pairs: ThreadPairs, root: Path) -> None:
 
 
 def _inner_from_libc(interpreter: Interpreter, memory: Memory, states: list[_State], pairs: ThreadPairs) -> list[int]:
-    """The tids that the C library keeps in struct pthread; the main thread's is always known. 0 where not found."""
+    """Read each thread's tid from struct pthread of the C library; 0 where not found.
+
+    The main thread's is always known: it is the pid.
+    """
     records = {state.thread_id: _pthread(memory, state.thread_id) for state in states}
     if pairs.tid_place < 0:
         pairs.tid_place = _find_tid_place(list(records.values()), set(pairs.inner_to_host))
@@ -187,10 +193,11 @@ def _pthread(memory: Memory, address: int) -> bytes:
 
 
 def _find_tid_place(records: list[bytes], tids: set[int]) -> int:
-    """Where in struct pthread the thread ids are; -1 where no place is convincing.
+    """Find the offset of the thread id in struct pthread; -1 where no offset is convincing.
 
-    A place of a known C library is taken if most threads have different thread ids of the process there (the state of a
-    thread that died may linger); any other only if all have, and there are at least two.
+    The offset of a known C library is accepted if most threads have different thread ids of the
+    process there (the state of a dead thread may linger); any other only if all have, and there are
+    at least two.
     """
     usable = [record for record in records if record]
     places: list[int] = [*_LIKELY_TID_PLACES, *range(0, _PTHREAD_BYTES, 4)]
@@ -206,7 +213,7 @@ def _find_tid_place(records: list[bytes], tids: set[int]) -> int:
 
 
 def _main_thread(interpreter: Interpreter, memory: Memory, states: list[_State]) -> int:
-    """pthread_self() of the thread that started the interpreter."""
+    """Return pthread_self() of the thread that started the interpreter; 0 if unreadable."""
     if interpreter.offsets.runtime_main_thread != ABSENT:
         try:
             return read_u64(memory, interpreter.runtime_address + interpreter.offsets.runtime_main_thread)

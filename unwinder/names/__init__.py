@@ -1,1 +1,1 @@
-"""Names for what the walk found: code objects, lines, native functions."""
+"""Names and lines for frames: code objects and native functions."""

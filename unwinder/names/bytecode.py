@@ -1,8 +1,10 @@
-"""The loops of a function, told from its bytecode: the stretches that a jump backwards closes. Pure.
+"""Find the loops of a function in its bytecode: ranges that a backward jump closes. Pure.
 
-In: the code units of a code object as they lie in memory, where the interpreter has put specialised instructions in place of what the
-compiler wrote. Out: loops as (first, last) code unit, outer before inner, properly nested. A jump backwards from a handler of exceptions
-is no loop: from 3.11 on handlers lie behind all other code. Never raises; forged bytecode gives wrong loops, in time linear in its length.
+In: the code units of a code object as they lie in memory, where the interpreter has put specialised
+instructions in place of compiled ones. Out: loops as (first, last) code unit, outer before inner,
+properly nested. A backward jump from an exception handler is no loop: from 3.11 on handlers lie
+behind all other code. Never raises; forged bytecode gives wrong loops, in time linear in its
+length.
 """
 
 from __future__ import annotations
@@ -13,25 +15,29 @@ from dataclasses import dataclass
 
 Loops = tuple[tuple[int, int], ...]
 
-LOOPS_CAP = 256  # of one function; more is no program
+LOOPS_CAP = 256  # loops of one function; real code has fewer
 _ARGUMENT_CAP = 1 << 30
 
 
 @dataclass(frozen=True)
 class _Opcodes:
-    """What has to be known of one version. `extended`: what goes before an instruction and holds the upper bits of its argument.
-    `caches`: code units that follow an instruction, by its number."""
+    """The opcodes of one CPython version that finding loops needs.
+
+    `extended`: prefixes that hold the upper bits of the next argument.
+    `caches`: code units that follow an instruction, by its opcode.
+    """
 
     extended: frozenset[int]
-    backward: frozenset[int] = frozenset()  # jumps by so many units, from behind the instruction and its caches
-    absolute: frozenset[int] = frozenset()  # jumps to a place
-    handler: int = -1  # a handler of exceptions begins
+    # jumps by so many units, counted from behind the instruction and its caches
+    backward: frozenset[int] = frozenset()
+    absolute: frozenset[int] = frozenset()  # jumps to an absolute target
+    handler: int = -1  # start of an exception handler
     caches: bytes = bytes(256)
     bytes_per_step: int = 1  # 2 where arguments count bytes
 
     @functools.cached_property
     def plain(self) -> bytes:
-        """By an instruction's number: 1 where it neither jumps back, nor extends an argument, nor begins a handler."""
+        """Map each opcode to 1 if it is none of jump back, argument prefix or handler start."""
         others = {self.handler, *self.extended, *self.backward, *self.absolute}
         return bytes(number not in others for number in range(256))
 
@@ -40,9 +46,9 @@ def _digits(text: str) -> bytes:
     return bytes(int(digit, 16) for digit in text)
 
 
-# `opcode` of each version: EXTENDED_ARG, specialised too (3.11); JUMP_ABSOLUTE, POP_JUMP_IF_*; JUMP_BACKWARD and
-# POP_JUMP_BACKWARD_IF_*, specialised and instrumented.
-# JUMP_BACKWARD_NO_INTERRUPT is not among them: it waits for another generator.
+# `opcode` of each version: EXTENDED_ARG, specialised too (3.11); JUMP_ABSOLUTE, POP_JUMP_IF_*;
+# JUMP_BACKWARD and POP_JUMP_BACKWARD_IF_*, specialised and instrumented. JUMP_BACKWARD_NO_INTERRUPT
+# is left out: it waits for another generator.
 _OLD = _Opcodes(frozenset((144,)), absolute=frozenset((113, 114, 115)), bytes_per_step=2)
 _OPCODES = {
     8: _OLD,
@@ -79,11 +85,11 @@ _OPCODES = {
 
 
 def loops(minor: int, code: bytes) -> Loops:
-    """The loops in the bytecode of CPython 3.`minor`; none where that version is not known."""
+    """Find the loops in bytecode of CPython 3.`minor`; none where that version is not known."""
     opcodes = _OPCODES.get(minor)
     operations = code[::2]
     if opcodes is None or not any(jump in operations for jump in opcodes.backward | opcodes.absolute):
-        return ()  # as of most functions
+        return ()  # true of most functions
     ends: dict[int, int] = {}
     for first, last in _jumps_back(opcodes, code):
         ends[first] = max(last, ends.get(first, last))
@@ -93,7 +99,7 @@ def loops(minor: int, code: bytes) -> Loops:
 
 
 def around(found: Loops, unit: int) -> tuple[int, ...]:
-    """The first code units of the loops that hold this one, outermost first."""
+    """List the first code units of the loops that contain `unit`, outermost first."""
     return tuple(first for first, last in found if first <= unit <= last)
 
 
@@ -102,7 +108,7 @@ def _jumps_back(opcodes: _Opcodes, code: bytes) -> Iterator[tuple[int, int]]:
     unit, argument, units = 0, 0, len(operations)
     while unit < units:
         operation = operations[unit]
-        if plain[operation]:  # as nearly all are
+        if plain[operation]:  # true of nearly all
             argument = 0
             unit += 1 + caches[operation]
             continue
@@ -123,7 +129,12 @@ def _jumps_back(opcodes: _Opcodes, code: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _nested(ends: dict[int, int]) -> Loops:
-    """Loops by their first unit, outer before inner. Two that overlap are one: `while` tests at its end what it tested before it began."""
+    """Turn `{first unit: last unit}` into nested loops, outer before inner; overlapping ones are
+    merged.
+
+    `while` compiles its test twice, before the loop and at its end, which gives two overlapping
+    ranges.
+    """
     found: list[list[int]] = []
     open_loops: list[list[int]] = []
     for first in sorted(ends):

@@ -1,8 +1,8 @@
-"""Names for code objects: read from the target's memory once per code object, checked, escaped, remembered.
+"""Names for code objects: read from the target's memory once each, checked, escaped and cached.
 
-A code object is known by its address and by the checksum that the kernel took from it (walk.bpf.h, rs_checksum): where the
-memory now says something else, the object died and its name with it. The identity of a function is (name, file, first line);
-the current line is extra.
+A code object is known by its address and by the checksum that the kernel took from it (walk.bpf.h,
+rs_checksum): where the memory gives another checksum now, the object died and its name with it. The
+identity of a function is (name, file, first line); the current line is extra.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from rankscope.unwinder.errors import UnreadableMemory
 from rankscope.unwinder.interpreter.memory import Memory, read_u64
 from rankscope.unwinder.interpreter.offsets import ABSENT, FrameOffsets, LineTable
 from rankscope.unwinder.names import bytecode
-from rankscope.unwinder.names.kept import Kept
+from rankscope.unwinder.names.kept import BoundedCache
 from rankscope.unwinder.names.linetable import line_at
 
 NAME_CAP = 1024
-"""Characters of a name that are kept. A file's path loses its head, anything else its tail."""
+"""Limit of characters of a name. A longer path loses its head, any other name its tail."""
 
 LINE_TABLE_CAP_BYTES = 128 * 1024
 BYTECODE_CAP_BYTES = 32 * 1024  # loops of longer functions are not looked for
 _LENGTH_CAP = 1 << 20  # a longer str is no name: the memory is not what it seems
-_SHARED_TABLE_BYTES = 4096  # longer tables are not kept for other processes
-# What a code object and a frame of it take beside their texts and tables; a pair of numbers of a loop.
+_SHARED_TABLE_BYTES = 4096  # lines of longer tables are not cached across processes
+# Bytes of a code object and of a frame beside their texts and tables; of one loop's pair of
+# numbers.
 _CODE_BYTES, _FRAME_BYTES, _LOOP_BYTES = 1024, 256, 128
 _CHARACTER_BYTES = 4
 
@@ -35,9 +36,11 @@ UNKNOWN_NAME = "?"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame with names. `line` is None where only the function is known; `stale`: the code object is gone, no names.
+    """One named frame. `line` is None where only the function is known; `stale`: the code object is
+    gone, so there are no names.
 
-    `unit`: the code unit that it stands at, -1 unknown; `loops`: first code units of the loops around that, outermost first.
+    `unit`: code unit of the current instruction, -1 unknown; `loops`: first code units of the loops
+    around it, outermost first.
     """
 
     name: str  # qualified name (3.11+), else the bare name
@@ -56,34 +59,41 @@ class _Code:
     first_line: int
     line_table: bytes | None
     loops: bytecode.Loops = ()
-    frames: dict[int, Frame] = field(default_factory=dict, compare=False)  # by code unit, those that were asked for
+    # by code unit, those resolved so far
+    frames: dict[int, Frame] = field(default_factory=dict, compare=False)
 
     @property
     def size(self) -> int:
-        """Bytes that it takes, about and at most; its frames come on top."""
+        """Estimate the bytes of memory this takes, at most; its frames not counted."""
         text = _CHARACTER_BYTES * (len(self.name) + len(self.file))
         return _CODE_BYTES + text + len(self.line_table or b"") + _LOOP_BYTES * len(self.loops)
 
 
 def checksum(argcount: int, kwonlyargcount: int, flags: int, first_line: int) -> int:
-    """The same arithmetic as rs_checksum in walk.bpf.h, modulo 2**32."""
+    """Compute the checksum of a code object as rs_checksum in walk.bpf.h does, modulo 2**32."""
     return ((argcount << 25) + (kwonlyargcount << 18) + (flags << 10) + first_line) & 0xFFFF_FFFF
 
 
 class Symboliser:
-    """Names the frames of one process. Keep it as long as the process is observed; what it remembers is bounded (kept.py)."""
+    """Names the frames of one process. Use one per observed process; its cache is bounded
+    (kept.py).
+    """
 
     def __init__(self, memory: Memory, offsets: FrameOffsets, code_type_address: int = 0) -> None:
-        """`code_type_address` is that of `PyCode_Type`; 0 leaves the type of objects unchecked."""
+        """Create it; `code_type_address` is that of `PyCode_Type`, 0 leaves the type of objects
+        unchecked.
+        """
         self._memory = memory
         self._offsets = offsets
         self._code_type = code_type_address
-        self._codes: Kept[_Code] = Kept()
+        self._codes: BoundedCache[_Code] = BoundedCache()
 
     def resolve(self, code: int, lasti: int = -1, expected: int = 0) -> Frame:
-        """The frame at code unit `lasti` of the code object at `code`, whose checksum was `expected` (0: not known).
+        """Name the frame at code unit `lasti` of the code object at `code`.
 
-        Raises TargetGone; unreadable or forged memory gives a frame that is `stale`. With `lasti` -1, `line` is None.
+        `expected`: the checksum that the code object must have, 0 if unknown. With `lasti` -1,
+        `line` is None. Raises TargetGone; unreadable or forged memory gives a frame that is
+        `stale`.
         """
         found = self._code(code, expected)
         if found is None:
@@ -111,19 +121,22 @@ class Symboliser:
         except UnreadableMemory:
             code = None
         if code is None:
-            return None  # not remembered: the object may be half-made, and readable a moment later
+            return None  # not cached: the object may be half-made, and readable a little later
         self._codes.put(key, code, code.size)
         return code
 
 
 @functools.lru_cache(maxsize=4096)
 def _line_at(kind: LineTable, table: bytes, first_line: int, lasti: int) -> int | None:
-    """`line_at`, found once for all processes that run the same code: the ranks of a job do."""
+    """Cache `line_at` for all processes: the ranks of a job run the same code."""
     return line_at(kind, table, first_line, lasti)
 
 
 def read_code(memory: Memory, offsets: FrameOffsets, address: int, expected: int, code_type: int = 0) -> _Code | None:
-    """The code object at `address`; None where it is not the one whose checksum was `expected`. Raises UnreadableMemory."""
+    """Read the code object at `address`; None where its type or checksum is not the `expected` one.
+
+    Raises UnreadableMemory.
+    """
     name_at = offsets.code_qualname if offsets.code_qualname != ABSENT else offsets.code_name
     pointers = (offsets.code_filename, name_at, offsets.code_linetable)
     numbers = (offsets.code_argcount, offsets.code_kwonlyargcount, offsets.code_flags, offsets.code_firstlineno)
@@ -168,7 +181,7 @@ def _line_table(memory: Memory, offsets: FrameOffsets, address: int) -> bytes | 
 
 
 def _bytecode(memory: Memory, offsets: FrameOffsets, code: int) -> bytes:
-    """The code units of the code object at `code`; none where they cannot be read or are too many."""
+    """Read the code units of the code object at `code`; empty where unreadable or too many."""
     try:
         if offsets.code_bytecode:
             start, size = code + offsets.code_bytecode, 2 * read_u64(memory, code + _SIZE)
@@ -188,9 +201,10 @@ _WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 
 def read_str(memory: Memory, offsets: FrameOffsets, address: int, keep_tail: bool = False) -> str | None:
-    """A compact str object as printable text of at most NAME_CAP characters; None where there is none.
+    """Read a compact str object as printable text of at most NAME_CAP characters; None where it is
+    no str.
 
-    Raises UnreadableMemory.
+    `keep_tail`: of a longer one keep the end in place of the beginning. Raises UnreadableMemory.
     """
     head = memory.read(address, max(offsets.str_length + 8, offsets.str_state + 4))
     length = _U64.unpack_from(head, offsets.str_length)[0]

@@ -1,7 +1,7 @@
-"""C++ symbols made readable: scopes and name, without arguments.
+"""Demangle C++ symbols to scopes and name, without arguments.
 
-A small parser of our own: names are the target's, and the C++ library's demangler was not made for hostile input. Grammar:
-Itanium C++ ABI, 5.1 "External Names".
+A small parser of our own: names are the target's, and the C++ library's demangler was not made for
+hostile input. Grammar: Itanium C++ ABI, 5.1 "External Names".
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ NAME_CAP = 120
 
 
 def readable(symbol: str) -> str:
-    """A symbol without version, clone suffix, arguments and template arguments: `at::native::add`. Never raises."""
+    """Shorten a symbol such as `_ZN2at6native3add...` to `at::native::add`. Never raises.
+
+    Version, clone suffix, arguments and template arguments are dropped.
+    """
     bare = symbol.partition("@")[0]
     bare = bare.partition(".")[0] or bare
     text = _scopes(bare) if bare.startswith("_Z") else bare
@@ -20,17 +23,22 @@ def readable(symbol: str) -> str:
 
 
 def _scopes(symbol: str) -> str:
-    """Scopes and name of an Itanium C++ symbol; as much as could be parsed, or the symbol itself. Long: a branch for each letter."""
+    """Parse scopes and name of an Itanium C++ symbol, as far as possible; else return the symbol
+    itself.
+
+    Long: a branch for each letter of the grammar.
+    """
     at, end = 2, len(symbol)
     while True:
-        while at < end and symbol[at] in "ZL":  # local to a function: that function; static
+        # a name local to a function (use that function), or a static one
+        while at < end and symbol[at] in "ZL":
             at += 1
         special = {"TV": "vtable", "TI": "typeinfo", "GV": "guard"}.get(symbol[at : at + 2])
         if special:
             return special
         if symbol[at : at + 2] not in ("Th", "Tv"):
             break
-        at = symbol.find("_", at) + 1  # a thunk: its offsets, then what it leads to
+        at = symbol.find("_", at) + 1  # a thunk: its offsets, then its target
         if not at:
             return symbol
     nested = symbol[at : at + 1] == "N"
@@ -71,7 +79,10 @@ def _scopes(symbol: str) -> str:
 
 
 def _source_name(symbol: str, at: int) -> tuple[str, int]:
-    """The name that begins with its length at `at`, and the place behind it; '' where the symbol ends before."""
+    """Parse the length-prefixed name at `at`; return it and the position after it.
+
+    The name is '' where the symbol ends before it does.
+    """
     stop = at
     while stop < len(symbol) and stop - at < 4 and symbol[stop].isdigit():
         stop += 1
@@ -81,14 +92,18 @@ def _source_name(symbol: str, at: int) -> tuple[str, int]:
 
 
 def _behind_substitution(symbol: str, at: int) -> int:
-    """Position behind S_, S0_, … or a short one such as Sa; behind the end where it has none."""
+    """Return the position after S_, S0_, … or a short one such as Sa; after the end of the symbol
+    if unterminated.
+    """
     numbered = symbol[at + 1 : at + 2].isdigit() or symbol[at + 1 : at + 2] == "_"
     stop = symbol.find("_", at) if numbered else at + 1
     return (stop if stop > 0 else len(symbol)) + 1
 
 
 def _behind_template(symbol: str, at: int) -> int:
-    """Position behind template arguments; the end where they are not understood."""
+    """Return the position after template arguments; the end of the symbol where they are not
+    understood.
+    """
     depth, end = 0, len(symbol)
     while at < end:
         letter = symbol[at]

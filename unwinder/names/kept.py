@@ -1,7 +1,8 @@
-"""What is remembered of code objects, for as many bytes as all processes together may have kept of them.
+"""Caches of code objects, bounded by bytes over all processes together.
 
-How long its names and line tables are, and how many of them there are, a process says itself. While there is room everybody keeps
-what he needs; then who wants more lets go of his own oldest. Everybody may keep a little, whatever others hold.
+A process decides how long its names and line tables are, and how many. While there is room, caches
+grow freely; then a cache that grows evicts its own oldest entries. Each may use a little, however
+much others use.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ What = TypeVar("What")
 
 @dataclass(slots=True)
 class Room:
-    """Bytes that several `Kept` hold together."""
+    """Counter of bytes that several `BoundedCache` use together."""
 
     taken: int = 0
 
@@ -35,15 +36,15 @@ class _Entry(Generic[What]):
 
 
 @dataclass(slots=True)
-class Kept(Generic[What]):
-    """By key, the last used last. What is let go of is read again when it is wanted."""
+class BoundedCache(Generic[What]):
+    """Cache by key, least recently used evicted first; callers read evicted entries again."""
 
     room: Room = field(default_factory=lambda: ROOM)
     _entries: OrderedDict[Hashable, _Entry[What]] = field(default_factory=OrderedDict)
     _mine: int = 0
 
     def get(self, key: Hashable) -> What | None:
-        """What was put there, if it is still kept."""
+        """Return the entry of `key`, None where it is not cached."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -51,14 +52,14 @@ class Kept(Generic[What]):
         return entry.what
 
     def put(self, key: Hashable, what: What, size: int) -> None:
-        """Keep it; `size` in bytes."""
+        """Store an entry of `size` bytes, evicting old ones where there is no room."""
         self._drop(key)
         self._entries[key] = _Entry(what, size)
         self._count(size)
         self._make_room()
 
     def grew(self, key: Hashable, size: int) -> None:
-        """What is kept there has become larger by so much."""
+        """Add `size` bytes to the recorded size of an entry."""
         entry = self._entries.get(key)
         if entry is not None:
             entry.size += size

@@ -1,8 +1,9 @@
-"""From a place in the bytecode to a line number, for the three formats that CPython has used. Pure functions.
+"""Convert bytecode positions to line numbers, for the three formats that CPython has used. Pure.
 
-All take the table's bytes, the first line of the code object and `lasti` in code units of two bytes, and return a line or None
-(no line belongs there). They never raise: a table cut short or forged gives None or a wrong line, in time linear in its length.
-Formats: Objects/lnotab_notes.txt (3.8-3.10), Objects/locations.md (3.11+).
+All take the table's bytes, the first line of the code object and `lasti` in code units of two
+bytes, and return a line or None (no line belongs there). They never raise: a table cut short or
+forged gives None or a wrong line, in time linear in its length. Formats: Objects/lnotab_notes.txt
+(3.8-3.10), Objects/locations.md (3.11+).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ _LINE_END = 1 << 31
 
 
 def line_at(kind: LineTable, table: bytes, first_line: int, lasti: int) -> int | None:
-    """The line of code unit `lasti`. A frame that has not begun (-1) is on the first line."""
+    """Return the line of code unit `lasti`; the first line for a frame that has not begun (-1)."""
     if lasti < 0:
         return first_line
     if kind is LineTable.LNOTAB:
@@ -26,7 +27,10 @@ def line_at(kind: LineTable, table: bytes, first_line: int, lasti: int) -> int |
 
 
 def _lnotab(table: bytes, line: int, address: int) -> int | None:
-    """3.8, 3.9: pairs of (bytes to advance, lines to add); a pair takes effect where it begins."""
+    """Find the line of a byte address in an lnotab table (3.8, 3.9).
+
+    Pairs of (bytes to advance, lines to add); a pair takes effect where it begins.
+    """
     at = 0
     for index in range(0, len(table) - 1, 2):
         at += table[index]
@@ -37,7 +41,11 @@ def _lnotab(table: bytes, line: int, address: int) -> int | None:
 
 
 def _lines(table: bytes, line: int, address: int) -> int | None:
-    """3.10: pairs of (bytes that the entry covers, lines to add first); -128 means that the bytes have no line."""
+    """Find the line of a byte address in a PEP 626 table (3.10).
+
+    Pairs of (bytes that the entry covers, lines to add first); -128 means that the bytes have no
+    line.
+    """
     end = 0
     for index in range(0, len(table) - 1, 2):
         end += table[index]
@@ -50,26 +58,29 @@ def _lines(table: bytes, line: int, address: int) -> int | None:
 
 
 def _locations(table: bytes, line: int, unit: int) -> int | None:
-    """3.11+: entries of a head byte (1, code, units - 1) and a few bytes more that depend on the code."""
+    """Find the line of a code unit in a location table (3.11+).
+
+    Entries of a head byte (1, code, units - 1) and a few more bytes that depend on the code.
+    """
     end, index, length = 0, 0, len(table)
     while index < length:
         head = table[index]
         index += 1
         code = head >> 3 & 15
         end += (head & 7) + 1
-        if code <= 9:  # short: no change of line, one byte of columns
+        if code <= 9:  # short form: same line, one byte of columns
             index += 1
-        elif code <= 12:  # one line: 0, 1 or 2 lines on, two bytes of columns
+        elif code <= 12:  # one-line form: 0, 1 or 2 lines on, two bytes of columns
             line += code - 10
             index += 2
         elif code != 15:
             step, index = _signed_varint(table, index)
             line += step
-            if code == 14:  # long: end line and both columns
+            if code == 14:  # long form: end line and both columns
                 for _ in range(3):
                     _, index = _varint(table, index)
         if unit < end:
-            # Code 15 has no line, yet leaves the running line as it was.
+            # Code 15 has no line, but the running line remains unchanged.
             return None if code == 15 else line
     return None
 
@@ -79,7 +90,9 @@ def _signed(byte: int) -> int:
 
 
 def _varint(table: bytes, index: int) -> tuple[int, int]:
-    """Six bits a byte, least significant first; bit 6 says that more follow. At most 30 bits, as a C int holds."""
+    """Decode a varint: six bits a byte, least significant first, bit 6 if more follow; 30 bits at
+    most.
+    """
     value = shift = 0
     while index < len(table):
         byte = table[index]

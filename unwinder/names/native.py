@@ -1,11 +1,13 @@
-"""Names for native instruction pointers: which C or C++ function a thread was in below its Python leaf.
+"""Names for native instruction pointers: the C or C++ function a thread was in below its Python
+leaf.
 
-In: instruction pointers of a process, its /proc/PID/maps. Out: short names. A name is only given where a symbol of the mapped
-file says that its function reaches that far; libraries hide most of their functions, and then the library's own name is the
-truth (`libtorch_cpu.so`), the nearest exported neighbour a lie. Pointers into the kernel are 'kernel'.
+In: instruction pointers of a process, its /proc/PID/maps. Out: short names. A symbol's name is only
+given where its function reaches as far as the pointer. Libraries hide most of their functions: then
+the library's own name is given (`libtorch_cpu.so`), since the nearest exported neighbour would be
+wrong. Pointers into the kernel are 'kernel'.
 
-Symbol tables are read as numpy arrays, a slice at a time and functions only; names when they are wanted. Files are read, not
-mapped: whoever cuts a mapped file short kills its reader.
+Symbol tables are read as numpy arrays, a slice at a time and functions only; names when they are
+wanted. Files are read, not mapped: truncating a mapped file kills its reader.
 """
 
 from __future__ import annotations
@@ -28,10 +30,11 @@ from rankscope.probes.mapped.reader import FileNotRead
 from rankscope.unwinder.names.demangle import NAME_CAP, readable
 
 KERNEL = "kernel"
-_SYMBOLS_CAP = 2_000_000  # of one file: 48 MB that are looked at a slice at a time
+_SYMBOLS_CAP = 2_000_000  # of one file: 48 MB, read a slice at a time
 _TABLES_BYTES = 128 << 20  # of all files together; jaxlib, the largest known, takes 18 MB
-# Symbols that are looked through, 5,000,000 a second: of all processes together, and then of a user's. A host with ten containers, each
-# with a torch of its own, has 20,000,000. To open a file takes as long as to look through some thousands.
+# Symbols to search, at 5,000,000 a second: for all processes together, and after that for each
+# user. A host with ten containers, each with a torch of its own, has 20,000,000. Opening a file
+# takes as long as searching some thousands.
 _FREELY, _EACH, _PER_FILE = 32_000_000, 4_000_000, 5_000
 _SLICE = 131_072
 _NAME_BYTES = 4096
@@ -40,24 +43,24 @@ _FILES = 32
 
 @dataclass(slots=True)
 class SymbolTable:
-    """The functions of one ELF file, by address as linked."""
+    """The functions of one ELF file, by linked address."""
 
     name: str
     segments: tuple[Segment, ...]
     starts: npt.NDArray[np.uint64]
     sizes: npt.NDArray[np.uint64]
-    texts: npt.NDArray[np.uint64]  # where each name begins in the file
+    texts: npt.NDArray[np.uint64]  # offset of each name in the file
     file: MappedFile | None = None
-    rows: int = 0  # symbols that were looked through, and headers by their size
+    rows: int = 0  # symbols read, and headers in units of symbols
     _named: dict[int, str] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
-        """Of memory, without the names that were wanted."""
+        """Bytes of memory used, without the names resolved so far."""
         return self.starts.nbytes + self.sizes.nbytes + self.texts.nbytes
 
     def names(self, offsets: npt.NDArray[np.uint64]) -> list[str]:
-        """The function at each offset in the file; the file's name where none is known to reach there."""
+        """Name the function at each file offset; the file's name where no symbol reaches there."""
         addresses = np.zeros(len(offsets), dtype=np.uint64)
         for segment in self.segments:
             inside = (offsets >= segment.offset) & (offsets < segment.offset + segment.size)
@@ -77,7 +80,7 @@ class SymbolTable:
         return self._named[index]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self.file is not None:
             self.file.close()
             self.file = None
@@ -85,9 +88,10 @@ class SymbolTable:
 
 @dataclass(slots=True)
 class NativeNames:
-    """Symbol tables of the files of any number of processes, read when first wanted. Close it.
+    """Symbol tables of the files of any number of processes, read when first needed. Close it.
 
-    Who had much looked through already, where all together had, has the names of his further libraries only.
+    Once all processes together have used the shared budget, a user who used up its own gets library
+    names only for further files.
     """
 
     root: Path = procfs.ROOT
@@ -95,12 +99,17 @@ class NativeNames:
     _fair: Fair = field(default_factory=lambda: Fair(_FREELY, _EACH))
 
     def names(self, pid: int, pointers: npt.NDArray[np.uint64]) -> dict[int, str]:
-        """Instruction pointer -> name; nothing where none is known (generated code, a process that has ended)."""
+        """Map instruction pointers to names; unknown ones are left out (generated code, an ended
+        process).
+        """
         return self.placed(pid, pointers)[0]
 
     def placed(self, pid: int, pointers: npt.NDArray[np.uint64]) -> tuple[dict[int, str], dict[int, str]]:
-        """The same, and instruction pointer -> name of the file that it is mapped from: code that is generated, the kernel's own and what
-        the kernel maps (vdso) have none."""
+        """Map instruction pointers to names, and to the names of the files that they are mapped
+        from.
+
+        Generated code, the kernel's own and what the kernel maps (vdso) have no file.
+        """
         found = {int(pointer): KERNEL for pointer in pointers[pointers >= np.uint64(1 << 63)]}
         files: dict[int, str] = {}
         wanted = np.unique(pointers[pointers < np.uint64(1 << 63)])
@@ -109,7 +118,7 @@ class NativeNames:
         except OSError:
             return found, files
         ordered = wanted.tolist()
-        for mapping in mappings:  # thousands of lines, few of which hold anything
+        for mapping in mappings:  # thousands of lines, few of which hold any of the pointers
             first, end = bisect_left(ordered, mapping.start), bisect_left(ordered, mapping.end)
             if first < end:
                 inside, table = ordered[first:end], self._table(pid, mapping)
@@ -126,14 +135,14 @@ class NativeNames:
             return table
         user = partial(whose, pid, self.root)
         if self._fair.left(user) <= 0:
-            return _nameless(mapping)  # not kept: the same file may be another user's too
+            return _nameless(mapping)  # not cached: the same file may be another user's too
         try:
             table = read_symbols(pid, mapping, self.root)
         except FileNotRead:
-            self._fair.took(_PER_FILE, user)
-            return _nameless(mapping)  # the process has ended, say: not kept either
+            self._fair.spend(_PER_FILE, user)
+            return _nameless(mapping)  # the process has ended, say: not cached either
         self._tables[key] = table
-        self._fair.took(_PER_FILE + table.rows, user)
+        self._fair.spend(_PER_FILE + table.rows, user)
         while len(self._tables) > _FILES or (len(self._tables) > 1 and self._bytes() > _TABLES_BYTES):
             self._tables.popitem(last=False)[1].close()
         return table
@@ -142,17 +151,18 @@ class NativeNames:
         return sum(table.nbytes for table in self._tables.values())
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for table in self._tables.values():
             table.close()
         self._tables.clear()
 
 
 def read_symbols(pid: int, mapping: Mapping, root: Path = procfs.ROOT) -> SymbolTable:
-    """The functions of the file behind `mapping`; a table without symbols where it cannot be read. FileNotRead where the process does
-    not give it.
+    """Read the functions of the file behind `mapping`; a table without symbols where it is
+    malformed.
 
-    What was looked through counts either way: a file may break at its end.
+    FileNotRead where the process does not give it. The symbols read count in `rows` either way: a
+    file may break at its end.
     """
     try:
         file = open_mapped(pid, mapping, root)
@@ -168,7 +178,7 @@ def read_symbols(pid: int, mapping: Mapping, root: Path = procfs.ROOT) -> Symbol
 
 
 def _looked(file: MappedFile) -> int:
-    """In symbols: with the headers, of which a file may have tens of thousands."""
+    """Number of symbols read, with headers (a file may have tens of thousands) in units of symbols."""
     return file.read_bytes // SYMBOL.itemsize
 
 
@@ -182,7 +192,7 @@ def _nameless(mapping: Mapping, rows: int = 0) -> SymbolTable:
 
 
 def _content(file: MappedFile | None, at: int, size: int) -> bytes:
-    """Up to `size` bytes; fewer, or none, where the file has no more."""
+    """Read up to `size` bytes; fewer, or none, where the file has no more."""
     try:
         return file.pread(size, at) if file is not None else b""
     except (OSError, OverflowError):
@@ -193,8 +203,9 @@ Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.u
 
 
 def function_columns(elf: ElfFile) -> tuple[Columns, int]:
-    """(address, size, place of the name) of every function, in order of address, the larger first; how many symbols were looked through.
+    """Read the address, size and name offset of every function, and the number of symbols searched.
 
+    Ordered by address; of several at one address the one with the largest size is last. Raises
     NotElf, OSError, OverflowError.
     """
     parts: list[Columns] = []
@@ -213,5 +224,6 @@ def function_columns(elf: ElfFile) -> tuple[Columns, int]:
         nothing = np.empty(0, dtype=np.uint64)
         return (nothing, nothing, nothing), looked
     starts, sizes, texts = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    order = np.lexsort((sizes, starts))  # of several names for one place the last found is that with a size
+    # a search finds the last of several at one address: the one with a size
+    order = np.lexsort((sizes, starts))
     return (starts[order], sizes[order], texts[order]), looked

@@ -1,1 +1,1 @@
-"""Walking Python stacks: in the kernel, in user space for a thread that stands still, by py-spy elsewhere."""
+"""Walk Python stacks: in the kernel, in user space for a blocked thread, by py-spy elsewhere."""

@@ -1,7 +1,8 @@
-"""The fallback where BPF cannot be used, or the interpreter is none that the walk knows: py-spy as a subprocess.
+"""Sample with py-spy as a subprocess, where BPF or the unwinder's own walk cannot be used.
 
-py-spy is run with --nonblocking, always: it reads memory and never stops the target, so it may be killed at any moment. It
-counts samples and tells no times; stacks are torn now and then (3 % measured on a DDP job, against none in the kernel).
+py-spy is run with --nonblocking, always: it reads memory and never stops the target, so it may be
+killed at any moment. It counts samples without times; stacks are torn now and then (3 % measured on
+a DDP job, against none in the kernel).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _END_S = 2.0
 _LOOK_EVERY_S = 0.1
 _STACKS, _LOG = "stacks", "log"
 GRACE_S = 10.0
-_OUTPUT_CAP_BYTES = 8 << 20  # it takes fifteen times as much in memory while it is read
+_OUTPUT_CAP_BYTES = 8 << 20  # py-spy takes fifteen times as much memory to write it
 _LOG_CAP_BYTES = 64 * 1024
 _MEMORY_BYTES = 512 << 20
 
@@ -49,7 +50,9 @@ _REASONS = (
 
 @dataclass(frozen=True, slots=True)
 class PySample:
-    """A distinct stack of one thread, and how often it was seen. Frames innermost first; lines are FIRST lines."""
+    """A distinct stack of one thread, and how often it was seen. Frames innermost first; lines are
+    FIRST lines.
+    """
 
     tid: int  # 0 where py-spy knows only pthread_self()
     thread_name: str
@@ -59,7 +62,9 @@ class PySample:
 
 @dataclass(frozen=True, slots=True)
 class PySpyResult:
-    """What py-spy saw of one process. `problem` says why there is nothing, or less than asked for."""
+    """The samples that py-spy took of one process. `problem` says why there are none, or fewer than
+    asked for.
+    """
 
     pid: int
     samples: tuple[PySample, ...]
@@ -70,7 +75,7 @@ class PySpyResult:
 
 
 def find_pyspy() -> Path:
-    """The py-spy beside the running interpreter, else the one on PATH. Raises FallbackFailed."""
+    """Find the py-spy next to the running interpreter, else the one on PATH. Raises FallbackFailed."""
     beside = Path(sys.executable).parent / "py-spy"
     if beside.is_file():
         return beside
@@ -82,18 +87,21 @@ def find_pyspy() -> Path:
 
 @dataclass(slots=True)
 class Sampling:
-    """One running py-spy. End it, whatever happens."""
+    """One running py-spy. Always call `end`."""
 
     pid: int
     process: subprocess.Popen[bytes]
     folder: Scratch
 
     def ended(self) -> bool:
-        """Whether it is over."""
+        """Tell whether py-spy has exited."""
         return self.process.poll() is not None
 
     def end(self) -> tuple[int | None, tuple[int, int]]:
-        """What it ended with (None: it had to be killed), and descriptors of what it wrote and said, whose names are gone then."""
+        """Stop py-spy; return its exit code and descriptors of its output and log.
+
+        The code is None where it had to be killed. The files' names are removed.
+        """
         code = self.process.poll()
         _end(self.process)
         try:
@@ -103,9 +111,9 @@ class Sampling:
 
 
 class _Elsewhere:
-    """The same, run by the process that has the rights for it."""
+    """A running py-spy in the process that has the rights for it; the interface of `Sampling`."""
 
-    def __init__(self, asked: rights.Elsewhere, pid: int, duration_s: float, rate_hz: int, idle: bool) -> None:
+    def __init__(self, asked: rights.Delegate, pid: int, duration_s: float, rate_hz: int, idle: bool) -> None:
         self.pid, self._asked = pid, asked
         asked.ask("pyspy_start", pid=pid, duration_s=duration_s, rate_hz=rate_hz, idle=idle)
 
@@ -120,10 +128,11 @@ class _Elsewhere:
 def record(
     pids: Sequence[int], duration_s: float, rate_hz: int = 19, idle: bool = True, program: Path | None = None
 ) -> tuple[PySpyResult, ...]:
-    """Samples all `pids` at once for `duration_s` (whole seconds, rounded up) and waits for the end.
+    """Sample all `pids` at once for `duration_s` (whole seconds, rounded up) and wait for the end.
 
-    One py-spy per process; a process that cannot be sampled has its reason in `problem`. Each py-spy dies with the calling
-    thread. `idle` takes in threads that wait, which in training is most of what matters. Raises FallbackFailed.
+    One py-spy per process; a process that cannot be sampled has its reason in `problem`. Each
+    py-spy dies with the calling thread. `idle` includes waiting threads, which matter most in
+    training. Raises FallbackFailed.
     """
     return tuple(record_each(pids, duration_s, rate_hz, idle, program))
 
@@ -131,8 +140,11 @@ def record(
 def record_each(
     pids: Sequence[int], duration_s: float, rate_hz: int = 19, idle: bool = True, program: Path | None = None
 ) -> Generator[PySpyResult, None, None]:
-    """The same, one after another: what one of them wrote is let go before the next is read."""
-    asked = rights.elsewhere()
+    """Sample all `pids` at once like `record`, but yield results one at a time to save memory.
+
+    The output of one is freed before the next is read.
+    """
+    asked = rights.delegate()
     with contextlib.ExitStack() as cleanup:
         running: list[Sampling | _Elsewhere] = []
         for pid in pids:
@@ -151,7 +163,7 @@ def record_each(
 
 
 def start(pid: int, duration_s: float, rate_hz: int, idle: bool, program: Path | None = None) -> Sampling:
-    """Begin to sample one process. FallbackFailed."""
+    """Start to sample one process. Raises FallbackFailed."""
     program = program or find_pyspy()
     folder = scratch()
     try:
@@ -184,7 +196,9 @@ def _start(
 
 
 def _may_write(folder: Path) -> bool:
-    """Let the user that py-spy will be write here, which is all that it may write to. False where that cannot be."""
+    """Give the user that py-spy will run as write access to `folder`, and only there. False where
+    that fails.
+    """
     if os.geteuid() != 0:
         return False
     try:
@@ -196,7 +210,7 @@ def _may_write(folder: Path) -> bool:
 
 
 def _confine(as_nobody: bool) -> None:
-    """In the child, before it is py-spy: another user, with no more rights than reading takes, and an end with who started it."""
+    """In the child before exec: switch the user, drop all rights but reading, die with the parent."""
     credentials.no_core_dump()
     resource.setrlimit(resource.RLIMIT_FSIZE, (_OUTPUT_CAP_BYTES, _OUTPUT_CAP_BYTES))
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
@@ -204,22 +218,24 @@ def _confine(as_nobody: bool) -> None:
         keep = credentials.mask((credentials.CAP_DAC_READ_SEARCH, credentials.CAP_SYS_PTRACE)) & credentials.effective()
         credentials.close_the_bounds(keep)
         if as_nobody:
-            with contextlib.suppress(OSError):  # without the right to be another user it stays root, with these two
+            # without the right to switch users it stays root, with these two
+            with contextlib.suppress(OSError):
                 credentials.become(credentials.NOBODYS_USER)
         credentials.set_capabilities(keep, passed_on=keep)
     credentials.no_new_rights()
-    credentials.die_with_parent(signal.SIGKILL)  # a change of user takes it back
+    credentials.die_with_parent(signal.SIGKILL)  # a switch of user resets it
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_END_S)  # it opens files of the target: in a file system that does not answer no signal ends it
+        # py-spy opens files of the target: on a file system that does not answer no signal ends it
+        process.wait(_END_S)
 
 
 def _drop(one: Sampling | _Elsewhere, running: Sequence[Sampling | _Elsewhere]) -> None:
-    """End it, where it is still among those that run; what it wrote nobody reads."""
+    """Stop a py-spy that still runs, and discard its output."""
     if one in running:
         for descriptor in one.end()[1]:
             os.close(descriptor)
@@ -238,7 +254,8 @@ def _result(one: Sampling | _Elsewhere) -> PySpyResult:
 
 def _opened(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # the folder is its own
+        # the folder belongs to py-spy's user
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -249,13 +266,16 @@ def _read(descriptor: int, cap: int) -> str:
 
 
 def parse_raw(text: str) -> tuple[PySample, ...]:
-    """Collapsed lines of `py-spy record --format raw --threads`. Lines that make no sense are left out. Never raises."""
+    """Parse the collapsed lines of `py-spy record --format raw --threads`. Never raises.
+
+    Lines that make no sense are left out.
+    """
     samples = []
     for line in text.split("\n"):
         stack, _, count = line.rpartition(" ")
         if not stack or not (count.isascii() and count.isdigit()) or len(count) > 12:
             continue
-        # What stands before it, `process PID:"command line"`, may hold anything.
+        # The text before it, `process PID:"command line"`, may contain anything.
         _, begin, said = (";" + stack).partition(";thread (")
         if not begin:
             continue
@@ -270,7 +290,7 @@ def parse_raw(text: str) -> tuple[PySample, ...]:
 
 
 def _frame(text: str) -> Frame:
-    """`name (path:line)`. A name has no space before a parenthesis; a path may."""
+    """Parse a frame `name (path:line)`. A name has no space before a parenthesis; a path may."""
     name, opening, place = text[: 8 * NAME_CAP].partition(" (")
     file, first_line = place.removesuffix(")"), 0
     head, _, line = file.rpartition(":")
@@ -282,7 +302,9 @@ def _frame(text: str) -> Frame:
 
 
 def parse_log(text: str) -> tuple[int, int, float]:
-    """(samples taken, samples failed, seconds behind at worst) from what py-spy prints. Never raises."""
+    """Parse (samples taken, samples failed, largest delay in seconds) from py-spy's log. Never
+    raises.
+    """
     totals = _TOTALS.search(text)
     behind = 0.0
     for number, unit in _BEHIND.findall(text):
@@ -294,7 +316,7 @@ def parse_log(text: str) -> tuple[int, int, float]:
 
 
 def explain(log: str) -> str:
-    """The reason of a failure in words for the operator, from py-spy's own; empty if it gave none."""
+    """Put the reason of a failure, found in py-spy's log, into words; empty if it gave none."""
     for sign, words in _REASONS:
         if sign.lower() in log.lower():
             return words

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * sampler: which Python function every thread with Python state is running, 99 times a second on each CPU; for the other
- * threads of a rank (autograd, watchdogs, thread pools) the place in the code, which user space names.
+ * sampler: the Python function that each running thread with Python state is in, 99 times a second
+ * on each CPU; for other threads of a rank (autograd, watchdogs, thread pools) the instruction
+ * pointer, which user space resolves.
  *
- * A software clock event on every CPU; a CPU that runs nothing of interest costs two look-ups per tick. Stacks of threads
- * that wait are taken by sched.bpf.c when they leave the CPU.
+ * A software clock event on every CPU; a CPU that runs nothing of interest costs two look-ups per
+ * tick. Stacks of waiting threads are taken by sched.bpf.c when they leave the CPU.
  *
  * Cost: 4-9 us per stack of 10 frames; see `scripts/bench overhead`.
  */
@@ -16,7 +17,7 @@ int rs_sample(struct bpf_perf_event_data *ctx)
 	u32 tgid = id >> 32, tid = (u32)id;
 	u32 role = rs_role(tgid);
 	int python = rs_is_python(tid);
-	if (!role || (!python && role != RS_ROLE_RANK)) /* helper threads of loader workers are nobody's concern */
+	if (!role || (!python && role != RS_ROLE_RANK)) /* helper threads of loader workers are not sampled */
 		return 0;
 	struct rs_event event = {
 		.ts_ns = bpf_ktime_get_ns(),

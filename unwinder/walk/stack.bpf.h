@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * Python stacks as numbers: walk the current thread's frames (walk.bpf.h), hash them, keep each distinct stack once.
+ * Python stacks as numbers: walk the current thread's frames (walk.bpf.h), hash them, store each
+ * distinct stack once.
  *
- * User space says which threads have Python state (rs_pythreads) and how their interpreter lays out its memory
- * (rs_interpreters); names are its work too. A stack that is already in the map costs the walk and a hash, no copy.
+ * User space registers threads with Python state (rs_pythreads) and the memory layout of their
+ * interpreter (rs_interpreters), and resolves names. A stack that is already in the map costs the
+ * walk and a hash, no copy.
  */
 #ifndef RS_STACK_BPF_H
 #define RS_STACK_BPF_H
@@ -13,10 +15,10 @@
 
 #define RS_HAVE_UNWINDER 1
 #ifndef RS_MAX_STACKS
-#define RS_MAX_STACKS 4096 /* distinct (code, line) stacks; a DDP job has 50-500, the least recently seen ones go: 8.4 MB */
+#define RS_MAX_STACKS 4096 /* distinct (code, line) stacks; a DDP job has 50-500; the least recently seen ones are evicted: 8.4 MB */
 #endif
 
-/* A thread's PyThreadState, and the thread id that must be found in it. */
+/* A thread's PyThreadState, and the thread id that it must contain. */
 struct rs_pythread {
 	u64 tstate;
 	u64 expected;
@@ -26,9 +28,10 @@ BPF_HASH(rs_interpreters, u32, struct rs_offsets, RS_MAX_PROCESSES);
 BPF_TABLE("lru_hash", u64, struct rs_stack, rs_stacks, RS_MAX_STACKS);
 
 /*
- * Too big for the BPF stack. Slot RS_UNDISTURBED is used with interrupts off (sched_switch) and from the sampling timer, which
- * cannot interrupt it on the same CPU. A uprobe runs with both on: it has slot RS_PREEMPTIBLE, which the timer leaves alone, and
- * which only another uprobe on this CPU can write over. So each leaves its mark before it walks and looks for it afterwards.
+ * Too large for the BPF stack. Slot RS_UNDISTURBED is used with interrupts off (sched_switch) and
+ * from the sampling timer, which cannot interrupt it on the same CPU. A uprobe runs with both on:
+ * it uses slot RS_PREEMPTIBLE, which the timer does not use, and which only another uprobe on this
+ * CPU can overwrite. So each writes its mark before it walks and checks it afterwards.
  */
 #define RS_UNDISTURBED 0
 #define RS_PREEMPTIBLE 1
@@ -78,13 +81,16 @@ static __always_inline u64 rs_python_stack_in(int slot, u32 tid, u32 tgid)
 	return hash;
 }
 
-/* The current thread's Python stack; 0 where it has none or it could not be walked (and counted). Not from a uprobe. */
+/*
+ * Return the current thread's Python stack; 0 where it has none or it could not be walked (and
+ * counted). Not from a uprobe.
+ */
 static __always_inline u64 rs_python_stack(u32 tid, u32 tgid)
 {
 	return rs_python_stack_in(RS_UNDISTURBED, tid, tgid);
 }
 
-/* The same from a uprobe. */
+/* Return the current thread's Python stack, from a uprobe. */
 static __always_inline u64 rs_python_stack_preemptible(u32 tid, u32 tgid)
 {
 	int zero = 0;
@@ -96,7 +102,7 @@ static __always_inline u64 rs_python_stack_preemptible(u32 tid, u32 tgid)
 	u64 stack = rs_python_stack_in(RS_PREEMPTIBLE, tid, tgid);
 	if (*(volatile u64 *)owner == me)
 		return stack;
-	*(volatile u64 *)owner = 0; /* whoever walked meanwhile may have read what this walk wrote: it must not find its mark */
+	*(volatile u64 *)owner = 0; /* another uprobe that walked meanwhile may have read what this walk wrote: it must not find its mark */
 	rs_count(RS_C_WALK_DISTURBED);
 	return 0;
 }

@@ -1,7 +1,7 @@
-"""The stack that rs_walk leaves in the kernel's map, decoded: `struct rs_stack` of walk.bpf.h.
+"""Decode the stack that rs_walk writes to the kernel's map: `struct rs_stack` of walk.bpf.h.
 
-In: its bytes. Out: KernelStack, addresses of code objects that names/code.py puts into words. tests/unit/unwinder compare this
-with what the C compiler makes of the header.
+In: its bytes. Out: KernelStack: addresses of code objects, which names/code.py resolves.
+tests/unit/unwinder compare this with the header as a C compiler lays it out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FRAME = struct.Struct("<QiI")
 
 
 class WalkStatus(IntEnum):
-    """enum rs_walk_status: how a walk ended."""
+    """How a walk ended (enum rs_walk_status)."""
 
     OK = 0
     NO_FRAME = 1
@@ -27,9 +27,10 @@ class WalkStatus(IntEnum):
 
 
 class RawFrame(NamedTuple):
-    """A code object by its address, and the code unit that the frame stands at (-1 unknown).
+    """The address of a code object, and the code unit of the frame's current instruction (-1
+    unknown).
 
-    `checksum` tells the code object from another that comes to lie at the same address; 0 where it is not known.
+    `checksum` distinguishes the code object from a later one at the same address; 0 where unknown.
     """
 
     code: int
@@ -39,7 +40,7 @@ class RawFrame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KernelStack:
-    """Frames innermost first. `truncated`: there are more towards the root."""
+    """A stack of frames, innermost first. `truncated`: more frames exist towards the root."""
 
     frames: tuple[RawFrame, ...]
     truncated: bool = False
@@ -47,7 +48,7 @@ class KernelStack:
 
 
 def decode(record: bytes) -> KernelStack:
-    """A `struct rs_stack`; of one that is cut short, the frames that are whole. Never raises."""
+    """Decode a `struct rs_stack`; of a truncated one, the whole frames. Never raises."""
     if len(record) < _HEADER.size:
         return KernelStack((), status=WalkStatus.READ_FAILED)
     count, truncated, status, _ = _HEADER.unpack_from(record)

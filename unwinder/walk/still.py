@@ -1,8 +1,8 @@
-"""The Python stack of a thread that does not move, read from user space.
+"""Read the Python stack of a thread that does not run, from user space.
 
-A thread that waits for as long as anybody looks never leaves the CPU under the kernel probe's eyes, so nobody takes its
-stack there. Its frames stand still, and can be walked through /proc/PID/mem; should it move after all, the walk may end
-early or mix two moments, and says `moved`.
+A thread that waits through the whole window never leaves the CPU where the kernel probe could take
+its stack. Its frames do not change, so they can be walked through /proc/PID/mem; should it run
+after all, the walk may end early or mix two stacks, and reports `moved`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,26 @@ _CODE_UNIT_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class StillStack:
-    """Frames innermost first. `moved`: the thread ran meanwhile, so they may not belong together."""
+class BlockedStack:
+    """A stack of frames, innermost first. `moved`: the thread ran meanwhile, so they may not belong
+    together.
+    """
 
     frames: tuple[RawFrame, ...]
     moved: bool
 
 
-def walk_still(memory: Memory, interpreter: Interpreter, tstate: int) -> StillStack:
-    """The frames of the thread with this PyThreadState. Raises TargetGone; unreadable memory ends the walk."""
+def walk_blocked(memory: Memory, interpreter: Interpreter, tstate: int) -> BlockedStack:
+    """Walk the frames of the thread with this PyThreadState.
+
+    Raises TargetGone; unreadable memory ends the walk.
+    """
     try:
         first = _top(memory, interpreter, tstate)
         frames = _walk(memory, interpreter, first)
-        return StillStack(frames, moved=_top(memory, interpreter, tstate) != first)
+        return BlockedStack(frames, moved=_top(memory, interpreter, tstate) != first)
     except UnreadableMemory:
-        return StillStack((), moved=True)
+        return BlockedStack((), moved=True)
 
 
 def _top(memory: Memory, interpreter: Interpreter, tstate: int) -> int:

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * walk: from a PyThreadState to the list of its Python frames, in the kernel or, with -DRS_HOST, in an ordinary library.
+ * walk: list the Python frames of a PyThreadState, in the kernel or, with -DRS_HOST, in an ordinary
+ * library.
  *
- * User space prepares (offsets.py packs struct rs_offsets, threads.py finds the PyThreadState), this file only follows. It
- * reads user memory with one helper and touches no kernel structure. Whatever it reads may be forged or torn: every read may
- * fail, every offset into the scratch is masked, and the loop ends after a fixed number of steps.
+ * User space prepares (offsets.py packs struct rs_offsets, threads.py finds the PyThreadState).
+ * This file only reads user memory with one helper and accesses no kernel structure. Whatever it
+ * reads may be forged or torn: every read may fail, every offset into the scratch area is masked,
+ * and the loop ends after a fixed number of steps.
  *
- * Cost: two reads per frame; 2.4 us for 10 frames, 22 us for 128 (README.md).
+ * Cost: two reads per frame; 2.4 us for 10 frames, 22 us for 128 (measured.md).
  */
 #ifndef RS_WALK_BPF_H
 #define RS_WALK_BPF_H
@@ -30,18 +32,24 @@ static int (*rs_host_read)(void *to, u32 size, u64 address);
 #define RS_FORGET(place) (place)
 #define RS_OPAQUE(value) (value)
 #else
-/* For a reader other than the helper, define RS_READ before this file is included. */
+/* For a reader other than the helper, define RS_READ before including this file. */
 #ifndef RS_READ
 #define RS_READ(to, size, address) bpf_probe_read_user((to), (size), (void *)(address))
 #endif
-/* In assembly, so that the compiler neither drops the mask nor moves it away from the access that the verifier checks. */
+/*
+ * In assembly, so that the compiler neither drops the mask nor moves it away from the access that
+ * the verifier checks.
+ */
 #define RS_MASK(value, mask)                                                                                                   \
 	({                                                                                                                     \
 		u64 _rs_value = (value);                                                                                       \
 		asm volatile("%0 &= %1" : "+r"(_rs_value) : "i"(mask));                                                        \
 		_rs_value;                                                                                                     \
 	})
-/* A value that the compiler knows nothing about, and so makes no branch of: each would be checked both ways in every step. */
+/*
+ * A value unknown to the compiler, so that it makes no branch of it: each would be checked both
+ * ways in every step.
+ */
 #define RS_OPAQUE(value)                                                                                                       \
 	({                                                                                                                     \
 		u64 _rs_opaque = (value);                                                                                      \
@@ -53,7 +61,7 @@ static int (*rs_host_read)(void *to, u32 size, u64 address);
 #endif
 
 #ifndef RS_MAX_FRAMES
-#define RS_MAX_FRAMES 128 /* a power of two; the innermost frames are kept, `truncated` says that the roots are missing */
+#define RS_MAX_FRAMES 128 /* a power of two; the innermost frames are stored, `truncated` tells that the roots are missing */
 #endif
 #define RS_MAX_STEPS (RS_MAX_FRAMES + RS_MAX_FRAMES / 4) /* frames and the shim frames between them */
 #define RS_SPAN 256				       /* SPAN_CAP_BYTES of offsets.py: the most bytes read at once, plus one */
@@ -72,19 +80,20 @@ enum rs_walk_status {
 };
 
 /*
- * One interpreter's layout, written by FrameOffsets.pack(). A "span" is the part of a structure that holds all fields of
- * interest; it is read at once, and the fields' offsets count from its start. RS_ABSENT: there is no such field.
+ * One interpreter's layout, written by FrameOffsets.pack(). A "span" is the part of a structure
+ * that contains all needed fields; it is read at once, and the fields' offsets count from its
+ * start. RS_ABSENT: there is no such field.
  */
 struct rs_offsets {
 	u64 none;     /* address of _Py_NoneStruct, or 0 */
-	u64 tag_mask; /* what of a frame's code field is address */
+	u64 tag_mask; /* the address bits of a frame's code field */
 	u16 tstate_start, tstate_size;
 	u16 tstate_frame, tstate_thread_id; /* in the span */
 	u16 cframe_frame;		    /* in _PyCFrame; RS_ABSENT: tstate_frame is the frame itself */
 	u16 frame_start, frame_size;
 	u16 frame_code, frame_previous, frame_last, frame_owner; /* in the span */
 	u16 first_shim_owner;					 /* frames with this owner or a higher one are no functions */
-	u16 lasti_narrow;   /* 32 where the frame has an int that counts, 0 where it has a pointer into the bytecode */
+	u16 lasti_narrow;   /* 32 where the frame has a counter (int), 0 where it has a pointer into the bytecode */
 	u16 lasti_per_unit; /* 1 where that is in bytes, 0 in code units */
 	u16 code_start, code_size;
 	u16 code_argcount, code_kwonlyargcount, code_flags, code_firstlineno; /* in the span */
@@ -102,21 +111,24 @@ struct rs_stack {
 	u32 truncated; /* 1: there are more frames towards the root */
 	u32 status;    /* enum rs_walk_status */
 	u32 pad;
-	struct rs_frame frames[RS_MAX_FRAMES]; /* innermost first; those from `n` on are left from earlier walks */
+	struct rs_frame frames[RS_MAX_FRAMES]; /* innermost first; those from `n` on are leftovers of earlier walks */
 };
 
-/* Where a thread is, without the frames above it: equal leaves, taken without a switch between, mean equal stacks. */
+/*
+ * Where a thread is, without the frames above it: equal leaves, taken without a switch in between,
+ * mean equal stacks.
+ */
 struct rs_leaf {
 	u64 frame;
 	u64 code;
-	u64 last; /* f_lasti, prev_instr or instr_ptr as it is in memory */
+	u64 last; /* f_lasti, prev_instr or instr_ptr as in memory */
 	u64 previous;
 };
 
 /*
- * What the walk works with. `frame`, `mark` and the count in struct rs_stack lie in memory and not in registers, where the
- * verifier would follow every value that they might have: 640,000 instructions to check instead of 60,000
- * (kernel 6.18); with numbers in place of branches 31,000.
+ * Working data of the walk. `frame`, `mark` and the count in struct rs_stack are in memory and not
+ * in registers, where the verifier would follow every possible value: 640,000 instructions to check
+ * instead of 60,000 (kernel 6.18); with numbers in place of branches 31,000.
  */
 struct rs_span {
 	u64 frame;
@@ -147,7 +159,10 @@ static inline u8 rs_pick8(const struct rs_span *span, u64 offset)
 	return (u8)rs_pick64(span, offset);
 }
 #else
-/* Off the BPF stack because offsets into it vary, which old verifiers refuse there. Same rules of use as for the result (stack.bpf.h). */
+/*
+ * Not on the BPF stack because offsets into it vary, which old verifiers refuse there. Same rules
+ * of use as for the result (stack.bpf.h).
+ */
 BPF_PERCPU_ARRAY(rs_spans, struct rs_span, RS_SLOTS);
 static __always_inline struct rs_span *rs_span_scratch(int slot)
 {
@@ -163,7 +178,10 @@ static __always_inline int rs_read_span(struct rs_span *span, u32 size, u64 addr
 	return RS_READ(span->bytes, RS_MASK(size, RS_SPAN - 1), address);
 }
 
-/* The innermost frame of the thread, which may be a shim; 0 in *frame comes with a status other than RS_WALK_OK. */
+/*
+ * Find the innermost frame of the thread, which may be a shim; 0 in *frame comes with a status
+ * other than RS_WALK_OK.
+ */
 static __always_inline int rs_top_frame(const struct rs_offsets *o, struct rs_span *span, u64 tstate, u64 expected, u64 *frame)
 {
 	u64 top = 0;
@@ -185,17 +203,24 @@ static __always_inline int rs_top_frame(const struct rs_offsets *o, struct rs_sp
 }
 
 /*
- * Numbers in place of branches: every branch inside the loop doubles what the verifier looks at until the paths meet again.
+ * Numbers in place of branches: every branch inside the loop doubles the verifier's work until the
+ * paths join again.
  */
 static __always_inline u64 rs_not_zero(u64 value)
 {
 	return RS_OPAQUE(value | -value) >> 63;
 }
 
-/* Tells a code object from another that came to lie at the same address. names/code.py computes the same. */
+/*
+ * Distinguish a code object from another one later at the same address. names/code.py computes the
+ * same value.
+ */
 static __always_inline u32 rs_checksum(const struct rs_offsets *o, struct rs_span *span, u64 code, u64 function)
 {
-	/* Nothing is read of what is no function. Fails where it is not in memory now; user space can have the page brought in. */
+	/*
+	 * Nothing is read for a shim frame. Fails where the code object is not in memory now; user
+	 * space can have the page brought in.
+	 */
 	u64 failed = rs_not_zero((u64)(s64)rs_read_span(span, o->code_size & -function, code + o->code_start));
 	u32 argcount = rs_pick32(span, o->code_argcount);
 	u32 kwonlyargcount = rs_pick32(span, o->code_kwonlyargcount);
@@ -215,9 +240,9 @@ static __always_inline s32 rs_lasti(const struct rs_offsets *o, u64 last, u64 co
 }
 
 /*
- * Fills `out` with the frames of a thread, innermost first, and returns out->status. `expected` is the thread_id that the
- * PyThreadState must hold (pthread_self() of the thread): one that was freed and used again is not followed. `slot` says whose
- * scratch it works in.
+ * Fill `out` with the frames of a thread, innermost first, and return out->status. `expected` is
+ * the thread_id that the PyThreadState must contain (pthread_self() of the thread): a freed and
+ * reused one is not followed. `slot` selects the scratch area.
  */
 static __always_inline int rs_walk(const struct rs_offsets *o, u64 tstate, u64 expected, struct rs_stack *out, int slot)
 {
@@ -253,13 +278,13 @@ static __always_inline int rs_walk(const struct rs_offsets *o, u64 tstate, u64 e
 		/* Where frames have no owner, first_shim_owner is higher than any byte. */
 		u64 owner = rs_pick8(span, o->frame_owner);
 		u64 function = rs_not_zero(code) & rs_not_zero(code ^ o->none) & (RS_OPAQUE(owner - o->first_shim_owner) >> 63);
-		/* Of a frame that is no function all is written as well, and the next frame takes its place. */
+		/* A shim frame is written as well, and overwritten by the next frame. */
 		struct rs_frame *slot = &out->frames[RS_MASK(n, RS_MAX_FRAMES - 1)];
 		slot->code = code;
 		slot->lasti = rs_lasti(o, last, code);
 		slot->checksum = rs_checksum(o, span, code, function);
 		out->n = n + function;
-		/* Brent: a ring is met within twice its length. */
+		/* Brent's algorithm: a cycle is detected within twice its length. */
 		if (previous == here || previous == span->mark) {
 			out->status = RS_WALK_CYCLE_OR_TOO_DEEP;
 			break;
@@ -274,7 +299,10 @@ static __always_inline int rs_walk(const struct rs_offsets *o, u64 tstate, u64 e
 	return out->status;
 }
 
-/* The innermost frame's identity: two or three reads. Shim frames are not skipped here, they too differ from each other. */
+/*
+ * Identify the innermost frame: two or three reads. Shim frames are not skipped here, they too
+ * differ from each other.
+ */
 static __always_inline int rs_leaf(const struct rs_offsets *o, u64 tstate, u64 expected, struct rs_leaf *out)
 {
 	struct rs_span *span = rs_span_scratch(0);

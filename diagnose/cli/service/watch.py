@@ -62,7 +62,7 @@ def run(
         check_otlp()
     with place.held(), _for_now(), present(_complain) as observers:
         for one in observers:
-            _complain(f"another observer is at work on this host, and costs the jobs as well: {one.text()}")
+            _complain(f"another observer runs on this host, and also slows down the jobs: {one.text()}")
         if not _is_guarded():
             _complain(
                 "no guard runs on this host: files that several users map get no probes, and calls into them are not timed "

@@ -23,7 +23,7 @@ from rankscope.diagnose.fleet.sources import Source, Unread, read_summaries
 from rankscope.diagnose.fleet.step_matrix import Grid
 from rankscope.diagnose.verdict.note import Note
 from rankscope.observer.window.manifest import Manifest
-from rankscope.observer.window.store.same_names import told_apart
+from rankscope.observer.window.store.same_names import rename_hosts
 from rankscope.observer.window.store.summary import STEP_COLUMNS, WINDOW
 from rankscope.observer.window.store.users import ranks_by_user
 
@@ -104,7 +104,7 @@ def together(surveys: Iterable[tuple[int, Survey]]) -> Survey:
         begins_s += each.begins_s
         unread += each.unread
     everyone, each_step = (from_windows.joined(tables) if tables else pa.table({}) for tables in (ranks, steps))
-    return Survey(told_apart(manifests), tuple(source), tuple(begins_s), everyone, each_step, unread, in_columns)
+    return Survey(rename_hosts(manifests), tuple(source), tuple(begins_s), everyone, each_step, unread, in_columns)
 
 
 def with_right_clocks(seen: Survey, some: Survey, elsewhere: Survey) -> tuple[Survey, list[Note]]:

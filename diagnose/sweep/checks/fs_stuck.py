@@ -26,7 +26,7 @@ from rankscope.diagnose.sweep.readings.fuse_servers import of_the_host
 from rankscope.diagnose.sweep.readings.hanging import hangs_for_s, still_for_s, switches_in
 from rankscope.diagnose.sweep.readings.kernel_stacks import Held, held
 from rankscope.probes import room
-from rankscope.probes.fair import by_kind, in_turn
+from rankscope.probes.fair import group_by, interleave
 from rankscope.probes.host.procfs import pids, proc_path, read_file, read_stat
 from rankscope.probes.patience import patiently
 
@@ -81,7 +81,7 @@ def run(context: Context) -> Iterator[Finding]:
         stuck = [one for one in patiently(lambda: _uninterruptible(context, among)) if one in before]
     # Not the first by number: any user can have processes that hang without harm, with lower numbers than one that the host keeps.
     until = time.monotonic() + _STACKS_S
-    hanging = [_hanging(context, one, until) for one in in_turn(by_kind(stuck, lambda one: one.user))]
+    hanging = [_hanging(context, one, until) for one in interleave(group_by(stuck, lambda one: one.user))]
     hanging.sort(key=lambda one: (weight(one.finding.state), one.waits, one.never_ran), reverse=True)
     yield from (one.finding for one in hanging[: int(context.number("most_shown"))])
     if unasked is not None:

@@ -21,7 +21,7 @@ from rankscope.diagnose.sweep.readings.kernel_events import (
     recent,
     unix_time,
 )
-from rankscope.probes.fair import by_kind, in_turn
+from rankscope.probes.fair import group_by, interleave
 
 ID = "os.kmsg"
 SETTINGS = {"hours": 24.0}
@@ -34,7 +34,7 @@ def run(context: Context) -> Iterator[Finding]:
         for event in logged_events(context)
         if event.family == OTHER and (event.state == CRITICAL or recent(context, event.time_s, context.number("hours")))
     ]
-    for (name, instance), events in in_turn(by_kind(grouped(found).items(), lambda group: group[0][0])):
+    for (name, instance), events in interleave(group_by(grouped(found).items(), lambda group: group[0][0])):
         yield context.bad(
             events[-1].state, "/dev/kmsg", float(len(events)), unit="lines", instance=f"{name} {instance}".strip(),
             expected="none", why=events[-1].text, action=events[-1].action, since_s=unix_time(context, events[0].time_s),

@@ -20,7 +20,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.gpus import loaded
 from rankscope.diagnose.sweep.readings.hanging import still_for_s, switches_of
 from rankscope.diagnose.sweep.readings.kernel_stacks import NVIDIA, held
-from rankscope.probes.fair import by_kind, in_turn
+from rankscope.probes.fair import group_by, interleave
 from rankscope.probes.host.procfs import ProcStat, pids, read_stat, read_status, threads
 from rankscope.probes.patience import patiently
 
@@ -49,7 +49,7 @@ def run(context: Context) -> Iterator[Finding]:
     suspects: list[tuple[ProcStat, list[_Thread]]] = []
     unseen: list[ProcStat] = []
     looked = patiently(lambda: _look(context, pids(context.root)))
-    for stat in in_turn(by_kind(looked, lambda stat: _user(context, stat.pid))):
+    for stat in interleave(group_by(looked, lambda stat: _user(context, stat.pid))):
         hanging = _hanging(context, stat, until)
         if hanging is None:
             unseen.append(stat)

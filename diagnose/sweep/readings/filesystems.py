@@ -26,7 +26,7 @@ from pathlib import Path
 from rankscope.diagnose.sweep.context import Context, Unreadable
 from rankscope.diagnose.sweep.readings.attached import mount_is_attached
 from rankscope.diagnose.sweep.readings.kernel_stacks import Held, held
-from rankscope.probes.fair import by_kind, in_turn
+from rankscope.probes.fair import group_by, interleave
 from rankscope.probes.host.mounts import Mount, read_mounts
 from rankscope.probes.host.namespaces import namespace_inode
 from rankscope.probes.host.procfs import ROOT
@@ -194,7 +194,7 @@ def _mounts(context: Context) -> tuple[Mount, ...]:
             seen[key] = mount
     if len(seen) <= MAX_MOUNTS:
         return tuple(seen.values())
-    by_type = in_turn(by_kind(seen.values(), lambda mount: mount.fs_type))
+    by_type = interleave(group_by(seen.values(), lambda mount: mount.fs_type))
     return tuple(sorted(by_type, key=lambda mount: not (is_network(mount.fs_type) or mount.source.startswith("/dev/"))))
 
 

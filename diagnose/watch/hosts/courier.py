@@ -1,7 +1,8 @@
-"""Questions to a store from a loop that must not wait: a child asks them, one after the other, and its answers are read as they come.
+"""Requests to a store from a loop that must not block: a child makes them one by one, and answers
+are read as they come.
 
-A store that is away keeps whoever asks for half a minute, and what speaks with a bucket starts threads, which a process that forks must
-not have. The child ends with the service.
+An unreachable store blocks for half a minute, and libraries for buckets start threads, which a
+process that forks must not have. The child ends with the service.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from rankscope.probes.errors import RankscopeError
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a question: what lies there, None where nothing does; `trouble`: what kept it from being known."""
+    """Answer to a request: the stored message, None where there is none; `trouble`: why it is
+    unknown.
+    """
 
     what: str
     job: str
@@ -33,7 +36,9 @@ class Answer:
 
 @dataclass(slots=True)
 class Courier:
-    """One store's. A question that is not answered after `late_s` is lost; so are more than `most` at a time."""
+    """Requests to one store. One not answered after `late_s` seconds is lost; so are those beyond
+    `most` at a time.
+    """
 
     uri: str
     late_s: float = 90.0
@@ -47,15 +52,17 @@ class Courier:
     def ask(
         self, what: str, job: str, start: float, content: Mapping[str, Any] | None = None, called: str = ""
     ) -> None:
-        """Ask what lies there; with `content`: put it there first, unless there is something. Never waits. `called`: what the job is
-        called there, if otherwise."""
+        """Request a message; with `content`: put it first, unless there is one. Never blocks.
+
+        `called`: the job's name in the store, if different.
+        """
         if len(self._waiting) >= self.most:
             return
         self._waiting.append((time.monotonic(), Answer(what, job, start, content is not None, None)))
         self._child.send({"what": what, "job": called or job, "start": start, "content": content})
 
     def answers(self) -> Iterator[Answer]:
-        """What has come since the last call."""
+        """Yield the answers that came since the last call."""
         while (said := self._child.next()) is not None:
             if self._waiting:
                 yield self._answer(said, self._waiting.pop(0)[1])
@@ -67,7 +74,7 @@ class Courier:
 
     @property
     def waits(self) -> bool:
-        """Whether something was asked that is not answered yet."""
+        """True if a request is not answered yet."""
         return bool(self._waiting)
 
     def close(self) -> None:
@@ -87,7 +94,7 @@ def _failed(question: Answer, trouble: str) -> Answer:
 
 
 def _serve(uri: str, line: socket.socket) -> None:
-    # Here, in the child: the service needs neither Arrow nor what speaks with buckets.
+    # Imported here, in the child: the service needs neither Arrow nor the libraries for buckets.
     from rankscope.diagnose.watch.hosts.board import Board
 
     board = Board(uri)
@@ -101,6 +108,6 @@ def _serve(uri: str, line: socket.socket) -> None:
                 content = board.get(*where) if told is None else board.put(*where, told)
             except RankscopeError as error:
                 trouble = clean(str(error), 200)
-            except Exception as error:  # whatever a store's library makes of its answer
+            except Exception as error:  # whatever a store's library raises
                 trouble = clean(f"{type(error).__name__}: {error}", 200)
             line.sendall(json.dumps({"content": content, "trouble": trouble}).encode() + b"\n")

@@ -1,6 +1,7 @@
-"""One host's window among those of all: recorded at the agreed time, sent; by the host whose turn it is judged with all others.
+"""Send this host's window of an agreed time to the store; on the judging host, judge it with those
+of all others.
 
-Runs in the child of a look (watch/looks/look.py): it may take its time.
+Runs in the child process of a look (watch/looks/look.py), so it may block.
 """
 
 from __future__ import annotations
@@ -32,13 +33,17 @@ from rankscope.observer.window.store.users import by_user
 from rankscope.probes.errors import BadData, OutputFailed, RankscopeError
 from rankscope.probes.scratch import scratch
 
-_TAKES_HZ = 1000.0  # objects that any store takes, and names of them that it lists
+_TAKES_HZ = 1000.0  # objects per second that any store accepts, and names that it lists
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`verdict`: JSON of schema rankscope.verdict/1; None where another host judges, or `trouble` says why. `broken`: where another host
-    judges, why this one should be drained by its own window."""
+    """Result of a look with other hosts.
+
+    `verdict`: JSON of schema rankscope.verdict/1; None where another host judges, or `trouble`
+    gives the reason. `broken`: where another host judges, reasons to drain this one by its own
+    window.
+    """
 
     verdict: dict[str, Any] | None
     trouble: str = ""
@@ -47,8 +52,10 @@ class Outcome:
 
 
 def judge_with_others(share: Share, history: Path, mine: Window | None, ended_s: float | None = None) -> Outcome:
-    """Send this host's window, where it has one, and judge if this host does. `ended_s`: when the windows of all ended, CLOCK_MONOTONIC;
-    None: by the clock. RankscopeError."""
+    """Send this host's window, if any, and judge if this host is the judge. Raises RankscopeError.
+
+    `ended_s`: when the windows of all hosts ended, CLOCK_MONOTONIC; None: by the clock.
+    """
     trouble = _send(mine, share) if mine is not None else ""
     if not share.judges:
         return Outcome(None, trouble, broken=broken_by(mine, share.trigger.job) if mine is not None else ())
@@ -58,12 +65,14 @@ def judge_with_others(share: Share, history: Path, mine: Window | None, ended_s:
 def judge_all(
     share: Share, history: Path, mine: Window | None = None, trouble: str = "", ended_s: float | None = None
 ) -> Outcome:
-    """One verdict on the windows of all hosts, put where these read it. Another's that is there already stays, and is the verdict."""
+    """Judge the windows of all hosts and put the verdict into the store. If another host's is
+    already there, that remains.
+    """
     board, trigger = Board(share.uri), share.trigger
     found = _gathered(board, share, ended_s)
     if found.chosen:
         verdict = replace(_judged(found, share, mine), job=trigger.job)
-    elif mine is not None:  # the store is away: what is here is judged
+    elif mine is not None:  # the store is unreachable: judge this host's window alone
         verdict = judge.diagnose([mine], (), trigger.job, History(history))
     else:
         return Outcome(None, trouble or "no window of it lies in the store")
@@ -86,22 +95,26 @@ def judge_all(
 
 
 def broken_by(mine: Window, job: str) -> tuple[str, ...]:
-    """Why this host should be drained by what its own window shows, each reason once. In that no other host's word is enough: whoever
-    can write where verdicts lie would have hosts drained."""
+    """List reasons to drain this host by its own window, each once.
+
+    Other hosts' verdicts are no sufficient reason: anyone who can write to the store could have
+    hosts drained.
+    """
     try:
         found = json.loads(to_json(judge.diagnose([mine], (), job)))
-    except Exception:  # whatever it stumbles over here, the verdict of all hosts is still to come
+    except Exception:  # whatever fails here, the verdict of all hosts is still to come
         return ()
     reasons = (drain.of_verdict({**found, "suspects": [each]})[1] for each in found["suspects"])
     return tuple(dict.fromkeys(reason for reason in reasons if reason))
 
 
 def _send(window: Window, share: Share) -> str:
-    """Into the spool, and from there to the store; what kept it from getting there."""
+    """Send a window to the store through the spool; return why that failed, or ''."""
     try:
         spool = Spool(share.spool, share.uri)
         key = spool.add(window)
-        # All hosts end at one moment: so many that they may not meet wait by chance, two do not.
+        # All hosts end at one time: if they are many, they wait randomly so as not to collide; two
+        # do not.
         spread_s = min(share.hosts / _TAKES_HZ, SPREAD_S)
         done = spool.deliver(share.pace.gather_s / 2, spread_s=spread_s)
         return "" if key in done.sent else done.trouble
@@ -110,7 +123,9 @@ def _send(window: Window, share: Share) -> str:
 
 
 def _gathered(board: Board, share: Share, ended_s: float | None = None) -> Sources:
-    """The windows of the moment, when all hosts' are there, or it is late. Names are listed until then, and windows read once."""
+    """Wait for the windows of all hosts, or until it is late, and list them. Until then only names
+    are listed; windows are read once.
+    """
     now_s, end = time.monotonic(), share.trigger.start + share.trigger.seconds
     sent = time.time() if ended_s is None else end + now_s - ended_s
     until = now_s + share.pace.gathered_within(share.trigger, sent)
@@ -128,7 +143,9 @@ def _gathered(board: Board, share: Share, ended_s: float | None = None) -> Sourc
 
 
 def _with_late(board: Board, share: Share, found: Sources) -> Sources:
-    """With the windows of hosts that began later: loading took longer there, on a busy host by more than a slot."""
+    """Add the windows of hosts that began later: on a busy host loading may take more than a slot
+    longer.
+    """
     chosen, hosts = list(found.chosen), {each.host for each in found.chosen}
     for second in range(1, int(2 * share.pace.slot_s) + 1):
         if sum(each.hosts for each in chosen) >= share.hosts:
@@ -142,7 +159,7 @@ def _with_late(board: Board, share: Share, found: Sources) -> Sources:
 
 
 def _judged(found: Sources, share: Share, mine: Window | None) -> Verdict:
-    """The verdict on what was found, and on this one's own window where the store has not got it."""
+    """Judge these windows, and this host's own if the store lacks it."""
     not_sent = _not_sent(mine, found)
     came = sum(each.hosts for each in found.chosen)
     with _with_own(found, not_sent) as all_of_it:
@@ -154,7 +171,7 @@ def _judged(found: Sources, share: Share, mine: Window | None) -> Verdict:
 
 
 def _verdict(found: Sources, share: Share, beside: tuple[Window, ...]) -> Verdict:
-    """The verdict on what was found; of few hosts also on the windows `beside` it."""
+    """Judge these windows; with few hosts also the windows `beside` them."""
     earlier, job = _earlier(share), share.job
     if is_large(found):
         with engines.started("local") as pool:
@@ -168,7 +185,9 @@ def _verdict(found: Sources, share: Share, beside: tuple[Window, ...]) -> Verdic
 
 @contextmanager
 def _with_own(found: Sources, mine: tuple[Window, ...]) -> Iterator[Sources]:
-    """With this host's window as one more place, where there are so many that workers read them: these are told places."""
+    """Add this host's window as a folder if there are so many windows that workers read them, by
+    location.
+    """
     if not mine or not is_large(replace(found, chosen=(*found.chosen, Source("", "")))):
         yield found
         return
@@ -176,20 +195,20 @@ def _with_own(found: Sources, mine: tuple[Window, ...]) -> Iterator[Sources]:
         try:
             folder = closing.enter_context(scratch()).path
             own = tuple(Source("", str(write_window(window, folder))) for window in mine)
-        except (OSError, OutputFailed):  # what is missing then is told by the number of hosts
+        except (OSError, OutputFailed):  # the missing window is then reported by the number of hosts
             own = ()
         yield replace(found, chosen=(*found.chosen, *own))
 
 
 def _not_sent(mine: Window | None, found: Sources) -> tuple[Window, ...]:
-    """This host's own window, where it is not among those of the store."""
+    """Return this host's own window if it is not among those of the store."""
     if mine is None or label_of(mine.manifest.host, mine.manifest.machine) in {each.host for each in found.chosen}:
         return ()
     return (mine,)
 
 
 def _earlier(share: Share) -> Sources:
-    """Windows to compare with; none where they cannot be had."""
+    """List windows to compare with; none where they are unavailable."""
     if share.earlier is None:
         return Sources((), ())
     try:

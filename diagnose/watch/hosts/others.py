@@ -1,4 +1,6 @@
-"""The way of one service to those of the other hosts of its jobs: what is agreed on (together.py), by the clock, through the store."""
+"""Connect one service with those of the other hosts of its jobs: agreements (together.py), by the
+clock, through the store.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ from rankscope.probes.host.clocks import Clocks, read_clocks, stepped_s
 from rankscope.probes.host.machine import machine_id
 from rankscope.probes.host.namespaces import host_name
 
-_APART_S = 0.5  # clocks of hosts must agree within that
+_APART_S = 0.5  # largest difference of hosts' clocks
 
 
 def hosts_of(ranks: Sequence[RankPulse]) -> int:
-    """On how many hosts the job has ranks that has these here."""
+    """Count the hosts on which the job of these ranks has ranks."""
     if not ranks:
         return 1
     identity = ranks[0].found.identity
@@ -34,7 +36,7 @@ def hosts_of(ranks: Sequence[RankPulse]) -> int:
 
 @dataclass(slots=True)
 class Others:
-    """`spool`: where windows wait until the store has them."""
+    """The other hosts of this host's jobs. `spool`: folder in which windows wait for the store."""
 
     uri: str
     spool: Path
@@ -44,33 +46,39 @@ class Others:
     _hosts: dict[str, int] = field(default_factory=dict)
     _seen: dict[tuple[str, float], Seen] = field(
         default_factory=dict
-    )  # by job and begin: what this host saw, and another judges
-    _clocks: Clocks = field(default_factory=read_clocks)  # since they were set last
-    _set_s: float = 0.0  # by how much in all
-    _set_before_s: dict[tuple[str, float], float] = field(default_factory=dict)  # the same when a look was agreed on
-    _told: list[ClockSet | Alone] = field(default_factory=list)  # of clocks that were set, at the next `take`
+    )  # by job and begin: seen by this host, judged by another
+    _clocks: Clocks = field(default_factory=read_clocks)  # since they were last set
+    _set_s: float = 0.0  # by how much in total
+    # the same at the time when a look was agreed on
+    _set_before_s: dict[tuple[str, float], float] = field(default_factory=dict)
+    _told: list[ClockSet | Alone] = field(default_factory=list)  # clock steps, for the next `take`
 
     def __post_init__(self) -> None:
         self._together = Together(self.host, Courier(self.uri), self.pace)
 
     def propose(self, alarm: Alarm, seconds: float, ready: bool) -> None:
-        """Ask all hosts for a look; nothing where one is being agreed on. `ready`: here one would begin at once."""
+        """Propose a look to all hosts, unless one is being agreed on. `ready`: here one would begin
+        at once.
+        """
         if not self._together.is_proposed(alarm.job):
             self._together.propose(alarm, seconds, time.time(), ready)
 
     def agreed(self) -> list[str]:
-        """The jobs of which a look is agreed on that has not begun, the soonest first."""
+        """List the jobs with an agreed look that has not begun, the soonest first."""
         return self._together.agreed()
 
     def call(self, in_common: Mapping[str, str]) -> None:
-        """By job what all of its hosts call it: what one host calls it depends on who else works there."""
+        """Set the names that all hosts use for jobs: a host's own name of a job depends on other
+        jobs there.
+        """
         self._together.in_common = in_common
 
     def take(
         self, jobs: Mapping[str, int], unready: Collection[str] = ()
     ) -> Iterator[Begin | Alone | Turn | Remark | ClockSet | Seen]:
-        """What is to be done. `jobs`: those with ranks here, and on how many hosts they have ranks; `unready`: those at which
-        no look stands by."""
+        """Yield tasks. `jobs`: those with ranks here, with their number of hosts; `unready`: those
+        without a prepared look.
+        """
         self._hosts = {job: hosts for job, hosts in jobs.items() if hosts > 1}
         self._seen = {which: seen for which, seen in self._seen.items() if which[0] in jobs}
         self._set_before_s = {which: set_s for which, set_s in self._set_before_s.items() if which[0] in jobs}
@@ -84,7 +92,7 @@ class Others:
                 yield task
 
     def share(self, task: Begin | Turn, earlier: float | None) -> Share:
-        """What the look that follows has in common with the others."""
+        """Describe the next look's common settings with other hosts."""
         self._set_before_s.setdefault((task.job, task.trigger.start), self._set_s)
         ours = isinstance(task, Turn) or task.ours
         hosts = self._hosts.get(task.job, 2)
@@ -92,7 +100,7 @@ class Others:
         return Share(self.uri, self.spool, task.trigger, ours, hosts, self.host, earlier, self.pace, called)
 
     def sent(self, seen: Seen) -> None:
-        """This host's part of a look is done: the verdict is another's to give."""
+        """Record that this host's window was sent, and that another host judges."""
         assert seen.share is not None
         self._notice_clock()
         which = seen.alarm.job, seen.share.trigger.start
@@ -101,7 +109,7 @@ class Others:
         self._together.sent(seen.share.trigger, seen.share.hosts, time.time(), set_by)
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the connection to the store."""
         self._together.close()
 
     def _notice_clock(self) -> None:

@@ -1,4 +1,4 @@
-"""What a look has in common with those of other hosts, and what came of it. Pure."""
+"""Settings that a look shares with those of other hosts, and the exchanged verdict. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ _STATUSES = ("healthy", "fault", "imbalance", "hang", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a look has in common with those of other hosts. `judges`: this host does; `hosts`: on how many the job has ranks; `earlier`:
-    when the last window of the job began in which nobody was accused, None where none is known; `called`: what all hosts call the job, if
-    this one calls it otherwise."""
+    """Settings of a look that all hosts of a job take.
+
+    `judges`: this host judges; `hosts`: number of hosts with ranks of the job; `earlier`: begin of
+    the job's last window without a named cause, None if unknown; `called`: name of the job on all
+    hosts, if it differs from this host's.
+    """
 
     uri: str
     spool: Path
@@ -32,22 +35,24 @@ class Share:
 
     @property
     def job(self) -> str:
-        """What all hosts call the job."""
+        """The job's name on all hosts."""
         return self.called or self.trigger.job
 
     @property
     def longer_s(self) -> float:
-        """How much longer such a look may take than one of this host alone."""
+        """Extra seconds of such a look, compared with one of this host alone."""
         return 2 * self.pace.slot_s + self.pace.gather_s + self.pace.turn_s + self.hosts / 50
 
 
 def judged_as_json(host: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
-    """What the host that judges leaves for the others."""
+    """Make the judging host's message to the others."""
     return {"schema": JUDGED_SCHEMA, "host": host, "verdict": verdict}
 
 
 def judged_of(content: Mapping[str, Any], job: str) -> tuple[str, dict[str, Any]]:
-    """Who judged, and the verdict. ValueError where what lies there is none of this job: who may write into a bucket may have."""
+    """Parse such a message: the judging host and its verdict. Raises ValueError if it is not about
+    this job, as anyone may have written it.
+    """
     try:
         host, verdict = clean(str(content["host"]), 80).strip(), clean_all(dict(content["verdict"]))
         sound = content["schema"] == JUDGED_SCHEMA and verdict["job"] == clean(job) and verdict["status"] in _STATUSES
@@ -55,13 +60,13 @@ def judged_of(content: Mapping[str, Any], job: str) -> tuple[str, dict[str, Any]
         verdict["suspects"] = [_suspect(each) for each in verdict["suspects"]]
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:
         raise ValueError("a verdict that cannot be read") from error
-    if not sound or not host:  # one without a host would pass for this one's own
+    if not sound or not host:  # one without a host would look like this host's own
         raise ValueError("a verdict on something else")
     return host, verdict
 
 
 def _suspect(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A suspect whose parts that are printed are what they should be."""
+    """Check and convert the printed parts of a suspect."""
     function = content["function"]
     found = dict(content)
     found["ranks"] = [int(rank) for rank in content["ranks"]]

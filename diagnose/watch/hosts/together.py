@@ -1,5 +1,6 @@
-"""Who looks when, and who judges: one host's part in what all hosts of a job do together. No clock of its own, no store: times and answers
-in, what is to be done out.
+"""One host's part in the looks that all hosts of a job take together: when to look, who judges.
+
+Pure: times and answers in, tasks out; it has no clock and no store.
 
   propose ─► put trigger ─┐                                   ┌─ ours ────► Begin, and judge what all have sent
                           ├─► before each slot: ask trigger ──┤
@@ -20,7 +21,9 @@ from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger, trigger_of
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Look from `trigger.start` on. `alarm`: this host's own, None where it only heard; `ours`: this host judges."""
+    """Task: look from `trigger.start` on. `alarm`: this host's own, None if another host raised it;
+    `ours`: this host judges.
+    """
 
     trigger: Trigger
     alarm: Alarm | None
@@ -33,7 +36,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """The others could not be told: look now."""
+    """Task: look now, alone, as the others could not be reached."""
 
     alarm: Alarm
     why: str
@@ -45,7 +48,7 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the host that judges found; its words, not checked."""
+    """The verdict of the judging host, unchecked."""
 
     trigger: Trigger
     content: Mapping[str, Any]
@@ -57,7 +60,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Nobody has judged: this host does."""
+    """Task: judge, as no other host has."""
 
     trigger: Trigger
 
@@ -68,7 +71,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class ClockSet:
-    """Somebody set this host's clock: what is kept by it holds no more."""
+    """This host's clock was set: times recorded by it are no longer valid."""
 
     by_s: float
 
@@ -79,7 +82,7 @@ class ClockSet:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something to say once."""
+    """A message to report once."""
 
     job: str
     words: str
@@ -90,28 +93,30 @@ Task = Begin | Alone | Judged | Turn | Remark
 
 @dataclass(slots=True)
 class _Awaited:
-    """A verdict that another host is to give."""
+    """A verdict expected from another host."""
 
     trigger: Trigger
-    until: float  # then it is somebody's turn
+    until: float  # after that another host may take the turn
     asked: float
     claimed: bool = False
-    set_by: float = 0.0  # this host's clock since; all else here is by the clock as it was
+    set_by: float = 0.0  # step of this host's clock since; all other times are by the clock before
 
 
 @dataclass(slots=True)
 class _Job:
     proposed: tuple[Alarm, Trigger] | None = None
-    asked: float | None = None  # the slot whose trigger was asked for last
+    asked: float | None = None  # the slot whose trigger was last requested
     taken: Trigger | None = None
     awaited: dict[float, _Awaited] = field(
         default_factory=dict
-    )  # by when the look began: one may be judged while the next one goes on
+    )  # by begin of the look: one may be judged while the next one runs
 
 
 @dataclass(slots=True)
 class Together:
-    """`host`: this one's name in the store. `in_common`: by job what all hosts call it there; one that is not in it is called the same."""
+    """Coordinates the looks of all hosts. `host`: this one's name in the store; `in_common`: job ->
+    its name on all hosts, if different.
+    """
 
     host: str
     courier: Courier
@@ -122,25 +127,31 @@ class Together:
     _complained: float = float("-inf")
 
     def propose(self, alarm: Alarm, seconds: float, now: float, ready: bool = True) -> None:
-        """Tell the other hosts that this one wants a look; `now`: Unix time. Where it is not `ready`, as when the job has just begun, the
-        others are hardly: a slot later. What comes of it `take` says."""
+        """Propose a look to the other hosts; `now`: Unix time. `take` returns what comes of it.
+
+        If not `ready`, as when the job has just begun, the others are hardly ready either: then it
+        is a slot later.
+        """
         start = self.pace.slot_after(now) + (0.0 if ready else self.pace.slot_s)
         trigger = Trigger(alarm.job, start, seconds, alarm.kind, alarm.words, self.host)
         self._of(alarm.job).proposed = alarm, trigger
         self._ask("trigger", alarm.job, start, {**trigger.as_json(), "job": self._called(alarm.job)})
 
     def is_proposed(self, job: str) -> bool:
-        """Whether a look at it is being agreed on."""
+        """Tell whether a look at the job is being agreed on."""
         return job in self._jobs and self._jobs[job].proposed is not None
 
     def agreed(self) -> list[str]:
-        """The jobs of which a look is being agreed on, the soonest first."""
+        """List the jobs with a look being agreed on, the soonest first."""
         starts = {name: job.proposed[1].start for name, job in self._jobs.items() if job.proposed is not None}
         return sorted(starts, key=lambda name: (starts[name], self._called(name)))
 
     def sent(self, trigger: Trigger, hosts: int, now: float, set_by: float = 0.0) -> None:
-        """This host's window lies in the store: now somebody else judges. Who took long asks for the verdict before the turn. `set_by`:
-        this host's clock since the look was agreed on."""
+        """Record that this host's window is in the store, and await another host's verdict.
+
+        If sending took long, the verdict is requested before the turn comes. `set_by`: step of this
+        host's clock since the look was agreed on.
+        """
         as_it_was = now - set_by
         turn, answered = self.pace.turn_at(trigger, self.host, hosts), as_it_was + self.pace.slot_s / 2
         self._of(trigger.job).awaited[trigger.start] = _Awaited(trigger, max(turn, answered), as_it_was, set_by=set_by)
@@ -148,9 +159,13 @@ class Together:
             self._ask("verdict", trigger.job, trigger.start)
 
     def take(self, now: float, jobs: Mapping[str, int], unready: Collection[str] = ()) -> Sequence[Task]:
-        """What is to be done; what begins in an order that is the same on all hosts, as each looks at one job at a time. `jobs`: those with
-        ranks on other hosts, and on how many hosts; `unready`: of these those at which a look would not begin at once: so they ask for the
-        slot after the next one, too, for which others put a trigger if they are no more ready."""
+        """Return the tasks that are due. Looks are in an order equal on all hosts, as each looks at
+        one job at a time.
+
+        `jobs`: those with ranks on other hosts, with their number of hosts; `unready`: those where
+        a look would not begin at once: for these the slot after the next is requested too, as other
+        unready hosts put their trigger there.
+        """
         tasks: list[Task] = []
         for answer in self.courier.answers():
             tasks += self._answered(answer, now)
@@ -173,8 +188,12 @@ class Together:
         return sorted(tasks, key=self._order)
 
     def clock_set(self, by_s: float) -> Sequence[Alone]:
-        """Somebody set this host's clock: slots of the clock as it was are forgotten, waits last as long as they would have. What this host
-        proposed the others hear at another time, or not at all: it looks alone."""
+        """Handle a step of this host's clock: forget slots by the old clock; waits last as long as
+        planned.
+
+        A look that this host proposed reaches the others at another time, or not at all: it looks
+        alone.
+        """
         tasks: list[Alone] = []
         self._complained = float("-inf")
         for job in self._jobs.values():
@@ -191,7 +210,7 @@ class Together:
         return True, task.trigger.kind is AlarmKind.ROUTINE, self._called(task.job)
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the connection to the store."""
         self.courier.close()
 
     def _called(self, job: str) -> str:
@@ -226,9 +245,9 @@ class Together:
 
     def _triggered(self, job: _Job, answer: Answer, now: float) -> list[Task]:
         if answer.start > now + self.pace.asked_s + self.pace.slot_s:
-            return []  # nobody asks so early: it was asked by a clock that was ahead, and set back since
+            return []  # too early: requested by a clock that was ahead and was set back since
         if answer.content is None and now < answer.start - self.pace.asked_s:
-            return []  # it was asked for early, may still be put, and is asked for again
+            return []  # requested early; it may still be put, and is requested again
         mine = job.proposed if job.proposed is not None and job.proposed[1].start == answer.start else None
         if mine is not None:
             job.proposed = None
@@ -241,7 +260,7 @@ class Together:
             return [Alone(mine[0], str(error))] if mine else [Remark(answer.job, f"not heard: {error}")]
         before = job.taken
         if before is not None and trigger.start < before.start + before.seconds + self.pace.slot_s:
-            return []  # what it was put for is being looked at
+            return []  # its cause is being looked at already
         if now > trigger.start + self.pace.slot_s / 2:
             late = f"heard too late of a look from {trigger.host}"
             return [Alone(mine[0], late)] if mine else [Remark(answer.job, late)]
@@ -251,7 +270,7 @@ class Together:
         return [Begin(trigger, alarm, trigger.host == self.host)]
 
     def _late(self, job: _Job, now: float) -> list[Task]:
-        """A look that was proposed, and of which nothing was heard."""
+        """End a proposal that was not answered in time."""
         if job.proposed is None or now <= job.proposed[1].start + self.pace.slot_s / 2:
             return []
         alarm, job.proposed = job.proposed[0], None

@@ -1,8 +1,9 @@
-"""A closer look: one window of one job, judged, in a child of the service.
+"""A look: one window of one job, recorded and judged in a child of the service.
 
-The child is forked, and what a window takes of memory goes with it. It
-ends with the service (PR_SET_PDEATHSIG), with its time, or by itself; its probes hang on descriptors and end with it. The verdict comes
-back in a file without a name (memfd), so nothing is left on a disk whoever is killed.
+The child is forked, so that the memory of a window is freed with it. It ends with the service
+(PR_SET_PDEATHSIG), at its deadline, or by itself; its probes are held by descriptors and end with
+it. The verdict returns in an anonymous file (memfd), so nothing is left on disk whichever process
+is killed.
 """
 
 from __future__ import annotations
@@ -32,19 +33,24 @@ if TYPE_CHECKING:
     from rankscope.observer.recorder import RecordOptions
     from rankscope.observer.window.folder import Window
 
-_GRACE_S = 60.0  # for loading, judging and writing beside the window itself
-_STEPS = 20  # of a window
+_GRACE_S = 60.0  # for loading, judging and writing, in addition to the window
+_STEPS = 20  # steps in a window
 _LEAST_S, _MOST_S = 5.0, 60.0
-# Of a job that stands still: what is silent for STALL_SECONDS does, and what makes its steps is seen to within a second.
+# For a job that makes no steps: a rank silent for STALL_SECONDS is stuck, and a working one is seen
+# within a second.
 STANDSTILL_S = limits.STALL_SECONDS + 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a look told. `verdict`: JSON of schema rankscope.verdict/1, None where there is none; `trouble`: why. `after_s`: so long
-    after the look was asked for its window began, None where it did not; `took_s`: all of it; `kept`: its name in the history; `share`:
-    what it has in common with looks of other hosts; `judged_by`: which of them judged, '' where this one did; `broken`: where another
-    does, why this host should be drained by its own window."""
+    """Result of a look.
+
+    `verdict`: JSON of schema rankscope.verdict/1, None where there is none; `trouble`: the reason.
+    `after_s`: delay from the request to the window's begin, None without a window; `took_s`: total
+    seconds; `kept`: its name in the history; `share`: settings shared with other hosts;
+    `judged_by`: the other host that judged, '' if this one did; `broken`: if another host judges,
+    reasons to drain this one by its own window.
+    """
 
     alarm: Alarm
     verdict: dict[str, Any] | None
@@ -58,28 +64,28 @@ class Seen:
 
     @property
     def waits(self) -> bool:
-        """Whether another host judges what was seen, and has not yet."""
+        """True if another host judges and has not yet."""
         return self.verdict is None and self.share is not None and not self.share.judges
 
     @property
     def accuses(self) -> bool:
-        """Whether it named somebody."""
+        """True if the verdict names a cause."""
         return bool(self.verdict and self.verdict["suspects"])
 
 
 @dataclass(slots=True)
 class Look:
-    """A window that runs. Ask `done` until it says what was seen."""
+    """A running window. Call `done` until it returns the result."""
 
     alarm: Alarm
     pid: int
-    result: int  # descriptor
+    result: int  # file descriptor
     begun_s: float
     deadline_s: float
     share: Share | None = None
 
     def done(self) -> Seen | None:
-        """What was seen; None while it still runs. A child that is late is killed."""
+        """Return the result; None while it runs. Kills a child that exceeds its deadline."""
         ended, _ = os.waitpid(self.pid, os.WNOHANG)
         if not ended and time.monotonic() < self.deadline_s:
             return None
@@ -89,7 +95,7 @@ class Look:
         return self._read("it ended without a word")
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill the child now."""
         end(self.pid)
 
     def _read(self, otherwise: str) -> Seen:
@@ -108,7 +114,9 @@ class Look:
 
 
 def window_s(step_s: float | None, standstill: bool) -> float:
-    """How long a window holds enough steps; where there are none, as long as shows that."""
+    """Return a window's length in seconds for enough steps; during a standstill, long enough to
+    prove it.
+    """
     if standstill:
         return STANDSTILL_S
     return _LEAST_S if step_s is None else min(max(_STEPS * step_s, _LEAST_S), _MOST_S)
@@ -116,7 +124,9 @@ def window_s(step_s: float | None, standstill: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to look at. `share`: it is one of the looks of all hosts; `only_judge`: of those that have been."""
+    """A requested look. `share`: it is part of a look of all hosts; `only_judge`: judge finished
+    windows only.
+    """
 
     alarm: Alarm
     seconds: float
@@ -126,12 +136,12 @@ class Wanted:
 
     @property
     def longest_s(self) -> float:
-        """After which it is ended."""
+        """Deadline of the look, in seconds."""
         return self.seconds + _GRACE_S + (self.share.longer_s if self.share is not None else 0.0)
 
 
 def begin(wanted: Wanted) -> Look:
-    """Fork a child that loads, observes and judges. OSError."""
+    """Fork a child that loads probes, observes and judges. Raises OSError."""
     result = os.memfd_create("look", os.MFD_CLOEXEC)
     begun_s = time.monotonic()
     pid = forked(lambda: _look(wanted, result))
@@ -139,8 +149,10 @@ def begin(wanted: Wanted) -> Look:
 
 
 def forked(work: Callable[[], None]) -> int:
-    """The pid of a child that does this, and ends with it, or with us. OSError."""
-    READER.close()  # its process serves one of us
+    """Fork a child that runs `work` and ends with it or with this process; return its pid. Raises
+    OSError.
+    """
+    READER.close()  # its child process can serve only one of us
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -166,8 +178,8 @@ def _look(wanted: Wanted, result: int) -> None:
 
 
 def options_of(wanted: Wanted) -> RecordOptions:
-    """How the window is taken."""
-    # Here, in the child, as the service needs none of it.
+    """Choose the recording options of the window."""
+    # Imported here, in the child: the service needs none of it.
     from rankscope.observer.recorder import RecordOptions
 
     if wanted.share is None:
@@ -177,8 +189,11 @@ def options_of(wanted: Wanted) -> RecordOptions:
 
 @dataclass(slots=True)
 class Telling:
-    """What the child of a look tells, in a file without a name. `began_s`: when its window did, CLOCK_MONOTONIC; `apart_s`: how far ahead
-    of that the clock was when it began; `reads`: what it needs for judging."""
+    """Writes the result of a look, in the child, to an anonymous file.
+
+    `began_s`: begin of its window, CLOCK_MONOTONIC; `apart_s`: offset of the clock to that at its
+    begin; `reads`: thread that imports the judging code.
+    """
 
     result: int
     began_s: float | None = None
@@ -186,10 +201,10 @@ class Telling:
     reads: threading.Thread | None = None
 
     def heard(self, text: str) -> None:
-        """Of who observes."""
+        """Handle a progress message of the observer."""
         if self.reads is None and text.startswith("observing"):
             self.apart_s = time.time() - time.monotonic()
-            # What judges is read while there is nothing to do but to wait.
+            # Import the judging code while the window runs.
             self.reads = threading.Thread(target=_read_what_judges, daemon=True)
             self.reads.start()
 
@@ -197,19 +212,21 @@ class Telling:
         apart_s = self.apart_s if self.apart_s is not None else time.time() - time.monotonic()
         self.began_s = window.manifest.start - apart_s
         if self.reads is not None and self.reads.is_alive() and self.reads.native_id is not None:
-            with contextlib.suppress(OSError):  # now it is waited for
+            with contextlib.suppress(OSError):  # from now on it is waited for
                 os.sched_setscheduler(self.reads.native_id, os.SCHED_OTHER, os.sched_param(0))
         return window
 
     def _ended_s(self, share: Share, window: Window) -> float | None:
-        """When the interval was over in which all hosts looked, CLOCK_MONOTONIC, whatever the clock was set to since."""
+        """Return when the common interval of all hosts ended, CLOCK_MONOTONIC, whatever the clock
+        was set to since.
+        """
         if self.began_s is None:
             return None
         trigger = share.trigger
         return self.began_s - share.pace.late_s(trigger, window.manifest.start) + trigger.seconds
 
     def judged(self, wanted: Wanted, observe: Callable[[], Window]) -> None:
-        """Tell the verdict on what `observe` sees."""
+        """Write the verdict on the window that `observe` records."""
         verdict: dict[str, Any] | None = None
         trouble = kept = ""
         broken: tuple[str, ...] = ()
@@ -217,14 +234,15 @@ class Telling:
             if wanted.share is not None:
                 window = None if wanted.only_judge else self._begun(observe())
                 ended_s = self._ended_s(wanted.share, window) if window is not None else None
-                # Not before: it waits for what the idle thread reads, which on a busy host gets no CPU until `_begun`.
+                # Not earlier: it waits for the idle thread's imports, which on a busy host get no
+                # CPU before `_begun`.
                 from rankscope.diagnose.watch.hosts import judging
 
                 outcome = judging.judge_with_others(wanted.share, wanted.history, window, ended_s)
                 verdict, trouble, kept, broken = outcome.verdict, outcome.trouble, outcome.kept, outcome.broken
             else:
                 verdict, trouble, kept = _by_itself(wanted, self._begun(observe()))
-        except Exception as error:  # whatever goes wrong in here must not end the service: it says so
+        except Exception as error:  # no failure in here may end the service: it is reported
             trouble = f"{type(error).__name__}: {error}" if not isinstance(error, RankscopeError) else str(error)
         about = {"trouble": clean(trouble, 300), "window_s": self.began_s, "kept": kept, "broken": broken}
         said = {"verdict": verdict, **about}
@@ -233,12 +251,13 @@ class Telling:
 
 def _read_what_judges() -> None:
     with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # this thread: the window is of the ranks, not of us
+        # this thread only: the window's CPU belongs to the ranks
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     importlib.import_module("rankscope.diagnose.solve.judge")
 
 
 def _by_itself(wanted: Wanted, window: Window) -> tuple[dict[str, Any], str, str]:
-    """The verdict on this host's window, what kept it from the history, and its name there."""
+    """Judge this host's window; return the verdict, why the history failed, and its name there."""
     from rankscope.diagnose.past.history import History
     from rankscope.diagnose.solve import judge
 

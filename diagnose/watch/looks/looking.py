@@ -1,10 +1,12 @@
-"""From an alarm to a closer look and what it told: who may look when, one look at a time, agreed on with the other hosts of a job.
+"""From alarms to looks and verdicts: which job may be looked at, one look at a time, agreed with
+the job's other hosts.
 
 alarm ──► Allowance ──► waiting (users in turn) ──► Look (a child: window, verdict) ──► line, JSON line, hook
-                           └──► others: all hosts over one interval, one judges ──┘
+     └──► others: all hosts over one interval, one judges ──┘
 
-What all hosts have agreed on comes before what this one wants by itself: a thousand wait for its window, or for its verdict. Of one
-trouble the alarms come one after the other, host by host: those for which all look already wait for the verdict.
+Looks agreed with other hosts come before this host's own: a thousand hosts wait for its window, or
+its verdict. One trouble raises alarms host by host: those raised while all hosts look already wait
+for that verdict.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ from rankscope.observer.window.jobs import of_user
 
 _ROUTINE_FIRST_S = 60.0  # after the baseline is known: a healthy window to compare with
 _ROUTINE_S = (1800.0, 5400.0)
-_ALARM_KEPT_S = 60.0  # one that waits for another look; then it is old
+_ALARM_KEPT_S = 60.0  # how long an alarm waits for another look to end; then it is dropped
 _PREPARE_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An alarm that waits for a look, and since when. CLOCK_MONOTONIC."""
+    """An alarm that waits for a look since `since_s`, CLOCK_MONOTONIC."""
 
     alarm: Alarm
     since_s: float
@@ -47,8 +49,12 @@ class _Waiting:
 
 @dataclass(slots=True)
 class Looking:
-    """`jobs`: those with ranks here, by name; `others`: the way to the other hosts of jobs, None where they share no store; `window_s`: the
-    length of a window, None for one that fits the steps; `routine`: whether one is taken about once an hour for the history."""
+    """Starts looks and reports their verdicts.
+
+    `jobs`: those with ranks here, by name; `others`: connection to the jobs' other hosts, None
+    without a shared store; `window_s`: length of a window, None to fit it to the steps; `routine`:
+    record one about once an hour for the history.
+    """
 
     tier0: Tier0
     voice: Voice
@@ -59,23 +65,25 @@ class Looking:
     routine: bool
     others: Others | None
     standby: Standby = field(default_factory=Standby)
-    blind: str = ""  # why no verdict can be had on this host
+    blind: str = ""  # why no verdict is possible on this host
     _look: Look | None = None
     _waiting: dict[str, _Waiting] = field(default_factory=dict)
-    _held: list[Begin | Turn] = field(default_factory=list)  # agreed on with other hosts, and kept waiting by a look
+    # agreed with other hosts, and delayed by a running look
+    _held: list[Begin | Turn] = field(default_factory=list)
     _in_common: dict[str, Trigger] = field(
         default_factory=dict
     )  # by job: the look of all hosts whose verdict is not known yet
     _turns: Turns = field(default_factory=Turns)
-    _alone: set[str] = field(default_factory=set)  # of these: the other hosts cannot be told
+    # jobs among these whose other hosts cannot be reached
+    _alone: set[str] = field(default_factory=set)
 
     @property
     def is_looking(self) -> bool:
-        """Whether a look is under way."""
+        """True while a look runs."""
         return self._look is not None
 
     def alarm(self, job: WatchedJob, alarm: Alarm, now_s: float) -> None:
-        """It is said, and looked at where there may be a look."""
+        """Report an alarm, and queue a look if one is allowed."""
         job.raised(alarm)
         forced = alarm.kind in (AlarmKind.ASKED, AlarmKind.ROUTINE)
         why_not = "" if forced else self._why_no_look(job, alarm, now_s)
@@ -99,13 +107,13 @@ class Looking:
         return job.allowance.allows(now_s, urgent=alarm.is_urgent)
 
     def suspect_hardware(self, now_s: float, words: str) -> None:
-        """All jobs here are looked at, but those for which a look waits."""
+        """Raise an alarm for all jobs here, except those with a queued look."""
         for name, job in self.jobs.items():
             if name not in self._waiting:
                 self.alarm(job, Alarm(AlarmKind.HARDWARE, name, now_s, words), now_s)
 
     def again(self, name: str, job: WatchedJob, now_s: float) -> None:
-        """What there could be no look at is looked at as soon as there may be, if it is not over by then."""
+        """Queue a look that was refused before, once it is allowed and if its trouble is not over."""
         alarm = job.refused
         if alarm is None:
             return
@@ -116,7 +124,9 @@ class Looking:
             self._waiting[name] = _Waiting(alarm, now_s)
 
     def by_routine(self, name: str, job: WatchedJob, now_s: float) -> None:
-        """A window about once an hour, at random: what to compare with, and what no alarm tells."""
+        """Raise a routine alarm about once an hour, at random times: for comparison, and for faults
+        without an alarm.
+        """
         if not self.routine or self.blind or job.watch.step_s is None or job.troubles:
             return
         if job.routine_s is None:
@@ -126,7 +136,7 @@ class Looking:
             self.alarm(job, Alarm(AlarmKind.ROUTINE, name, now_s, "a window for the history"), now_s)
 
     def go_on(self, now_s: float) -> None:
-        """What a look has told is said; the next one begins."""
+        """Report the result of a finished look, and begin the next one."""
         if self._look is not None:
             seen = self._look.done()
             if seen is None:
@@ -151,7 +161,8 @@ class Looking:
                 self.others.propose(alarm, seconds, ready=self._stands_by(name))
                 continue
             if self.others is not None and self.others.agreed():
-                self._waiting[name] = waiting  # other hosts begin at a moment, and one by itself can wait for it
+                # other hosts begin at a fixed time; this host's own look can wait
+                self._waiting[name] = waiting
                 continue
             if not self._begin(job, alarm, seconds, now_s):
                 self._waiting[name] = waiting
@@ -160,7 +171,7 @@ class Looking:
             return
 
     def prepare(self, now_s: float) -> None:
-        """The next look stands by, as soon as it is known what a job's ranks and steps are."""
+        """Prepare the next look, as soon as a job's ranks and steps are known."""
         waiting = any(not self._is_served(each.alarm) for each in self._waiting.values())
         if (
             not self.blind
@@ -171,24 +182,26 @@ class Looking:
             self._keep([name for name in self.jobs if not self.tier0.is_learning(name)])
 
     def _stands_by(self, name: str) -> bool:
-        """Whether a look at this job would begin at once; where not, one is being prepared, unless a look at another job comes first."""
+        """Tell whether a look at this job would begin at once; if not, prepare one, unless another
+        job comes first.
+        """
         if not (ready := self.standby.is_ready(name, self._pids(name))):
             self._keep([name])
         return ready
 
     def _keep(self, known: Sequence[str]) -> None:
-        """The next look stands by for one of these jobs, or for one of which a look is agreed on."""
+        """Prepare the next look for one of these jobs, or for one with an agreed look."""
         agreed = [name for name in self.others.agreed() if name in self.jobs] if self.others is not None else []
         self.standby.keep({name: self._pids(name) for name in (*agreed, *known)}, agreed)
 
     def forget(self, name: str) -> None:
-        """A job that is gone."""
+        """Forget a job that is gone."""
         self._waiting.pop(name, None)
         self._alone.discard(name)
         self._in_common.pop(name, None)
 
     def close(self) -> None:
-        """A look under way ends."""
+        """Stop the running look and release its resources."""
         if self._look is not None:
             self._look.kill()
         self.standby.close()
@@ -196,7 +209,7 @@ class Looking:
             self.others.close()
 
     def hear_others(self, now_s: float) -> None:
-        """What the other hosts of jobs want or have judged."""
+        """Process proposals and verdicts of the jobs' other hosts."""
         if self.others is None:
             return
         self._call(self.others)
@@ -205,7 +218,7 @@ class Looking:
             if isinstance(task, Seen):
                 self._learn(task, now_s)
                 continue
-            if isinstance(task, ClockSet):  # a look that began by the clock as it was is no more in common
+            if isinstance(task, ClockSet):  # a look begun by the old clock is no longer shared
                 self.voice.note(now_s, "note", task.words)
                 self._in_common.clear()
                 self._forget_begins(now_s)
@@ -227,8 +240,12 @@ class Looking:
         self._waiting[task.job] = _Waiting(task.alarm, now_s)
 
     def _forget_begins(self, now_s: float) -> None:
-        """Looks of all hosts that another look keeps waiting, by a clock that was set since: their begin comes at another time here. One
-        that this host had an alarm of its own for it looks at alone. Who judges may do so later, by what the others sent."""
+        """Drop delayed looks of all hosts after this host's clock was set, as their begin comes at
+        another time here.
+
+        If this host had an alarm of its own, it looks alone. A host that judges can do so later,
+        from the windows of the others.
+        """
         begins = [task for task in self._held if isinstance(task, Begin)]
         self._held = [task for task in self._held if isinstance(task, Turn)]
         for task in begins:
@@ -236,7 +253,9 @@ class Looking:
                 self._look_alone(Alone(task.alarm, "the clock of this host was set"), now_s)
 
     def _begin_held(self, now_s: float) -> bool:
-        """What is agreed on begins as soon as no other look is under way; whether one is, or is to begin before others."""
+        """Begin an agreed look as soon as no other one runs; return True if one runs or must begin
+        first.
+        """
         while self._held and self._look is None and self.others is not None:
             task = self._held[0]
             job = self.jobs.get(task.job)
@@ -252,7 +271,9 @@ class Looking:
         return self._look is not None
 
     def _is_served(self, alarm: Alarm) -> bool:
-        """Whether all hosts look, or have looked, at this trouble while it lasted, and the verdict is not known yet."""
+        """Tell whether a look of all hosts at this trouble runs or ran while it lasted, and its
+        verdict is still unknown.
+        """
         trigger = self._in_common.get(alarm.job)
         if trigger is None or alarm.again or unix(alarm.at_s) >= trigger.start + trigger.seconds:
             return False
@@ -260,7 +281,9 @@ class Looking:
         return same or (trigger.kind in STANDSTILLS and alarm.kind in STANDSTILLS)
 
     def _call(self, hosts: Others) -> None:
-        """On no other host a job may be called as here; whose it is is the same on all."""
+        """Set the jobs' names for other hosts, with the owner: local names may differ, owners do
+        not.
+        """
         hosts.call(
             {
                 name: of_user(name, max((one.found.owner for one in self.tier0.of_job(name)), default=-1))
@@ -269,7 +292,9 @@ class Looking:
         )
 
     def _judge_instead(self, hosts: Others, job: WatchedJob, task: Turn, now_s: float) -> bool:
-        """Another host was to judge what all saw, and has not; or this one could not look itself. False: not now."""
+        """Judge in place of the host that should have, or without a window of this host's own.
+        Returns False if not possible now.
+        """
         trigger, share = task.trigger, hosts.share(task, job.earlier)
         if unix(now_s) > hosts.pace.given_up_at(trigger, share.hosts):
             return True
@@ -281,7 +306,7 @@ class Looking:
         return True
 
     def _join(self, hosts: Others, job: WatchedJob, task: Begin, now_s: float) -> bool:
-        """A look of all hosts. False: not now."""
+        """Take part in a look of all hosts. Returns False if not possible now."""
         trigger = task.trigger
         routine = trigger.kind is AlarmKind.ROUTINE
         forced = routine or trigger.kind is AlarmKind.ASKED
@@ -315,7 +340,7 @@ class Looking:
         share: Share | None = None,
         only_judge: bool = False,
     ) -> bool:
-        """Whether this host let it begin."""
+        """Begin a look; return False where this host lacks resources."""
         wanted = Wanted(alarm, seconds, self.history, share, only_judge)
         try:
             self._look = self.standby.begin(wanted, self._pids(alarm.job))
@@ -333,7 +358,7 @@ class Looking:
     def _learn(self, seen: Seen, now_s: float) -> None:
         job = self.jobs.get(seen.alarm.job)
         if seen.waits and self.others is not None:
-            if seen.trouble:  # the others judge without it, and may find that it is this host
+            if seen.trouble:  # the others judge without it, and may find that this host is the cause
                 words = f"no window of this host for the others: {seen.trouble}"
                 self.voice.note(now_s, "note", words, seen.alarm.job)
             self.others.sent(replace(seen, trouble=""))
@@ -362,7 +387,10 @@ class Looking:
 
 
 def _may_be_late_s(trigger: Trigger, pace: Pace) -> float:
-    """How long after its begin a look of all hosts is still worth a window: until then who judges waits for it, and of steps half of what
-    the others see is seen; what stands still shows the same later."""
+    """Return how late a look of all hosts may begin here and still be useful, in seconds.
+
+    So long the judging host waits for it, and it covers half of the others' steps; a standstill
+    looks the same later.
+    """
     most_s = 2 * pace.slot_s
     return most_s if trigger.kind in STANDSTILLS else min(most_s, trigger.seconds / 2)

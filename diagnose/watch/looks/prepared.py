@@ -1,7 +1,9 @@
-"""A look that stands by: its child has loaded, found and named all that a window needs, and waits for an alarm.
+"""A prepared look: its child has loaded, found and named all that a window needs, and waits for an
+alarm.
 
-Loading takes seconds, and a fault may be over by then. Nothing is attached meanwhile: it costs the ranks nothing, and this host the
-memory of two forks of the service. It sees the ranks that it was prepared for, and serves one look.
+Loading takes seconds, and a fault may be over by then. Nothing is attached meanwhile: it costs the
+ranks nothing, and this host the memory of two forks of the service. It observes the ranks that it
+was prepared for, and serves one look.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ if TYPE_CHECKING:
     from rankscope.observer.recorder import Order
     from rankscope.observer.window.folder import Window
 
-_LOOKS_EVERY_S = 5.0  # whether who observes still lives
+_LOOKS_EVERY_S = 5.0  # interval of checking that the observer is alive
 
 
 @dataclass(slots=True)
 class Prepared:
-    """For the ranks `pids` of `job`. Close it, or begin its look."""
+    """A prepared look at the ranks `pids` of `job`. Close it, or begin its look."""
 
     job: str
     pids: frozenset[int]
@@ -41,7 +43,7 @@ class Prepared:
     _result: int
 
     def begin(self, wanted: Wanted) -> Look | None:
-        """Its look begins now; None where the child has ended. It can be asked once."""
+        """Begin its look; None where the child has ended. Call at most once."""
         begun_s = time.monotonic()
         try:
             self._line.sendall(pickle.dumps(wanted))
@@ -53,7 +55,7 @@ class Prepared:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it waits for nothing but the alarm."""
+        """True if everything is loaded."""
         try:
             return bool(self._line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except OSError:
@@ -67,11 +69,11 @@ class Prepared:
             return True
 
     def memory_bytes(self) -> int:
-        """What its processes hold; of what they share with others their part."""
+        """Return the memory of its processes; shared memory counts in part."""
         return sum(map(procfs.proportional_bytes, (self._pid, *procfs.children(self._pid))))
 
     def close(self) -> None:
-        """Let go of it: it ends as its line does, or is ended where it is in the middle of something."""
+        """Close it: the child ends with its socket, or is killed if it is busy."""
         self._line.close()
         os.close(self._result)
         until = time.monotonic() + 0.5
@@ -84,15 +86,21 @@ class Prepared:
 
 @dataclass(slots=True)
 class Standby:
-    """Keeps one look prepared: of several jobs, for one of which a look is agreed on, else for the one with most ranks here.
-    `_refused`: ranks for which there is none, as it ended by itself or took too much."""
+    """Maintains one prepared look: for a job with an agreed look, else for the job with most ranks
+    here.
+
+    `_refused`: ranks without one, as it ended by itself or used too much memory.
+    """
 
     _refused: frozenset[int] = frozenset()
     _prepared: Prepared | None = None
 
     def keep(self, jobs: Mapping[str, frozenset[int]], agreed: Sequence[str] = ()) -> None:
-        """Called now and then with the pids of the ranks of each job that may be looked at: prepare anew where they are others.
-        `agreed`: those of which a look is agreed on, the soonest first: until then it stays theirs, whoever has more ranks."""
+        """Prepare anew if the ranks changed. Call regularly with the pids of the ranks of each job.
+
+        `agreed`: jobs with an agreed look, the soonest first: the prepared look is theirs until
+        then, whichever job has more ranks.
+        """
         soonest = next((job for job in agreed if job in jobs), None)
         job = soonest or max(jobs, key=lambda one: len(jobs[one]), default=None)
         pids = jobs[job] if job is not None else frozenset()
@@ -102,17 +110,17 @@ class Standby:
         elif kept is not None and kept.has_ended:
             self._refuse()
         if job is not None and self._prepared is None and pids != self._refused:
-            # The next call tries again; a look that is needed meanwhile loads by itself.
+            # The next call tries again; a look needed meanwhile loads by itself.
             with contextlib.suppress(OSError):
                 self._prepared = _prepare(job, pids)
 
     def is_ready(self, job: str, pids: frozenset[int]) -> bool:
-        """Whether a look at these ranks would begin at once."""
+        """Tell whether a look at these ranks would begin at once."""
         kept = self._prepared
         return kept is not None and (kept.job, kept.pids) == (job, pids) and kept.is_ready
 
     def weigh(self, beside_bytes: int) -> None:
-        """Let go of it where it takes too much beside the service."""
+        """Close it if it and the service together use too much memory."""
         if self._prepared is not None and beside_bytes + self._prepared.memory_bytes() > RESIDENT_BYTES:
             self._refuse()
 
@@ -122,10 +130,10 @@ class Standby:
             self.close()
 
     def begin(self, wanted: Wanted, pids: frozenset[int]) -> Look:
-        """A look at these ranks: the one that stands by, else one that loads first. OSError."""
+        """Begin a look at these ranks: the prepared one, else one that loads first. Raises OSError."""
         kept = self._prepared
         if kept is not None and kept.job == wanted.alarm.job and not wanted.only_judge:
-            if kept.pids == pids:  # one that still loads is further than one that has not begun to
+            if kept.pids == pids:  # one that is still loading is ahead of a new one
                 self._prepared = None
                 begun = kept.begin(wanted)
                 if begun is not None:
@@ -135,7 +143,7 @@ class Standby:
         return look.begin(wanted)
 
     def close(self) -> None:
-        """Let go of what is prepared."""
+        """Close the prepared look."""
         if self._prepared is not None:
             self._prepared.close()
             self._prepared = None
@@ -165,21 +173,25 @@ def _stand(nice: int) -> None:
 
 
 class _ObserverGone(Exception):
-    """Who was prepared to observe has ended before it was asked to."""
+    """The prepared observer has ended before its look began."""
 
 
 def _lives(observer: int) -> bool:
-    """Whether a child of ours, whose pid nobody else gets before it is waited for, has not ended. Others of ours may outlive it."""
+    """Tell whether a child of this process is alive; its pid cannot be reused before it is waited
+    for.
+    """
     try:
         return procfs.read_stat(observer).state not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
     except (OSError, ValueError):
-        return True  # it is asked for the next time
+        return True  # checked again the next time
 
 
 def _hold_only(*kept: int) -> None:
-    """Nothing else that the service has open, but what it says goes to: a probe that it lets go of would stay as long as we do."""
+    """Close all descriptors except these and the standard streams: probes released by the service
+    would otherwise remain with this child.
+    """
     last = 3
     for one in sorted(kept):
         os.closerange(last, one)
@@ -196,12 +208,15 @@ def _stand_by(job: str, line: socket.socket, result: int) -> None:
 
     def orders(observer: int) -> Order:
         while not select.select([line], [], [], _LOOKS_EVERY_S)[0]:
-            # Where memory is short the kernel ends what observes first: a look that is needed loads by itself.
+            # When memory is short the kernel kills observers first: a look needed then loads by
+            # itself.
             if not _lives(observer):
                 raise _ObserverGone
-        _stand(min(usual, -10))  # as who observes: behind ranks that keep every core busy the window would begin late
+        # as an observer: with the priority of ranks that use every core the window would begin late
+        _stand(min(usual, -10))
         with line.makefile("rb") as asked:
-            # Of who forked us, who may do all that we may. EOFError: it has let go of us.
+            # From the process that forked this one and has the same rights. EOFError: it has closed
+            # the look.
             wanted.append(pickle.load(asked))
         if not _lives(observer):
             raise _ObserverGone
@@ -213,11 +228,12 @@ def _stand_by(job: str, line: socket.socket, result: int) -> None:
             with contextlib.suppress(OSError):  # the order was given before
                 line.send(b"!")
         elif wanted:
-            _stand(usual)  # what is attached is attached
+            _stand(usual)  # everything is attached
         telling.heard(text)
 
     def observed() -> Window:
-        if isinstance(failed, _ObserverGone):  # since it was looked at last: the look is not lost, and loads now
+        # ended since the last check: the look is not lost, and loads now
+        if isinstance(failed, _ObserverGone):
             return record(look.options_of(wanted[0]), say)[0].window
         if failed is not None:
             raise failed

@@ -1,6 +1,7 @@
-"""What can be seen on this host at all, found out once as the service begins, by a child that loads every program and lets go of it.
+"""Determine once, at the start of the service, what this host allows to observe, in a child that
+loads every program and ends.
 
-Where no verdict can be had no alarm is looked at: the window would cost the job and tell nothing.
+Where no verdict is possible no alarm starts a look: a window would cost the job and reveal nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from dataclasses import dataclass
 from rankscope.diagnose.watch.looks.look import forked
 from rankscope.diagnose.watch.signals import end
 
-_MOST_S = 120.0  # on a host whose every core is taken
+_MOST_S = 120.0  # on a host with all cores busy
 _BYTES_MOST = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`blind`: why no verdict can be had here, '' where one can; `missing`: sources that are not there, in words."""
+    """Result of the trial. `blind`: why no verdict is possible here, '' where one is; `missing`:
+    missing sources, in words.
+    """
 
     blind: str = ""
     missing: tuple[str, ...] = ()
@@ -27,22 +30,25 @@ class Found:
 
 @dataclass(slots=True)
 class Trial:
-    """A child that tries. Ask `done` until it says what was found; `close` ends it."""
+    """A child that tries all programs. Call `done` until it returns the result; `close` ends it."""
 
     _pid: int = 0
     _result: int = -1
     _until_s: float = 0.0
 
     def begin(self) -> None:
-        """Fork the child. OSError."""
+        """Fork the child. Raises OSError."""
         self._result = os.memfd_create("trial", os.MFD_CLOEXEC)
         result = self._result
         self._until_s = time.monotonic() + _MOST_S
         self._pid = forked(lambda: _try(result))
 
     def done(self) -> Found | None:
-        """What was found; None while the child runs, and after it was told once. Where the child ended without a word all is taken to be
-        there: every window says by itself what it lacks."""
+        """Return the result once; None while the child runs, and afterwards.
+
+        If the child ended without a result, all sources are assumed present: each window names what
+        it lacks.
+        """
         if not self._pid:
             return None
         ended, _ = os.waitpid(self._pid, os.WNOHANG)
@@ -68,7 +74,7 @@ class Trial:
 
 
 def _try(result: int) -> None:
-    # Here, in the child, as the service needs none of it.
+    # Imported here, in the child: the service needs none of it.
     from rankscope.observer.live.tried import tried
     from rankscope.observer.sources import ESSENTIAL, IN_WORDS, Seen
     from rankscope.probes.errors import RankscopeError

@@ -1,7 +1,8 @@
-"""Why a host should be drained, in one form for whoever drains: `rankscope: COMPONENT/CAUSE INSTANCE` (scripts/deploy/README.md). Pure.
+"""Reasons to drain a host, in one form for every scheduler: `rankscope: COMPONENT/CAUSE INSTANCE`
+(scripts/deploy/README.md). Pure.
 
-Only what no restart of a job mends and what hardware itself told: never a hang, a slow function, a slow device, or an Xid that user
-code causes.
+Only for faults that no restart of a job repairs and that the hardware itself reported: never a
+hang, a slow function, a slow device, or an Xid that user code causes.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ _BROKEN = frozenset(
         ("nic", "speed-degraded"),
     )
 )  # fmt: skip
-_XID = re.compile(r"Xid (\d{1,9}) on ")  # how hypotheses begin what they say of one
+_XID = re.compile(r"Xid (\d{1,9}) on ")  # beginning of a hypothesis's text on an Xid
 
 
 def reason_of(component: str, cause: str, instance: str = "") -> str:
-    """'rankscope: nic/down mlx5_3'."""
+    """Format a reason, e.g. 'rankscope: nic/down mlx5_3'."""
     return clean(f"rankscope: {component}/{cause} {instance}".rstrip(), 200)
 
 
 def of_verdict(verdict: Mapping[str, Any]) -> tuple[str, str]:
-    """The host that the first suspect of a verdict wants drained, and the reason; '' and '' where it is nothing of the kind."""
+    """Return the host to drain by a verdict's first suspect, and the reason; two '' if there is
+    none.
+    """
     if not verdict["suspects"]:
         return "", ""
     first = verdict["suspects"][0]
@@ -40,7 +43,9 @@ def of_verdict(verdict: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _of_application(suspect: Mapping[str, Any]) -> bool:
-    """Whether a suspect is named for nothing but Xids that user code causes: whoever may use a GPU could have its host drained."""
+    """Tell whether a suspect rests only on Xids that user code causes: any user of a GPU could have
+    its host drained by them.
+    """
     told = [_XID.match(str(each.get("measure", ""))) for each in suspect.get("evidence") or ()]
     numbers = [int(found[1]) for found in told if found]
     return bool(numbers) and all(map(by_application, numbers))

@@ -22,7 +22,7 @@ from rankscope.diagnose.severity import CRITICAL, OK
 from rankscope.diagnose.watch.tell.drain import reason_of
 from rankscope.observer.window.staging import put_file, remove_left_files
 from rankscope.probes.errors import OutputFailed
-from rankscope.probes.fair import by_kind, in_turn
+from rankscope.probes.fair import group_by, interleave
 from rankscope.probes.host.folders import opened_folder, read_ours
 from rankscope.probes.host.procfs import read_file
 
@@ -78,7 +78,7 @@ class Drains:
         """Told now, and owed until it is taken; how many others there is no room for: of the user with most the youngest."""
         before = self._of.get(key_of(content))
         self._of[key_of(content)] = Drain(content, state, user, clock(), tries=before.tries if before else 0)
-        stay = in_turn(by_kind(self._of.values(), lambda one: one.user), MOST)
+        stay = interleave(group_by(self._of.values(), lambda one: one.user), MOST)
         left = len(self._of) - len(stay)
         self._of = {one.key: one for one in stay}
         self._keep()

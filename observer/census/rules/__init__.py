@@ -1,1 +1,1 @@
-"""The rules by which the census decides, in the order that ranks.py gives."""
+"""The rules of the census, applied in the order of ranks.py."""

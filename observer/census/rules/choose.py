@@ -1,4 +1,6 @@
-"""The rules by which a process is taken for a rank: its own claim, its children's, its connections with its like (ranks.py)."""
+"""Rules that choose ranks: by a process's own claim, its children's, or its connections with
+similar ones (ranks.py).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ def reject_launchers(draft: Draft) -> None:
 
 
 def choose_claimants(draft: Draft) -> None:
-    """Rule 1. Parents come before children, so that a child can be compared with what its parent was taken for."""
+    """Apply rule 1: choose processes whose environment claims a rank.
+
+    Parents come before children, so that a child can be compared with the decision on its parent.
+    """
     for pid in draft.in_order(draft.loaded):
         one = draft.loaded[pid]
         if one.claim is None or pid in draft.rejected:
@@ -41,19 +46,21 @@ def choose_claimants(draft: Draft) -> None:
             continue  # else a worker of the rank above, or a rank that mp.spawn made: decided later
         sibling = _as_sibling(draft, above, one.claim)
         if sibling is not None:
-            # It is a rank itself and started the others: Lightning, or any script that does the same.
+            # The parent is a rank itself and started the others: Lightning, or any script that does
+            # the same.
             draft.chosen[pid] = Chosen(one, one.claim)
             if above.pid in draft.chosen:
                 draft.chosen[above.pid] = Chosen(above, sibling)
         elif one.claim.world_size > 1 or above.claim.job == one.claim.job:
-            # A node's rank in the pod's environment, the real ranks below: torchrun under another name.
+            # A node's rank in the pod's environment, the real ranks below: torchrun under another
+            # name.
             draft.chosen[pid] = Chosen(one, one.claim)
             if draft.chosen.pop(above.pid, None) is not None:
                 draft.rejected[above.pid] = "launcher: its children have ranks of their own"
 
 
 def _as_sibling(draft: Draft, above: Candidate, claim: Claim) -> Claim | None:
-    """What a process claims that stands above a rank and is another one of the same job; None where it is none."""
+    """Return an ancestor's claim if it claims another rank of the same job; else None."""
     for said in (above.claim, draft.later_claim(above)):
         if said is not None and (said.job, said.world_size, said.node_rank) == (
             claim.job, claim.world_size, claim.node_rank
@@ -63,7 +70,11 @@ def _as_sibling(draft: Draft, above: Candidate, claim: Claim) -> Claim | None:
 
 
 def choose_parents_of_ranks(draft: Draft) -> None:
-    """Rule 2. The children of a launcher have all ranks; those of a rank that started the others lack its own."""
+    """Apply rule 2: choose the parent of ranks, if its children lack exactly the lowest rank.
+
+    The children of a launcher claim all ranks; those of a rank that started the others lack its
+    own.
+    """
     children: dict[int, list[Chosen]] = {}
     for child, one in draft.chosen.items():
         children.setdefault(getattr(draft.ancestor(child), "pid", 0), []).append(one)
@@ -87,21 +98,21 @@ def choose_parents_of_ranks(draft: Draft) -> None:
 
 
 def choose_numbered_by_node(draft: Draft) -> None:
-    """Ranks whose environments number them on each host anew."""
+    """Give global numbers to ranks whose environments number them per host."""
     claims = {pid: (one.process.owner, one.claim) for pid, one in draft.chosen.items()}
     for pid, (claim, certain) in number_by_node(claims).items():
         draft.chosen[pid] = Chosen(draft.chosen[pid].process, claim, guessed=not certain)
 
 
 def choose_spawned(draft: Draft) -> None:
-    """Rule 3 for children of one process: those that are connected with each other by TCP are ranks."""
+    """Apply rule 3 to children of one process: those connected with each other by TCP are ranks."""
     families: dict[tuple[int, int, str], list[int]] = {}
     for pid, one in draft.loaded.items():
         above = draft.ancestor(pid, launchers=True)
         if pid in draft.chosen or pid in draft.rejected or above is None or one.comm == "pt_data_worker":
             continue
         if any(map(draft.serves, draft.above(pid))):
-            continue  # on several devices
+            continue  # an inference engine on several devices
         if one.claim is None or (above.claim is not None and same_rank(above.claim, one.claim)):
             families.setdefault((above.pid, one.owner, ray_actor(one.cmdline)), []).append(pid)
     for (parent, _, actor), children in families.items():
@@ -110,7 +121,8 @@ def choose_spawned(draft: Draft) -> None:
         parents = {**dict.fromkeys(children, parent), parent: draft.parents.get(parent, 0)}
         together = _with_parent(draft, parent, children, parents)
         if chosen is not None and not together and draft.evidence(parent)[0]:
-            continue  # it works with other ranks: what it started, and what talks among itself, works for it
+            # it works with other ranks: its children, connected among themselves, are its workers
+            continue
         for group in [together] if together else draft.connections.groups(children, parents):
             draft.number(group, f"spawn-{draft.host}-{parent}", base, parents)
             if parent not in group:
@@ -123,7 +135,9 @@ def choose_spawned(draft: Draft) -> None:
 
 
 def _with_parent(draft: Draft, parent: int, children: list[int], parents: dict[int, int]) -> list[int]:
-    """The children with the process that started them, where that is rank 0 itself (JAX); [] where it only serves them."""
+    """Return the children together with their parent if that is rank 0 itself (JAX); [] if it only
+    serves them.
+    """
     if parent in draft.rejected:
         return []
     for group in draft.connections.groups([parent, *children], parents):
@@ -131,13 +145,15 @@ def _with_parent(draft: Draft, parent: int, children: list[int], parents: dict[i
         if hub is None or hub.pid != parent:
             continue
         told = [parse_arguments(draft.loaded[pid].cmdline)[0] for pid in group if pid != parent]
-        if all(told) or draft.connections.linked_beside(hub, group, parents):
+        if all(told) or draft.connections.linked_otherwise(hub, group, parents):
             return group
     return []
 
 
 def choose_unnamed(draft: Draft) -> None:
-    """Rule 3 for processes on their own: connected with others of their kind, or with `--rank N` and connections."""
+    """Apply rule 3 to processes without a parent of the job: connected with similar ones, or
+    `--rank N` and connections.
+    """
     lonely = [
         pid
         for pid in draft.in_order(draft.loaded)
@@ -162,15 +178,15 @@ def choose_unnamed(draft: Draft) -> None:
             continue
         claim = Claim("command line", f"local-{draft.host}-{pid}", rank, local, world, 0, "", True)
         draft.chosen[pid] = Chosen(draft.loaded[pid], claim, guessed=True)
-        draft.notes.append(f"pid {pid}: rank {rank} is what its command line says; nothing names its job")
+        draft.notes.append(f"pid {pid}: rank {rank} is from its command line; its job is unknown")
 
 
 def refuse_absurd_numbers(draft: Draft) -> None:
-    """Numbers that an environment says are bounded; their products, of hosts and ranks of a host, are here."""
+    """Reject absurd rank numbers, which products of hosts and ranks per host can still give."""
     for pid, one in list(draft.chosen.items()):
         if one.claim.rank > RANK_MOST:
             draft.chosen.pop(pid)
             draft.rejected[pid] = f"by its environment it is rank {one.claim.rank}: no job has so many"
         elif one.claim.world_size > RANK_MOST:
             draft.chosen[pid] = replace(one, claim=replace(one.claim, world_size=0))
-            draft.notes.append(f"{one.claim.job}: how many ranks it has is not known: its environments name too many")
+            draft.notes.append(f"{one.claim.job}: its number of ranks is unknown: its environments name too many")

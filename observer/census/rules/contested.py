@@ -1,4 +1,4 @@
-"""One rank or one job claimed more than once: by several users, by launchers side by side, by several processes."""
+"""Resolve ranks or jobs that are claimed more than once: by several users, launchers or processes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from dataclasses import replace
 
 from rankscope.observer.census.rules.draft import Draft
 from rankscope.observer.census.rules.taken import Job
-from rankscope.observer.window.jobs import of_user, says_a_user
+from rankscope.observer.window.jobs import names_a_user, of_user
 
-_ALIKE_MOST = 64  # processes of which each says that it is the same rank: each is compared with all ranks of the job
-_LAUNCHERS_DEEP = 4  # mpiexec, its proxy, a shell that wraps the rank
+_ALIKE_MOST = 64  # processes that claim the same rank: each is compared with all ranks of the job
+_LAUNCHERS_DEEP = 4  # levels: mpiexec, its proxy, a shell that wraps the rank
 
 
 def separate_users(draft: Draft) -> None:
-    """A job is one user's. What others claim of it makes them a job of their own: nobody puts another's ranks out of sight.
+    """Give each user who claims ranks of one job a separate job, so that nobody can hide another
+    user's ranks.
 
-    The rules before this one keep them apart as well. Here their names are: what ends with a user is that user's, whoever says it.
+    The earlier rules separate users as well; this one changes the jobs' names. A name that ends
+    with a user is always that user's.
     """
     claims: dict[str, dict[int, list[int]]] = {}
     for pid in draft.in_order(draft.chosen):
@@ -24,7 +26,7 @@ def separate_users(draft: Draft) -> None:
     for job, owners in claims.items():
         main = next(iter(owners)) if len(owners) == 1 else _whose(draft, job, owners)
         for uid, pids in owners.items():
-            if uid == main and not says_a_user(job):
+            if uid == main and not names_a_user(job):
                 continue
             for pid in pids:
                 one = draft.chosen[pid]
@@ -37,19 +39,22 @@ def separate_users(draft: Draft) -> None:
 
 
 def _whose(draft: Draft, job: str, owners: dict[int, list[int]]) -> int:
-    """The user who has the name for himself; -1 where nobody has."""
+    """Return the user who may use the job's plain name; -1 for none."""
     working = [uid for uid, pids in owners.items() if draft.together(pids)]
     if len(working) > 1:
-        # By numbers anybody could take the name from whose it is: nobody has it, and both are shown.
+        # By number of processes anybody could take the name from its owner: nobody gets it, and
+        # both are shown.
         users = ", ".join(map(str, sorted(working)))
         draft.notes.append(f"{job}: users {users} each have ranks of it that work together: it is a job of each")
         return -1
-    # Whose processes work together; then whose are more; then who was first.
+    # The user whose processes work together; else the one with most; else the first.
     return working[0] if working else max(owners, key=lambda uid: len(owners[uid]))
 
 
 def separate_launchers(draft: Draft) -> None:
-    """Launchers that give no name to what they start (two mpiexec of one batch script) started a job each: whole sets of one size."""
+    """Separate jobs of launchers that name none (two mpiexec of one batch script): complete sets of
+    equal size.
+    """
     claims: dict[Job, list[int]] = {}
     for pid in draft.in_order(draft.chosen):
         claims.setdefault(draft.chosen[pid].job, []).append(pid)
@@ -78,7 +83,9 @@ def _name_apart(draft: Draft, job: str, below: dict[int, list[int]]) -> None:
 
 
 def resolve_duplicates(draft: Draft) -> None:
-    """Of several processes that claim one rank: the one with connections of its own, else the oldest."""
+    """Choose one of several processes that claim one rank: one with connections of its own, else
+    the oldest.
+    """
     claims: dict[tuple[Job, int], list[int]] = {}
     for pid in draft.in_order(draft.chosen):
         one = draft.chosen[pid]
@@ -92,8 +99,8 @@ def resolve_duplicates(draft: Draft) -> None:
             continue
         for group in draft.connections.groups(pids, {pid: draft.parents.get(pid, 0) for pid in pids}):
             if len({draft.cgroup(pid) for pid in group}) > 1:
-                continue  # whoever else calls himself so and connects to the rank
-            # All were given one identity by whatever started them, but they work together: ranks of one task.
+                continue  # an impostor that connects to the rank
+            # Their launcher gave all the same identity, but they work together: ranks of one task.
             base = draft.chosen[group[0]].claim
             draft.number(group, base.job, base, {pid: draft.parents.get(pid, 0) for pid in group})
             pids = [pid for pid in pids if pid not in group]

@@ -1,4 +1,4 @@
-"""What the census has found so far, which its rules read and change, and the facts that they share.
+"""The state of a census, which its rules read and change, and facts that they share.
 
 In: the processes with a training library (candidates.py). The rules in their order: ranks.py.
 """
@@ -16,7 +16,7 @@ from rankscope.observer.census.kinship import Connections
 from rankscope.observer.census.launchers import SERVER, purpose
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.numbering import Member, number_group
-from rankscope.observer.census.rules.taken import Chosen, Evidence, Taken
+from rankscope.observer.census.rules.taken import Chosen, ChosenRanks, Evidence
 from rankscope.observer.census.workers import is_compiler
 from rankscope.probes.host.namespaces import host_name
 
@@ -24,7 +24,9 @@ _MAX_DEPTH = 64
 
 
 class Draft:
-    """`loaded`: processes with a training library, by pid; `chosen`: those taken for ranks; `rejected`: why the others are none."""
+    """`loaded`: processes with a training library, by pid; `chosen`: those considered ranks;
+    `rejected`: reasons for others.
+    """
 
     def __init__(self, found: Scan, root: Path) -> None:
         self.scan = found
@@ -32,7 +34,7 @@ class Draft:
         self.host = host_name(root)
         self.parents = {pid: stat.ppid for pid, stat in found.processes.items()}
         self.loaded = {pid: one for pid, one in found.candidates.items() if one.libraries.framework}
-        self.chosen = Taken()
+        self.chosen = ChosenRanks()
         self.rejected: dict[int, str] = {pid: reason for pid, _, reason in found.unreadable}
         self.notes: list[str] = list(found.notes)
         self.connections = Connections(root, self.notes)
@@ -48,7 +50,7 @@ class Draft:
         return sorted(pids, key=lambda pid: (self.loaded[pid].start_ticks, pid))
 
     def above(self, pid: int) -> Iterable[int]:
-        """Ancestors, nearest first."""
+        """Yield the ancestors of a process, nearest first."""
         above = pid
         for _ in range(_MAX_DEPTH):
             above = self.parents.get(above, 0)
@@ -57,15 +59,17 @@ class Draft:
             yield above
 
     def ancestor(self, pid: int, launchers: bool = False) -> Candidate | None:
-        """The nearest ancestor with a training library; none above a launcher."""
+        """Return the nearest ancestor with a training library; none above a launcher unless
+        `launchers`.
+        """
         for above in self.above(pid):
             if above in self.loaded:
                 return None if above in self.rejected and not launchers else self.loaded[above]
         return None
 
     def later_claim(self, one: Candidate) -> Claim | None:
-        """What it wrote into its own environment after its start."""
-        if one.pid not in self._later:  # asked for by each of its children
+        """Return the claim that a process wrote into its own environment after its start."""
+        if one.pid not in self._later:  # cached, as each of its children needs it
             now = {} if one.own_words else read_live_environ(one.pid, self.root)
             claim = parse_later_claim(now, one.node) if now else None
             self._later[one.pid] = None if claim is None else claim.by(one.owner)
@@ -80,7 +84,7 @@ class Draft:
         return self._compile[pid]
 
     def serves(self, pid: int) -> bool:
-        """Whether it is an engine of inference."""
+        """Tell whether a process is an inference engine."""
         if pid not in self._serve:
             self._serve[pid] = purpose(self.cmdline(pid)) == SERVER
         return self._serve[pid]
@@ -89,7 +93,7 @@ class Draft:
         return bool(self.connections.own(pid, self.parents.get(pid, 0)))
 
     def together(self, pids: list[int]) -> int:
-        """How many of these processes are connected with another of them."""
+        """Count the processes that are connected with another one of `pids`."""
         if len(pids) < 2:
             return 0
         return sum(map(len, self.connections.groups(pids, {pid: self.parents.get(pid, 0) for pid in pids})))
@@ -100,7 +104,9 @@ class Draft:
         return self._cgroups[pid]
 
     def evidence(self, pid: int) -> tuple[bool, bool]:
-        """Whether it is connected with a process taken for another rank of its job; whether it is in one's control group."""
+        """Tell whether a process is connected with another rank of its job, and whether it shares a
+        control group with one.
+        """
         return self._evidence.of(pid)
 
     def is_orphan_worker(self, pid: int) -> bool:
@@ -109,7 +115,7 @@ class Draft:
         return forked and not self.chosen[pid].guessed and not self.is_connected(pid)
 
     def number(self, group: list[int], job: str, base: Claim | None, parents: dict[int, int]) -> None:
-        """Take a group of processes that work together for ranks."""
+        """Choose a group of processes that work together as ranks, and number them."""
         ordered = list(self.in_order(group))
         hub = self.connections.hub(ordered, parents)
         numbered = number_group(

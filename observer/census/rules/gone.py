@@ -1,8 +1,9 @@
-"""Which ranks are gone: their siblings' launcher started them on this host, and no process is one of them.
+"""Find missing ranks: their siblings' launcher started them on this host, but no process is them.
 
-Nobody is called gone where some process was not looked at, nor of a user of whom a process claims to be a rank and was taken for none:
-it may be that one, or a shell that is about to start it. Nor where the numbers of the siblings are guesses, nor where no more are there
-than lack: then what they say of how many they are on this host is not believed (pods of one rank each, say).
+None is reported where some process was not inspected, nor for a user with a process that claims to
+be a rank but was rejected: it may be the missing one, or a shell that is about to start it. Nor
+where the numbers of the siblings are guesses, nor where fewer are present than missing: then their
+local world size is not trusted (pods of one rank each, say).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rankscope.observer.window.missing import missing_ranks
 
 
 def find_gone(draft: Draft, ranks: Sequence[FoundRank], members: Collection[int]) -> Iterator[Gone]:
-    """`ranks`: what the draft was made; `members`: the pids of their workers."""
+    """Yield the missing ranks. `ranks`: built from the draft; `members`: the pids of their workers."""
     scan = draft.scan
     if scan.unreadable or scan.denied or scan.notes:
         return
@@ -31,7 +32,9 @@ def find_gone(draft: Draft, ranks: Sequence[FoundRank], members: Collection[int]
 
 
 def _claim_in_vain(draft: Draft, members: Collection[int]) -> set[int]:
-    """The users of processes whose environment names a rank that is not there, and that did not start ranks, nor were started by one."""
+    """Return users with a process that claims an absent rank and is no launcher, worker or ancestor
+    of a rank.
+    """
     there = {(chosen.claim.job, chosen.claim.rank) for _, chosen in draft.chosen.items()}
     above = {each for pid in draft.chosen for each in draft.above(pid)}
     return {

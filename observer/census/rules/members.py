@@ -1,4 +1,4 @@
-"""Which processes belong to the ranks, and why the rest are none."""
+"""Assign processes to ranks as workers, and give reasons for rejecting the rest."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rankscope.observer.census.workers import worker_kind
 from rankscope.probes.fair import Fair, whose
 from rankscope.probes.text import printable
 
-_MAX_WORKERS = 4096  # of one rank
+_MAX_WORKERS = 4096  # per rank
 
 
 def find_workers(draft: Draft) -> dict[int, list[Worker]]:
-    """Every living descendant of a rank belongs to the nearest rank above it."""
+    """Assign every living descendant of a rank to the nearest rank above it."""
     workers: dict[int, list[Worker]] = {}
     fair = Fair(FREELY_S, EACH_S)
     for pid in draft.scan.processes:
@@ -31,12 +31,12 @@ def find_workers(draft: Draft) -> dict[int, list[Worker]]:
             user, began_s = partial(whose, rank, draft.root), time.thread_time()
             comm = printable(draft.scan.processes[pid].comm, 32)
             workers[rank].append(Worker(pid, _worker_kind(draft, pid, rank, read=fair.left(user) > 0), comm))
-            fair.took(time.thread_time() - began_s, user)
+            fair.spend(time.thread_time() - began_s, user)
     return workers
 
 
 def reject_rest(draft: Draft, members: set[int]) -> None:
-    above_ranks: dict[int, bool] = {}  # and whether one of these is an actor of Ray
+    above_ranks: dict[int, bool] = {}  # pid -> whether one of the ranks below is an actor of Ray
     for rank in draft.chosen:
         actor = rank in draft.loaded and bool(ray_actor(draft.loaded[rank].cmdline))
         for above in draft.above(rank):
@@ -51,7 +51,7 @@ def reject_rest(draft: Draft, members: set[int]) -> None:
 
 
 def _worker_kind(draft: Draft, pid: int, rank: int, *, read: bool) -> str:
-    """`read`: with its command line; else by its name alone."""
+    """Determine a worker's kind; with `read` from its command line, else from its name alone."""
     between = list(itertools.takewhile(lambda above: above != rank, draft.above(pid)))
     compiles = any(map(draft.compiles, between)) if read else False
     comm = draft.scan.processes[pid].comm

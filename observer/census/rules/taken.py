@@ -1,7 +1,9 @@
-"""The processes taken for ranks, by pid, and what speaks for each: who of its job it is connected with, and shares a control group with.
+"""Chosen ranks by pid, and the evidence for each: connections and control groups shared with other
+ranks.
 
-Of two processes with one number that one is the rank which works with the others. That is asked of each of them, while the draft changes:
-so what a job's ranks are connected by is looked up once, and then follows the changes.
+Of two processes with one number, the one that works with the other ranks is the rank. That is
+queried for each of them while the draft changes: so a job's connections are looked up once and then
+updated with the changes.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from dataclasses import dataclass, field
 from rankscope.observer.census.candidates import Candidate
 from rankscope.observer.census.identity import Claim
 
-Job = tuple[str, int]  # its name, and the user whose it is
+Job = tuple[str, int]  # its name, and the user who owns it
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A process taken for a rank so far."""
+    """A process considered a rank so far."""
 
     process: Candidate
     claim: Claim
@@ -26,12 +28,12 @@ class Chosen:
 
     @property
     def job(self) -> Job:
-        """What it is a rank of. What another user calls so is another job."""
+        """The job's name and user; the same name of another user is another job."""
         return self.claim.job, self.process.owner
 
 
-class Taken(dict[int, Chosen]):
-    """Remembers of which jobs ranks came or went. Changed by `[pid] = …` and `pop` only."""
+class ChosenRanks(dict[int, Chosen]):
+    """A dictionary that records which jobs' ranks changed. Change it by `[pid] = …` and `pop` only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +45,7 @@ class Taken(dict[int, Chosen]):
         self._change(pid)
 
     def pop(self, pid: int, *default: Chosen | None) -> Chosen:  # type: ignore[override]
-        """As of any dictionary."""
+        """Remove and return an entry, as dict.pop."""
         self._change(pid)
         return super().pop(pid, *default)
 
@@ -52,13 +54,13 @@ class Taken(dict[int, Chosen]):
             self._changed.setdefault(self[pid].job, set()).add(pid)
 
     def changed(self, job: Job) -> set[int]:
-        """Of which pids of a job something changed since this was last asked."""
+        """Return the pids of a job that changed since the last call."""
         return self._changed.pop(job, set())
 
 
 @dataclass(slots=True)
 class _Marks:
-    """By mark, how many processes of each rank bear it."""
+    """Counts, per mark, how many processes of each rank have it."""
 
     _ranks: dict[Hashable, Counter[int]] = field(default_factory=dict)
 
@@ -72,29 +74,33 @@ class _Marks:
             del ranks[rank]
 
     def of_another(self, mark: Hashable, rank: int) -> bool:
-        """Whether a process of another rank bears it."""
+        """Tell whether a process of another rank has the mark."""
         ranks = self._ranks.get(mark)
         return ranks is not None and len(ranks) > (rank in ranks)
 
 
 @dataclass(slots=True)
 class _Ranks:
-    ranks: dict[int, int] = field(default_factory=dict)  # by pid, of those that are counted
+    ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank, of those counted
     ends: _Marks = field(default_factory=_Marks)
     cgroups: _Marks = field(default_factory=_Marks)
 
 
 @dataclass(slots=True)
 class Evidence:
-    """`ends`: those of a process's connections, and how each looks from the other side. `cgroup`: its control group."""
+    """Evidence for chosen ranks. `ends`: a process's connections, as seen from both ends. `cgroup`:
+    its control group.
+    """
 
-    taken: Taken
+    taken: ChosenRanks
     ends: Callable[[int], Iterable[tuple[Hashable, Hashable]]]
     cgroup: Callable[[int], str]
     _jobs: dict[Job, _Ranks] = field(default_factory=dict)
 
     def of(self, pid: int) -> tuple[bool, bool]:
-        """Whether it is connected with a process taken for another rank of its job; whether it is in one's control group."""
+        """Tell whether a process is connected with another rank of its job, and whether it shares a
+        control group with one.
+        """
         job, rank = self.taken[pid].job, self.taken[pid].claim.rank
         of_job = self._jobs.setdefault(job, _Ranks())
         for each in self.taken.changed(job):

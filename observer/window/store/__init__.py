@@ -1,1 +1,1 @@
-"""Windows as objects of a store: a bucket, or a folder that hosts share. See README.md."""
+"""Windows as objects of a store: a bucket, or a shared folder. See README.md."""

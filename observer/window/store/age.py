@@ -1,10 +1,12 @@
-"""What of a store is old, and whether a clock may be believed that says so. Pure.
+"""Decide what in a store is old, and whether the clock can be trusted. Pure.
 
-A moment of a job goes whole or stays: it is as old as the youngest of its objects. An object is as young as its name says, or as when it
-came, if that was later: a host may send late, or its clock be behind. A name that says a moment to come says nothing.
+The windows of a job at one time are removed together: they are as old as the youngest of their
+objects. An object is as young as its name says, or as its arrival, if that was later: a host may
+send late, or its clock be behind. A name with a future time means nothing.
 
-A clock that is years ahead makes everything old. So nothing is old where the store's clock says another time than this host's, where
-nothing at all would be left, or where a year without a window lies between what would go and what would stay.
+A clock that is years ahead makes everything old. So nothing is old where the store's clock differs
+from this host's, where nothing at all would be left, or where a year without a window lies between
+what would go and what would stay.
 """
 
 from __future__ import annotations
@@ -20,20 +22,24 @@ from rankscope.probes.errors import EXIT_UNKNOWN, RankscopeError
 from rankscope.probes.host.clocks import NEVER_SO_LONG_S
 
 CLOCKS_APART_S = (
-    3600.0  # clocks that are kept right differ by less than a second, and stores refuse who is a quarter of an hour off
+    # correct clocks differ by less than a second, and stores refuse clients a quarter of an hour
+    # off
+    3600.0
 )
 
 
 class ClockInDoubt(RankscopeError):
-    """That things are old is what a clock says that may be wrong."""
+    """Whether things are old depends on a clock that may be wrong."""
 
-    help = "Set this host's clock (`date`, `timedatectl`); where it is right and they are to go, add --clock-is-right."
+    help = (
+        "Set this host's clock (`date`, `timedatectl`); if it is right and the windows should go, add --clock-is-right."
+    )
     exit_code = EXIT_UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Unix time as this host and as the store has it; NaN: it does not say."""
+    """Unix time of this host and of the store; NaN: not reported."""
 
     host_s: float
     store_s: float = math.nan
@@ -45,15 +51,20 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """What may go: sizes in bytes by path; `ahead`: how many objects that stay have a name of a moment to come."""
+    """Removable objects: sizes in bytes by path; `ahead`: number of remaining objects with a future
+    name.
+    """
 
     sizes_bytes: dict[str, int]
     ahead: int
 
 
 def old_in(there: Listing, older_than_s: float, clocks: Clocks, *, clock_is_right: bool = False) -> Old:
-    """The moments whose windows all began, and came, more than `older_than_s` ago by both clocks, and what hosts told each other so long
-    ago. ClockInDoubt."""
+    """Find the windows and messages whose times and arrivals are all more than `older_than_s` ago
+    by both clocks.
+
+    Raises ClockInDoubt.
+    """
     now_s = clocks.earlier_s
     moments: dict[str, float] = {}
     folders = [folder_of_moment(found.path) for found in there.objects]
@@ -70,7 +81,9 @@ def old_in(there: Listing, older_than_s: float, clocks: Clocks, *, clock_is_righ
 
 
 def _since(start_s: float, put_s: float, now_s: float) -> float:
-    """When something was certainly there. It stays where only a moment to come is known of it."""
+    """Return a time at which something certainly existed; the arrival is needed where its name is
+    in the future.
+    """
     if math.isnan(put_s):
         return start_s
     return max(start_s, put_s) if start_s <= now_s else put_s
@@ -90,7 +103,7 @@ def _doubt(going: Iterable[float], staying: Iterable[float], clocks: Clocks) -> 
 
 
 def _day(unix_s: float) -> str:
-    """A moment as people read it; clocks and names may say any year."""
+    """Format a time for people; clocks and names may say any year."""
     try:
         return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(unix_s))
     except (ValueError, OverflowError, OSError):

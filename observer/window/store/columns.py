@@ -1,4 +1,6 @@
-"""One column of a table as numpy or text, with what stands for a value that is absent; texts of which few are different as codes."""
+"""Read columns of a table as numpy arrays or texts, with substitutes for nulls; repetitive texts as
+codes.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """A text column: one code per row, and the texts the codes stand for."""
+    """A text column: one code per row, and the texts of the codes."""
 
     codes: Ints
     values: tuple[str, ...]
 
     def code(self, text: str) -> int:
-        """Code of `text`; -1 if it does not occur."""
+        """Return the code of `text`; -1 if it does not occur."""
         try:
             return self.values.index(text)
         except ValueError:
@@ -30,7 +32,7 @@ class Labels:
 
 
 def ints(table: pa.Table, name: str) -> Ints:
-    """Whole numbers; -1 where there is none."""
+    """Read whole numbers; -1 for null."""
     column = table[name]
     if (
         pa.types.is_signed_integer(column.type) and not column.null_count
@@ -41,7 +43,7 @@ def ints(table: pa.Table, name: str) -> Ints:
 
 
 def floats(table: pa.Table, name: str) -> Floats:
-    """Numbers; NaN where there is none."""
+    """Read numbers; NaN for null."""
     column = table[name]
     if pa.types.is_floating(column.type) and not column.null_count:
         return np.asarray(column.to_numpy(), dtype=np.float64)
@@ -56,12 +58,12 @@ def _as(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
 
 
 def texts(table: pa.Table, name: str) -> tuple[str, ...]:
-    """Texts; '' where there is none."""
+    """Read texts; '' for null."""
     return tuple(value if value is not None else "" for value in table[name].to_pylist())
 
 
 def labels(table: pa.Table, name: str) -> Labels:
-    """Texts of which few are different; '' where there is none. Dictionaries are taken as they are."""
+    """Read a repetitive text column; '' for null. Existing dictionaries are reused."""
     column = table[name]
     if not pa.types.is_dictionary(column.type):
         column = column.cast(pa.string()).dictionary_encode()
@@ -77,13 +79,13 @@ def labels(table: pa.Table, name: str) -> Labels:
     if len(known) == len(values) and None not in known:  # one code for each, as they are
         codes[codes < 0] = values.index("") if "" in known else len(values)
         return Labels(codes, tuple(values) if "" in known else (*values, ""))
-    # Whoever wrote the file decides what its dictionary holds: a text twice, or null.
+    # The writer of the file decides on its dictionary: it may contain a text twice, or null.
     place: dict[str, int] = {}
     number = np.array([place.setdefault(value or "", len(place)) for value in [*values, None]], dtype=np.int64)
     return Labels(number[codes], tuple(place))
 
 
 def equals(table: pa.Table, name: str, text: str) -> Bools:
-    """Which rows say `text`; those that say nothing do not."""
+    """Tell which rows equal `text`; nulls do not."""
     column = labels(table, name)
     return np.asarray((column.codes == column.code(text)) & table[name].is_valid().to_numpy(), dtype=bool)

@@ -1,10 +1,12 @@
-"""Windows as the bytes of one object, and back with every reason to distrust them.
+"""Encode windows as the bytes of one object; decode them as untrusted data.
 
-A Parquet file: a row for each window, a column for each table, in each cell the table as an Arrow stream; the manifests are in the
-footer. Nine columns in place of a hundred and thirty: the footer is small, one packing goes over all columns of a table, and a
-table is read without unpacking the others.
+A Parquet file: a row for each window, a column for each table, in each cell the table as an Arrow
+stream; the manifests are in the footer. Nine columns in place of a hundred and thirty: the footer
+is small, one compression covers all columns of a table, and a table is read without unpacking the
+others.
 
-Measured on a lab window of four ranks: 15.5 KB (window folder 45.0 KB), all tables read in 0.2 ms (folder 10.7 ms).
+Measured on a lab window of four ranks: 15.5 KB (window folder 45.0 KB), all tables read in 0.2 ms
+(folder 10.7 ms).
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _RECORD_BATCH, _DICTIONARY_BATCH = 3, 2  # enum MessageHeader
 
 
 def encode(windows: Sequence[Window], *, brief: bool = False) -> bytes:
-    """The object that holds these windows. `brief`: no time is spent to make it small (7 % larger, a tenth of the time)."""
+    """Encode these windows as one object. `brief`: compress less (7 % larger, a tenth of the time)."""
     cells = {
         name: pa.array([_stream(getattr(window, name), name) for window in windows], pa.binary()) for name in TABLES
     }
@@ -62,14 +64,17 @@ class Part:
 
 
 def decode(data: bytes | pa.Buffer) -> list[Window]:
-    """The windows of an object. BadData, in one line, where it is none."""
+    """Decode the windows of an object. Raises BadData, in one line."""
     with _refusing():
         cells = _cells(data, tuple(TABLES))
         return [_window(manifest, rows, cells, at) for at, (manifest, rows) in enumerate(cells.manifests)]
 
 
 def decode_parts(data: bytes | pa.Buffer, wanted: Mapping[str, Sequence[str]]) -> list[Part]:
-    """These columns, in the order of the schema, of these tables: a third of the time of all. BadData."""
+    """Decode only these columns of these tables: a third of the time. Raises BadData.
+
+    Columns are in the order of the schema.
+    """
     with _refusing():
         cells = _cells(data, tuple(wanted))
         return [
@@ -79,13 +84,13 @@ def decode_parts(data: bytes | pa.Buffer, wanted: Mapping[str, Sequence[str]]) -
 
 
 def summary_of_windows(windows: Sequence[Window]) -> Summary:
-    """Of windows that lie elsewhere."""
+    """Summarise windows that are not in an object."""
     tables = [{table: getattr(window, table) for table in WANTED} for window in windows]
     return summarised([window.manifest for window in windows], tables)
 
 
 def decode_summary(data: bytes) -> Summary:
-    """The summary that lies in an object, or of one that has none the same from its tables. BadData."""
+    """Read the summary in an object; where it has none, compute it from the tables. Raises BadData."""
     with _refusing():
         found = summary_in(data, _refuse_packed_once)
     if found is not None:
@@ -95,14 +100,14 @@ def decode_summary(data: bytes) -> Summary:
 
 
 def part_of(window: Window, wanted: Mapping[str, Sequence[str]]) -> Part:
-    """The same of a window that lies elsewhere."""
+    """Select columns of a window that is not in an object."""
     return Part(window.manifest, {name: _chosen(getattr(window, name), tuple(wanted[name])) for name in wanted})
 
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
     manifests: list[tuple[Manifest, dict[str, int]]]
-    columns: dict[str, Any]  # by table: a cell for each window
+    columns: dict[str, Any]  # table -> a cell for each window
 
 
 @contextmanager
@@ -143,7 +148,7 @@ def _stream(table: pa.Table, name: str) -> bytes:
 
 @lru_cache(maxsize=32)
 def _plain(name: str) -> pa.Schema:
-    """The schema of a table without its words."""
+    """Return the schema of a table without metadata."""
     return pa.schema([field.remove_metadata() for field in TABLES[name]])
 
 
@@ -196,7 +201,7 @@ def _columns(cells: _Cells, at: int, rows: dict[str, int], name: str, wanted: tu
 
 @lru_cache(maxsize=32)
 def _part_of_schema(name: str, wanted: tuple[str, ...]) -> tuple[pa.Schema, Any]:
-    """The schema of these columns, and how they alone are read."""
+    """Return the schema of these columns, and Arrow options to read only them."""
     plain = _plain(name)
     places = sorted(plain.get_field_index(each) for each in wanted)
     options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
@@ -211,7 +216,7 @@ def _chosen(table: pa.Table, wanted: tuple[str, ...]) -> pa.Table:
 def _cell(cells: _Cells, at: int, name: str) -> pa.Buffer:
     cell = cells.columns[name][at]
     stream = cell.as_buffer() if isinstance(cell, pa.BinaryScalar) else None
-    if stream is None:  # a number, or nothing
+    if stream is None:  # a number, or null
         raise ValueError(f"no table {name}")
     return stream
 
@@ -223,7 +228,9 @@ def _count(name: str, table: pa.Table, rows: dict[str, int]) -> None:
 
 
 def _table(cell: pa.Buffer, name: str, schema: pa.Schema) -> pa.Table:
-    """The table in a cell, where it lies there: nothing is unpacked, so it cannot be larger than the cell."""
+    """Open the table in a cell without copying: nothing is unpacked, so it cannot be larger than
+    the cell.
+    """
     _refuse_all_packed(cell)
     reader = pa.ipc.open_stream(cell)
     as_today = reader.schema.equals(_plain(name))
@@ -242,7 +249,9 @@ def _check_values(table: pa.Table, cell: pa.Buffer) -> None:
 
 
 def _usual(kind: pa.DataType) -> bool:
-    """Whether values of this type take room: of a type that takes none a few bytes may claim any number of rows."""
+    """Tell whether values of this type take memory; of a type that takes none a few bytes may claim
+    any number of rows.
+    """
     if pa.types.is_dictionary(kind) or pa.types.is_list(kind):
         return _usual(kind.value_type)
     plain = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_string)
@@ -260,12 +269,18 @@ def _refuse_packed_once(metadata: bytes) -> None:
 
 @lru_cache(maxsize=1024)
 def _refuse_known(metadata: bytes) -> None:
-    """The same, once for what hosts of one job say in the same bytes: their columns and words are alike."""
+    """Apply `_refuse_packed`, cached: hosts of one job send the same bytes, as their columns and
+    words are alike.
+    """
     _refuse_packed(metadata)
 
 
 def _refuse_packed(metadata: bytes) -> None:
-    """ValueError where a message's body is packed: Arrow would make as much room as it claims. (Message.fbs, RecordBatch.compression.)"""
+    """Raise ValueError where a message's body is compressed: Arrow would allocate the size that it
+    claims.
+
+    Message.fbs, RecordBatch.compression.
+    """
     data = memoryview(metadata)
     message = struct.unpack_from("<I", data, 0)[0]
     header = _field(data, message, 2)
@@ -283,7 +298,7 @@ def _refuse_packed(metadata: bytes) -> None:
 
 
 def _field(data: memoryview, table: int, slot: int) -> int | None:
-    """Where a field of a flatbuffer's table lies; None where it is left out."""
+    """Return the position of a field in a flatbuffer's table; None where it is left out."""
     names = table - struct.unpack_from("<i", data, table)[0]
     if names < 0 or 4 + 2 * slot >= struct.unpack_from("<H", data, names)[0]:
         return None

@@ -1,9 +1,11 @@
-"""The summary of an object's windows as bytes that lie in it before its footer: a first look at a fleet opens nothing else.
+"""The summary of an object's windows, stored before its footer: the first pass over a fleet reads
+nothing else.
 
-    … columns | packed summary | how long, packed and unpacked | MARK | footer | its length | PAR1
+ … columns | packed summary | packed and unpacked length | MARK | footer | its length | PAR1
 
-A reader of Parquet does not see it. Packed are the manifests, without costs, and one record batch (summary.SCHEMA). It is what the host
-says, as all of the object is: its sizes are read before room is made, and each value is looked at before it is used.
+Parquet readers ignore it. It contains the manifests, without costs, and one record batch
+(summary.SCHEMA). It is untrusted like the whole object: its sizes are checked before memory is
+allocated, and each value before it is used.
 """
 
 from __future__ import annotations
@@ -21,33 +23,34 @@ from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest, from_jso
 from rankscope.observer.window.store.summary import SCHEMA, STEP_COLUMNS, WINDOW, summary_of
 from rankscope.observer.window.tables import LONGEST_TEXT_BYTES, ROWS_MOST, check_rows, check_texts
 
-MARK = b"RKSUMRY1"  # the last character is the version: of another one nothing is known, and the tables are read
+# the last character is the version; other versions are ignored, and the tables are read
+MARK = b"RKSUMRY1"
 ENDING = struct.Struct("<IIQ8s")  # packed bytes, unpacked bytes, bytes of the manifests, MARK
 _FOOTER_ENDING = struct.Struct("<I4s")
-MOST_WINDOWS = 4096  # in one object; of a million ranks a shard has 500 hosts
-_MOST_BYTES = 64 << 20  # unpacked; of 500 hosts 6 MB. A larger one is not written
+MOST_WINDOWS = 4096  # per object; with a million ranks a shard has 500 hosts
+_MOST_BYTES = 64 << 20  # unpacked; 500 hosts take 6 MB. A larger one is not written
 _ALIGNED = 8
-# Things and commas in the manifests of one object, which are counted before they are unfolded: the least of them takes 64 bytes. A window
-# has 30 and 90 of them, with many programs twice as many.
+# Limits of objects and commas in the manifests of one object, counted before they are parsed: the
+# least of them takes 64 bytes. A window has 30 and 90 of them, with many programs twice as many.
 _OPENED_MOST, _COMMAS_MOST = 128 * MOST_WINDOWS, 512 * MOST_WINDOWS
 _TEXTS = [field.name for field in SCHEMA if pa.types.is_string(field.type)]
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What an object says of its windows; `ranks` as summary.SCHEMA has it."""
+    """The summary of an object's windows; `ranks` has the columns of summary.SCHEMA."""
 
     manifests: tuple[Manifest, ...]
     ranks: pa.Table
 
 
 def summarised(manifests: Sequence[Manifest], windows: Sequence[Mapping[str, pa.Table]]) -> Summary:
-    """The summary of windows with these tables: summary.WANTED, or more."""
+    """Summarise windows with these tables (at least summary.WANTED)."""
     return Summary(tuple(manifests), summary_of(windows, [about.seconds for about in manifests]))
 
 
 def with_summary(data: bytes, summary: Summary, level: int) -> bytes:
-    """An object with the summary of its windows; as it was where that were too large."""
+    """Insert the summary into an object; unchanged where it would be too large."""
     said = json.dumps([to_json(replace(about, costs=()), {}) for about in summary.manifests]).encode()
     said += b" " * (-len(said) % _ALIGNED)
     [batch] = summary.ranks.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], SCHEMA)]
@@ -60,8 +63,11 @@ def with_summary(data: bytes, summary: Summary, level: int) -> bytes:
 
 
 def summary_in(data: bytes, refuse_packed: Callable[[bytes], None]) -> Summary | None:
-    """The summary in an object; None where it holds none that this version knows. ValueError, KeyError, TypeError, ArrowException where
-    it is wrong. `refuse_packed`: raises where a message of Arrow's, by its metadata, would unpack something."""
+    """Read the summary in an object; None where it has none of this version.
+
+    `refuse_packed`: called with a message's metadata, raises if it is compressed. Raises
+    ValueError, KeyError, TypeError, ArrowException.
+    """
     at = len(data) - ending_bytes(data)
     if at < 0:
         return None
@@ -89,10 +95,11 @@ def summary_in(data: bytes, refuse_packed: Callable[[bytes], None]) -> Summary |
 
 
 def unfolded(said: bytes) -> Any:
-    """What JSON says of windows. ValueError, RecursionError where it is none, or of more things than windows have."""
+    """Parse JSON of manifests, within limits. Raises ValueError, RecursionError."""
     if _is_much(said) and _is_much(_without_texts(said)):
-        raise ValueError("manifests that say more than those of windows do")
-    return json.loads(str(said, "utf-8"))  # as it was counted: of bytes any encoding would be read
+        raise ValueError("manifests with unknown content")
+    # as it was counted: from bytes, any encoding would be accepted
+    return json.loads(str(said, "utf-8"))
 
 
 def _is_much(said: bytes) -> bool:
@@ -100,7 +107,7 @@ def _is_much(said: bytes) -> bool:
 
 
 def _without_texts(said: bytes) -> bytes:
-    """JSON with nothing between its quotation marks: whoever has commas in the name of a file has no window refused by it."""
+    """Return JSON without the texts in quotation marks, so that commas in file names do not count."""
     data = np.frombuffer(said.replace(rb"\\", b"  ").replace(rb"\"", b"  "), np.uint8)
     return data[~np.logical_xor.accumulate(data == ord('"'))].tobytes()
 
@@ -109,9 +116,9 @@ def _check(batch: pa.RecordBatch, windows: int) -> None:
     lists = [batch.column(name) for name in STEP_COLUMNS]
     window = batch.column(WINDOW)
     if window.null_count or any(column.null_count for column in lists):
-        raise ValueError("a summary of ranks of which not all is said")
+        raise ValueError("a summary with incomplete ranks")
     if any(not column.offsets.equals(lists[0].offsets) for column in lists[1:]):
-        raise ValueError("a summary with steps of which not all is said")
+        raise ValueError("a summary with incomplete steps")
     number = window.to_numpy()
     if len(number) and not 0 <= number.min() <= number.max() < windows:
         raise ValueError("a summary of windows that are not there")
@@ -120,13 +127,15 @@ def _check(batch: pa.RecordBatch, windows: int) -> None:
 
 
 def ending_bytes(data: bytes) -> int:
-    """How long an object is from where the ending of a summary would begin; more than it is long where it has no place for one."""
+    """Return the length from where a summary's ending would begin; more than the object's if it has
+    no room for one.
+    """
     at = _footer_at(data)
     return len(data) - at + ENDING.size if at >= 0 else len(data) + 1
 
 
 def _footer_at(data: bytes) -> int:
-    """Where the footer of a Parquet file begins; -1 where there is none."""
+    """Return the position of a Parquet file's footer; -1 where there is none."""
     if len(data) < _FOOTER_ENDING.size:
         return -1
     length, magic = _FOOTER_ENDING.unpack_from(data, len(data) - _FOOTER_ENDING.size)

@@ -1,10 +1,14 @@
-"""Names of objects: `job=…/window=<UTC>/shard=<2 hex>/<host>.parquet`; of several hosts in one: `hosts=<number>-<hash>.parquet`. Pure.
+"""Names of objects: `job=…/window=<UTC>/shard=<2 hex>/<host>.parquet`; several hosts:
+`hosts=<number>-<hash>.parquet`. Pure.
 
-What hosts tell each other about a window lies beside it: `job=…/trigger=<UTC>.json`, `turn=<UTC>.json`, `verdict=<UTC>.json`.
+Messages between hosts about a window lie next to it: `job=…/trigger=<UTC>.json`, `turn=<UTC>.json`,
+`verdict=<UTC>.json`.
 
-Behind the host's name is a hash of it and of what names its machine: two hosts that are called `localhost` do not write over one another.
+After the host's name comes a hash of it and of its machine id: two hosts called `localhost` do not
+overwrite each other.
 
-The shard is of the host's name: a thousand hosts that write at one moment write under 256 prefixes, each of which a store serves by itself.
+The shard is a hash of the host's name: a thousand hosts that write at the same time use 256
+prefixes, each of which a store serves by itself.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ _LONGEST = 48  # with its hash a name is no longer than a part of a path may be
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What the name of an object says. `host` is '' where it holds several."""
+    """The parsed name of an object. `host` is '' where it contains several."""
 
     job: str
     start: int  # Unix time, seconds
@@ -40,39 +44,41 @@ class Key:
 
 
 def key_of(manifest: Manifest) -> str:
-    """Where a window lies below the store's path: the same however often it is sent, and nobody else's: hosts may have one name."""
+    """Return a window's path below the store's: always the same for it, and different for all
+    others.
+    """
     return f"{moment_of(manifest)}/shard={_hash(manifest.host)[:2]}/{label_of(manifest.host, manifest.machine)}.parquet"
 
 
 def moment_of(manifest: Manifest) -> str:
-    """The folder of all hosts of one job and window."""
+    """Return the folder of all hosts' windows of one job and time."""
     return moment("+".join(manifest.jobs), manifest.start)
 
 
 def moment(job: str, start: float) -> str:
-    """The same of a job and when its window began."""
+    """Return the folder of all windows of a job at this start time."""
     return f"job={label_of(job)}/window={time.strftime(_TIME, time.gmtime(start))}"
 
 
-def told_key(what: str, job: str, start: float) -> str:
-    """Where hosts tell each other something about the window of a job: `what` is trigger, turn or verdict."""
+def message_key(what: str, job: str, start: float) -> str:
+    """Return the path of a message about a job's window: `what` is trigger, turn or verdict."""
     return f"job={label_of(job)}/{what}={time.strftime(_TIME, time.gmtime(start))}.json"
 
 
 def fits(path: str, manifest: Manifest) -> bool:
-    """Whether what the name of one window's object says of its host and moment is what the window says."""
+    """Tell whether host and time in the name of a single window's object match its manifest."""
     _, _, moment_and_host = moment_of(manifest).partition("/")
     of_host = f"/shard={_hash(manifest.host)[:2]}/{label_of(manifest.host, manifest.machine)}.parquet"
     return path.endswith(f"/{moment_and_host}{of_host}")
 
 
-def told_about(path: str) -> int | None:
-    """When the window began that something told is about, Unix time; None where the path is no such thing's."""
+def start_of_message(path: str) -> int | None:
+    """Return the start time (Unix) of the window that a message is about; None for other paths."""
     found = _TOLD.search(path)
     return None if found is None else _unix(found[1])
 
 
-@lru_cache(maxsize=256)  # thousands of hosts, a few moments
+@lru_cache(maxsize=256)  # thousands of hosts, a few times
 def _unix(text: str) -> int | None:
     try:
         return calendar.timegm(time.strptime(text, _TIME))
@@ -81,24 +87,26 @@ def _unix(text: str) -> int | None:
 
 
 def key_of_several(folder: str, members: Iterable[str]) -> str:
-    """Where several windows lie together: the same for the same members."""
+    """Return the path of an object with several windows: the same for the same members."""
     names = sorted(members)
     return f"{folder}/hosts={len(names)}-{_hash('/'.join(names))[:16]}.parquet"
 
 
 def folder_of_moment(path: str) -> str:
-    """Where all windows of a job's moment lie, by the path of one of them; '' where it is none."""
+    """Return the folder of a job's windows at one time, from the path of one of them; '' for other
+    paths.
+    """
     return "/".join(path.split("/")[:-2]) if _KEY.search(path) else ""
 
 
 def start_of_moment(folder: str) -> int | None:
-    """When the windows in a folder of a job's moment began, Unix time; None where it is no such folder."""
+    """Return the start time (Unix) of the windows in a folder of a job; None for other folders."""
     found = _MOMENT.search(folder)
     return None if found is None else _unix(found[1])
 
 
 def parse(path: str) -> Key | None:
-    """What a path says; None where it is no object of ours."""
+    """Parse a path; None where it is no object of ours."""
     found = _KEY.search(path)
     if found is None:
         return None
@@ -110,8 +118,11 @@ def parse(path: str) -> Key | None:
 
 
 def label_of(text: str, beside: str = "") -> str:
-    """A text, the name of a host, say, as a part of a key. What is not the text itself, or has something `beside`, ends with a hash of all
-    of it, so that two never share one."""
+    """Convert a text, such as a host name, to a part of a key.
+
+    If that changes it, or with `beside`, a hash of everything is appended, so that two never share
+    one.
+    """
     safe = safe_name(text)[:_LONGEST]
     whole = f"{text}\0{beside}" if beside else text
     return safe if safe == whole and safe else f"{safe}~{_hash(whole)[:8]}"

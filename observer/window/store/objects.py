@@ -1,7 +1,8 @@
-"""Objects of a store: put, got, listed, removed.
+"""Objects of a store: put, get, list, remove.
 
-In a bucket a PUT is atomic, and a rename is not to be had. In a folder an object is written beside its place, flushed and renamed,
-0600, below folders that nobody else can write. In both a reader sees it whole or not at all. The same window sent twice is one object.
+In a bucket a PUT is atomic, and renames do not exist. In a folder an object is written under a
+temporary name, flushed and renamed, 0600, below folders that nobody else can write. In both a
+reader sees it completely or not at all. A window sent twice is one object.
 """
 
 from __future__ import annotations
@@ -19,20 +20,22 @@ from pyarrow import fs
 
 from rankscope.observer.window.staging import PARTIAL, partial_name, put_file, remove_left
 from rankscope.observer.window.store.container import MOST_OBJECT_BYTES
-from rankscope.observer.window.store.keys import Key, parse, start_of_moment, told_about
+from rankscope.observer.window.store.keys import Key, parse, start_of_message, start_of_moment
 from rankscope.observer.window.store.place import Store, StoreFailed, failures
 from rankscope.probes.errors import BadData
 from rankscope.probes.host.folders import UnsafePlace, create_file, opened_folder, read_ours, read_plain, why_not_ours
 
-_DEEPEST = 16  # folders below the store's path: objects lie three below it
-_MOST_LISTED = 4_000_000  # of a million ranks a window has 125,000 objects
+_DEEPEST = 16  # folders below the store's path; objects lie three below it
+_MOST_LISTED = 4_000_000  # a million ranks give 125,000 objects per window
 _FILE, _CLOSED, _FOLDER = "file", "closed", "folder"
 _TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One object by its path in the store, and what its name says. `put_s`: Unix time of the store when it came; NaN: not known."""
+    """One object: its path in the store, and its parsed name. `put_s`: arrival, Unix time of the
+    store; NaN: unknown.
+    """
 
     path: str
     key: Key
@@ -42,7 +45,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Something that hosts told each other. `start`: when the window began that it is about; `put_s` as of an object."""
+    """A message between hosts. `start`: begin of the window that it is about; `put_s` as of an
+    object.
+    """
 
     path: str
     start: int
@@ -50,7 +55,7 @@ class Told:
 
 
 class _Thing(NamedTuple):
-    """Something that a store names. `what`: a file, a folder, or what could not be looked at (`_CLOSED`)."""
+    """An entry in a store. `what`: a file, a folder, or unreadable (`_CLOSED`)."""
 
     path: str
     what: str = _FILE
@@ -60,8 +65,11 @@ class _Thing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a store names below a path, in order of their paths; `foreign`: how many things lie there that are no windows; `told`: what
-    hosts told each other; `closed`: what could not be looked at; `moments`: folders of moments, also those with nothing in them."""
+    """Entries of a store below a path, ordered by path.
+
+    `foreign`: number of things that are no windows; `told`: messages between hosts; `closed`:
+    unreadable entries; `moments`: folders of windows of one time, including empty ones.
+    """
 
     objects: tuple[Found, ...]
     foreign: int
@@ -71,7 +79,7 @@ class Listing:
 
 
 def put(store: Store, key: str, data: bytes) -> None:
-    """Write one object, or replace it. StoreFailed."""
+    """Write one object, or replace it. Raises StoreFailed."""
     path = f"{store.path}/{key}"
     with failures(store.shown, store.uri):
         try:
@@ -87,8 +95,11 @@ def put(store: Store, key: str, data: bytes) -> None:
 
 
 def put_new(store: Store, key: str, data: bytes) -> bool:
-    """Write one object unless it is there; whether it was written. In a bucket two that write at one moment may both have: the last one
-    stays, so who must know reads it back. StoreFailed."""
+    """Write one object unless it exists; return whether it was written. Raises StoreFailed.
+
+    In a bucket two simultaneous writers may both succeed; the last one stays, so read it back to be
+    sure.
+    """
     path = f"{store.path}/{key}"
     if store.local:
         with failures(store.shown, store.uri):
@@ -101,10 +112,11 @@ def put_new(store: Store, key: str, data: bytes) -> bool:
 
 
 def get(store: Store, path: str, most_bytes: int = MOST_OBJECT_BYTES, *, ours: bool = False) -> bytes:
-    """One object. FileNotFoundError where it is gone, BadData where it is absurdly large, StoreFailed.
+    """Read one object. FileNotFoundError where it is gone, BadData where it is too large,
+    StoreFailed.
 
-    `ours`: of a folder only what nobody could have written but root and ourselves, UnsafePlace for all else; who may write into a
-    bucket its owner says.
+    `ours`: from a folder accept only what only root and ourselves could have written, else
+    UnsafePlace; in a bucket its owner controls writing.
     """
     with failures(store.shown, store.uri):
         if store.local:  # a plain file: pyarrow's streams take 0.4 ms to open, and there are thousands
@@ -117,7 +129,9 @@ def get(store: Store, path: str, most_bytes: int = MOST_OBJECT_BYTES, *, ours: b
 
 
 def put_s(store: Store, path: str) -> float:
-    """When an object came, Unix time as the store has it; NaN where that is not known. FileNotFoundError, StoreFailed."""
+    """Return when an object arrived, Unix time of the store; NaN if unknown. FileNotFoundError,
+    StoreFailed.
+    """
     with failures(store.shown, store.uri):
         if store.local:
             return Path(path).lstat().st_mtime
@@ -126,14 +140,16 @@ def put_s(store: Store, path: str) -> float:
 
 
 def not_ours(store: Store, path: str) -> str:
-    """Why others could have written what lies there, file or folder; '' where they could not, and in a bucket. FileNotFoundError,
-    StoreFailed."""
+    """Say why others could have written this file or folder; '' if they could not, and in a bucket.
+
+    Raises FileNotFoundError, StoreFailed.
+    """
     with failures(store.shown, store.uri):
         return why_not_ours(*_from_top(store, path)) if store.local else ""
 
 
 def _from_top(store: Store, path: str) -> tuple[Path, tuple[str, ...]]:
-    """The store's folder, and the way from there to an object."""
+    """Split an object's path into the store's folder and the parts below it."""
     top = Path(store.path or "/")
     return top, Path(path).relative_to(top).parts
 
@@ -145,18 +161,20 @@ def _read_file(store: Store, path: str, most_bytes: int, ours: bool) -> bytes:
         return read_plain(Path(path), most_bytes)
     except FileNotFoundError:
         raise
-    except OSError as error:  # of this one: somebody closed it, or it is no file; there are others
+    except OSError as error:  # concerns this one only: unreadable, or no file; there are others
         raise BadData(f"{store.at(path)}: {error.strerror}") from None
 
 
 def _remove_file(path: Path) -> None:
-    """No link of others is followed on the way: where they can write it may lead to what they may not remove themselves."""
+    """Remove a file without following links of others, which may lead to files they could not
+    remove themselves.
+    """
     with opened_folder(path.parent, of_others=True) as place:
         os.unlink(path.name, dir_fd=place)
 
 
 def remove(store: Store, path: str) -> None:
-    """Remove one object; nothing where it is gone already. StoreFailed."""
+    """Remove one object; do nothing where it is gone already. Raises StoreFailed."""
     with failures(store.shown, store.uri), suppress(FileNotFoundError):
         if store.local:
             _remove_file(Path(path))
@@ -165,9 +183,12 @@ def remove(store: Store, path: str) -> None:
 
 
 def remove_empty(store: Store, folder: str, untouched_since_s: float = math.inf) -> None:
-    """Remove a folder of objects, and those in it, where nothing is left in them; in a bucket the empty objects that stand for them, and
-    what comes at that very moment: to be called of what is old. What cannot be removed stays, and what somebody may write now: in a
-    folder of files nothing goes that changed after a Unix time."""
+    """Remove an empty folder of objects, with its empty subfolders. For old folders only.
+
+    In a bucket, this removes the empty objects that represent folders, and anything added at the
+    same time. In a file system nothing is removed that changed after `untouched_since_s` (Unix
+    time). Failures are ignored.
+    """
     with suppress(OSError, StoreFailed, UnsafePlace), failures(store.shown, store.uri):
         if store.local:
             with opened_folder(Path(folder).parent, of_others=True) as above:
@@ -185,11 +206,13 @@ def remove_empty(store: Store, folder: str, untouched_since_s: float = math.inf)
 
 
 def clock(store: Store) -> float:
-    """Unix time as the store has it, NaN where it does not say: when something came that is written and removed. StoreFailed.
+    """Return Unix time of the store's clock, from a file written and removed; NaN if unknown.
+    Raises StoreFailed.
 
     A bucket has a clock of its own, and so has the server of a folder that hosts share.
     """
-    with failures(store.shown, store.uri), suppress(FileNotFoundError):  # where there is no such store, nothing is old
+    # where there is no such store, nothing is old
+    with failures(store.shown, store.uri), suppress(FileNotFoundError):
         if store.local:
             with opened_folder(Path(store.path), of_others=True) as place:
                 name = partial_name()
@@ -207,7 +230,9 @@ def clock(store: Store) -> float:
 
 
 def listing(store: Store) -> Listing:
-    """All objects below the store's path; the one that it names, where it names one. StoreFailed; nothing where there is no such path."""
+    """List all objects below the store's path, or the one that it names. StoreFailed; empty for a
+    missing path.
+    """
     found, told, closed, moments, foreign = [], [], [], [], 0
     with failures(store.shown, store.uri):
         for count, (path, what, size, put_s) in enumerate(_files(Path(store.path)) if store.local else _objects(store)):
@@ -225,7 +250,7 @@ def listing(store: Store) -> Listing:
                 continue
             if key is not None:
                 found.append(Found(path, key, size, put_s))
-            elif (about := told_about(path)) is not None:
+            elif (about := start_of_message(path)) is not None:
                 told.append(Told(path, about, put_s))
             else:
                 foreign += 1
@@ -251,10 +276,11 @@ def _objects(store: Store) -> Iterator[_Thing]:
 
 
 def _files(top: Path) -> Iterator[_Thing]:
-    """Of a folder, as deep as objects lie. Links in it are not followed: where others can write, a few of them make a tree without end.
+    """Walk a folder as deep as objects lie, without following links, which could make an endless
+    tree.
 
-    What lies in it and cannot be looked at is told as closed: a folder or a mount that somebody closed hides nothing else, and neither does
-    what goes while it is listed.
+    Unreadable folders are yielded as closed and hide nothing else; what disappears meanwhile is
+    skipped.
     """
     if top.is_file():
         about = top.stat()
@@ -281,7 +307,7 @@ def _files(top: Path) -> Iterator[_Thing]:
 
 
 def _looked_at(entry: os.DirEntry[str]) -> _Thing | None:
-    """None where it is gone since it was listed."""
+    """Stat an entry; None where it is gone since it was listed."""
     try:
         about = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
@@ -292,7 +318,11 @@ def _looked_at(entry: os.DirEntry[str]) -> _Thing | None:
 
 
 def _put_file(path: Path, data: bytes, new: bool = False) -> bool:
-    """Whether it was written: always, but where it must be `new` and is not. Its folder may go as we come to it: `remove_empty`."""
+    """Write a file, retrying if its folder is removed meanwhile (`remove_empty`); return whether it
+    was written.
+
+    False only if it must be `new` and exists.
+    """
     for _ in range(_TRIES):
         with suppress(FileNotFoundError):
             return _put_once(path, data, new)
@@ -308,6 +338,6 @@ def _put_once(path: Path, data: bytes, new: bool) -> bool:
             if new:
                 return False
             raise
-        with suppress(OSError):  # it is there whole; a disk that cannot say when it is safe cannot be helped
+        with suppress(OSError):  # it is complete; a disk that cannot confirm safety cannot be helped
             os.fsync(place)
     return True

@@ -1,9 +1,10 @@
-"""A store by its URI: `s3://bucket/prefix`, `gs://…`, `file:///mnt/shared/windows`, whatever pyarrow's file systems know.
+"""Open a store by its URI: `s3://bucket/prefix`, `gs://…`, `file:///mnt/shared/windows`, or any of
+pyarrow's file systems.
 
-    s3://bucket/prefix?region=…&endpoint_override=host:port&scheme=http     or from AWS_REGION, AWS_ENDPOINT_URL, ~/.aws
+ s3://bucket/prefix?region=…&endpoint_override=host:port&scheme=http     or from AWS_REGION, AWS_ENDPOINT_URL, ~/.aws
 
-Credentials come from where the store's own tools take them (environment, files, the machine's role). Nothing that is printed holds any:
-neither a URI nor what a server answered is shown as it is.
+Credentials come from where the store's own tools take them (environment, files, the machine's
+role). Printed texts never contain any: neither a URI nor a server's answer is shown unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pyarrow import fs
 from rankscope.probes.errors import EXIT_MISSING, EXIT_NOT_PERMITTED, RankscopeError, UsageError
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_CONNECT_S, _ANSWER_S = 5.0, 20.0  # a host that is there answers in milliseconds; an object of a window is 100 KB
+# a live host answers in milliseconds; an object of a window is 100 KB
+_CONNECT_S, _ANSWER_S = 5.0, 20.0
 _S3_SETTINGS = ("region", "endpoint_override", "scheme")
 _SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _FORBIDDEN = re.compile(
@@ -40,26 +42,30 @@ _SILENT = re.compile(
 
 
 class StoreFailed(RankscopeError):
-    """A store cannot be reached, or did not do what it was asked."""
+    """A store cannot be reached, or did not do what was requested."""
 
     help = "Check its address, the network and the credentials; windows that were recorded wait in the spool, and go with the next one."
     exit_code = EXIT_MISSING
 
 
 class StoreForbids(StoreFailed):
-    """A store refuses us."""
+    """A store denies access."""
 
     help = "Give the host's role, or the credentials in its environment, the right to list, read and write there."
     exit_code = EXIT_NOT_PERMITTED
 
 
 class InTheWay(StoreFailed):
-    """In a folder something else lies where one object is to be, or on the way there: of others it says nothing."""
+    """In a folder, something else exists at the path of an object or on the way there; other
+    objects are unaffected.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """An opened store: a file system and a path in it. `shown`: as people may see it; `local`: its files are this host's."""
+    """An opened store: a file system and a path in it. `shown`: printable name; `local`: its files
+    are this host's.
+    """
 
     uri: str = field(repr=False)
     filesystem: Any = field(repr=False)
@@ -68,17 +74,17 @@ class Store:
     local: bool
 
     def at(self, path: str) -> str:
-        """A path of the file system as people may see it."""
+        """Return a path of the file system in printable form."""
         return self.shown + path.removeprefix(self.path)
 
 
 def is_uri(text: str) -> bool:
-    """Whether this names a store rather than a folder."""
+    """Tell whether a text names a store rather than a folder."""
     return _URI.match(text) is not None
 
 
 def shown_of(uri: str) -> str:
-    """A URI as people may see it, without user, password and settings. UsageError where it is none."""
+    """Return a URI without user, password and settings. UsageError where it is invalid."""
     try:
         parts = urlsplit(uri)
         address = f":{parts.port}" if parts.port else ""
@@ -89,7 +95,9 @@ def shown_of(uri: str) -> str:
 
 @lru_cache(maxsize=64)
 def open_store(uri: str) -> Store:
-    """The store that a URI names. UsageError where it names none, StoreFailed where it does not answer."""
+    """Open the store of a URI. UsageError where it is invalid, StoreFailed where it does not
+    answer.
+    """
     shown = shown_of(uri)
     with failures(shown, uri):
         try:
@@ -121,15 +129,18 @@ def _s3(uri: str) -> tuple[Any, str]:
         endpoint_override=settings.get("endpoint_override"),
         connect_timeout=_CONNECT_S,
         request_timeout=_ANSWER_S,
-        background_writes=False,  # an upload that fails says so where it is made
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=2),  # the spool tries again, with jitter
+        background_writes=False,  # a failing upload reports it where it is made
+        # the spool tries again, with jitter
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=2),
     )
     return filesystem, bucket + unquote(parts.path)
 
 
 @contextmanager
 def failures(shown: str, uri: str = "") -> Iterator[None]:
-    """What goes wrong inside becomes one line without secrets. FileNotFoundError of a single object goes through."""
+    """Convert errors inside to one line without secrets. FileNotFoundError of a single object
+    passes through.
+    """
     try:
         yield
     except FileNotFoundError:
@@ -148,7 +159,7 @@ def failures(shown: str, uri: str = "") -> Iterator[None]:
 
 
 def _without_secrets(text: str, uri: str) -> str:
-    """The first line of what somebody else said, without what may be a credential of ours."""
+    """Return the first line of a foreign text, without our credentials."""
     parts = urlsplit(uri)
     hidden = [parts.username, parts.password, parts.query, *(os.environ.get(name) for name in _SECRETS)]
     line = (text.splitlines() or [""])[0]

@@ -1,4 +1,6 @@
-"""Hosts of one name that are several machines: each has a name of its own in a fleet, `localhost~3f2a`. Pure."""
+"""Give hosts of one name that are several machines distinct names in a fleet, `localhost~3f2a`.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ from dataclasses import replace
 
 from rankscope.observer.window.manifest import Manifest
 
-_SHOWN = 4  # of what names a machine; all of it where that is not enough
+_SHOWN = 4  # characters of the machine id; all of it where that is ambiguous
 
 
-def told_apart(manifests: Sequence[Manifest]) -> tuple[Manifest, ...]:
-    """The same, with other names where one stands for several machines. Whose machine is not known keeps the name."""
+def rename_hosts(manifests: Sequence[Manifest]) -> tuple[Manifest, ...]:
+    """Rename hosts where one name stands for several machines; unknown machines are unchanged."""
     machines: dict[str, set[str]] = {}
     for about in manifests:
         if about.machine:
@@ -25,7 +27,7 @@ def told_apart(manifests: Sequence[Manifest]) -> tuple[Manifest, ...]:
 
 
 def plain_name(about: Manifest) -> str:
-    """The name that a host calls itself."""
+    """Return the name that a host calls itself."""
     for tail in (f"~{about.machine}", f"~{about.machine[:_SHOWN]}"):
         if about.machine and about.host.endswith(tail):
             return about.host.removesuffix(tail)

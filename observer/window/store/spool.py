@@ -1,9 +1,9 @@
-"""Windows that are to be sent: first to this host's disk, then to the store, and tried again until they are there.
+"""Spool windows on this host's disk and send them to the store until it has them.
 
-    <folder>/<hash of the store>/<key, its / as !>        one file for each window, 0600
+ <folder>/<hash of the store>/<key, its / as !>        one file for each window, 0600
 
-The spool is bounded: where it would grow beyond that the oldest go of the job that has most, and the next window that is sent says how
-many. What was spooled is removed only when the store has it.
+The spool is bounded: beyond that the oldest windows of the largest job are dropped, and the next
+window sent reports how many. A spooled window is removed only when the store has it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from rankscope.probes.host.folders import UnsafePlace, opened_folder, take_lock
 DEFAULT_FOLDER = Path("/var/lib/rankscope/spool")
 MOST_BYTES = 256 << 20  # as the history; some thousand windows of eight ranks
 _LOST = "thrown-out"
-_SPOOL, _THROWN_OUT = "spool", "thrown_out"  # how a manifest says it
+_SPOOL, _THROWN_OUT = "spool", "thrown_out"  # their names in a manifest
 _LOCK = "lock"
-_SLASH = "!"  # is in no key
+_SLASH = "!"  # occurs in no key
 SPREAD_S = 2.0  # hosts observe the same window and end it together
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
-_FAILED_MOST = 3  # times in a row of one job while others' windows go: it is not the store that is away
-_REFUSED_MOST = 16  # in a row: it is all that is forbidden, and a store is not to be asked for each of thousands
+_FAILED_MOST = 3  # failures in a row of one job while others' windows succeed: the store is not down
+_REFUSED_MOST = 16  # in a row: everything is forbidden, and thousands of requests would be pointless
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What was sent (keys), what waits still and why."""
+    """The keys sent, the number still waiting, and why."""
 
     sent: tuple[str, ...]
     waiting: int
@@ -60,12 +60,12 @@ class Spool:
         self.most_bytes = most_bytes
 
     def prepare(self) -> None:
-        """Make the folder. OutputFailed where a window could not be put there."""
+        """Create the folder. Raises OutputFailed where no window could be stored there."""
         with self._opened():
             pass
 
     def add(self, window: Window) -> str:
-        """Keep one window until it is sent; its key. OutputFailed."""
+        """Store one window until it is sent; return its key. Raises OutputFailed."""
         with self._opened() as place:
             lost = self._lost(place)
             if lost:
@@ -85,17 +85,21 @@ class Spool:
         chance: random.Random | None = None,
         spread_s: float = SPREAD_S,
     ) -> Delivery:
-        """Send what waits, of each job the oldest first, the jobs in turn; the first after a pause of up to `spread_s`, by chance. While
-        the store is away it is tried for `within_s`, after pauses that grow and that chance shortens: it is not met by all hosts at
-        once. What cannot be sent, or not even read, keeps nothing else from going, and stays."""
+        """Send waiting windows, of each job the oldest first, the jobs in turn.
+
+        The first after a random pause of up to `spread_s`. While the store is unreachable, retry
+        for `within_s` with growing random pauses, so that not all hosts return at once. Windows
+        that cannot be sent or read do not block others, and remain.
+        """
         chance = chance or random.Random()
         sent: list[str] = []
-        failed = Counter[str]()  # by job, since one of its windows went
-        later: deque[deque[str]] = deque()  # jobs with one that failed: after all others
+        failed = Counter[str]()  # by job, since one of its windows was sent
+        later: deque[deque[str]] = deque()  # jobs with a failure: after all others
         until = time.monotonic() + within_s
         longest, trouble, stay, refused = _FIRST_PAUSE_S, "", 0, 0
         pause(chance.uniform(0, min(spread_s, within_s)))
-        with self._opened(alone=False) as place:  # it may wait for long, and what is sent twice is one object
+        # it may wait for long, and what is sent twice is one object
+        with self._opened(alone=False) as place:
             turns = _turns(place, chance)
             while refused < _REFUSED_MOST and (turns or later):
                 if not turns:
@@ -106,11 +110,11 @@ class Spool:
                 try:
                     data = _read(place, name)
                     objects.put(open_store(self.uri), name.replace(_SLASH, "/"), data)
-                except FileNotFoundError:  # another observer's, which made room or sent it
+                except FileNotFoundError:  # another observer sent it, or dropped it to make room
                     pass
-                except (UnsafePlace, InTheWay) as error:  # somebody else has its name, or its job's
+                except (UnsafePlace, InTheWay) as error:  # something else has its name, or its job's
                     trouble, stay = str(error), stay + 1
-                except StoreForbids as error:  # all, or one prefix
+                except StoreForbids as error:  # everything, or one prefix
                     trouble, stay, refused = str(error), stay + 1, refused + 1
                 except StoreFailed as error:
                     trouble = str(error)
@@ -128,7 +132,7 @@ class Spool:
                 except OSError as error:
                     trouble, stay = f"a window in the spool cannot be read: {error.strerror}", stay + 1
                 else:
-                    with suppress(OSError):  # then it is sent once more, which is the same object
+                    with suppress(OSError):  # then it is sent again, as the same object
                         os.unlink(name, dir_fd=place)
                     sent.append(name.replace(_SLASH, "/"))
                     failed[job] = refused = 0
@@ -139,7 +143,9 @@ class Spool:
 
     @contextmanager
     def _opened(self, alone: bool = True) -> Iterator[int]:
-        """The folder. `alone`: two observers of one host do not throw out and count at one moment."""
+        """Open the folder. `alone`: lock it, so that two observers do not drop and count at the
+        same time.
+        """
         try:
             with opened_folder(self.folder, make=True) as place:
                 lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place)
@@ -154,22 +160,25 @@ class Spool:
             raise OutputFailed(f"cannot spool in {self.folder}: {error.strerror or error}") from error
 
     def _lost(self, place: int) -> int:
-        """How many windows were thrown out since the last one said so."""
+        """Return the number of windows dropped since it was last reported."""
         with suppress(OSError, ValueError):
             return int(_read(place, _LOST))
         return 0
 
     def _make_room(self, place: int, size_bytes: int, told: int) -> None:
-        """Throw out the oldest until so much fits, of the job with most, and count them; of those counted `told` are told by the window
-        that is to come."""
+        """Drop the oldest windows of the largest job until there is room, and count them.
+
+        `told`: already counted ones, which the next window reports.
+        """
         sizes = dict(_waiting(place))
         lost, over = 0, sum(sizes.values()) + size_bytes - self.most_bytes
         held = Counter[str]()
         for name, size in sizes.items():
             held[_job_of(name)] += size
         while sizes and over > 0:
-            name = max(sizes, key=lambda each: held[_job_of(each)])  # of one job the first, which is the oldest
-            told_by_it = _told_by(place, name)
+            # of one job the first, which is the oldest
+            name = max(sizes, key=lambda each: held[_job_of(each)])
+            told_by_it = _drops_reported_by(place, name)
             with suppress(FileNotFoundError):  # it was sent meanwhile
                 os.unlink(name, dir_fd=place)
                 lost += 1 + told_by_it
@@ -186,8 +195,8 @@ def _job_of(name: str) -> str:
     return name.partition(_SLASH)[0]
 
 
-def _told_by(place: int, name: str) -> int:
-    """How many windows that were thrown out this one tells of: it goes too."""
+def _drops_reported_by(place: int, name: str) -> int:
+    """Return the number of dropped windows that this one reports, which is lost with it."""
     with suppress(OSError, BadData):
         said = decode_summary(_read(place, name)).manifests
         return sum(
@@ -197,7 +206,9 @@ def _told_by(place: int, name: str) -> int:
 
 
 def _waiting(place: int) -> list[tuple[str, int]]:
-    """Names of what waits and their sizes in bytes, the oldest first. What another observer sent meanwhile is left out."""
+    """List waiting windows with sizes in bytes, oldest first; those sent meanwhile by another
+    observer are left out.
+    """
     found, now_s = [], time.time()
     for name in os.listdir(place):
         if name.endswith(".parquet") and not name.startswith(PARTIAL):
@@ -208,8 +219,10 @@ def _waiting(place: int) -> list[tuple[str, int]]:
 
 
 def _turns(place: int, chance: random.Random) -> deque[deque[str]]:
-    """Names of what waits by job, of each the oldest first; the jobs in the order of these, from any of them on: where many are refused, it
-    is not always the same ones that are tried."""
+    """Group waiting windows by job, oldest first; the order of jobs starts at a random one.
+
+    So if many are refused, not always the same ones are tried.
+    """
     of_job: dict[str, deque[str]] = {}
     for name, _ in _waiting(place):
         of_job.setdefault(_job_of(name), deque()).append(name)

@@ -1,14 +1,16 @@
-"""What a first look at thousands of hosts needs of their windows: one row per rank, with its steps and what it is like.
+"""Summaries for the first pass over thousands of hosts: one row per rank, with its steps and
+characteristics.
 
 works            the functions on which the rank's training thread spends 2 % of the window and more, as 64 bits of their names' hashes
 messages, moved  collectives and messages of the window, and their bytes: ranks of different stages differ in these
-rate_hz          bytes per second of the rank's slowest connection while only the network held its data back; infinite where little moved
+rate_hz          bytes per second of the rank's slowest connection while only the network limited it; infinite where little moved
 link_from, link_to  the addresses of that connection
-errors           errors of the host's devices of which sound ones have none, in the window
-errors_hz        the most errors per second of one of the host's counters of what sound links and memories correct now and then
+errors           errors of the host's devices of kinds that healthy ones never have, in the window
+errors_hz        the most errors per second of one of the host's counters of kinds that healthy links and memories correct occasionally
 
-The hashes may agree where names do not: these columns choose whom to read in full, and decide nothing. Hosts write them into their
-objects (front.py); of older objects they are computed, by the same function, so that both say the same.
+Hashes may collide: these columns select the ranks to read completely, and decide nothing. Hosts
+write them into their objects (front.py); for older objects they are computed by the same function,
+so that both are equal.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from rankscope.observer.window.schema import RANKS
 from rankscope.observer.window.store.columns import equals, floats, ints, labels, texts
 from rankscope.probes.arrays import Floats, Ints
 
-MUCH = 0.02  # of the window, as in the sets of functions: 20 samples in 10 s, of which all others would be missed by chance never
+# of the window, as in the sets of functions: 20 samples in 10 s, of which all others would be
+# missed by chance never
+MUCH = 0.02
 WINDOW = "window"  # column: the number of the row's window
 STEP_COLUMNS = ("start_s", "seconds", "own_s", "wait_s")
 _OF_RANKS = (
@@ -50,7 +54,8 @@ SCHEMA = pa.schema(
 )
 _MUCH_SENT = 1e6  # bytes: of less the rate is chance
 _DEVICES = ("gpu", "nvlink", "pcie", "nic")
-_IN_HEALTH = (  # what sound links and memories correct now and then; of the others one is worth a look
+# errors that healthy links and memories correct occasionally; one of any other kind is worth a look
+_IN_HEALTH = (
     "gpu.ecc_corrected", "nvlink.errors", "pcie.replays", "pcie.aer_correctable", "nic.symbol_errors", "nic.crc_errors",
     "nic.retransmits", "nic.out_of_sequence", "nic.pause", "nic.cnp", "nic.tx_errors", "nic.rx_errors", "nic.tx_dropped",
     "nic.rx_dropped",
@@ -58,7 +63,9 @@ _IN_HEALTH = (  # what sound links and memories correct now and then; of the oth
 
 
 def summary_of(windows: Sequence[Mapping[str, pa.Table]], seconds: Sequence[float]) -> pa.Table:
-    """Of these windows, each with the tables and columns in WANTED, or more; `seconds`: how long each is. As SCHEMA has it."""
+    """Summarise windows as SCHEMA, given at least the tables and columns in WANTED; `seconds`:
+    their lengths.
+    """
     tables = {
         name: _together([tables[name].select(list(columns)) for tables in windows]) for name, columns in WANTED.items()
     }
@@ -84,14 +91,14 @@ def summary_of(windows: Sequence[Mapping[str, pa.Table]], seconds: Sequence[floa
 
 
 def _together(tables: Sequence[pa.Table]) -> pa.Table:
-    """One table of all windows, with the window's number in each row."""
+    """Concatenate one table of all windows, with the window's number in each row."""
     number = np.repeat(np.arange(len(tables), dtype=np.int32), [table.num_rows for table in tables])
     joined = pa.concat_tables([table.replace_schema_metadata(None) for table in tables]).unify_dictionaries()
     return joined.combine_chunks().append_column(WINDOW, pa.array(number))
 
 
 class _Places:
-    """Rows of the table of ranks by window and number."""
+    """Index of the table of ranks by window and rank number."""
 
     def __init__(self, ranks: pa.Table) -> None:
         self.count = ranks.num_rows
@@ -100,7 +107,7 @@ class _Places:
         self._keys = key[self._order]
 
     def of(self, table: pa.Table) -> Ints:
-        """Of each row of another table; -1 for none."""
+        """Return the row of the rank for each row of another table; -1 for none."""
         if not self.count:
             return np.full(table.num_rows, -1, dtype=np.int64)
         key = _key(table)
@@ -113,7 +120,7 @@ def _key(table: pa.Table) -> Ints:
 
 
 def _steps(steps: pa.Table, where: _Places) -> dict[str, pa.Array]:
-    """Of each rank the lists of what its steps say; steps of nobody are left out."""
+    """Collect the steps of each rank as lists; steps without a rank are left out."""
     row = where.of(steps)
     order = np.argsort(row, kind="stable")[int((row < 0).sum()) :]
     ends = np.concatenate(([0], np.cumsum(np.bincount(row[order], minlength=where.count)))).astype(np.int32)
@@ -150,13 +157,13 @@ def _works(patterns: pa.Table, where: _Places) -> tuple[npt.NDArray[np.uint64], 
 
 
 def address_of(endpoint: str) -> str:
-    """Address of 'address:port' or '[address]:port'; IPv4 mapped in IPv6 becomes IPv4."""
+    """Return the address of 'address:port' or '[address]:port'; IPv4 mapped in IPv6 becomes IPv4."""
     address = endpoint.rpartition(":")[0].strip("[]") or endpoint
     return address.removeprefix("::ffff:")
 
 
 def _slowest(flows: pa.Table, where: _Places) -> tuple[Floats, list[tuple[str, str]]]:
-    """Of each rank the rate of its slowest connection, and between which addresses that is."""
+    """Return for each rank the rate of its slowest connection, and its addresses."""
     row, sent = where.of(flows), floats(flows, "sent_bytes")
     held = floats(flows, "busy_s") - floats(flows, "rwnd_limited_s") - floats(flows, "sndbuf_limited_s")
     rows = np.flatnonzero((row >= 0) & (sent >= _MUCH_SENT) & (held > 0))
@@ -173,7 +180,9 @@ def _slowest(flows: pa.Table, where: _Places) -> tuple[Floats, list[tuple[str, s
 
 
 def _errors(counters: pa.Table, seconds: Floats) -> tuple[Floats, Floats]:
-    """By window: events of counters that count none in health, and events per second of the fastest of the others."""
+    """Return by window the events of kinds that healthy devices never have, and the highest rate of
+    the others.
+    """
     scope, name, counted = (labels(counters, column) for column in ("scope", "name", "unit"))
     value, window = floats(counters, "value"), ints(counters, WINDOW)
     bad = np.isin(scope.codes, [scope.code(each) for each in _DEVICES if scope.code(each) >= 0])

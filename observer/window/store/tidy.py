@@ -1,7 +1,8 @@
-"""Old windows removed, and those of one moment put together: both may be stopped at any point and done again.
+"""Remove old windows, and merge those of one time: both can be stopped at any point and repeated.
 
-Put together are the windows of one shard of one moment: a store with a million small objects is slow to list and dear to read. The new
-object is there before the old ones go; who reads meanwhile sees a window twice, and takes it once.
+Windows of one shard at one time are merged: a store with a million small objects is slow to list
+and expensive to read. The new object exists before the old ones are removed; a reader in between
+sees a window twice, and uses it once.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ from rankscope.observer.window.store.place import Store, StoreFailed
 from rankscope.probes.errors import BadData
 from rankscope.probes.host.folders import UnsafePlace
 
-SETTLED_S = 3600.0  # a host whose store was away sends what it spooled; what comes later is put together the next time
+# a host whose store was unreachable sends its spool; later arrivals are merged the next time
+SETTLED_S = 3600.0
 _MOST_TOGETHER_BYTES = MOST_OBJECT_BYTES // 8
 
 
 @dataclass(frozen=True, slots=True)
 class Tidied:
-    """How many objects went, how many bytes, how many came in their place; what was left alone because it cannot be read, looked at or
-    removed, or is of another host or moment than its name says; how many things there are no windows; and how many windows that stay are of
-    a moment to come, by their names."""
+    """Results of a cleanup: objects and bytes removed, objects made.
+
+    `unreadable`: skipped because they cannot be read, listed or removed, or because their names do
+    not match; `foreign`: number of things that are no windows; `ahead`: remaining windows with
+    future names.
+    """
 
     removed: int
     removed_bytes: int
@@ -40,8 +45,11 @@ class Tidied:
 def prune(
     store: Store, older_than_s: float, clocks: Clocks, *, dry: bool = False, clock_is_right: bool = False
 ) -> Tidied:
-    """Remove the moments whose windows began more than `older_than_s` ago, and what hosts told each other about them (age.py). What is
-    neither is left alone, and so is a folder of an old moment in which anything lies. ClockInDoubt, StoreFailed."""
+    """Remove windows older than `older_than_s`, and messages about them (age.py). Raises
+    ClockInDoubt, StoreFailed.
+
+    Other things are left alone, and so are folders that contain any.
+    """
     there = objects.listing(store)
     old = old_in(there, older_than_s, clocks, clock_is_right=clock_is_right)
     left = [store.at(path) for path in there.closed]
@@ -51,25 +59,25 @@ def prune(
             objects.remove_empty(store, folder)
         for folder in _empty(
             there, clocks.earlier_s - older_than_s
-        ):  # of one that was stopped, or beside which another wrote
+        ):  # left by an interrupted run, or by a simultaneous writer
             objects.remove_empty(store, folder, clocks.earlier_s - SETTLED_S)
     return Tidied(len(gone), sum(old.sizes_bytes[path] for path in gone), 0, tuple(left), there.foreign, old.ahead)
 
 
 def _empty(there: Listing, before_s: float) -> list[str]:
-    """Folders of old moments in which no object was."""
+    """List the folders of old windows without objects."""
     full = {folder_of_moment(found.path) for found in there.objects}
     return [folder for folder in there.moments if folder not in full and (start_of_moment(folder) or 0) < before_s]
 
 
 def compact(store: Store, now_s: float, settled_s: float = SETTLED_S) -> Tidied:
-    """Put the windows of each shard of each moment that is over into one object."""
+    """Merge the settled windows of each shard at each time into one object."""
     there = objects.listing(store)
     removed, freed, made = 0, 0, 0
     unreadable = [store.at(path) for path in there.closed]
     for folder, members in _shards(there.objects, now_s - settled_s):
         windows, read, whole = _read(store, members, unreadable)
-        if len(read) < 2 or not whole:  # who prunes, or puts together beside us, is not to be undone
+        if len(read) < 2 or not whole:  # a simultaneous prune or merge must not be undone
             continue
         hosts = [f"{window.manifest.host}/{window.manifest.machine}/{window.manifest.start!r}" for window in windows]
         key = key_of_several(folder.removeprefix(store.path).lstrip("/"), hosts)
@@ -86,7 +94,10 @@ def compact(store: Store, now_s: float, settled_s: float = SETTLED_S) -> Tidied:
 
 
 def _removed(store: Store, path: str, left: list[str]) -> bool:
-    """Whether it went. In a folder that others can write somebody may have turned the way to it: that keeps no other one from going."""
+    """Remove an object; return False, and list it as left, where a local path is unsafe or fails.
+
+    In a folder that others can write a path may have been redirected: that must not stop the rest.
+    """
     try:
         objects.remove(store, path)
     except (UnsafePlace, StoreFailed):
@@ -98,7 +109,7 @@ def _removed(store: Store, path: str, left: list[str]) -> bool:
 
 
 def once(windows: Iterable[Window]) -> list[Window]:
-    """Each window once, however many objects hold it."""
+    """Return each window once, however many objects contain it."""
     seen: dict[object, Window] = {}
     for window in windows:
         about = window.manifest
@@ -107,7 +118,7 @@ def once(windows: Iterable[Window]) -> list[Window]:
 
 
 def _shards(found: tuple[Found, ...], before_s: float) -> Iterator[tuple[str, list[Found]]]:
-    """Folders with more than one object of moments that are over; not more at a time than an object may hold."""
+    """Yield folders with several objects of settled times, in parts that fit into one object."""
     folders: dict[str, list[Found]] = {}
     for each in found:
         if each.key.start < before_s:
@@ -124,19 +135,23 @@ def _shards(found: tuple[Found, ...], before_s: float) -> Iterator[tuple[str, li
 
 
 def _read(store: Store, members: list[Found], unreadable: list[str]) -> tuple[list[Window], list[Found], bool]:
-    """The windows of these objects, each once, the objects that could be read, and whether none has gone since it was listed."""
+    """Read the windows of these objects, each once; also return the readable objects, and whether
+    all still existed.
+    """
     windows: list[Window] = []
     read, whole = [], True
     for found in members:
         try:
-            # What is put together is ours from then on: nothing that others could have written becomes so.
+            # Merged objects are ours from then on: nothing that others could have written may
+            # become so.
             inside = decode(objects.get(store, found.path, ours=True))
         except FileNotFoundError:
             whole = False
         except (BadData, UnsafePlace):
             unreadable.append(store.at(found.path))
         else:
-            # Readers ask of one host's object whose its windows are, and of those put together they cannot.
+            # Readers compare a single window's object with its name, which is impossible for merged
+            # ones: so check before.
             if found.key.host and not all(fits(found.path, window.manifest) for window in inside):
                 unreadable.append(store.at(found.path))
                 continue

@@ -1,7 +1,9 @@
-"""Windows of several hosts by whose jobs they are of: what one user's processes call their job joins no other user's.
+"""Mark jobs of several hosts' windows with their users, so that one user's job never joins
+another's.
 
-On one host the census names jobs of several users apart (census/ranks.py). Another host knows nothing of that: there a job of the same
-name may be somebody else's, or the same user's job may be called otherwise. So windows that are looked at together are named anew.
+On one host the census separates jobs of several users (census/ranks.py). Another host knows nothing
+of that: there a job of the same name may be another user's, or the same user's job may have another
+name. So windows that are read together are renamed.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ from rankscope.probes.arrays import Ints
 
 
 def by_user(window: Window) -> Window:
-    """The window with its jobs named by their users, whatever other windows say."""
+    """Rename the window's jobs to include their users."""
     return called(window, whose(window))
 
 
-def told_apart(*groups: Sequence[Window]) -> tuple[list[Window], ...]:
-    """Groups of windows whose jobs have names that mean one user's job in all of them: as they were, but where one name is several
-    users', or one user's job has several names."""
+def rename_jobs(*groups: Sequence[Window]) -> tuple[list[Window], ...]:
+    """Rename jobs in groups of windows where a name is ambiguous; other windows are unchanged.
+
+    Ambiguous: one name belongs to several users, or one user's job has several names.
+    """
     users = [[whose(window) for window in group] for group in groups]
     pairs = {pair for group in users for names in group for pair in names.items()}
     said, meant = Counter(job for job, _ in pairs), Counter(name for _, name in pairs)
@@ -44,12 +48,12 @@ def told_apart(*groups: Sequence[Window]) -> tuple[list[Window], ...]:
 
 
 def whose(window: Window) -> dict[str, str]:
-    """The jobs of a window → their names with the user. Of whose ranks some have ended, and so are nobody's, it is the others'."""
+    """Map the jobs of a window to names with the user; ended ranks without owner follow the others."""
     return dict(_named(window.ranks, np.zeros(window.ranks.num_rows, np.int64))[1])
 
 
 def called(window: Window, names: Mapping[str, str]) -> Window:
-    """The window with other names of its jobs; itself where they are the same."""
+    """Return the window with its jobs renamed; itself if nothing changes."""
     if all(job == name for job, name in names.items()):
         return window
     jobs = tuple(names.get(job, job) for job in window.manifest.jobs)
@@ -59,13 +63,17 @@ def called(window: Window, names: Mapping[str, str]) -> Window:
 
 
 def ranks_by_user(ranks: pa.Table) -> pa.Table:
-    """Ranks of several windows (summary.WINDOW says of which) with their jobs named by their users."""
+    """Rename the jobs in a table of ranks of several windows (column summary.WINDOW) to include
+    their users.
+    """
     of_row, pairs = _named(ranks, ints(ranks, WINDOW))
     return ranks if all(job == name for job, name in pairs) else _with_jobs(ranks, of_row, [name for _, name in pairs])
 
 
 def _named(ranks: pa.Table, window: Ints) -> tuple[Ints, list[tuple[str, str]]]:
-    """By row the number of its job and window, and by that number the job's name, and the same with the user."""
+    """Number each row's job and window; return the numbers, and by number the name without and with
+    the user.
+    """
     job, owner = labels(ranks, "job"), ints(ranks, "owner")
     each, of_row = np.unique(window * max(len(job.values), 1) + job.codes, return_inverse=True)
     of_row = of_row.reshape(-1).astype(np.int64)
@@ -76,7 +84,7 @@ def _named(ranks: pa.Table, window: Ints) -> tuple[Ints, list[tuple[str, str]]]:
 
 
 def _with_jobs(ranks: pa.Table, codes: Ints, names: Sequence[str]) -> pa.Table:
-    """`codes`: by row the number of its name. Where no job is said none is."""
+    """Replace the column of jobs; `codes`: by row the number of its name. Nulls remain."""
     different = {name: number for number, name in enumerate(dict.fromkeys(names))}
     numbers = np.array([different[name] for name in names], dtype=np.int32)[codes]
     column = pa.DictionaryArray.from_arrays(

@@ -1,1 +1,1 @@
-"""What makes programs and maps of C: bcc, in a process of its own, and the plain data that comes of it."""
+"""Compile programs and maps from C, with bcc in a separate process, to plain data."""

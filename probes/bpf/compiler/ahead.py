@@ -1,7 +1,9 @@
-"""Programs that were compiled before these sources were installed: in a wheel, a .deb, or a clone that scripts/setup has prepared.
+"""Programs that were compiled before these sources were installed: in a wheel, a .deb, or by
+scripts/setup.
 
-They lie in a folder beside this file, under the digest of all that they were made of (loader.key_of): of other sources there are none.
-They are as trusted as the Python code beside them, and written by whoever may write that.
+They lie in a folder next to this file, under the digest of everything they were made of
+(loader.key_of), so other sources never match. They are as trusted as the Python code next to them:
+the same users can write both.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ def read(key: str) -> bytes | None:
 
 
 def write(compiled: dict[str, bytes], folder: Path) -> None:
-    """Make `folder` hold what was compiled, by key, and nothing of earlier sources. OSError."""
+    """Write compiled programs to `folder` by key, and delete those of earlier sources. Raises
+    OSError.
+    """
     folder.mkdir(mode=0o755, exist_ok=True)
     for key, blob in compiled.items():
         (folder / f"{key}{_SUFFIX}").write_bytes(blob)

@@ -1,7 +1,9 @@
-"""The compiler, run as a program of its own: C on standard input, what became of it on standard output, both as JSON.
+"""The compiler, run as a separate program: C on standard input, the result on standard output, both
+as JSON.
 
-bcc maps 250 MB of libraries and keeps what it allocates, so it lives only as long as it compiles. It needs nothing of ours:
-compiled.py starts it by its path, and says what the two objects look like.
+bcc maps 250 MB of libraries and never frees what it allocates, so it lives only as long as it
+compiles. It imports nothing of ours: compiled.py starts it by its path, and documents the two JSON
+objects.
 """
 
 from __future__ import annotations
@@ -22,17 +24,18 @@ _LOAD_64, _CALL = 0x18, 0x85  # opcodes (include/uapi/linux/bpf.h): BPF_LD | BPF
 _MAP_BY_DESCRIPTOR = 1  # source register of the former, BPF_PSEUDO_MAP_FD
 _COMPILER = ("libbcc", "libclang", "libLLVM")
 _NO_HEADERS = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH120, PTH100 - has include/linux/kconfig.h
-# As if they had been read: bcc's own helpers.h and bpf.h, with all that these include (kernel.bpf.h has what is needed of them). No
-# descriptions of types for debuggers, which nobody reads.
+# Include guards of bcc's own helpers.h and bpf.h, so that they and what they include are skipped
+# (kernel.bpf.h has what is needed of them). No debug information, which nobody reads.
 _INSTEAD_OF_HEADERS = ("-D__BPF_HELPERS_H", "-D_UAPI__LINUX_BPF_H__", "-g0", "-Wno-everything")
 
 
 class NotPortable(Exception):
-    """The compiler made what only the process that compiled it can load."""
+    """The compiled program can only be loaded by the process that compiled it."""
 
 
 def main() -> int:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # nobody will read the answer
+    # nobody would read the answer of an orphan
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     asked = json.load(sys.stdin)
     sys.path.append(asked["bcc"])
     try:
@@ -62,7 +65,10 @@ def main() -> int:
 
 
 def _tables(lib: Any, module: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Descriptor and description of each map. bcc's binding leaves out what these functions take and return."""
+    """Yield descriptor and description of each map.
+
+    bcc's binding does not declare the types of these functions, so they are declared here.
+    """
     lib.bpf_num_tables.restype = ctypes.c_size_t
     lib.bpf_num_tables.argtypes = [ctypes.c_void_p]
     by_number: tuple[tuple[str, Any], ...] = (
@@ -98,7 +104,10 @@ def _functions(lib: Any, module: int) -> Iterator[tuple[str, bytes]]:
 
 
 def _with_numbers(name: str, code: bytes, numbers: dict[int, int]) -> bytes:
-    """The instructions with a map's number where this process has its descriptor."""
+    """Replace map descriptors in the instructions by map numbers, valid in any process.
+
+    Raises NotPortable where the program refers to anything else of this process.
+    """
     changed, at = bytearray(code), 0
     while at < len(code):
         operation, registers, value = struct.unpack_from("<BBxxi", code, at)
@@ -112,7 +121,7 @@ def _with_numbers(name: str, code: bytes, numbers: dict[int, int]) -> bytes:
 
 
 def _mapped_compiler() -> set[str]:
-    """Files of the compiler that this process has mapped."""
+    """List the compiler's library files that this process has mapped."""
     found = set()
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:  # noqa: PTH123 - no more than it must import
         for line in lines:

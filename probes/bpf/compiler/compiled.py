@@ -1,7 +1,7 @@
-"""What the compiler makes of the probes: programs and the maps they use, as plain data that any process can load.
+"""Compiled probes: programs and the maps they use, as plain data that any process can load.
 
-In: C and the compiler's flags. Out: `Compiled`. bcc compiles in a process of its own (compile_with_bcc.py): what it needs of
-memory goes when it ends, and its messages are told apart from ours.
+In: C and the compiler's flags. Out: `Compiled`. bcc compiles in a separate process
+(compile_with_bcc.py): its memory is freed when it ends, and its messages are separate from ours.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from rankscope.probes.errors import MissingFeature, RankscopeError
 
 _COMPILER = Path(__file__).parent / "compile_with_bcc.py"
 _NO_BCC = 3  # its exit code
-_TIMEOUT_S = 120.0  # it takes 1.5 s; a host that is out of memory or CPU takes longer
+_TIMEOUT_S = 120.0  # it takes 1.5 s; longer on a host that is short of memory or CPU
 
 
 class BpfUnavailable(MissingFeature):
-    """bcc, or BPF in this kernel, cannot be used."""
+    """bcc cannot be used, or this kernel's BPF cannot."""
 
     help = "Run `rankscope doctor`: it names what is missing on this host."
 
 
 class NoTracefs(BpfUnavailable):
-    """The file system that describes tracepoints is not there."""
+    """The file system that describes tracepoints is not mounted."""
 
     help = "Mount it, as systemd does: mount -t tracefs none /sys/kernel/tracing."
 
@@ -39,7 +39,7 @@ class NoTracefs(BpfUnavailable):
 class CompileFailed(RankscopeError):
     """The BPF C did not compile on this host."""
 
-    help = "Run with -v for the compiler's words, and report them with the versions of kernel and bcc."
+    help = "Run with -v for the compiler's output, and report it with the versions of kernel and bcc."
     exit_code = 69
 
 
@@ -49,7 +49,9 @@ class NotCompiled(RankscopeError):
 
 @dataclass(frozen=True, slots=True)
 class MapShape:
-    """One map. `kind` and `flags` are the kernel's numbers, `key` and `leaf` bcc's descriptions of the C types (tables.py)."""
+    """One map. `kind` and `flags` are the kernel's numbers, `key` and `leaf` bcc's descriptions of
+    the C types (tables.py).
+    """
 
     name: str
     kind: int
@@ -63,7 +65,7 @@ class MapShape:
 
 @dataclass(frozen=True, slots=True)
 class ProgramCode:
-    """One function. Where an instruction takes a map's descriptor, it holds the map's number in `Compiled.maps`."""
+    """One program. Instructions that need a map's descriptor hold its index in `Compiled.maps`."""
 
     name: str
     code: bytes
@@ -71,7 +73,7 @@ class ProgramCode:
 
 @dataclass(frozen=True, slots=True)
 class LibraryStamp:
-    """A file of the compiler, as it was when it compiled."""
+    """A library file of the compiler: path, size and time of change when it compiled."""
 
     path: str
     bytes: int
@@ -80,7 +82,7 @@ class LibraryStamp:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """All programs and maps of one text."""
+    """All programs and maps of one C text."""
 
     maps: tuple[MapShape, ...]
     programs: tuple[ProgramCode, ...]
@@ -89,12 +91,12 @@ class Compiled:
 
 
 def maker() -> str:
-    """The text of what makes `Compiled`: another one may make another."""
+    """Return the source of the compiling program, which is part of the cache key."""
     return _COMPILER.read_text(encoding="utf-8")
 
 
 def to_bytes(compiled: Compiled) -> bytes:
-    """As the compiler's process says it."""
+    """Encode as JSON, in the form that the compiler's process writes."""
     programs = [{"name": one.name, "code": base64.b64encode(one.code).decode()} for one in compiled.programs]
     return json.dumps(
         {
@@ -107,7 +109,7 @@ def to_bytes(compiled: Compiled) -> bytes:
 
 
 def from_bytes(blob: bytes) -> Compiled:
-    """The other way round. NotCompiled."""
+    """Decode what `to_bytes` made. Raises NotCompiled."""
     try:
         said = json.loads(blob)
         return Compiled(
@@ -121,7 +123,10 @@ def from_bytes(blob: bytes) -> Compiled:
 
 
 def is_of_this_compiler(compiled: Compiled) -> bool:
-    """Whether the compiler's files are still those that made it: a new one may have mended what the old one did wrong."""
+    """Tell whether the compiler's library files are unchanged since it compiled this.
+
+    An updated compiler may have fixed a bug.
+    """
     for library in compiled.compiler:
         try:
             status = Path(library.path).stat()
@@ -133,7 +138,7 @@ def is_of_this_compiler(compiled: Compiled) -> bool:
 
 
 def compile_text(text: str, flags: Sequence[str], *, verbose: bool = False) -> Compiled:
-    """Compile C with bcc. BpfUnavailable, CompileFailed."""
+    """Compile C with bcc. Raises BpfUnavailable, CompileFailed."""
     found = None if abilities.lacking(abilities.COMPILER) else importlib.util.find_spec("bcc")
     if found is None or found.origin is None:
         raise BpfUnavailable(
@@ -166,6 +171,6 @@ def compile_text(text: str, flags: Sequence[str], *, verbose: bool = False) -> C
 
 
 def _complaint(said: str) -> str:
-    """The first line that says what is wrong, else the last one."""
+    """Return the first line of compiler output with an error, else the last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return next((line for line in lines if "error:" in line), lines[-1] if lines else "")[:300]

@@ -1,8 +1,9 @@
-"""Programs that differ in nothing but numbers: one text is compiled for all of them, and each is made of it when it is loaded.
+"""Programs that differ only in constants: compile one text, patch the constants at load time.
 
-In the C, `RS_NUMBER(n)` (common.bpf.h) is the n-th of a program's numbers: an instruction that loads a number of its own, which
-is told apart from all others by its upper half. Half of the compiler's time was programs that are told apart by the number of a row.
-Numbers from HOST on are the same in all programs and others on another host, so that what is compiled serves all hosts.
+In the C, `RS_NUMBER(n)` (common.bpf.h) is the n-th constant of a program: an instruction that loads
+a magic number, recognised by its upper half. Half of the compiler's time went into programs that
+differ by the number of a row only. Constants from HOST on are the same in all programs but differ
+between hosts, so that compiled code serves all hosts.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from rankscope.probes.bpf.compiler.compiled import NotCompiled
 from rankscope.probes.bpf.programs import INSTRUCTION
 
 NUMBERS = 0x5253 << 16  # RS_NUMBERS in common.bpf.h
-HOST = 0x8000  # the first number that the host decides
+HOST = 0x8000  # index of the first constant that the host decides
 _PLACE = 0xFFFF  # RS_PLACE there
 _MOVE_64 = 0xB7  # BPF_ALU64 | BPF_MOV | BPF_K
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The program `name` is the compiled program `of` with these numbers, each 0 to 2^31 - 1. `place`: RS_PLACE, where nobody says another
-    as it is attached; −1 of one that has none."""
+    """A program `name`: the compiled program `of` with these constants, each 0 to 2^31 - 1.
+
+    `place`: default of RS_PLACE, used unless another is given on attaching; -1 if the program has
+    none.
+    """
 
     name: str
     of: str
@@ -34,22 +38,23 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """C to be compiled behind the sources, and the programs that are made of what it compiles to."""
+    """C text to compile behind the sources, and the program variants made from it."""
 
     text: str = ""
     variants: tuple[Variant, ...] = ()
 
 
 def together(parts: Iterable[Generated]) -> Generated:
-    """All of them as one."""
+    """Concatenate several generated parts."""
     every = tuple(parts)
     return Generated("".join(part.text for part in every), tuple(one for part in every for one in part.variants))
 
 
 def with_numbers(code: bytes, numbers: Sequence[int], place: int = -1, host: Sequence[int] = ()) -> bytes:
-    """Put `numbers` where the C says RS_NUMBER, `place` where it says RS_PLACE, and those of the `host` from RS_NUMBER(HOST) on.
+    """Patch constants into compiled code: `numbers` for RS_NUMBER, `place` for RS_PLACE, `host`
+    from RS_NUMBER(HOST) on.
 
-    NotCompiled where the program asks for one that is not given, or one does not fit.
+    Raises NotCompiled where the program needs a constant that is not given, or one is out of range.
     """
     instructions = np.frombuffer(code, INSTRUCTION).copy()
     asked = (instructions["operation"] == _MOVE_64) & (instructions["value"] >> 16 == NUMBERS >> 16)

@@ -1,15 +1,17 @@
-"""Attaching uprobes to functions that another tool probes as well.
+"""Attach uprobes to functions that another tool probes as well.
 
-All probes at one place of a file must agree on one thing, where their reference counter is (the number by which a program
-knows that a USDT point is watched; 0 for none). A probe that disagrees is refused with EINVAL, and only the kernel's log says
-why. Probes on functions have none, but bcc's Python binding of the years 2020 to 2025 (at least 0.17 to 0.26) leaves out
-that argument of bpf_attach_uprobe, and the kernel is told what happens to be on the stack: as long as such a tool watches
-a function of libtorch, nobody else can (github.com/iovisor/bcc/issues/5236).
+All probes at one place of a file must agree on the place of their reference counter (the number by
+which a program knows that a USDT point is watched; 0 for none). A probe that disagrees is refused
+with EINVAL, and only the kernel's log says why. Probes on functions have none, but bcc's Python
+binding of the years 2020 to 2025 (at least 0.17 to 0.26) leaves out that argument of
+bpf_attach_uprobe, and the kernel uses whatever is on the stack: as long as such a tool watches a
+function of libtorch, nobody else can (github.com/iovisor/bcc/issues/5236).
 
-So when a place is refused, the log says which counter the other one has, and ours names the same. The kernel adds one to the
-counter where the file is mapped writable, which must never be by our doing: a counter in a writable part of the file is not
-taken over. So whoever has the right to attach finds counters out himself, and is told none by others.
-Source: Linux kernel/events/uprobes.c (insert_uprobe, valid_ref_ctr_vma).
+So when a probe is refused, we read the other probe's counter from the log and request the same. The
+kernel increments the counter where the file is mapped writable, which we must never cause: a
+counter in a writable part of the file is not adopted. Therefore the process that attaches reads
+counters from the log itself, and accepts none from other processes. Source: Linux
+kernel/events/uprobes.c (insert_uprobe, valid_ref_ctr_vma).
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from rankscope.probes.host import kmsg
 from rankscope.probes.host.kmsg import KernelMessage
 from rankscope.probes.host.procfs import ROOT
 
-# Every refusal names one place. Other tools' probes are on the entries of functions, of which a row has few.
+# Every refusal names one place. Other tools' probes are on function entries, of which a row has
+# few.
 _MAX_PLACES = 8
 _COUNTER_BYTES = 2
 _DISAGREEMENT = re.compile(
@@ -37,7 +40,7 @@ _DISAGREEMENT = re.compile(
 
 
 class PlaceTaken(RankscopeError):
-    """Another tool has probes on these functions with which ours cannot be."""
+    """Another tool's probes on these functions exclude ours."""
 
     help = "End the other tool (bcc and bpftrace programs, older observers), or observe when it has ended."
 
@@ -48,7 +51,11 @@ def attach(
     offsets: Collection[int],
     root: Path = ROOT,
 ) -> tuple[int, ...]:
-    """What `attach_with` returns, given no counters or, where the kernel refuses, those of others. PlaceTaken, OSError."""
+    """Call `attach_with` without counters; if the kernel refuses, call it again with other tools'
+    counters.
+
+    Returns its result. Raises PlaceTaken, OSError.
+    """
     try:
         return attach_with({})
     except OSError as error:
@@ -87,10 +94,12 @@ def _attach_agreeing(
 
 
 def disagreements(messages: Iterable[KernelMessage], asked: Mapping[int, int]) -> dict[int, int]:
-    """Counters that others have, by place, from the kernel's answers to somebody who asked for what we `asked` for.
+    """Parse other tools' counters, by place, from kernel messages about refused requests.
 
-    Whose answer it was does not matter: one counter is as good as another that nobody writes to, as long as all agree. The
-    inode is not compared, because that of a file in an overlay is not the one that stat(2) tells.
+    `asked`: the counters that we requested; messages about other requests are skipped. Another
+    process's messages may match too, which does no harm: any counter that nobody writes to is as
+    good, as long as all agree. The inode is not compared, because for a file in an overlay stat(2)
+    reports another one.
     """
     found: dict[int, int] = {}
     for message in messages:
@@ -102,7 +111,10 @@ def disagreements(messages: Iterable[KernelMessage], asked: Mapping[int, int]) -
 
 
 def _is_written(library: FileBytes, counter: int) -> bool:
-    """Whether a process has the counter in memory that the kernel would write to. Raises NotElf, OSError."""
+    """Tell whether the counter lies in a writable mapping, where the kernel would change it.
+
+    Raises NotElf, OSError.
+    """
     return counter != 0 and any(
         begin < counter + _COUNTER_BYTES and counter < end for begin, end in written_parts(library)
     )

@@ -1,11 +1,12 @@
-"""Probes on functions of a file, on their entry or their return.
+"""Attach probes to functions of a file, on their entry or their return.
 
-Since Linux 6.6 the kernel attaches a program to a whole list of offsets (uprobe_multi): attaching 60 functions takes 0.4 ms
-and detaching them 20 ms, where separate perf events take 0.1-0.3 s each to go, one after the other (measured, Linux 6.18).
-Older kernels get the separate events. Source: include/uapi/linux/bpf.h (BPF_LINK_CREATE, link_create.uprobe_multi), perf_event_open(2).
+Since Linux 6.6 the kernel attaches a program to a whole list of offsets (uprobe_multi): attaching
+60 functions takes 0.4 ms and detaching them 20 ms, where separate perf events take 0.1-0.3 s each
+to detach, one after the other (measured, Linux 6.18). Older kernels get the separate events.
+Source: include/uapi/linux/bpf.h (BPF_LINK_CREATE, link_create.uprobe_multi), perf_event_open(2).
 
-`counters`: the place (file offset of a 16-bit number) of the reference counter of each probe that has one; why we would
-ever have one is told in shared_uprobes.py.
+`counters`: the place (file offset of a 16-bit number) of the reference counter of each probe that
+has one; shared_uprobes.py explains when one is needed.
 """
 
 from __future__ import annotations
@@ -28,16 +29,20 @@ _BPF_LINK_CREATE = 28
 _PERF_TYPE_PATH = "sys/bus/event_source/devices/uprobe/type"
 _COUNTER_SHIFT = 32  # in perf_event_attr.config, /sys/bus/event_source/devices/uprobe/format/ref_ctr_offset
 _NO_COUNTERS: Mapping[int, int] = {}
-# CPU time of putting in one probe, from which the rest is left out: forks wait as long. A host with 2,000 processes needs 0.02 s.
+# CPU seconds for inserting one probe, above which no more are attached: every fork waits as long. A
+# host with 2,000 processes needs 0.02 s.
 PUT_IN_MOST_S = 0.1
 
 
 class LeftAlone(RankscopeError):
-    """A file gets no probe, as putting one in could keep every fork of the host waiting."""
+    """A file gets no probe, as inserting one could delay every fork of the host."""
 
 
 class MappedByOthers(LeftAlone):
-    """Several users map the file, each of whom could hold his own memory locked, and no program guards the host against that."""
+    """Several users map the file, and no warden process guards the host.
+
+    Each of these users could lock his own memory and so delay every fork.
+    """
 
     help = (
         "Start the guard beside the service: rankscope-guard.service, or the container `guard` of watch-daemonset.yaml."
@@ -45,7 +50,7 @@ class MappedByOthers(LeftAlone):
 
 
 class MappedTooOften(LeftAlone):
-    """A page is mapped so often that a probe in it would keep every fork of the host waiting."""
+    """A page is mapped so often that a probe in it would delay every fork of the host."""
 
     help = "See which process maps the file thousands of times (/proc/PID/maps), and end it or give the job a copy of the file."
 
@@ -59,9 +64,10 @@ def attach_many(
     counters: Mapping[int, int] = _NO_COUNTERS,
     pid: int = 0,
 ) -> tuple[int, ...]:
-    """One link of a program loaded for TRACE_UPROBE_MULTI to all file offsets; closing it detaches. OSError.
+    """Attach a program loaded for TRACE_UPROBE_MULTI to all file offsets with one link; closing it
+    detaches.
 
-    `pid`: the one process whose memory gets the probes; 0 for all.
+    `pid`: the one process whose memory gets the probes; 0 for all. Raises OSError.
     """
     abilities.need(abilities.UPROBES, errno.EINVAL)
     abilities.need(abilities.MANY_UPROBES, errno.EINVAL)
@@ -76,7 +82,11 @@ def attach_many(
 
 
 def knows_many(program_fd: int) -> bool:
-    """Whether this kernel has uprobe_multi: one that has refuses the root folder for being no file, older ones the request."""
+    """Tell whether this kernel has uprobe_multi.
+
+    It then refuses the root folder with EBADF for being no file; older kernels refuse the request
+    itself.
+    """
     try:
         os.close(attach_many(program_fd, Path("/"), (0,))[0])
     except OSError as error:
@@ -93,9 +103,10 @@ def attach_each(
     counters: Mapping[int, int] = _NO_COUNTERS,
     root: Path = ROOT,
 ) -> tuple[int, ...]:
-    """One perf event per file offset, of a program loaded as kprobe; closing them detaches. OSError, ValueError.
+    """Attach a program loaded as kprobe with one perf event per file offset; closing them detaches.
 
-    Raises MappedTooOften, with none left attached, where one took longer than `PUT_IN_MOST_S`.
+    Raises OSError, ValueError; MappedTooOften, with none left attached, where one took longer than
+    `PUT_IN_MOST_S`.
     """
     abilities.need(abilities.UPROBES, errno.ENOENT)
     kind = int(read_file(str(root / _PERF_TYPE_PATH), 16))
@@ -109,7 +120,7 @@ def attach_each(
             opened.append(perf_events.open_event(kind, config, program_fd, tail=place))
             if (took_s := time.thread_time() - began_s) > PUT_IN_MOST_S:
                 raise MappedTooOften(
-                    f"putting in one probe took {took_s:.1f} s, and every fork of this host waited for it"
+                    f"attaching one probe took {took_s:.1f} s, during which it blocked every fork of this host"
                 )
     except BaseException:
         for descriptor in opened:

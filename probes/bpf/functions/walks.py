@@ -1,13 +1,16 @@
-"""How long every fork of the host would wait for a probe in a file, measured before one is put in and while it is there.
+"""Measure how long a probe in a file would block every fork of the host, before and while it is
+attached.
 
-To put a probe into a page of a file, or take it out, the kernel visits every mapping of that page, and no process of the host can fork
-meanwhile (`dup_mmap_sem` in register_for_each_vma). Any user can map a page of a library 60,000 times in each of his processes.
+To insert a probe into a page of a file, or to remove it, the kernel visits every mapping of that
+page, and no process of the host can fork meanwhile (`dup_mmap_sem` in register_for_each_vma). Any
+user can map a page of a library 60,000 times in each of his processes.
 
-A visit that writes a breakpoint takes 3 to 8 us, one that does not 0.3 us (Linux 6.18, `tests/kernel/test_mapped_too_often.py` prints
-both). So a trial comes first: a probe on the same page that is meant for this process alone. The kernel visits every mapping for it and
-changes none, and the CPU time of that says how many there are, whatever file system or container they are mapped through. Where the
-trial takes more than `TRIAL_MOST_S` the probe is left out. Only for kernels with uprobe_multi; before Linux 6.6 each probe is timed as it
-is put in (uprobes.py).
+A visit that writes a breakpoint takes 3 to 8 us, one that does not 0.3 us (Linux 6.18,
+`tests/kernel/test_mapped_too_often.py` prints both). So a trial comes first: a probe on the same
+page that is restricted to this process. The kernel visits every mapping for it and changes none,
+and its CPU time tells how many there are, whatever file system or container they are mapped
+through. Where the trial takes more than `TRIAL_MOST_S` the probe is not attached. Only for kernels
+with uprobe_multi; before Linux 6.6 each probe is timed as it is inserted (uprobes.py).
 """
 
 from __future__ import annotations
@@ -32,31 +35,35 @@ from rankscope.probes.host import procfs
 from rankscope.probes.host.namespaces import owner_uid
 from rankscope.probes.host.procfs import ROOT
 
-# Of forks that wait for 0.1 s at most, by what a visit costs with a breakpoint over what it costs without: 3-8 us over 0.3 us. About 13,000
-# mappings; a host of 64 ranks with 32 workers each has 2,112.
+# CPU seconds of a trial: the 0.1 s that forks may wait, times the cost of a visit without a
+# breakpoint over one with (0.3 us over 3-8 us). About 13,000 mappings; a host of 64 ranks with 32
+# workers each has 2,112.
 TRIAL_MOST_S = 0.004
-# In all, twice in a row: who holds the lock of an address space again and again has each visit wait for it. Where 13 programs wanted 2 CPUs
-# it took up to 0.06 s without such a user, and up to 0.75 s with one.
+# Wall seconds, twice in a row: a process that holds the lock of its address space again and again
+# delays each visit. With 13 programs on 2 CPUs a trial took up to 0.06 s without such a process, up
+# to 0.75 s with one.
 WAITS_MOST_S = 0.2
-# Interrupts and a hypervisor that runs another machine meanwhile count as CPU time of what they interrupt (12 ms in a busy emulator), and
-# the first trial over 2,112 processes finds nothing in the CPU's caches (2.9 ms, later ones 0.3 to 0.9). All of that only adds, so the
-# shortest of a few trials counts, unless one took so much longer that only visits explain it.
+# Interrupts and another machine on the hypervisor count as CPU time of what they interrupt (12 ms
+# in a busy emulator), and the first trial over 2,112 processes finds cold CPU caches (2.9 ms, later
+# ones 0.3 to 0.9). All of that only adds, so the shortest of a few trials counts, unless one took
+# so much longer that only visits explain it.
 _TRIES, _CLEARLY_S = 4, 10 * TRIAL_MOST_S
-_NICE = -10  # before ordinary work, behind what is real-time
+_NICE = -10  # before ordinary work, after real-time work
 LOOKS_EVERY_S = 0.25
 _LOOKS_ANYWAY_S = 10.0  # mappings of another file may have become mappings of this one
 _GROWN = 5_000  # mappings of the whole host since the last look
-_DUTY = 20  # a look that took long is followed by so many times as long without one
+_DUTY = 20  # a look is followed by a pause of so many times its length
 _MAPPINGS = "sys/kernel/slab/vm_area_struct/objects"
 _PAGE_BYTES = 4096
-_AT_ONCE = 8  # links that are closed together: each waits for the kernel's grace periods
-_SEARCH_S, _SEARCH_BYTES, _CHUNK_BYTES = 1.0, 1 << 24, 1 << 18  # for the user who maps it so often
-_SUSPECT = 1_000  # mappings of one file in one process
+_AT_ONCE = 8  # links closed in parallel: each waits for the kernel's grace periods
+# limits of the search for the user who maps the file so often
+_SEARCH_S, _SEARCH_BYTES, _CHUNK_BYTES = 1.0, 1 << 24, 1 << 18
+_SUSPECT = 1_000  # mappings of one file in one process that make its user the likely cause
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """Descriptors whose probes are out, and in words by whom the file is mapped so often."""
+    """Descriptors of removed probes, and a phrase naming the user who maps the file so often."""
 
     links: tuple[int, ...] = ()
     by: str = ""
@@ -64,13 +71,15 @@ class Withdrawn:
 
 @dataclass(frozen=True, slots=True)
 class _Took:
-    """What visiting all mappings took: of the CPU, which says how many there are, and in all, with waiting for locks of processes."""
+    """Cost of visiting all mappings: CPU seconds (proportional to their number) and wall seconds
+    (with lock waits).
+    """
 
     cpu_s: float
     wall_s: float
 
     def is_short(self, waits_most_s: float) -> bool:
-        """Whether a probe may be there."""
+        """Tell whether a probe may be attached at this cost."""
         return self.cpu_s <= TRIAL_MOST_S and self.wall_s <= waits_most_s
 
     def beyond(self, usual_s: float) -> _Took:
@@ -80,27 +89,27 @@ class _Took:
 
 @contextlib.contextmanager
 def going_first() -> Iterator[None]:
-    """Let this thread go before others in the queue for the CPU: forks of the whole host wait for it."""
+    """Raise this thread's priority, since forks of the whole host wait for it."""
     usual = os.getpriority(os.PRIO_PROCESS, 0)
-    _go(min(usual, _NICE))
+    _set_nice(min(usual, _NICE))
     try:
         yield
     finally:
-        _go(usual)
+        _set_nice(usual)
 
 
-def _go(nice: int) -> None:
+def _set_nice(nice: int) -> None:
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
 
 @dataclass(slots=True)
 class Trials:
-    """Puts probes in on trial. Close it when all is detached."""
+    """Measures the cost of probes by trial. Close it when all is detached."""
 
     root: Path = ROOT
     _closing: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(_AT_ONCE, initializer=_go, initargs=(_NICE,))
+        default_factory=lambda: ThreadPoolExecutor(_AT_ONCE, initializer=_set_nice, initargs=(_NICE,))
     )
 
     def need_few(
@@ -111,7 +120,10 @@ class Trials:
         counters: Mapping[int, int],
         waits_most_s: float = WAITS_MOST_S,
     ) -> None:
-        """Raise MappedTooOften where a page of these is mapped too often. OSError: what the kernel says of the trial."""
+        """Raise MappedTooOften where a page of these offsets is mapped too often.
+
+        Raises OSError where the kernel refuses the trial.
+        """
         of_pages = tuple({offset // _PAGE_BYTES: offset for offset in offsets}.values())
         trial = partial(self._trial, program_fd, path, counters)
         if trial(of_pages).is_short(waits_most_s):
@@ -121,13 +133,16 @@ class Trials:
             shortest = self._shortest(partial(trial, (offset,)), usual_s, waits_most_s)
             if not shortest.is_short(waits_most_s):
                 raise MappedTooOften(
-                    f"a page of it is mapped so often that every fork of this host would wait for a probe in it (to visit all took "
-                    f"{shortest.wall_s:.2f} s, {shortest.cpu_s * 1e3:.1f} ms of a CPU; "
-                    f"{WAITS_MOST_S:g} s and {TRIAL_MOST_S * 1e3:g} ms may be)"
+                    f"a page of it is mapped so often that a probe in it would block every fork of this host (visiting all mappings "
+                    f"took {shortest.wall_s:.2f} s, {shortest.cpu_s * 1e3:.1f} ms of a CPU; "
+                    f"limits: {WAITS_MOST_S:g} s, {TRIAL_MOST_S * 1e3:g} ms)"
                 )
 
     def _shortest(self, trial: Callable[[], _Took], usual_s: float, waits_most_s: float) -> _Took:
-        """Try until one trial is short, and return what the shortest took. The first one waits for the kernel's grace period as well."""
+        """Repeat the trial until one is short; return the least costs seen.
+
+        The first trial also waits for the kernel's grace period.
+        """
         shortest = _Took(math.inf, math.inf)
         for _ in range(_TRIES):
             one = trial().beyond(usual_s)
@@ -137,7 +152,10 @@ class Trials:
         return shortest
 
     def _usual_s(self, program_fd: int) -> float:
-        """CPU seconds of a trial in a file that no process maps: 12 ms on an emulated CPU, more than the limit."""
+        """Measure the CPU seconds of a trial in a file that no process maps.
+
+        12 ms on an emulated CPU, more than the limit.
+        """
         nobody = os.memfd_create("rankscope-nobody")
         try:
             os.ftruncate(nobody, _PAGE_BYTES)
@@ -162,13 +180,15 @@ class Trials:
         return took
 
     def close(self) -> None:
-        """Return once every trial is over."""
+        """Wait until every trial is over."""
         self._closing.shutdown()
 
 
 @dataclass(slots=True)
 class Growth:
-    """When to look again at what is attached: any user may map a page as often while a probe is in it, and taking it out visits all."""
+    """Decides when to check attached files again: any user may map a page more often while a probe
+    is in it.
+    """
 
     root: Path = ROOT
     _had: int = 0
@@ -176,7 +196,9 @@ class Growth:
     _not_before_s: float = float("-inf")
 
     def is_due(self) -> bool:
-        """Whether this host has many more mappings than at the last look, or that was long ago."""
+        """Tell whether the host has many more mappings than at the last check, or that was long
+        ago.
+        """
         now_s = time.monotonic()
         if now_s < self._not_before_s:
             return False
@@ -191,14 +213,16 @@ class Growth:
         return True
 
     def looked(self, took_s: float) -> None:
-        """A look is over that took so much of the CPU."""
+        """Record that a check has ended, which took `took_s` CPU seconds."""
         self._looked_s = time.monotonic()
         self._not_before_s = self._looked_s + _DUTY * took_s
 
 
 def inode_of(path: Path) -> bytes:
-    """The number of the inode of an open file (/proc/self/fd/N), empty where it is not known. Its file system, which may not answer, is not
-    asked."""
+    """Return the inode number of an open file (/proc/self/fd/N); empty where unknown.
+
+    Read from fdinfo: its file system might not answer.
+    """
     try:
         found = re.search(rb"^ino:\t(\d+)$", (Path("/proc/self/fdinfo") / path.name).read_bytes(), re.MULTILINE)
     except OSError:
@@ -206,8 +230,12 @@ def inode_of(path: Path) -> bytes:
     return found[1] if found else b""
 
 
-def by_whom(inode: bytes, root: Path) -> str:
-    """`: by user 1000, 60000 times in one process`, where that is found soon; else nothing."""
+def mapped_most_by(inode: bytes, root: Path) -> str:
+    """Search for the user who maps the file most often; return a phrase, empty where not found in
+    time.
+
+    For example `: by user 1000, 60000 times in one process`.
+    """
     if not inode:
         return ""
     until_s, most = time.monotonic() + _SEARCH_S, Counter[int]()
@@ -226,7 +254,11 @@ def by_whom(inode: bytes, root: Path) -> str:
 
 
 def need_one_user(path: Path, root: Path) -> None:
-    """Raise MappedByOthers where an open file is mapped by processes of several users, root aside, or that is not found out soon."""
+    """Raise MappedByOthers unless all processes that map an open file belong to one user (root
+    aside).
+
+    Also raised where that cannot be established in time.
+    """
     inode, until_s, users = inode_of(path), time.monotonic() + _SEARCH_S, set[int]()
     for pid in _pids(root) if inode else ():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -234,15 +266,17 @@ def need_one_user(path: Path, root: Path) -> None:
                 continue
             try:
                 maps_it = patience.ask(pid, _times_mapped, pid, inode, until_s, root, 1) > 0
-            except TimeoutError:  # it does not answer: what is to be feared
+            except TimeoutError:  # no answer: assume the worst
                 maps_it = True
             if maps_it:
                 users.add(user)
     if not inode or time.monotonic() >= until_s or len(users) > 1:
-        known = f"users {', '.join(map(str, sorted(users)))} map it" if len(users) > 1 else "who maps it is not known"
-        raise MappedByOthers(
-            f"{known}, and no guard runs on this host that keeps one of them from holding up every fork"
+        known = (
+            f"users {', '.join(map(str, sorted(users)))} map it"
+            if len(users) > 1
+            else "the users that map it are unknown"
         )
+        raise MappedByOthers(f"{known}, and no guard runs on this host to prevent one of them from blocking every fork")
 
 
 def _pids(root: Path) -> Iterator[int]:
@@ -250,9 +284,9 @@ def _pids(root: Path) -> Iterator[int]:
 
 
 def _times_mapped(pid: int, inode: bytes, until_s: float, root: Path, enough: int = 1 << 30) -> int:
-    """How often a process maps a file; as often as was seen until then, at least."""
+    """Count how often a process maps a file; at least as often, where time or bytes ran out."""
     wanted, count, rest, left = re.compile(rb" [0-9a-f]+:[0-9a-f]+ " + inode + rb" "), 0, b"", _SEARCH_BYTES
-    with open(procfs.proc_path(root, pid, "maps"), "rb", buffering=0) as file:  # noqa: PTH123 - each process is asked
+    with open(procfs.proc_path(root, pid, "maps"), "rb", buffering=0) as file:  # noqa: PTH123 - called through patience.ask
         while left > 0 and count < enough and time.monotonic() < until_s and (data := file.read(_CHUNK_BYTES)):
             left -= len(data)
             whole, _, rest = (rest + data).rpartition(b"\n")

@@ -65,7 +65,7 @@ def test_it_has_two_capabilities_another_user_and_a_filter() -> None:
     assert len(set(fields["Uid"].split())) == 1 and int(fields["Uid"].split()[0]) > 1_000_000_000
     assert fields.get("Groups", "").split() == [str(one) for one in devices.groups(devices.present())]
     # The kernel loads and attaches for this one no more; the one that is asked has kept its rights.
-    assert rights.elsewhere() is None and credentials.effective() != left
+    assert rights.delegate() is None and credentials.effective() != left
 
 
 def test_it_can_change_nothing_and_start_nothing(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_where_it_must_stay_root_it_says_so_and_opens_nothing_to_write(
     monkeypatch.setattr(devices, "present", list)
     (tmp_path / "file").write_text("as it was")
     lines = said(lambda say: say(tried_inside(lambda: opened(str(tmp_path / "file"), os.O_RDWR))))
-    assert lines == ["the observer stays user 0: not permitted", "1"]
+    assert lines == ["the observer remains user 0: not permitted", "1"]
 
 
 def test_it_reads_what_observing_needs() -> None:
@@ -224,7 +224,7 @@ def _zombies() -> set[int]:
 
 def _stat(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return []
 
 
@@ -404,14 +404,14 @@ def test_a_window_that_can_still_be_changed_is_refused() -> None:
     unsealable = os.memfd_create("window.json", os.MFD_CLOEXEC)
     try:
         with pytest.raises(BadData, match="still holds"):
-            windows.read_told({"files": ["window.json"]}, [unsealable])
+            windows.parse_window({"files": ["window.json"]}, [unsealable])
         sealable = os.memfd_create("window.json", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         with pytest.raises(BadData, match="JSON"):
-            windows.read_told({"files": ["window.json"]}, [sealable])
+            windows.parse_window({"files": ["window.json"]}, [sealable])
         assert fcntl.fcntl(sealable, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
         os.close(sealable)
         with pytest.raises(BadData):
-            windows.read_told({"files": "window.json"}, [unsealable])
+            windows.parse_window({"files": "window.json"}, [unsealable])
     finally:
         os.close(unsealable)
 

@@ -267,7 +267,7 @@ def test_a_process_that_was_not_started_for_it_is_not_ended() -> None:
 def test_only_so_many_processes_are_sampled_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspy, "start", lambda *_: SimpleNamespace(end=lambda: (0, ())))
     ours = Broker(served=os.getpid())
-    for pid in range(1, limits.SAMPLED_BESIDE + 1):
+    for pid in range(1, limits.SAMPLED_MOST + 1):
         ours.answer({"what": "pyspy_start", "pid": pid, "duration_s": 1, "rate_hz": 19, "idle": False}, ())
     with pytest.raises(ValueError, match="too many"):
         ours.answer({"what": "pyspy_start", "pid": 999, "duration_s": 1, "rate_hz": 19, "idle": False}, ())

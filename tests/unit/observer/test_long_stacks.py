@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankscope.observer.live.process_watch import in_words
+from rankscope.observer.live.process_watch import name_frames
 from rankscope.observer.window.stacks import LEFT_OUT
 from rankscope.observer.window.users_code import users_code
 from rankscope.unwinder.names.code import Frame
@@ -17,7 +17,7 @@ def frame(name: str, file: str) -> Frame:
 def test_of_a_stack_that_is_too_long_the_middle_is_left_out() -> None:
     """torch.compile: a hundred functions below the user's."""
     below = [frame(f"step{number}", DYNAMO) for number in range(120)]
-    told = in_words([*below, frame("train", "/srv/job/train.py"), frame("<module>", "/srv/job/train.py")])
+    told = name_frames([*below, frame("train", "/srv/job/train.py"), frame("<module>", "/srv/job/train.py")])
     names = [each.name for each in told.frames]
     assert names[:2] == ["<module>", "train"] and names[-1] == told.name == "step0"
     gap = told.frames.index(LEFT_OUT)
@@ -29,17 +29,17 @@ def test_of_a_stack_that_is_too_long_the_middle_is_left_out() -> None:
 
 
 def test_a_stack_that_fits_is_kept_whole() -> None:
-    told = in_words([frame(f"f{number}", "/srv/job/train.py") for number in range(60)])
+    told = name_frames([frame(f"f{number}", "/srv/job/train.py") for number in range(60)])
     assert [each.name for each in told.frames] == [f"f{number}" for number in range(59, -1, -1)]
 
 
 def test_of_one_frame_that_is_too_long_there_is_the_leaf() -> None:
-    told = in_words([frame("f" * 5000, "x.py"), frame("main", "/srv/job/train.py")])
+    told = name_frames([frame("f" * 5000, "x.py"), frame("main", "/srv/job/train.py")])
     assert [each.name[:4] for each in told.frames] == [LEFT_OUT.name, "ffff"]
 
 
 def test_what_nobody_knows_the_file_of_is_not_the_users() -> None:
-    told = in_words([frame("step", DYNAMO), frame("?", "?"), frame("train", "/srv/job/train.py")])
+    told = name_frames([frame("step", DYNAMO), frame("?", "?"), frame("train", "/srv/job/train.py")])
     users = users_code([(told.frames, 1.0)])
     assert [users.has(each.file) for each in told.frames] == [True, False, False]
     assert not users.has(LEFT_OUT.file)

@@ -102,7 +102,7 @@ def test_ranks_are_sought_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr("rankscope.observer.sight.find_ranks", note)
     assert main.run(["ranks"]) == 3
     assert "note  made by True" in capsys.readouterr().out
-    assert doctor._collectives(Path("/")).detail == "no training process is here now"
+    assert doctor._collectives(Path("/")).detail == "no training process runs now"
 
 
 @pytest.mark.parametrize(

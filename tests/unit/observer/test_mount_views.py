@@ -87,7 +87,7 @@ def test_who_has_used_up_his_share_does_not_leave_others_without_the_mounts_that
     assert views.words(100, [(0, 1)]) == views.words(103, [(0, 1)]) == ["/1 (tmpfs 0:1)"]
     assert views.words(101, [(8, 16)]) == views.words(102, [(8, 16)]) == ["device 8:16"]
     assert [views.words(pid, [(8, 16)]) for pid in (7, 8, 101)] == [["/mnt/b (xfs 8:16)"]] * 3
-    assert views.notes == ["user 1666: pid 100 sees more mounts than were looked at: some devices are told by number"]
+    assert views.notes == ["user 1666: pid 100 has more mounts than were read: some devices are named by number"]
     assert [size for size in read if size] == [10_000, len(MOUNTS)]
 
 

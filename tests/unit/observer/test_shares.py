@@ -18,12 +18,12 @@ from rankscope.observer.live import fallback, limits, observation
 from rankscope.observer.live.fallback import Fallback, main_thread
 from rankscope.observer.live.kernel_probes import KernelProbes
 from rankscope.observer.live.observation import Observation
-from rankscope.observer.live.shares import jobs_with_room, sampled_beside
+from rankscope.observer.live.shares import choose_sampled, jobs_with_room
 from rankscope.observer.recorder import RecordOptions
 from rankscope.observer.tables.raw import OpenAbsence
 from rankscope.observer.thread.functions import NO_STACK, StackName
 from rankscope.probes.bpf import ring
-from rankscope.probes.fair import Fair, by_kind, in_turn
+from rankscope.probes.fair import Fair, group_by, interleave
 from rankscope.unwinder.names.code import Frame
 from rankscope.unwinder.walk.pyspy import PySample, PySpyResult
 
@@ -39,10 +39,10 @@ def observed(ranks: list[Any], processes: dict[int, Any], **probes: Any) -> Obse
 
 
 def test_each_user_has_his_first_before_anybody_has_his_second() -> None:
-    assert in_turn({"many": range(9), "few": ["a"], "none": []}, 4) == [0, "a", 1, 2]
-    assert in_turn({"many": range(2)}, 4) == [0, 1]
-    assert in_turn({}, 4) == []
-    assert in_turn(by_kind([1, 3, 5, 2], lambda number: number % 2)) == [1, 2, 3, 5]
+    assert interleave({"many": range(9), "few": ["a"], "none": []}, 4) == [0, "a", 1, 2]
+    assert interleave({"many": range(2)}, 4) == [0, 1]
+    assert interleave({}, 4) == []
+    assert interleave(group_by([1, 3, 5, 2], lambda number: number % 2)) == [1, 2, 3, 5]
 
 
 def test_of_too_many_jobs_each_users_largest_are_observed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,17 +73,17 @@ def test_windows_say_that_there_are_more_jobs_than_they_are_of(monkeypatch: pyte
 
 
 def test_no_user_takes_all_places_beside_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SAMPLED_BESIDE", 3)
+    monkeypatch.setattr(limits, "SAMPLED_MOST", 3)
     many = [rank(number, f"a{number}", 1666) for number in range(1, 100)]
-    kept, said = sampled_beside([*many, rank(200, "training", 1000)])
+    kept, said = choose_sampled([*many, rank(200, "training", 1000)])
     assert kept == [1, 200, 2]
     assert said == "py-spy was run on 3 ranks alone: 97 more are without stacks"
-    assert sampled_beside(many[:3]) == ([1, 2, 3], "")
+    assert choose_sampled(many[:3]) == ([1, 2, 3], "")
 
 
 def test_the_process_with_the_rights_runs_only_so_many_py_spies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rankscope.observer.apart.broker.pyspy.start", lambda *_: None)
-    broker = Broker(samplings=cast(Any, dict.fromkeys(range(100, 100 + limits.SAMPLED_BESIDE))))
+    broker = Broker(samplings=cast(Any, dict.fromkeys(range(100, 100 + limits.SAMPLED_MOST))))
     with pytest.raises(ValueError, match="too many"):
         broker.pyspy_start((), pid=1, duration_s=1, rate_hz=19, idle=False)
 
@@ -177,7 +177,7 @@ class Slow:
             self.now_s += each_s
             return NO_STACK
 
-        return SimpleNamespace(pid=owner, owner=owner, name_stack=take, still_stack=take, threads=threads)
+        return SimpleNamespace(pid=owner, owner=owner, name_stack=take, blocked_stack=take, threads=threads)
 
 
 def test_stacks_that_take_long_to_name_are_at_the_cost_of_their_user(monkeypatch: pytest.MonkeyPatch) -> None:

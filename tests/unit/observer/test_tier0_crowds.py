@@ -119,7 +119,7 @@ def test_notes_with_text_of_jobs_are_few_and_each_is_told_once() -> None:
     for number in range(10_000):
         notes.add(f"libnccl.so.{number}" + "x" * 10_000)
     told = notes.take(0.0)
-    assert len(told) == 33 and "not told" in told[-1] and all(len(words) <= 400 for words in told)
+    assert len(told) == 33 and "not reported" in told[-1] and all(len(words) <= 400 for words in told)
     notes.add("in the same hour")
     assert len(notes.take(10.0)) <= 1
     notes.add("later")
@@ -133,7 +133,7 @@ def test_many_notes_of_one_user_keep_nobody_elses_away() -> None:
     for number in range(1000):
         notes.add(f"libnccl.so.{number}", "user 1666")
     told = notes.take(0.0)
-    assert len(told) == 33 and told[-1] == "more of user 1666 is not told in this hour"
+    assert len(told) == 33 and told[-1] == "more of user 1666 is not reported in this hour"
     for number in range(20):
         notes.add(f"pid {number} is silent", "user 1000")
         notes.add(f"libtorch.so.{number}", "user 1666")
@@ -141,7 +141,7 @@ def test_many_notes_of_one_user_keep_nobody_elses_away() -> None:
     told = notes.take(1.0)
     assert "processes were not listed" in told and not any("libtorch" in words for words in told)
     assert sum("is silent" in words for words in told) == 8
-    assert told[-1] == "more of user 1000 is not told in this hour"
+    assert told[-1] == "more of user 1000 is not reported in this hour"
     for number in range(20):
         notes.add(f"pid {number} is silent", "user 1000")
     assert notes.take(3700.0) == (), "each once"
@@ -178,7 +178,7 @@ def test_of_a_process_with_thousands_of_libraries_some_are_looked_at_for_some_se
     listening.listen(7)
     assert len(looked) == 4 and now[0] <= LOOK_MOST_S + pulse._FIND_MOST_S
     (said,) = listening.notes.take(0.0)
-    assert said.startswith("4996 libraries of pid 7 were not looked at")
+    assert said.startswith("4996 libraries of pid 7 were not searched")
     for _ in range(10):
         listening.listen(7)
     assert len(looked) == LIBRARIES_MOST, "the rest of the first ones, the next time"

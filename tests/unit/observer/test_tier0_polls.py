@@ -70,7 +70,7 @@ def test_calls_that_come_too_often_are_not_kept_and_that_is_said(host: Host) -> 
 def test_a_job_that_calls_nothing_is_tried_again_later(host: Host) -> None:
     host.poll()
     host.poll(tier0.LEARN_S + 1)
-    assert "not seen" in host.tier.notes["job"]
+    assert "not visible" in host.tier.notes["job"]
     assert not host.tier.is_learning("job")
     host.poll(400.0)
     assert host.tier.is_learning("job")
@@ -135,7 +135,7 @@ def test_a_census_that_fails_is_said_and_costs_no_beat(tmp_path: Path, monkeypat
 
     host.tier.census = fail
     beat = host.poll()
-    assert beat.born == () and beat.notes == ("ranks were not sought: so it is",)
+    assert beat.born == () and beat.notes == ("ranks were not searched for: so it is",)
     assert host.poll(700.0).notes == (), "said once"
 
 
@@ -149,7 +149,7 @@ def test_a_census_for_which_there_is_no_process_is_made_later(host: Host) -> Non
 
     host.tier.census = refused
     told = [words for _ in range(25) for words in host.poll(4.0).notes]
-    assert told == ["ranks were not sought: not now (Resource temporarily unavailable)"]
+    assert told == ["ranks were not searched for: not now (Resource temporarily unavailable)"]
     assert 3 <= len(tried) <= 4 and host.pulse.put_off == len(tried)
     host.tier.census = census
     assert [rank.pid for _ in range(9) for rank in host.poll(4.0).born] == [101, 102]
@@ -192,7 +192,7 @@ def test_a_host_without_descriptors_buries_nobody(known: Host, monkeypatch: pyte
         beat = known.poll(4.0)
         assert beat.died == () and sorted(known.tier.ranks) == [101, 102]
         told += beat.notes
-    assert told == ["whether ranks still run was not read: not now (Too many open files)"]
+    assert told == ["it could not be read whether ranks still run: not now (Too many open files)"]
     assert known.pulse.put_off == 4
     missing[0] = 0
     assert known.poll(4.0).died == ()

@@ -74,9 +74,9 @@ def test_a_process_whose_memory_breaks_what_reads_it_is_without_stacks_and_ends_
     there: Any = object()
     process.interpreter, process.memory, process.threads = there, SimpleNamespace(close=lambda: None), {1: 8}  # type: ignore[assignment]
     process.symbols = SimpleNamespace(resolve=broken)  # type: ignore[assignment]
-    monkeypatch.setattr(process_watch, "walk_still", lambda *_: KernelStack((RawFrame(8, 0),)))
+    monkeypatch.setattr(process_watch, "walk_blocked", lambda *_: KernelStack((RawFrame(8, 0),)))
     monkeypatch.setattr(process_watch, "list_threads", broken)
     assert process.name_stack(KernelStack((RawFrame(8, 0),))) == NO_STACK
-    assert process.still_stack(1) == NO_STACK
+    assert process.blocked_stack(1) == NO_STACK
     process.start_ticks = procfs.start_ticks(1)
     process.refresh(probes)

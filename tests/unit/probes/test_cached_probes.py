@@ -244,13 +244,13 @@ def test_the_compiler_runs_once_and_again_after_damage(root: Path, monkeypatch: 
     assert (start(), len(compilations)) == ([], 1)
     (kept,) = (root / cache.FOLDER).iterdir()
     kept.write_bytes(kept.read_bytes()[:-3])
-    assert start() == ["the compiled probes that were kept are not used: they are damaged"]
+    assert start() == ["the cached probes are not used: they are damaged"]
     assert (start(), len(compilations)) == ([], 2)
     (root / "libbcc.so").write_bytes(b"a newer compiler")
     assert (start(), len(compilations)) == ([], 3)
     (root / cache.FOLDER).chmod(0o777)
     assert [remark.partition(":")[0] for remark in start()] == [
-        "the compiled probes that were kept are not used",
-        "the next start compiles again, as the probes cannot be kept",
+        "the cached probes are not used",
+        "the next start compiles again, as the probes cannot be cached",
     ]
     assert len(compilations) == 4

@@ -15,11 +15,11 @@ from rankscope.probes.fair import Fair, least_first, whose
 def test_who_takes_much_in_whatever_pieces_comes_to_an_end_and_others_go_on(piece: float) -> None:
     fair, taken = Fair(2.0, 0.5), 0.0
     while fair.left(lambda: "many") > 0:
-        fair.took(piece, lambda: "many")
+        fair.spend(piece, lambda: "many")
         taken += piece
         assert taken < 2.0 + 0.5 + 2 * piece
     assert fair.left(lambda: "other") == 0.5
-    fair.took(0.1, lambda: "other")
+    fair.spend(0.1, lambda: "other")
     assert fair.left(lambda: "other") == pytest.approx(0.4)
 
 
@@ -27,12 +27,12 @@ def test_nobody_is_asked_who_it_is_while_there_is_plenty() -> None:
     fair = Fair(2.0, 0.5)
     for _ in range(1000):
         assert fair.left(lambda: pytest.fail("asked")) > 0
-        fair.took(0.0004, lambda: pytest.fail("asked"))
+        fair.spend(0.0004, lambda: pytest.fail("asked"))
 
 
 def test_who_leaves_next_to_nothing_of_what_is_free_leaves_others_their_own() -> None:
     fair = Fair(2.0, 0.5)
-    fair.took(1.999, lambda: "many")
+    fair.spend(1.999, lambda: "many")
     assert fair.left(lambda: "other") == 0.5
     assert fair.left(lambda: "many") == pytest.approx(0.001)
 

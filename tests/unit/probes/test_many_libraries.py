@@ -52,7 +52,7 @@ def test_one_process_keeps_an_observer_for_seconds_and_what_is_left_out_is_a_not
     calls = CallProbe(cast(Any, None))
     calls.watch([7, 8], tmp_path)
     assert [pid for pid, _ in looked] == [7] * 5 + [8] * 2
-    assert len(calls.notes) == 1 and calls.notes[0].startswith("4995 libraries of pid 7 were not looked at")
+    assert len(calls.notes) == 1 and calls.notes[0].startswith("4995 libraries of pid 7 were not searched")
 
 
 def test_many_processes_keep_it_for_a_minute(tmp_path: Path, looked: list[tuple[int, str]]) -> None:

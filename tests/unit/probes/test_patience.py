@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rankscope.probes import patience
-from rankscope.probes.patience import Silent, ask, is_silent, patiently, told_silent
+from rankscope.probes.patience import Silent, ask, is_silent, mark_silent, patiently
 
 NOBODY = 4_000_000  # numbers of processes that are not there
 Hang = Callable[[], bytes]
@@ -115,11 +115,11 @@ def test_one_user_does_not_use_up_the_patience_that_others_need(hang: Hang, monk
 
 
 def test_a_word_of_somebody_else_counts_for_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    told_silent([NOBODY])
+    mark_silent([NOBODY])
     with pytest.raises(Silent):
         ask(NOBODY, lambda: 1)
     now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + patience._TOLD_S + 1)
+    monkeypatch.setattr(time, "monotonic", lambda: now + patience._MARK_S + 1)
     assert ask(NOBODY, lambda: 1) == 1
 
 

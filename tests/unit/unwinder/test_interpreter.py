@@ -173,7 +173,7 @@ def test_of_thousands_of_files_with_the_right_name_a_few_are_opened(
         raise FileNotRead("its file system does not answer")
 
     monkeypatch.setattr(find_module, "open_mapped", refuse)
-    with pytest.raises((UnsupportedInterpreter, NotPython), match="16 are looked into"):
+    with pytest.raises((UnsupportedInterpreter, NotPython), match="first 16 files"):
         find_interpreter(PID, tmp_path, Image())
     assert "/usr/bin/trainer" in opened and len(opened) <= 1 + find_module._ALIKE_MOST
 

@@ -20,7 +20,7 @@ from rankscope.unwinder.errors import NotPython, TargetGone, UnsupportedInterpre
 from rankscope.unwinder.interpreter.find import find_interpreter
 from rankscope.unwinder.interpreter.memory import ProcessMemory
 from rankscope.unwinder.interpreter.threads import ThreadPairs, list_threads
-from rankscope.unwinder.walk.still import walk_still
+from rankscope.unwinder.walk.still import walk_blocked
 
 Start = Callable[..., Program]
 HERE = Path(__file__).parent
@@ -82,7 +82,7 @@ def test_a_thread_at_rest_is_walked_alike_without_the_kernel(start: Start, host_
         main = list_threads(interpreter, memory)[0]
         walked = host_walk.walk(interpreter.kernel_record(), memory, main.tstate_address, main.thread_id)
         # WHEN
-        still = walk_still(memory, interpreter, main.tstate_address)
+        still = walk_blocked(memory, interpreter, main.tstate_address)
     # THEN
     assert not still.moved
     assert [(frame.code, frame.lasti) for frame in still.frames] == [frame[:2] for frame in walked.frames]

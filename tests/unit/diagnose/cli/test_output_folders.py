@@ -27,7 +27,7 @@ from rankscope.observer.window import staging
 from rankscope.observer.window.folder import (
     Window,
     find_windows,
-    prepare_place,
+    prepare_folder,
     read_manifest,
     read_window,
     write_window,
@@ -78,7 +78,7 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, trouble: str)
     else:
         out.chmod(0o777 if trouble == "open to others" else 0o770)
     for attempt in (
-        lambda: prepare_place(place),
+        lambda: prepare_folder(place),
         lambda: write_window(small(), place),
         lambda: History(place).prepare(),
     ):
@@ -166,7 +166,7 @@ def test_what_another_host_made_is_never_removed(tmp_path: Path) -> None:
     theirs += [left(tmp_path, host="localhost-x"), tmp_path / ".partial-notes"]
     theirs[-1].mkdir()
     write_window(small(), tmp_path)
-    prepare_place(tmp_path)
+    prepare_folder(tmp_path)
     assert all(folder.exists() for folder in theirs)
 
 
@@ -282,7 +282,7 @@ def test_on_a_full_disk_a_window_is_absent_and_nothing_is_left(tmp_path: Path, s
 @ROOT_ONLY
 def test_a_full_disk_is_said_before_the_window(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "64k") as disk, pytest.raises(OutputFailed, match="No space left"):
-        prepare_place(disk / "out")
+        prepare_folder(disk / "out")
 
 
 @ROOT_ONLY
@@ -290,7 +290,7 @@ def test_a_read_only_disk_is_said_in_one_line(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "1m") as disk:
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         for attempt in (
-            lambda: prepare_place(disk),
+            lambda: prepare_folder(disk),
             lambda: write_window(small(), disk),
             lambda: History(disk).prepare(),
         ):

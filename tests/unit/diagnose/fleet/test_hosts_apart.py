@@ -115,7 +115,7 @@ def test_a_window_that_shares_no_steps_is_left_out_and_said_and_that_which_was_a
     assert gather([first, later]).hosts == ("node-1",), "else the newest of two"
 
 
-def stands_still(silent_s: Sequence[float | None], begins_s: Sequence[float], seconds: float = 4.0) -> list[Window]:
+def is_hanging(silent_s: Sequence[float | None], begins_s: Sequence[float], seconds: float = 4.0) -> list[Window]:
     """Of hosts that saw nothing move for so long at the end of their windows; None: all the time."""
     ranks = {rank: {"last_progress_s": silent_s[rank // 2]} for rank in range(2 * len(silent_s))}
     job = Job(ranks=2 * len(silent_s), hosts=len(silent_s), steps=1, window_s=seconds, ranks_columns=ranks)
@@ -138,7 +138,7 @@ def stands_still(silent_s: Sequence[float | None], begins_s: Sequence[float], se
 def test_of_a_job_that_stands_still_a_later_look_shows_the_same(
     silent_s: tuple[float | None, ...], begins_s: tuple[float, ...], judged: int
 ) -> None:
-    fleet = gather(stands_still(silent_s, begins_s))
+    fleet = gather(is_hanging(silent_s, begins_s))
     assert len(fleet.hosts) == judged
     assert (NoteCode.HOSTS_MISSING in {note.code for note in fleet.notes}) == (judged < 3)
 

@@ -27,7 +27,7 @@ from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window, write_window
 from rankscope.observer.window.jobs import of_user, without_user
-from rankscope.observer.window.store.users import by_user, called, told_apart
+from rankscope.observer.window.store.users import by_user, called, rename_jobs
 
 OURS, THEIRS = 1000, 1666
 
@@ -185,5 +185,5 @@ def test_whose_ranks_a_window_holds_is_what_those_say_that_are_alive() -> None:
     rows[1]["owner"] = -1
     window = replace(window, ranks=window.ranks.from_pylist(rows, window.ranks.schema))
     assert set(by_user(window).ranks["job"].to_pylist()) == {"job-a of user 1000"}
-    ((same,),) = told_apart([window])
+    ((same,),) = rename_jobs([window])
     assert same is window

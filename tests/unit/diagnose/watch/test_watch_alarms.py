@@ -82,7 +82,7 @@ def test_silence_is_an_alarm_once_and_its_end_is_told(job: Job) -> None:
 def test_silence_is_over_where_nobody_is_listened_to_any_more(job: Job) -> None:
     assert kinds(job.beats(12, None)) == [("Alarm", AlarmKind.SILENT)]
     for one in job.ranks:
-        one.hear_no_more()
+        one.stop_listening()
     (relief,) = job.beats(3, None)
     assert isinstance(relief, Relief) and relief.kind is AlarmKind.SILENT and "not listened to" in relief.words
 

@@ -64,7 +64,7 @@ def test_jobs_that_come_and_go_drive_no_line_of_others_out_of_the_log(monkeypatc
     one.say(Event("verdict", 0.0, "FAULT", "theirs"))
     one.say(Event("hardware", 0.0, "a link is down", drain=("", "rankscope: nic/down")))
     assert [event.kind for event in told] == ["job"] * 10 + ["note", "job", "verdict", "hardware"]
-    assert f"more of the jobs of {CROWD} is not told" in told[10].words
+    assert f"more of the jobs of {CROWD} is not reported" in told[10].words
 
 
 def state(job: str, user: str, *ranks: int) -> JobState:

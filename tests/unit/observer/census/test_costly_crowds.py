@@ -55,7 +55,7 @@ def test_processes_with_tens_of_thousands_of_mappings_hide_nobody(tree: Tree) ->
     expected = real(tree)
     ranks, notes = found(tree)
     assert ranks == expected
-    assert any(note.startswith("user 1666: ") and "were not looked at" in note for note in notes)
+    assert any(note.startswith("user 1666: ") and "were not examined" in note for note in notes)
 
 
 def test_long_command_lines_of_thousands_are_not_held(tree: Tree) -> None:
@@ -88,7 +88,7 @@ def test_candidates_beyond_number_hide_nobody(tree: Tree) -> None:
     expected = real(tree)
     ranks, notes = found(tree)
     assert ranks == expected
-    assert any(note.startswith("user 1666: ") and "were not looked at" in note for note in notes)
+    assert any(note.startswith("user 1666: ") and "were not examined" in note for note in notes)
 
 
 def connected_with_itself(tree: Tree, pid: int, connections: int) -> None:
@@ -180,7 +180,7 @@ def test_who_has_used_up_his_share_does_not_leave_others_without_connections_in_
     connections = kinship.Connections(tree.root)
     assert connections.own(greedy, 1) == connections.own(shared, 1) == frozenset()
     assert connections.groups(ranks, dict.fromkeys(ranks, 1)) == [ranks]
-    assert connections.notes == [f"user 1666: in the network of pid {greedy} are more connections than were looked at"]
+    assert connections.notes == [f"user 1666: in the network of pid {greedy} are more connections than were examined"]
 
 
 def test_open_files_without_number_hide_nobody(tree: Tree) -> None:

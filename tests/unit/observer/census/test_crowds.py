@@ -36,7 +36,7 @@ def test_of_a_crowd_of_children_the_first_are_looked_at_and_the_rest_is_told() -
         assert parent.pid in found.candidates
         assert sum(stat.ppid == parent.pid for stat in found.processes.values()) == ALIKE_MOST + MORE
         (note,) = [note for note in found.notes if note.startswith(f"pid {parent.pid} has")]
-        assert note.endswith(f"{MORE} of them were not looked at")
+        assert note.endswith(f"{MORE} of them were not examined")
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
         parent.wait()

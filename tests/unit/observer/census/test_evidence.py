@@ -14,7 +14,7 @@ from rank_trees import Tree, torchrun
 from rankscope.observer.census.identity import Claim
 from rankscope.observer.census.kinship import Connections, Pair
 from rankscope.observer.census.ranks import find_ranks
-from rankscope.observer.census.rules.taken import Chosen, Evidence, Taken
+from rankscope.observer.census.rules.taken import Chosen, ChosenRanks, Evidence
 
 PIDS = range(1, 9)
 ADDRESSES = (b"0100007F", b"0700000A")
@@ -27,7 +27,9 @@ def chosen(job: str, rank: int, owner: int) -> Chosen:
     return Chosen(cast(Any, SimpleNamespace(owner=owner)), Claim("", job, rank, rank, 3, 3, "", False))
 
 
-def compared_with_all(taken: Taken, connections: Connections, cgroups: dict[int, str], pid: int) -> tuple[bool, bool]:
+def compared_with_all(
+    taken: ChosenRanks, connections: Connections, cgroups: dict[int, str], pid: int
+) -> tuple[bool, bool]:
     mine = taken[pid]
     others = [
         at
@@ -55,7 +57,7 @@ def test_evidence_follows_every_change_of_who_is_taken_for_what(
     connections = Connections(
         _own={(pid, 0): mine for pid, mine in zip(PIDS, own, strict=True)}, _spaces=dict(zip(PIDS, spaces, strict=True))
     )
-    cgroups, taken = dict(zip(PIDS, groups, strict=True)), Taken()
+    cgroups, taken = dict(zip(PIDS, groups, strict=True)), ChosenRanks()
     evidence = Evidence(taken, lambda pid: connections.ends(pid, 0), cgroups.__getitem__)
     for pid, claim in changes:
         if claim is None:

@@ -91,7 +91,7 @@ def test_a_slow_gpu_is_found_from_samples_and_calls_alone() -> None:
 def test_a_rank_whose_gpu_says_nothing_is_not_compared_with_those_that_do() -> None:
     raws, reading = recorded((0, 2))
     found, gpus = with_gpus(raws, {pid: rank for rank, pid in enumerate(PIDS)}, 3, reading, CALL_TABLE)
-    assert "rank 1: nothing is seen of its GPU: its steps cannot be compared" in gpus.notes
+    assert "rank 1: its GPU is not visible, so its steps cannot be compared" in gpus.notes
     rows = {pid: find_rank(one, CALL_TABLE) for pid, one in found.items()}
     assert np.isnan(rows[702].step_times.own_s).all() and len(rows[702].step_times.own_s) > 20
     assert np.isfinite(rows[701].step_times.own_s).all()

@@ -104,7 +104,7 @@ def test_the_one_device_that_it_has_open_is_the_last_resort(host: Path) -> None:
             (host / "proc" / str(pid) / "fd" / str(number)).symlink_to(f"/dev/{device}")
     found = owners_of([rank(0, 701), rank(1, 702)], gpus((), (), ()), host)
     assert found.gpus == {701: (2,)}
-    assert "rank 1: nothing says which GPU it uses" in found.notes[702]
+    assert "rank 1: it is unknown which GPU it uses" in found.notes[702]
 
 
 def test_others_on_a_ranks_gpu_are_named_without_believing_their_names(host: Path) -> None:

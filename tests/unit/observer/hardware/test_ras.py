@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from rankscope.observer.live.ras import missing, stands_still
+from rankscope.observer.live.ras import is_hanging, missing
 from rankscope.probes.nccl.ras import RasSilence
 from rankscope.probes.nccl.ras_answer import Communicator, Missing, OperationCounts, Place, RasAnswer
 
@@ -47,9 +47,9 @@ def test_hosts_are_known_by_the_address_that_nccl_tells_as_containers_count_thei
 
 
 def test_a_job_is_asked_only_if_it_stands_still() -> None:
-    assert not stands_still({1: 0.4, 2: 3.0}, 20.0)
-    assert stands_still({1: 0.4, 2: 13.0}, 20.0)
-    assert not stands_still({1: 3.0}, 4.0), "a slow step is no hang"
+    assert not is_hanging({1: 0.4, 2: 3.0}, 20.0)
+    assert is_hanging({1: 0.4, 2: 13.0}, 20.0)
+    assert not is_hanging({1: 3.0}, 4.0), "a slow step is no hang"
 
 
 def test_a_rank_that_stays_behind_is_named_wherever_it_runs() -> None:

@@ -13,7 +13,7 @@ from rankscope.observer.census.collectives import seen_collectives
 from rankscope.observer.census.found import FoundRank
 from rankscope.probes.host.maps import read_maps
 
-NONE = "not seen: waiting for other ranks cannot be told from own time"
+NONE = "not visible: waiting for other ranks cannot be separated from own time"
 
 
 def mapped_as(path: Path) -> str:
@@ -51,7 +51,7 @@ def test_each_job_has_its_libraries(tmp_path: Path) -> None:
     ]
     assert {one.job: one.text for one in seen_collectives(ranks, tmp_path)} == {
         "a": "gloo in libtorch_cpu.so; mpi in libmpi.so.40",
-        "b": "not seen in libjax_common.so, which hides its functions",
+        "b": "not seen in libjax_common.so, which exports no functions",
         "c": NONE,
         "d": NONE,
     }
@@ -62,5 +62,5 @@ def test_broken_files_and_ended_processes_are_not_seen(tmp_path: Path) -> None:
     (tmp_path / "lib/41/libmpi.so.40").write_bytes(b"\x7fELF nonsense")
     ended = cast(FoundRank, SimpleNamespace(pid=99, identity=SimpleNamespace(job="e")))
     assert [one.text for one in seen_collectives([broken, ended], tmp_path)] == [
-        "not seen in libmpi.so.40, which hides its functions", NONE,
+        "not seen in libmpi.so.40, which exports no functions", NONE,
     ]  # fmt: skip

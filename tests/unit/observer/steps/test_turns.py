@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rankscope.observer.tables.one_line import as_one_line
+from rankscope.observer.tables.one_line import merge_turns
 from rankscope.observer.tables.rank import RankWindow, find_rank
 from rankscope.observer.tables.raw import OpenAbsence, RawProcess
 from rankscope.observer.thread.functions import StackName
@@ -142,7 +142,7 @@ def pooled(threads: tuple[int, ...], steps: int = 90) -> Process:
 @pytest.mark.parametrize("threads", [(A,), (A, B), (A, B, C)])
 def test_steps_in_threads_of_a_pool_in_turn_are_steps_of_one_line(threads: tuple[int, ...]) -> None:
     job = pooled(threads)
-    raw = as_one_line(job.raw(), CALL_TABLE)
+    raw = merge_turns(job.raw(), CALL_TABLE)
     assert set(raw.members) == {MAIN, *threads}
     found = find_rank(raw, CALL_TABLE)
     assert found.training_thread == MAIN
@@ -159,7 +159,7 @@ def test_a_thread_that_reads_ahead_is_no_part_of_it() -> None:
     job = pooled((A, B))
     for at in np.arange(0.02, job.now - 0.03, 0.05).tolist():  # 30 ms, whenever the queue has room
         job.event(ring.OFFCPU, FEEDER, at, at + 0.02, FUTEX, FEED, MAIN)
-    raw = as_one_line(job.raw(), CALL_TABLE)
+    raw = merge_turns(job.raw(), CALL_TABLE)
     assert set(raw.members) == {MAIN, A, B}
     right(job, find_rank(raw, CALL_TABLE))
 
@@ -173,7 +173,7 @@ def test_a_main_thread_that_works_while_others_train_is_not_waited_for() -> None
         job.step(tid)
     for at in np.arange(0.0, job.now, 0.006).tolist():
         job.event(ring.OFFCPU, MAIN, at, at + 0.003, POLL, RESULT, A)
-    raw = as_one_line(job.raw(), CALL_TABLE)
+    raw = merge_turns(job.raw(), CALL_TABLE)
     assert set(raw.members) == {A, B}
     right(job, find_rank(raw, CALL_TABLE))
 
@@ -189,7 +189,7 @@ def test_who_waits_for_the_gil_after_its_rest_had_no_turn_yet() -> None:
         if end - begin > 0.02:
             one["dur_ns"] -= 4_000_000
             job.event(ring.OFFCPU, MAIN, end - 0.0039, end, GIL_WAIT, RESULT, A)
-    raw = as_one_line(job.raw(), CALL_TABLE)
+    raw = merge_turns(job.raw(), CALL_TABLE)
     assert set(raw.members) == {MAIN, A}
     right(job, find_rank(raw, CALL_TABLE))
 
@@ -202,7 +202,7 @@ def test_threads_that_train_side_by_side_take_no_turns() -> None:
             one.take(tid, IDLE)
             one.step(tid)
     job.events += other.events
-    assert as_one_line(job.raw(), CALL_TABLE).members == ()
+    assert merge_turns(job.raw(), CALL_TABLE).members == ()
 
 
 def test_a_pool_that_loads_samples_side_by_side_takes_no_turns_with_who_waits_for_it() -> None:
@@ -217,7 +217,7 @@ def test_a_pool_that_loads_samples_side_by_side_takes_no_turns_with_who_waits_fo
             asleep[tid] = job.now
         job.event(ring.OFFCPU, MAIN, begin + 1e-5, job.now, FUTEX, RESULT, A)
     raw = job.raw()
-    assert as_one_line(raw, CALL_TABLE) is raw
+    assert merge_turns(raw, CALL_TABLE) is raw
     right(job, find_rank(raw, CALL_TABLE))
 
 
@@ -227,7 +227,7 @@ def test_an_ordinary_job_is_as_it_was() -> None:
     for _ in range(30):
         job.step(MAIN)
     raw = job.raw()
-    assert as_one_line(raw, CALL_TABLE) is raw
+    assert merge_turns(raw, CALL_TABLE) is raw
 
 
 @pytest.mark.parametrize("met", [(), (130,), (100, 131, 159)], ids=["none", "one", "three"])
@@ -243,7 +243,7 @@ def test_a_thread_for_each_step_is_waited_for_by_who_started_it(met: tuple[int, 
         job.last, job.ran[MAIN] = tid, job.now
         job.step(tid)
     job.events = [one for one in job.events if one["tid"][0] < 100 or one["type"][0] == ring.CALL]
-    raw = as_one_line(job.raw(frozenset({MAIN, *met})), CALL_TABLE)
+    raw = merge_turns(job.raw(frozenset({MAIN, *met})), CALL_TABLE)
     assert MAIN in raw.members
     right(job, find_rank(raw, CALL_TABLE))
 
@@ -259,7 +259,7 @@ def test_calls_of_a_librarys_thread_inside_a_backward_pass_are_its_own() -> None
         job.event(ring.CALL, MAIN, begin, job.now, BACKWARD, TRAIN)
         job.run(MAIN, 0.01, TRAIN)
     raw = job.raw(frozenset({MAIN}))
-    assert as_one_line(raw, CALL_TABLE) is raw
+    assert merge_turns(raw, CALL_TABLE) is raw
 
 
 def test_at_the_end_the_line_stands_where_who_has_the_turn_stands() -> None:
@@ -270,7 +270,7 @@ def test_at_the_end_the_line_stands_where_who_has_the_turn_stands() -> None:
     raw = job.raw()
     resting = raw.open_absences
     raw = replace(raw, open_absences={**resting, job.last: stuck}, open_calls=[(job.last, WAIT, began)])
-    raw = as_one_line(raw, CALL_TABLE)
+    raw = merge_turns(raw, CALL_TABLE)
     assert raw.open_absences[MAIN].stack == REDUCE
     assert raw.open_calls == [(MAIN, WAIT, began)]
     found = find_rank(raw, CALL_TABLE)

@@ -12,7 +12,7 @@ import pytest
 from pace import pace_s
 
 from rankscope.observer.finish import raw
-from rankscope.observer.finish.wait_target import Seen, wait_target
+from rankscope.observer.finish.wait_target import WaitReadings, wait_target
 from rankscope.observer.tables.rank import find_rank
 from rankscope.observer.tables.raw import OpenAbsence, RawProcess
 from rankscope.observer.thread.functions import StackName
@@ -94,12 +94,12 @@ def root(tmp_path: Path) -> Path:
     ],
 )
 def test_the_target_of_a_call(root: Path, syscall: int, argument: int, target: str) -> None:
-    assert wait_target(PID, PID, syscall, argument, Seen(root)) == target
+    assert wait_target(PID, PID, syscall, argument, WaitReadings(root)) == target
 
 
 def test_a_child_that_has_ended_and_that_nobody_has_waited_for_is_told_first(root: Path) -> None:
     child(root, 4004, "worker", "Z")
-    assert wait_target(PID, PID, READ, 7, Seen(root)) == f"a pipe, child worker {ENDED}, ninja, cc1plus"
+    assert wait_target(PID, PID, READ, 7, WaitReadings(root)) == f"a pipe, child worker {ENDED}, ninja, cc1plus"
 
 
 def test_hundreds_of_threads_that_wait_read_what_they_share_once(root: Path) -> None:
@@ -111,7 +111,7 @@ def test_hundreds_of_threads_that_wait_read_what_they_share_once(root: Path) -> 
         "".join(f"{one}: FLOCK  ADVISORY  WRITE 4002 fe:00:{one} 0 EOF\n" for one in range(1, 60_000))
     )
     # A dozen paces are taken; a table read for each thread would take hundreds.
-    most_s, seen, began = 50 * pace_s(), Seen(root), time.process_time()
+    most_s, seen, began = 50 * pace_s(), WaitReadings(root), time.process_time()
     for thread in range(256):
         assert wait_target(PID, thread, RECV, 9, seen) == "a socket to 10.0.0.7:443"
         wait_target(PID, thread, FLOCK, 5, seen)
@@ -120,17 +120,21 @@ def test_hundreds_of_threads_that_wait_read_what_they_share_once(root: Path) -> 
 
 
 def test_the_connections_of_a_namespace_without_number_are_not_all_read(root: Path) -> None:
-    seen, held = Seen(root), 0
+    seen, held = WaitReadings(root), 0
     for other in range(5000, 5200):
         (root / f"proc/{other}/net").mkdir(parents=True)
         (root / f"proc/{other}/net/tcp").write_bytes(b"x" * (4 << 20))
         held += len(seen.connections(other))
     assert held == 0 and seen._fair.left(lambda: "another user") > 1 << 20
-    assert seen.notes == ["user -1: in the network of pid 5015 are more connections than were looked at"]
+    assert seen.notes == ["user -1: in the network of pid 5015 are more connections than were examined"]
 
 
 def test_of_a_process_that_ended_nothing_is_known(tmp_path: Path) -> None:
-    assert wait_target(PID, PID, FLOCK, 5, Seen(tmp_path)) == wait_target(PID, PID, WAIT4, 0, Seen(tmp_path)) == ""
+    assert (
+        wait_target(PID, PID, FLOCK, 5, WaitReadings(tmp_path))
+        == wait_target(PID, PID, WAIT4, 0, WaitReadings(tmp_path))
+        == ""
+    )
 
 
 def targets(

@@ -171,7 +171,7 @@ def test_of_a_process_with_absurdly_many_threads_the_oldest_are_looked_at_and_th
     some.refresh(cast(Any, kernel))
     running = an_observation(events(0), processes={50: some, 100: many})
     assert [(loss.name, loss.count) for loss in running.losses()] == [("threads_over_budget", 2250 - 256)]
-    assert _over_budget(running) == ["pid 100: 1994 of its Python threads were not looked at: there were too many"]
+    assert _over_budget(running) == ["pid 100: 1994 of its Python threads were not followed: there were too many"]
 
 
 def test_maps_have_room_for_twice_what_the_census_found() -> None:
@@ -242,7 +242,7 @@ def test_an_observer_is_killed_before_a_rank_and_may_open_many_files() -> None:
     text = (
         "import resource; from pathlib import Path; from rankscope.observer.live import limits\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
-        "limits.take_place()\n"
+        "limits.set_process_limits()\n"
         "print(Path('/proc/self/oom_score_adj').read_text().strip(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)

@@ -210,7 +210,7 @@ def test_a_window_is_kept_while_another_observer_sends(tmp_path: Path, monkeypat
     spool = Spool(tmp_path / "spool", (tmp_path / "store").as_uri(), most_bytes=2 * size + size // 2)
     for at in range(2):
         spool.add(windows(start=NOW + 60 * at)[0])
-    told_by, listdir = spools._told_by, os.listdir
+    told_by, listdir = spools._drops_reported_by, os.listdir
 
     def then_sent(place: int, name: str) -> int:
         found = told_by(place, name)
@@ -218,7 +218,7 @@ def test_a_window_is_kept_while_another_observer_sends(tmp_path: Path, monkeypat
         return found
 
     # WHEN what was listed is gone as it is looked at, and what is to be thrown out as it is
-    monkeypatch.setattr(spools, "_told_by", then_sent)
+    monkeypatch.setattr(spools, "_drops_reported_by", then_sent)
     monkeypatch.setattr(spools.os, "listdir", lambda place: [*listdir(place), "job=a!gone.parquet"])
     key = spool.add(windows(start=NOW + 120)[0])
     monkeypatch.undo()

@@ -1,1 +1,4 @@
-/* bcc's compiler puts this file of the kernel's headers before every text. Our programs need nothing of it: see kernel.bpf.h. */
+/*
+ * bcc's compiler includes this file of the kernel's headers before every text. Our programs need
+ * nothing of it: see kernel.bpf.h.
+ */
