@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 from collections import defaultdict
@@ -10,11 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
+import setuptools
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("probes", "unwinder", "observer", "diagnose")
@@ -140,11 +137,13 @@ def test_every_room_says_what_it_is_for(folder: Path) -> None:
     assert len(readme.read_text().splitlines()) >= 5
 
 
-def test_the_distribution_holds_every_folder() -> None:
-    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
+def test_the_distribution_holds_every_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setuptools, "setup", setuptools.setup)  # the backend's own is for a build alone
+    monkeypatch.chdir(REPOSITORY)
     folders = {str(path.parent.relative_to(REPOSITORY)) for path in MODULES.values()}
-    assert set(settings["packages"]) == {f"rankscope.{folder.replace('/', '.')}" for folder in folders}
-    assert settings["package-dir"] == {f"rankscope.{package}": package for package in PACKAGES}
+    built = importlib.import_module("buildkit.backend")
+    assert set(built.packages()) == {f"rankscope.{folder.replace('/', '.')}" for folder in folders}
+    assert built.FOLDERS == PACKAGES
 
 
 def test_programs_that_tests_keep_as_text_import_what_is_there() -> None:
