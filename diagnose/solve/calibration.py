@@ -36,6 +36,7 @@ POINTS: tuple[tuple[float, float], ...] = (
 GROUP = 25
 LEAST, MOST = SCORE_LEAST, POINTS[-1][1]  # of a confidence: nothing is certain
 _RISE = limits.NOTHING  # least slope between two points
+_Z_95 = 1.959963984540054  # normal quantile of 0.975: a two-sided 95 % interval
 
 
 def calibrate(score: float, points: Sequence[tuple[float, float]] = POINTS) -> float:
@@ -125,13 +126,12 @@ def reliability(pairs: Iterable[Pair], edges: Sequence[float] = (0.0, 0.5, 0.6, 
 
 
 def wilson(right: int, count: int) -> tuple[float, float]:
-    """(p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n), z = 1.96: where the true share lies, 95 of 100 times."""
+    """Return the 95 % interval of a share (Wilson 1927): (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n)."""
     if count == 0:
         return 0.0, 1.0
-    from statsmodels.stats.proportion import proportion_confint  # a second to load; only for tables of many verdicts
-
-    least, most = proportion_confint(right, count, method="wilson")
-    return float(least), float(most)
+    share, spread = right / count, _Z_95**2 / count
+    middle, half = share + spread / 2, math.sqrt(spread * (share * (1 - share) + spread / 4))
+    return max((middle - half) / (1 + spread), 0.0), min((middle + half) / (1 + spread), 1.0)
 
 
 def expected_error(bins: Sequence[Bin]) -> float:
