@@ -29,6 +29,7 @@ from rankscope.diagnose.watch.looks.prepared import Standby
 from rankscope.diagnose.watch.turns import Turns
 from rankscope.diagnose.watch.voice import Voice, unix
 from rankscope.observer.watch.tier0 import Tier0
+from rankscope.observer.window import staging
 from rankscope.observer.window.jobs import of_user
 
 _ROUTINE_FIRST_S = 60.0  # after the baseline is known: a healthy window to compare with
@@ -188,9 +189,10 @@ class Looking:
         self._in_common.pop(name, None)
 
     def close(self) -> None:
-        """A look under way ends."""
+        """End a look under way, and remove what it had half-written into the history."""
         if self._look is not None:
             self._look.kill()
+            staging.tidy(self.history / "windows")
         self.standby.close()
         if self.others is not None:
             self.others.close()
