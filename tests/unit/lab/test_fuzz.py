@@ -145,7 +145,7 @@ def test_a_parser_whose_source_changed_is_run_anew_however_much_was_run(tmp_path
         (source,) = Fuzz().sources(["stacks"]).values()
         results.write(file, [before or Result("fuzz", "stacks", "2026-01-01", "", source, 2000)])
         done = subprocess.run(
-            [FUZZ, *command, "--results", file], capture_output=True, text=True, check=False, timeout=120
+            [FUZZ, *command, "--results", file], capture_output=True, text=True, check=False, timeout=300
         )
         assert done.returncode == 0, done.stderr
         # THEN only what is missing is run, with how much of the parser was reached, and stale rows are gone
