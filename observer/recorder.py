@@ -27,6 +27,7 @@ from rankscope.observer.census.found import FoundRank, RankCensus
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.live import limits, observation
 from rankscope.observer.live.observation import Observation, Progress
+from rankscope.observer.live.priority import giving_way
 from rankscope.observer.live.shares import jobs_with_room, ranks_with_room
 from rankscope.observer.window.jobs import matching, names
 from rankscope.probes import rights
@@ -210,7 +211,7 @@ def observe_on(options: RecordOptions, most_s: float, progress: Progress) -> Ite
     try:
         running.wait_until(time.monotonic() + _WARM_UP_S)
         while True:
-            yield _window(running, options, progress, read_clocks())
+            yield _window(running, options, progress, read_clocks(), goes_on=True)
             if time.monotonic() >= ends or all(running.processes[rank.pid].gone for rank in running.ranks):
                 return
             running.renew()
@@ -219,9 +220,15 @@ def observe_on(options: RecordOptions, most_s: float, progress: Progress) -> Ite
 
 
 def _window(
-    running: Observation, options: RecordOptions, progress: Progress, clocks: Clocks, begun: str = ""
+    running: Observation,
+    options: RecordOptions,
+    progress: Progress,
+    clocks: Clocks,
+    begun: str = "",
+    goes_on: bool = False,
 ) -> list[Window]:
-    """From now on for as long as a window is. `clocks`: as they were when it was planned; `begun`: what to say as it begins."""
+    """Observe from now on for as long as a window is. `clocks`: as they were when it was planned; `begun`: what to say as it begins;
+    `goes_on`: probes stay attached, as another window follows."""
     before = running.begin_window(options.window_s, options.hz)
     begin = read_clocks()
     if begun:
@@ -231,9 +238,14 @@ def _window(
     running.run_until(begin.monotonic_ns / 1e9 + options.window_s, progress)
     running.notes += clock_notes(clocks, read_clocks())
     loading.join()
-    from rankscope.observer.finish.windows import close_windows
+    from rankscope.observer.finish.last import read_last
+    from rankscope.observer.finish.windows import windows_from
 
-    return close_windows(running, before, begin.realtime_ns / 1e9, begin.monotonic_ns, options.hz)
+    last = read_last(running, before, begin.monotonic_ns, options.hz)
+    if not goes_on:
+        running.probes.rest()  # ranks pay for no probe while rows are made
+    with giving_way():
+        return windows_from(running, before, last, begin.realtime_ns / 1e9)
 
 
 def observe(options: RecordOptions, progress: Progress) -> list[Window]:

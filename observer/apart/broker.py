@@ -17,7 +17,7 @@ from typing import Any
 from rankscope.observer.apart import wire
 from rankscope.observer.apart.reading import Reading, number, process
 from rankscope.observer.apart.run import Answer
-from rankscope.observer.live import kernel_probes, limits
+from rankscope.observer.live import kernel_probes, limits, priority
 from rankscope.observer.live.limits import give_back
 from rankscope.probes.bpf.functions import shared_uprobes
 from rankscope.probes.bpf.module import Module
@@ -34,7 +34,6 @@ _MOST_PLACES = 65536  # offsets in one request
 _LONGEST_S = 3600.0
 _MOST_HZ = 1000  # as for record
 _MOST_NUMBER = 1 << 24  # of ranks, processes, threads: what is made for them has limits of its own
-_LEAST_NICE = -10  # who drains the events goes before the ranks; it need go no further
 _PROTOCOLS = (netlink.NETLINK_ROUTE, netlink.NETLINK_SOCK_DIAG)
 _ATTACHED = ("rs_enter_", "rs_leave_", "rs_call_site")
 
@@ -51,6 +50,7 @@ class Broker(Reading):
     orders: Callable[[int], dict[str, Any]] | None = None
     module: Module | None = None
     samplings: dict[int, Sampling] = field(default_factory=dict)
+    priorities: priority.Priorities = field(default_factory=priority.Priorities)
 
     def load(self, _: Sequence[int], *, hz: int, ranks: int, processes: int, threads: int, verbose: bool) -> Answer:
         """All probes, once."""
@@ -157,11 +157,12 @@ class Broker(Reading):
             raise
         return {"silence": ""}, (file,)
 
-    def stand(self, _: Sequence[int], *, tid: int, nice: int) -> Answer:
-        """A thread of the confined process goes before others in the queue for the CPU, or behind them."""
+    def priority(self, _: Sequence[int], *, tid: int, nice: int, yields_s: float) -> Answer:
+        """Set the priority of a thread of the confined process."""
         if not Path(f"/proc/{self.served}/task/{process(tid)}").exists():
             raise ValueError("no such thread")
-        os.setpriority(os.PRIO_PROCESS, tid, max(number(nice + 20, "place", 40) - 20, _LEAST_NICE))
+        wanted = max(number(nice + 20, "place", 40) - 20, priority.AHEAD)
+        self.priorities.set(tid, wanted, min(_seconds(yields_s), priority.YIELDS_S))
         return {}, ()
 
     def kernel_log(self, _: Sequence[int]) -> Answer:
@@ -192,6 +193,7 @@ class Broker(Reading):
             for file in sampling.end()[1]:
                 os.close(file)
         self.samplings.clear()
+        self.priorities.close()
         Reading.close(self)
 
     def _loaded(self) -> Module:
@@ -209,6 +211,6 @@ def _seconds(value: object) -> float:
 
 _MORE: tuple[Callable[..., Answer], ...] = (
     Broker.load, Broker.unload, Broker.attach, Broker.release, Broker.withdrawn, Broker.rest, Broker.wake, Broker.order, Broker.costs,
-    Broker.socket, Broker.ras, Broker.stand, Broker.kernel_log, Broker.pyspy_start, Broker.pyspy_ended, Broker.pyspy_end,
+    Broker.socket, Broker.ras, Broker.priority, Broker.kernel_log, Broker.pyspy_start, Broker.pyspy_ended, Broker.pyspy_end,
 )  # fmt: skip
 Broker.SERVICES = {**Reading.SERVICES, **{service.__name__: service for service in _MORE}}

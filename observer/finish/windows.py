@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from rankscope.observer.census.found import FoundRank, user_of
 from rankscope.observer.census.owners import uses_accelerator
-from rankscope.observer.finish.last import LastReadings, ended_early, read_last
+from rankscope.observer.finish.last import LastReadings, ended_early
 from rankscope.observer.finish.rank_rows import address_of, helper_rows, rank_row
 from rankscope.observer.finish.raw import raw_process
 from rankscope.observer.live import ras, samplers, sources
@@ -97,9 +97,8 @@ class _Whole:
         return self.ended[user]
 
 
-def close_windows(running: Observation, before: Totals, start: float, start_ns: int, hz: int) -> list[Window]:
-    """One Window for each job, begun at `start` (Unix s; `start_ns` by CLOCK_MONOTONIC) and ending now."""
-    last = read_last(running, before, start_ns, hz)
+def windows_from(running: Observation, before: Totals, last: LastReadings, start: float) -> list[Window]:
+    """Make one Window for each job of a window that began at `start` (Unix s) with `before` and ended with `last`, which is closed."""
     jobs = by_kind(running.ranks, lambda rank: rank.identity.job)
     job_of = {rank.pid: job for job, ranks in jobs.items() for rank in ranks}
     whole = _Whole(

@@ -65,8 +65,9 @@ class HandedModule(Module):
 
     def rest(self) -> None:
         """Have everything detached for a while."""
-        self.rests = True
-        self._asked.ask("rest")
+        if not self.rests:
+            self.rests = True
+            self._asked.ask("rest")
 
     def wake(self) -> tuple[Refused, ...]:
         """Have it attached again. What is refused."""

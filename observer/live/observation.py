@@ -16,10 +16,10 @@ from rankscope.observer.census.workers import FEEDING, is_compiler
 from rankscope.observer.live import kernel_probes, limits, process_watch
 from rankscope.observer.live.fallback import Fallback
 from rankscope.observer.live.gauges import Gauges
-from rankscope.observer.live.going_first import going_first
 from rankscope.observer.live.held import Held
 from rankscope.observer.live.kernel_probes import KernelProbes
 from rankscope.observer.live.names import Names
+from rankscope.observer.live.priority import going_first
 from rankscope.observer.live.process_watch import LOADER, TRAINING, ProcessWatch
 from rankscope.observer.live.samplers import Hardware
 from rankscope.observer.live.shares import Room, entries, room_beside, sampled_beside

@@ -155,4 +155,4 @@ class Recorded:
         monkeypatch.setattr(last.time, "clock_gettime_ns", lambda _: START_NS + int(SECONDS * 1e9))
         monkeypatch.setattr(windows, "observer_rows", lambda _: [])
         before = Totals({}, {}, {}, (), 0.0)
-        return windows.close_windows(running, before, 100.0, START_NS, 99)
+        return windows.windows_from(running, before, last.read_last(running, before, START_NS, 99), 100.0)

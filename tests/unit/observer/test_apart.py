@@ -150,7 +150,7 @@ def test_drivers_answer_questions_through_such_a_socket() -> None:
 
 def test_a_thread_goes_first_no_further_than_observing_needs() -> None:
     with subprocess.Popen(["sleep", "60"]) as served:
-        Broker(served=served.pid).answer({"what": "stand", "tid": served.pid, "nice": -20}, ())
+        Broker(served=served.pid).answer({"what": "priority", "tid": served.pid, "nice": -20, "yields_s": 0.0}, ())
         assert os.getpriority(os.PRIO_PROCESS, served.pid) == -10
         served.kill()
 
@@ -378,7 +378,7 @@ def _alive(pid: int) -> bool:
      {"what": "load", "hz": "99", "ranks": 1, "processes": 1, "threads": 1, "verbose": False},
      {"what": "load", "hz": 1001, "ranks": 1, "processes": 1, "threads": 1, "verbose": False},
      {"what": "pyspy_start", "pid": "1; true", "duration_s": 1, "rate_hz": 19, "idle": False},
-     {"what": "stand", "tid": 1, "nice": -10}, {"what": "kernel_log", "path": "/etc/shadow"}],
+     {"what": "priority", "tid": 1, "nice": -10, "yields_s": 0.0}, {"what": "kernel_log", "path": "/etc/shadow"}],
     ids=lambda asked: asked["what"],
 )  # fmt: skip
 def test_what_the_confined_process_may_not_ask_for_is_refused(asked: dict[str, Any]) -> None:

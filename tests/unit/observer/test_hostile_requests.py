@@ -124,7 +124,7 @@ def test_no_arguments_of_any_request_are_more_than_refused(what: str, data: st.D
     [{"what": "pyspy_start", "pid": 7, "duration_s": HUGE, "rate_hz": HUGE, "idle": True},
      {"what": "pyspy_start", "pid": 7, "duration_s": float("nan"), "rate_hz": 19, "idle": True},
      {"what": "pyspy_start", "pid": 7, "duration_s": "1", "rate_hz": 19, "idle": True},
-     {"what": "stand", "tid": os.getpid(), "nice": HUGE},
+     {"what": "priority", "tid": os.getpid(), "nice": HUGE, "yields_s": HUGE},
      {"what": "load", "hz": HUGE, "ranks": 1, "processes": 1, "threads": 1, "verbose": False},
      {"what": "attach", "function": "rs_enter_0", "offsets": [HUGE], "on_return": False},
      {"what": "attach", "function": "rs_sample", "offsets": [16], "on_return": False},

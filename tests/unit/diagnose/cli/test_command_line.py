@@ -20,6 +20,7 @@ from rankscope.diagnose.cli.host import doctor
 from rankscope.diagnose.cli.main import run
 from rankscope.observer import recorder
 from rankscope.observer.census.found import RankCensus
+from rankscope.observer.finish import last
 from rankscope.observer.finish import windows as finish
 from rankscope.observer.window.folder import read_window, write_window
 
@@ -107,7 +108,8 @@ def test_record_says_where_each_window_lies_though_one_name_begins_like_the_othe
     ranks = tuple(MagicMock(**{"identity.job": job}) for job in jobs)
     monkeypatch.setattr(recorder, "choose", lambda *_: ranks)
     monkeypatch.setattr(recorder.observation, "begin", MagicMock())
-    monkeypatch.setattr(finish, "close_windows", lambda *_: windows)
+    monkeypatch.setattr(last, "read_last", lambda *_: None)
+    monkeypatch.setattr(finish, "windows_from", lambda *_: windows)
     # THEN the folder that is printed for a job holds the window of that job
     assert run(["record", "--out", str(tmp_path), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from rankscope.observer import recorder
-from rankscope.observer.finish import changes, windows
+from rankscope.observer.finish import changes, last, windows
 from rankscope.observer.live.observation import Observation
 from rankscope.probes.host.clocks import Clocks, age_order, clock_notes, is_ahead, is_older, read_clocks
 
@@ -104,7 +104,9 @@ def test_a_window_during_which_the_clock_is_set_says_so(monkeypatch: pytest.Monk
         start=lambda: None, begin=lambda *_: None, close=lambda: None, sample=lambda: None, interfaces={}
     )
     running.hardware = running.gauges = running.flows = cast(Any, idle)
-    running.probes = cast(Any, SimpleNamespace(**vars(running.probes), remarks=(), close=lambda: None))
+    running.probes = cast(
+        Any, SimpleNamespace(**vars(running.probes), remarks=(), rest=lambda: None, close=lambda: None)
+    )
     real = time.clock_gettime_ns
 
     def set_the_clock(_: object, window_s: float, hz: int) -> None:
@@ -117,13 +119,14 @@ def test_a_window_during_which_the_clock_is_set_says_so(monkeypatch: pytest.Monk
     monkeypatch.setattr(recorder.observation, "begin", lambda ranks, **more: running)
     monkeypatch.setattr(Observation, "totals", lambda self: None)
     monkeypatch.setattr(Observation, "start_fallback", set_the_clock)
-    monkeypatch.setattr(windows, "close_windows", lambda *arguments: closed.append(arguments) or [])
+    monkeypatch.setattr(last, "read_last", lambda _running, _before, start_ns, _hz: start_ns)
+    monkeypatch.setattr(windows, "windows_from", lambda *arguments: closed.append(arguments) or [])
     # WHEN a window of half a second is recorded
     began = time.perf_counter()
     recorder.observe(recorder.RecordOptions(window_s=0.5, align_s=0.5), lambda _: None)
     # THEN it is as long as it should be, begins when it was agreed, and says what happened
     assert 0.8 < time.perf_counter() - began < 5
-    (_, _, start, start_ns, _) = closed[0]
+    (_, _, start_ns, start) = closed[0]
     assert abs(start * 2 - round(start * 2)) < 0.2 and abs(start - real(time.CLOCK_REALTIME) / NS) < 5
     assert abs(start_ns - real(time.CLOCK_MONOTONIC)) < 5 * NS
     assert [note for note in running.notes if f"set by {step_s:+.3f} s" in note]
