@@ -38,7 +38,12 @@ ROOMS: dict[str, tuple[str, list[str]]] = {
     ),
     "apart": (
         "observer/apart/*.py",
-        [*_APART, "tests/unit/observer/test_look.py", "tests/unit/observer/test_hostile_requests.py"],
+        [
+            *_APART,
+            "tests/unit/observer/test_look.py",
+            "tests/unit/observer/test_hostile_requests.py",
+            "tests/unit/observer/test_border.py",
+        ],
     ),
     "sweep": ("diagnose/sweep/**/*.py", ["tests/unit/sweep"]),
 }
