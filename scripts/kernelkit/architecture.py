@@ -51,7 +51,18 @@ AARCH64 = Architecture(
     "qemu-system-arm",
     # The emulator's own kind of pointer authentication takes a tenth of the time that the architecture's takes.
     # Vectors of any length (SVE) are slow to emulate, and libraries prefer them.
-    ("-M", "virt", "-accel", "tcg,thread=multi", "-cpu", "max,sve=off,sme=off,pauth-impdef=on", "-smp", "2", "-m", "4G"),
+    (
+        "-M",
+        "virt",
+        "-accel",
+        "tcg,thread=multi",
+        "-cpu",
+        "max,sve=off,sme=off,pauth-impdef=on",
+        "-smp",
+        "2",
+        "-m",
+        "4G",
+    ),
     "ttyAMA0",
     root=_ROOT,
     busybox=_ROOT / "bin/busybox",

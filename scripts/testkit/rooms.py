@@ -45,7 +45,7 @@ ROOMS = {
     ),
     "apart": Guarded(
         "observer/apart/*.py",
-        (*_APART, *_tests("unit/observer", "look", "hostile_requests", "services", "shares", "devices_opened"),
+        (*_APART, *_tests("unit/observer", "look", "hostile_requests", "border", "services", "shares", "devices_opened"),
          *_tests("unit/diagnose/watch", "watchdog"), *_tests("unit/probes", "shared_libraries"),
          *_tests("kernel", "least_rights", "opens_gpus")),
         ("observer/apart/broker.py", "observer/apart/reading.py"),
