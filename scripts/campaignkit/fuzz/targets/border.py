@@ -20,7 +20,7 @@ from campaignkit.fuzz.target import Target, swapped
 from rankscope.observer.apart import broker as brokers
 from rankscope.observer.apart import devices, look, plain, run, wire
 from rankscope.observer.apart.broker import Broker
-from rankscope.observer.apart.windows import read_told
+from rankscope.observer.apart.windows import parse_window
 from rankscope.observer.live import kernel_probes
 from rankscope.observer.sight import Sight
 from rankscope.probes.bpf.functions import shared_uprobes
@@ -186,7 +186,7 @@ def _serve(messages: Sequence[tuple[bytes, int]], content: bytes) -> None:
 
 def _heard(told: dict[str, Any], handed: Sequence[int]) -> bool:
     if told.get("what") == "window":
-        read_told(told, handed)
+        parse_window(told, handed)
     elif told.get("what") == "seen":
         plain.unpack(Sight, look._content(handed))
     else:
