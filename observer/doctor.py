@@ -101,7 +101,7 @@ def _programs(_: Path) -> Requirement:
             "Install the wheel or the .deb of scripts/package, which contains them; or apt-get install python3-bpfcc (dnf install "
             "python3-bcc), and use a virtual environment with system site packages.", True,
         )  # fmt: skip
-    import bcc
+    import bcc  # pyright: ignore[reportMissingImports]
 
     return Requirement(name, True, f"compiled here, by bcc {getattr(bcc, '__version__', '')}".strip(), "", True)
 

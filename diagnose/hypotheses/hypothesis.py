@@ -14,7 +14,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.causes import KNOWN
+from rankscope.diagnose.hypotheses.registry import registered
 from rankscope.diagnose.verdict.contract import Evidence, Instance, Suspect
 from rankscope.diagnose.verdict.function import Function
 
@@ -51,7 +51,7 @@ class Hypothesis:
     lost_s: float
     support: float
     evidence: tuple[Evidence, ...]
-    action: str
+    action: str = ""  # '' where the registered one says it all
     host: str = ""
     instance: str = ""
     comm: str = ""  # of the instance: the process that uses it, '' where none is accused
@@ -72,8 +72,9 @@ def suspect_from(
     `of_s`: the step that the seconds were lost of; None where no step ends any more (a hang): all of it is lost.
     `instances`: of all ranks, where several hypotheses became one.
     """
-    if (found.component, found.cause, found.scope) not in KNOWN:
-        raise AssertionError(f"{found.component}/{found.cause} ({found.scope}) is not in the table of causes.py")
+    known = registered(found.component, found.cause, found.scope)
+    if known is None:
+        raise AssertionError(f"{found.component}/{found.cause} ({found.scope}) is not registered (registry.py)")
     return Suspect(
         component=found.component,
         cause=found.cause,
@@ -87,7 +88,7 @@ def suspect_from(
         guess=found.support <= GUESS,
         since=since,
         evidence=found.evidence,
-        action=found.action,
+        action=found.action or known.action,
         scope=found.scope,
     )
 

@@ -2,76 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from rankscope.diagnose import budgets
+from rankscope.diagnose.hypotheses.causes import sentence
 from rankscope.diagnose.report.words import WORDS, count_of, file_of, place_of, subject
 from rankscope.diagnose.text import clean, seconds
 from rankscope.diagnose.verdict.contract import ASLEEP, Suspect, Verdict, process_text
 
-# (component, cause) → what is wrong with it. {function}, {instance}, {other}: which one, or what follows the bar where nobody knows.
-# What begins with ^ says itself who it is.
-CAUSES_IN_WORDS = {
-    ("gpu", "throttled-thermal"): "{instance|the GPU} runs slower because it is too hot",
-    ("gpu", "throttled-power"): "{instance|the GPU} runs slower because its power is capped",
-    ("gpu", "clock-low"): "{instance|the GPU} runs at a lower clock than its peers",
-    ("gpu", "ecc-errors"): "{instance|the GPU} has memory errors",
-    ("gpu", "xid"): "{instance|the GPU} reported a critical error (Xid)",
-    ("gpu", "lost"): "{instance|the GPU} has fallen off the bus",
-    ("gpu", "contended"): "{other|somebody else} uses {instance|the GPU} as well",
-    ("gpu", "slow"): "{instance|the GPU} computes more slowly than its peers",
-    ("nvlink", "down"): "NVLinks of {instance|a GPU} are down",
-    ("nvlink", "errors"): "NVLinks of {instance|a GPU} have errors",
-    ("nvlink", "slow"): "NVLinks of {instance|a GPU} are slower than the others",
-    ("pcie", "link-degraded"): "the PCIe link {instance|} runs below what it can do",
-    ("pcie", "errors"): "the PCIe link {instance|} has errors",
-    ("pcie", "slow"): "the PCIe link {instance|} is slower than the others",
-    ("nic", "down"): "the network port {instance|} is down",
-    ("nic", "speed-degraded"): "the network port {instance|} runs below its speed",
-    ("nic", "errors"): "the network port {instance|} has errors",
-    ("nic", "slow"): "the network port {instance|} is slower than the others",
-    ("network", "slow-link"): "the network at {instance|its end} is slower than between the others",
-    ("network", "loss"): "the network at {instance|its end} loses packets",
-    ("cpu", "contended"): "{instance|another program} takes its CPU",
-    ("cpu", "quota"): "a CPU quota holds it back",
-    ("cpu", "affinity"): "it may run on too few CPUs",
-    ("cpu", "irq"): "interrupts take its CPU",
-    ("cpu", "steal"): "the hypervisor takes its CPU away",
-    ("cpu", "clock-low"): "its CPU runs at a lower clock than its peers'",
-    ("cpu", "numa-remote"): "its memory is on another socket",
-    ("memory", "reclaim"): "it waits for memory that the kernel has to free first",
-    ("memory", "swap"): "its memory is swapped out",
-    ("memory", "oom-kill"): "the kernel killed a process for want of memory",
-    ("memory", "page-faults"): "it takes new memory again and again",
-    ("storage", "slow-read"): "reading from {instance|files} is slow",
-    ("storage", "slow-write"): "writing to {instance|files} is slow",
-    ("storage", "stalled"): "{instance|a file system} does not answer",
-    ("python", "slow-function"): "{function|its Python code} takes longer there than on its peers",
-    ("python", "gc"): "Python's garbage collection stops it{function|}",
-    ("python", "gil"): "another thread holds Python's lock (the GIL){function|}",
-    ("python", "lock"): "{function|it} waits for a lock",
-    ("python", "dataloader"): "its data comes late{function|}",
-    ("python", "blocking-call"): "{function|its Python code} waits for another thread, process or connection",
-    ("process", "stopped"): "the process was stopped",
-    ("process", "exited"): "the process has ended",
-    ("process", "deadlock"): "{function|it} waits for a lock that is never given free",
-    ("process", "missing-collective"): "it does not come to the collective in which the others wait{function|}",
-    ("process", "spinning"): "{function|it} runs without getting on",
-    ("workload", "stage-imbalance"): "its part of the work is larger than the others', by design",
-    ("workload", "data-imbalance"): "all that it does takes longer, as with more input than its peers have",
-    ("workload", "slow-everywhere"): "it became slower{function|}",
-}
-_OF_ALL = {  # where all ranks have it, at once or in turn
-    ("python", "slow-function"): "^now on one rank, now on another, {function|Python code} takes long",
-    ("python", "blocking-call"): "^now on one rank, now on another, {function|Python code} sleeps",
-    ("python", "gc"): "^Python's garbage collection stops now one rank, now another{function|}",
-    ("workload", "data-imbalance"): "^the work is uneven: now one rank has more, now another",
-    ("workload", "slow-everywhere"): "^all ranks became slower{function|}",
-}
+# Fields of the sentences that causes register: {function|otherwise}, {instance|…}, {process|…} (that uses the instance), {place|…} (the
+# instance and the file that uses it). What stands in [brackets] is left out where its field is not known. ^: it says itself who it is.
+_FIELD = re.compile(r"\[(?P<before>[^][{}]*)\{(?P<optional>\w+)\}\]|\{(?P<field>\w+)\|(?P<otherwise>[^{}]*)\}")
 _SLEEPS = "{function|its Python code} sleeps"
-_PREFIXED = {
-    ("python", "dataloader"): ": the loader's time goes into {}",
-    **dict.fromkeys([("python", "gc"), ("python", "gil"), ("process", "missing-collective")], ", in {}"),
-    ("workload", "slow-everywhere"): ", in {}",
-}
 _OF_MANY = (
     ("{function|it}", "{function|one of them}"), ("it waits", "they wait"), ("it takes", "they take"), ("it may", "they may"),
     ("it does", "they do"), ("process was", "processes were"), ("process has", "processes have"), ("stops it", "stops them"),
@@ -109,10 +51,9 @@ def _who(suspect: Suspect, guessed: tuple[int, ...]) -> str:
 
 
 def _template(suspect: Suspect) -> str:
-    code = suspect.component, suspect.cause
-    if suspect.scope == "all" and code in _OF_ALL:
-        return _OF_ALL[code]
-    template = CAUSES_IN_WORDS[code]
+    template = sentence(suspect.component, suspect.cause, suspect.scope)
+    if template.startswith("^"):
+        return template
     if suspect.component == "python" and any(evidence.value == ASLEEP for evidence in suspect.evidence):
         template = _SLEEPS
     for one, many in _OF_MANY if len(suspect.ranks) > 1 else ():
@@ -121,22 +62,23 @@ def _template(suspect: Suspect) -> str:
 
 
 def _filled(template: str, suspect: Suspect) -> str:
-    function = place_of(suspect.function) if suspect.function is not None else ""
-    begins = _PREFIXED.get((suspect.component, suspect.cause))
-    if function and begins:
-        function = begins.replace("{}", function)
-    instance, other = clean(suspect.instance, 80), ""
-    if (suspect.component, suspect.cause) == ("gpu", "contended") and suspect.instances:
+    """Fill in a template: in one pass, so that no name which a target chose is taken for a field."""
+    fields = {"function": place_of(suspect.function) if suspect.function is not None else ""}
+    instance = clean(suspect.instance, 80)
+    if "{process|" in template and suspect.instances:
         first = suspect.instances[0]
-        instance, other = clean(first.name, 80), clean(process_text(first.comm, first.pid) if first.comm else "", 80)
-    if suspect.component == "storage" and suspect.function is not None and suspect.function.file and instance:
-        instance += f" ({file_of(suspect.function)})"
-    for word, said in (("function", function), ("instance", instance), ("other", other)):
-        begin, found, rest = template.partition("{" + word + "|")
-        if found:
-            otherwise, _, rest = rest.partition("}")
-            template = f"{begin}{said or otherwise}{rest}"
-    return template
+        instance = clean(first.name, 80)
+        fields["process"] = clean(process_text(first.comm, first.pid) if first.comm else "", 80)
+    file = file_of(suspect.function) if suspect.function is not None and suspect.function.file else ""
+    fields |= {"instance": instance, "place": f"{instance} ({file})" if instance and file else instance}
+
+    def fill(found: re.Match[str]) -> str:
+        said = fields.get(found["optional"] or found["field"], "")
+        if found["field"]:
+            return said or found["otherwise"]
+        return f"{found['before']}{said}" if said else ""
+
+    return _FIELD.sub(fill, template)
 
 
 def _price(suspect: Suspect) -> str:

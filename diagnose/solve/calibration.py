@@ -9,8 +9,7 @@ with a known answer, and written down here as a map:
   4. straight lines between the groups' mean scores, of the least group from its least score on; made strictly rising
 
 `PROVENANCE` says what the map was fitted on: accusations in recorded windows of real jobs with real faults. It is as good as those are
-like the world. `scripts/corpus left-out --by kind --fits calibration` fits it anew, and shows how well one that was fitted without a kind
-of fault tells of that kind.
+like the world. `scripts/corpus calibrate` fits it anew.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Pair = tuple[float, bool]  # score (or confidence), and whether the suspect was 
 
 PROVENANCE = (
     "395 accusations of what is slow in 613 recorded windows, 394 of them right; most by rules that such windows had mended "
-    "(scripts/corpus left-out --by kind --fits calibration)"
+    "(scripts/corpus calibrate)"
 )
 POINTS: tuple[tuple[float, float], ...] = (
     (0.0, 0.4821), (0.26, 0.9626), (0.6302, 0.9663), (0.8814, 0.9688), (1.0, 0.97),
@@ -37,6 +36,7 @@ POINTS: tuple[tuple[float, float], ...] = (
 GROUP = 25
 LEAST, MOST = SCORE_LEAST, POINTS[-1][1]  # of a confidence: nothing is certain
 _RISE = limits.NOTHING  # least slope between two points
+_Z_95 = 1.959963984540054  # normal quantile of 0.975: a two-sided 95 % interval
 
 
 def calibrate(score: float, points: Sequence[tuple[float, float]] = POINTS) -> float:
@@ -126,13 +126,12 @@ def reliability(pairs: Iterable[Pair], edges: Sequence[float] = (0.0, 0.5, 0.6, 
 
 
 def wilson(right: int, count: int) -> tuple[float, float]:
-    """(p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n), z = 1.96: where the true share lies, 95 of 100 times."""
+    """Return the 95 % interval of a share (Wilson 1927): (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n)."""
     if count == 0:
         return 0.0, 1.0
-    from statsmodels.stats.proportion import proportion_confint  # a second to load; only for tables of many verdicts
-
-    least, most = proportion_confint(right, count, method="wilson")
-    return float(least), float(most)
+    share, spread = right / count, _Z_95**2 / count
+    middle, half = share + spread / 2, math.sqrt(spread * (share * (1 - share) + spread / 4))
+    return max((middle - half) / (1 + spread), 0.0), min((middle + half) / (1 + spread), 1.0)
 
 
 def expected_error(bins: Sequence[Bin]) -> float:

@@ -24,16 +24,13 @@ from rankscope.diagnose.hypotheses.group.shared import with_groups
 from rankscope.diagnose.hypotheses.hang.loading import waited_for
 from rankscope.diagnose.hypotheses.hang.processes import told_to_end
 from rankscope.diagnose.hypotheses.hang.standstill import find_hang
-from rankscope.diagnose.hypotheses.host.gpu_users import gpu_users
-from rankscope.diagnose.hypotheses.host.strangers import strangers
 from rankscope.diagnose.hypotheses.hypothesis import DESIGNED
-from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_stages
 from rankscope.diagnose.hypotheses.job.moving_work import moving_work
-from rankscope.diagnose.hypotheses.job.quotas_of_all import throttled_together
 from rankscope.diagnose.hypotheses.job.slow_everywhere import slower_everywhere
 from rankscope.diagnose.hypotheses.link.suspects import slow_links
 from rankscope.diagnose.hypotheses.rank.rare_steps import rare_rows
 from rankscope.diagnose.hypotheses.rows import Row, standing
+from rankscope.diagnose.hypotheses.whole_job import WholeJob, rows_of
 from rankscope.diagnose.lacking import sees
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.still.merged_stacks import merged_stacks
@@ -222,10 +219,7 @@ def _standing(
     moving, noise = moving_work(fleet, scene)
     offered = [
         *slow_links(fleet, scene, of_ranks),
-        *heavy_stages(fleet, scene, of_ranks),
-        *throttled_together(fleet, scene),
-        *strangers(fleet, scene, always),
-        *gpu_users(fleet, scene),
+        *rows_of(WholeJob(fleet, scene, of_ranks, always)),
         *moving,
         *seldom,
     ]

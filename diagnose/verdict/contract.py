@@ -1,4 +1,4 @@
-"""The verdict as frozen dataclasses, what may be accused of what, and the exit code. Its JSON: as_json.py."""
+"""The verdict as frozen dataclasses, the components, and the exit code. Its JSON: as_json.py."""
 
 from __future__ import annotations
 
@@ -12,29 +12,10 @@ from rankscope.diagnose.verdict.stack_tree import StackNode
 from rankscope.probes.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, EXIT_UNKNOWN
 
 STATUSES = ("healthy", "fault", "imbalance", "hang", "unknown")
-CAUSES: dict[str, tuple[str, ...]] = {
-    "gpu": (
-        "throttled-thermal",
-        "throttled-power",
-        "clock-low",
-        "ecc-errors",
-        "xid",
-        "lost",
-        "contended",
-        "slow",
-    ),
-    "nvlink": ("down", "errors", "slow"),
-    "pcie": ("link-degraded", "errors", "slow"),
-    "nic": ("down", "speed-degraded", "errors", "slow"),
-    "network": ("slow-link", "loss"),
-    "cpu": ("contended", "quota", "affinity", "irq", "steal", "clock-low", "numa-remote"),
-    "memory": ("reclaim", "swap", "oom-kill", "page-faults"),
-    "storage": ("slow-read", "slow-write", "stalled"),
-    "python": ("slow-function", "gc", "gil", "lock", "dataloader", "blocking-call"),
-    "process": ("stopped", "exited", "deadlock", "missing-collective", "spinning"),
-    "workload": ("stage-imbalance", "data-imbalance", "slow-everywhere"),
-}
-
+COMPONENTS = (
+    "gpu", "nvlink", "pcie", "nic", "network", "cpu", "memory", "storage", "python", "process", "workload",
+)  # fmt: skip
+# What each may be accused of is registered where it is proposed: hypotheses/registry.py.
 
 AGAINST = "against: "  # how the source of evidence begins that speaks against the suspect
 ASLEEP = (

@@ -162,14 +162,7 @@ class Broker(Reading):
         said = ras.fetch(process(pid), root=self.root)
         if isinstance(said, ras.RasSilence):
             return {"silence": said.reason}, ()
-        file = wire.file_in_memory("ras")
-        try:
-            with os.fdopen(file, "wb", closefd=False) as writing:
-                writing.write(said)
-        except BaseException:
-            os.close(file)
-            raise
-        return {"silence": ""}, (file,)
+        return {"silence": ""}, (wire.file_in_memory("ras", lambda file: file.write(said)),)
 
     def priority(self, _: Sequence[int], *, tid: int, nice: int, yields_s: float) -> Answer:
         """Set the priority of a thread of the confined process, within limits."""

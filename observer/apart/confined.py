@@ -59,7 +59,8 @@ def live(
         client.tell("done")
     except BaseException as error:
         if verbose:
-            traceback.print_exc()
+            with contextlib.suppress(OSError):  # who reads it is gone, its disk is full: the command still hears why
+                traceback.print_exc()
         with contextlib.suppress(Exception):
             client.tell("failed", **wire.describe(error))
     finally:

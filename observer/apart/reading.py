@@ -36,10 +36,9 @@ class Reading:
 
         Raises one of run.REFUSALS.
         """
-        service = self.SERVICES.get(wire.text(asked, "what"))
-        if service is None:
-            raise ValueError("no such service")
-        return service(self, handed, **{name: value for name, value in asked.items() if name != "what"})
+        return self.SERVICES[wire.text(asked, "what")](
+            self, handed, **{name: value for name, value in asked.items() if name != "what"}
+        )
 
     def reader(self, _: Sequence[int]) -> Answer:
         """Start a child that opens files of targets."""

@@ -130,9 +130,7 @@ def _tell(client: Client, window: Window) -> None:
     opened: list[int] = []
     try:
         for name, write in files.items():
-            opened.append(wire.file_in_memory(name))
-            with os.fdopen(opened[-1], "wb", closefd=False) as file:
-                write(file)
+            opened.append(wire.file_in_memory(name, write))
         client.tell("window", opened, files=list(files))
     finally:
         wire.close_all(opened)

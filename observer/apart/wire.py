@@ -14,8 +14,8 @@ import os
 import socket
 import threading
 from array import array
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import IO, Any
 
 from rankscope.probes.errors import BadData, RankscopeError
 
@@ -85,9 +85,16 @@ def close_all(descriptors: Sequence[int]) -> None:
         socket.close(descriptor)
 
 
-def file_in_memory(name: str) -> int:
-    """Create a sealable file in memory, for data too large for a message."""
-    return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+def file_in_memory(name: str, write: Callable[[IO[bytes]], object]) -> int:
+    """Write what is too large for a message into a file whose descriptor is sent; the caller closes it. Raises what `write` raises."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            write(file)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def seal(descriptors: Sequence[int]) -> None:

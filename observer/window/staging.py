@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from rankscope.probes.errors import OutputFailed
 from rankscope.probes.host.clocks import is_older
 from rankscope.probes.host.folders import create_file, opened_folder
 from rankscope.probes.host.namespaces import host_name
@@ -158,6 +159,12 @@ def _rename_no_replace(place: int, draft: str, name: str) -> None:
     if failed:
         number = ctypes.get_errno() if call is not None else errno.ENOSYS
         raise OSError(number, os.strerror(number), name)
+
+
+def tidy(into: Path) -> None:
+    """Remove what killed writers of this host left in a folder of ours, if there is such a folder. Never raises."""
+    with suppress(OSError, OutputFailed), opened_folder(into) as place:
+        remove_left(place)
 
 
 def remove_left(place: int) -> None:

@@ -7,6 +7,7 @@ memory        the largest the command was, and each of its workers
 faster        with several numbers of workers: how many times as fast as with the first, medians of the rounds
 precision     accused ranks that are culprits; recall: culprits of which all ranks are accused, with their component, by scope; of a rack,
               a switch, a file system and a rail as one group, of a rail of the ranks that were read in full
+others        the same of two other rules (other_rules.py), by ranks: of culprits whose functions take longer
 
     scripts/bench fleet --hosts 1250 12500 --keep DIR     the objects stay in DIR, and are not written again
     scripts/bench fleet --fleets mixed --hosts 12500      one of mixed (culprits of six scopes at once), rail, all, lengths, healthy
@@ -31,7 +32,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchkit.fleet_windows import RANKS, Plan, Planted, groups, plan, window_of
+from benchkit.fleet_windows import KINDS, OF_FUNCTION, RANKS, SLOW_LINKS, STEPS, Plan, Planted, groups, plan, window_of
+from benchkit.other_rules import eroica, median_mad
 from labkit.machine.shell import module
 from rankscope.diagnose.collector import paused
 from rankscope.diagnose.fleet.large import engines
@@ -75,13 +77,14 @@ class Judged:
     found: dict[str, tuple[int, int]]  # by scope: culprits that were named, culprits
     right: int  # accused ranks that are culprits
     accused: int
+    others: dict[str, tuple[int, int, int]]  # by rule: accused culprits, accused, culprits that patterns show
     note: str
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", type=int, nargs="*", default=[1250, 12_500], help="of 8 ranks")
     parser.add_argument("--fleets", nargs="*", choices=tuple(FLEETS), default=["mixed"])
-    parser.add_argument("--noise", type=float, default=0.05)
+    parser.add_argument("--noise", type=float, default=0.05, help="relative, of each rank, step and function")
     parser.add_argument("--seed", type=int, nargs="*", default=[1], help="a fleet for each")
     parser.add_argument("--engine", choices=engines.ENGINES, default="local")
     parser.add_argument("--workers", type=int, nargs="*", default=[len(os.sched_getaffinity(0))], help="each in turn")
@@ -172,7 +175,6 @@ def _apart(name: str, hosts: int, seed: int, folder: Path, workers: int, options
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     found = json.loads(done.stdout)
-    found["found"] = {scope: tuple(pair) for scope, pair in found["found"].items()}
     return Judged(**found)
 
 
@@ -188,7 +190,8 @@ def _judge(name: str, hosts: int, seed: int, folder: Path, workers: int, options
             judged = time.monotonic()
     ended = time.monotonic()
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    planted = _plan(name, hosts, seed, options).planted
+    fleet = _plan(name, hosts, seed, options)
+    planted = fleet.planted
     guilty = {rank for each in planted for rank in each.ranks}
     accused = {rank for suspect in verdict.suspects for rank in suspect.ranks}
     by_scope: dict[str, list[bool]] = {}
@@ -207,8 +210,18 @@ def _judge(name: str, hosts: int, seed: int, folder: Path, workers: int, options
         found={scope: (sum(named), len(named)) for scope, named in by_scope.items()},
         right=len(accused & guilty),
         accused=len(accused),
+        others=_by_other_rules(fleet, seed),
         note=verdict.notes[-1].text,
     )
+
+
+def _by_other_rules(fleet: Plan, seed: int) -> dict[str, tuple[int, int, int]]:
+    own = KINDS.index("collective") != OF_FUNCTION
+    seconds = fleet.seconds[:, own]
+    beta = seconds * (STEPS / float(fleet.total.sum()))
+    shown = {rank for each in fleet.planted if each.scope not in (*SLOW_LINKS, "all", "lengths") for rank in each.ranks}
+    rules = {"EROICA": eroica(beta, seed), "median+MAD": median_mad(seconds, beta)}
+    return {rule: (len(found & shown), len(found), len(shown)) for rule, found in rules.items()}
 
 
 def is_named(planted: Planted, suspects: tuple[Suspect, ...]) -> bool:
@@ -235,6 +248,8 @@ def _print(each: Judged) -> None:
         f"{each.object_bytes / 1024:>8.2f} {precision:>9.3f}  {scopes}\n{'':<16}{each.note}",
         flush=True,
     )
+    for rule, (right, named, there) in each.others.items():
+        print(f"{'':<16}{rule}: {right} of {there} culprits among {named} ranks accused", flush=True)
 
 
 def _faster(done: Sequence[Judged]) -> Iterator[tuple[int, int, float]]:

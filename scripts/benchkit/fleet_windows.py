@@ -1,6 +1,6 @@
 """Windows of a synthetic fleet as its hosts would write them: 8 ranks x 60 functions x 30 steps, and what a host's counters say.
 
-What ranks do is as in diagnose_fleets.py: noise on each function, a part of it lasting, and 1 % of the rank-steps with a stall. A culprit
+Noise lies on each function, a part of it lasting, and 1 % of the rank-steps have a stall. A culprit
 loses 10-60 % of a step of the fleet without culprits. Of scope
 
 rank, host          one function, all GPU functions, reads or the run queue; of a host all ranks are held in the run queue

@@ -12,13 +12,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from corpuskit import blind, causes, files, tables
+from corpuskit import blind, causes, files, moved, tables
 from corpuskit.archive import HOME, SUFFIX, Corpus, archives, name_of, opened, pack, unpack
 from corpuskit.case import Case
 from corpuskit.from_labs import Recording, cases
 from corpuskit.judging import TODAY, judges
-from corpuskit.numbers import constants, left_out, moved
-from corpuskit.numbers.fits import FITS
 from corpuskit.paths import Replacements
 from labkit.machine.command import Parser, ended
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError
@@ -35,8 +33,8 @@ EPILOG = """examples:
   scripts/corpus judge --hold                               write the table that the tests hold later versions to, and counted.json
   scripts/corpus blind --every 10                           each source knocked out: what is said without it
   scripts/corpus compare before.json now.json               which cases changed
-  scripts/corpus left-out --by kind                         each kind judged with what was fitted without it
-  scripts/corpus move --constants limits: --json moved.json each constant moved by 30 %: which verdicts change
+  scripts/corpus move --constants SCORE_LEAST               a constant moved by 30 %: which verdicts change
+  scripts/corpus calibrate                                  the map from scores to confidences, fitted anew
 
 exit codes: 0 good, 1 not as good as the table (judge) or worse than before (compare), 64 wrong usage"""
 
@@ -88,23 +86,15 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("before", type=Path)
     compare.add_argument("after", type=Path)
     compare.set_defaults(act=_compare)
-    out = commands.add_parser("left-out", help="judge each kind or job with what is fitted without it")
-    _which(out)
-    out.add_argument("--by", choices=("kind", "job"), default="kind")
-    out.add_argument("--fits", default="all", metavar="all|A,B", help=f"of: {', '.join(FITS)}")
-    out.set_defaults(act=_left_out)
     move = commands.add_parser("move", help="move each constant of the diagnoser: which verdicts change")
     _which(move)
     move.add_argument("--constants", default="", metavar="TEXT", help="those with this in module:NAME (default: all)")
     move.add_argument("--by", type=float, default=moved.BY, metavar="X", help="times 1 + X and 1 - X (default 0.3)")
-    move.add_argument("--sample", type=int, default=1, metavar="N", help="only every Nth case")
-    move.add_argument("--json", type=Path, metavar="FILE", help="write each move; go on where FILE stopped")
-    move.add_argument(
-        "--seconds", type=float, metavar="S", help="begin no move after so long; FILE goes on another time"
-    )
     move.add_argument("--verdicts", action="store_true", help="print every verdict that changes")
-    move.add_argument("--dry-run", action="store_true", help="only say which constants there are")
     move.set_defaults(act=_move)
+    calibrate = commands.add_parser("calibrate", help="fit the map from scores to confidences anew, and print it")
+    _which(calibrate)
+    calibrate.set_defaults(act=_calibrate)
     return parser
 
 
@@ -235,40 +225,24 @@ def _compare(args: argparse.Namespace) -> int:
     return 0 if good else EXIT_NOT_GOOD_ENOUGH
 
 
-def _left_out(args: argparse.Namespace) -> int:
-    names = list(FITS) if args.fits == "all" else args.fits.split(",")
-    if unknown := [name for name in names if name not in FITS]:
-        raise LabError(f"no such fit: {', '.join(unknown)} (there are: {', '.join(FITS)})", exit_code=EXIT_USAGE)
+def _move(args: argparse.Namespace) -> int:
+    known = [one for one in moved.all_constants() if args.constants in one.key]
     with opened(archives(args.archives)) as corpus, judges(corpus, args.processes, args.diagnoser) as judge:
-        group = {"kind": lambda case: case.kind, "job": lambda case: case.job}[args.by]
-        found = left_out.left_out(chosen(corpus, args.only), judge, [FITS[name] for name in names], group)
-    print("\n".join(left_out.table(*found, group)))
+        wanted = chosen(corpus, args.only)
+        print(f"{'constant':<52}{'value':>10}{'changed':>9}{'worse':>7}{'share':>8}")
+        for one in moved.moves(corpus, wanted, moved.values(known, args.by), judge):
+            print("\n".join([moved.line(one, len(wanted)), *(moved.details(one) if args.verdicts else ())]), flush=True)
     return 0
 
 
-def _move(args: argparse.Namespace) -> int:
-    known = [one for one in constants.all_constants() if args.constants in one.key]
-    if args.dry_run:
-        print("\n".join(f"{one.key}:{one.line} = {one.value:g}" for one in known))
-        print(f"{len(known)} constants")
-        return 0
-    factors = (1 + args.by, 1 - args.by)
-    deadline = time.monotonic() + args.seconds if args.seconds else None
+def _calibrate(args: argparse.Namespace) -> int:
+    """Hangs have no score of their own, so they are left out."""
+    from rankscope.diagnose.solve.calibration import fit
+
     with opened(archives(args.archives)) as corpus, judges(corpus, args.processes, args.diagnoser) as judge:
-        wanted = chosen(corpus, args.only)[:: args.sample]
-        judged = f"{moved.of_cases(wanted)} by {args.diagnoser} {constants.code()}"
-        found = moved.read(args.json, judged) if args.json else []
-        done = {(one.key, one.factor) for one in found}
-        left = [(one, factor) for one in known for factor in factors if (one.key, factor) not in done]
-        for number, one in enumerate(moved.moves(corpus, wanted, left, judge, deadline), 1):
-            found.append(one)
-            if args.json:
-                moved.write(args.json, judged, found)
-            if sys.stderr.isatty():
-                print(f"\r\033[K{number}/{len(left)} {one.key}", end="", file=sys.stderr, flush=True)
-    keys = {one.key for one in known}
-    shown = [one for one in found if one.key in keys]
-    print("\n".join([*(moved.details(shown) if args.verdicts else []), *moved.table(shown, known)]))
-    missing = 2 * len(known) - len(shown)
-    print(f"{missing} moves left: the same command with --json goes on" if missing else "all moves judged")
+        slow = [case for case in chosen(corpus, args.only) if case.truth.status != "hang"]
+        as_scored = judge(slow, {"rankscope.diagnose.solve.calibration:POINTS": ((0.0, 0.0), (1.0, 1.0))})
+    accused = [(answer.confidence, answer.right) for answer in as_scored if answer.accused]
+    print(f"{len(accused)} accusations in {len(slow)} windows, {sum(right for _, right in accused)} of them right")
+    print(f"POINTS = {fit(accused)}")
     return 0

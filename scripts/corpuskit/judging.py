@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from corpuskit import overrides
 from corpuskit.archive import Corpus
 from corpuskit.case import Case
-from corpuskit.numbers import overrides
-from corpuskit.numbers.overrides import Overrides
+from corpuskit.overrides import Overrides
 from labkit import verdicts
 from labkit.jobs.score import outcome_of
 from rankscope.diagnose.fleet.large.isolated import isolate_children
@@ -65,12 +65,6 @@ class Answer:
 Judged = tuple[Case, Answer]
 
 
-class Judge(Protocol):
-    """Judges cases with some numbers of the diagnoser replaced."""
-
-    def __call__(self, cases: Sequence[Case], numbers: Overrides = ...) -> list[Answer]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Task:
     """Cases with the folders of their windows and earlier windows."""
@@ -93,23 +87,19 @@ def tasks(
 class Judges:
     """Processes that judge. Make them with `judges`."""
 
-    def __init__(self, corpus: Corpus, pool: Any, processes: int, by: str) -> None:
-        self.processes = processes
+    def __init__(self, corpus: Corpus, pool: Any, by: str) -> None:
         self.by = by
         self._corpus = corpus
         self._pool = pool
 
     def __call__(self, cases: Sequence[Case], numbers: Overrides | None = None) -> list[Answer]:
-        found = {answer.key: answer for answer in self.run(tasks(self._corpus, cases, numbers or {}, by=self.by))}
+        work = tasks(self._corpus, cases, numbers or {}, by=self.by)
+        found = {answer.key: answer for _, answers in self.run(work) for answer in answers}
         return [found[case.key] for case in cases]
 
-    def run(self, work: Iterable[Task]) -> Iterator[Answer]:
-        for answers in self._pool.imap_unordered(judge_task, work):
-            yield from answers
-
-    def run_whole(self, work: Iterable[Task]) -> Iterator[tuple[Task, list[Answer]]]:
-        """Each piece with its answers, as soon as it is done."""
-        yield from self._pool.imap_unordered(judge_task_named, work)
+    def run(self, work: Iterable[Task]) -> Iterator[tuple[Task, list[Answer]]]:
+        """Yield each piece with its answers, as soon as it is done."""
+        yield from self._pool.imap_unordered(judge_task, work)
 
 
 @contextmanager
@@ -120,19 +110,15 @@ def judges(corpus: Corpus, processes: int, by: str = TODAY) -> Iterator[Judges]:
     # Started anew, not forked: what a judge imports must be its own, and threads of a parent do not survive a fork.
     isolate_children()
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield Judges(corpus, pool, processes, by)
+        yield Judges(corpus, pool, by)
 
 
-def judge_task_named(task: Task) -> tuple[Task, list[Answer]]:
-    return task, judge_task(task)
-
-
-def judge_task(task: Task) -> list[Answer]:
-    """In one of the processes."""
+def judge_task(task: Task) -> tuple[Task, list[Answer]]:
+    """Judge one piece, in one of the processes."""
     overrides.apply(dict(task.numbers))
     module, _, function = task.by.partition(":")
     diagnose: Diagnose = getattr(importlib.import_module(module), function)
-    return [_judge(diagnose, *one) for one in task.cases]
+    return task, [_judge(diagnose, *one) for one in task.cases]
 
 
 _windows: dict[Path, Any] = {}  # of this process: what was read once is judged many times

@@ -50,7 +50,19 @@ AARCH64 = Architecture(
     "qemu-system-aarch64",
     "qemu-system-arm",
     # The emulator's own kind of pointer authentication takes a tenth of the time that the architecture's takes.
-    ("-M", "virt", "-accel", "tcg,thread=multi", "-cpu", "max,pauth-impdef=on", "-smp", "2", "-m", "4G"),
+    # Vectors of any length (SVE) are slow to emulate, and libraries prefer them.
+    (
+        "-M",
+        "virt",
+        "-accel",
+        "tcg,thread=multi",
+        "-cpu",
+        "max,sve=off,sme=off,pauth-impdef=on",
+        "-smp",
+        "2",
+        "-m",
+        "4G",
+    ),
     "ttyAMA0",
     root=_ROOT,
     busybox=_ROOT / "bin/busybox",

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from labkit import compare, demo, table, through_store, verdicts
+from labkit import demo, table, through_store, verdicts
 from labkit.cases import read
 from labkit.faults import ALL, CLASSIC, Fault
 from labkit.faults.base import DOSES
@@ -33,7 +33,6 @@ EPILOG = """examples:
   scripts/lab --faults python,none --seeds 1 --ranks 4 --hosts 2
   scripts/lab --effects --faults all                           what each fault does to the job, without observing it
   scripts/lab --judge-again lab-out --json after.json          ask once more about the windows that were kept
-  scripts/lab --compare before.json after.json                 two judgings of the same windows: what differs
   scripts/lab --gpu --faults all --seeds 5                     the GPU lab: eight ranks on an emulated machine
   scripts/lab --hangs --seeds 3                                what stops a job for ever, and what only looks so
   scripts/lab --store                                          four hosts, a spool each, judged from an S3 server
@@ -67,8 +66,7 @@ def _which_cases(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--faults", default="all", metavar="all|A,B", help=among)
     parser.add_argument("--gpu", action="store_true", help="the GPU lab (8 ranks on 2 hosts)")
     parser.add_argument("--seeds", type=_seeds, default=[1], metavar="N|A-B", help=seeds)
-    aside = "what is trained; all but the first are kept aside: nothing was made or fitted for them (default job)"
-    parser.add_argument("--program", choices=PROGRAMS, default="job", help=aside)
+    parser.add_argument("--program", choices=PROGRAMS, default="job", help="what is trained (default job)")
     parser.add_argument("--ranks", type=int, choices=range(2, 9), metavar="2-8", help="default: by seed")
     parser.add_argument("--hosts", type=int, choices=range(1, 5), metavar="1-4", help="default: by seed")
     parser.add_argument("--window", type=float, default=10.0, metavar="S", help="seconds observed (default 10)")
@@ -85,14 +83,6 @@ def _what_to_do(parser: argparse.ArgumentParser) -> None:
     file("--json", "write every case with its verdict and the job's own times")
     file("--resume", "as --json; leave out the cases that are already in it, and print the table over all of it")
     file("--judge-again", "judge the windows kept in DIR once more, and end", "DIR")
-    parser.add_argument(
-        "--compare",
-        type=Path,
-        nargs=2,
-        metavar=("BEFORE", "AFTER"),
-        help="print in what the verdicts of two judgings differ (files of --json, or folders of kept cases), and end; "
-        "exit code 1 if they do",
-    )
     flag("--keep", "keep logs and verdicts of all cases in lab-out/, not only of bad ones")
     flag("--effects", "do not observe; measure what the faults do to the job")
     parser.add_argument(
@@ -149,10 +139,6 @@ def _seeds(text: str) -> list[int]:
 
 
 def _act(args: argparse.Namespace) -> int:
-    if args.compare:
-        lines, same = compare.comparison(*map(compare.judgings, args.compare))
-        print("\n".join(lines))
-        return 0 if same else EXIT_NOT_GOOD_ENOUGH
     if args.jobs:
         from labkit.jobs import cli as jobs
 

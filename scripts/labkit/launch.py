@@ -20,7 +20,7 @@ from labkit.machine import cgroups, disk, hosts
 from labkit.machine.log_pipe import Shipper
 from labkit.machine.orders import write_orders
 from labkit.machine.shell import LabError, python
-from labkit.programs import FOLDER, PROGRAMS
+from labkit.programs import PROGRAMS
 
 MASTER_PORT = 29500
 HEALTHY_STEPS = 10
@@ -184,7 +184,6 @@ class Job:
             "TORCHELASTIC_RUN_ID": self._run_id,
             "GLOO_SOCKET_IFNAME": hosts.INTERFACE,
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(FOLDER),  # what programs share, for those in a folder below
             "PYTHONUNBUFFERED": "1",
         }
 

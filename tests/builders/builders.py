@@ -255,6 +255,34 @@ def columns(window: Window, name: str, rows: list[Mapping[str, Any]]) -> Window:
     return Window(window.manifest, **tables)
 
 
+def own_of(window: Window) -> np.ndarray:
+    """Own time by rank and step."""
+    steps = window.steps
+    shape = (steps.column("rank").to_numpy().max() + 1, steps.column("step").to_numpy().max() + 1)
+    own = np.zeros(shape)
+    own[steps.column("rank").to_numpy(), steps.column("step").to_numpy()] = steps.column("own_s").to_numpy()
+    return own
+
+
+def retimed(window: Window, own: np.ndarray, total: np.ndarray | None = None, **more: np.ndarray) -> Window:
+    """The window with other own times (ranks x steps) in steps of other lengths, whose rest the ranks wait.
+
+    total: None ends a step as long after its last rank as it ended before. more: seconds that are added to other columns.
+    """
+    rows = window.steps.to_pylist()
+    if total is None:
+        transfer = np.full(own.shape[1], np.inf)
+        for row in rows:
+            transfer[row["step"]] = min(transfer[row["step"]], row["wait_s"])
+        total = own.max(axis=0) + transfer
+    start = np.concatenate(([0.0], np.cumsum(total)[:-1]))
+    for row in rows:
+        at, step = (row["rank"], row["step"]), row["step"]
+        row |= {"own_s": own[at], "seconds": total[step], "wait_s": total[step] - own[at], "start_s": start[step]}
+        row |= {name: row[name] + seconds[at] for name, seconds in more.items()}
+    return columns(window, "steps", rows)
+
+
 def stalled(window: Window, rank: int, steps: Collection[int], seconds: float) -> Window:
     """The window in which one rank works so much longer in these steps, while the others wait for it."""
     rows = window.steps.to_pylist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from builders import Job, build, columns
+from builders import Job, build, own_of, retimed
 
 from rankscope.observer.window.folder import Window
 
@@ -15,20 +15,4 @@ def wandering(job: Job, sd: float | np.ndarray, rho: float) -> Window:
     for step in range(job.steps):
         before = drift[:, step - 1] if step else np.zeros(job.ranks)
         drift[:, step] = rho * before + rng.normal(0, sd * np.sqrt(1 - rho**2), job.ranks)
-    rows = window.steps.to_pylist()
-    own = np.zeros((job.ranks, job.steps))
-    transfer = np.full(job.steps, np.inf)
-    for row in rows:
-        own[row["rank"], row["step"]] = row["own_s"] * np.exp(drift[row["rank"], row["step"]])
-        transfer[row["step"]] = min(transfer[row["step"]], row["wait_s"])
-    total = own.max(axis=0) + transfer
-    start = np.concatenate(([0.0], np.cumsum(total)[:-1]))
-    for row in rows:
-        mine = own[row["rank"], row["step"]]
-        row |= {
-            "own_s": mine,
-            "seconds": total[row["step"]],
-            "wait_s": total[row["step"]] - mine,
-            "start_s": start[row["step"]],
-        }
-    return columns(window, "steps", rows)
+    return retimed(window, own_of(window) * np.exp(drift))

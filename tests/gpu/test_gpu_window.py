@@ -175,32 +175,30 @@ def test_a_healthy_job_has_its_devices_and_its_shares(job: PlainJob) -> None:
     assert counter(window, "gpu.wait_s")[0] > 0
 
 
-def test_a_slow_gpu_computes_longer_and_the_others_wait(job: PlainJob) -> None:
-    job.machine.gpu(SLOW_GPU).set(speed=0.7)
+def hurt(job: PlainJob, rank: int) -> tuple[Window, float]:
+    """A window in which a rank is slow, and by how much; it works as much longer as the job says, and waits least."""
     try:
         time.sleep(1.5)
         window, truths = job.window()
     finally:
         job.heal()
     own, wait = by_rank(window, "own_s"), by_rank(window, "wait_s")
-    excess = truths[SLOW_GPU]["own"] - float(np.median([one["own"] for one in truths]))
-    assert own[SLOW_GPU] - float(np.median(own)) == pytest.approx(excess, rel=0.25)
-    assert int(np.argmin(wait)) == SLOW_GPU
+    excess = truths[rank]["own"] - float(np.median([one["own"] for one in truths]))
+    assert own[rank] - float(np.median(own)) == pytest.approx(excess, rel=0.25)
+    assert int(np.argmin(wait)) == rank
+    return window, excess
+
+
+def test_a_slow_gpu_computes_longer_and_the_others_wait(job: PlainJob) -> None:
+    job.machine.gpu(SLOW_GPU).set(speed=0.7)
+    window, _ = hurt(job, SLOW_GPU)
     kernels = [per_step(window, rank, "gpu", "kernels") for rank in range(RANKS)]
     assert int(np.argmax(kernels)) == SLOW_GPU
 
 
 def test_slow_python_is_its_functions_time_with_an_idle_gpu(job: PlainJob) -> None:
     job.slow_python(SLOW_PYTHON, 0.15)
-    try:
-        time.sleep(1.5)
-        window, truths = job.window()
-    finally:
-        job.heal()
-    own, wait = by_rank(window, "own_s"), by_rank(window, "wait_s")
-    excess = truths[SLOW_PYTHON]["own"] - float(np.median([one["own"] for one in truths]))
-    assert own[SLOW_PYTHON] - float(np.median(own)) == pytest.approx(excess, rel=0.25)
-    assert int(np.argmin(wait)) == SLOW_PYTHON
+    window, excess = hurt(job, SLOW_PYTHON)
     prepare = [per_step(window, rank, "python", "Batches.prepare") for rank in range(RANKS)]
     assert int(np.argmax(prepare)) == SLOW_PYTHON
     assert prepare[SLOW_PYTHON] > 0.6 * excess

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from test_leaves_nothing import OBSERVE, SLEEPER
 
-from chaoskit import kernel
+from campaignkit.chaos import kernel
 from rankscope.probes.bpf.syscalls import call
 
 pytestmark = pytest.mark.apart

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from chaoskit.job import PROGRAMS
+from campaignkit.chaos.job import PROGRAMS
 from rankscope.probes.bpf import loader, ring
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import probe as calls

@@ -14,7 +14,7 @@ import holding
 import pytest
 from holding import TABLE, Holder
 
-from chaoskit.job import PROGRAMS
+from campaignkit.chaos.job import PROGRAMS
 from rankscope.probes import warden
 from rankscope.probes.bpf import loader
 from rankscope.probes.bpf.functions.uprobes import MappedByOthers

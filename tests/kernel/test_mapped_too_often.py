@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from campaignkit.chaos.job import build_program
+from campaignkit.chaos.users import MOST_MAPPINGS, forks
 from rankscope.probes.bpf import loader
 from rankscope.probes.bpf.functions import uprobes, walks
 from rankscope.probes.bpf.functions.uprobes import TRACE_UPROBE_MULTI
@@ -31,56 +33,6 @@ TABLE = (CallRow("librslab", "rs_lab_call", "call", "wait", 1), CallRow("librsla
 LIBRARY = "".join(
     f"__attribute__((aligned(4096))) int rs_lab_{name}(int n) {{ return n + 3; }}\n" for name in ("call", "more")
 )
-# FILE OFFSET TIMES: maps a page so often.
-MAPPER = """
-#include <fcntl.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <unistd.h>
-int main(int count, char **words) {
-    int file = open(words[1], O_RDONLY), times = atoi(words[3]);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alarm(60);
-    while (times-- > 0)
-        if (mmap(0, 4096, PROT_READ, MAP_PRIVATE, file, atol(words[2])) == MAP_FAILED)
-            return 1;
-    write(1, "ready\\n", 6);
-    for (;;)
-        pause();
-}
-"""
-# Forks until its standard input ends, and says how long the longest fork took, in microseconds.
-FORKER = """
-#include <poll.h>
-#include <stdio.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-static long now_us(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * 1000000 + time.tv_nsec / 1000;
-}
-int main(void) {
-    struct pollfd input = {0, POLLIN, 0};
-    long longest = 0;
-    alarm(60);
-    write(1, "ready\\n", 6);
-    while (!poll(&input, 1, 2)) {
-        long began = now_us();
-        int child = fork();
-        if (!child)
-            _exit(0);
-        if (now_us() - began > longest)
-            longest = now_us() - began;
-        waitpid(child, 0, 0);
-    }
-    printf("%ld\\n", longest);
-}
-"""
-MANY = 60_000  # just below vm.max_map_count
 LONGEST_S = 0.1
 BUSY = 20  # times as long, beside other work on the same CPUs: the kernel waits for the lock of each process, who waits for a CPU
 
@@ -98,10 +50,9 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder, self.library, self.started = folder, folder / "librslab.so", list[subprocess.Popen[str]]()
         folder.chmod(0o755)
-        for output, text, *options in (
-            ("librslab.so", LIBRARY, "-shared", "-fPIC"), ("mapper", MAPPER), ("forker", FORKER),
-        ):  # fmt: skip
-            subprocess.run(["cc", *options, "-o", folder / output, "-xc", "-"], input=text, text=True, check=True)
+        for program in ("mapper", "forker"):
+            build_program(f"{program}.c", folder / program)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", self.library, "-xc", "-"], input=LIBRARY, text=True, check=True)
         lines = subprocess.run(["nm", "-D", self.library], capture_output=True, text=True, check=True).stdout.split(
             "\n"
         )
@@ -110,7 +61,7 @@ class Place:
 
     def start(self, processes: int, times: int, page: int) -> list[subprocess.Popen[str]]:
         """Mappers that may still be at it."""
-        command = [str(self.folder / "mapper"), str(self.library), str(page), str(times)]
+        command = [str(self.folder / "mapper"), str(self.library), str(page), str(times), "60"]
         started = [
             subprocess.Popen(command, stdout=subprocess.PIPE, text=True, user=65534, group=65534)
             for _ in range(processes)
@@ -128,15 +79,10 @@ class Place:
     @contextlib.contextmanager
     def forking(self) -> Iterator[list[float]]:
         """How long the longest fork took meanwhile, in seconds, once it is over."""
-        forker = subprocess.Popen([self.folder / "forker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         found: list[float] = []
-        try:
-            assert forker.stdout is not None and forker.stdout.readline() == "ready\n"
+        with forks(self.folder) as probing:
             yield found
-            found.append(int(forker.communicate(timeout=60)[0]) / 1e6)
-        finally:
-            forker.kill()
-            forker.wait()
+            found.append(probing.longest_s())
 
     def end(self) -> None:
         for one in self.started:
@@ -155,7 +101,7 @@ def place() -> Iterator[Place]:
 
 def test_a_probe_in_a_page_that_is_mapped_too_often_is_left_out(module: Module, place: Place) -> None:
     # GIVEN a library of which somebody maps a page very often
-    pid = place.mapped(4, MANY, place.offsets[0])[0].pid
+    pid = place.mapped(4, MOST_MAPPINGS, place.offsets[0])[0].pid
     probe = CallProbe(module, TABLE)
     with place.forking() as longest:
         # WHEN its functions are to be timed
@@ -192,7 +138,7 @@ def test_a_page_that_is_mapped_ever_more_often_loses_its_probe_in_time(module: M
     probe.enforce_budget(1)
     # WHEN somebody maps it more and more often
     with place.forking() as longest:
-        for one in place.start(4, MANY, place.offsets[0]):
+        for one in place.start(4, MOST_MAPPINGS, place.offsets[0]):
             assert one.stdout is not None and one.stdout.readline() == "ready\n"
         time.sleep(walks.LOOKS_EVERY_S)
         probe.enforce_budget(1)
@@ -243,7 +189,7 @@ def test_a_slow_cpu_is_no_page_that_is_mapped_often(
     assert probe.notes == []
     assert probe.rows_attached() == {0, 1}
     # A page that is mapped often is refused all the same.
-    place.mapped(4, MANY, place.offsets[0])
+    place.mapped(4, MOST_MAPPINGS, place.offsets[0])
     program = module.program("rs_enter_0", attach_type=TRACE_UPROBE_MULTI)
     trials = walks.Trials()
     with pytest.raises(uprobes.MappedTooOften):

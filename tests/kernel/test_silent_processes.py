@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from chaoskit.job import PROGRAMS, Job, running
+from campaignkit.chaos.job import PROGRAMS, Job, running
 from labkit.machine.shell import run
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.probes import patience

@@ -13,12 +13,14 @@ pytestmark = pytest.mark.apart
 
 
 @pytest.mark.parametrize(
-    "kinds", [("disk-full", "descriptors"), ("swapped-library", "killed"), ("full-maps", "execs")], ids=" and ".join
+    "kinds",
+    [("disk-full", "descriptors"), ("swapped-library", "killed"), ("full-maps", "execs"), ("others-job", "mappings")],
+    ids=" and ".join,
 )
 def test_faults_of_the_host_end_in_a_verdict_or_one_line_and_nothing_is_left(
     kinds: tuple[str, ...], tmp_path: Path
 ) -> None:
-    results = tmp_path / "results.json"
+    results = tmp_path / "results.jsonl"
     command = [
         REPOSITORY / "scripts/chaos",
         "--kinds",
@@ -32,7 +34,7 @@ def test_faults_of_the_host_end_in_a_verdict_or_one_line_and_nothing_is_left(
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    cases = json.loads(results.read_text())
-    assert len(cases) >= 2
-    assert {one["key"].partition(" ")[0] for one in cases} <= set(kinds)
-    assert all(one["outcome"] in ("verdict", "one line", "killed") and not one["problems"] for one in cases)
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    assert len(rows) >= 2
+    assert {one["case"].partition(" ")[0] for one in rows} <= set(kinds)
+    assert all(one["count"] == 1 and not one["problems"] for one in rows)

@@ -21,8 +21,7 @@ RANKS, SLOW_RANK = 2, 1
 WINDOW_S = 10.0
 # The two jobs share two cores and are not in step with each other, so their profiles may differ by a tenth of the time.
 MOST_APART = 0.10
-# Of about 500 samples at most one in a thousand may fail: 3 is the 99.8 % quantile of Poisson(0.5). scripts/bench unwinder measures
-# the true share over tens of thousands.
+# Of about 500 samples at most one in a thousand may fail: 3 is the 99.8 % quantile of Poisson(0.5).
 MOST_FAILED = 3
 INSIDE, OUTSIDE = 29871, 29873  # ports, which name the jobs; outside the range from which the kernel hands them out
 _ISOLATED = ["unshare", "--mount", "--pid", "--fork", "--net", "--kill-child", "--mount-proc"]

@@ -21,9 +21,11 @@ from dataclasses import dataclass
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hang.loading import LOCKS, loads, longest_pattern
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.still.whereabouts import Place, place_of, places_of_threads
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
+from rankscope.observer.sources import Source
 from rankscope.observer.window.schema import ENDED
 
 
@@ -59,6 +61,11 @@ def is_at_work(fleet: Fleet, row: int, stalled_s: float) -> bool:
     return bool(computes.sum() > rest) and int((computes >= limits.NOTHING).sum()) >= limits.STEPS_FEW
 
 
+@cause("storage", "stalled", witness="a hang: one file call does not end", rests_on=[Source.FILE_CALLS],
+       says="{place|a file system} does not answer")  # fmt: skip
+@cause("process", "deadlock", witness="others wait, it waits elsewhere",
+       says="{function|it} waits for a lock that is never given free")  # fmt: skip
+@cause("process", "spinning", witness="others wait, it computes", says="{function|it} runs without getting on")
 def why(fleet: Fleet, row: int) -> Absence:
     """What keeps the rank."""
     each = longest_pattern(fleet, row)

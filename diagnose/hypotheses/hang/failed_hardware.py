@@ -18,11 +18,15 @@ from rankscope.diagnose import xids
 from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.observer.sources import Source
 
 _BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # nobody dies of an Xid by these
 
 
+@cause("gpu", "lost", witness="the GPU does not answer, or its Xid", rests_on=[Source.GPU],
+       says="{instance|the GPU} has fallen off the bus")  # fmt: skip
 def failed_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
     """GPUs of the job's ranks that are lost or have failed, one entry each, lost ones first."""
     found: dict[tuple[tuple[int, ...], str], Hypothesis] = {}
@@ -55,6 +59,7 @@ def orphaned_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
     )
 
 
+@cause("nic", "down", witness="a hang, and the port is down", rests_on=[Source.PORTS])
 def failed_ports(fleet: Fleet) -> tuple[Hypothesis, ...]:
     """NICs of the job's ranks that were not active at some time, while most were; those that are down longest first."""
     down = sorted((c for c in fleet.counters.named("nic.state") if c.rank >= 0), key=lambda c: c.value)

@@ -17,15 +17,20 @@ from rankscope.diagnose.hypotheses.hang.absent import is_at_work, why
 from rankscope.diagnose.hypotheses.hang.gone import gone_before
 from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, silent_s, stalled_s
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.still.starting import is_starting, is_unbegun
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools, Floats
 
 _ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
+@cause("process", "exited", witness="it ended first, or is no process", says="the process has ended")
+@cause("process", "missing-collective", witness="NCCL's account, dumps, other stacks",
+       says="it does not come to the collective in which the others wait[, in {function}]")  # fmt: skip
 def by_process(fleet: Fleet, step_s: float | None) -> Standstill | None:
     """A hang, and what the processes tell about it; None where the job moves, or ended."""
     ranks = fleet.ranks
@@ -107,6 +112,8 @@ def _in_state(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, waiting
     return Standstill(stalled, tuple(found))
 
 
+@cause("memory", "oom-kill", witness="a hang: killed, its group's count", rests_on=[Source.HOST],
+       says="the kernel killed a process for want of memory")  # fmt: skip
 def _for_want_of_memory(fleet: Fleet, rows: list[int], ended: Hypothesis) -> Hypothesis:
     """The same end, where a rank was killed and the kernel counts that it killed in the rank's control group."""
     counters = fleet.counters

@@ -18,17 +18,21 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rank.gpu import smi
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.hypotheses.rows import Row
-from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.hypotheses.whole_job import WholeJob
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence, process_text
+from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Floats, Ints
 
 _ACTIVE = "gpu.foreign_active"
 
 
-def gpu_users(fleet: Fleet, scene: Scene) -> list[Row]:
-    """The strangers on the GPUs of all ranks as one row of gpu/contended, if there are any."""
+@cause("gpu", "contended", scope="host", witness="the same, on the GPUs of all ranks", rests_on=[Source.GPU])
+def gpu_users(job: WholeJob) -> list[Row]:
+    """Return one row of gpu/contended if other processes use the GPUs of all ranks."""
+    fleet, scene = job.fleet, job.scene
     table = fleet.counters.table
     told = fleet.counters.rows(_ACTIVE)
     if not len(told):

@@ -15,22 +15,25 @@ import numpy as np
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.hypotheses.rows import Row, clearness
+from rankscope.diagnose.hypotheses.whole_job import WholeJob
 from rankscope.diagnose.model.busy_host import even_queue_s, programs, queued_s, strangers_shares, taken_s
 from rankscope.diagnose.model.replay import repaired
-from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 
-def strangers(fleet: Fleet, scene: Scene, odd: Ints) -> list[Row]:
-    """Hosts whose CPUs strangers take, as rows of cpu/contended. `odd`: rows of the ranks that are slow by themselves."""
+@cause("cpu", "contended", scope="host", witness="the same, of strangers, on all ranks")
+def strangers(job: WholeJob) -> list[Row]:
+    """Return a row of cpu/contended for each host whose CPUs other processes take."""
+    fleet, scene = job.fleet, job.scene
     hosts = fleet.ranks.observed_on
     taken = taken_s(fleet)[:, -scene.own.shape[1] :]
     found = list[Row]()
     if not taken.any():
         return found
-    taken = repaired(taken, scene.roles, odd)  # what is taken of one alone, or of one that works longer, is its own
+    taken = repaired(taken, scene.roles, job.odd)  # what is taken of one alone, or of one that works longer, is its own
     crowded = (queued_s(fleet) - even_queue_s(fleet)[1])[:, -scene.own.shape[1] :]
     busy_of = strangers_shares(fleet)
     taken_on = sorted({hosts[row] for row in np.flatnonzero(taken.any(axis=1))})

@@ -11,15 +11,15 @@ that were found by their functions the smaller ones that all others wait for (fl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roles import are_awaited
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, SEEN, Hypothesis, common_host
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.hypotheses.rows import Row, removed
+from rankscope.diagnose.hypotheses.whole_job import WholeJob
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waits import waits
 from rankscope.diagnose.stats.robust import nan_median, trimmed, trimmed_mean
@@ -30,12 +30,15 @@ from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats, Ints
 
 
-def heavy_stages(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
-    """Roles that have more work than the others, beside these rows about ranks, as rows of workload/stage-imbalance."""
+@cause("workload", "stage-imbalance", scope="role", witness="own time of one role, others wait",
+       says="its part of the work is larger than the others', by design")  # fmt: skip
+def heavy_stages(job: WholeJob) -> list[Row]:
+    """Return a row of workload/stage-imbalance for each role that has more work than the others."""
+    fleet, scene = job.fleet, job.scene
     said = all(fleet.ranks.role) or scene.pipelines is not None
     told = said or fleet.timed
     # Where nobody says who is a peer, what one takes longer than another one of its role may be its work as well.
-    own = scene.own - removed(scene.own, ranks) if said else scene.own
+    own = scene.own - removed(scene.own, job.ranks) if said else scene.own
     if len(np.unique(scene.roles)) < 2 or scene.own.shape[1] < limits.STEPS_LEAST:
         return []
     # What is done once per step (an optimiser, say) does not pace the pipeline.

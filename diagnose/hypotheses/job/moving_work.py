@@ -37,6 +37,7 @@ import numpy as np
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet, Pipelines
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, SEEN, Hypothesis, common_host
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.hypotheses.rows import CLEAR, Row
 from rankscope.diagnose.model.evidence import varying
 from rankscope.diagnose.model.evidence.occasional import occasional
@@ -47,13 +48,8 @@ from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import seconds
 from rankscope.diagnose.verdict.contract import AGAINST, ASLEEP, Evidence
 from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools, Floats
-
-_LENGTHS = (
-    "workload",
-    "data-imbalance",
-    "In each step other ranks have more work: sort or pack the batches by length, so that all have equally much per step.",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +59,18 @@ class _Signature:
     heavy: Bools  # ranks x steps
 
 
+@cause("workload", "data-imbalance", scope="all", witness="late in turn, by work",
+       says="^the work is uneven: now one rank has more, now another",
+       action="In each step other ranks have more work: sort or pack the batches by length, so that "
+       "all have equally much per step.")  # fmt: skip
+@cause("python", "slow-function", scope="all", witness="stacks: it varies, in turn on all",
+       says="^now on one rank, now on another, {function|Python code} takes long")  # fmt: skip
+@cause("python", "blocking-call", scope="all", witness="the same, in turn on all ranks",
+       says="^now on one rank, now on another, {function|Python code} sleeps")  # fmt: skip
+@cause("python", "gc", scope="all", witness="the same, in turn on all ranks", rests_on=[Source.CALLS],
+       says="^Python's garbage collection stops now one rank, now another[, in {function}]",
+       action="Each rank collects garbage in steps of its own, and all wait for it: collect on all ranks in the same "
+       "steps (gc.disable(), then gc.collect() every so many steps), or less often (gc.freeze()).")  # fmt: skip
 def moving_work(fleet: Fleet, scene: Scene) -> tuple[list[Row], list[Note]]:
     """The imbalance as a row of workload/data-imbalance, pauses as one of python; none, perhaps with a note, where there is none."""
     ranks, steps = scene.own.shape
@@ -287,7 +295,7 @@ def _hypothesis(fleet: Fleet, signature: _Signature, found: varying.Varying | No
             doubt = GUESS
             evidence.append(Evidence(f"{AGAINST}functions", "grows alone: longer input makes most of a step longer; this looks like pauses",
                                      found.function.name, None, ""))  # fmt: skip
-    component, cause, action = _LENGTHS if pause is None else _of_pause(pause)
+    component, cause, action = ("workload", "data-imbalance", "") if pause is None else _of_pause(pause)
     return Hypothesis(
         scope="all",
         component=component,
@@ -306,8 +314,7 @@ def _hypothesis(fleet: Fleet, signature: _Signature, found: varying.Varying | No
 def _of_pause(pause: varying.Varying) -> tuple[str, str, str]:
     """Component, cause and action of a function that makes another rank late in each step."""
     if pause.detail == "gc":
-        return ("python", "gc", "Each rank collects garbage in steps of its own, and all wait for it: collect on all ranks in the same "
-                "steps (gc.disable(), then gc.collect() every so many steps), or less often (gc.freeze()).")  # fmt: skip
+        return "python", "gc", ""
     function = pause.function
     place = f"{function.name} ({function.file}:{function.line})" if function.file else function.name
     cause, does = ("blocking-call", "sleeps") if pause.detail == "sleep" else ("slow-function", "takes")

@@ -24,18 +24,25 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import ORDERED, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rank.cpu import throttled
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.hypotheses.rows import Row, clearness
+from rankscope.diagnose.hypotheses.whole_job import WholeJob
 from rankscope.diagnose.model.busy_host import crowded_s, held_back, queued_s
 from rankscope.diagnose.model.replay import scattered_s
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.slots import least_stay
 from rankscope.diagnose.stats.robust import mean_of_known, median
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools, Floats
 
 
-def throttled_together(fleet: Fleet, scene: Scene) -> list[Row]:
-    """The quotas of most ranks as one row of cpu/quota, if there are any."""
+@cause("cpu", "quota", scope="all", witness="the same on most ranks, or it grew", rests_on=[Source.HOST],
+       action="Most ranks are held by their CPU quotas: raise or remove them "
+       "(cpu.max, cpu.cfs_quota_us, resources.limits.cpu).")  # fmt: skip
+def throttled_together(job: WholeJob) -> list[Row]:
+    """Return one row of cpu/quota if the quotas of most ranks hold them."""
+    fleet, scene = job.fleet, job.scene
     counted = throttled(fleet)
     if not counted.any():
         return []
@@ -58,7 +65,6 @@ def throttled_together(fleet: Fleet, scene: Scene) -> list[Row]:
         lost_s=float("nan"),
         support=ORDERED,
         evidence=_evidence(fleet, seconds[held]),
-        action="Most ranks are held by their CPU quotas: raise or remove them (cpu.max, cpu.cfs_quota_us, resources.limits.cpu).",
         host=common_host(fleet, rows),
     )
     clear = clearness(removes.mean(axis=0), scene.step_s)

@@ -23,6 +23,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import DESIGNED, GUESS, NO_COUNTER, SEEN, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rank.storage import is_write
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.hypotheses.rows import Row, gain_s, removed
 from rankscope.diagnose.model.attribute import Located, Profiles
 from rankscope.diagnose.model.busy_host import taken_s
@@ -34,9 +35,18 @@ from rankscope.diagnose.past.compared import growth_s
 from rankscope.diagnose.stats.robust import median, trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
+from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Floats
 
 
+@cause("workload", "slow-everywhere", scope="all", witness="what grew since the baseline",
+       says="^all ranks became slower[, in {function}]")  # fmt: skip
+@cause("network", "slow-link", scope="all", witness="transfer longer than in the baseline",
+       action="All ranks stay longer in collectives and none waits for another: look at what their links share, a switch or other "
+       "traffic, and at changed settings of the collectives.")  # fmt: skip
+@cause("cpu", "contended", scope="all", witness="run queue grew since the baseline")
+@cause("storage", "slow-read", scope="all", witness="time in reads since the baseline", rests_on=[Source.FILE_CALLS])
+@cause("storage", "slow-write", scope="all", witness="time in writes since the baseline", rests_on=[Source.FILE_CALLS])
 def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, found: Sequence[Row]) -> list[Row]:
     """The growth of all ranks as a row, if steps are longer than they were by more than these rows explain."""
     single = [row for row in found if row.excess and not row.before]
@@ -210,8 +220,6 @@ def _of_network(fleet: Fleet, scene: Scene, reference: Reference, longer: _Longe
         lost_s=float("nan"),
         support=NO_COUNTER,
         evidence=(_against_baseline(scene, reference), *longer.evidence),
-        action="All ranks stay longer in collectives and none waits for another: look at what their links share, a switch or other "
-        "traffic, and at changed settings of the collectives.",
         host=common_host(fleet, rows),
     )
 

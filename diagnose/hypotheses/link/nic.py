@@ -19,9 +19,11 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import grown, peers_of
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.link.compared_ports import Found
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import rate
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools, Floats
 
 PREFIX = "nic."
@@ -38,6 +40,14 @@ def moved(found: Found) -> Bools:
     )  # fmt: skip
 
 
+@cause("nic", "down", scope="link", witness="port down, for a while or always", rests_on=[Source.PORTS],
+       says="the network port {instance|} is down")  # fmt: skip
+@cause("nic", "speed-degraded", scope="link", witness="speed or width below the peers'", rests_on=[Source.PORTS],
+       says="the network port {instance|} runs below its speed")  # fmt: skip
+@cause("nic", "errors", scope="link", witness="symbol or CRC errors", rests_on=[Source.PORTS],
+       says="the network port {instance|} has errors")  # fmt: skip
+@cause("nic", "slow", scope="link", witness="pause frames", rests_on=[Source.PORTS],
+       says="the network port {instance|} is slower than the others")  # fmt: skip
 def charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
     """The charge against one port whose counters moved; None if the cost is not known or too small."""
     return _down_charge(fleet, found, index) or _speed_charge(fleet, found, index) or _error_charge(fleet, found, index)

@@ -17,7 +17,9 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import peers_of
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.link.compared_ports import Found
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools, Floats
 
 PREFIX = "nvlink."
@@ -29,6 +31,10 @@ def moved(found: Found) -> Bools:
     return np.asarray((_more_down(found) > 0) | found.moved(ERRORS), dtype=np.bool_)
 
 
+@cause("nvlink", "down", scope="link", witness="links down that the peers have", rests_on=[Source.GPU],
+       says="NVLinks of {instance|a GPU} are down")  # fmt: skip
+@cause("nvlink", "errors", scope="link", witness="link errors that the peers lack", rests_on=[Source.GPU],
+       says="NVLinks of {instance|a GPU} have errors")  # fmt: skip
 def charge(fleet: Fleet, found: Found, index: int, moving: float) -> Hypothesis | None:
     """The charge against one GPU whose counters moved; None if the cost is not known or too small.
 

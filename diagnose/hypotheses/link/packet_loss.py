@@ -22,12 +22,16 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.link.shapers import shapers, tight_ends
 from rankscope.diagnose.hypotheses.link.slow_flows import Cells, End, cells_of, end_at
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools, Floats
 
 
+@cause("network", "loss", scope="link", witness="steps wait for what is sent again", rests_on=[Source.FLOWS],
+       says="the network at {instance|its end} loses packets")  # fmt: skip
 def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]:
     """One charge at most. `held_s`: per step, what no rank's own work explains; no NaN. Seconds."""
     if len(held_s) < limits.STEPS_LEAST:

@@ -37,9 +37,11 @@ from rankscope.diagnose.fleet.labels import distinct_texts
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
 from rankscope.diagnose.hypotheses.link.shapers import shapers, tight_ends
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _CELLS_EXAMINED = (
@@ -108,6 +110,8 @@ class Cells:
         return np.asarray((self.sends == number) | (self.receives == number), dtype=np.bool_)
 
 
+@cause("network", "slow-link", scope="link", witness="rate of flows, ports or messages", rests_on=[Source.FLOWS],
+       says="the network at {instance|its end} is slower than between the others")  # fmt: skip
 def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[Hypothesis, ...]:
     """Links that explain a large part of the transfer. `steps` in the whole window; seconds per step."""
     if transfer_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS) or steps < 1:

@@ -28,10 +28,12 @@ from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, NO_COUNTER, SEEN
 from rankscope.diagnose.hypotheses.link import nic, nvlink
 from rankscope.diagnose.hypotheses.link.compared_ports import Found, Scale, link_charge
 from rankscope.diagnose.hypotheses.rank import pcie
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.evidence.pcie_links import degraded, narrow_ranks
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.stats.student import chance, nats
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 
@@ -115,6 +117,8 @@ def _through_pcie(fleet: Fleet, found: Found, devices: Found, known: list[Hypoth
     return result
 
 
+@cause("nvlink", "slow", scope="link", witness="rate below the peers' while moving", rests_on=[Source.GPU],
+       says="NVLinks of {instance|a GPU} are slower than the others")  # fmt: skip
 def _alone(fleet: Fleet, found: Found, known: list[Hypothesis]) -> list[Hypothesis]:
     """Ports that are slow by their rate alone, the slowest first: the path they are on."""
     sigma = found.ports.value(f"{found.prefix}collective_sigma")
@@ -180,6 +184,8 @@ def _others(fleet: Fleet, rank: int) -> Ints:
 # ---- GPUs that talk over PCIe, unseen by any NIC or NVLink -------------------------------------------------------------
 
 
+@cause("pcie", "link-degraded", scope="link", witness="the same, above a port or GPU", rests_on=[Source.PORTS])
+@cause("pcie", "errors", scope="link", witness="the same, above a port or GPU", rests_on=[Source.PORTS])
 def _of_pcie(fleet: Fleet, scale: Scale, devices: Found, elsewhere: Ints) -> list[Hypothesis]:
     """Ranks whose devices move data more slowly than their peers', with a degraded link or one that errs."""
     result: list[Hypothesis] = []

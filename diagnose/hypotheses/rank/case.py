@@ -76,7 +76,7 @@ class Case:
         return (counter for counter in self.fleet.counters.of(name, -1) if counter.observed_on == host)
 
     def charge(
-        self, component: str, cause: str, lost_s: float, support: float, evidence: tuple[Evidence, ...], action: str,
+        self, component: str, cause: str, lost_s: float, support: float, evidence: tuple[Evidence, ...], action: str = "",
         instance: str = "", function: Function | None = None, computing_s: float = 0.0,
     ) -> Hypothesis:  # fmt: skip
         """The hypothesis that this component took `lost_s` seconds per step of the rank's excess."""

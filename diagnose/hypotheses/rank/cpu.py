@@ -25,16 +25,27 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import ALIKE, CONVICTED, EXCUSED, NO_COUNTER, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.threads import beside_evidence
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.busy_host import cpus_of
 from rankscope.diagnose.model.demand import wanted_s
 from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools
 
 INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for interrupts that are too many
 
 
+@cause("cpu", "contended", witness="run queue, and who ran meanwhile", says="{instance|another program} takes its CPU")
+@cause("cpu", "quota", witness="throttled time of its control group", rests_on=[Source.HOST],
+       says="a CPU quota holds it back",
+       action="Raise or remove the CPU quota (cpu.max, cpu.cfs_quota_us, resources.limits.cpu) of this rank's control group.")  # fmt: skip
+@cause("cpu", "affinity", witness="ranks of the job on the same CPUs",
+       says="it may run on too few CPUs",
+       action="Several ranks share these CPUs: widen or spread their affinity (taskset, --bind-to, cpuset).")  # fmt: skip
+@cause("cpu", "steal", witness="steal time, and nobody else ran", rests_on=[Source.HOST],
+       says="the hypervisor takes its CPU away")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
     """Charges of the CPU for the excess of ready time."""
     ready = case.excess_of("sched") - case.excess_of("sched", "job control") if case.functions else case.sched_excess_s
@@ -50,9 +61,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     if by_quota >= limits.PART * ready:
         yield case.charge(
             "cpu", "quota", by_quota + diffuse, CONVICTED if quota_evidence else NO_COUNTER,
-            (_ready_evidence(case, ready, "throttled"), *quota_evidence),
-            "Raise or remove the CPU quota (cpu.max, cpu.cfs_quota_us, resources.limits.cpu) of this rank's control group.",
-            instance=_cgroup(case),
+            (_ready_evidence(case, ready, "throttled"), *quota_evidence), instance=_cgroup(case),
         )  # fmt: skip
         diffuse = 0.0
     if queued > 0:
@@ -187,8 +196,7 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
         if apart and _is_crowded(case):
             cpus = case.fleet.ranks.cpus[case.rank]
             evidence.append(Evidence("process", "allowed CPUs", cpus, None, ""))
-            action = "Several ranks share these CPUs: widen or spread their affinity (taskset, --bind-to, cpuset)."
-            return case.charge("cpu", "affinity", lost_s, CONVICTED, tuple(evidence), action, cpus)
+            return case.charge("cpu", "affinity", lost_s, CONVICTED, tuple(evidence), instance=cpus)
         action = (
             f"The ranks of the job on {case.host} take the CPU from each other: start fewer, or fewer threads of each."
         )

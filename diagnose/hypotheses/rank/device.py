@@ -85,7 +85,7 @@ def behaviour(case: Case, device: DeviceTime) -> tuple[Evidence, ...]:
 
 
 def slow(
-    case: Case, device: DeviceTime, component: str, cause: str, action: str, instance: str = "",
+    case: Case, device: DeviceTime, component: str, cause: str, action: str = "", instance: str = "",
     counters: Iterable[Evidence] = (),
 ) -> Hypothesis:  # fmt: skip
     """The charge that is left when no counter says why. `counters`: those that were read and say nothing."""

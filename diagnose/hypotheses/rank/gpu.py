@@ -37,9 +37,11 @@ from rankscope.diagnose.hypotheses.rank.device import (
     slow,
     total_beside,
 )
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence, process_text
+from rankscope.observer.sources import Source
 
 _THERMAL, _POWER, _CLOCKS = "throttled-thermal", "throttled-power", "clock-low"
 # Specific reasons first: hw_slowdown is set beside hw_thermal and power_brake, and says neither.
@@ -49,6 +51,20 @@ _REASONS = {
 }  # fmt: skip
 
 
+@cause("gpu", "throttled-thermal", witness="clock below the peers', thermal bit", rests_on=[Source.GPU],
+       says="{instance|the GPU} runs slower because it is too hot")  # fmt: skip
+@cause("gpu", "throttled-power", witness="clock below peers', power bit, cap", rests_on=[Source.GPU],
+       says="{instance|the GPU} runs slower because its power is capped")  # fmt: skip
+@cause("gpu", "clock-low", witness="clock below the peers'", rests_on=[Source.GPU],
+       says="{instance|the GPU} runs at a lower clock than its peers")  # fmt: skip
+@cause("gpu", "ecc-errors", witness="memory errors that the peers lack", rests_on=[Source.GPU],
+       says="{instance|the GPU} has memory errors")  # fmt: skip
+@cause("gpu", "xid", witness="the driver's Xid", rests_on=[Source.GPU],
+       says="{instance|the GPU} reported a critical error (Xid)")  # fmt: skip
+@cause("gpu", "contended", witness="another process uses the GPU", rests_on=[Source.GPU],
+       says="{process|somebody else} uses {instance|the GPU} as well")  # fmt: skip
+@cause("gpu", "slow", witness="kernels longer than the peers'", rests_on=[Source.GPU],
+       says="{instance|the GPU} computes more slowly than its peers")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
     """One charge for the excess of kernel time, with the cause that its GPU's counters give."""
     device = device_time(case, "gpu")
@@ -151,15 +167,15 @@ def _expected_clock(case: Case, mine: Counter) -> tuple[float, int]:
 def _held_by(case: Case, instance: str) -> tuple[str, tuple[Evidence, ...]]:
     """(cause, evidence): the throttle reason that was set longer than on the peers, or a low power cap."""
     over: dict[str, tuple[float, Beside]] = {}
-    for reason, cause in _REASONS.items():
+    for reason, holds in _REASONS.items():
         found = beside(case, f"gpu.throttle.{reason}_s", instance=instance)
         if found is None:
             continue
         more = found.value - (found.expected if found.known else 0.0)
         if more < limits.EFFECT_SHARE * case.fleet.seconds or (reason == "hw_slowdown" and over):
             continue
-        if more > over.get(cause, (0.0, found))[0]:
-            over[cause] = (more, found)
+        if more > over.get(holds, (0.0, found))[0]:
+            over[holds] = (more, found)
     cap = beside(case, "gpu.power_cap_w", lowest=True, instance=instance)
     if cap is not None and cap.value <= (1 - limits.EFFECT_SHARE) * (cap.expected if cap.known else cap.counter.limit):
         low = cap.evidence("nvml", "W", f"power cap of {instance}")

@@ -27,10 +27,12 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import ORDERED, REPORTED, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.cpu import INTERRUPTS
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.busy_host import OF_INTERRUPTS, cpus_of
 from rankscope.diagnose.model.functions import FunctionExcess, sample
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools
 
 
@@ -48,6 +50,7 @@ class _Share:
         return min(self.own - (self.peers or 0.0), limits.NEARLY_ALWAYS)
 
 
+@cause("cpu", "irq", witness="interrupts on the rank's CPUs", rests_on=[Source.HOST], says="interrupts take its CPU")
 def judge(case: Case) -> Iterator[Hypothesis]:
     """One charge if interrupts explain half of the excess."""
     if not case.functions or not case.steps:

@@ -32,10 +32,12 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import ALIKE, CONVICTED, REPORTED, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.device import Beside, beside
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.attribute import Located
 from rankscope.diagnose.model.functions import FunctionExcess, sample
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.observer.sources import Source
 
 FAULT = "page fault"
 SEE_ALLOCATOR = (
@@ -55,6 +57,12 @@ class Pressure:
     action: str
 
 
+@cause("memory", "reclaim", witness="waiting for pages, at its limit", rests_on=[Source.HOST],
+       says="it waits for memory that the kernel has to free first")  # fmt: skip
+@cause("memory", "swap", witness="waiting for pages, from swap", rests_on=[Source.HOST],
+       says="its memory is swapped out")  # fmt: skip
+@cause("memory", "page-faults", witness="function in the kernel, minor faults", rests_on=[Source.HOST],
+       says="it takes new memory again and again")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
     """A charge if the rank waits for pages and a counter says that memory is short; one if it makes the kernel give it pages."""
     short = pressure(case)

@@ -28,15 +28,23 @@ from rankscope.diagnose.hypotheses.rank.device import (
     of_function,
     slow,
 )
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.evidence.pcie_links import Link, degraded
 from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Floats
 
 ERRORS = ("pcie.aer_fatal", "pcie.aer_nonfatal", "pcie.replays", "pcie.aer_correctable")
 
 
+@cause("pcie", "link-degraded", witness="width or speed below the peers'", rests_on=[Source.PORTS],
+       says="the PCIe link {instance|} runs below what it can do")  # fmt: skip
+@cause("pcie", "errors", witness="replays or AER that the peers lack", rests_on=[Source.PORTS],
+       says="the PCIe link {instance|} has errors")  # fmt: skip
+@cause("pcie", "slow", witness="copies longer than the peers'", rests_on=[Source.CALLS],
+       says="the PCIe link {instance|} is slower than the others")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
     """At most one charge for the rank's copies."""
     device = device_time(case, "memory")

@@ -13,6 +13,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.verdict.contract import Evidence
 
@@ -45,6 +46,7 @@ def pauses(fleet: Fleet) -> Iterator[Hypothesis]:
             )
 
 
+@cause("process", "stopped", witness="state T", says="the process was stopped")
 def judge(case: Case) -> Iterator[Hypothesis]:
     """One charge if the rank was stopped."""
     stopped = float(case.fleet.ranks.stopped_s[case.rank])

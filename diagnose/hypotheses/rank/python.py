@@ -19,8 +19,10 @@ from rankscope.diagnose.hypotheses.rank.device import called_by
 from rankscope.diagnose.hypotheses.rank.memory import as_long_per_page
 from rankscope.diagnose.hypotheses.rank.threads import held_gil
 from rankscope.diagnose.hypotheses.rank.workload import has_no_more_input
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.attribute import Located
 from rankscope.diagnose.verdict.contract import ASLEEP, Evidence
+from rankscope.observer.sources import Source
 
 _LOADER_FILES = ("dataloader", "data_loader", "/utils/data/")
 _HAND_OVER_FILES = ("/threading.py", "/queue.py", "/concurrent/futures/", "/multiprocessing/")
@@ -28,6 +30,16 @@ _INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d")  # the native functions that
 _LOCKS = ("futex", "lock", "semaphore", "condition")
 
 
+@cause("python", "slow-function", witness="stacks: one function has the excess",
+       says="{function|its Python code} takes longer there than on its peers")  # fmt: skip
+@cause("python", "blocking-call", witness="the same, asleep or waiting",
+       says="{function|its Python code} waits for another thread, process or connection")  # fmt: skip
+@cause("python", "gc", witness="stacks: time in garbage collection", rests_on=[Source.CALLS],
+       says="Python's garbage collection stops it[, in {function}]",
+       action="Collect less often: gc.freeze() after start-up, higher gc.set_threshold, fewer cyclic objects.")  # fmt: skip
+@cause("python", "lock", witness="waiting for another thread", says="{function|it} waits for a lock")
+@cause("python", "dataloader", witness="waiting for the next batch",
+       says="its data comes late[: the loader's time goes into {function}]")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
     """Charges of the rank's own Python code."""
     collected = case.excess_of("python", "gc")
@@ -99,7 +111,6 @@ def _collector_charge(case: Case, excess: float) -> Hypothesis:
         lost_s=excess,
         support=SEEN,
         evidence=(Evidence("stacks", "time in garbage collection", own, own - excess, "s/step", len(case.peers)),),
-        action="Collect less often: gc.freeze() after start-up, higher gc.set_threshold, fewer cyclic objects.",
         function=found.function if found is not None and not found.spread else None,
     )
 

@@ -14,10 +14,12 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank import memory
 from rankscope.diagnose.hypotheses.rank.case import Case
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.functions import FunctionExcess
 from rankscope.diagnose.text import rate
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
+from rankscope.observer.sources import Source
 from rankscope.probes.host.block_devices import number_in
 
 _WRITES = (
@@ -36,6 +38,10 @@ _WRITES = (
 _WRITING = re.compile(r"write|save|checkpoint|ckpt|dump|flush|upload", re.IGNORECASE)
 
 
+@cause("storage", "slow-read", witness="time in reads", rests_on=[Source.FILE_CALLS],
+       says="reading from {place|files} is slow")  # fmt: skip
+@cause("storage", "slow-write", witness="time in writes", rests_on=[Source.FILE_CALLS],
+       says="writing to {place|files} is slow")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
     """One charge for slow reads and one for slow writes, on the training thread or in the rank's loader workers."""
     reclaimed = memory.FAULT if memory.pressure(case) is not None else None

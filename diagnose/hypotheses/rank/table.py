@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis
-from rankscope.diagnose.hypotheses.rank import (
-    cpu,
-    gpu,
-    interrupts,
-    memory,
-    pcie,
-    process,
-    python,
-    storage,
-    threads,
-    transfers,
-    workload,
-)
 from rankscope.diagnose.hypotheses.rank.case import Case
+from rankscope.diagnose.hypotheses.registry import proposers, registered
 from rankscope.diagnose.verdict.function import Function
-
-JUDGES = (
-    cpu.judge, interrupts.judge, memory.judge, gpu.judge, pcie.judge, transfers.judge, storage.judge, python.judge, threads.judge,
-    process.judge, workload.judge,
-)  # fmt: skip
 
 
 def charges(case: Case) -> tuple[Hypothesis, ...]:
@@ -34,9 +18,14 @@ def charges(case: Case) -> tuple[Hypothesis, ...]:
     The strength of a charge is the seconds per step it explains times its support: behaviour accuses, hardware
     convicts. Support is 1 where a counter moved on the same component at the same time, about 0.75 where none is seen.
     That all functions grew alike is what a taken CPU looks like, too: of what a convicted component explains, if that is half of the
-    excess, the workload is acquitted; so it is of pages of memory (memory.py).
+    excess, the workload is acquitted; so it is of pages of memory (memory.py). A charge that another one is the reason of (`refines`) is
+    dropped.
     """
-    found = _joined([charge for judge in JUDGES for charge in judge(case)])
+    made: list[Hypothesis] = []
+    for propose in proposers(Case):
+        each: Iterable[Hypothesis] = propose(case)
+        made += each
+    found = _joined(_without_refined(made))
     convicted = max((c.lost_s for c in found if _acquits_workload(c)), default=0.0)
     if convicted >= limits.HOLDS_LEAST * case.excess_s:
         found = [replace(c, lost_s=c.lost_s - convicted) if c.component == "workload" else c for c in found]
@@ -46,6 +35,24 @@ def charges(case: Case) -> tuple[Hypothesis, ...]:
 
 def _acquits_workload(charge: Hypothesis) -> bool:
     return charge.component != "workload" and (charge.support >= CONVICTED or charge.cause == "page-faults")
+
+
+def _without_refined(found: list[Hypothesis]) -> list[Hypothesis]:
+    """Drop each charge at least half of whose time another charge explains that is registered to refine its cause."""
+    reasons = [(refines, one.lost_s) for one in found if (refines := _refines(one))]
+    return [
+        one
+        for one in found
+        if not any(
+            f"{one.component}/{one.cause}" in refines and lost_s >= limits.HOLDS_LEAST * one.lost_s
+            for refines, lost_s in reasons
+        )
+    ]
+
+
+def _refines(found: Hypothesis) -> frozenset[str]:
+    known = registered(found.component, found.cause, found.scope)
+    return known.refines if known is not None else frozenset()
 
 
 def _joined(found: list[Hypothesis]) -> list[Hypothesis]:

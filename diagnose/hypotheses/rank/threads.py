@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.attribute import Located
 from rankscope.diagnose.model.functions import FunctionExcess
 from rankscope.diagnose.verdict.contract import Evidence
@@ -36,6 +37,8 @@ def takes_cpu(found: Hypothesis, case: Case) -> bool:
     return threads.queue_s > 0 and (found.function == named if named is not None else found.instance == threads.native)
 
 
+@cause("python", "gil", witness="waiting for the GIL, and its holder",
+       says="another thread holds Python's lock (the GIL)[, in {function}]")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
     """One charge of the Python threads beside the training thread, or of threads without Python."""
     threads, gil = case.threads, held_gil(case)

@@ -20,6 +20,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, GUESS, REPORTED, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.device import behaviour, beside, device_time
+from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.attribute import Located
 from rankscope.diagnose.stats.robust import median, robust_sd_of
 from rankscope.diagnose.verdict.contract import Evidence
@@ -27,6 +28,8 @@ from rankscope.diagnose.verdict.contract import Evidence
 _MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
 
 
+@cause("workload", "data-imbalance", witness="all functions alike, or so before",
+       says="all that it does takes longer, as with more input than its peers have")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
     """One charge if the excess has no place of its own, one if it follows what the rank was given to do."""
     found = case.python

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from rankscope.diagnose.sweep.context import Context
 
-_COUNTERS = ("rx_packets", "tx_packets", "rx_errors", "tx_errors", "rx_crc_errors", "rx_dropped", "tx_dropped",
-             "tx_carrier_errors", "rx_missed_errors")  # fmt: skip
+_COUNTERS = ("rx_packets", "tx_packets", "rx_errors", "tx_errors", "rx_crc_errors", "rx_dropped", "tx_dropped")
 _MAX = 1024
 
 

@@ -31,6 +31,7 @@ from rankscope.diagnose.watch.looks.prepared import Standby
 from rankscope.diagnose.watch.turns import Turns
 from rankscope.diagnose.watch.voice import Voice, unix
 from rankscope.observer.watch.tier0 import Tier0
+from rankscope.observer.window import staging
 from rankscope.observer.window.jobs import of_user
 
 _ROUTINE_FIRST_S = 60.0  # after the baseline is known: a healthy window to compare with
@@ -201,9 +202,10 @@ class Looking:
         self._in_common.pop(name, None)
 
     def close(self) -> None:
-        """Stop the running look and release its resources."""
+        """Stop the running look, remove what it had half-written into the history, and release its resources."""
         if self._look is not None:
             self._look.kill()
+            staging.tidy(self.history / "windows")
         self.standby.close()
         if self.others is not None:
             self.others.close()

@@ -5,8 +5,10 @@ The trainings are started as scripts, with the environment that torchrun sets, a
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -57,3 +59,19 @@ class End:
         self._going_on.fill_(float(time.monotonic() < self._until))
         dist.broadcast(self._going_on, src=0)
         return not self._going_on.item()
+
+
+def run(train: Callable[[Path, int, float, int, torch.device], None], batch: int) -> None:
+    """Run a training whose faults can be switched on: file, batch, end (CLOCK_MONOTONIC), rank, device."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--file", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--batch", type=int, default=batch)
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="nccl")
+    args = parser.parse_args()
+    rank, device = int(os.environ["RANK"]), device_of_rank(torch.cuda.is_available())
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    dist.init_process_group(args.backend)
+    train(args.file, args.batch, time.monotonic() + args.seconds, rank, device)
+    dist.destroy_process_group()

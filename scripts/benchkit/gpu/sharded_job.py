@@ -7,7 +7,6 @@ FILE.rank<N> gets the instant of CLOCK_MONOTONIC at which each step began.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import itertools
 import math
@@ -22,7 +21,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from rank import End, Switch, device_of_rank
+from rank import End, Switch, run
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.data import DataLoader, IterableDataset
@@ -234,19 +233,5 @@ def train(file: Path, batch: int, until: float, rank: int, device: torch.device)
                 return
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--file", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--backend", choices=("gloo", "nccl"), default="nccl")
-    args = parser.parse_args()
-    rank, device = int(os.environ["RANK"]), device_of_rank(torch.cuda.is_available())
-    torch.set_num_threads(1)
-    dist.init_process_group(args.backend)
-    train(args.file, args.batch, time.monotonic() + args.seconds, rank, device)
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    run(train, 16)

@@ -11,20 +11,17 @@ import argparse
 import json
 import os
 import re
-import signal
-import subprocess
 import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from labkit.hangs.service import Service
 from labkit.launch import Job, Plan
-from labkit.machine.shell import LabError, rankscope, set_up
+from labkit.machine.shell import set_up
 
 TARGET_SHARE = 0.0005  # of a core and rank, at 5 steps a second
 TARGET_BYTES = 100e6
-_START_S = 120.0
 _METRICS_S = 15.0  # as often as the service writes them
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -71,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         Job(Plan(options.ranks, options.hosts, 0), 1) as job,
     ):
         job.wait_until_healthy()
-        cost = _beside(Path(folder), options)
+        cost = _beside(job.name, Path(folder), options)
         job.check_alive()
     at_five = 5.0 / cost.steps_hz
     total = cost.service_share + (cost.probe_share + cost.trap_share) * at_five
@@ -89,23 +86,17 @@ def run(options: argparse.Namespace) -> int:
     return 0 if total <= TARGET_SHARE and cost.resident_bytes <= TARGET_BYTES and not cost.alarms else 1
 
 
-def _beside(folder: Path, options: argparse.Namespace) -> Cost:
-    said, metrics = folder / "said", folder / "watch.prom"
-    places = ["--state", folder / "state", "--history", folder / "history", "--metrics", metrics]
-    command = [rankscope(), "watch", "--json", "--no-routine", *map(str, places)]
-    with said.open("wb") as out:
-        service = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-    try:
-        _wait_until_known(service, said)
+def _beside(job: str, folder: Path, options: argparse.Namespace) -> Cost:
+    metrics = folder / "watch.prom"
+    with Service(folder / "service", job, "--metrics", str(metrics)) as service:
+        service.wait_until_it_knows_the_step()
         time.sleep(_METRICS_S)
         before = _reading(service.pid, metrics)
         time.sleep(options.seconds)
         after = _reading(service.pid, metrics)
         status = Path(f"/proc/{service.pid}/status").read_text(encoding="ascii")
         resident, peak = (int(re.findall(rf"{name}:\s+(\d+) kB", status)[0]) * 1024 for name in ("VmRSS", "VmHWM"))
-    finally:
-        service.send_signal(signal.SIGTERM)
-        service.wait(30)
+        alarms = sum(event["kind"] == "alarm" for event in service.events())
     seconds = after.at_s - before.at_s
     steps_hz = (after.steps - before.steps) / seconds
     share = 1 / seconds / options.ranks
@@ -118,21 +109,8 @@ def _beside(folder: Path, options: argparse.Namespace) -> Cost:
         2 * steps_hz * options.trap / 1e6,
         resident,
         peak,
-        sum(event["kind"] == "alarm" for event in _events(said)),
+        alarms,
     )
-
-
-def _events(said: Path) -> list[dict[str, Any]]:
-    lines = said.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
-
-
-def _wait_until_known(service: subprocess.Popen[bytes], said: Path) -> None:
-    deadline = time.monotonic() + _START_S
-    while not any("a step takes" in event["words"] for event in _events(said)):
-        if service.poll() is not None or time.monotonic() > deadline:
-            raise LabError(f"rankscope watch did not see the job's steps: {said.read_text(encoding='utf-8')[-300:]}")
-        time.sleep(0.5)
 
 
 def _reading(pid: int, metrics: Path) -> Reading:

@@ -11,11 +11,9 @@ wrong       somebody else is accused
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -60,13 +58,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    name: str
-    kind: str
-    layout: str
-    view: str
-    timing: str
-    noise: str
-    dose: str
+    case: Case
     outcome: str
     seen: bool
     said: str
@@ -74,7 +66,7 @@ class Judged:
     true_percent: float
 
 
-def cases(seeds: int = 1, steps: int = STEPS) -> Iterator[Case]:
+def cases(seeds: int = 1) -> Iterator[Case]:
     """All that make sense, thinned: each kind meets each layout and view, with timings, noises and doses in turn."""
     rng = np.random.default_rng(11)
     for seed in range(seeds):
@@ -122,9 +114,8 @@ def judged(case: Case) -> Judged:
         f"{first.function.name if first.function else ''} {first.lost_percent:.0f} %"
     )  # fmt: skip
     return Judged(
-        case.name, case.kind, case.layout.name, case.view, case.timing, case.noise, case.dose,
-        outcome(verdict, wrong, case.layout), visible(trace, case.view, wrong), said, 100 * lost_s / step_s, true,
-    )  # fmt: skip
+        case, outcome(verdict, wrong, case.layout), visible(trace, case.view, wrong), said, 100 * lost_s / step_s, true
+    )
 
 
 def outcome(verdict: Verdict, wrong: faults.Wrong, layout: Layout) -> str:
@@ -166,29 +157,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", default="", help="cases with this in their name")
     parser.add_argument("--bad", action="store_true", help="print what was said of each case that is not right")
-    parser.add_argument("--json", type=Path)
     parser.set_defaults(run=run, anywhere=True)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the tables; 0 where nobody innocent is accused and nothing visible is called healthy."""
     done = [judged(case) for case in cases(options.seeds) if options.only in case.name]
-    if options.json:
-        options.json.write_text(json.dumps([asdict(each) for each in done], indent=1))
     if options.bad:
         for each in done:
             if each.outcome != RIGHT:
-                print(f"{each.outcome:9}{' seen' if each.seen else '     '} {each.name}: {each.said}")
-    faulty = [each for each in done if each.kind not in ("healthy", "heavy stage", "lengths")]
-    for title, key in (
-        ("kind", "kind"),
-        ("jobs", "layout"),
-        ("timed", "view"),
-        ("when", "timing"),
-        ("noise", "noise"),
-        ("dose", "dose"),
-    ):
-        print_table(title, key, done if key == "kind" else faulty)
+                print(f"{each.outcome:9}{' seen' if each.seen else '     '} {each.case.name}: {each.said}")
+    print_table("kind", done, lambda case: case.kind)
+    faulty = [each for each in done if each.case.kind not in ("healthy", "heavy stage", "lengths")]
+    print_table("timed", faulty, lambda case: case.view)
     off = [abs(each.lost_percent - each.true_percent) for each in faulty if each.outcome == RIGHT]
     if off:
         print(f"\nlost time of {len(off)} right accusations, in points of the true step: off by {np.median(off):.1f} points in the median, "
@@ -199,11 +180,11 @@ def run(options: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def print_table(title: str, key: str, done: Sequence[Judged]) -> None:
+def print_table(title: str, done: Sequence[Judged], key: Callable[[Case], str]) -> None:
     print(f"\n{title:<24}{'files':>6}{'right':>7}{'among':>7}{'abst.':>7}{'healthy':>9}{'wrong':>7}")
-    for name in dict.fromkeys(getattr(each, key) for each in done):
-        mine = Counter(each.outcome for each in done if getattr(each, key) == name)
-        total = sum(mine.values())
+    for name in dict.fromkeys(key(each.case) for each in done):
+        mine = Counter(each.outcome for each in done if key(each.case) == name)
+        right = 100 * mine[RIGHT] / mine.total()
         print(
-            f"{name:<24}{total:>6}{100 * mine[RIGHT] / total:>6.0f}%{mine[AMONG]:>7}{mine[ABSTAINS]:>7}{mine[HEALTHY]:>9}{mine[WRONG]:>7}"
+            f"{name:<24}{mine.total():>6}{right:>6.0f}%{mine[AMONG]:>7}{mine[ABSTAINS]:>7}{mine[HEALTHY]:>9}{mine[WRONG]:>7}"
         )

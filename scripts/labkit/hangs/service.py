@@ -46,10 +46,14 @@ class Service:
                 self._process.wait()
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def resident_bytes(self) -> int:
         """Memory of the service now."""
-        assert self._process is not None
-        return int(psutil.Process(self._process.pid).memory_info().rss)
+        return int(psutil.Process(self.pid).memory_info().rss)
 
     def events(self) -> list[dict[str, Any]]:
         lines = (self._folder / "said").read_text().splitlines(keepends=True)

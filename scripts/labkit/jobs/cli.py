@@ -11,7 +11,7 @@ from labkit.jobs import cases, machine, table
 from labkit.jobs.cases import Case, Result
 from labkit.jobs.faults import ALL, Building
 from labkit.jobs.launch import installed
-from labkit.jobs.rows import ASIDE, BY_NAME, MAIN, TABLE
+from labkit.jobs.rows import BY_NAME, MAIN
 from labkit.jobs.run import judge_again, run_cases
 from labkit.machine import guard
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, REPOSITORY, LabError, set_up
@@ -54,11 +54,8 @@ def _end(results: list[Result]) -> int:
 
 
 def cases_of(jobs: str, faults: str, seed: int, window_s: float) -> list[Case]:
-    words = set(jobs.split(","))
-    aside = [row.name for name, rows in ASIDE.items() if name in words for row in rows]
-    asked = ",".join({*words, *aside} - set(ASIDE))
-    rows = _names("job", asked, list(BY_NAME), [row.name for row in TABLE])
-    kinds = _names("fault", faults, list(ALL), list(ALL))
+    rows = _names("job", jobs, list(BY_NAME))
+    kinds = _names("fault", faults, list(ALL))
     found = []
     for row in rows:
         fitting = [kind for kind in kinds if (kind == BEFORE_TRAINING) != BY_NAME[row].trains]
@@ -66,14 +63,14 @@ def cases_of(jobs: str, faults: str, seed: int, window_s: float) -> list[Case]:
     return found
 
 
-def _names(what: str, text: str, known: list[str], every: list[str]) -> list[str]:
-    """The known ones that are named, or are in `every` where the text says all."""
+def _names(what: str, text: str, known: list[str]) -> list[str]:
+    """Return the known names in the text; all of them where it says all."""
     words = set(text.split(","))
     unknown = sorted(words - {"all", *known})
     if unknown:
         why = f"no such {what}: {', '.join(unknown)} (there are: all, {', '.join(known)})"
         raise LabError(why, exit_code=EXIT_USAGE)
-    return [name for name in known if name in words or ("all" in words and name in every)]
+    return [name for name in known if words & {name, "all"}]
 
 
 def _install() -> None:

@@ -115,8 +115,8 @@ class SlowPython(_SlowFunction):
     def inject(self) -> Truth:
         manner = self.rng.choice(("busy", "library"))
         self.slow_down(self.job.row.function, manner, DOSE * self.step_s / self.job.row.calls)
-        itself = frozenset({"slow-function", "blocking-call", *(("gil",) if self.job.row.ahead else ())})
-        return Truth("fault", {"python": itself}, (self.victim,), function=self.job.row.function, culprit=manner)
+        causes = {"python": frozenset({"slow-function", "blocking-call"})}
+        return Truth("fault", causes, (self.victim,), function=self.job.row.function, culprit=manner)
 
 
 class BusyThread(_SlowFunction):

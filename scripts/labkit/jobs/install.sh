@@ -12,17 +12,6 @@ index=${1:-}
 # MPI library when they start.
 torch=torch==2.13.0
 frameworks=(lightning transformers accelerate 'ray[train]' 'jax>=0.8' 'mpi4py>=4.1' deepspeed numpy setuptools)
-# What few jobs need, in a folder of its own: a notebook brings half a hundred packages.
-few=(ipykernel nbclient)
-few_alone=(pytorch-ignite)
-# Libraries on top of the frameworks of main, without what they would bring along: it is there, or no job needs it.
-libraries=(
-    trl peft datasets dill multiprocess xxhash webdataset braceexpand submitit cloudpickle
-    keras namex optree absl-py flax optax orbax-checkpoint chex etils toolz treescope tensorstore
-    importlib_resources zipp simplejson humanize nest_asyncio aiofiles
-)
-# Frameworks that agree with nothing above: an environment each, on the distribution's Python.
-apart=(tensorflow=tensorflow-cpu paddle=paddlepaddle)
 others=(3.10 3.12 3.13)
 began=$SECONDS
 
@@ -62,21 +51,6 @@ if ! up_to_date "$jobs/main" "$wanted"; then
     pip_install "$jobs/main" "$torch" ${index:+--index-url "$index"}
     pip_install "$jobs/main" "$torch" "${frameworks[@]}"
     printf '%s' "$wanted" >"$jobs/main/rankscope-jobs"
-fi
-
-if [[ $(cat "$jobs/more/rankscope-jobs" 2>/dev/null) != "${few[*]} ${few_alone[*]}" ]]; then
-    say '      what few jobs need: notebooks, ignite'
-    rm -rf "$jobs/more"
-    pip_install "$jobs/main" --target "$jobs/more" "${few[@]}"
-    pip_install "$jobs/main" --target "$jobs/more" --no-deps "${few_alone[@]}"
-    printf '%s' "${few[*]} ${few_alone[*]}" >"$jobs/more/rankscope-jobs"
-fi
-
-if [[ $(cat "$jobs/libraries/rankscope-jobs" 2>/dev/null) != "${libraries[*]}" ]]; then
-    say '      libraries on top: TRL, Keras, Flax, WebDataset, submitit'
-    rm -rf "$jobs/libraries"
-    pip_install "$jobs/main" --target "$jobs/libraries" --no-deps "${libraries[@]}"
-    printf '%s' "${libraries[*]}" >"$jobs/libraries/rankscope-jobs"
 fi
 
 # A build of PyTorch for CUDA cannot be imported without its libraries. They are gigabytes, and the same for every Python.
@@ -127,14 +101,5 @@ for version in "${others[@]}"; do
     "$venv/bin/python" -c 'import torch' 2>/dev/null || give_cuda_libraries "$venv"
     "$venv/bin/python" -c 'import torch'
     printf '%s' "$wanted" >"$venv/rankscope-jobs"
-done
-for pair in "${apart[@]}"; do
-    venv=$jobs/${pair%%=*}
-    package=${pair#*=}
-    up_to_date "$venv" "$package" && continue
-    say "      environment ${pair%%=*}"
-    /usr/bin/python3 -m venv --clear "$venv"
-    pip_install "$venv" "$package"
-    printf '%s' "$package" >"$venv/rankscope-jobs"
 done
 say "      the jobs' environments are ready ($((SECONDS - began)) s)"

@@ -127,8 +127,7 @@ def judged(result: Result, printed: list[list[Line]], program: Path) -> Result:
     function = result.truth.function
     named = verdict.suspects[0].function if verdict.suspects else None
     line_right = None
-    placed = function is not None and span_of(program, function) is not None  # not so in the cells of a notebook
-    if outcome == verdicts.FIRST and function and placed and (named or "").rsplit(".", 1)[-1] == function:
+    if outcome == verdicts.FIRST and function and (named or "").rsplit(".", 1)[-1] == function:
         line_right = line_is_right(result.verdict, program, function)
         outcome = outcome if line_right else verdicts.WRONG
     status = verdict.status

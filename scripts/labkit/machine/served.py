@@ -1,4 +1,4 @@
-"""A file system in user space with one file, which stops answering when its server is stopped (chaoskit/programs/fuse.py)."""
+"""A file system in user space with one file, which stops answering when its server is stopped (campaignkit/chaos/programs/fuse.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from labkit.machine.shell import REPOSITORY, Impossible, LabError, quietly
 
-_SERVER = REPOSITORY / "scripts/chaoskit/programs/fuse.py"
+_SERVER = REPOSITORY / "scripts/campaignkit/chaos/programs/fuse.py"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ _PACKAGE = "Package: {}\nVersion: {}\nArchitecture: all\nMaintainer: nobody\nDes
 def make_clone(folder: Path) -> Path:
     """With a pip that only writes down what it was asked."""
     (folder / "scripts").mkdir(parents=True)
-    for name in ("setup", *LOCKS):
+    for name in ("setup", "trim", *LOCKS):
         shutil.copy(REPOSITORY / "scripts" / name, folder / "scripts" / name)
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
     programs = folder / ".venv/bin"

@@ -19,7 +19,7 @@ def interrupt(_signal: int, _frame: FrameType | None) -> None:
 def test_a_bench_that_is_interrupted_ends_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["bench", "reputation"])
+    monkeypatch.setattr(sys, "argv", ["bench", "timings"])
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     try:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,15 +18,16 @@ import pytest
 from builders import Job as Built
 from builders import build as built
 
-from chaoskit import case, command, leftovers, told
-from chaoskit.case import LONGEST_GAP_S, MOST_SLOWER, Result, disturbance, judge
-from chaoskit.command import Ended, Plan, Whom
-from chaoskit.faults import storms
-from chaoskit.faults.kinds import KINDS
-from chaoskit.job import PROGRAMS, build, build_program
-from chaoskit.scene import Kind, Scene
-from chaoskit.sources import fingerprint
-from chaoskit.table import slowed
+from campaignkit import sources
+from campaignkit.chaos import case, command, leftovers, told, users
+from campaignkit.chaos.campaign import Chaos, slowed
+from campaignkit.chaos.case import LONGEST_GAP_S, MOST_SLOWER, disturbance, judge
+from campaignkit.chaos.command import Ended, Plan, Whom
+from campaignkit.chaos.faults import others, storms
+from campaignkit.chaos.faults.kinds import KINDS
+from campaignkit.chaos.job import PROGRAMS, build, build_program
+from campaignkit.chaos.scene import Kind, Scene
+from campaignkit.results import Result
 from rankscope.observer.live.observation import children
 from rankscope.observer.tables.cpu_rows import CpuTotals, CpuUse
 from rankscope.observer.window.folder import Window, write_window
@@ -129,15 +131,18 @@ def test_a_command_that_always_refuses_is_not_good_where_nothing_keeps_it_from_a
 
 
 def test_a_kind_whose_cases_slow_the_job_a_little_each_is_bad_together() -> None:
-    nothing, other = (Kind(name, "", ("record",), KINDS[0].hurt) for name in ("nothing", "other"))
-    one = Result("", "verdict", 0, 1.0, 1.0, 0.1, "", ())
-    usual = [replace(one, slower=slower) for slower in (0.9, 1.02, 1.3) * 5]
-    bad = [replace(one, slower=slower) for slower in (1.2, 1.4, 1.6) * 5]
-    assert slowed({nothing: usual, other: usual}) == []
-    (said,) = slowed({nothing: usual, other: bad})
+    def rows(nothing: list[float], other: list[float]) -> dict[str, Result]:
+        cases = {"nothing record-0": nothing, "other record-0": other[:3], "other diagnose-1": other[3:]}
+        return {
+            name: Result("chaos", name, "", "", "", len(one), series={"slower": one}) for name, one in cases.items()
+        }
+
+    usual, bad = [0.9, 1.02, 1.3] * 5, [1.2, 1.4, 1.6] * 5
+    assert slowed(rows(usual, usual)) == []
+    (said,) = slowed(rows(usual, bad))
     assert said.startswith("other: steps took 1.40 times as long") and "1.33 are allowed" in said
-    assert len(slowed({nothing: bad, other: bad})) == 1, "nothing is compared with none"
-    assert slowed({nothing: usual, other: bad[:9]}) == []
+    assert len(slowed(rows(bad, bad))) == 1, "nothing is compared with none"
+    assert slowed(rows(usual, bad[:9])) == []
 
 
 def window_with(tmp_path: Path, losses: tuple[Loss, ...]) -> Window:
@@ -224,7 +229,7 @@ def test_sigkill_hits_the_command_all_its_processes_or_one_that_it_started(
     monkeypatch.setattr(command, "rankscope", lambda: program)
     usual = command._left
     monkeypatch.setattr(command, "_left", lambda session: usual(session, 0.3))
-    ended = command.run([], Plan(tmp_path, kill_after_s=1.0, whom=whom), 1.0)
+    ended = command.run([], Plan(tmp_path, signal_after_s=1.0, signal=signal.SIGKILL, whom=whom), 1.0)
     assert (ended.killed, ended.code) == (killed, code)
     assert ended.processes == (("sleep",) if whom is Whom.COMMAND else ())
     if whom is Whom.CHILD:
@@ -233,7 +238,9 @@ def test_sigkill_hits_the_command_all_its_processes_or_one_that_it_started(
 
 def test_of_four_moments_of_sigkill_two_hit_the_command_one_a_child_one_all() -> None:
     kind = next(kind for kind in KINDS if kind.name == "killed")
-    scene = SimpleNamespace(folder=Path("/"), moment=0.5, running_s=4.0, chance=SimpleNamespace(random=lambda: 0.0))
+    scene = SimpleNamespace(
+        folder=Path("/"), moment=0.5, running_s=4.0, chance=SimpleNamespace(random=lambda: 0.0), command="record"
+    )
     hit = []
     for seed in range(4):
         scene.seed = seed
@@ -278,16 +285,81 @@ def test_what_a_command_leaves_wherever_it_is_is_seen_and_what_others_leave_is_n
     assert leftovers.left(before, killed=False, patience_s=0.0) == []
 
 
-def test_a_result_is_worth_something_for_the_judge_that_it_had(tmp_path: Path) -> None:
-    for name, content in (
-        ("diagnose/cli/start.py", ""),
-        ("scripts/chaoskit/case.py", "1"),
-        ("scripts/chaoskit/table.py", "1"),
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(content)
-    before = fingerprint("record", tmp_path)
-    (tmp_path / "scripts/chaoskit/table.py").write_text("2")
-    assert fingerprint("record", tmp_path) == before
-    (tmp_path / "scripts/chaoskit/case.py").write_text("2")
-    assert fingerprint("record", tmp_path) != before
+def test_a_service_is_killed_itself_or_with_all_its_processes_and_asked_for_a_look_before() -> None:
+    kind = next(kind for kind in KINDS if kind.name == "killed")
+    scene = SimpleNamespace(
+        folder=Path("/nowhere"), moment=0.5, running_s=10.0, chance=SimpleNamespace(random=lambda: 0.0), command="watch"
+    )
+    hit = []
+    for seed in range(4):
+        scene.seed = seed
+        with kind.hurt(scene) as plan:  # type: ignore[arg-type]
+            hit.append(plan.whom.value)
+            assert plan.meanwhile is not None and plan.signal is signal.SIGKILL and plan.signal_after_s == 5.0
+    assert sorted(hit) == ["command", "command", "command", "group"]
+
+
+@pytest.mark.parametrize(
+    ("trap", "code", "problems"), [("exit 0", 0, []), ("exit 130", 130, []), ("exit 70", 70, ["exit 70"])]
+)
+def test_a_command_that_is_told_to_end_may_end_as_ctrl_c_ends_it(
+    trap: str, code: int, problems: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "rankscope"
+    program.write_text(f"#!/bin/sh\ntrap '{trap}' TERM\nwhile :; do sleep 0.05; done\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(command, "rankscope", lambda: program)
+    ended = command.run([], Plan(tmp_path, signal_after_s=0.5), 0.1)
+    assert (ended.code, ended.killed, ended.terminated) == (code, False, True)
+    assert ended.problems(0.1) == problems
+    assert replace(ended, terminated=False, code=130, said="x").problems(0.1) == ["exit 130"]
+
+
+def test_a_slow_fork_is_bad_and_so_is_a_victim_that_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probing = SimpleNamespace(longest_s=iter((9.0, 0.2, 9.0, 4.0)).__next__)
+    for longest, problems in ((0.2, []), (4.0, ["a fork of the host took 4.00 s"])):
+        plan = others._timing(Plan(tmp_path), probing, 1.0)  # type: ignore[arg-type]
+        assert plan.shown is not None and plan.shown(GOOD) == problems
+        assert plan.forks_s == [longest]
+    traced = others._Traced(SimpleNamespace(pids=(os.getpid(),)))  # type: ignore[arg-type]
+    traced.look()
+    assert not traced.seen
+    status = Path(f"/proc/{os.getpid()}/status").read_text().replace("TracerPid:\t0\n", "TracerPid:\t7\n")
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: status)
+    traced._looked_s = 0.0
+    traced.look()
+    assert traced.seen
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root acts for other users")
+def test_the_attacks_are_really_made() -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to other users
+        folder = Path(name)
+        folder.chmod(0o711)
+        library = build("library.c", folder / "libtorch_cpu.so")
+        offset = users.offset_of(library, others.PROBED)
+        with users.mappings(folder, library, offset, 1), users.forks(folder) as probing:
+            (pid,) = [path.name for path in Path("/proc").iterdir() if is_program(path, folder / "mapper")]
+            assert Path(f"/proc/{pid}/maps").read_text().count(str(library)) >= users.MOST_MAPPINGS
+            assert f"Uid:\t{users.SOMEBODY}\t" in Path(f"/proc/{pid}/status").read_text()
+            time.sleep(0.2)
+            assert 0 < probing.longest_s() < 5
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def is_program(process: Path, path: Path) -> bool:
+    try:
+        return (process / "exe").readlink() == path
+    except OSError:
+        return False
+
+
+def test_a_result_is_worth_something_for_the_fault_and_the_judge_that_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, list[str]] = {}
+    monkeypatch.setattr(
+        sources, "of_command", lambda command, kit: kept.setdefault(command, sorted(one.name for one in kit)) and "x"
+    )
+    Chaos().sources(["disk-full record-0", "forks diagnose-1"])
+    assert {"case.py", "leftovers.py", "rank.py", "clock.c"} <= set(kept["record"]) & set(kept["diagnose"])
+    assert "disks.py" in kept["record"] and "disks.py" not in kept["diagnose"] and "storms.py" in kept["diagnose"]
+    assert "campaign.py" not in kept["record"]

@@ -5,23 +5,24 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from builders import Job, build
 
-from chaoskit import cli, command, record
-from chaoskit.case import Result, key_of
-from chaoskit.cli import left_of, main, table
-from chaoskit.command import VERDICTS, Ended, Plan
-from chaoskit.command import run as run_command
-from chaoskit.faults.kinds import KINDS
-from chaoskit.imported import PACKAGE, parts_of
-from chaoskit.job import PROGRAMS
-from chaoskit.kernel import Held
-from chaoskit.record import read
-from chaoskit.sources import LEFT_OUT, TELLS_WHAT_IT_LOADS, fingerprint, fingerprints, missing
+from campaignkit import sources
+from campaignkit.chaos import command
+from campaignkit.chaos.campaign import Chaos, result_of
+from campaignkit.chaos.case import Outcome, key_of
+from campaignkit.chaos.command import VERDICTS, Ended, Plan
+from campaignkit.chaos.command import run as run_command
+from campaignkit.chaos.faults.kinds import KINDS
+from campaignkit.chaos.job import PROGRAMS
+from campaignkit.chaos.kernel import Held
+from campaignkit.cli import main
+from campaignkit.reached import PACKAGE
+from campaignkit.results import merged
+from campaignkit.sources import PRINTS_IMPORTS, missing, of_command, parts_of
 from rankscope.observer.window.folder import write_window
 
 GOOD = Ended(0, 9.0, "out/window\n", "", killed=False, processes=())
@@ -66,15 +67,16 @@ def test_kinds_have_names_of_their_own_and_commands() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_results_are_read_back_and_bad_ones_are_named(tmp_path: Path) -> None:
-    assert read(tmp_path / "none") == {}
-    kind = KINDS[0]
-    bad = Result("nothing record-0 0", "verdict", 0, 9.0, 1.0, 0.1, "said", ("exit 70",))
-    lines = table({kind: [bad]}, fingerprints())
-    assert lines[-1] == "  nothing record-0 0: exit 70: said"
-    assert lines[1].split()[:7] == ["nothing", "1", "0", "1", "0", "0", "1"]
+def test_runs_of_a_case_add_up_and_bad_ones_are_named() -> None:
+    good = result_of("nothing record-0", 0, Outcome("verdict", 0, 9.0, 1.0, 0.1, "said", (), 0.5, 0.02), "abc", "x")
+    bad = result_of("nothing record-0", 1, Outcome("one line", 70, 4.0, 1.2, 0.3, "said", ("exit 70",)), "abc", "x")
+    both = merged(good, bad)
+    assert both.problems == ("seed 1: exit 70: said",)
+    assert both.most == {"seconds": 8.5, "gap_s": 0.3, "fork_s": 0.02}
+    line = Chaos().table({both.case: both})[1]
+    assert line.split() == ["nothing", "record-0", "2", "1", "1", "0", "1", "8.5", "1.10x", "0.30", "0.02"]
     with pytest.raises(SystemExit, match="64"):
-        main(["--kinds", "none-such"])
+        main(["chaos", "--kinds", "none-such"])
 
 
 def test_a_storm_ends_with_the_rank_below_which_it_blows() -> None:
@@ -110,23 +112,6 @@ def test_who_killed_a_command_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert command.run([], command.Plan(tmp_path), 0.1).by == "by us, as it did not end"
 
 
-def test_what_one_run_recorded_the_next_goes_on_with_wherever_it_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two hundred moments of SIGKILL take more than one session: the record is a file that is committed."""
-    kept = tmp_path / "results.json"
-    monkeypatch.setattr(cli, "RECORDED", kept)
-    args = cli._arguments(["--record", "--kinds", "killed", "--seeds", "67"])
-    assert args.results == kept
-    one = Result("killed record-0 0", "killed", -9, 1.0, 1.0, 0.1, "", (), "abc+")
-    record.keep(kept, one)
-    other = replace(one, key="killed record-1 0")
-    record.keep(kept, other)  # beside what is there
-    assert read(kept) == {one.key: one, other.key: other}
-    assert len(kept.read_text().splitlines()) == 4  # a case a line, so that records merge
-    assert (cli.REPOSITORY / "tests/data").is_dir()
-
-
 MAIN = """
 from typing import TYPE_CHECKING
 from OURS.probes import room
@@ -147,17 +132,24 @@ FILES = {
     "diagnose/cli/start.py": "def main():\n    from OURS.diagnose.cli.main import run\n",
     "diagnose/cli/main.py": MAIN,
     "diagnose/cli/record.py": "import OURS.probes.calls.probe as calls\n",
-    "diagnose/cli/prune.py": "1\n",
+    "diagnose/cli/prune.py": "X = 1\n",
     "diagnose/model/replay.py": "import importlib\nimportlib.import_module('OURS.diagnose.model.steps')\n",
-    "diagnose/model/steps.py": "1\n",
-    "diagnose/verdict/contract.py": "1\n",
+    "diagnose/model/steps.py": "X = 1\n",
+    "diagnose/verdict/contract.py": "X = 1\n",
     "probes/room.py": "import json\n",
     "probes/calls/probe.py": "import pkgutil\nfrom OURS.probes import rows\n",
     "probes/calls/calls.bpf.c": "int x;\n",
     "probes/calls/README.md": "words\n",
-    "probes/rows/first.py": "1\n",
-    "probes/other.py": "1\n",
+    "probes/rows/first.py": "X = 1\n",
+    "probes/other.py": "X = 1\n",
 }  # fmt: skip
+
+
+def _digest(command: str, tree: Path) -> str:
+    """As in a process of its own, which has read nothing yet."""
+    sources.parts_of.cache_clear()
+    sources._modules.cache_clear()
+    return of_command(command, (), tree)
 
 
 @pytest.fixture
@@ -184,66 +176,51 @@ def tree(tmp_path: Path) -> Path:
         ("probes/room.py", "import json", "# why\n\nimport json  # of what", set()),
         ("probes/calls/calls.bpf.c", "x", "y", {"record"}),
         ("probes/calls/README.md", "words", "more words", set()),
-        ("probes/calls/__init__.py", "", "1", {"record"}),
+        ("probes/calls/__init__.py", "", "X = 1\n", {"record"}),
         ("probes/rows/first.py", "1", "2", {"record"}),
-        ("probes/rows/second.py", "", "1", {"record"}),
+        ("probes/rows/second.py", "", "X = 1\n", {"record"}),
         ("probes/other.py", "1", "2", set()),
     ],
 )
 def test_a_result_is_worth_something_for_what_its_command_imports(
     tree: Path, name: str, old: str, new: str, stale: set[str]
 ) -> None:
-    before = {command: fingerprint(command, tree) for command in ("record", "diagnose")}
+    before = {command: _digest(command, tree) for command in ("record", "diagnose")}
     text = (tree / name).read_text() if (tree / name).exists() else ""
     assert old in text
     (tree / name).write_text(text.replace(old, new, 1))
-    assert {command for command in before if before[command] != fingerprint(command, tree)} == stale
+    assert {command for command in before if before[command] != _digest(command, tree)} == stale
 
 
 def test_of_the_commands_no_more_is_held_than_they_may_run() -> None:
-    held = {command: parts_of(command, LEFT_OUT[command], cli.REPOSITORY) for command in LEFT_OUT}
-    assert "probes/sched/sched.bpf.c" in held["record"] and "probes/bpf/common.bpf.h" in held["diagnose"]
+    held = {one: parts_of(one) for one in ("record", "diagnose", "sweep", "watch")}
     for one, parts in held.items():
-        assert parts["diagnose/cli/main.py"] and b"--older-than" not in parts["diagnose/cli/main.py"]
-        assert not [name for name in parts if name.endswith(".md")]
-        assert not [name for name in parts if name.startswith(("diagnose/export/", "diagnose/top/", "diagnose/watch/"))]
-        assert f"diagnose/cli/{'host/' if one == 'sweep' else ''}{one}.py" in parts
+        ways_in = {part.name for part in parts[f"{PACKAGE}.diagnose.cli.main"]}
+        assert not ways_in & {"prune", "compact", "bundle", "record", "diagnose"} - {one}
+        assert not [name for name in parts if ".diagnose.export." in name or ".diagnose.top." in name]
+    within = {one: {name.removeprefix(f"{PACKAGE}.") for name in parts} for one, parts in held.items()}
     assert not [
-        name for name in held["record"] if name.startswith(("diagnose/fleet/", "diagnose/solve/", "diagnose/report/"))
+        name for name in within["record"] if name.startswith(("diagnose.fleet.", "diagnose.solve.", "diagnose.report."))
     ]
-    assert "diagnose/report/render.py" not in held["diagnose"]
+    assert "diagnose.report.render" not in within["diagnose"]
     assert not [
-        name for name in held["sweep"] if name.startswith(("unwinder/walk/", "observer/live/", "diagnose/model/"))
+        name for name in within["sweep"] if name.startswith(("unwinder.walk.", "observer.live.", "diagnose.model."))
     ]
-    assert "diagnose/sweep/checks/disk_full.py" in held["sweep"] and "diagnose/sweep/peers.py" not in held["sweep"]
+    assert "diagnose.sweep.checks.disk_full" in within["sweep"] and "diagnose.sweep.peers" not in within["sweep"]
+    assert "diagnose.watch.service" in within["watch"] and "diagnose.watch.service" not in within["record"]
 
 
 def test_what_a_run_loads_is_held(tmp_path: Path) -> None:
     for window in build(Job(ranks=4, hosts=2, steps=30)):
         write_window(window, tmp_path / "windows")
     for one, arguments in (("sweep", ["--state", f"{tmp_path}/state"]), ("diagnose", [f"{tmp_path}/windows"])):
-        ended = run_command([one, *arguments], Plan(tmp_path, environment=TELLS_WHAT_IT_LOADS), 30.0)
+        ended = run_command([one, *arguments], Plan(tmp_path, environment=dict(PRINTS_IMPORTS)), 30.0)
         assert (
             ended.code in VERDICTS
             and f"rankscope.diagnose.cli.{'host.' if one == 'sweep' else ''}{one}" in ended.complained
         )
         assert missing(one, ended.complained) == []
         assert missing("record", ended.complained), "and what a fingerprint does not hold is seen"
-
-
-def test_what_ran_other_sources_is_done_again_where_that_is_wanted() -> None:
-    before = {"record": "a", "diagnose": "b", "sweep": "c"}
-    after = {**before, "diagnose": "d"}
-    kind = next(kind for kind in KINDS if kind.name == "nothing")
-    cases = [(kind, turn, 0) for turn in range(3)]
-    keys = [key_of(*case) for case in cases]
-    good = {
-        key: Result(key, "verdict", 0, 1.0, 1.0, 0.1, "", (), source=before[key.split()[1][:-2]]) for key in keys[:2]
-    }
-    assert left_of(cases, good, after, again=False, renew=False) == cases[2:]
-    assert left_of(cases, good, after, again=False, renew=True) == cases[1:]
-    bad = {**good, keys[0]: replace(good[keys[0]], problems=("exit 70",))}
-    assert left_of(cases, bad, after, again=True, renew=False) == [cases[0], cases[2]]
 
 
 def test_of_a_killed_command_it_is_told_what_it_was_doing() -> None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fuzzkit import ledger, record
-from fuzzkit.cli import REGRESSIONS, main
-from fuzzkit.record import Record
-from fuzzkit.sources import sources_of
-from fuzzkit.target import Target
-from fuzzkit.targets import TARGETS
-from fuzzkit.watch import Limited, Watch
+from campaignkit import results
+from campaignkit.cli import main
+from campaignkit.fuzz import counted, reach
+from campaignkit.fuzz.campaign import REGRESSIONS, Fuzz
+from campaignkit.fuzz.counted import Counted
+from campaignkit.fuzz.target import Target
+from campaignkit.fuzz.targets import TARGETS
+from campaignkit.fuzz.watch import Limited, Watch
+from campaignkit.results import Result
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FUZZ = REPOSITORY / "scripts/fuzz"
@@ -74,11 +76,10 @@ sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]]).returncode)
 """
 _WATCHED = """
 from pathlib import Path
-from fuzzkit.record import Record
-from fuzzkit.sources import sources_of
-from fuzzkit.target import Target
-from fuzzkit.watch import Watch
-record = Record()
+from campaignkit.fuzz.counted import Counted
+from campaignkit.fuzz.target import Target
+from campaignkit.fuzz.watch import Watch
+record = Counted()
 Watch(Target("x", "", lambda data: data, list), record, Path("/nowhere")).feed(b"x")
 print(record.most_bytes >> 20, record.failures)
 """
@@ -97,7 +98,7 @@ def test_the_memory_of_who_started_the_process_is_not_the_inputs() -> None:
 
 
 def test_what_a_run_that_goes_on_took_to_begin_is_no_inputs_memory(tmp_path: Path) -> None:
-    known = Record(inputs=529_217)
+    known = Counted(inputs=529_217)
     watch = Watch(Target("x", "", lambda data: data, list), known, tmp_path)
     held = bytearray(100 << 20)
     held[::4096] = b"x" * (100 << 8)
@@ -106,81 +107,74 @@ def test_what_a_run_that_goes_on_took_to_begin_is_no_inputs_memory(tmp_path: Pat
     assert known.failures == {} and known.most_bytes < 16 << 20
 
 
-def test_what_was_counted_is_counted_on(tmp_path: Path) -> None:
-    Record(7, 1.5, 0.1, 4096, {"a.py:3": "KeyError"}).write(tmp_path)
-    known = record.read(tmp_path)
+def test_what_was_counted_is_counted_on_for_one_source(tmp_path: Path) -> None:
+    Counted(7, 1.5, 0.1, 4096, {"a.py:3": "KeyError"}, "a").write(tmp_path)
+    known = counted.read(tmp_path, "a")
     Watch(Target("x", "", lambda data: data, list), known, tmp_path).feed(b"")
     known.write(tmp_path)
-    assert record.read(tmp_path).inputs == 8
-    assert record.read(tmp_path).failures == {"a.py:3": "KeyError"}
-    assert record.read(tmp_path / "none") == Record()
+    assert counted.read(tmp_path, "a").inputs == 8
+    assert counted.read(tmp_path).failures == {"a.py:3": "KeyError"}
+    assert counted.read(tmp_path, "b") == Counted(source="b")
+    counted.forget(tmp_path)
+    assert counted.read(tmp_path) == Counted()
 
 
-def test_runs_add_up_in_the_committed_record_each_once_and_for_one_source() -> None:
-    kept: ledger.Ledger = {}
-    for run, inputs in (
-        (Record(7, 1.5, 0.1, 4096, source="a"), 7),
-        (Record(10, 2.5, 0.3, 1024, source="a", kept_inputs=7, kept_cpu_seconds=1.5), 10),
-        (Record(10, 2.5, 0.3, 1024, source="a", kept_inputs=10, kept_cpu_seconds=2.5), 10),
-        (Record(5, 1.0, 0.2, 0, source="a"), 15),  # on another machine
-        (Record(9, 1.0, 0.2, 0, {"a.py:3": "KeyError"}, source="a"), 15),
-        (Record(9, 1.0, 0.2, 0), 15),
-    ):
-        kept = ledger.added(kept, "x", run)
-        assert kept["x"].inputs == inputs
-    assert kept["x"] == ledger.Entry("a", 15, 3.5, 0.3, 4096)
-    assert ledger.added(kept, "x", Record(2, 0.5, 0.1, 0, source="b"))["x"].inputs == 2
-    assert ledger.current(kept, {"x": "a"}) == kept and ledger.current(kept, {"x": "b"}) == {}
+def branches(data: bytes) -> int:
+    if data == b"seldom":
+        return 7
+    return 1
 
 
-def test_what_the_record_has_from_other_runs_need_not_be_run_again() -> None:
-    kept = {"x": ledger.Entry("a", 600, 3.5, 0.3, 4096)}
-    assert ledger.elsewhere(kept, "x", Record()) == 600
-    assert ledger.elsewhere(kept, "x", Record(500, source="a", kept_inputs=200)) == 400, "200 of it were run here"
-    assert ledger.elsewhere(kept, "x", Record(500, source="b", kept_inputs=500)) == 600
-    assert ledger.elsewhere({}, "x", Record(500, source="a")) == 0
+def test_lines_that_no_input_reaches_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "PACKAGE", __name__.partition(".")[0])
+    for inputs, missed in (([b"a"], 1), ([b"a", b"seldom"], 0)):
+        reached, every = reach.lines_reached(branches, inputs)
+        (lines,) = every.values()
+        assert len(lines) == 3 and len(lines - reached[branches.__code__.co_filename]) == missed
 
 
 def test_a_parser_whose_source_changed_is_run_anew_however_much_was_run(tmp_path: Path) -> None:
-    Record(5000, source="another").write(tmp_path / "state/stacks")
-    command = ["--target", "stacks", "--inputs", "3000", "--state", str(tmp_path / "state"), "--crashes", str(tmp_path)]
     if importlib.util.find_spec("atheris") is None:
         pytest.skip("no atheris for this Python")
-    for more in ([], ["--missing", "--records", str(tmp_path / "records.json")]):
-        done = subprocess.run([FUZZ, *command, *more], capture_output=True, text=True, check=False, timeout=120)
+    file = tmp_path / "results.jsonl"
+    row = Result("fuzz", "stacks", "2026-01-01", "", "another", 5000)
+    Counted(5000, source="another").write(tmp_path / "state/stacks")
+    command = ["--target", "stacks", "--inputs", "3000", "--state", tmp_path / "state", "--crashes", tmp_path]
+    for before, run in ((row, 3000), (None, 1000)):
+        # GIVEN results of other sources, or 2000 of another run with these
+        (source,) = Fuzz().sources(["stacks"]).values()
+        results.write(file, [before or Result("fuzz", "stacks", "2026-01-01", "", source, 2000)])
+        done = subprocess.run(
+            [FUZZ, *command, "--results", file], capture_output=True, text=True, check=False, timeout=300
+        )
         assert done.returncode == 0, done.stderr
-        now = record.read(tmp_path / "state/stacks")
-        assert now.source != "another"
-        assert now.inputs == (1000 if more else 3000)
-        # WHEN the record has 2000 of another run, 1000 are missing in an empty folder
-        ledger.write(tmp_path / "records.json", {"stacks": ledger.Entry(now.source, 2000, 1.0, 0.1, 1)})
-        shutil.rmtree(tmp_path / "state")
+        # THEN only what is missing is run, with how much of the parser was reached, and stale rows are gone
+        found = [one for one in results.read(file) if one.day != "2026-01-01"]
+        assert [(one.source, one.count) for one in found] == [(source, run)]
+        assert found[0].most["edges"] > 0 and 0 < found[0].most["lines"] <= found[0].most["lines_of"]
+        assert len(results.read(file)) == (1 if before else 2)
 
 
 def test_a_report_of_too_few_inputs_is_not_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wanted, records = ["stacks", "maps"], tmp_path / "records.json"
-    sources = sources_of(wanted)
-    asked = ["--report", "--target", *wanted, "--records", str(records)]
-    full = {name: ledger.Entry(sources[name], 1_000_000, 1.0, 0.1, 1) for name in wanted}
-    ledger.write(records, full)
+    wanted, file = ["stacks", "maps"], tmp_path / "results.jsonl"
+    sources = Fuzz().sources(wanted)
+    asked = ["fuzz", "--report", "--target", *wanted, "--results", str(file)]
+    full = {name: Result("fuzz", name, "2026-01-01", "", sources[name], 1_000_000) for name in wanted}
+    results.write(file, full.values())
     assert main(asked) == 0
-    for short in (ledger.Entry(sources["maps"], 999_999, 1.0, 0.1, 1), ledger.Entry("another", 2_000_000, 1.0, 0.1, 1)):
-        ledger.write(records, full | {"maps": short})
+    for short in (replace(full["maps"], count=999_999), replace(full["maps"], source="another", count=2_000_000)):
+        results.write(file, [full["stacks"], short])
         assert main(asked) == 1
-        assert "fewer than 1,000,000 inputs of 1 of 2 targets: maps " in capsys.readouterr().out
-    records.unlink()
+        said = capsys.readouterr().out
+        assert "fewer than 1,000,000 of 1 of 2 cases: maps " in said
+        assert ("stale, the sources of 1 cases have changed since: maps" in said) == (short.source == "another")
+    file.unlink()
     assert main(asked) == 1
-
-
-def test_counts_of_another_source_are_not_gone_on_with(tmp_path: Path) -> None:
-    Record(7, 1.5, 0.1, 4096, {"a.py:3": "KeyError"}, "a").write(tmp_path)
-    assert record.begun(tmp_path, "a").inputs == 7
-    assert record.begun(tmp_path, "b") == Record(source="b")
 
 
 def test_a_target_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="64"):
-        main(["--target", "nothing", "--state", str(tmp_path)])
+        main(["fuzz", "--target", "nothing", "--state", str(tmp_path)])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is made for no Python like this one")
@@ -191,6 +185,8 @@ def test_a_short_run_over_all_parsers_finds_nothing_and_goes_on_where_it_ended(t
         tmp_path / "state",
         "--crashes",
         tmp_path / "crashes",
+        "--results",
+        tmp_path / "results.jsonl",
         "--json",
         tmp_path / "said",
     ]
@@ -199,7 +195,7 @@ def test_a_short_run_over_all_parsers_finds_nothing_and_goes_on_where_it_ended(t
         [*command, *jobs, "--seconds", "0.7"], capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    counted = {name: one["inputs"] for name, one in json.loads((tmp_path / "said").read_text()).items()}
+    counted = {name: one["count"] for name, one in json.loads((tmp_path / "said").read_text()).items()}
     assert counted.keys() == BY_NAME.keys()
     assert all(inputs >= 10 for inputs in counted.values()), counted
     assert not [
@@ -209,9 +205,5 @@ def test_a_short_run_over_all_parsers_finds_nothing_and_goes_on_where_it_ended(t
     ]
     again = [*command, "--target", "stacks", "--inputs", str(counted["stacks"] + 5000)]
     assert subprocess.run(again, capture_output=True, check=False, timeout=120).returncode == 0
-    inputs = json.loads((tmp_path / "said").read_text())["stacks"]["inputs"]
+    inputs = json.loads((tmp_path / "said").read_text())["stacks"]["count"]
     assert counted["stacks"] + 5000 <= inputs < counted["stacks"] + 20_000
-    for mode in (("--record",), ("--record",), ("--report", "--inputs", str(inputs))):
-        told = [*command, "--target", "stacks", *mode, "--records", tmp_path / "records"]
-        assert subprocess.run(told, capture_output=True, check=False, timeout=120).returncode == 0
-    assert json.loads((tmp_path / "said").read_text())["stacks"]["inputs"] == inputs

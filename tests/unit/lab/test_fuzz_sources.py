@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from fuzzkit import sources
-from fuzzkit.cli import REGRESSIONS
-from fuzzkit.reached import PACKAGE, Modules, Reached
-from fuzzkit.targets import TARGETS
+from campaignkit import sources
+from campaignkit.fuzz.campaign import REGRESSIONS, Fuzz, parts_of
+from campaignkit.fuzz.targets import TARGETS
+from campaignkit.reached import PACKAGE, Modules, Reached
 
 # "ours": the name of the package, which is put in below.
 PARSER = """
@@ -52,7 +52,7 @@ LINE = PARSER.splitlines().index("def parse(data: bytes, shape: Shape) -> int:")
 def fingerprint(read: Callable[[str], str | None]) -> str:
     reached = Reached(Modules(read))
     reached.add("rankscope.parser", LINE)
-    return sources.hash_of(reached.parts)
+    return sources.digest(reached.parts)
 
 
 def changed(module: str, before: str, after: str) -> bool:
@@ -98,8 +98,7 @@ def test_a_count_outlives_a_change_of_anything_else(module: str, before: str, af
 
 def test_constants_of_files_in_which_nothing_is_called_belong_to_the_real_parsers() -> None:
     found = {
-        name: {(part.module, part.name) for part in parts}
-        for name, parts in sources.parts_of(["steps", "parquet"]).items()
+        name: {(part.module, part.name) for part in parts} for name, parts in parts_of(["steps", "parquet"]).items()
     }
     assert ("rankscope.diagnose.budgets", "CELLS_MOST") in found["steps"]
     assert ("rankscope.observer.window.tables", "MOST_ROWS") in found["parquet"]
@@ -108,8 +107,8 @@ def test_constants_of_files_in_which_nothing_is_called_belong_to_the_real_parser
 
 def test_the_source_of_a_parser_is_the_same_each_time_it_is_asked_for() -> None:
     names = ["line-tables", "stacks", "hook"]
-    first = sources.sources_of(names)
-    assert first == sources.sources_of(reversed(names)) and len(set(first.values())) == 3
+    first = Fuzz().sources(names)
+    assert first == Fuzz().sources(names[::-1]) and len(set(first.values())) == 3
 
 
 def _strays(name: str) -> list[tuple[str, int]]:
@@ -118,13 +117,13 @@ def _strays(name: str) -> list[tuple[str, int]]:
     seeds = target.all_seeds()
     modules = Modules(sources.text_of)
     reached = Reached(modules)
-    for module, line in sources.called_by(target, seeds):
+    for module, line in sources.calls_of(target.run, seeds):
         reached.add(module, line)
     known = set(reached.parts)
     kept = [path.read_bytes() for path in sorted((REGRESSIONS / name).glob("*"))]
     found = []
-    for module, line in sources.called_by(
-        target, [seed[: len(seed) * part // 7] for seed in seeds for part in range(7)] + kept
+    for module, line in sources.calls_of(
+        target.run, [seed[: len(seed) * part // 7] for seed in seeds for part in range(7)] + kept
     ):
         more = Reached(modules)
         more.add(module, line)

@@ -16,23 +16,21 @@ from labkit.jobs import cli, faults, launch, machine, rows, run, score
 from labkit.jobs.cases import Case, from_json
 from labkit.jobs.faults import ALL
 from labkit.jobs.lines import Line
-from labkit.jobs.rows import ASIDE, TABLE, Row
+from labkit.jobs.rows import TABLE, Row
 from labkit.machine.shell import LabError
 
 PROGRAMS = Path(rows.__file__).parent / rows.PROGRAMS
-ROWS = (*TABLE, *(row for rows in ASIDE.values() for row in rows))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+@pytest.mark.parametrize("row", TABLE, ids=[row.name for row in TABLE])
 def test_a_row_fits_its_program(row: Row) -> None:
     program = PROGRAMS / row.script
     source = program.read_text()
     for function in (row.function, row.loader):
-        # A notebook's functions stand in its cells.
-        assert score.span_of(program, function) or (row.name == "notebook" and f"def {function}(" in source)
+        assert score.span_of(program, function)
         assert f'knobs.slow["{function}"]()' in source
     assert 2 <= row.ranks <= 4
-    assert row.script in row.command or row.script.removesuffix(".py").replace("/", ".") in row.command
+    assert row.script in row.command
     command = row.command.format(ranks=row.ranks, port=29700, out="/x")
     assert "{" not in command
     assert "/x" in command
@@ -41,7 +39,7 @@ def test_a_row_fits_its_program(row: Row) -> None:
 def test_programs_know_nothing_of_the_observer() -> None:
     for program in PROGRAMS.rglob("*.py"):
         if program.name != "knobs.py":
-            assert str(program.relative_to(PROGRAMS)) in {row.script for row in ROWS}
+            assert str(program.relative_to(PROGRAMS)) in {row.script for row in TABLE}
             names = [node for node in ast.walk(ast.parse(program.read_text())) if isinstance(node, ast.Import)]
             assert not any(
                 "rankscope" in alias.name or "labkit" in alias.name for node in names for alias in node.names
@@ -57,10 +55,6 @@ def test_faults_fit_their_rows() -> None:
         Case("ddp", "stopped", 2, 5.0),
         Case("ray", "stopped", 2, 5.0),
     ]
-    aside = {case.row for case in cli.cases_of("aside", "all", 1, 10.0)}
-    assert aside == {row.name for row in ASIDE["aside"]}
-    assert not aside & {case.row for case in every}
-    assert {case.row for case in cli.cases_of("aside,ddp", "quiet", 1, 10.0)} == aside | {"ddp"}
     with pytest.raises(LabError, match="no such job: nonsense"):
         cli.cases_of("nonsense", "all", 1, 10.0)
 

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,9 +14,9 @@ import psutil
 import pytest
 from setup_clones import make_clone, set_up
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:  # Python 3.10
+else:
     import tomli as tomllib
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -19,7 +19,7 @@ PLANTED = "open('ran', 'a').write(__name__ + ' ')\n"
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of somebody's, in which we stand, with modules that Python and the commands look for."""
-    for name in ("runpy", "argparse", "json", "pathlib", "subprocess", "labkit", "testkit", "soakkit", "corpuskit"):
+    for name in ("runpy", "argparse", "json", "pathlib", "subprocess", "labkit", "testkit", "campaignkit", "corpuskit"):
         (tmp_path / f"{name}.py").write_text(PLANTED)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RANKSCOPE_PYTHON", sys.executable)
@@ -34,7 +34,7 @@ def test_a_script_imports_nothing_from_where_one_stands(theirs: Path, script: st
 
 
 def test_a_module_in_a_process_of_its_own_imports_nothing_from_there_either(theirs: Path) -> None:
-    command = shell.module("soakkit", "--help")
+    command = shell.module("campaignkit", "soak", "--help")
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]})
     assert done.returncode == 0 and "usage: scripts/soak" in done.stdout
     assert not (theirs / "ran").exists()

@@ -1,17 +1,13 @@
-"""The programs that the lab can train: what is said of them is in them, and their own times are whole."""
+"""The programs that the lab can train: what is said of them is in them."""
 
 from __future__ import annotations
 
 import ast
-import sys
-import time
-from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 
 from labkit.programs import FOLDER, PROGRAMS
-from labkit.step_times import read
 
 
 def functions_that_can_be_slow(path: Path) -> dict[str, list[str]]:
@@ -44,32 +40,3 @@ def test_programs_know_nothing_of_the_observer_or_the_lab(path: Path) -> None:
     imported = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     imported += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     assert {module.split(".")[0] for module in imported} & {"rankscope", "labkit"} == set()
-
-
-def test_a_part_inside_another_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    monkeypatch.syspath_prepend(str(FOLDER))
-    before = set(sys.modules)
-    from job import Recorder
-    from stopwatch import Stopwatch
-
-    watch = Stopwatch(Recorder(tmp_path / "steps"))
-    watch.begin()
-    for _ in range(2):
-        with watch.part("forward"):
-            time.sleep(0.01)
-            with watch.part("backward"):
-                time.sleep(0.04)
-    time.sleep(0.02)
-    watch.end(7)
-    for name in set(sys.modules) - before:
-        if (FOLDER / f"{name}.py").exists():
-            del sys.modules[name]
-    (step,) = read(tmp_path / "steps")
-    assert step.step == 7
-    assert step.backward >= 0.08
-    assert step.forward >= 0.02
-    assert step.metrics >= 0.02
-    assert step.load == step.prepare == step.device == step.optimizer == 0
-    assert sum(astuple(step)[3:-1]) == pytest.approx(step.seconds, abs=1e-4)
-    assert step.own == pytest.approx(step.seconds - step.backward, abs=1e-4)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import gc
+import mmap
 import os
 import resource
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +63,106 @@ def test_nobody_takes_from_it_what_it_read_and_no_program_could_get_more_rights_
     bounds, *others = said(tell)
     assert int(bounds, 16) & ~credentials.mask((*confined.KEPT, credentials.CAP_BPF)) == 0
     assert others == ["(0, 0)", "0", repr(signal.SIG_IGN)]  # Ctrl-C is for the command, which ends it in order
+
+
+def test_a_signal_that_ends_it_ends_it_whatever_the_command_does_with_it() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        assert said(lambda say: say(repr(signal.getsignal(signal.SIGTERM)))) == [repr(signal.SIG_DFL)]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_what_was_loaded_before_is_not_looked_through_for_garbage() -> None:
+    (frozen,) = said(lambda say: say(str(gc.get_freeze_count())))
+    assert int(frozen) > 1000
+
+
+FAILS = """
+import sys
+from rankscope.observer.apart.windows import windows_of
+def fail(say):
+    raise ValueError("odd")
+try:
+    windows_of(fail, print, verbose=sys.argv[1] == "verbose")
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "to", "printed"), [("verbose", "pipe", True), ("quiet", "pipe", False), ("verbose", "/dev/full", False)]
+)
+def test_where_it_failed_is_printed_to_who_wants_to_know_and_why_is_told_in_any_case(
+    how: str, to: str, printed: bool
+) -> None:
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-c", FAILS, how], stdout=subprocess.PIPE, stderr=full if to == "/dev/full" else subprocess.PIPE, check=True
+        )  # fmt: skip
+    assert done.stdout == b"odd\n" and (b"in fail" in (done.stderr or b"")) == printed
+
+
+def test_whoever_started_it_is_gone_before_it_began_and_so_is_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confined.os, "getppid", lambda: 1)
+    with pytest.raises(run.ObserverEnded, match="without a word"):
+        said(lambda say: say("at work"))
+
+
+def test_where_its_calls_cannot_be_filtered_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: bytes) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(credentials, "filter_calls", refuse)
+    monkeypatch.setattr(devices, "present", list)
+    assert said(lambda say: say("at work")) == [
+        "the observer's system calls are not filtered: [Errno 22] Invalid argument", "at work",
+    ]  # fmt: skip
+
+
+def test_whether_maps_can_be_read_is_tried_with_no_more_than_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whoever is not root, too, and still has all that it came with."""
+
+    class Trial:
+        def __init__(self) -> None:
+            self.map_fd, self.tried_with = os.dup(0), -1
+
+        def __getitem__(self, _: object) -> None:
+            self.tried_with = credentials.effective()
+
+    trial: Any = Trial()
+    monkeypatch.setattr(confined.os, "geteuid", lambda: 1000)
+    lines: list[str] = []
+    work = lambda client: client.tell("say", text=str(trial.tried_with))  # noqa: E731
+    run.run(work, Reading(), lambda *_: False, lines.append, trial=trial, longest_s=10)
+    os.close(trial.map_fd)
+    assert lines[-1] == str(credentials.mask(confined.KEPT))
+
+
+def test_devices_of_all_makers_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"nvidiactl", "nvidia0", "nvidia-caps/nvidia-cap1", "kfd", "dri/renderD128"}
+    for name in (*names, "zero", "nvidia-uvm"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.setattr(devices, "FOLDER", tmp_path)
+    assert {str(path.relative_to(tmp_path)) for path in devices.present()} == names
+
+
+def test_it_ends_with_its_work_and_does_nothing_that_the_command_does_afterwards() -> None:
+    closed = mmap.mmap(-1, 4096)  # both write to it
+
+    class Counts(Reading):
+        def close(self) -> None:
+            closed[0] += 1
+
+    run.run(lambda _: None, Counts(), lambda *_: True, lambda _: None, longest_s=10)
+    assert closed[0] == 1
+
+
+def test_nothing_of_it_stays_open_in_the_command() -> None:
+    held = os.listdir("/proc/self/fd")  # noqa: PTH208
+    assert said(lambda say: say("at work")) == ["at work"]
+    assert os.listdir("/proc/self/fd") == held  # noqa: PTH208
 
 
 def test_where_it_must_stay_root_its_memory_is_hidden_none_the_less(monkeypatch: pytest.MonkeyPatch) -> None:

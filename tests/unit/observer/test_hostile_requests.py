@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ def test_no_arguments_of_any_request_are_more_than_refused(what: str, data: st.D
      {"what": "load", "hz": HUGE, "ranks": 1, "processes": 1, "threads": 1, "verbose": False},
      {"what": "attach", "function": "rs_enter_0", "offsets": [HUGE], "on_return": False},
      {"what": "attach", "function": "rs_sample", "offsets": [16], "on_return": False},
-     {"what": "release", "links": [HUGE]}, {"what": "uts_name", "pid": HUGE}, {"what": "ras", "pid": 1.5},
+     {"what": "release", "links": [HUGE]}, {"what": "uts_name", "pid": HUGE}, {"what": "uts_name", "pid": 0}, {"what": "ras", "pid": 1.5},
      {"what": "socket", "pid": -1, "protocol": 4}, {"what": ["reader"]}],
     ids=lambda asked: str(asked["what"]),
 )  # fmt: skip
@@ -187,6 +188,27 @@ def test_an_answer_that_no_message_holds_is_an_error_to_who_asked() -> None:
     with ours, theirs:
         run._answer(ours, Much(), {"what": "x"}, ())
         assert wire.receive(theirs)[0]["error"] == "ValueError"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [BadData("x"), PermissionError(1, "x"), ValueError("x"), TypeError("x"), KeyError("x"), IndexError("x"), ZeroDivisionError("x"),
+     AttributeError("x"), RuntimeError("x"), struct.error("x")],
+    ids=lambda one: type(one).__name__,
+)  # fmt: skip
+def test_whatever_a_request_brings_about_is_an_answer(error: Exception) -> None:
+    class Fails:
+        served = 0
+
+        def answer(self, *_: object) -> run.Answer:
+            raise error
+
+        def close(self) -> None: ...
+
+    ours, theirs = wire.pair()
+    with ours, theirs:
+        run._answer(ours, Fails(), {"what": "x"}, ())
+        assert wire.receive(theirs)[0]["error"] == type(error).__name__
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rankscope.diagnose.cli import main
 from rankscope.observer import doctor
-from rankscope.observer.apart import plain
+from rankscope.observer.apart import plain, wire
 from rankscope.observer.apart.look import look
 from rankscope.observer.census.candidates import Candidate, Libraries
 from rankscope.observer.census.collectives import SeenCollectives
@@ -54,7 +57,7 @@ def test_text_comes_back_printable() -> None:
 
 @pytest.mark.parametrize(
     "told",
-    [{}, [], [["a"]], ["a", 1], [[1], 1], [["a"], "1"], [["a"], True], [["a"], 1, 2], [["a"], 10**30], None, [["a"], 1.5]],
+    [{}, [], [["a"]], ["a", 1], [[1], 1], [["a"], "1"], [["a"], True], [["a"], 1, 2], [["a"], 10**30], [["a"], []], None, [["a"], 1.5]],
     ids=repr,
 )  # fmt: skip
 def test_anything_else_is_refused(told: object) -> None:
@@ -111,3 +114,45 @@ def test_its_errors_are_ours(error: Exception) -> None:
 
     with pytest.raises(type(error)):
         look(fail, Said)
+
+
+def _file(data: bytes, flags: int = os.MFD_ALLOW_SEALING) -> int:
+    made = os.memfd_create("seen", os.MFD_CLOEXEC | flags)
+    os.write(made, data)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("files", "most_bytes", "why"),
+    [
+        (lambda: [], 99, "of no file"),
+        (lambda: [_file(b"[[]]"), _file(b"[[]]")], 99, "of no file"),
+        (lambda: [_file(b"[[], null]", 0)], 99, "still holds"),
+        (lambda: [_file(b"[[], null]")], 3, "told more than"),
+        (lambda: [_file(b"[[], 7, 8]")], 99, "not asked for"),
+        (None, 99, "told nothing"),
+    ],
+)
+def test_what_a_look_tells_is_one_file_that_nobody_can_change(
+    files: Callable[[], list[int]] | None, most_bytes: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tell(
+        _work: object,
+        _services: object,
+        heard: Callable[[dict[str, Any], Sequence[int]], bool],
+        *_: object,
+        **__: object,
+    ) -> None:
+        assert heard({"what": "else"}, ()) is False
+        if files is not None:
+            handed = files()
+            try:
+                heard({"what": "seen"}, handed)
+            finally:
+                wire.close_all(handed)
+
+    module = sys.modules[look.__module__]
+    monkeypatch.setattr(module, "_MOST_BYTES", most_bytes)
+    monkeypatch.setattr(module, "run", tell)
+    with pytest.raises(BadData, match=why):
+        look(lambda: Said(()), Said)

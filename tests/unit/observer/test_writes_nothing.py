@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from confined_work import opened, said, tried, tried_inside
+from confined_work import Say, opened, said, tried, tried_inside
 
 from rankscope.observer.apart import devices
 from rankscope.observer.apart.look import look
@@ -176,6 +177,27 @@ def test_where_the_kernel_cannot_be_asked_it_says_so_and_gpus_are_seen(
     monkeypatch.setattr(credentials, "filter_and_listen", refuse)
     lines = said(lambda say: say(tried_inside(lambda: opened(str(gpus / "nvidia0"), os.O_RDWR))))
     assert len(lines) == 2 and "may open files for writing" in lines[0] and lines[1] == "done"
+
+
+@pytest.mark.parametrize("gpus", ["with GPUs"], indirect=True)
+def test_it_does_not_hold_what_would_let_it_answer_for_whoever_opens_gpus(gpus: Path) -> None:
+    def tell(say: Say) -> None:
+        for one in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):  # that of the list itself
+                say(str(one.readlink()))
+
+    assert {line.partition(":")[0] for line in said(tell)} == {"/dev/null", "socket"}
+
+
+@pytest.mark.parametrize("gpus", ["with GPUs"], indirect=True)
+def test_where_nobody_opens_gpus_for_it_that_is_said(gpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> int:
+        raise OSError(errno.EAGAIN, "no process to be had")
+
+    monkeypatch.setattr(devices, "start", refuse)
+    assert said(lambda say: say("at work")) == [
+        "the observer cannot open GPUs: [Errno 11] no process to be had", "at work",
+    ]  # fmt: skip
 
 
 def test_files_that_stand_for_devices_are_opened_like_these(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

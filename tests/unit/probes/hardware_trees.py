@@ -18,7 +18,7 @@ def put(root: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
+        path.write_text(text.rstrip("\n") + "\n")
     return root
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hardware_trees import put
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,17 +28,9 @@ V1_MOUNTS = """32 31 0:29 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup r
 V2_MOUNTS = "41 31 0:38 {root} /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n"
 
 
-def _tree(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
 def _v1(root: Path, throttled: int = 11, mount_root: str = "/") -> Path:
     base = "sys/fs/cgroup"
-    return _tree(root, {
+    return put(root, {
         "proc/self/mountinfo": V1_MOUNTS.format(root=mount_root),
         "proc/42/cgroup": "9:memory:/job/rank\n8:cpu,cpuacct:/job/rank\n7:blkio:/job\n6:cpuset:/\n0::/\n",
         f"{base}/cpu,cpuacct/job/rank/cpu.cfs_quota_us": "-1\n",
@@ -85,7 +78,7 @@ def test_growth_of_throttling(tmp_path: Path) -> None:
 
 def test_version_2_walks_up_to_the_tightest(tmp_path: Path) -> None:
     pod = "sys/fs/cgroup/kubepods/pod1"
-    sample = sample_cgroup(42, _tree(tmp_path, {
+    sample = sample_cgroup(42, put(tmp_path, {
         "proc/self/mountinfo": V2_MOUNTS.format(root="/"),
         "proc/42/cgroup": "0::/kubepods/pod1/c1\n",
         f"{pod}/c1/cpu.max": "400000 100000\n",
@@ -124,14 +117,14 @@ def test_a_hierarchy_that_is_mounted_from_below_its_root(tmp_path: Path) -> None
 @pytest.mark.parametrize("path", ["/../../other", "/..", "/../x/../../y"])
 def test_a_cgroup_outside_of_the_observers_namespace_is_a_reason(tmp_path: Path, path: str) -> None:
     sample = sample_cgroup(
-        42, _tree(tmp_path, {"proc/self/mountinfo": V2_MOUNTS.format(root="/"), "proc/42/cgroup": f"0::{path}\n"})
+        42, put(tmp_path, {"proc/self/mountinfo": V2_MOUNTS.format(root="/"), "proc/42/cgroup": f"0::{path}\n"})
     )
     assert sample.cpu == ()
     assert "outside" in sample.missing[0]
 
 
 def test_a_path_above_the_namespace_is_found_under_a_mount_from_above(tmp_path: Path) -> None:
-    sample = sample_cgroup(42, _tree(tmp_path, {
+    sample = sample_cgroup(42, put(tmp_path, {
         "proc/self/mountinfo": V2_MOUNTS.format(root="/../.."),
         "proc/42/cgroup": "0::/../../other\n",
         "sys/fs/cgroup/other/cpu.max": "50000 100000\n",
@@ -141,7 +134,7 @@ def test_a_path_above_the_namespace_is_found_under_a_mount_from_above(tmp_path: 
 
 def test_an_ended_process_and_a_host_without_cgroups_are_reasons(tmp_path: Path) -> None:
     assert "no such process" in sample_cgroup(42, tmp_path).missing[0]
-    tree = _tree(tmp_path, {"proc/self/mountinfo": "", "proc/42/cgroup": "0::/x\n"})
+    tree = put(tmp_path, {"proc/self/mountinfo": "", "proc/42/cgroup": "0::/x\n"})
     assert all("not mounted" in missing for missing in sample_cgroup(42, tree).missing)
 
 
@@ -155,7 +148,7 @@ def test_no_bytes_make_the_parsers_fail(data: bytes, text: str) -> None:
 def test_a_group_that_several_processes_are_in_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = _v1(tmp_path)
     entries = (root / "proc/42/cgroup").read_text()
-    _tree(root, {"proc/43/cgroup": entries, "proc/44/cgroup": entries.replace("/job/rank", "/job")})
+    put(root, {"proc/43/cgroup": entries, "proc/44/cgroup": entries.replace("/job/rank", "/job")})
     alone = {pid: sample_cgroup(pid, root) for pid in (42, 43, 44)}
     read: list[str] = []
     usual = cgroup.read_file

@@ -9,6 +9,7 @@ import re
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,14 @@ def test_files_are_opened_to_read(machine: str, flags: int, writing: int, readin
     assert answer(seccomp.program(writing=False, machine=machine), machine, openat, 0, 0, flags) == reading
 
 
+def test_the_older_call_opens_what_the_newer_one_does() -> None:
+    for asks in ({"writing": True}, {"writing": False}, {"writing": False, "asking": True}):
+        program = seccomp.program(machine="x86_64", **asks)
+        for flags in (os.O_RDONLY, os.O_RDWR, os.O_WRONLY, os.O_RDONLY | os.O_CREAT, os.O_RDWR | os.O_TRUNC):
+            by_open, by_openat = answer(program, "x86_64", 2, 0, flags), answer(program, "x86_64", 257, 0, 0, flags)
+            assert by_open == by_openat and (flags != os.O_RDONLY or by_open == ALLOW)
+
+
 def test_another_process_is_asked_of_what_is_opened_to_read_and_write_and_of_nothing_else(machine: str) -> None:
     program = seccomp.program(writing=False, asking=True, machine=machine)
     openat = (257, 56)[COLUMN[machine]]
@@ -147,6 +156,21 @@ def test_questions_are_asked_of_descriptors_and_orders_are_not_given(machine: st
     }  # a thread's name
 
 
+FILES_OWN = {0x5401, 0x5421, 0x5450, 0x5451, 0x8946, 0xB701, 0xB704}
+
+
+def test_of_all_requests_to_files_sockets_and_namespaces_these_are_allowed(machine: str) -> None:
+    ioctl, program = (16, 29)[COLUMN[machine]], seccomp.program(writing=False, machine=machine)
+    requests = [kind << 8 | number for kind in (0x46, 0x54, 0x89, 0xB7) for number in range(256)]
+    assert {one for one in requests if answer(program, machine, ioctl, 3, one) == ALLOW} == FILES_OWN
+
+
+def test_of_all_kinds_of_requests_to_devices_those_to_gpus_are_allowed(machine: str) -> None:
+    ioctl, program = (16, 29)[COLUMN[machine]], seccomp.program(writing=True, machine=machine)
+    requests = [direction << 30 | 0x200000 | kind << 8 | 0x2A for direction in range(4) for kind in range(256)]
+    assert [one for one in requests if answer(program, machine, ioctl, 3, one) == ALLOW] == [0xC020462A]
+
+
 def test_nothing_is_sent_to_an_address_and_no_limit_set(machine: str) -> None:
     program = seccomp.program(writing=True, machine=machine)
     sendto, prlimit = (pair[COLUMN[machine]] for pair in ((44, 206), (302, 261)))
@@ -168,6 +192,65 @@ def _numbers_of(machine: str) -> dict[str, int]:
 def test_the_numbers_of_the_list_by_hand_are_those_of_the_kernels_headers() -> None:
     known = _numbers_of("x86_64")
     assert {name: NUMBERS.get(name) for name in known} == known and len(known) > 300
+
+
+def test_the_numbers_by_which_rights_are_given_up_are_the_kernels() -> None:
+    """arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h."""
+    assert {"x86_64": NUMBERS["capset"], "aarch64": 91} == credentials._SYS_CAPSET
+    assert {"x86_64": NUMBERS["seccomp"], "aarch64": 277} == credentials._SYS_SECCOMP
+
+
+def test_the_numbers_of_capabilities_are_the_kernels() -> None:
+    """include/uapi/linux/capability.h."""
+    ours = {name: number for name, number in vars(credentials).items() if name.startswith("CAP_")}
+    assert ours == {
+        "CAP_DAC_READ_SEARCH": 2, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_BPF": 39, "CAP_CHECKPOINT_RESTORE": 40,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("install", [credentials.filter_calls, credentials.filter_and_listen])
+def test_a_filter_that_the_kernel_refuses_is_an_error(install: Callable[[bytes], object]) -> None:
+    with pytest.raises(OSError, match="Invalid argument"):
+        install(b"")
+
+
+def _said_by(work: Callable[[], object]) -> str:
+    """What a child says, which may give its rights up."""
+    read, write = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            os.dup2(write, 1)
+            os.write(1, repr(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as said:
+        text = said.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="rights are given up by who has them")
+def test_another_user_has_his_groups_and_no_others() -> None:
+    def become() -> object:
+        os.setgroups([7, 8])
+        credentials.become(65534, (44,))
+        return os.getresuid(), os.getresgid(), os.getgroups()
+
+    assert _said_by(become) == repr(((65534,) * 3, (65534,) * 3, [44]))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="rights are given up by who has them")
+def test_a_program_that_another_user_becomes_has_what_is_passed_on() -> None:
+    kept = credentials.mask((credentials.CAP_SYS_PTRACE, credentials.CAP_DAC_READ_SEARCH))
+    passed_on = credentials.mask((credentials.CAP_SYS_PTRACE,))
+
+    def become() -> None:
+        credentials.become(65534)
+        credentials.set_capabilities(kept, passed_on=passed_on)
+        os.execv("/bin/cat", ["cat", "/proc/self/status"])
+
+    assert f"CapEff:\t{passed_on:016x}\n" in _said_by(become)
 
 
 _TRIES = """
@@ -217,7 +300,10 @@ def test_a_program_that_starts_confined_has_the_capabilities_that_it_was_left_an
     program = tmp_path / "program.py"
     program.write_text(
         "import os\n"
-        "print(next(line for line in open('/proc/self/status') if line.startswith('CapPrm')).split()[1])\n"
+        "import resource\n"
+        "for name in ('CapPrm', 'CapBnd'):\n"
+        "    print(next(line for line in open('/proc/self/status') if line.startswith(name)).split()[1])\n"
+        "print(*resource.getrlimit(resource.RLIMIT_CORE))\n"
         "for what in (os.fork, lambda: open('/dev/null', 'r+'), lambda: os.kill(os.getppid(), 9)):\n"
         "    try:\n        what()\n    except PermissionError as error:\n        print(error.errno)\n"
     )
@@ -227,4 +313,4 @@ def test_a_program_that_starts_confined_has_the_capabilities_that_it_was_left_an
         [sys.executable, "-I", "-S", credentials.__file__, f"{keep:x}", calls, str(program)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.stdout.split() == [f"{keep:016x}", "1", "1", "1"], done.stderr
+    assert done.stdout.split() == [f"{keep:016x}", f"{keep:016x}", "0", "0", "1", "1", "1"], done.stderr

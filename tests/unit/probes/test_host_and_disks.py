@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hardware_trees import put
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,16 +14,8 @@ from rankscope.probes.host.disks import disk_deltas, parse_diskstats, sample_dis
 from rankscope.probes.host.procfs import TICKS_PER_S
 
 
-def _tree(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
 def _host(root: Path, factor: int) -> Path:
-    return _tree(root, {
+    return put(root, {
         "proc/stat": f"cpu  {700 * factor} 1 {200 * factor} 5 6 7 {31 * factor} {17 * factor} 0 0\n"
                      f"cpu0 {700 * factor} 1 {200 * factor} 5 6 7 {31 * factor} {17 * factor} 0 0\nintr 1 2 3\n",
         "proc/pressure/cpu": f"some avg10=0.00 avg60=0.00 avg300=0.00 total={1_300_000 * factor}\n",
@@ -81,8 +74,8 @@ DISKSTATS = """   7       0 loop0 0 0 0 0 0 0 0 0 0 0 0
 
 
 def test_growth_of_a_disk(tmp_path: Path) -> None:
-    a = sample_disks(_tree(tmp_path / "a", {"proc/diskstats": DISKSTATS.format(reads=100, sectors=800, busy=90)}))
-    b = sample_disks(_tree(tmp_path / "b", {"proc/diskstats": DISKSTATS.format(reads=113, sectors=904, busy=137)}))
+    a = sample_disks(put(tmp_path / "a", {"proc/diskstats": DISKSTATS.format(reads=100, sectors=800, busy=90)}))
+    b = sample_disks(put(tmp_path / "b", {"proc/diskstats": DISKSTATS.format(reads=113, sectors=904, busy=137)}))
 
     (disk,) = disk_deltas(a, b)
 

@@ -162,17 +162,8 @@ def test_the_last_line_begins_with_the_state_and_no_other_does(
 ) -> None:
     tree = host(tmp_path / "root", {"dev/kmsg": "3,1,7,-;Kernel panic - not syncing: critical: \\x0acritical: \n"})
     (tmp_path / "now.toml").write_text("[sweep]\nconfirm_s = 0\n")
-    arguments = [
-        "sweep",
-        "--root",
-        str(tree),
-        "--state",
-        str(tmp_path / "s"),
-        "--config",
-        str(tmp_path / "now.toml"),
-        "-v",
-    ]
-    assert command_line(arguments) == 2
+    arguments = ["sweep", "--root", str(tree), "--state", str(tmp_path / "s"), "--config", str(tmp_path / "now.toml")]
+    assert command_line([*arguments, "-v"]) == 2
     *others, last = capsys.readouterr().out.splitlines()
     assert last.startswith("critical: node-7: 1 critical") and not [
         line for line in others if line.startswith("critical: ")

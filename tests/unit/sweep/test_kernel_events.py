@@ -100,6 +100,13 @@ def test_a_record_with_continuation_lines_is_its_first_line() -> None:
     assert record == KernelMessage(6, 7, 11.0, "nvme nvme0: x")
 
 
+@pytest.mark.parametrize("facility", [0, 1, 3, 23])
+def test_only_what_the_kernel_wrote_is_read(facility: int) -> None:
+    """What a process writes into /dev/kmsg has the facility of users."""
+    feigned = parse_record(f"{facility << 3 | 4},7,11000000,-;NVRM: Xid (PCI:0000:3b:00): 79".encode())
+    assert (feigned is None) == (facility != 0)
+
+
 # Lines that begin with the name of a process, of 15 bytes at most, and lines with a file's name in them: both are chosen by
 # whoever starts the program. NAME and FILE stand for them.
 FROM_USERS = [

@@ -491,18 +491,8 @@ def test_a_hook_that_fails_or_hangs_changes_nothing(
     if script:
         hook.write_text(f"#!/bin/sh\n{script}\n")
         hook.chmod(0o755)
-    arguments = [
-        "sweep",
-        "--root",
-        str(tree),
-        "--state",
-        str(tmp_path / "s"),
-        "--hook",
-        str(hook),
-        "--config",
-        str(config),
-    ]
-    assert command_line(arguments) == 2
+    arguments = ["sweep", "--root", str(tree), "--state", str(tmp_path / "s"), "--hook", str(hook)]
+    assert command_line([*arguments, "--config", str(config)]) == 2
     assert said in " ".join(capsys.readouterr().out.split())
 
 
@@ -516,15 +506,8 @@ def test_wrong_usage_ends_64(tmp_path: Path, arguments: list[str]) -> None:
 def test_textfile_is_replaced_whole(tmp_path: Path) -> None:
     target = tmp_path / "rankscope.prom"
     target.write_text("old")
-    arguments = [
-        "sweep",
-        "--root",
-        str(host(tmp_path / "root")),
-        "--state",
-        str(tmp_path / "s"),
-        "--textfile",
-        str(target),
-    ]
+    root = str(host(tmp_path / "root"))
+    arguments = ["sweep", "--root", root, "--state", str(tmp_path / "s"), "--textfile", str(target)]
     assert command_line(arguments) == 0
     assert "rankscope_sweep_last_run_timestamp_seconds" in target.read_text() and target.stat().st_mode & 0o777 == 0o644
     assert [path.name for path in tmp_path.glob(".rankscope*")] == []

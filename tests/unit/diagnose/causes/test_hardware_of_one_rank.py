@@ -24,8 +24,8 @@ from hardware_builders import (
 )
 
 from rankscope.diagnose.cli.report import report
+from rankscope.diagnose.hypotheses.causes import CAUSES
 from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import CAUSES
 from rankscope.diagnose.verdict.note import NoteCode
 
 SLOW = 0.65  # of the speed

@@ -11,9 +11,10 @@ import pytest
 from builders import Job, build
 
 from rankscope.diagnose.cli.report import print_report, report
+from rankscope.diagnose.hypotheses.causes import CAUSES
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.as_json import to_json
-from rankscope.diagnose.verdict.contract import CAUSES, STATUSES
+from rankscope.diagnose.verdict.contract import STATUSES
 
 CASES = {
     "healthy": Job(),

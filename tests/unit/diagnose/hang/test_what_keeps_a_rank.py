@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from builders import Job as Built
-from builders import build, columns
+from builders import build, columns, stalled
 from starting import LOAD, starting
 
 from rankscope.diagnose.solve.judge import diagnose
@@ -59,15 +59,11 @@ def test_what_keeps_a_rank_is_told_by_what_it_waits_for(at: Any, component: str,
 def test_a_silence_is_no_hang_while_the_job_came_back_from_one_as_long(stall_s: float, hangs: bool) -> None:
     # GIVEN a rank that was so much slower in one step, and since 3.5 s is silent in another
     (window,) = build(Built(ranks=4, steps=60, window_s=30.0))
-    steps = window.steps.to_pylist()
-    for row in (each for each in steps if each["step"] == 20):
-        row["seconds"] += stall_s
-        row["own_s" if row["rank"] == 1 else "wait_s"] += stall_s
     waits = [
         row | {"last_progress_s": 3.5, "in_collective_s": 0.0 if row["rank"] == 1 else 3.5}
         for row in window.ranks.to_pylist()
     ]
-    verdict = diagnose([columns(columns(window, "steps", steps), "ranks", waits)])
+    verdict = diagnose([columns(stalled(window, 1, [20], stall_s), "ranks", waits)])
     assert (verdict.status == "hang") == hangs, verdict.status
 
 

@@ -10,6 +10,7 @@ import pytest
 from builders import Job, build
 from hypothesis import given
 from hypothesis import strategies as st
+from statsmodels.stats.proportion import proportion_confint
 
 from rankscope.diagnose.cli.report import report
 from rankscope.diagnose.hypotheses.hypothesis import SCORE_MOST
@@ -70,6 +71,11 @@ def test_few_cases_are_never_certainty() -> None:
     assert calibrate(0.99, fit([(0.9, True)] * 29)) < 0.98
     assert calibrate(0.99, fit([(0.9, True)] * 7)) < 0.8
     assert wilson(7, 7)[0] < 0.7 and wilson(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("right", "count"), [(0, 1), (1, 1), (7, 7), (0, 23), (5, 23), (394, 395)])
+def test_the_interval_of_a_share_is_that_of_statsmodels(right: int, count: int) -> None:
+    assert wilson(right, count) == pytest.approx(proportion_confint(right, count, method="wilson"), abs=1e-12)
 
 
 def test_the_table_counts_every_verdict_once() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import builders
 import numpy as np
 import pytest
-from builders import Job, build, columns
+from builders import Job, build, own_of, retimed
 from wandering import wandering
 
 from rankscope.diagnose import limits
@@ -37,22 +37,8 @@ def noisy(seed: int, extra: float, culprit: int = 7) -> Window:
     """Own times with 20 % noise on every step as a whole; the functions show their means."""
     rng = np.random.default_rng(seed)
     window = build(Job(ranks=RANKS, steps=STEPS, noise=0.02, seed=seed, extra={culprit: [(builders.BUSY, extra)]}))[0]
-    factor = np.exp(rng.normal(0, 0.2, (RANKS, STEPS)))
-    rows = window.steps.to_pylist()
-    own = np.zeros((RANKS, STEPS))
-    for row in rows:
-        own[row["rank"], row["step"]] = row["own_s"] * factor[row["rank"], row["step"]]
-    total = own.max(axis=0) + 0.02
-    start = np.concatenate(([0.0], np.cumsum(total)[:-1]))
-    for row in rows:
-        mine = own[row["rank"], row["step"]]
-        row |= {
-            "own_s": mine,
-            "seconds": total[row["step"]],
-            "wait_s": total[row["step"]] - mine,
-            "start_s": start[row["step"]],
-        }
-    return columns(window, "steps", rows)
+    own = own_of(window) * np.exp(rng.normal(0, 0.2, (RANKS, STEPS)))
+    return retimed(window, own, own.max(axis=0) + 0.02)
 
 
 def test_what_a_rank_shows_beside_its_peers_does_not_depend_on_who_was_asked_before() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builders
+import numpy as np
 import pytest
 from builders import Job, build, codes, first, said
 
@@ -272,19 +273,11 @@ def test_two_culprits_that_hide_each_other_are_both_named(seed: int) -> None:
         for rank in range(4)
     ]  # fmt: skip
     (window,) = build(job)
-    rows = window.steps.to_pylist()
     # A quota strikes by jerks: two of three steps suffer little, the third all the more. Collectives end together.
-    for row in rows:
-        if row["rank"] == 2:
-            jerk = 0.09 if row["step"] % 3 == seed % 3 else -0.045
-            row["own_s"] += jerk
-            row["sched_s"] += jerk
-    for step in range(job.steps):
-        of_step = [row for row in rows if row["step"] == step]
-        for row in of_step:
-            row["wait_s"] = max(each["own_s"] for each in of_step) + job.transfer_s - row["own_s"]
-            row["seconds"] = row["own_s"] + row["wait_s"]
-    verdict = diagnose([builders.columns(window, "steps", rows)])
+    jerks = np.zeros((4, job.steps))
+    jerks[2] = np.where(np.arange(job.steps) % 3 == seed % 3, 0.09, -0.045)
+    own = builders.own_of(window) + jerks
+    verdict = diagnose([builders.retimed(window, own, own.max(axis=0) + job.transfer_s, sched_s=jerks)])
     assert {(s.component, s.ranks) for s in verdict.suspects[:2]} == {("python", (1,)), ("cpu", (2,))}, verdict
 
 
@@ -296,15 +289,9 @@ def test_all_ranks_of_a_host_become_one_suspect() -> None:
 
 def test_a_pause_that_is_over_is_a_fault() -> None:
     # GIVEN a rank that was stopped for 4 s in the middle of the window: one long step
-    job = Job(ranks_columns={3: {"stopped_s": 4.0}})
-    windows = build(job)
-    rows = windows[0].steps.to_pylist()
-    for row in rows:
-        if row["step"] == 40:
-            row["seconds"] += 4.0
-            row["own_s" if row["rank"] == 3 else "wait_s"] += 4.0
+    (window,) = build(Job(ranks_columns={3: {"stopped_s": 4.0}}))
     # THEN
-    verdict = diagnose([builders.columns(windows[0], "steps", rows)])
+    verdict = diagnose([builders.stalled(window, 3, [40], 4.0)])
     suspect = first(verdict)
     assert (suspect.component, suspect.cause, suspect.ranks) == ("process", "stopped", (3,))
     assert suspect.lost_seconds_per_step == pytest.approx(4.0 / 70, rel=0.01)

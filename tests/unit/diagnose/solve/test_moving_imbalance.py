@@ -8,7 +8,7 @@ import builders
 import numpy as np
 import pyarrow as pa
 import pytest
-from builders import TRAIN, Job, Work, build, codes, columns
+from builders import TRAIN, Job, Work, build, codes, columns, own_of, retimed
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
@@ -24,25 +24,7 @@ from rankscope.observer.window.stacks import StackFrame
 def moved(job: Job, more: np.ndarray, kind: str = "") -> Window:
     """The job's window with `more` seconds (ranks x steps) of work, or of a kind of waiting ('sched', 'io')."""
     window = build(job)[0]
-    rows = window.steps.to_pylist()
-    own = np.zeros(more.shape)
-    transfer = np.full(job.steps, np.inf)
-    for row in rows:
-        own[row["rank"], row["step"]] = row["own_s"] + more[row["rank"], row["step"]]
-        transfer[row["step"]] = min(transfer[row["step"]], row["wait_s"])
-    total = own.max(axis=0) + transfer
-    start = np.concatenate(([0.0], np.cumsum(total)[:-1]))
-    for row in rows:
-        rank, step = row["rank"], row["step"]
-        row |= {
-            "own_s": own[rank, step],
-            "seconds": total[step],
-            "wait_s": total[step] - own[rank, step],
-            "start_s": start[step],
-        }
-        if kind:
-            row[f"{kind}_s"] += more[rank, step]
-    return columns(window, "steps", rows)
+    return retimed(window, own_of(window) + more, None, **({f"{kind}_s": more} if kind else {}))
 
 
 def in_turn(ranks: int, steps: int, seconds: float) -> np.ndarray:

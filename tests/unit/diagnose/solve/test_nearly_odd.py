@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builders
+import numpy as np
 import pytest
-from builders import Job, build, columns, said
+from builders import Job, build, own_of, retimed, said
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.solve.judge import diagnose
@@ -17,18 +18,10 @@ VICTIM = 2
 def by_bursts(job: Job, seconds: float, length: int = 3, mean: float = 0.0) -> Window:
     """The job's only window, in which the victim is slower by `mean`, and by `seconds` more or less every `length` steps."""
     window = build(job)[0]
-    rows = window.steps.to_pylist()
-    for row in rows:
-        if row["rank"] == VICTIM:
-            more = mean + (seconds if row["step"] // length % 2 else -seconds)
-            row["own_s"] += more
-            row["sched_s"] += more
-    for step in range(job.steps):
-        of_step = [row for row in rows if row["step"] == step]
-        ends = max(row["own_s"] for row in of_step) + job.transfer_s
-        for row in of_step:
-            row |= {"wait_s": ends - row["own_s"], "seconds": ends}
-    return columns(window, "steps", rows)
+    more = np.zeros((job.ranks, job.steps))
+    more[VICTIM] = mean + np.where(np.arange(job.steps) // length % 2, seconds, -seconds)
+    own = own_of(window) + more
+    return retimed(window, own, own.max(axis=0) + job.transfer_s, sched_s=more)
 
 
 @pytest.mark.parametrize("seed", [0, 3, 5])

@@ -16,17 +16,13 @@ from rankscope.observer.window.folder import Window
 def spiky(rank: int, every: int, seconds: float, **more: object) -> Window:
     """A job in which augment takes `seconds` more in every `every`-th step of one rank."""
     job = Job(extra={rank: [(builders.BUSY, 1e-9)]}, **more)  # type: ignore[arg-type]
-    window = build(job)[0]
-    steps, patterns = window.steps.to_pylist(), window.patterns.to_pylist()
-    for row in steps:
-        if row["step"] % every == every - 1:
-            row["seconds"] += seconds
-            row["own_s" if row["rank"] == rank else "wait_s"] += seconds
+    window = builders.stalled(build(job)[0], rank, range(every - 1, job.steps, every), seconds)
+    patterns = window.patterns.to_pylist()
     for row in patterns:
         if row["rank"] == rank and row["name"] == "augment" and row["kind"] == "python":
             row["per_step_s"] += seconds * (job.steps // every) / job.steps
             break
-    return builders.columns(builders.columns(window, "steps", steps), "patterns", patterns)
+    return builders.columns(window, "patterns", patterns)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -8,7 +8,7 @@ from typing import Any
 import builders
 import numpy as np
 import pytest
-from builders import Job, build, columns
+from builders import Job, build, columns, retimed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -178,16 +178,7 @@ def pipeline(slow: dict[int, float], heavy: dict[int, float] | None = None, seed
         for which in range(REPLICAS)
     ])  # fmt: skip
     total = paced.max(axis=0) + 0.02
-    start = np.concatenate(([0.0], np.cumsum(total)[:-1]))
-    rows = window.steps.to_pylist()
-    for row in rows:
-        mine = own[row["rank"], row["step"]]
-        row |= {
-            "own_s": mine,
-            "wait_s": total[row["step"]] - mine,
-            "seconds": total[row["step"]],
-            "start_s": start[row["step"]],
-        }
+    window = retimed(window, own, total)
     patterns: list[dict[str, Any]] = [row for row in window.patterns.to_pylist() if row["kind"] != "collective"]
     for row in patterns:
         if row["name"] == "Linear.forward":
@@ -200,7 +191,7 @@ def pipeline(slow: dict[int, float], heavy: dict[int, float] | None = None, seed
             ("allreduce", 1, 1_000_000 * 2 ** int(stage[rank])),
         ):
             patterns.append(template | {"rank": rank, "name": name, "count": count * STEPS, "bytes": size * STEPS})
-    return columns(columns(window, "steps", rows), "patterns", patterns)
+    return columns(window, "patterns", patterns)
 
 
 def test_stages_are_told_by_the_volumes_they_reduce() -> None:

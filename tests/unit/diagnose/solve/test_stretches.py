@@ -6,7 +6,7 @@ import builders
 import numpy as np
 import pyarrow as pa
 import pytest
-from builders import BUSY, Job, build, columns
+from builders import BUSY, Job, build, own_of, retimed
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.timings.steps_file import check
@@ -87,17 +87,10 @@ def test_what_wanders_slowly_makes_no_stretch(seed: int) -> None:
 def for_a_while(job: Job, late_s: float, begin: int, length: int) -> Window:
     """The job's only window, in which rank 2 is slower by `late_s` in some steps; the job gives it the mean of that in all."""
     window = build(job)[0]
-    rows = window.steps.to_pylist()
-    mean = late_s * length / job.steps
-    for row in rows:
-        if row["rank"] == 2:
-            row["own_s"] += (late_s if begin <= row["step"] < begin + length else 0.0) - mean
-    for step in range(job.steps):
-        of_step = [row for row in rows if row["step"] == step]
-        ends = max(row["own_s"] for row in of_step) + job.transfer_s
-        for row in of_step:
-            row |= {"wait_s": ends - row["own_s"], "seconds": ends}
-    return columns(window, "steps", rows)
+    own = own_of(window)
+    own[2] -= late_s * length / job.steps
+    own[2, begin : begin + length] += late_s
+    return retimed(window, own, own.max(axis=0) + job.transfer_s)
 
 
 @pytest.mark.parametrize("seed", range(4))

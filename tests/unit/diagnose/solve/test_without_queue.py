@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import ASLEEP, BUSY, Job, build, columns, hogged, said
+from builders import ASLEEP, BUSY, Job, build, columns, hogged, own_of, retimed, said
 
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.model import Fleet
@@ -35,23 +35,9 @@ def queued(seed: int, extra_s: float, all_s: float = 0.2) -> Window:
     """Rank 1 computes for longer; all stand in the queue for about as long as they work, the others for as much longer as it computes."""
     rng = np.random.default_rng(seed)
     window = build(Job(ranks=RANKS, steps=STEPS, seed=seed, extra={1: [(BUSY, extra_s)]}))[0]
-    rows = window.steps.to_pylist()
     queue = rng.exponential(all_s, (RANKS, STEPS)) + extra_s * np.array([[1.0], [0.0], [1.0]])
-    own = np.zeros((RANKS, STEPS))
-    for row in rows:
-        own[row["rank"], row["step"]] = row["own_s"] + queue[row["rank"], row["step"]]
-    total = own.max(axis=0) + 0.02
-    start = np.concatenate(([0.0], np.cumsum(total)[:-1]))
-    for row in rows:
-        rank, step = row["rank"], row["step"]
-        row |= {
-            "own_s": own[rank, step],
-            "sched_s": row["sched_s"] + queue[rank, step],
-            "seconds": total[step],
-            "wait_s": total[step] - own[rank, step],
-            "start_s": start[step],
-        }
-    return columns(window, "steps", rows)
+    own = own_of(window) + queue
+    return retimed(window, own, own.max(axis=0) + 0.02, sched_s=queue)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import BUSY, Job, build, columns, sure
+from builders import BUSY, Job, build, columns, stalled, sure
 from scipy import stats
 
 from rankscope.diagnose import limits
@@ -92,12 +92,7 @@ def test_what_few_steps_do_not_prove_is_unknown_and_not_healthy() -> None:
 def test_a_rank_for_which_all_wait_in_half_of_the_window_is_no_health_however_it_wanders() -> None:
     """A loader that reads ahead is late for seconds, and early for seconds: steps that tell as much as two would."""
     (window,) = build(Job(ranks=2, steps=48, noise=0.0, spread=0.0, stalls=0.0))
-    rows = window.steps.to_pylist()
-    for row in rows:
-        late = 0.12 if 8 <= row["step"] < 36 else 0.0
-        row["seconds"] += late
-        row["own_s" if row["rank"] == 1 else "wait_s"] += late
-    verdict = judge(gather([columns(window, "steps", rows)]))
+    verdict = judge(gather([stalled(window, 1, range(8, 36), 0.12)]))
     assert verdict.status == "unknown" and "rank 1" in verdict.notes[0].text
 
 

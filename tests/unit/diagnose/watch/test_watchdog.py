@@ -151,9 +151,11 @@ def _end(*started: subprocess.Popen[str]) -> None:
 def test_an_observer_is_seen_however_often_it_was_asked_after_and_whatever_names_a_user_holds() -> None:
     user = _holding(USERS_NAMES, "65534")
     first = _holding()
+    held = os.listdir("/proc/self/fd")  # noqa: PTH208
     for _ in range(150):
         with present() as others:
             pass
+    assert os.listdir("/proc/self/fd") == held  # noqa: PTH208
     assert first.pid in [one.pid for one in others] and user.pid not in [one.pid for one in others]
     _end(first, user)
 
@@ -192,6 +194,7 @@ def test_where_others_could_hold_places_or_there_is_no_run_that_is_said_and_nobo
 ) -> None:
     tmp_path.chmod(0o700)
     said: list[str] = []
+    held = os.listdir("/proc/self/fd")  # noqa: PTH208
     for spoil in (
         lambda run: None,
         lambda run: (run / "a").mkdir(parents=True, mode=0o777) or (run / "a").chmod(0o777),
@@ -208,6 +211,7 @@ def test_where_others_could_hold_places_or_there_is_no_run_that_is_said_and_nobo
             assert others == ()
         assert len(said) == before + 1 and "it is unknown" in said[-1], spoil
     assert not (tmp_path / "run0").exists()
+    assert os.listdir("/proc/self/fd") == held  # noqa: PTH208
 
 
 def test_the_pods_probe_takes_a_moment_to_come_for_no_sign_of_life(tmp_path: Path) -> None:

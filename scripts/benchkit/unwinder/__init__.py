@@ -1,1 +1,0 @@
-"""What Python stacks cost, and whether they are right."""

@@ -1,0 +1,1 @@
+"""One runner for three campaigns: fuzzing of parsers, faults of the host, hours beside a job."""

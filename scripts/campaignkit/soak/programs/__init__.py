@@ -1,0 +1,1 @@
+"""Programs that another user runs beside a soak."""

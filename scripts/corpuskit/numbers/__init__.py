@@ -1,1 +1,0 @@
-"""The numbers of the diagnoser: what there are, each of them moved, what is fitted, each group judged without having been fitted on."""

@@ -1,1 +1,0 @@
-"""Coverage-guided fuzzing of the parsers of untrusted bytes: `scripts/fuzz`."""

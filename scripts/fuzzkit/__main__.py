@@ -1,7 +1,0 @@
-"""scripts/start.py fuzzkit: what scripts/fuzz runs."""
-
-import sys
-
-from fuzzkit.cli import main
-
-sys.exit(main())

@@ -1,1 +1,0 @@
-"""What programs that look at pictures share."""
