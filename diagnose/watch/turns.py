@@ -1,4 +1,6 @@
-"""Whose turn it is, where only so much can be done at a time: no crowd of one user's jobs keeps another's waiting. Pure."""
+"""Order of waiting tasks of several users: one user's crowd of jobs does not delay another user's.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,18 @@ _Waits = TypeVar("_Waits")
 
 @dataclass(slots=True)
 class Turns:
-    """Users by their last turns."""
+    """The order of the users' last turns."""
 
     _last: OfUsers[int] = field(default_factory=OfUsers)
     _count: int = 0
 
     def order(self, waiting: Iterable[_Waits], user_of: Callable[[_Waits], str]) -> list[_Waits]:
-        """What waits, first that whose user's last turn is longest ago; of one user as it came."""
+        """Sort waiting tasks: first those of the user whose last turn is longest ago; tasks of one
+        user stay in order.
+        """
         return sorted(waiting, key=lambda one: self._last.get(user_of(one), 0))
 
     def took(self, user: str) -> None:
-        """This user's turn has come."""
+        """Record that it was this user's turn."""
         self._count += 1
         self._last.keep(user, self._count)

@@ -1,4 +1,6 @@
-"""How the service speaks: events, complaints that are made once in a while, and what is due again. Times are CLOCK_MONOTONIC."""
+"""Output of the service: events, rate-limited complaints, and periodic tasks. Times are
+CLOCK_MONOTONIC.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,16 @@ from rankscope.observer.watch.users import OfUsers
 
 _AGAIN_S = 600.0
 _HOUR_S = 3600.0
-SAID_AN_HOUR = 600  # of one user's jobs; of eight that start again every ten minutes it is 200
+SAID_AN_HOUR = 600  # of one user's jobs; eight jobs that restart every ten minutes make 200
 
 
 @dataclass(slots=True)
 class Voice:
-    """`tell` gets each event, `complain` what went wrong with us; `whose`: the user of a job, '' where nobody knows.
+    """Sends events to `tell` and the service's own problems to `complain`; `whose`: the owner of a
+    job, '' if unknown.
 
-    Jobs that come and go, and their alarms, are told so often an hour for each user: nobody's drive out of the log what was said of others.
-    Verdicts, and what wants a host drained, always are.
+    Events about jobs that come and go, and their alarms, are limited per hour and user, so that one
+    user's do not push others out of the log. Verdicts and drains are always sent.
     """
 
     tell: Callable[[Event], None]
@@ -29,7 +32,7 @@ class Voice:
     _said: OfUsers[tuple[float, int]] = field(default_factory=OfUsers)  # since when, and how many
 
     def say(self, event: Event) -> None:
-        """An event, if there may be one more of this user's."""
+        """Send an event, unless its user's limit is reached."""
         user = self.whose(event.job) if event.job else ""
         if user and event.kind != "verdict" and event.drain is None:
             left = SAID_AN_HOUR - self._count(user, time.monotonic())
@@ -40,7 +43,9 @@ class Voice:
         self.tell(replace(event, user=user))
 
     def _count(self, user: str, now_s: float) -> int:
-        """How many were said, or were to be, before this one in this hour, which begins with the first."""
+        """Return the number of this user's events in the current hour before this one; the hour
+        begins with its first event.
+        """
         since_s, count = self._said.get(user, (now_s, 0))
         if now_s - since_s >= _HOUR_S:
             since_s, count = now_s, 0
@@ -48,16 +53,16 @@ class Voice:
         return count
 
     def note(self, now_s: float, kind: str, words: str, job: str = "") -> None:
-        """An event that is all well."""
+        """Send an event of state ok."""
         self.say(Event(kind, unix(now_s), words, job))
 
     def complain_once(self, what: str, words: str, now_s: float) -> None:
-        """Of one thing every ten minutes at most."""
+        """Send a complaint, for each `what` at most every ten minutes."""
         if self.is_due(f"complain {what}", now_s, _AGAIN_S):
             self.complain(words)
 
     def is_due(self, what: str, now_s: float, every_s: float) -> bool:
-        """Whether it is time for it; then not again for `every_s`."""
+        """Tell whether a periodic task is due; if so, it is due again after `every_s`."""
         if now_s < self._due.get(what, 0.0):
             return False
         self._due[what] = now_s + every_s
@@ -65,5 +70,5 @@ class Voice:
 
 
 def unix(at_s: float) -> float:
-    """Unix time of an instant of CLOCK_MONOTONIC."""
+    """Convert a time of CLOCK_MONOTONIC to Unix time."""
     return time.time() - (time.monotonic() - at_s)

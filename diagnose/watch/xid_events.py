@@ -1,6 +1,7 @@
-"""Xids that the kernel logs, as events: of one GPU and number one a minute. Pure.
+"""Xids that the kernel logs, as events: at most one a minute per GPU and number. Pure.
 
-One kernel of a program that faults makes a line for each multiprocessor: nobody's crash may fill the log, or the queue of the hook.
+A faulting GPU kernel logs a line for each multiprocessor: one crash must not fill the log, or the
+queue of the hook.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from rankscope.diagnose.xids import by_application, meaning
 from rankscope.probes.gpu.xid import LoggedXid
 
 AGAIN_S = 60.0
-APPLICATIONS = "applications"  # whose turn it is to be told: no line says which user's it was
+APPLICATIONS = "applications"  # user name for Xids of applications, as no log line names the user
 
 
 @dataclass(slots=True)
 class XidEvents:
-    """What was told of each GPU and number, when, and how often it came since."""
+    """Limits events: when each GPU and number was last reported, and how often it came since."""
 
     _told: dict[tuple[str, int], tuple[float, int]] = field(default_factory=dict)
 
     def of(self, found: Sequence[LoggedXid], now_s: float) -> list[Event]:
-        """What is to be told now; seconds of CLOCK_MONOTONIC."""
+        """Return the events to report now; `now_s`: CLOCK_MONOTONIC."""
         told = self._repeated(now_s)
         for xid in found:
             at_s, more = self._told.get((xid.bus, xid.number), (now_s, -1))
@@ -43,7 +44,9 @@ class XidEvents:
 
 
 def _event(bus: str, number: int, at_s: float, more: int) -> Event:
-    """`more`: how often it came after it was told; 0 where it is told for the first time."""
+    """Make the event of an Xid; `more`: how often it came since it was reported; 0 for the first
+    report.
+    """
     what, state, action = meaning(number)
     again = f" ({more} more in a minute)" if more else ""
     details = {"xid": number, "bus": bus, "more": more, "of_application": by_application(number)}

@@ -99,7 +99,10 @@ class _Whole:
 
 
 def windows_from(running: Observation, before: Totals, last: LastReadings, start: float) -> list[Window]:
-    """Build one window per job, begun at `start` (Unix s) with `before` and ended with `last`, which is closed."""
+    """Build one window per job from the totals at its begin and the last readings, which are closed.
+
+    `start`: its begin, Unix s; `before`: totals then.
+    """
     jobs = group_by(running.ranks, lambda rank: rank.identity.job)
     job_of = {rank.pid: job for job, ranks in jobs.items() for rank in ranks}
     whole = _Whole(

@@ -113,7 +113,7 @@ class FieldBatch:
 
 
 class OneField:
-    """One field that is read many times a second."""
+    """Reader of one NVML field, prepared once for many reads."""
 
     def __init__(self, library: Any, handle: Any, field: int) -> None:
         """Create it. Never raises: with a library without fields, `read` returns NaN."""

@@ -106,11 +106,11 @@ def test_text_from_a_job_that_knows_no_formats(job: Job) -> None:
     ("mode", "answer", "expected"),
     [
         ("absent", JSON, "nothing listens"),
-        ("garbage", JSON, "something else than RAS"),
+        ("garbage", JSON, "something other than RAS"),
         ("mute", JSON, "does not answer"),
         ("slow", JSON, "does not answer"),
         ("cut", JSON, "not JSON"),
-        ("new", "Segmentation fault\n", "not understood"),
+        ("new", "Segmentation fault\n", "cannot be parsed"),
     ],
 )
 def test_what_is_no_answer_is_a_reason_in_time(job: Job, mode: str, answer: str, expected: str) -> None:

@@ -157,7 +157,7 @@ def test_it_keeps_no_library_of_others_from_being_read(kind: str, holder: Holder
     own = next(one for one in procfs_maps(os.getpid()) if "libc.so" in one[1])
     theirs = next(one for one in procfs_maps(held.pid) if "libc.so" in one[1])
     held.hold()
-    with pytest.raises(FileNotRead, match="memory does not answer"):
+    with pytest.raises(FileNotRead, match="memory does not respond"):
         READER.open(f"/proc/{held.pid}/map_files/{theirs[0]}", theirs[2], theirs[3])
     opened = READER.open(f"/proc/{os.getpid()}/map_files/{own[0]}", own[2], own[3])
     os.close(opened.descriptor)
@@ -174,7 +174,7 @@ def test_what_it_keeps_back_between_two_questions_is_held_against_no_disk(
     theirs = next(one for one in procfs_maps(held.pid) if "libc.so" in one[1])
     assert own[2:] == theirs[2:]
     held.hold()
-    with pytest.raises(FileNotRead, match="memory does not answer"):
+    with pytest.raises(FileNotRead, match="memory does not respond"):
         READER.open(f"/proc/{held.pid}/map_files/{theirs[0]}", theirs[2], theirs[3])
     opened = READER.open(f"/proc/{os.getpid()}/map_files/{own[0]}", own[2], own[3])
     os.close(opened.descriptor)

@@ -1,5 +1,4 @@
-"""Determine once, at the start of the service, what this host allows to observe, in a child that
-loads every program and ends.
+"""Determine at the start of the service what this host allows to observe, by loading every program in a child.
 
 Where no verdict is possible no alarm starts a look: a window would cost the job and reveal nothing.
 """

@@ -1,8 +1,10 @@
-"""The hook of the service: a program that gets each event that matters as JSON on its standard input, in a child that nobody waits for.
+"""The service's hook: a program that gets each important event as JSON on stdin, in a child,
+without blocking the service.
 
-A few run at a time, and the others wait: first what wants this host drained, then what else hardware told, then all else, users in turn.
-However many alarms a crowd of jobs makes, no drain is lost in it, one place is kept free for them; nor is an alarm of another user's.
-A drain whose hook fails is told again (`owed.py`).
+A few run at a time, and the others wait: first drains of this host, then other hardware events,
+then all else, users in turn. However many alarms a crowd of jobs raises, no drain is lost, as one
+slot is reserved for drains; nor is an alarm of another user. A drain whose hook fails is repeated
+(`owed.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from rankscope.diagnose.watch.turns import Turns
 
 TIMEOUT_S = 30.0
 _MOST = 4  # at a time; a hook that hangs is no reason to start more
-_MOST_OTHERS = 3  # of these, for what drains nobody
+_MOST_OTHERS = 3  # of these, for events without a drain
 WAITING_MOST = 64
 _DRAIN, _HARDWARE, _OTHER = range(3)
 
@@ -40,22 +42,25 @@ class _Told:
 
     @property
     def urgency(self) -> int:
-        """The less the sooner."""
+        """Rank of urgency; lower is sooner."""
         if self.content.get("drain_reason"):
             return _DRAIN
-        # What a program can bring about itself is as urgent as any alarm.
+        # Events that a program can cause itself are as urgent as any alarm.
         hardware = self.content.get("kind") == "hardware" and not self.content.get("of_application")
         return _HARDWARE if hardware else _OTHER
 
 
 @dataclass(slots=True)
 class Hooks:
-    """`program` '': none. `kept`: a file for drains that a service which is started again still owes."""
+    """Runs the hooks. `program`: '' for none; `kept`: a file with open drains for a restarted
+    service.
+    """
 
     program: str
     kept: Path | None = None
     _running: set[int] = field(default_factory=set)
-    _draining: dict[int, tuple[str, str]] = field(default_factory=dict)  # those of them that are told of a drain
+    # those of them that report a drain
+    _draining: dict[int, tuple[str, str]] = field(default_factory=dict)
     _owed: Drains = field(init=False)
     _waiting: list[_Told] = field(default_factory=list)
     _turns: Turns = field(default_factory=Turns)
@@ -66,8 +71,11 @@ class Hooks:
         self._owed = Drains(self.kept if self.program else None)
 
     def tell(self, content: dict[str, Any], state: str, user: str = "") -> str:
-        """Start it, at once or when its turn comes (`tend`); `user`: whose job it is about. What went wrong, '' if nothing. What it answers
-        goes to stderr."""
+        """Start the hook for an event, at once or in its turn (`tend`); return what went wrong, ''
+        if nothing.
+
+        `user`: owner of the job concerned. The hook's answer goes to stderr.
+        """
         if not self.program:
             return ""
         self._waiting.append(_Told(content, state, user))
@@ -76,23 +84,25 @@ class Hooks:
         return "; ".join(note for note in (self.tend(), self._within_bounds(), note) if note)
 
     def over(self, content: dict[str, Any]) -> None:
-        """An event that says that something is well again: a drain for it is not told again."""
+        """Handle an event that ends a trouble: its drain is not repeated any more."""
         self._owed.over(content)
         self._waiting = [one for one in self._waiting if not one.again or key_of(one.content) in self._owed]
 
     def tend(self) -> str:
-        """Forget the hooks that have ended, start those that wait: to be called again and again. What went wrong, '' if nothing."""
+        """Forget ended hooks and start waiting ones; return what went wrong, '' if nothing. Call
+        regularly.
+        """
         self.reap()
         self._waiting += (_Told(one.content, one.state, one.user, True) for one in self._owed.due())
         while self._waiting:
             told = min(
                 self._turns.order(self._waiting, lambda one: one.user), key=lambda one: one.urgency
-            )  # of several the first
+            )  # the first of several
             if len(self._running) >= (_MOST if told.urgency == _DRAIN else _MOST_OTHERS):
                 return ""
             try:
                 self._start(told)
-            except OSError as error:  # no process to be had: any user can use them up
+            except OSError as error:  # no process available: any user can use them up
                 note = "" if self._refused else f"hook {self.program}: not now ({error.strerror}); it is tried again"
                 self._refused = True
                 return note
@@ -103,7 +113,7 @@ class Hooks:
         return ""
 
     def close(self) -> str:
-        """What nobody will be told of any more, '' if there is nothing."""
+        """Describe the events that will never be delivered, '' if there are none."""
         self.reap()
         never = sum(not one.again for one in self._waiting)
         said = f"it was not told of {never} events" if never else ""
@@ -111,9 +121,9 @@ class Hooks:
         return f"hook {self.program}: {'; '.join(filter(None, (said, taken)))}" if said or taken else ""
 
     def reap(self) -> None:
-        """Forget those that have ended."""
+        """Forget hooks that have ended."""
         for pid in list(self._running):
-            status = 1  # where nobody knows
+            status = 1  # if unknown
             with contextlib.suppress(ChildProcessError):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if not ended:
@@ -123,8 +133,9 @@ class Hooks:
                 self._owed.ended(key, well=status == 0)
 
     def _within_bounds(self) -> str:
-        """Let go of what there is no room for: the last of the least urgent, of the user and the job with most of them. Said once until all
-        is told."""
+        """Drop events above the limit: the last of the least urgent, of the user and job with most
+        of them. Reported once until all are delivered.
+        """
         if len(self._waiting) <= WAITING_MOST:
             return ""
         least = max(one.urgency for one in self._waiting)
@@ -139,7 +150,7 @@ class Hooks:
         return f"hook {self.program}: {WAITING_MOST} events wait for it; of those that are not about hardware some are not told"
 
     def _start(self, told: _Told) -> None:
-        """OSError."""
+        """Start the hook in a child. Raises OSError."""
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -152,13 +163,14 @@ class Hooks:
         code = 1
         try:
             as_usual()
-            os.closerange(3, 65536)  # the service's lock and probes are not the hook's
+            os.closerange(3, 65536)  # the service's lock and probes are not for the hook
             if os.getppid() == parent:
                 note = run_hook(self.program, {**told.content, "summary": {"state": told.state}}, TIMEOUT_S)
                 code = 1 if note else 0
                 if note:
                     written(2, f"rankscope: {note}\n".encode())
-                with contextlib.suppress(ChildProcessError):  # one that the kernel does not let go of keeps its place
+                # a process that the kernel does not release occupies its slot
+                with contextlib.suppress(ChildProcessError):
                     while True:
                         os.wait()
         finally:

@@ -1,4 +1,6 @@
-"""The service in Prometheus' text format: bounded labels (training_job, rank, kind of alarm), never a function or a path. Pure."""
+"""The service's metrics in Prometheus' text format: bounded labels (training_job, rank, kind of
+alarm), never a function or path. Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,15 @@ from dataclasses import dataclass, field
 from rankscope.diagnose.text import clean
 
 JOBS_MOST = 64
-# New names of jobs in a day, of one user and of all: each is a series that whoever scrapes keeps for weeks.
+# New job names per day, per user and in total: each is a series that the scraper stores for weeks.
 NAMES_EACH, NAMES_MOST = 64, 512
 _DAY_S = 86400.0
-_LONGEST = 256  # whole names: the ends of long ones tell jobs apart
+_LONGEST = 256  # whole names: the ends of long ones distinguish jobs
 
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """One rank here. `waited_share`: of its last steps; NaN where nobody tells."""
+    """State of one rank here. `waited_share`: of its last steps; NaN if unknown."""
 
     rank: int
     up: bool
@@ -29,7 +31,9 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """One job with ranks here. `alarms`: since the service began, by kind; `user`: whose it is."""
+    """State of one job with ranks here. `alarms`: by kind, since the service began; `user`: its
+    owner.
+    """
 
     job: str
     ranks: Sequence[RankState]
@@ -47,7 +51,9 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """The service itself. `put_off`: how often it had no room for something, and did it later; `left_out`: ranks that are not watched."""
+    """State of the service itself. `put_off`: operations delayed for lack of resources; `left_out`:
+    ranks that are not watched.
+    """
 
     cpu_s: float
     resident_bytes: int
@@ -77,7 +83,7 @@ _RANK_GAUGES: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Series of one name. `kind`: gauge or counter; each row: its labels, its value, which is a number."""
+    """Series of one name. `kind`: gauge or counter; each row: labels and a finite value."""
 
     name: str
     kind: str
@@ -87,12 +93,16 @@ class Family:
 
 @dataclass(slots=True)
 class Names:
-    """Which jobs have series: a user who renames a job every minute gets so many a day. `_known`: by job and user when it came."""
+    """Job names with series: limits a user who renames a job every minute. `_known`: by job and
+    user, when it was added.
+    """
 
     _known: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def has_room(self, job: str, user: str, now_s: float) -> bool:
-        """Whether this job is known, or may be. Those that came a day ago are dropped, the oldest first."""
+        """Tell whether this job has series, or may get them. Names older than a day are dropped,
+        the oldest first.
+        """
         if (job, user) in self._known:
             return True
         while self._known and now_s - next(iter(self._known.values())) >= _DAY_S:
@@ -104,7 +114,9 @@ class Names:
 
 
 def families(jobs: Sequence[JobState], service: ServiceState) -> list[Family]:
-    """All series. Of more jobs than `JOBS_MOST` the first ones of each user; none where nobody knows its value."""
+    """Build all series; with more than `JOBS_MOST` jobs the first ones of each user. Series with
+    unknown values are left out.
+    """
     shown = _shared_out(jobs)
     found: list[Family] = []
     for name, kind, text in _JOB_GAUGES:
@@ -128,7 +140,9 @@ def families(jobs: Sequence[JobState], service: ServiceState) -> list[Family]:
 
 
 def _shared_out(jobs: Sequence[JobState]) -> list[JobState]:
-    """So many jobs, in their order: of each user the first, then of each the second, and so on."""
+    """Select at most `JOBS_MOST` jobs, in their order: the first of each user, then the second of
+    each, and so on.
+    """
     before, turns = Counter[str](), list[int]()
     for job in jobs:
         turns.append(before[job.user])
@@ -138,7 +152,7 @@ def _shared_out(jobs: Sequence[JobState]) -> list[JobState]:
 
 
 def as_prometheus(jobs: Sequence[JobState], service: ServiceState) -> str:
-    """All series as text."""
+    """Format all series as text."""
     lines: list[str] = []
     for family in families(jobs, service):
         lines += [f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}"]
@@ -149,7 +163,7 @@ def as_prometheus(jobs: Sequence[JobState], service: ServiceState) -> str:
 
 
 def _family(name: str, kind: str, text: str, values: Iterable[tuple[dict[str, str], float]]) -> list[Family]:
-    """One series for each set of labels: who reads them refuses two."""
+    """Build one series for each set of labels, as readers refuse duplicates."""
     known = {tuple(labels.items()): (labels, value) for labels, value in values if not math.isnan(value)}
     return [Family(name, kind, text, tuple(known.values()))] if known else []
 

@@ -1,6 +1,8 @@
-"""The metrics to a collector over OTLP, by opentelemetry's own SDK: its data model and its exporter, without its reader and its threads.
+"""Send the metrics to a collector over OTLP, with opentelemetry's SDK: its data model and exporter,
+without its reader and threads.
 
-The exporter waits for the collector, so it runs in a child; what it cannot send is lost, as the next values say all again.
+The exporter blocks, so it runs in a child; what it cannot send is dropped, as the next values
+contain all.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from rankscope.diagnose.watch.child import Child
 from rankscope.diagnose.watch.tell.metrics import Family
 from rankscope.probes.errors import MissingFeature
 
-_DEEPEST = 8  # errors behind an error
+_DEEPEST = 8  # errors in a chain of causes
 _NEEDS = ("opentelemetry.sdk.metrics", "opentelemetry.exporter.otlp.proto.http")
 
 
@@ -31,7 +33,7 @@ class NoOtlp(MissingFeature):
 
 
 def check() -> None:
-    """NoOtlp where the extra is not installed."""
+    """Raise NoOtlp if the extra is not installed."""
     for name in _NEEDS:
         try:
             found = importlib.util.find_spec(name)
@@ -43,13 +45,13 @@ def check() -> None:
 
 @dataclass(slots=True)
 class Otlp:
-    """One collector's address, `http://…:4318/v1/metrics`."""
+    """Sends to one collector's address, `http://…:4318/v1/metrics`."""
 
     url: str
     host: str
     timeout_s: float = 10.0
     _child: Child = field(init=False)
-    _since: int = field(default_factory=time.time_ns)  # counters count from here
+    _since: int = field(default_factory=time.time_ns)  # start time of the counters
     _begun: int = field(default_factory=time.monotonic_ns)
     _unanswered: int = 0
 
@@ -57,7 +59,9 @@ class Otlp:
         self._child = Child(partial(_serve, self.url, self.host, self.timeout_s))
 
     def send(self, families: Iterable[Family]) -> str:
-        """Send them, unless what was sent before is still on its way. What went wrong since the last call, '' if nothing."""
+        """Send the metrics, unless earlier ones are still being sent; return what went wrong since
+        the last call, '' if nothing.
+        """
         trouble = ""
         while (said := self._child.next()) is not None:
             self._unanswered -= 1
@@ -66,7 +70,8 @@ class Otlp:
             self._unanswered, trouble = 0, trouble or "what sends them has ended"
         if self._unanswered < 2:
             now = time.time_ns()
-            if now < self._since:  # the clock was set back: nobody takes what began after it was read
+            # the clock was set back: collectors refuse values older than their start
+            if now < self._since:
                 self._since = now - (time.monotonic_ns() - self._begun)
             sent = self._child.send({"since": self._since, "now": now, "families": [asdict(one) for one in families]})
             self._unanswered += sent
@@ -78,11 +83,11 @@ class Otlp:
 
 
 def _serve(url: str, host: str, timeout_s: float, line: socket.socket) -> None:
-    # Here, in the child: the service has neither the SDK nor its threads.
+    # Imported here, in the child: the service has neither the SDK nor its threads.
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics.export import MetricExportResult
 
-    logging.disable(logging.CRITICAL)  # what fails is told by us, once
+    logging.disable(logging.CRITICAL)  # failures are reported by the service, once
     exporter = OTLPMetricExporter(endpoint=url, timeout=max(int(timeout_s), 1))
     with line.makefile("rb") as asked:
         for each in asked:
@@ -90,13 +95,15 @@ def _serve(url: str, host: str, timeout_s: float, line: socket.socket) -> None:
             try:
                 if exporter.export(_data(json.loads(each), host)) is not MetricExportResult.SUCCESS:
                     trouble = "the collector did not take the metrics"
-            except Exception as error:  # whatever a network makes of it
+            except Exception as error:  # whatever the network raises
                 trouble = _why(error)
             line.sendall(json.dumps(trouble).encode() + b"\n")
 
 
 def _why(error: BaseException) -> str:
-    """Its kind, and what the system said: its own text holds the collector's address, and that a key."""
+    """Describe an error by kind and system message: its own text contains the collector's address,
+    which may contain a key.
+    """
     kind, inner, reason = type(error).__name__, error, ""
     for _ in range(_DEEPEST):
         if isinstance(inner, OSError) and inner.strerror:
@@ -109,7 +116,7 @@ def _why(error: BaseException) -> str:
 
 
 def _data(content: dict[str, Any], host: str) -> Any:
-    """The families as the SDK has them."""
+    """Convert the families to the SDK's data model."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope

@@ -1,10 +1,13 @@
-"""Drains that no hook has taken yet: told again until one is taken or what it was for is over, for a day at most.
+"""Drains that no hook has taken yet: repeated until one takes it or its cause is over, for at most
+a day.
 
-A hook fails where three nodes are drained already, or its cluster is away. The hardware that broke tells once, so who forgot it would
-leave the host in service. Between two tries passes a minute, then twice as long each time, and an hour at most.
+A hook fails if three nodes are drained already, or its cluster is unreachable. Broken hardware
+reports once, so a forgotten drain would leave the host in service. The pause between tries is a
+minute, doubled each time, at most an hour.
 
-What cannot be over before the host boots is kept in a file as well, for a service that is started again. A link that is down is not: who
-starts does not know whether it came back meanwhile, and the sweep looks.
+Drains whose cause lasts until the host boots are also stored in a file, for a restarted service. A
+link that is down is not one: a restarted service cannot know whether it came back meanwhile, and
+the sweep checks it.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from rankscope.probes.host.folders import opened_folder, read_ours
 from rankscope.probes.host.procfs import read_file
 
 AGAIN_S, LONGEST_S = 60.0, 3600.0
-OWED_S = budgets.DAY_S  # as of the sweep: after that somebody has looked
+OWED_S = budgets.DAY_S  # as for the sweep: by then an operator has looked
 MOST = 16  # one alone drains the host
 LASTING = ("rankscope: gpu/xid ", "rankscope: memory/ecc-errors ")
 _FILE_BYTES_MOST = 1 << 20
@@ -36,7 +39,9 @@ _NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What a hook is told. `since_s`, `due_s`: seconds since boot; not due (inf) while its hook has not ended."""
+    """A drain for a hook. `since_s`, `due_s`: seconds since boot; `due_s` is inf while its hook
+    runs.
+    """
 
     content: dict[str, Any]
     state: str
@@ -51,13 +56,15 @@ class Drain:
 
 
 def key_of(content: dict[str, Any]) -> tuple[str, str]:
-    """Which host, and why."""
+    """Return the host to drain, and the reason."""
     return str(content.get("drain_host") or ""), str(content.get("drain_reason") or "")
 
 
 @dataclass(slots=True)
 class Drains:
-    """`kept`: a file in a folder of root's, None where nothing is kept. Seconds are those since boot, of `clock`. Nothing here raises."""
+    """Open drains. `kept`: a file in a root-only folder, None to store nothing. Times are in
+    seconds since boot, of `clock`. Never raises.
+    """
 
     kept: Path | None = None
     _of: dict[tuple[str, str], Drain] = field(default_factory=dict)
@@ -75,7 +82,9 @@ class Drains:
         return len(self._of)
 
     def owe(self, content: dict[str, Any], state: str, user: str) -> int:
-        """Told now, and owed until it is taken; how many others there is no room for: of the user with most the youngest."""
+        """Add a drain that is being reported, until it is taken; return how many others were
+        dropped: the latest of the user with most.
+        """
         before = self._of.get(key_of(content))
         self._of[key_of(content)] = Drain(content, state, user, clock(), tries=before.tries if before else 0)
         stay = interleave(group_by(self._of.values(), lambda one: one.user), MOST)
@@ -85,7 +94,7 @@ class Drains:
         return left
 
     def ended(self, key: tuple[str, str], well: bool) -> None:
-        """A hook that was told of it has ended."""
+        """Record the end of a hook for a drain."""
         one = self._of.get(key)
         if one is None:
             return
@@ -96,7 +105,7 @@ class Drains:
             self._of[key] = replace(one, due_s=clock() + pause_s, tries=min(one.tries + 1, 16))
 
     def over(self, content: dict[str, Any]) -> None:
-        """An event that says that something is well again: nobody is drained for it any more."""
+        """Remove the drains whose trouble this event ends."""
         if content.get("kind") == "over":
             same = ("job", "alarm")
             self._let_go([one for one in self._of.values() if one.content.get("kind") == "verdict"
@@ -106,7 +115,7 @@ class Drains:
             self._let_go([one for one in self._of.values() if one.key[1] == reason])
 
     def due(self) -> list[Drain]:
-        """What is to be told again now; none of it is due again before its hook has ended."""
+        """Return the drains to repeat now; each is due again only after its hook has ended."""
         now_s = clock()
         found = [one for one in self._of.values() if one.due_s <= now_s]
         for one in found:
@@ -122,7 +131,7 @@ class Drains:
     # ---- the file ----------------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """Without waiting for the disk: it counts until the host boots."""
+        """Write the file without waiting for the disk: it is valid only until the host boots."""
         if self.kept is None:
             return
         name = self.kept.name
@@ -150,7 +159,7 @@ class Drains:
 
 
 def clock() -> float:
-    """Seconds since boot."""
+    """Return seconds since boot."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -1,8 +1,9 @@
-"""The metrics for a scrape: GET /metrics on a port of the loopback, answered between two beats of the service.
+"""Serve the metrics: GET /metrics on a loopback port, answered between two beats of the service.
 
-No thread: the service forks, and what forks has one. A scrape waits for the next beat, a second at most. Every user of the host may
-connect, so nobody is waited for: who has sent nothing yet, or takes his answer slowly, is looked at again in the next beat, and let go
-after `_PATIENCE_S`; the metrics are put into words once for all who ask at a time.
+Without threads, as the service forks. A scrape waits for the next beat, at most a second. Every
+user of the host may connect, so the service never waits for a client: one that has not sent its
+request, or reads slowly, is tried again in the next beat, and disconnected after `_PATIENCE_S`. The
+text is built once for all clients of a beat.
 """
 
 from __future__ import annotations
@@ -18,33 +19,35 @@ from rankscope.probes.errors import MissingFeature
 
 _PATIENCE_S = 5.0
 _ASKED_MOST = 4096
-_AT_ONCE_MOST = 1024  # that connect between two beats: whoever wants to keep a scrape out must be quicker
+_AT_ONCE_MOST = 1024  # connections between two beats: to block a scrape an attacker must be quicker
 _KEPT_MOST = 64  # from one beat to the next
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class PortTaken(MissingFeature):
-    """The port cannot be had."""
+    """The port is not available."""
 
     help = "Choose another with --metrics-port, or see who listens there: ss -ltnp."
 
 
 @dataclass(slots=True)
 class _Asker:
-    """Somebody who is connected; `rest`: of his answer, None before he has asked."""
+    """A connected client; `rest`: unsent part of its answer, None before its request."""
 
     line: socket.socket
     since: float
     rest: memoryview | None = None
 
     def let_go(self) -> None:
-        """Close the line, also to who waits for its end while a child that was forked meanwhile has it."""
+        """Close the connection, also for a client that waits for its end while a forked child still
+        has it.
+        """
         with self.line, contextlib.suppress(OSError):
             self.line.shutdown(socket.SHUT_WR)
 
 
 class MetricsPort:
-    """A listening port of 127.0.0.1; 0: any. PortTaken. `close` when done."""
+    """A listening port of 127.0.0.1; 0: any. Raises PortTaken. Call `close` when done."""
 
     def __init__(self, port: int) -> None:
         self._askers: list[_Asker] = []
@@ -63,7 +66,7 @@ class MetricsPort:
         return int(self._socket.getsockname()[1])
 
     def answer(self, text: Callable[[], str]) -> None:
-        """Answer who has asked since the last call. Never waits, and never raises."""
+        """Answer the requests since the last call. Never blocks, never raises."""
         now = time.monotonic()
         with contextlib.suppress(OSError):
             for _ in range(_AT_ONCE_MOST):
@@ -77,7 +80,7 @@ class MetricsPort:
                 asker.let_go()
             else:
                 open_yet.append(asker)
-        for asker in open_yet[:-_KEPT_MOST]:  # the newest stay
+        for asker in open_yet[:-_KEPT_MOST]:  # the newest remain
             asker.let_go()
         self._askers = open_yet[-_KEPT_MOST:]
 
@@ -88,7 +91,7 @@ class MetricsPort:
 
 
 def _is_done(asker: _Asker, metrics: Callable[[], bytes]) -> bool:
-    """Whether he has all of his answer, or is gone."""
+    """Continue a client's answer; return whether it is complete or the client is gone."""
     try:
         if asker.rest is None:
             asker.rest = memoryview(_reply(asker.line.recv(_ASKED_MOST), metrics))

@@ -1,7 +1,8 @@
-"""Telling who watches over the service that it watches, lives, ends: he restarts one that has not said for a while that it lives.
+"""Report to a supervisor that the service is ready, alive or stopping; it restarts a service that
+stopped reporting.
 
-systemd by its socket (sd_notify(3)); anybody else by the age of a file, RANKSCOPE_ALIVE, which best lies in memory: a full disk is no
-reason to restart a sound service.
+systemd by its socket (sd_notify(3)); others by the age of a file, RANKSCOPE_ALIVE, best in memory:
+a full disk is no reason to restart a healthy service.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ READY, ALIVE, STOPPING = "READY=1", "WATCHDOG=1", "STOPPING=1"
 
 
 def tell(state: str) -> None:
-    """Say so, where somebody listens. Never raises, never waits."""
+    """Report this state, if there is a supervisor. Never raises, never blocks."""
     if state == ALIVE:
         _touch(os.environ.get("RANKSCOPE_ALIVE", ""))
     place = os.environ.get("NOTIFY_SOCKET", "")

@@ -124,7 +124,7 @@ def test_lines_of_py_spy_that_say_more_samples_than_there_can_be_are_left_out(mo
     beside, stacks = Fallback([7], 99), dict[int, StackName]()
     beside.start(1.0)
     assert [count for _, count in beside.finish(stacks)[7]] == [50, 100]
-    assert "3 of its lines were left out" in beside.notes[0]
+    assert "3 of its lines were skipped" in beside.notes[0]
 
 
 def test_names_from_py_spy_have_the_room_of_all_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ def test_threads_that_stand_still_are_told_without_stacks_where_these_take_long(
         (folder / "syscall").write_text("61 0xffffffffffffffff 0x7ffd0 0x0 0x0 0x0 0x0 0x7ffd 0x7f00\n")
     running = observed([rank(1, "a", 1666), rank(2, "b", 1000)], processes)
     running.root = tmp_path
-    found = last._still_threads(running, {}, 10**12, Fair(1.0, 0.25))
+    found = last._open_absences(running, {}, 10**12, Fair(1.0, 0.25))
     assert len(found) == 16 and running.lost_stacks == 6
 
     # wait4(-1), as the kernel's probes tell it too

@@ -176,7 +176,7 @@ def test_where_the_kernel_cannot_be_asked_it_says_so_and_gpus_are_seen(
 
     monkeypatch.setattr(credentials, "filter_and_listen", refuse)
     lines = said(lambda say: say(tried_inside(lambda: opened(str(gpus / "nvidia0"), os.O_RDWR))))
-    assert len(lines) == 2 and "may open files to write" in lines[0] and lines[1] == "done"
+    assert len(lines) == 2 and "may open files for writing" in lines[0] and lines[1] == "done"
 
 
 @pytest.mark.parametrize("gpus", ["with GPUs"], indirect=True)

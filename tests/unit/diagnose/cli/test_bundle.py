@@ -354,7 +354,7 @@ def test_what_is_packed_once_more_inside_is_no_bundle(tmp_path: Path, inside: Ca
 @pytest.mark.parametrize(("limit", "most"), [("_MOST_UNPACKED", 1000), ("_MOST_PACKED", 100), ("_MOST_FILES", 3)])
 def test_what_nobody_could_read_is_not_written(monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
     monkeypatch.setattr(bundle, limit, most)
-    with pytest.raises(UsageError, match="more than one bundle holds"):
+    with pytest.raises(UsageError, match="more than one bundle may have"):
         pack(build(Job(ranks=2)), [], names_kept=True)
 
 

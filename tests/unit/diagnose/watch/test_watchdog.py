@@ -209,7 +209,7 @@ def test_where_others_could_hold_places_or_there_is_no_run_that_is_said_and_nobo
         before = len(said)
         with present(said.append) as others:
             assert others == ()
-        assert len(said) == before + 1 and "is not known" in said[-1], spoil
+        assert len(said) == before + 1 and "it is unknown" in said[-1], spoil
     assert not (tmp_path / "run0").exists()
     assert os.listdir("/proc/self/fd") == held  # noqa: PTH208
 

@@ -240,4 +240,4 @@ def test_a_size_that_no_job_has_is_none(tree: Tree) -> None:
     census = find_ranks(tree.root)
 
     assert [(one.identity.rank, one.identity.world_size) for one in census.ranks] == [(6, 0), (7, 0)]
-    assert any("how many ranks it has is not known" in note for note in census.notes)
+    assert any("its number of ranks is unknown" in note for note in census.notes)
