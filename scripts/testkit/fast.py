@@ -25,7 +25,9 @@ ASKS_FOR_MORE = re.compile(
 QUICK = ("tests/unit/test_house.py",)  # starts git alone, which takes no time
 LONG = (  # seconds of CPU
     "tests/unit/diagnose/cli/test_bundle.py",  # 36
+    "tests/unit/diagnose/fleet/test_planted_fleets.py",  # 18
     "tests/unit/lab/test_blind_windows.py",  # 14
+    "tests/unit/lab/test_corpus_numbers.py",  # 18
     "tests/unit/observer/census/test_costly_crowds.py",  # 16
 )
 MOST_SESSIONS = 8
