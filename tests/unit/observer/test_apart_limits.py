@@ -163,6 +163,21 @@ def test_it_ends_with_its_work_and_does_nothing_that_the_command_does_afterwards
     assert went_on[0] == 0
 
 
+def test_where_it_cannot_be_killed_it_ends_as_its_socket_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_pid: int, _number: int) -> None:
+        raise PermissionError(1, "not permitted")
+
+    def fail(*_: object) -> bool:
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(run.os, "kill", refuse)
+    services = Reading()
+    with pytest.raises(RuntimeError, match="odd"):
+        run.run(lambda client: client.ask("x"), services, fail, lambda _: None, longest_s=10)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(services.served, os.WNOHANG)
+
+
 def test_nothing_of_it_stays_open_in_the_command() -> None:
     held = os.listdir("/proc/self/fd")  # noqa: PTH208
     assert said(lambda say: say("at work")) == ["at work"]
@@ -300,3 +315,35 @@ def test_what_is_limited_is_not_swapped_out_instead(tmp_path: Path) -> None:
     ):
         memory_cap._limit(memory_cap.MemoryCap(tmp_path, version), 64 << 20)
         assert (tmp_path / swap).read_text() == most
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """It stands for the only control group of this host; no limit is set."""
+    monkeypatch.setattr(memory_cap.cgroup, "memory_folders", lambda _: (2, [str(tmp_path)]))
+    monkeypatch.setattr(memory_cap.cgroup, "sample_cgroup", lambda _: SimpleNamespace(tightest_memory=None))
+    return tmp_path
+
+
+def test_a_group_is_made_with_its_limit_and_abandoned_ones_are_removed(folder: Path) -> None:
+    (folder / "rankscope-999999999-1").mkdir()
+    made = memory_cap.make(64 << 20)
+    assert made is not None and list(folder.iterdir()) == [made.folder]
+    assert (made.folder / "memory.max").read_text() == str(64 << 20)
+
+
+def test_a_group_whose_limit_cannot_be_set_is_not_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "not permitted")
+
+    monkeypatch.setattr(memory_cap, "_limit", refuse)
+    assert memory_cap.make(64 << 20) is None and list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(("limit_bytes", "made"), [(32 << 20, False), (64 << 20, False), (128 << 20, True)])
+def test_no_group_is_made_below_a_limit_that_is_as_low(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, limit_bytes: int, made: bool
+) -> None:
+    limited = SimpleNamespace(tightest_memory=SimpleNamespace(limit_bytes=limit_bytes))
+    monkeypatch.setattr(memory_cap.cgroup, "sample_cgroup", lambda _: limited)
+    assert (memory_cap.make(64 << 20) is not None) == made
