@@ -35,7 +35,7 @@ def _tests(folder: str, *names: str) -> tuple[str, ...]:
     return tuple(f"tests/{folder}/test_{name}.py" for name in names)
 
 
-_APART = _tests("unit/observer", "hands_nothing_over", "writes_nothing", "apart_limits", "apart")
+_APART = _tests("unit/observer", "hands_nothing_over", "writes_nothing", "apart_limits", "apart", "devices_opened")
 ROOMS = {
     "confine": Guarded(
         "probes/confine/*.py",
@@ -45,7 +45,7 @@ ROOMS = {
     ),
     "apart": Guarded(
         "observer/apart/*.py",
-        (*_APART, *_tests("unit/observer", "look", "hostile_requests", "border", "services", "shares", "devices_opened"),
+        (*_APART, *_tests("unit/observer", "look", "hostile_requests", "border", "services", "shares"),
          *_tests("unit/diagnose/watch", "watchdog"), *_tests("unit/probes", "shared_libraries"),
          *_tests("kernel", "least_rights", "opens_gpus")),
         ("observer/apart/broker.py", "observer/apart/reading.py"),

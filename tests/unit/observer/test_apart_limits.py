@@ -24,6 +24,7 @@ from confined_work import Say, said
 from rankscope.observer.apart import broker, confined, devices, memory_cap, run, wire
 from rankscope.observer.apart.broker import Broker
 from rankscope.observer.apart.reading import Reading
+from rankscope.observer.apart.windows import windows_of
 from rankscope.observer.live import limits
 from rankscope.probes.confine import credentials
 from rankscope.probes.host import procfs
@@ -74,7 +75,11 @@ def test_a_signal_that_ends_it_ends_it_whatever_the_command_does_with_it() -> No
 
 
 def test_what_was_loaded_before_is_not_looked_through_for_garbage() -> None:
-    (frozen,) = said(lambda say: say(str(gc.get_freeze_count())))
+    gc.unfreeze()
+    try:
+        (frozen,) = said(lambda say: say(str(gc.get_freeze_count())))
+    finally:
+        gc.freeze()  # as the session has it
     assert int(frozen) > 1000
 
 
@@ -149,14 +154,28 @@ def test_devices_of_all_makers_are_known(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_it_ends_with_its_work_and_does_nothing_that_the_command_does_afterwards() -> None:
-    closed = mmap.mmap(-1, 4096)  # both write to it
+    command, went_on = os.getpid(), mmap.mmap(-1, 4096)  # both write to it
+    try:
+        assert windows_of(lambda _: [], lambda _: None) == []
+    finally:
+        if os.getpid() != command:
+            went_on[0] = 1
+    assert went_on[0] == 0
 
-    class Counts(Reading):
-        def close(self) -> None:
-            closed[0] += 1
 
-    run.run(lambda _: None, Counts(), lambda *_: True, lambda _: None, longest_s=10)
-    assert closed[0] == 1
+def test_where_it_cannot_be_killed_it_ends_as_its_socket_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_pid: int, _number: int) -> None:
+        raise PermissionError(1, "not permitted")
+
+    def fail(*_: object) -> bool:
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(run.os, "kill", refuse)
+    services = Reading()
+    with pytest.raises(RuntimeError, match="odd"):
+        run.run(lambda client: client.ask("x"), services, fail, lambda _: None, longest_s=10)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(services.served, os.WNOHANG)
 
 
 def test_nothing_of_it_stays_open_in_the_command() -> None:
@@ -296,3 +315,35 @@ def test_what_is_limited_is_not_swapped_out_instead(tmp_path: Path) -> None:
     ):
         memory_cap._limit(memory_cap.MemoryCap(tmp_path, version), 64 << 20)
         assert (tmp_path / swap).read_text() == most
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """It stands for the only control group of this host; no limit is set."""
+    monkeypatch.setattr(memory_cap.cgroup, "memory_folders", lambda _: (2, [str(tmp_path)]))
+    monkeypatch.setattr(memory_cap.cgroup, "sample_cgroup", lambda _: SimpleNamespace(tightest_memory=None))
+    return tmp_path
+
+
+def test_a_group_is_made_with_its_limit_and_abandoned_ones_are_removed(folder: Path) -> None:
+    (folder / "rankscope-999999999-1").mkdir()
+    made = memory_cap.make(64 << 20)
+    assert made is not None and list(folder.iterdir()) == [made.folder]
+    assert (made.folder / "memory.max").read_text() == str(64 << 20)
+
+
+def test_a_group_whose_limit_cannot_be_set_is_not_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "not permitted")
+
+    monkeypatch.setattr(memory_cap, "_limit", refuse)
+    assert memory_cap.make(64 << 20) is None and list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(("limit_bytes", "made"), [(32 << 20, False), (64 << 20, False), (128 << 20, True)])
+def test_no_group_is_made_below_a_limit_that_is_as_low(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, limit_bytes: int, made: bool
+) -> None:
+    limited = SimpleNamespace(tightest_memory=SimpleNamespace(limit_bytes=limit_bytes))
+    monkeypatch.setattr(memory_cap.cgroup, "sample_cgroup", lambda _: limited)
+    assert (memory_cap.make(64 << 20) is not None) == made

@@ -225,3 +225,7 @@ def test_a_file_in_memory_that_cannot_be_written_is_not_left_open() -> None:
     with pytest.raises(MemoryError):
         wire.file_in_memory("x", fail)
     assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
+
+
+def test_the_name_of_a_processs_host_is_told(broker: Broker) -> None:
+    assert broker.answer({"what": "uts_name", "pid": os.getpid()}, ()) == ({"name": os.uname().nodename}, ())

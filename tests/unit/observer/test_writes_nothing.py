@@ -19,6 +19,8 @@ from confined_work import Say, opened, said, tried, tried_inside
 
 from rankscope.observer.apart import devices
 from rankscope.observer.apart.look import look
+from rankscope.observer.apart.windows import windows_of
+from rankscope.observer.window.folder import Window
 from rankscope.probes.confine import credentials
 from rankscope.probes.mapped.reader import READER
 
@@ -187,6 +189,26 @@ def test_it_does_not_hold_what_would_let_it_answer_for_whoever_opens_gpus(gpus: 
                 say(str(one.readlink()))
 
     assert {line.partition(":")[0] for line in said(tell)} == {"/dev/null", "socket"}
+
+
+@pytest.mark.parametrize("gpus", ["with GPUs"], indirect=True)
+def test_who_opens_gpus_keeps_none_open(gpus: Path) -> None:
+    counts: list[int] = []
+
+    def work(say: Say) -> list[Window]:
+        for _ in range(20):
+            opened(str(gpus / "nvidia0"), os.O_RDWR)
+        say("opened")
+        time.sleep(1)  # whoever opens them ends with this process
+        return []
+
+    def count(_: str) -> None:
+        for child in psutil.Process().children():
+            if child.status() != psutil.STATUS_ZOMBIE and any("opener.py" in word for word in child.cmdline()):
+                counts.append(child.num_fds())
+
+    windows_of(work, count)
+    assert counts == [4]
 
 
 @pytest.mark.parametrize("gpus", ["with GPUs"], indirect=True)
