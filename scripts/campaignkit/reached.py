@@ -78,7 +78,7 @@ def command_parts(
     """By module all that a command may run: what `entry` may import, in functions too, and all that this may import.
 
     Ways into other commands count as absent, and so do the modules of `left_out`. Texts that name a module count as imports; of a package
-    that is looked through (pkgutil), all that is in it (`inside`).
+    that is looked through (pkgutil), all that is in it and below it (`inside`, dotted names).
     """
     found: dict[str, list[Part]] = {}
     left = [entry]

@@ -101,7 +101,8 @@ def parts_of(command: str, root: Path = REPOSITORY) -> dict[str, list[Part]]:
     """By module the statements that a command may run."""
 
     def inside(package: str) -> list[str]:
-        return sorted(path.stem for path in _place(package, root).parent.glob("*.py"))
+        folder = _place(package, root).parent
+        return sorted(".".join(path.relative_to(folder).with_suffix("").parts) for path in folder.rglob("*.py"))
 
     return command_parts(command, ENTRY, _modules(root), inside, LEFT_OUT.get(command, ()))
 
