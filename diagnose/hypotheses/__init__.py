@@ -1,1 +1,1 @@
-"""What may be the reason: one file per mechanism."""
+"""Hypotheses about the cause of a slow or hanging job: one file per mechanism."""

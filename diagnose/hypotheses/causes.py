@@ -1,7 +1,8 @@
-"""The table of all causes, from what the modules of this room register (registry.py). `rankscope causes` prints it.
+"""The table of all registered causes, printed by `rankscope causes`.
 
-What several hosts have that share something becomes scope group (group/). How often each cause was right in the corpus: counted.json,
-which `scripts/corpus judge --hold` writes.
+The modules of this package register their causes (registry.py). A cause found on several hosts that
+share a rack, switch or the like becomes scope "group" (group/). `counted.json` holds how often each
+cause was right in the corpus; `scripts/corpus judge --hold` writes it.
 """
 
 from __future__ import annotations
@@ -28,19 +29,26 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How often it was named first in the corpus, and was right or wrong."""
+    """How often a cause was the first suspect in the corpus: `right` and `wrong` counts."""
 
     right: int = 0
     wrong: int = 0
 
 
 def rests_on(component: str, cause: str, scope: str) -> frozenset[Source]:
-    """The sources that a cause rests on. What hosts of a group share (scope group) rests on what it does elsewhere."""
+    """Return the sources of evidence that a cause needs; without one of them it is not reported.
+
+    Where no row has this scope (as for "group"), return what all rows of the cause have in common.
+    """
     return frozenset.intersection(*(row.rests_on for row in _rows_of(component, cause, scope)))
 
 
 def sentence(component: str, cause: str, scope: str) -> str:
-    """Return what is said of a cause in this scope, else of the narrowest scope that has a sentence. Raises KeyError for none."""
+    """Return the sentence that explains a cause in this scope, else in the narrowest scope that has
+    one.
+
+    Raises KeyError where no scope has a sentence.
+    """
     rows = (*_rows_of(component, cause, scope), *_rows_of(component, cause, ""))
     found = next((row.says for row in rows if row.says), None)
     if found is None:
@@ -49,18 +57,20 @@ def sentence(component: str, cause: str, scope: str) -> str:
 
 
 def _rows_of(component: str, cause: str, scope: str) -> list[Cause]:
-    """The row of this scope; all rows of the cause where there is none, as of what hosts of a group share."""
+    """Return the row of a cause with this scope, or all its rows if no row has this scope."""
     mine = [row for row in TABLE if (row.component, row.cause) == (component, cause)]
     return [row for row in mine if row.scope == scope] or mine
 
 
 def unseen_without(sources: frozenset[Source]) -> tuple[Cause, ...]:
-    """The causes that are not named where these sources are missing."""
+    """Return the causes that cannot be reported where these sources are missing."""
     return tuple(row for row in TABLE if row.rests_on & sources)
 
 
 def counted() -> tuple[dict[tuple[str, str, str], Counted], int]:
-    """Row → how often it was right, and of how many recorded windows."""
+    """Read `counted.json`: counts by (component, cause, scope), and the number of windows
+    counted.
+    """
     content = json.loads(COUNTED.read_text())
     found = {
         (item["component"], item["cause"], item["scope"]): Counted(item["right"], item["wrong"])

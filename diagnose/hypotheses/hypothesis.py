@@ -1,7 +1,8 @@
-"""What may have taken time, and how it becomes a suspect of the verdict.
+"""Hypotheses (what may have taken time), and their conversion to suspects of the verdict.
 
-Every mechanism, of a rank, a link, the whole job or a hang, says what it found as one `Hypothesis`. Whoever admits it calls
-`suspect_from`, the only place where a `Suspect` is made.
+Every mechanism, of a rank, a link, the whole job or a hang, reports what it found as a
+`Hypothesis`. Admitted hypotheses become suspects in `suspect_from`, the only function that makes a
+`Suspect`.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from rankscope.diagnose.hypotheses.registry import registered
 from rankscope.diagnose.verdict.contract import Evidence, Instance, Suspect
 from rankscope.diagnose.verdict.function import Function
 
-# Support: how often evidence of this kind is right, and so a factor of the confidence.
+# Support: the probability that evidence of this kind is right; a factor of the confidence.
 SCORE_LEAST, SCORE_MOST = limits.EFFECT_SHARE, 1 - limits.NOTHING  # nothing is certain
-ORDERED = 1 - limits.NOTHING**2  # the kernel itself kept it from its CPU (a quota, interrupts), and counts for how long
+ORDERED = 1 - limits.NOTHING**2  # the kernel kept the rank off its CPU (quota, interrupts) and counts the time
 CONVICTED = SCORE_MOST  # a counter on the same component says why
 SEEN = 0.9  # the function itself is the evidence: nothing else is needed
-REPORTED = SEEN  # a counter moved on the component; what it cost cannot be told from it
+REPORTED = SEEN  # a counter moved on the component; its cost cannot be computed
 NO_COUNTER = 0.75  # the behaviour fits, no counter says why
 GUESS = 0.5
-EXCUSED = 1 - NO_COUNTER  # a counter says that it is not the component's own doing
-ALIKE = 0.0  # a counter says that it is nobody's doing, or the peers show the same: it excuses, and accuses nobody
+EXCUSED = 1 - NO_COUNTER  # a counter says that something else is the cause
+ALIKE = 0.0  # a counter or the peers rule this cause out, without another cause
 
-DESIGNED = ("stage-imbalance", "data-imbalance")  # nobody's fault
+DESIGNED = ("stage-imbalance", "data-imbalance")  # imbalance by design, not a fault
 
 
 def log_odds(support: float) -> float:
-    """ln(s / (1 - s)) in nats, s the support, at most 0.99 unless it is the kernel's own order."""
+    """ln(s / (1 - s)) in nats, s the support, capped at 0.99 unless it is `ORDERED`; -inf for 0."""
     s = support if support == ORDERED else min(support, SCORE_MOST)
     return math.log(s / (1 - s)) if s > 0 else -math.inf
 
@@ -51,15 +52,15 @@ class Hypothesis:
     lost_s: float
     support: float
     evidence: tuple[Evidence, ...]
-    action: str = ""  # '' where the registered one says it all
+    action: str = ""  # '' where the action registered for the cause is enough
     host: str = ""
     instance: str = ""
-    comm: str = ""  # of the instance: the process that uses it, '' where none is accused
+    comm: str = ""  # the process that uses the instance; '' where no process is a suspect
     pid: int = -1
     function: Function | None = None
-    computing_s: float = 0.0  # of lost_s, growth of Python functions that compute: no function is charged with it again
+    computing_s: float = 0.0  # part of lost_s: growth of computing Python functions, not counted again
     ratio: float = float("nan")  # of a link: its rate over that of its peers
-    clear: float = 1.0  # of a link, 0..1: how sure it is that it is slow at all
+    clear: float = 1.0  # of a link, 0..1: the certainty that it is slow at all
     scope: str = "rank"  # one of verdict.contract.SCOPES
 
 
@@ -67,10 +68,14 @@ def suspect_from(
     fleet: Fleet, found: Hypothesis, of_s: float | None, score: float, since: float | None = None,
     instances: tuple[Instance, ...] | None = None,
 ) -> Suspect:  # fmt: skip
-    """The suspect that an admitted hypothesis becomes: lost_percent = 100 · lost_s / of_s, confidence = score within its bounds.
+    """Convert an admitted hypothesis to a suspect of the verdict.
 
-    `of_s`: the step that the seconds were lost of; None where no step ends any more (a hang): all of it is lost.
-    `instances`: of all ranks, where several hypotheses became one.
+    lost_percent = 100 · lost_s / of_s; confidence = score, clipped to [SCORE_LEAST, SCORE_MOST].
+
+    `of_s`: the step length, in seconds, that the time was lost from; None in a hang, where all of
+        it is lost (100 %).
+    `instances`: those of all merged hypotheses; None: the hypothesis's own.
+    Raises AssertionError for a cause that is not registered.
     """
     known = registered(found.component, found.cause, found.scope)
     if known is None:
@@ -94,11 +99,11 @@ def suspect_from(
 
 
 def instances_of(found: Hypothesis) -> tuple[Instance, ...]:
-    """The one instance that it accuses, or none."""
+    """Return the hypothesis's instance with its process as a tuple, empty without an instance."""
     return (Instance(found.instance, found.comm, found.pid),) if found.instance else ()
 
 
 def common_host(fleet: Fleet, rows: Iterable[int]) -> str:
-    """The host of these ranks; empty where they are on several."""
+    """Return the host of these ranks (rows of fleet.ranks); '' where they are on several."""
     hosts = {fleet.ranks.host[row] for row in rows}
     return hosts.pop() if len(hosts) == 1 else ""

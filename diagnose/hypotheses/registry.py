@@ -1,4 +1,4 @@
-"""Register causes: what a verdict may name, who proposes it, what shows it, what it rests on, and the sentence people read.
+"""Register causes: what a verdict may name, its proposer, its witness, its sources, its sentence.
 
 One decorator on the function that proposes a cause is all that is needed:
 
@@ -6,11 +6,12 @@ One decorator on the function that proposes a cause is all that is needed:
            says="interrupts take its CPU")
     def judge(case: Case) -> Iterator[Hypothesis]: ...
 
-A function that proposes several causes is decorated once for each. Any module below this package may register: `load` imports them all.
-Who asks the function follows from its only parameter: a `Case` is one rank that is slower than its peers (rank/table.py), a `WholeJob`
-the job, once (whole_job.py). Every other function is called by its own caller, as in hang/, where the order is part of the logic.
-Functions are asked in the order of what they register (`Cause.order`), never in that of files or imports: it decides between charges
-that are equally strong.
+Decorate a function that proposes several causes once for each. Any module below this package may
+register; `load` imports them all. The only parameter of the function decides when it is called: a `Case`
+is one rank that is slower than its peers (rank/table.py), a `WholeJob` is the job, once
+(whole_job.py). All other functions are called by name, as in hang/, where the order is part of the
+logic. Functions run in the order of what they register (`Cause.order`), not of files or imports,
+because the order decides between equally strong hypotheses.
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ Key = tuple[str, str, str]  # component, cause, scope
 class Cause:
     """One registered cause.
 
-    `witness`: what shows it, in at most 36 characters. `says`: the sentence (report/sentence.py has its fields), '' where another scope
-    of the same cause has it. `action`: what to do, where a hypothesis does not say it. `refines`: causes ("python/slow-function") that
-    this one is the reason of: they are dropped where it explains half of what they take from the same rank. `told_by`: the file that
-    proposes it, below this package.
+    `witness`: what shows it, in at most 36 characters.
+    `rests_on`: sources of a window without one of which it is not reported.
+    `says`: the sentence for readers (fields: report/sentence.py); '' where another scope has it.
+    `action`: what to do, where a hypothesis has no action of its own.
+    `refines`: causes ("python/slow-function") that this one explains; they are dropped where it
+        explains half of what they take from the same rank.
+    `proposed_by`: the decorated function; `told_by`: its file, relative to this package.
     """
 
     component: str
@@ -57,17 +61,19 @@ class Cause:
 
     @property
     def name(self) -> str:
-        """'cpu/irq'."""
+        """Component and cause, such as 'cpu/irq'."""
         return f"{self.component}/{self.cause}"
 
     @property
     def order(self) -> tuple[int, str, int]:
-        """By component as the contract lists them, then by name, then by scope from one rank to all."""
+        """Sort key: component as in the contract, then cause name, then scope from one rank
+        to all.
+        """
         return COMPONENTS.index(self.component), self.cause, SCOPES.index(self.scope)
 
     @property
     def told_by(self) -> str:
-        """'rank/cpu.py'."""
+        """The file of the proposing function, relative to this package, such as 'rank/cpu.py'."""
         return self.proposed_by.__module__.removeprefix(f"{package.__name__}.").replace(".", "/") + ".py"
 
 
@@ -78,10 +84,12 @@ def cause(
     component: str, name: str, *, scope: str = "rank", witness: str, rests_on: Collection[Source] = (), says: str = "",
     action: str = "", refines: Collection[str] = (),
 ) -> Callable[[Proposer], Proposer]:  # fmt: skip
-    """Register a cause that the decorated function proposes.
+    """Register a cause that the decorated function proposes; the function itself is unchanged.
 
-    `rests_on`: sources of a window without one of which it is not named, besides the essential ones.
-    Raises ValueError for a component or scope that the contract lacks, and for a cause that is registered twice.
+    `rests_on`: sources of a window, besides the essential ones, without one of which the cause is
+        not reported.
+    Raises ValueError for a component or scope that the contract lacks, and for a cause that is
+    registered twice.
     """
 
     def register(function: Proposer) -> Proposer:
@@ -108,17 +116,19 @@ def load() -> tuple[Cause, ...]:
 
 @cache
 def proposers(given: type) -> tuple[Callable[..., Any], ...]:
-    """Return the registered functions whose only parameter is annotated with this type, in the order of the first cause of each."""
+    """Return the registered functions whose only parameter has this type, in the order of
+    causes.
+    """
     functions = dict.fromkeys(each.proposed_by for each in load())
     return tuple(one for one in functions if _parameters(one) == [given.__name__])
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the types of the parameters."""
+    """Return the names of a function's parameter types."""
     annotations = (each.annotation for each in inspect.signature(function).parameters.values())
     return [str(getattr(each, "__name__", each)) for each in annotations]
 
 
 def registered(component: str, name: str, scope: str) -> Cause | None:
-    """The cause, among those of the modules that are imported so far."""
+    """Return a registered cause, or None; only modules imported so far are known."""
     return _REGISTERED.get((component, name, scope))

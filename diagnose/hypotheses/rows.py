@@ -1,19 +1,26 @@
-"""Rows of the table of hypotheses, and which of them stand: about single ranks (rank/), links, roles, hosts and all ranks alike.
+"""Rows of the table of hypotheses, and their joint selection: ranks, links, roles, hosts, all
+ranks.
 
-removes(r,s)  seconds that the mechanism took of the own time of rank r in step s; `step_s`: of each step, whoever works in it
-score         = -ln P(t >= z) + ln(s / (1 - s)) - ln N        in nats: how clear what was taken is, the support s of the witness, and N, how
-                many such targets were looked at; of a rank's own excess as in rank/selection.py
-gain(S)       = how much shorter the step is without what all rows of the set S removed (model/replay.py; where roles work in turn
-                model/waiting.py, where single collectives are known and ranks have an excess model/slots.py)
+removes(r,s) = seconds that the mechanism took from the own time of rank r in step s; `step_s`: from
+               the step itself, whichever rank works
+score        = -ln P(t >= z) + ln(s / (1 - s)) - ln N, in nats: z how clear the loss is, s the
+               support of the witness, N the number of such targets examined; for a rank's own
+               excess the score of rank/selection.py
+gain(S)      = how much shorter a step is without what the rows of the set S removed
+               (model/replay.py; model/waiting.py where roles work in turn; model/slots.py where
+               single collectives are known and ranks have an excess)
 
-1. A row is admitted that has a score of `limits.SCORE_LEAST`.
-2. As long as some row of the set gains less than its floor of effect beside the others, the one that gains least is dropped: the rest
-   explains what it would. Two hosts that are slowed alike gain nothing alone, and the step together.
-3. Of one mechanism in two scopes the narrower stands: that all have it alike is not so where one has more of it, and gains by that.
-4. The gain of the set, with the price of each, is shared out by what each gains beside the others.
+1. Admit rows whose score is at least `limits.SCORE_LEAST`.
+2. While some row gains less than its effect floor beyond the others, drop the one that gains least:
+   the others explain its loss. Two hosts that are slowed alike gain nothing alone and the whole
+   step together.
+3. Where one mechanism has rows in two scopes, keep the narrower: a cause common to all does not
+   explain one rank that has more of it.
+4. Divide the gain of the whole set, with each row's price, by what each gains beyond the others.
 
-With 16 ranks or more some other one stalls in each step, and no step is shorter without the one that is slow in all of them (`lasting`):
-of it what it takes itself and no other row explains is asked instead.
+In jobs of 16 ranks or more another rank stalls in each step, so that no step is shorter without a
+rank that is slow in all of them (`lasting`): such a row is tested by what it takes itself and no
+other row explains.
 """
 
 from __future__ import annotations
@@ -37,20 +44,32 @@ from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats, Ints
 
-CLEAR = limits.SCORE_LEAST / 2  # z² at which a doubt is half
+CLEAR = limits.SCORE_LEAST / 2  # z² at which the certainty is one half
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`found`: component, cause, scope, targets, witness; its lost time is not known before it stands. `removes`: of these targets,
-    unless `at` says of whom (rows of the fleet). `z`, `freedom`: how clear it is that something was taken. `looked_at`: how many such
-    targets there were; `admitted`: the score where it was asked otherwise. `floor`: share of the step that it must gain, with those
-    among which one loss was shared out; `part`: its share. `since`: when it began, where that is known. `rare`: it was in few steps,
-    which are no part of the usual one. `more`: what goes with `removes`, which no counter says to be of its making: it is a part of the
-    price, also where the floor is asked, and of no reason to admit it. `excess`: it is what a rank takes longer than its peers, or a
-    part of that; `lasting`: in nearly every step of many ranks; `before`: in the baseline too. `price`: in place of `removes` where what
-    was lost is told: who is healed is as uneven as its peers, and these stand in the queue behind it for as long as behind one another;
-    `told_s`: the same in place of `step_s`.
+    """One row: a hypothesis, the seconds that it took from ranks and steps, and how clear they are.
+
+    `found`: component, cause, scope, targets, witness; its lost time is set only when it is
+        selected.
+    `removes`: seconds, targets x steps; targets are found.rows, or `at` (rows of the fleet) if
+        given.
+    `z`, `freedom`: distance from zero in standard errors, and its degrees of freedom.
+    `looked_at`: number of such targets that were examined.
+    `step_s`: seconds taken from every step, whichever rank works.
+    `floor`: share of the step that it must gain, jointly with the rows among which one loss was
+        divided; `part`: its share of that loss.
+    `since`: when it began, if known.
+    `rare`: it occurred in few steps only, which are no part of the usual step.
+    `more`: seconds that accompany `removes` but that no counter attributes to it: part of the price
+        and of the effect test, but no reason for admission.
+    `admitted`: the score where it was computed elsewhere (rank/selection.py).
+    `excess`: it is a rank's excess over its peers, or a part of it; `lasting`: in nearly every step
+        of a job of many ranks; `before`: in the baseline too.
+    `price`: replaces `removes` in the reported loss: a repaired rank is still as uneven as its
+        peers, and other ranks still queue behind it as long as behind one another. `told_s`
+        replaces `step_s` in the same way.
     """
 
     found: Hypothesis
@@ -74,12 +93,14 @@ class Row:
 
     @property
     def of_rank(self) -> bool:
-        """Whether it is about one rank beside its peers, in all steps (solve/odd_ranks.py)."""
+        """Whether it is about one rank compared with its peers, in all steps
+        (solve/odd_ranks.py).
+        """
         return self.admitted is not None
 
     @property
     def score(self) -> float:
-        """In nats."""
+        """The score of admission, in nats."""
         if self.admitted is not None:
             return self.admitted
         behaviour = float(nats(chance(np.array([self.z]), np.array([self.freedom])))[0])
@@ -87,14 +108,14 @@ class Row:
 
     @property
     def targets(self) -> Ints:
-        """Rows of the fleet of which it removes something."""
+        """Ranks (rows of the fleet) from which it removes time; empty without `removes`."""
         if self.removes is None:
             return np.empty(0, dtype=np.int64)
         return np.array(self.found.rows, dtype=np.int64) if self.at is None else self.at
 
     @property
     def priced(self) -> Row:
-        """With what is told to be lost in place of what speaks for it."""
+        """A copy whose `removes` and `step_s` are those of the reported loss."""
         if self.price is None and self.told_s is None:
             return self
         step_s = self.step_s if self.told_s is None else self.told_s
@@ -102,32 +123,34 @@ class Row:
 
     @property
     def of_itself(self) -> Row:
-        """The row of a rank, without what it removes of others."""
+        """A copy that removes only the first target's time, not that of other ranks."""
         if self.more is not None or self.removes is None or len(self.removes) < 2:
             return self
         return replace(self, at=self.targets[:1], removes=self.removes[:1])
 
     def is_wider(self, other: Row) -> bool:
-        """Whether it says of more ranks what the other one says of some of them, who have it more than they."""
+        """Whether it proposes the same mechanism for more ranks, in another scope, overlapping
+        `other`.
+        """
         mine, theirs = set(self.found.rows), set(other.found.rows)
         alike = _mechanism(self.found) == _mechanism(other.found) and self.found.scope != other.found.scope
         return alike and self.removes is not None and len(mine) > len(theirs) and not mine.isdisjoint(theirs)
 
     @property
     def taken_s(self) -> float:
-        """Seconds per step that it took from the rank that lost most by it."""
+        """Mean seconds per step that it took from the rank that lost most, plus `step_s`."""
         return self.step_s + (
             float(np.nan_to_num(self.removes).mean(axis=1).max()) if self.removes is not None else 0.0
         )
 
     @property
     def sure(self) -> float:
-        """0..1, for the confidence."""
+        """z² / (z² + CLEAR) · support, in 0..1: a factor of the confidence."""
         return self.z**2 / (self.z**2 + CLEAR) * min(self.found.support, SCORE_MOST)
 
 
 def ranks_of(rows: Iterable[Row]) -> Ints:
-    """Whom these are about (rows of the fleet)."""
+    """Return the ranks (rows of the fleet) that these rows are about, sorted."""
     return np.array(sorted({rank for row in rows for rank in row.found.rows}), dtype=np.int64)
 
 
@@ -136,7 +159,11 @@ def _mechanism(found: Hypothesis) -> tuple[str, str, Function | None]:
 
 
 def clearness(per_step: Floats, step_s: float) -> tuple[float, float]:
-    """(z, degrees of freedom) of these seconds of each step: their trimmed mean over its error and what healthy steps differ by."""
+    """(z, degrees of freedom) of one value per step: z = trimmed mean / √(error² + scale floor²).
+
+    `per_step`: seconds per step; `step_s`: step length, of which `limits.SCALE_FLOOR` is the spread
+        of healthy steps.
+    """
     kept = trimmed(per_step[None, :])
     mean, error = kept.mean(), kept.error()
     known = np.array([limits.SCALE_FLOOR * step_s])
@@ -145,23 +172,24 @@ def clearness(per_step: Floats, step_s: float) -> tuple[float, float]:
 
 
 def distance(probability: float) -> float:
-    """z of what chance does with this probability."""
+    """z of the standard normal distribution that is exceeded with this probability."""
     return -NormalDist().inv_cdf(max(probability, 1e-300))
 
 
 def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
-    """The rows that stand, each with the lost time that falls to it, the most damaging first."""
+    """Select rows that pass score and effect floor; return them with lost time, largest first."""
     chosen = sorted((row for row in rows if row.score >= limits.SCORE_LEAST), key=lambda row: -row.taken_s)
-    del chosen[2 * budgets.EXAMINED :]  # so many ranks, and so much else
+    del chosen[2 * budgets.EXAMINED :]  # at most EXAMINED ranks, and as many other rows
     replay = _Replay(scene, chosen)
     while chosen:
         together = replay.gain_s(chosen)
         others = [chosen[:i] + chosen[i + 1 :] for i in range(len(chosen))]
         beside = np.array([together - replay.gain_s(each) for each in others])
         more = replay.with_more_s(chosen, beside, together)
-        # Where ranks have the same mechanism each for itself, what goes with it may be of their making.
+        # Where several ranks have the same mechanism, each by itself may have caused what
+        # accompanies it.
         doubtful = np.array([row.more is not None and _is_uneven(row, chosen) for row in chosen])
-        # Who is driven from a CPU stands in others' way for no longer than he was driven from it.
+        # A preempted rank cannot delay others for longer than it was preempted itself.
         driven_s = [0.0 if row.more is None else replay.own_s(row, ()) for row in chosen]
         gained_s = beside + np.where(doubtful, 0.0, np.fmin(more, driven_s))
         over = np.array(
@@ -178,7 +206,7 @@ def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
                 chosen.remove(min(uneven, key=lambda row: row.taken_s))
                 continue
             priced = [row.priced for row in chosen]
-            # Who stands is told to cost no less than what was asked of it.
+            # Report at least the effect floor that admitted the row.
             least_s = max(limits.EFFECT_SHARE * scene.step_s, scene.least_s)
             together = max(replay.gain_s(priced, told=True), min(together, least_s))
             lost = share_out(together, beside) + replay.with_more_s(priced, beside, together)
@@ -196,13 +224,16 @@ def _is_uneven(row: Row, others: Iterable[Row]) -> bool:
 
 
 def gain_s(scene: Scene, rows: Sequence[Row]) -> float:
-    """Seconds per step that the job is shorter without what these took together."""
+    """Seconds per step by which the job is shorter without what these rows took together."""
     return _Replay(scene, rows).gain_s(rows)
 
 
 class _Replay:
-    """Replays the steps without what some of these rows removed. Of the ranks that none of them touches only the longest of each role
-    can matter, unless they are stages of pipelines."""
+    """Recompute the step length without what some of these rows removed.
+
+    Of ranks that no row touches only the longest of each role is replayed, unless ranks are stages
+    of pipelines.
+    """
 
     def __init__(self, scene: Scene, rows: Iterable[Row]) -> None:
         rows = list(rows)
@@ -231,14 +262,20 @@ class _Replay:
             self._roles = np.concatenate([scene.roles[touched], np.array(rest, dtype=np.int64)])
 
     def gain_s(self, rows: Sequence[Row], told: bool = False) -> float:
-        """Seconds per step that the job is shorter without what these took together; `told`: as a mean of all steps."""
+        """Seconds per step by which the job is shorter without what these rows took together.
+
+        `told`: as the mean over all steps, to be reported.
+        """
         shorter, ranks = self._shorter(rows, told), _repaired(rows)
         if len(ranks) and self._scene.pipelines is None:
             shorter += self._hidden_s(rows, ranks, shorter, told)
         return shorter + sum(row.step_s for row in rows)
 
     def _hidden_s(self, rows: Sequence[Row], ranks: Ints, shorter: float, told: bool) -> float:
-        """What the sums of a step hide of what others wait for these ranks, seconds per step. `shorter`: what they show of all rows."""
+        """Seconds per step of waiting for these ranks that the sum of a step does not show.
+
+        `shorter`: the gain that the sums show for all rows; `told`: as the mean over all steps.
+        """
         hidden_s, left_s = 0.0, self._transfer_s - sum(row.step_s for row in rows)
         of_ranks = [row.of_itself for row in rows if row.excess]
         if self._slots is not None and (told or self._slots.apart):
@@ -252,7 +289,11 @@ class _Replay:
         return hidden_s
 
     def with_more_s(self, rows: Sequence[Row], beside: Floats, together: float) -> Floats:
-        """Seconds per step that the job is shorter besides with what goes with these, for each of them that has such."""
+        """Additional seconds per step gained without what accompanies these rows (`more`), by row.
+
+        `beside`: what each row gains beyond the others, the key of division; `together`: the gain
+            without `more`.
+        """
         has = np.array([row.more is not None for row in rows])
         if not has.any():
             return np.zeros(len(rows))
@@ -270,7 +311,10 @@ class _Replay:
         return self._own - _removed(self._own, rows, self._place, self._seconds)
 
     def own_s(self, row: Row, others: Iterable[Row]) -> float:
-        """Seconds per step that it takes of its ranks and none of these takes by the same mechanism."""
+        """Seconds per step that the row takes beyond what `others` take by the same mechanism.
+
+        Trimmed mean over steps of the target that loses most.
+        """
         if row.removes is None:
             return row.step_s
         left = self._seconds.of(row).copy()
@@ -282,13 +326,13 @@ class _Replay:
 
 
 class _Seconds:
-    """What rows remove, 0 where that is not known; of those that are asked again and again found once."""
+    """Cache of the seconds that rows remove, with NaN as 0."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self._rows = {id(row): (row, _known_s(row.removes)) for row in rows if row.removes is not None}
 
     def of(self, row: Row) -> Floats:
-        """Of its targets x steps."""
+        """Seconds that the row removes, targets x steps."""
         known = self._rows.get(id(row))
         return _known_s(row.removes) if known is None else known[1]
 
@@ -298,7 +342,7 @@ def _known_s(removes: Floats | None) -> Floats:
 
 
 def _repaired(rows: Sequence[Row]) -> Ints:
-    """Ranks (rows of the fleet) whose excess these explain in whole."""
+    """Return the ranks (rows of the fleet) whose whole excess these rows explain."""
     parts = dict[int, float]()
     for row in rows:
         if row.excess:
@@ -307,7 +351,7 @@ def _repaired(rows: Sequence[Row]) -> Ints:
 
 
 def removed(own: Floats, rows: Sequence[Row]) -> Floats:
-    """Seconds that these took of own times together, ranks x steps."""
+    """Seconds that these rows took from own times together, ranks x steps; at most the own time."""
     return _removed(own, rows, np.arange(len(own)), _Seconds())
 
 
@@ -320,7 +364,7 @@ def _removed(own: Floats, rows: Sequence[Row], place: Ints, seconds: _Seconds) -
 
 
 def suspects(fleet: Fleet, scene: Scene, rows: Iterable[Row]) -> list[Suspect]:
-    """The rows that stand as suspects."""
+    """Convert selected rows to suspects of the verdict."""
     return [_suspect(fleet, scene, row) for row in rows]
 
 

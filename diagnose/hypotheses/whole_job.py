@@ -1,4 +1,6 @@
-"""What a cause that touches more than one rank is asked about: the whole job, once."""
+"""Causes that touch more than one rank: each registered function is called once for the
+whole job.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ from rankscope.probes.arrays import Ints
 
 @dataclass(frozen=True, slots=True)
 class WholeJob:
-    """`ranks`: rows about single ranks that are slower than their peers. `odd`: the ranks (rows of the fleet) whose rows stand already."""
+    """The whole job, as causes that touch several ranks receive it.
+
+    `ranks`: rows about single ranks that are slower than their peers. `odd`: ranks (rows of the
+        fleet) whose rows were already selected.
+    """
 
     fleet: Fleet
     scene: Scene
@@ -23,7 +29,7 @@ class WholeJob:
 
 
 def rows_of(job: WholeJob) -> Iterator[Row]:
-    """Ask every registered function that takes a whole job for its rows."""
+    """Collect the rows of every registered function whose parameter is a `WholeJob`."""
     for propose in proposers(WholeJob):
         found: Iterable[Row] = propose(job)
         yield from found

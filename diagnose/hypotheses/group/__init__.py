@@ -1,1 +1,1 @@
-"""What hosts have in common that are slow alike. See README.md."""
+"""Groups of hosts that are slow for one reason, such as a rack or a switch. See README.md."""

@@ -1,12 +1,14 @@
-"""Who else belongs to a group that is accused: ranks of its hosts that are slow for the same reason, though each alone could not be told.
+"""Further ranks of a suspect group: slow for the same reason, but each alone not clearly enough.
 
-A rank alone must prove its excess against all ranks that were looked at. Of a group that is accused, half of whom have the fault, only
-its few other ranks are asked, and each as likely has it as not: for it the excess must be no accident,
+A single rank must prove its excess against all ranks that were examined. In a group at least half
+of whose ranks have the fault, only the few remaining ranks are tested, and each is as likely to
+have the fault as not. Such a rank must satisfy
 
 strength(r) >= -ln 1 %, excess(r) >= floor        (`../../model/excess.py`)
 
-half of it must be waited for by the peers, and explained by the same mechanism. So a host of which most ranks are accused, and a group of
-hosts, are named whole. Of fleets of up to limits.PEERS_EXACT ranks nobody is asked again: each was told from few.
+its peers must wait for half of the excess, and the same mechanism must explain half of it. This
+completes hosts most of whose ranks are suspects, and groups of hosts. In fleets of up to
+limits.PEERS_EXACT ranks nothing is added: each rank was tested among few.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ _STRONG = -math.log(limits.FALSE_DISCOVERY_RATE)  # nats
 
 @dataclass(slots=True)
 class Members:
-    """Asks the ranks of a fleet. `scene`: with the differences beside those that are not accused."""
+    """Find further ranks of a fleet that share a suspect's cause.
+
+    `scene`: differences computed against ranks that are not suspects.
+    """
 
     fleet: Fleet
     scene: Scene
@@ -41,7 +46,9 @@ class Members:
     _profiles: Profiles | None = None
 
     def of_hosts(self, suspects: Sequence[Suspect]) -> list[Suspect]:
-        """The suspects; where most ranks of one host are one, with those of its others that are slow alike."""
+        """Extend each suspect that covers at least half of a host's ranks to that host's slow
+        ranks.
+        """
         accused = frozenset(rank for each in suspects for rank in each.ranks)
         found: list[Suspect] = []
         for each in suspects if self._many() else ():
@@ -51,7 +58,10 @@ class Members:
         return found or list(suspects)
 
     def joined(self, suspect: Suspect, hosts: Collection[str], accused: Collection[int] = ()) -> Suspect:
-        """The suspect with the ranks of these hosts that are slow for its reason; who is `accused` already is not asked."""
+        """Add to a suspect the ranks of these hosts that are slow for the same reason.
+
+        `accused`: numbers of ranks that are suspects already; they are not tested.
+        """
         if not self._many():
             return suspect
         fleet, found = self.fleet, self.scene.differences
@@ -71,7 +81,7 @@ class Members:
         return max(len(self.fleet.ranks), self.fleet.looked_at) > limits.PEERS_EXACT
 
     def _is_so(self, suspect: Suspect, row: int, accused: Ints) -> bool:
-        """Whether the mechanism of the suspect explains half of this rank's excess."""
+        """Whether the suspect's mechanism explains half of this rank's excess."""
         if self._profiles is None:
             self._profiles = Profiles(self.fleet)
         case = case_of(self.fleet, self.scene, self._profiles, row, accused)

@@ -1,12 +1,13 @@
-"""Groups that nobody gave: hosts next to one another by name that are slow alike. Who numbers hosts numbers them along the racks.
+"""Groups inferred from host names: neighbours by name that are slow for the same reason.
 
-Of N hosts K are accused of the mechanism; n of them follow one another in the order of names, without one between them that is not. That
-accidents fall so, at one of the N places where such a row may begin, has the probability
+Hosts are usually numbered along the racks. Of N hosts, K are suspects of one mechanism; n of them
+are consecutive in the order of names. By chance this happens at one of the N possible starts with
+probability
 
 p = N · P(Hypergeometric(N, n, K) >= n)
 
-A row is proposed if p <= 1 %, and if it has three hosts: the two ends of one bad link may be neighbours. Where somebody says which hosts
-have a thing in common that could be the reason, nothing is proposed.
+Such a sequence is proposed if p <= 1 % and it has at least three hosts: the two ends of one bad
+link may be neighbours. Where the topology file says what the hosts share, nothing is proposed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ REASON = {
 
 
 def proposed(fleet: Fleet, suspects: Sequence[Suspect], known: Collection[str]) -> list[Group]:
-    """Groups of hosts that are accused of one mechanism. `known`: components for which it is known who shares what they depend on."""
+    """Return groups of hosts consecutive by name that are suspects of one mechanism.
+
+    `known`: components for which the topology is given; they are left out.
+    """
     host_of = dict(zip(fleet.ranks.number.tolist(), fleet.ranks.host, strict=True))
     mechanisms: dict[tuple[str, str], set[str]] = {}
     for each in suspects:
@@ -51,13 +55,13 @@ def proposed(fleet: Fleet, suspects: Sequence[Suspect], known: Collection[str]) 
 
 
 def in_order(name: str) -> list[tuple[bool, int, str]]:
-    """node-9 comes before node-10."""
+    """Sort key for host names that compares numbers as numbers: node-9 before node-10."""
     parts = re.findall(r"\d+|\D+", name)
     return [(part.isdecimal(), int(part[:18]) if part.isdecimal() else 0, part) for part in parts]
 
 
 def _rows(everyone: Sequence[str], accused: set[str]) -> Iterator[list[str]]:
-    """Of hosts in order those that are accused and follow one another."""
+    """Yield maximal sequences of consecutive suspect hosts in `everyone`, which is sorted."""
     row: list[str] = []
     for name in everyone:
         if name in accused:

@@ -1,15 +1,17 @@
-"""Suspects of one mechanism that have one reason: their hosts are those of one rack, switch, rail or file system.
+"""Merge suspects of one mechanism whose hosts belong to one rack, switch, rail or file system.
 
-Of N hosts n are the group's; K hosts are accused of the mechanism, k of them in the group. Fell accidents on hosts by chance, so many would
-fall into it with probability
+Of N hosts, n belong to the group; K hosts are suspects of the mechanism, k of them in the group. By
+chance at least k fall into the group with probability
 
 p = P(Hypergeometric(N, n, K) >= k)
 
-The group is accused if G · p <= 1 %, G the groups that were looked at, and if half of its hosts are accused at least: a single bad host
-does not make a bad rack. Of a mechanism of which so many are accused that only the worst were examined, it is half of that many. Of several
-groups that pass, the one with the least p explains its suspects first, then the others what is left. Who of its hosts is slow for the same
-reason, though not clearly enough alone, belongs to it (members.py). A rail is all adapters of one name; there hosts are adapters.
-Where no switch is given, rows of hosts are proposed (neighbours.py).
+The group is the suspect if G · p <= 1 %, G the number of groups examined, and at least half of its
+hosts are suspects: a single bad host does not make a bad rack. Where only the worst hosts were
+examined, at least half of that many. Of several groups that pass, the one with the least p takes
+its suspects first, the others are tested on the rest. Hosts of the group that are slow for the same
+reason, though not clearly enough alone, are added (members.py). A rail is all adapters of one name;
+its units are adapters instead of hosts. Where no topology is given, hosts with consecutive names
+are proposed (neighbours.py).
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ class _Candidate:
 def with_groups(
     fleet: Fleet, suspects: Sequence[Suspect], groups: Sequence[Group], members: Members | None = None
 ) -> list[Suspect]:
-    """The suspects, with those that one group explains as one. `members`: says who else belongs to it."""
+    """Merge suspects that one group of hosts explains; return all suspects in their order.
+
+    `members`: finds further ranks that belong to a group; None: none are added.
+    """
     left = list(suspects)
     known = {component for group in groups for component in _OF_COMPONENT[group.kind]}
     of_kind = _asked((*groups, *neighbours.proposed(fleet, suspects, known)), fleet, suspects)
@@ -72,7 +77,7 @@ def with_groups(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Of `count` groups of one kind those of which more than one host is accused of anything: of thousands few."""
+    """The groups of one kind with more than one suspect host; `count`: all groups of the kind."""
 
     count: int
     groups: tuple[Group, ...]
@@ -107,7 +112,7 @@ def _candidates(fleet: Fleet, suspects: Sequence[Suspect], of_kind: Mapping[str,
         units = {id(each): frozenset(host_of[rank] for rank in each.ranks) for each in alike}
         yield from _beyond_chance(asked, alike, units, everyone)
         if component in _OF_COMPONENT["rail"]:
-            of_ranks = fleet.ranks.nics or ((),) * len(fleet.ranks)  # of timings nobody knows them
+            of_ranks = fleet.ranks.nics or ((),) * len(fleet.ranks)  # unknown where the fleet was read from timings
             adapters = frozenset(
                 f"{host}/{nic}" for host, nics in zip(fleet.ranks.host, of_ranks, strict=True) for nic in nics
             )

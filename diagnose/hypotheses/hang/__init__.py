@@ -1,1 +1,1 @@
-"""Why a job stands still."""
+"""Causes of a hang."""

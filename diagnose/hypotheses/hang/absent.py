@@ -1,16 +1,17 @@
-"""A rank that runs and does not come, while the others wait in a collective: what keeps it, by what its training thread does.
+"""Why a running rank does not enter a collective in which the others wait, by its training thread.
 
   spinning        it computes, or sleeps and wakes                      process
   gil             it wants the GIL; the function is its holder's        python
   dataloader      it waits for a process of its own that has ended      python
-  lock            another thread of the rank is to wake it (futex)      python
-  stalled         one file operation does not come back                 storage
-  deadlock        whatever else it waits for                            process
+  lock            another thread of the rank must wake it (futex)       python
+  stalled         one file operation does not return                    storage
+  deadlock        any other wait                                        process
 
-A rank is at work where its file operations come back and move bytes as a checkpoint does, and where it loads (loading.py). So it is, while
-all of the window is silent, where it computes in ten places and more that hold 1 % each, as one does that evaluates a model for all; a loop
-that never ends is at one place, or at the few that it calls. The others wait for who is at work, and nothing hangs. Where the window has
-steps as well, nobody knows which places are those of the silence.
+A rank is working, and nothing hangs, where its file operations return and move as many bytes as a
+checkpoint does, or where it downloads (loading.py). It is also working if all of the window is
+silent and it computes at ten places or more with 1 % each, as a rank that evaluates a model for all
+does; an endless loop is at one place, or at the few that it calls. Where the window has steps as
+well, the places of the silence cannot be separated from those of the steps.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ from rankscope.observer.window.schema import ENDED
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Why a rank does not come. `instance`: the file or mount that does not answer; '' otherwise."""
+    """Why a rank does not come to a collective.
+
+    `what`: the place, in words. `instance`: the file or mount that does not respond; '' otherwise.
+    """
 
     component: str
     cause: str
@@ -42,10 +46,10 @@ class Absence:
 
 
 def is_at_work(fleet: Fleet, row: int, stalled_s: float) -> bool:
-    """Whether its file operations come back and move bytes as fast as a checkpoint is written, or it downloads, or it computes at many
-    places.
+    """Whether a rank that the others wait for makes progress: files, a download, or computation.
 
-    `stalled_s`: how long the others have been without progress.
+    Its files move as many bytes as a checkpoint does, it downloads, or it computes at many places.
+    `stalled_s`: seconds without progress of the others.
     """
     table, enough = fleet.patterns, limits.BYTES_LEAST * fleet.seconds
     mine = (table.rank == row) & (table.thread.codes == table.thread.code("training"))
@@ -67,7 +71,7 @@ def is_at_work(fleet: Fleet, row: int, stalled_s: float) -> bool:
        says="{function|it} waits for a lock that is never given free")  # fmt: skip
 @cause("process", "spinning", witness="others wait, it computes", says="{function|it} runs without getting on")
 def why(fleet: Fleet, row: int) -> Absence:
-    """What keeps the rank."""
+    """Determine why a rank (row of the fleet) does not enter the collective."""
     each = longest_pattern(fleet, row)
     found_at = place_of(fleet.patterns, row)
     if each is None or found_at is None:
@@ -97,7 +101,7 @@ def _cause(fleet: Fleet, each: int, share: float) -> tuple[str, str]:
         return "python", "dataloader"
     if kind == "sync" and name in LOCKS:
         return "python", "lock"
-    # One operation that fills the window: of several, each came back.
+    # A single operation fills the window: if there were several, each returned.
     if kind == "io" and name != "file lock" and table.count[each] <= 1 and share >= limits.NEARLY_ALL:
         return "storage", "stalled"
     return "process", "deadlock"
@@ -108,7 +112,7 @@ def _share(share: float) -> Evidence:
 
 
 def _other_threads(fleet: Fleet, row: int) -> Iterator[Evidence]:
-    """Where the rank's other Python threads are: one of them holds what is waited for."""
+    """Yield where the rank's other Python threads are: one of them may own the lock."""
     for place, _ in places_of_threads(fleet.patterns, row)[: budgets.TOLD]:
         yield Evidence("stacks", "another thread of the rank", place.of_one, None, "")
 

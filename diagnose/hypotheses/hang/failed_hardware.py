@@ -1,10 +1,11 @@
-"""Hardware that has failed: what a dead or hung rank is explained by.
+"""Failed hardware that explains a dead or hung rank.
 
-A GPU that fell off the bus, an Xid that no application causes and none survives, an uncorrected memory error where no Xid was
-seen; and, where everybody waits in a collective and no rank is missing, a port that lost its link. Such evidence beats "the
-process exited": ranks die of their GPU. Xids that the kernel logged before the window count for ranks that are gone. An Xid
-that user code causes explains the end of its own rank and nothing else, and says to look at the job; none explains a rank that
-somebody killed, for 43 and 45 follow the end of a process.
+A GPU that fell off the bus, an Xid that no application causes and no rank survives, an uncorrected
+memory error without an Xid; and, where all ranks wait in a collective and none is missing, a port
+that lost its link. Such evidence beats "the process exited", because ranks die of their GPU. Xids
+that the kernel logged before the window count for ranks that are gone. An Xid that user code can
+cause explains only the end of its own rank, and points to the job. No Xid explains a rank that was
+killed by a signal, since 43 and 45 follow the end of a process.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.observer.sources import Source
 
-_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # nobody dies of an Xid by these
+_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # sent by others, by no Xid
 
 
 @cause("gpu", "lost", witness="the GPU does not answer, or its Xid", rests_on=[Source.GPU],
        says="{instance|the GPU} has fallen off the bus")  # fmt: skip
 def failed_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
-    """GPUs of the job's ranks that are lost or have failed, one entry each, lost ones first."""
+    """Return one hypothesis per lost or failed GPU of the job's ranks, lost ones first."""
     found: dict[tuple[tuple[int, ...], str], Hypothesis] = {}
     owners = Owners(fleet)
     for failure in (*_lost(fleet, owners), *_by_xid(fleet, owners), *_by_memory(fleet, owners)):
@@ -37,7 +38,7 @@ def failed_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
 
 
 def orphaned_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
-    """Lost GPUs of hosts of a job that misses ranks, which none of those that are left claims: those of the missing."""
+    """Return lost GPUs that belong to no rank seen, on hosts of a job with missing ranks."""
     ranks = fleet.ranks
     if int(ranks.world_size.max(initial=0)) <= np.count_nonzero(ranks.seen) or not any(ranks.gpus):
         return ()
@@ -61,7 +62,7 @@ def orphaned_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
 
 @cause("nic", "down", witness="a hang, and the port is down", rests_on=[Source.PORTS])
 def failed_ports(fleet: Fleet) -> tuple[Hypothesis, ...]:
-    """NICs of the job's ranks that were not active at some time, while most were; those that are down longest first."""
+    """Return NICs of ranks that were inactive for a while, longest first, if most were active."""
     down = sorted((c for c in fleet.counters.named("nic.state") if c.rank >= 0), key=lambda c: c.value)
     bad = [counter for counter in down if counter.value < 1]
     if len(bad) * 2 > len(down) or not bad:
@@ -78,7 +79,7 @@ def failed_ports(fleet: Fleet) -> tuple[Hypothesis, ...]:
 
 
 def application_failures(fleet: Fleet, rows: Iterable[int]) -> tuple[Hypothesis, ...]:
-    """Of the ranks that ended: those that their own code ended on the GPU."""
+    """Return hypotheses for those exited ranks (rows) that an Xid of their own code ended."""
     found: list[Hypothesis] = []
     owners, by_row = Owners(fleet), dict[int, list[tuple[int, Counter, str]]]()
     for number, counter, source in _xids(fleet, owners):
@@ -102,7 +103,9 @@ def _by_application(fleet: Fleet, row: int, told_of: Iterable[tuple[int, Counter
 
 
 def _xids(fleet: Fleet, owners: Owners) -> Iterator[tuple[int, Counter, str]]:
-    """(number, counter, who says so): Xids of the window, then those that the kernel logged before it for ranks that are gone."""
+    """Yield (number, counter, source) of Xids in the window, then of earlier ones of exited
+    ranks.
+    """
     for prefix, source in (("gpu.xid.", "nvml"), ("gpu.earlier_xid.", "kernel log")):
         for name in fleet.counters.names(prefix):
             number = xids.number_of(name.removeprefix(prefix))
@@ -118,7 +121,7 @@ def _failure(
     fleet: Fleet, row: int, component: str, cause: str, instance: str, evidence: tuple[Evidence, ...], action: str,
     support: float = CONVICTED,
 ) -> Hypothesis:  # fmt: skip
-    """The hypothesis that this device of the rank (row) failed."""
+    """Return the hypothesis that this device of a rank (row) failed."""
     return Hypothesis(
         component=component, cause=cause, rows=(row,), lost_s=float("nan"), support=support, evidence=evidence, action=action,
         host=fleet.ranks.host[row], instance=instance,
@@ -126,15 +129,15 @@ def _failure(
 
 
 class Owners:
-    """Whose GPU a counter is of, also if its process is gone and the driver lists nobody on it."""
+    """Map GPU counters to ranks, also after the rank's process has ended."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._ranks = fleet.ranks
-        self._first: dict[tuple[str, str], int] | None = None  # by host and GPU; made where somebody asks
-        self._homeless: dict[str, int] = {}  # by host the only rank without a GPU; -1: several
+        self._first: dict[tuple[str, str], int] | None = None  # row by (host, GPU), built on first use
+        self._homeless: dict[str, int] = {}  # by host: the only rank without a GPU, -1 for several
 
     def rank_of(self, counter: Counter) -> int:
-        """The rank (row); -1: nobody's."""
+        """Return the rank (row) that uses the counter's GPU; -1 for none."""
         if counter.rank >= 0:
             return counter.rank
         ranks = self._ranks
@@ -145,7 +148,8 @@ class Owners:
                     self._first.setdefault((host, gpu), row)
                 if not gpus:
                     self._homeless[host] = -1 if host in self._homeless else row
-        # Nobody claims the GPU: it was that of the only rank of the host that claims none, in a job whose ranks do claim GPUs.
+        # A GPU without a rank belonged to the only rank of the host without a GPU, if others have
+        # GPUs.
         nobody = self._homeless.get(counter.observed_on, -1) if self._first else -1
         return self._first.get((counter.observed_on, counter.instance), nobody)
 

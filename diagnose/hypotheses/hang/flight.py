@@ -1,8 +1,9 @@
-"""What the flight recorders of the ranks add to a hang (diagnose/flight): evidence for who is accused, or who is to be accused.
+"""Add evidence of PyTorch flight recorder dumps (diagnose/flight) to a hang, or judge dumps alone.
 
-Where a rank is stopped, gone or elsewhere, the dumps only confirm it. Where every rank waits, or there is no window at all, who did not
-come to a collective is `missing-collective`; whose device does not finish what the others' devices have finished is `gpu/lost`, with
-less certainty, for no counter says so.
+Where a rank is stopped, gone or elsewhere, the dumps only confirm it. Where every rank waits, or
+there is no window, a rank that did not enter a collective is `missing-collective`. A rank whose
+device does not finish what the other devices finished is `gpu/lost`, with less support since no
+counter confirms it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ SOURCE = "flight recorder"
 
 
 def with_flight(fleet: Fleet, still: Standstill, found: Sequence[Blame]) -> Standstill:
-    """The same standstill, with what the dumps say of its ranks."""
+    """Return the standstill with the evidence of the dumps added, or with their hypotheses if it
+    has none.
+    """
     row_of = {int(number): row for row, number in enumerate(fleet.ranks.number)}
     here = {row_of[blame.rank]: blame for blame in found if blame.rank in row_of}
     confirmed = tuple(
@@ -44,7 +47,7 @@ def with_flight(fleet: Fleet, still: Standstill, found: Sequence[Blame]) -> Stan
 
 
 def verdict_of(dumps: Sequence[Dump], job: str) -> Verdict:
-    """The verdict on dumps alone: a hang, or nothing that is pending."""
+    """Return the verdict on dumps alone: "hang" if a collective is pending, else "unknown"."""
     fleet = _fleet(dumps, job)
     found = blames(dumps)
     row_of = {int(number): row for row, number in enumerate(fleet.ranks.number)}
@@ -102,7 +105,7 @@ def _evidence(blame: Blame) -> Evidence:
 
 
 def _fleet(dumps: Sequence[Dump], job: str) -> Fleet:
-    """The ranks of the dumps and of their groups, of which nothing else is known."""
+    """Build a fleet of the ranks in the dumps and their groups, without any measurement."""
     members = {rank for dump in dumps for group in dump.enqueued for rank in group.ranks}
     numbers = np.array(sorted(members | {dump.rank for dump in dumps}), dtype=np.int64)
     count = len(numbers)

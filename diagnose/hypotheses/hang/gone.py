@@ -1,11 +1,14 @@
-"""Ranks that had ended before anybody looked, while the others wait for them for ever.
+"""Ranks that ended before the window began, while the others wait for them.
 
-gone(r)    =  the launcher of r's siblings started it on a host with a window, it is no process there, and no process may become it: the
-              census says so (observer/census/rules/gone.py), or NCCL, which gets no answer of it
-silent(r)  =  its host has no window, and NCCL gets no answer of it: it has ended, or its host has
+gone(r)    =  the launcher of r's siblings started it on a host with a window, it is no process
+              there and no process may become it: by the census (observer/census/rules/gone.py), or
+              by NCCL, which gets no answer from it
+silent(r)  =  its host has no window, and NCCL gets no answer from it: the rank or its host has
+              ended
 
-Convicts: the others wait in a collective, or, where nobody knows what it is, each of them in one place through all of the window. Acquits:
-as many are gone as are left, and nobody is seen in a collective: at the end of a job one may stay for a while, and waits for a server.
+Evidence for: the others wait in a collective, or, where the kind of wait is unknown, each waits in
+one place through all of the window. Evidence against: as many ranks are gone as are left, and none
+is seen in a collective; at the end of a job one rank may remain for a while, waiting for a server.
 """
 
 from __future__ import annotations
@@ -22,19 +25,22 @@ from rankscope.diagnose.verdict.contract import Evidence
 
 
 def gone_before(fleet: Fleet, waiting: Sequence[Evidence]) -> tuple[Hypothesis, ...]:
-    """One hypothesis for each host of ranks that nobody saw. `waiting`: what the others do."""
+    """Return one hypothesis per host with ranks that ended before the window.
+
+    `waiting`: evidence of what the others do.
+    """
     row_of = {int(number): row for row, number in enumerate(fleet.ranks.number)}
     by_host: dict[str, list[Gone]] = {}
     for each in fleet.gone:
         by_host.setdefault(each.host, []).append(each)
     return tuple(
         _hypothesis(host, by_host[host], [row_of[each.number] for each in by_host[host]], waiting)
-        for host in sorted(by_host, key=lambda host: (not host, host))  # where nobody looked comes last
+        for host in sorted(by_host, key=lambda host: (not host, host))  # ranks on unobserved hosts come last
     )
 
 
 def most_are_left(fleet: Fleet) -> bool:
-    """Whether more ranks are there than are gone."""
+    """Whether more ranks were seen than are gone."""
     return bool(2 * np.count_nonzero(fleet.ranks.seen) > len(fleet.ranks))
 
 

@@ -1,11 +1,13 @@
-"""A rank that is late because something is on its way to it over the network, while the others wait in a collective.
+"""A rank that is late because it downloads, while the others wait in a collective.
 
-loads     the connection that it waits for since its last progress, itself or by a thread that it waits for, brings a megabyte a second or,
-          however slowly, again and again and ten times as many bytes as are sent there: a download, for which the others wait at a barrier.
-          Answers to who asks in vain are as short as its questions.
+A rank loads if the connection that it has waited for since its last progress, itself or through
+another of its threads, brings a megabyte per second; or, however slowly, if it waits again and
+again and receives ten times as many bytes as it sends. Answers to a client that polls in vain are
+as short as its requests.
 
-Where the window has no step at all its patterns and flows say so; else what the observer counted since the last progress
-(observer/tables/silence_rows.py). Who loads is no suspect of a hang, and a job that waits for it is not called healthy.
+In a window without steps its patterns and flows show this; otherwise what the observer counted
+since the last progress (observer/tables/silence_rows.py). A rank that loads is no suspect of a
+hang, and a job that waits for it is not reported healthy.
 """
 
 from __future__ import annotations
@@ -27,14 +29,16 @@ LOCKS = ("futex", "semaphore")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What comes to a rank: from where, and how many bytes."""
+    """The peer address that sends to a rank, and the bytes received."""
 
     peer: str
     received_bytes: float
 
 
 def loads(fleet: Fleet, row: int, silent: float) -> Load | None:
-    """What the rank waits for that comes over the network, since `silent` seconds; None where nothing does."""
+    """Return the download that the rank has waited for in the last `silent` seconds; None without
+    one.
+    """
     counters = fleet.counters
     received = {one.instance: one.value for one in counters.of("silence.received_bytes", row)}
     sent = {one.instance: one.value for one in counters.of("silence.sent_bytes", row)}
@@ -46,7 +50,9 @@ def loads(fleet: Fleet, row: int, silent: float) -> Load | None:
 
 
 def waited_for(fleet: Fleet, step_s: float | None) -> Note | None:
-    """Who loads at the end of the window while all others wait, as a note."""
+    """Return a note on ranks that load at the end of the window while all others wait; None without
+    one.
+    """
     ranks, silent, patience = fleet.ranks, silent_s(fleet), patience_s(fleet, step_s)
     there = np.array([state == "running" for state in ranks.state], dtype=bool)
     waiting = ranks.in_collective_s >= min(patience, 0.5 * fleet.seconds)
@@ -70,7 +76,7 @@ def waited_for(fleet: Fleet, step_s: float | None) -> Note | None:
 
 
 def longest_pattern(fleet: Fleet, row: int) -> int | None:
-    """The pattern of the training thread that fills most of the window."""
+    """Return the index of the training thread's pattern with the largest share of the window."""
     table = fleet.patterns
     mine = np.flatnonzero((table.rank == row) & (table.thread.codes == table.thread.code("training")))
     return int(mine[np.argmax(table.beta[mine])]) if len(mine) else None
@@ -82,7 +88,10 @@ def _brings(received: float, sent: float, waits: float, passed_s: float) -> bool
 
 
 def _without_steps(fleet: Fleet, row: int) -> Load | None:
-    """What comes from an address that the rank waits for most of the window, or a thread of it for which it waits."""
+    """Return the download from an address that the rank's longest pattern waits for, or None.
+
+    Where that pattern waits for a lock, the rank's other threads are examined instead.
+    """
     table, flows = fleet.patterns, fleet.flows
     each = longest_pattern(fleet, row)
     if each is None:

@@ -1,10 +1,11 @@
-"""Every rank waits in a collective, and some wait in another one: they are what the others wait for.
+"""Ranks that wait in another collective than their peers, while every rank waits.
 
 place(r)  =  the user's function in which rank r waits, and what it calls there
-odd       =  ranks of a role whose place is not the one where more than half of the role are
+odd       =  ranks of a role whose place differs from that of more than half of the role
 
-Ranks of different stages of a pipeline wait at different places by design: only ranks of one role are compared, and where no place has
-more than half of them nobody is odd. Acquits: a link on which data is not acknowledged (unacknowledged.py) explains any places.
+Ranks of different pipeline stages wait at different places by design: only ranks of one role are
+compared, and where no place has more than half of them none is odd. Evidence against: a link on
+which data is not acknowledged (unacknowledged.py) explains any places.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from rankscope.diagnose.verdict.function import Function
 
 
 def elsewhere(fleet: Fleet, stalled_s: float) -> tuple[Hypothesis, ...]:
-    """The ranks that wait elsewhere, one hypothesis each; nobody where that does not tell."""
+    """Return one hypothesis per rank that waits at another place than most of its role.
+
+    `stalled_s`: seconds without progress of any rank.
+    """
     at = places(fleet.patterns, len(fleet.ranks))
     by_role: dict[str, list[int]] = {}
     for row, role in enumerate(fleet.ranks.role):

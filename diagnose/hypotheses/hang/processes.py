@@ -1,7 +1,7 @@
-"""What the processes tell about a hang: who is stopped, who is gone, who is in no collective while the others wait in one.
+"""Causes of a hang by process state: ranks that are stopped, gone, or in no collective.
 
-Where all wait in one, NCCL's own account (RAS) says who has launched fewer operations than the others, and moved none between two
-questions.
+Where all ranks wait in a collective, NCCL's RAS says which have launched fewer operations than the
+others and made no progress between two queries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 @cause("process", "missing-collective", witness="NCCL's account, dumps, other stacks",
        says="it does not come to the collective in which the others wait[, in {function}]")  # fmt: skip
 def by_process(fleet: Fleet, step_s: float | None) -> Standstill | None:
-    """A hang, and what the processes tell about it; None where the job moves, or ended."""
+    """Detect a hang and explain it by process states; None if the job moves or has ended.
+
+    `step_s`: an ordinary step, in seconds; None where no step is known.
+    """
     ranks = fleet.ranks
     stopped = np.array([state == "stopped" for state in ranks.state], dtype=bool)
     gone = np.array([state == "exited" for state in ranks.state], dtype=bool)
@@ -42,7 +45,8 @@ def by_process(fleet: Fleet, step_s: float | None) -> Standstill | None:
         return None
     never = ~ranks.seen
     if failed.any():
-        # The others end because of the first, an instant later: their connections break, or the launcher ends them.
+        # The others end an instant after the first: their connections break, or the launcher ends
+        # them.
         first = failed & (ranks.ended_s <= np.nanmin(ranks.ended_s[failed]))
         return _in_state(fleet, first, "exited", silent, np.zeros(len(ranks), dtype=bool))
     if gone[~never].all():
@@ -73,14 +77,16 @@ def by_process(fleet: Fleet, step_s: float | None) -> Standstill | None:
 
 
 def _gone_before(fleet: Fleet, silent: Floats, waiting: Bools) -> Standstill:
-    """Ranks that had ended when the window began."""
+    """Explain the hang by ranks that had ended when the window began."""
     never = ~fleet.ranks.seen
     stalled = stalled_s(silent, never)
     return Standstill(stalled, gone_before(fleet, _waiting_evidence(fleet, waiting, never, stalled)))
 
 
 def _misses_it(fleet: Fleet, stopped: Bools, gone: Bools, silent: Floats) -> bool:
-    """A stopped rank is a fault by itself; the others need only be on their way to the collective it misses."""
+    """Whether the others wait for a stopped rank, or are on their way to the collective it
+    misses.
+    """
     others = ~stopped & ~gone
     brief = min(1.0, 0.05 * fleet.seconds)
     still = float(silent[others].max()) if others.any() else fleet.seconds
@@ -88,7 +94,7 @@ def _misses_it(fleet: Fleet, stopped: Bools, gone: Bools, silent: Floats) -> boo
 
 
 def _in_state(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, waiting: Bools) -> Standstill:
-    """Ranks that are stopped or gone, one hypothesis for each host."""
+    """Explain the hang by ranks that are stopped or exited, one hypothesis per host."""
     stalled, ranks = stalled_s(silent, culprits), fleet.ranks
     by_host: dict[str, list[int]] = {}
     for row in np.flatnonzero(culprits).tolist():
@@ -115,7 +121,7 @@ def _in_state(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, waiting
 @cause("memory", "oom-kill", witness="a hang: killed, its group's count", rests_on=[Source.HOST],
        says="the kernel killed a process for want of memory")  # fmt: skip
 def _for_want_of_memory(fleet: Fleet, rows: list[int], ended: Hypothesis) -> Hypothesis:
-    """The same end, where a rank was killed and the kernel counts that it killed in the rank's control group."""
+    """Turn the end of a killed rank into an OOM kill if its control group counted one."""
     counters = fleet.counters
     for row in rows:
         status = fleet.ranks.exit_status[row]
@@ -130,10 +136,10 @@ def _for_want_of_memory(fleet: Fleet, rows: list[int], ended: Hypothesis) -> Hyp
 
 
 def told_to_end(fleet: Fleet) -> str:
-    """The signals by which all ranks that were seen ended, where all were asked to end, as a scheduler or an operator does it; ''
-    otherwise.
+    """Return the signals that ended all ranks seen, where a scheduler or operator ended the job.
 
-    A rank that fails by itself ends by another signal or with a code, and its launcher asks only the others.
+    '' otherwise: a rank that fails by itself ends by another signal or with an exit code, and its
+    launcher ends only the others.
     """
     ranks = fleet.ranks.taken(np.flatnonzero(fleet.ranks.seen))
     if not len(ranks) or not all(state == "exited" for state in ranks.state):
@@ -153,7 +159,7 @@ def _exit_words(status: int) -> str:
 
 
 def _absent(fleet: Fleet, outside: Bools, silent: Floats, waiting: Bools) -> Standstill | None:
-    """Ranks that run but did not come: what are they doing? None where they are at work."""
+    """Explain the hang by ranks that run but did not come; None where one of them is working."""
     stalled = stalled_s(silent, outside)
     rows = np.flatnonzero(outside)[: budgets.INSTANCES_SHOWN].tolist()
     if any(is_at_work(fleet, row, stalled) for row in rows):
@@ -170,7 +176,10 @@ def _absent(fleet: Fleet, outside: Bools, silent: Floats, waiting: Bools) -> Sta
 
 
 def _behind(fleet: Fleet) -> dict[int, list[Evidence]]:
-    """Ranks (rows) that NCCL's own account says are missing, with that account; not where it says so of half of them."""
+    """Return the evidence of NCCL's RAS by rank (row) that it reports as missing or behind.
+
+    Empty where it reports more than half of the ranks.
+    """
     found: dict[int, list[Evidence]] = {}
     for name, words in (("ras.behind", "operations behind the others in"), ("ras.missing", "no answer to NCCL in")):
         for counter in fleet.counters.moved(name):
@@ -181,7 +190,9 @@ def _behind(fleet: Fleet) -> dict[int, list[Evidence]]:
 
 
 def _late(fleet: Fleet, behind: dict[int, list[Evidence]], silent: Floats, waiting: Bools) -> Standstill:
-    """Every rank waits in some collective, but not all in the same one."""
+    """Explain the hang by ranks that NCCL's RAS reports, where every rank waits in some
+    collective.
+    """
     culprits = np.zeros(len(fleet.ranks), dtype=bool)
     culprits[list(behind)] = True
     stalled = stalled_s(silent, culprits)

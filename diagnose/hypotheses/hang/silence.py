@@ -1,7 +1,8 @@
-"""How long the ranks have been silent, and what a hang is to those that look for its reason.
+"""How long each rank has made no progress, and the description of a standstill.
 
 silent(r) = end of the window - last marker of rank r (collective, backward)
-patience  = max(5 ordinary steps, 3 s, the longest step): a silence that is shorter is none yet, and the job came back from one as long
+patience  = max(5 ordinary steps, 3 s, the longest step): a shorter silence is no hang, since the
+            job resumed after one as long
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rankscope.probes.arrays import Bools, Floats
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """The job makes no progress for `stalled_s` seconds; `found`: what may have stopped it, likeliest first."""
+    """A job without progress for `stalled_s` seconds; `found`: possible causes, likeliest first."""
 
     stalled_s: float
     found: tuple[Hypothesis, ...]
@@ -28,25 +29,32 @@ class Standstill:
 
 
 def silent_s(fleet: Fleet) -> Floats:
-    """How long ago each rank's last marker is. Without one in the whole window the silence is as long as the window, or since it came into
-    the collective in which it waits."""
+    """Seconds since each rank's last marker, at the end of the window.
+
+    For a rank without a marker: since it entered the collective in which it waits, else the whole
+    window.
+    """
     last, entered = fleet.ranks.last_progress_s, fleet.ranks.in_collective_s
     came = np.where((entered > 0) & (entered < limits.NEARLY_ALWAYS * fleet.seconds), entered, fleet.seconds)
     return np.where(np.isfinite(last), last, came)
 
 
 def patience_s(fleet: Fleet, step_s: float | None) -> float:
-    """How long a silence is none yet. No complete step: steps may be long, so be patient."""
+    """Seconds of silence up to which a job is not taken to hang.
+
+    `step_s`: an ordinary step; None or 0 (no complete step): half of the window, since steps may be
+        long.
+    """
     usual = limits.STEPS_LEAST * step_s if step_s else 0.5 * fleet.seconds
     return max(usual, limits.STALL_SECONDS, _longest_s(fleet))
 
 
 def _longest_s(fleet: Fleet) -> float:
-    """The longest step of this window, on the median rank; 0 without one."""
+    """Longest step of this window on the median rank, in seconds; 0 without steps."""
     known = fleet.steps.seconds[np.isfinite(fleet.steps.seconds).any(axis=1)]
     return float(np.median(np.nanmax(known, axis=1))) if known.size else 0.0
 
 
 def stalled_s(silent: Floats, culprits: Bools) -> float:
-    """How long the others have been without progress; of all, if there are no others."""
+    """Median seconds of silence of the ranks that are not culprits; of all if none is left."""
     return median(silent[~culprits]) if (~culprits).any() else median(silent)

@@ -1,19 +1,20 @@
-"""Does the job stand still? Then nothing is slow: somebody is missing.
+"""Decide whether the job hangs, and why; in a hang nothing is slow, something is missing.
 
-A rank stalls if its last marker (collective, backward) is older than max(5 ordinary steps, 3 s, the longest step of the window). The job
-hangs if every rank that is left stalls. The suspects are then the ranks that are stopped; else those that had ended before anybody looked
-(gone.py); else those that ended since; else those that are in no collective while the others wait in one; else those that NCCL itself
-(RAS) says are behind (processes.py). Hardware that failed (failed_hardware.py) beats all but the first: ranks die of their GPU. Where all
-wait it is the link that data waits for (unacknowledged.py), or who waits in another place (other_place.py). What flight recorders say is
-added to it (flight.py).
+A rank stalls if its last marker (collective, backward) is older than max(5 ordinary steps, 3 s, the
+longest step of the window). The job hangs if every remaining rank stalls. Suspects, in this order:
+ranks that are stopped; ranks that ended before the window (gone.py); ranks that ended since; ranks
+in no collective while the others wait in one; ranks that NCCL's RAS reports as behind
+(processes.py). Failed hardware (failed_hardware.py) beats all but the first, because ranks die of
+their GPU. Where all ranks wait, the suspect is the link that data waits for (unacknowledged.py), or
+ranks that wait elsewhere (other_place.py). Flight recorders add evidence (flight.py).
 
-Where nothing was seen of any rank all through the window, neither that it came into a collective nor that it left one, nobody knows what it
-waits for: it may load, or the hang is older than the window. Such a job hangs if each rank waits in one place all the while, and a rank is
-gone or what one of them sent is not acknowledged for as long.
+Where no rank was seen to enter or leave a collective in the whole window, the kind of wait is
+unknown: the job may load, or the hang is older than the window. Such a job hangs if each rank waits
+in one place throughout, and a rank is gone or sent data is not acknowledged for as long.
 
-A job that is starting (model/still/starting.py) hangs only where a rank is stopped, gone or kept by hardware that failed.
-
-While a job hangs the step in progress is lost altogether: lost time is the stall so far, 100 %.
+A job that is starting (model/still/starting.py) hangs only where a rank is stopped, gone or delayed by
+failed hardware. While a job hangs the step in progress is lost altogether: lost time is the stall
+so far, 100 %.
 """
 
 from __future__ import annotations
@@ -47,14 +48,17 @@ _WAITS = frozenset({"sync", "collective"})
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """The job makes no progress, and who causes it."""
+    """A job that makes no progress: its suspects, and notes."""
 
     suspects: tuple[Suspect, ...]
     notes: tuple[Note, ...]
 
 
 def find_hang(fleet: Fleet, step_s: float | None) -> Hang | None:
-    """A hang at the end of the window, with who causes it; None if the job moves. `step_s`: an ordinary step."""
+    """Detect a hang at the end of the window and its suspects; None if the job moves.
+
+    `step_s`: an ordinary step, in seconds; None where none is known.
+    """
     fleet = replace(fleet, ranks=fleet.ranks.with_gone(fleet.gone))
     still = _explained(fleet, step_s)
     if still is None:
@@ -62,7 +66,7 @@ def find_hang(fleet: Fleet, step_s: float | None) -> Hang | None:
     if fleet.flight:
         still = with_flight(fleet, still, fleet.flight)
     lost_s = max(still.stalled_s - (step_s or 0.0), 0.0)
-    # When it began; nobody knows if it was so before the window.
+    # When it began; unknown if it may have begun before the window.
     since = fleet.start + fleet.seconds - still.stalled_s if still.stalled_s < fleet.seconds else None
     suspects = []
     for found in still.found:
@@ -86,7 +90,7 @@ def _explained(fleet: Fleet, step_s: float | None) -> Standstill | None:
 
 
 def _older_than_the_window(fleet: Fleet, step_s: float | None) -> Standstill | None:
-    """All wait, nobody knows for what, and a rank that is gone or a link explains it."""
+    """Explain a silence of the whole window by a missing rank or a stuck link; None otherwise."""
     ranks, table = fleet.ranks, fleet.patterns
     here = np.flatnonzero(ranks.seen).tolist()
     silent = step_s is None and not np.isfinite(ranks.last_progress_s).any() and not (ranks.in_collective_s > 0).any()
@@ -104,9 +108,10 @@ def _older_than_the_window(fleet: Fleet, step_s: float | None) -> Standstill | N
 
 
 def _without_gpu(fleet: Fleet, failed: Sequence[Hypothesis], step_s: float | None) -> Standstill | None:
-    """Nobody is seen to wait, and a GPU is lost: its rank does nothing more, however soon after it the window ends.
+    """Explain a stall by a lost GPU where no rank is seen to wait in a collective.
 
-    Or it ended before the window: then all others are silent.
+    Its rank makes no progress after the loss, or ended before the window, and all others are
+    silent.
     """
     silent, seen = silent_s(fleet), fleet.ranks.seen
     least = max(step_s or 0.0, limits.LOST_SECONDS)
@@ -122,7 +127,9 @@ def _without_gpu(fleet: Fleet, failed: Sequence[Hypothesis], step_s: float | Non
 
 
 def _by_hardware(fleet: Fleet, still: Standstill, failed: Sequence[Hypothesis]) -> Standstill:
-    """The same hang, explained by hardware that failed. A rank that somebody stopped stays the first suspect."""
+    """Return the hang with failed hardware as the cause; a stopped rank remains the first
+    suspect.
+    """
     ended = {row: each for each in still.found for row in each.rows}
     found = [each for each in still.found if each.cause == "stopped"]
     for each in failed[: budgets.INSTANCES_SHOWN]:
@@ -141,8 +148,9 @@ def _by_hardware(fleet: Fleet, still: Standstill, failed: Sequence[Hypothesis]) 
 
 
 def _all_wait(fleet: Fleet, still: Standstill) -> Standstill:
-    """The same hang, explained by a link on which what was sent does not arrive; or who it was sent to, who was not seen here; or by
-    ranks that wait elsewhere than the others."""
+    """Explain a hang in which all wait: by a link, by ranks elsewhere, or by unseen peers
+    (notes).
+    """
     stuck = unacknowledged.stuck_pairs(fleet, still.stalled_s)
     link = unacknowledged.judge(fleet, stuck, still.stalled_s)
     if link is not None:
@@ -160,6 +168,6 @@ def _all_wait(fleet: Fleet, still: Standstill) -> Standstill:
 
 
 def _only_missing(fleet: Fleet) -> tuple[int, ...]:
-    """The number of the rank that is gone, if it is the only one that is missing."""
+    """Return the number of the missing rank as a tuple; empty unless exactly one is missing."""
     missing = fleet.ranks.missing()
     return (int(missing[0]),) if len(missing) == 1 else ()

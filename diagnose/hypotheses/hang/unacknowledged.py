@@ -1,13 +1,16 @@
-"""Every rank waits in a collective and none is missing: what one of them sent does not arrive, and is sent again and again.
+"""A link that loses data, while every rank waits in a collective and none is missing.
 
-stuck(flow):  its data was unacknowledged, and the receiver's window open, for 0.8 of the silence or more (busy - rwnd_limited), and
-              some of it was sent again or nothing of it was acknowledged at all: a kernel whose process does not read still does so
-              at once, and TCP doubles the time after which it sends again, so that a short window may hold no such try
-weight(a)  =  pairs of addresses that are stuck and touch a; then share(a) - rest(a) of ../link/packet_loss.py
+stuck(flow):  its data was unacknowledged, and the receiver's window open, for 0.8 of the silence or
+              more (busy - rwnd_limited), and some of it was sent again or none of it was
+              acknowledged. (A kernel acknowledges at once even if its process does not read, and
+              TCP doubles the time between retries, so that a short window may contain none.)
+weight(a)  =  number of stuck pairs of addresses that contain a; then share(a) - rest(a) of
+              ../link/packet_loss.py
 
-Convicts: the address that more stuck pairs touch than any other; of several the one whose pairs lose while the others do not.
-Where that decides nothing it is the path of the two: the sender is named, with less confidence. Acquits: a receiver that does not read
-closes its window, and is busy elsewhere.
+Evidence for: the address in more stuck pairs than any other; of several, the one whose pairs lose
+packets while the others do not. Where that does not decide it is the path between the two: the
+sender is named, with less support. Evidence against: a receiver that does not read closes its
+window, and is busy elsewhere.
 """
 
 from __future__ import annotations
@@ -26,7 +29,10 @@ from rankscope.diagnose.verdict.contract import Evidence
 
 
 def judge(fleet: Fleet, pairs: Mapping[tuple[str, str], float], silent_s: float) -> Hypothesis | None:
-    """The end of the network that a hang of `silent_s` seconds waits for; None where no pair (stuck_pairs) has both ends here."""
+    """Return the end of the network that a hang of `silent_s` seconds waits for.
+
+    `pairs`: result of `stuck_pairs`. None where no pair has both ends in the fleet.
+    """
     here = set(fleet.flows.local)
     stuck = {pair: long for pair, long in pairs.items() if pair[1] in here}
     if not stuck:
@@ -37,7 +43,7 @@ def judge(fleet: Fleet, pairs: Mapping[tuple[str, str], float], silent_s: float)
         share, rest = losing.get(address, (0.0, 0.0))
         return sum(address in pair for pair in stuck), share - rest
 
-    # What is to be sent again waits at the sender: where nothing else decides, it is named.
+    # Data to be sent again waits at the sender: if nothing else decides, name the sender.
     senders = [source for source, _ in stuck]
     ordered = sorted({end for pair in stuck for end in pair}, key=lambda each: (*weight(each), each in senders))
     address = ordered.pop()
@@ -46,7 +52,9 @@ def judge(fleet: Fleet, pairs: Mapping[tuple[str, str], float], silent_s: float)
 
 
 def stuck_pairs(fleet: Fleet, silent_s: float) -> dict[tuple[str, str], float]:
-    """Seconds for which data was unacknowledged, by (source, destination), of pairs that were so through the silence."""
+    """Seconds of unacknowledged data by (source, destination), for pairs stuck through the
+    silence.
+    """
     flows = fleet.flows
     unheard = (flows.retransmitted_bytes > 0) | (flows.sent_bytes == 0)
     stuck = (flows.unacknowledged_s >= limits.NEARLY_ALL * silent_s) & unheard

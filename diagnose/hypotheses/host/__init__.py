@@ -1,1 +1,1 @@
-"""What touches all ranks of a host."""
+"""Causes that touch all ranks of a host."""

@@ -1,12 +1,15 @@
-"""Strangers use the GPUs of all ranks of a job: no rank is odd, and no baseline is needed, for the driver counts who ran.
+"""Other processes use the GPUs of all ranks of a job; the driver counts them, without a baseline.
 
-f(r)  = share of the time in which processes that are not of the job ran on the GPUs of rank r (NVML, gpu.foreign_active)
-g(r)  = seconds per step in which the GPU works on the critical path: its kernels, and waits of the training thread for it
-lost  = min over r of f(r) · g(r), of each step: who is late least of all is late by that; a row of ../rows.py that removes it of the
-        step, as a part of what all leave their collectives together after
+f(r)  = share of the time in which processes outside the job ran on the GPUs of rank r (NVML,
+        gpu.foreign_active)
+g(r)  = seconds per step in which the GPU works on the critical path: its kernels, and waits of the
+        training thread for it
+lost  = min over r of f(r) · g(r), per step: even the least affected rank is late by that
 
-A GPU gives its processes turns, so a stranger that ran for a share f of the time kept what waited for the GPU waiting for as long.
-Acquits: a rank on whose GPU no stranger ran. Where they ran on those of some ranks, these are late and their peers are not
+The row of ../rows.py removes it from the step, as a part of what follows after all ranks have left
+their collectives. A GPU gives its processes turns, so a process that ran for a share f of the time
+delayed the GPU's other work for as long. Evidence against: a rank on whose GPU no other process
+ran. Where they ran on the GPUs of some ranks only, those ranks are late and their peers are not
 (../rank/gpu.py).
 """
 
@@ -31,7 +34,7 @@ _ACTIVE = "gpu.foreign_active"
 
 @cause("gpu", "contended", scope="host", witness="the same, on the GPUs of all ranks", rests_on=[Source.GPU])
 def gpu_users(job: WholeJob) -> list[Row]:
-    """Return one row of gpu/contended if other processes use the GPUs of all ranks."""
+    """Return one row of gpu/contended if other processes use the GPUs of all ranks; else none."""
     fleet, scene = job.fleet, job.scene
     table = fleet.counters.table
     told = fleet.counters.rows(_ACTIVE)
@@ -70,7 +73,10 @@ def gpu_users(job: WholeJob) -> list[Row]:
 
 
 def _share(fleet: Fleet, told: Ints) -> Floats:
-    """f of each rank. A GPU that several ranks use is told of once."""
+    """f of each rank: share of time that other processes ran on its GPUs, at most 1.
+
+    `told`: rows of the counter gpu.foreign_active. A GPU that several ranks use is counted once.
+    """
     table, ranks = fleet.counters.table, fleet.ranks
     shares = dict[tuple[str, str], float]()
     for row in told.tolist():
@@ -83,7 +89,9 @@ def _share(fleet: Fleet, told: Ints) -> Floats:
 
 
 def _gpu_s(fleet: Fleet) -> Floats:
-    """g of each rank."""
+    """g of each rank: seconds per step in which the GPU works, or the training thread waits
+    for it.
+    """
     table = fleet.patterns
     works = table.kind.codes == table.kind.code("gpu")
     works |= (table.kind.codes == table.kind.code("sync")) & (table.name.codes == table.name.code("gpu"))

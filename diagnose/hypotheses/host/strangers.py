@@ -1,9 +1,12 @@
-"""Strangers take the CPUs of a host from all of its ranks alike: no rank is odd, and no baseline is needed, for the kernel counts who ran.
+"""Processes outside the job take CPUs from all ranks of a host; the kernel counts, without a
+baseline.
 
-A row of ../rows.py for each host that removes taken(r,s), of who is odd by itself as much as of its peers, at the price of
-max(that, queued(r,s) - even(r,s)) (model/busy_host.py). busy: the part of the host's CPU time that did not go to the job. Convicts:
-busy >= 30 %, and one program took half of what strangers took: it is named. Acquits: less of either; a crowd of small programs is what
-a busy host is. Where CPUs are taken from fewer than half of the ranks, as from one that has a CPU for itself, these are named.
+One row of ../rows.py per host removes taken(r,s), from odd ranks only as much as from their peers;
+its price is max(that, queued(r,s) - even(r,s)) (model/busy_host.py). busy: the part of the host's
+CPU time that did not go to the job. Evidence for: busy >= 30 %, and one program, which is named,
+took half of what all such processes took. Evidence against: less of either; a crowd of small
+programs is normal on a busy host. Where CPUs are taken from fewer than half of the ranks, as from
+one with a CPU of its own, only these ranks are named.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ def strangers(job: WholeJob) -> list[Row]:
     found = list[Row]()
     if not taken.any():
         return found
-    taken = repaired(taken, scene.roles, job.odd)  # what is taken of one alone, or of one that works longer, is its own
+    taken = repaired(taken, scene.roles, job.odd)  # from odd ranks only as much as from their peers
     crowded = (queued_s(fleet) - even_queue_s(fleet)[1])[:, -scene.own.shape[1] :]
     busy_of = strangers_shares(fleet)
     taken_on = sorted({hosts[row] for row in np.flatnonzero(taken.any(axis=1))})
@@ -46,7 +49,7 @@ def strangers(job: WholeJob) -> list[Row]:
         if took[0][1] < limits.HOLDS_LEAST * sum(seconds for _, seconds, _ in took):
             continue
         removes: Floats = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
-        # Where they are is where no rank can be: what ranks stand longer behind each other for that goes with them.
+        # Ranks also queue longer behind each other for CPUs that strangers use: part of the price.
         more = np.fmax(removes, np.nan_to_num(np.fmin(crowded[rows], scene.own[rows])))
         clear = clearness(removes.mean(axis=0), scene.step_s)
         told = _hypothesis(fleet, rows, _losers(taken[rows]), busy, took)
@@ -55,8 +58,11 @@ def strangers(job: WholeJob) -> list[Row]:
 
 
 def _losers(taken: Floats) -> Bools:
-    """From which of these ranks it is taken: from all, unless fewer than half lose a tenth at least of what the one loses that loses most,
-    as one that has a CPU for itself."""
+    """Mask of the ranks from which CPU time is taken: all, or a minority that loses most.
+
+    The minority: fewer than half of the ranks lose at least a tenth of what the largest loser
+    loses, as with CPUs of their own. `taken`: seconds, ranks x steps.
+    """
     lost = taken.sum(axis=1)
     much = np.asarray(lost >= limits.FEW * lost.max(), dtype=bool)
     return much if much.mean() < limits.HOLDS_LEAST else np.ones(len(lost), dtype=bool)

@@ -1,1 +1,1 @@
-"""What touches roles, most ranks or all of them."""
+"""Causes that touch a role, most ranks or all of them."""

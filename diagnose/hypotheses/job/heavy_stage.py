@@ -1,12 +1,14 @@
-"""One stage is heavier than the others by design: nobody's fault, and all the others wait for it.
+"""A pipeline stage or role with more work than the others by design; all others wait for it.
 
-level(g, s) = median over the ranks of role g of own(r,s)      after suspects were replaced by their innocent peers
-excess(g)   = trimmed mean over s of level(g, s) - lower median over the roles of level(·, s)
+level(g, s) = median over the ranks of role g of own(r,s), without the excess of suspects
+excess(g)   = trimmed mean over s of (level(g, s) - lower median over the roles of level(·, s))
 
-A row of ../rows.py for each role with an excess of 10 % of the step, for which the others stay in collectives longer by half of it:
-z = excess / √(error² + (1.4 % of the step)²); removes what its ranks take above the lower median.
-One rank alone may as well be slow: half as sure. Only where the data says the roles or collectives and messages tell them, and of roles
-that were found by their functions the smaller ones that all others wait for (fleet/roles.py): the rest differ because their work does.
+Each role with an excess of 10 % of the step, for half of which the others wait in collectives,
+gives a row of ../rows.py: z = excess / √(error² + (1.4 % of the step)²); it removes what the role's
+ranks take above the lower median. A role of a single rank may as well be a slow rank: half the
+support. Only roles that the data names, or that collectives and messages show, are examined; of
+roles inferred from functions, only the smaller ones that all others wait for (fleet/roles.py),
+because the others differ by their kind of work.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ def heavy_stages(job: WholeJob) -> list[Row]:
     fleet, scene = job.fleet, job.scene
     said = all(fleet.ranks.role) or scene.pipelines is not None
     told = said or fleet.timed
-    # Where nobody says who is a peer, what one takes longer than another one of its role may be its work as well.
+    # Where peers are only inferred, a rank's excess within its role may be its work too.
     own = scene.own - removed(scene.own, job.ranks) if said else scene.own
     if len(np.unique(scene.roles)) < 2 or scene.own.shape[1] < limits.STEPS_LEAST:
         return []
-    # What is done once per step (an optimiser, say) does not pace the pipeline.
+    # Work done once per step (an optimiser, say) does not pace the pipeline.
     once = np.fmin(own, scene.pipelines.once_s) if scene.pipelines is not None else np.zeros_like(own)
     codes = np.unique(scene.roles)
     level = np.stack([nan_median((own - once)[scene.roles == code], 0) for code in codes])
@@ -87,7 +89,7 @@ def _hypothesis(fleet: Fleet, scene: Scene, members: Ints, facts: tuple[float, f
     function, more = _heaviest(fleet, members)
     if function is not None:
         evidence.append(Evidence("functions", f"{function.name}, more than in other roles", more, None, "s/step"))
-    doubt = SEEN if alike else GUESS  # one rank alone: it may as well be the rank
+    doubt = SEEN if alike else GUESS  # a role of one rank: it may as well be a slow rank
     only = "" if alike else " With one rank in the role only its past can tell the stage from the rank."
     rows = tuple(members.tolist())
     return Hypothesis(
@@ -106,7 +108,9 @@ def _hypothesis(fleet: Fleet, scene: Scene, members: Ints, facts: tuple[float, f
 
 
 def _heaviest(fleet: Fleet, members: Ints) -> tuple[Function | None, float]:
-    """The function of which the role spends more than the other roles do, and how much more."""
+    """Return the function with the largest mean excess over other roles, and that excess
+    per step.
+    """
     table = fleet.patterns
     rows = np.flatnonzero(~waits(table))
     if len(rows) == 0:

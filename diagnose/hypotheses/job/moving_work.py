@@ -1,28 +1,41 @@
-"""In every step another rank is late: it has more work (longer sequences, in turn or at random), or it pauses (garbage collection).
+"""Imbalance that moves: in every step another rank is late, by its input or by a pause.
 
-W(r,s)  = own - io - sched - sync            what the rank computes: work, not waiting for a CPU, a disk or a lock
-x(r,s)  = W(r,s) - lower quartile over s of W(r,·) - lower quartile over ranks of the same (from four ranks on)
-lost    = trimmed mean over s of T(s) - T'(s),  where in T' every x(r,s) is the mean of x(·,s) over the ranks: work shared evenly
+The input may be longer sequences, in turn or at random; the pause, say, garbage collection.
 
-Told from noise, which moves too, by one of three signatures:
- turns     the x are of two kinds, split where their variance between the kinds is greatest (Otsu 1979), and the kinds lie apart:
-           Ashman's D = |m2 - m1| / √((s1² + s2²)/2) >= 4.6 with medians and MADs (halves of one normal: 2.3); most steps have both
-           kinds; and they are not accidents, now of one function, now of another (varying.py, scattered). Of a large fleet the
-           longest of each step are read because they are the longest, two kinds by choice: without them
- shared    what one rank has more in a step the others have less: of the W of a rank, less its median, as x
-           1 - Var(Σ over r of x(r,·)) / Σ over r of Var(x(r,·)) >= 0.9; noise that hits each rank by itself: 0
- together  all functions of a step grow together (what-if analysis, OSDI'25: correlation of forward and backward >= 0.9):
-           rho >= 0.9, the mean correlation of the functions (varying.py)
-None of them where a function that only the longer steps have makes them longer, a file that is read or the like (occasional.py): a note.
-Told from a fault of one rank: none is late oftener than chance gives it (else it is odd, or has episodes), and the time is work. Where
-it is waiting for a CPU, a disk or a lock instead, a note says so: that is the host's noise.
+W(r,s)  = own - io - sched - sync: what the rank computes, without waiting for a CPU, a disk or a
+          lock
+x(r,s)  = W(r,s) - lower quartile over s of W(r,·), less the lower quartile of that over ranks (from
+          four ranks on)
+lost    = trimmed mean over s of T(s) - T'(s); in T' every x(r,s) is the mean of x(·,s) over the
+          ranks, that is, work divided evenly
 
-Pauses: where one Python function varies alone, little of the work on average, the others' work is what it was: not the input moves but
-that function. It is the suspect, on all ranks, and in T' all x are 0. Else nobody is guilty.
+One of three signatures distinguishes it from noise, which moves too:
 
-In pipelines of p stages and m micro-batches lengths cost more than the sums over a step tell: each micro-batch is paced by the longest
-of p at a time. With sd the ranks' relative standard deviation of W over the steps, a micro-batch has sd · √m, and the longest of p is
-e(p) of that above the mean (Blom 1958): lost += T' · sd · √m · e(p), at most what the steps are longer in truth.
+turns     The x are of two kinds, split where the variance between the kinds is largest (Otsu 1979)
+          and far apart: Ashman's D = |m2 - m1| / √((s1² + s2²)/2) >= 4.6 with medians and MADs
+          (halves of one normal: 2.3); most steps have both kinds; and they are no accidents, now in
+          one function, now in another (varying.py, scattered). In a large fleet the longest ranks
+          of each step are read because they are the longest, which makes two kinds by selection:
+          they are left out.
+shared    What one rank has more in a step the others have less. With x the W of a rank less its
+          median: 1 - Var(Σ over r of x(r,·)) / Σ over r of Var(x(r,·)) >= 0.9; noise that hits each
+          rank by itself gives 0.
+together  All functions of a step grow together (what-if analysis, OSDI'25: correlation of forward
+          and backward >= 0.9): rho >= 0.9, the mean correlation of the functions (varying.py).
+
+None of them counts where a function that only the longer steps have, such as reading a file, makes
+them longer (occasional.py): that is a note. A fault of one rank is excluded: no rank is late more
+often than by chance (else it is odd, or has episodes), and the time is work. Where it is waiting
+for a CPU, a disk or a lock instead, a note reports noise of the hosts.
+
+Pauses: where one Python function varies alone, is little of the work on average, and the work of
+the others is as usual, the function varies and not the input. It is the suspect, on all ranks, and
+in T' all x are 0. Otherwise no component is a suspect.
+
+In pipelines of p stages and m micro-batches uneven lengths cost more than the sums over a step
+show: each micro-batch is paced by the longest of p at a time. With sd the ranks' relative standard
+deviation of W over the steps, a micro-batch has sd · √m, and the longest of p is e(p) of that above
+the mean (Blom 1958): lost += T' · sd · √m · e(p), at most the measured excess of the steps.
 """
 
 from __future__ import annotations
@@ -72,13 +85,17 @@ class _Signature:
        action="Each rank collects garbage in steps of its own, and all wait for it: collect on all ranks in the same "
        "steps (gc.disable(), then gc.collect() every so many steps), or less often (gc.freeze()).")  # fmt: skip
 def moving_work(fleet: Fleet, scene: Scene) -> tuple[list[Row], list[Note]]:
-    """The imbalance as a row of workload/data-imbalance, pauses as one of python; none, perhaps with a note, where there is none."""
+    """Return the moving imbalance as a row, or a note on what else makes ranks late in turn.
+
+    A row of workload/data-imbalance, or of python for pauses; both lists are empty where ranks are
+    even.
+    """
     ranks, steps = scene.own.shape
     if ranks < 2 or steps < limits.STEPS_FEW or ranks * steps > budgets.PARTS_MOST:
         return [], []
     late = scene.own - _usual(scene.own)
     cost = float(np.nan_to_num(trimmed_mean((_highest(late) - np.nanmean(np.nan_to_num(late), axis=0))[None, :])[0]))
-    # A live pipeline's micro-batches are counted from outside: not for a model.
+    # Micro-batches of a live pipeline are counted from outside, too roughly for a model.
     pipelines = scene.pipelines if fleet.timed else None
     clear = cost >= limits.EFFECT_SHARE * scene.step_s
     if not clear and pipelines is None:
@@ -129,7 +146,10 @@ def moving_work(fleet: Fleet, scene: Scene) -> tuple[list[Row], list[Note]]:
 
 
 def _done_in_turn(fleet: Fleet, signature: _Signature, x: Floats) -> Note | None:
-    """What ranks do in steps of their own and in no other: that is no longer input."""
+    """Return a note on a function that only the longer steps have: then the input is even.
+
+    None where there is no such function. `x`: seconds above the usual, ranks x steps.
+    """
     heavy = signature.heavy
     if fleet.timed or not heavy.any() or heavy.all():
         return None
@@ -146,7 +166,9 @@ def _done_in_turn(fleet: Fleet, signature: _Signature, x: Floats) -> Note | None
 
 
 def _usual(own: Floats) -> Floats:
-    """What each rank takes usually, as a column: a lasting difference between ranks is not a moving one."""
+    """Median own time of each rank, as a column; lasting differences between ranks are not moving
+    ones.
+    """
     return nan_median(own, 1)[:, None]
 
 
@@ -163,7 +185,11 @@ def _moved(work: Floats) -> Floats:
 
 
 def _without_longest(x: Floats, own: Floats, count: int) -> Floats:
-    """Without the `count` longest of each step, who were chosen for that: what is left is a sample of all ranks."""
+    """Mask with NaN the `count` longest ranks of each step, which were read because they are
+    longest.
+
+    The remaining ones are a sample of all ranks.
+    """
     if not count:
         return x
     longest = np.argpartition(np.nan_to_num(own), len(own) - min(count, len(own)), axis=0)[-count:]
@@ -173,15 +199,18 @@ def _without_longest(x: Floats, own: Floats, count: int) -> Floats:
 
 
 def _quartile(values: Floats, axis: int) -> Floats:
-    """Lower quartile without NaN, a value that occurs; NaN where everything is NaN."""
-    ordered = np.sort(values, axis=axis)  # NaN last
+    """Lower quartile along an axis, ignoring NaN; a value that occurs. NaN where all are NaN."""
+    ordered = np.sort(values, axis=axis)  # NaN sorts last
     count = np.isfinite(values).sum(axis=axis)
     place = np.expand_dims(np.maximum(np.ceil(count * 0.25).astype(np.int64) - 1, 0), axis)
     return np.asarray(np.take_along_axis(ordered, place, axis), dtype=np.float64).squeeze(axis)
 
 
 def _turns(x: Floats, often: bool) -> _Signature | None:
-    """`often`: most steps must have both kinds."""
+    """Return the signature "turns" (two kinds of steps), or None.
+
+    `often`: require that most steps have both kinds.
+    """
     kinds = two_kinds(x)
     if kinds is None:
         return None
@@ -190,7 +219,7 @@ def _turns(x: Floats, often: bool) -> _Signature | None:
     both = float(np.mean(heavy.any(axis=0) & (~heavy & np.isfinite(x)).any(axis=0)))
     if kinds.distance < limits.CONCENTRATED * OF_ONE or (often and both < 0.6) or not _spread_over_ranks(heavy):
         return None
-    distance = min(kinds.distance, 999.0)  # infinite where all of a kind are equal
+    distance = min(kinds.distance, 999.0)  # infinite where all values of a kind are equal
     evidence = (
         Evidence("steps", "steps in which some ranks have more work", 100 * both, None, "% of steps"),
         Evidence("steps", "work is of two sizes, which differ by", kinds.apart, None, "s/step"),
@@ -202,18 +231,24 @@ def _turns(x: Floats, often: bool) -> _Signature | None:
 
 
 def _spread_over_ranks(heavy: Bools) -> bool:
-    """Whether at least half of the ranks have their share, and none has more than three times the usual one, or than six standard
-    deviations of chance above it."""
+    """Whether long steps are spread over ranks as chance spreads them.
+
+    At least half of the ranks have their part, and none has more than three times the mean, or six
+    standard deviations above it. `heavy`: ranks x steps.
+    """
     count = heavy.sum(axis=1)
     usual = float(count.mean())
-    several = max(2.0, 0.3 * usual) if usual >= 4 else 1.0  # few steps for many ranks: not everybody's turn comes
+    several = max(2.0, 0.3 * usual) if usual >= 4 else 1.0  # few steps for many ranks: not every rank gets a turn
     had = float(np.mean(count >= several))
     most = max(3 * usual, usual + 4, usual + 6 * math.sqrt(usual))
     return had >= (0.5 if usual >= 2 else 0.25 * usual) and float(count.max()) <= most
 
 
 def _between_stages(scene: Scene, pipelines: Pipelines, work: Floats, even: Floats, lost_s: float) -> float:
-    """What lengths that differ from micro-batch to micro-batch cost besides, seconds per step."""
+    """Seconds per step that lengths which differ between micro-batches cost in addition.
+
+    `even`: own times with work divided evenly; `lost_s`: the loss already counted.
+    """
     batches, stages = pipelines.micro_batches, int(np.bincount(pipelines.member).max())
     level = nan_median(work, 1)
     with warnings.catch_warnings():
@@ -227,7 +262,10 @@ def _between_stages(scene: Scene, pipelines: Pipelines, work: Floats, even: Floa
 
 
 def _shared(work: Floats) -> _Signature | None:
-    """That there is as much work in every step, and other ranks have more of it. z: Fisher's of a correlation, over its error."""
+    """Return the signature "shared" (total work is constant, its owner varies), or None.
+
+    z = atanh(shared) · √(steps - 3): Fisher's transform of a correlation over its error.
+    """
     late = work - _usual(work)
     x = work[:, np.isfinite(work).all(axis=0)]
     if x.shape[1] < limits.STEPS_FEW:
@@ -287,7 +325,8 @@ def _hypothesis(fleet: Fleet, signature: _Signature, found: varying.Varying | No
         if pause is not None or found.alone:
             varies.append(Evidence("functions", "its share of what varies", 100 * found.of_variance, None, "%"))
             varies.append(Evidence("functions", "its share of the work", 100 * found.of_work, None, "%"))
-        # Of a pause the function is what convicts; of lengths that all grow.
+        # For a pause the function is the main evidence; for uneven lengths it is what all functions
+        # show.
         evidence = [*varies, *evidence] if pause is not None else [*evidence, *varies]
         if pause is not None and pause.detail == "sleep":
             evidence.append(Evidence("stacks", "state in it", ASLEEP, None, ""))
@@ -312,7 +351,9 @@ def _hypothesis(fleet: Fleet, signature: _Signature, found: varying.Varying | No
 
 
 def _of_pause(pause: varying.Varying) -> tuple[str, str, str]:
-    """Component, cause and action of a function that makes another rank late in each step."""
+    """Return component, cause and action for a function that makes another rank late in
+    each step.
+    """
     if pause.detail == "gc":
         return "python", "gc", ""
     function = pause.function

@@ -1,19 +1,24 @@
-"""Most ranks are held by their CPU quotas: nobody is odd, and no baseline is needed, because the kernel counts what it takes.
+"""CPU quotas that throttle most ranks; the kernel counts the time, so no baseline is needed.
 
-held(r,s) = sched(r,s) · throttled(r) / ready(r)      seconds of step s in which its quota kept rank r from the CPU
+held(r,s) = sched(r,s) · throttled(r) / ready(r): seconds of step s in which its quota kept rank r
+            from the CPU
 
-sched(r,s): ready and not running, of each step; throttled(r) / ready(r): the throttled part of it, over the window.
+sched(r,s): ready and not running, in each step; throttled(r) / ready(r): its throttled part, over
+the window.
 
-What is told to be lost is more and less than the step is shorter by own times without held(r,s):
+The reported loss differs from the growth of the step by held(r,s) in two ways:
 
-+ scattered   a quota holds a rank in one piece, at a moment of its own, and in a step of several collectives the others wait for each
-              (model/replay.py); no more than the transfer of the steps is above its least
-- crowded     who is not held wants a CPU when the others do: those that are held at different moments stand behind each other for less
-              than they would (model/busy_host.py)
++ scattered   A quota stops a rank in one piece, at a time of its own, and in a step of several
+collectives the others wait for each (model/replay.py); at most the transfer of the steps above its
+least.
+- crowded     A rank that is not throttled wants a CPU when the others do: ranks throttled at
+  different times queue behind each other for less time than they otherwise would
+  (model/busy_host.py).
 
-Convicts: the kernel's count (cpu.throttled_s) on more than half of the ranks, each held for 5 % of the step, or for a quarter as long
-as the one held longest: a row of ../rows.py that removes held(r,s). Named is who is held at all. Acquits: a quota that few ranks run
-into is theirs (../rank/cpu.py).
+Evidence for: the kernel's count (cpu.throttled_s) on more than half of the ranks, each throttled
+for 5 % of the step, or for a quarter as long as the one throttled longest. The row of ../rows.py
+removes held(r,s) and names every throttled rank. Evidence against: a quota that few ranks run into
+is a cause of those ranks (../rank/cpu.py).
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ from rankscope.probes.arrays import Bools, Floats
        action="Most ranks are held by their CPU quotas: raise or remove them "
        "(cpu.max, cpu.cfs_quota_us, resources.limits.cpu).")  # fmt: skip
 def throttled_together(job: WholeJob) -> list[Row]:
-    """Return one row of cpu/quota if the quotas of most ranks hold them."""
+    """Return one row of cpu/quota if the quotas of most ranks throttle them; else none."""
     fleet, scene = job.fleet, job.scene
     counted = throttled(fleet)
     if not counted.any():
@@ -73,13 +78,16 @@ def throttled_together(job: WholeJob) -> list[Row]:
 
 
 def _crowded_s(fleet: Fleet, held: Bools) -> float:
-    """Seconds per step for which these ranks would stand behind each other besides, mean."""
+    """Mean additional seconds per step that these ranks would queue without their quotas."""
     more = crowded_s(fleet) - mean_of_known(queued_s(fleet))
     return max(float(more[held].mean()), 0.0)
 
 
 def _scattered_s(scene: Scene, held: Floats) -> float:
-    """Seconds per step for which ranks wait for those that are held, beside the one that is held longest."""
+    """Seconds per step of waiting for throttled ranks beyond the one throttled longest in the step.
+
+    `held`: throttled seconds, ranks x steps. 0 for pipelines and roles that work in turn.
+    """
     least = least_stay(scene.wait, scene.pipelines, scene.slots)
     least = least[np.isfinite(least)]
     if scene.pipelines is not None or scene.in_turn or not len(least):

@@ -1,15 +1,21 @@
-"""All ranks are slower than in the baseline, and none stands out: which function grew, or the transfer.
+"""All ranks are slower than in the baseline and none differs: which function, or the transfer.
 
-slower = step - step p50 of the baseline, both without what strangers and quotas took; a row of ../rows.py where it is what may count as
-growth at all (past/baseline.py). It removes slower of each step; z = slower / √(spread of the baseline² + (1.4 % of the step)²).
-Named is the function that grew most, where it grew by half of slower. Where it is one of Python's, and grew by more than its share of the
-step, slower counts from 5 % on, else from 10 %. The Python function is sought as that of one rank beside its peers
-is (model/attribute.py), on the rank with the median growth, whose peers are its own past: so what it spends in the library functions
-below it is its own. Of other kinds the median over ranks counts. Where a wait for a thread of the rank's own grew most, it is what these
-threads do that grew by half of that.
-Where no function does: the transfer, least stay of any rank in collectives, if its growth explains half of slower and what ranks send
-did not grow by half as much; the row removes that. Which link it is cannot be told: all are as slow as each other.
-Where the own time of some ranks grew by half of slower, and that of most ranks did not, nothing is said without a function.
+slower = step - step p50 of the baseline, both without what strangers and quotas took
+
+It is a row of ../rows.py where slower reaches the least growth that counts (past/baseline.py). It
+removes `slower` from each step; z = slower / √(spread of the baseline² + (1.4 % of the step)²).
+
+The function that grew most is named where it grew by half of slower. For a Python function that
+grew by more than its share of the step slower counts from 5 % on, else from 10 %. The Python
+function is found as for one rank compared with its peers (model/attribute.py), on the rank with the
+median growth, with its own past as its peers: time in library functions counts for the user's
+function that calls them. For other kinds the median over ranks counts. Where waiting for another
+thread of the rank grew most, what that thread does is named if it grew by half of that.
+
+Without such a function: the transfer, the least stay of any rank in collectives, if its growth
+explains half of slower and ranks did not send half as much more; the row removes that growth. The
+link is not identified: all are equally slow. Where the own time of some ranks grew by half of
+slower and that of most did not, nothing is reported without a function.
 """
 
 from __future__ import annotations
@@ -48,7 +54,10 @@ from rankscope.probes.arrays import Floats
 @cause("storage", "slow-read", scope="all", witness="time in reads since the baseline", rests_on=[Source.FILE_CALLS])
 @cause("storage", "slow-write", scope="all", witness="time in writes since the baseline", rests_on=[Source.FILE_CALLS])
 def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, found: Sequence[Row]) -> list[Row]:
-    """The growth of all ranks as a row, if steps are longer than they were by more than these rows explain."""
+    """Return one row for the growth of all ranks that `found` does not explain, or none.
+
+    `reference`: the baseline; `found`: rows that were already selected.
+    """
     single = [row for row in found if row.excess and not row.before]
     taken = [row for row in found if not (row.excess or row.rare or row.found.cause in DESIGNED)]
     own = scene.own - removed(scene.own, single)
@@ -72,7 +81,7 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, found: S
         return []
     if not clear:
         longer = _longer_transfer(fleet, scene, reference, slower)
-        if longer is not None and not longer.more_sent:  # else nobody's link
+        if longer is not None and not longer.more_sent:  # if more is sent, no link is the cause
             return [Row(_of_network(fleet, scene, reference, longer), None, z, np.inf, step_s=longer.lost_s)]
         if _of_some_only(growth, slower):
             return []
@@ -83,13 +92,15 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, found: S
 
 
 def _of_some_only(growth: Floats, slower: float) -> bool:
-    """Whether some ranks' own time grew by half of what the step did, and most ranks' did not: whatever it is, it is not everywhere."""
+    """Whether some ranks' own time grew by half of `slower`, but that of most ranks did not."""
     grew = int((growth >= limits.HOLDS_LEAST * slower).sum())
     return 0 < grew <= len(growth) / 2
 
 
 def _more_taken_s(fleet: Fleet, reference: Reference, own: Floats, taken: Sequence[Row]) -> float:
-    """By how much strangers and quotas took more of each step than strangers did in the baseline, seconds on the median rank."""
+    """Seconds per step that strangers and quotas take more than in the baseline, on the median
+    rank.
+    """
     if not taken:
         return 0.0
     now = median(trimmed_mean(removed(own, taken)))
@@ -98,7 +109,9 @@ def _more_taken_s(fleet: Fleet, reference: Reference, own: Floats, taken: Sequen
 
 
 def _of_function(fleet: Fleet, grown: GrownFunction | None, evidence: tuple[Evidence, ...]) -> Hypothesis:
-    """That this function grew on all ranks; without one, that all is slower."""
+    """Return the hypothesis that this function grew on all ranks; None: that everything is
+    slower.
+    """
     place = _called(grown.function) if grown is not None else ""
     if grown is not None and grown.function.file:
         place += f" ({grown.function.file}:{grown.function.line})"
@@ -122,7 +135,12 @@ def _of_function(fleet: Fleet, grown: GrownFunction | None, evidence: tuple[Evid
 def _most_grown(
     fleet: Fleet, own: Floats, scene: Scene, reference: Reference, growth: Floats
 ) -> tuple[GrownFunction | None, tuple[Evidence, ...], bool]:
-    """The function that grew most, of Python by its stack, what lies below it, and whether it grew by more than its share of the step."""
+    """Return the function that grew most, evidence from below it, and whether growth is
+    concentrated.
+
+    A Python function is found by its stack; concentrated: it grew by more than its share of the
+    step.
+    """
     leaf, found = most_grown(reference, fleet), _python(fleet, own, scene, reference, growth)
     if (
         found is None
@@ -142,7 +160,10 @@ def _most_grown(
 def _of_helper(
     reference: Reference, fleet: Fleet, leaf: GrownFunction | None
 ) -> tuple[GrownFunction, tuple[Evidence, ...], bool] | None:
-    """Where it is a wait for a thread or process of the rank's own that grew: what these do that grew by half of it."""
+    """Return what grew in a rank's helper threads, where waiting for them is what grew most.
+
+    None unless `leaf` is a wait and the helpers' function grew by half of it.
+    """
     if leaf is None or leaf.function.kind != "sync":
         return None
     helper = most_grown_helper(reference, fleet, limits.HOLDS_LEAST * leaf.more_s)
@@ -153,7 +174,9 @@ def _of_helper(
 
 
 def _python(fleet: Fleet, own: Floats, scene: Scene, reference: Reference, growth: Floats) -> Located | None:
-    """Where the Python time of the rank with the median growth grew; None without a past of any rank."""
+    """Locate the growth of Python time on the rank with the median growth; None without its
+    past.
+    """
     known = np.flatnonzero(np.isfinite(growth))
     if not len(known) or not reference.fleets or len(fleet.ranks) > RANKS_MOST:
         return None
@@ -171,12 +194,12 @@ def _against_baseline(scene: Scene, reference: Reference) -> Evidence:
 
 
 def _called(function: Function) -> str:
-    """Its name, as people say it."""
+    """The function's name in words for readers."""
     return "the queue for the CPUs" if (function.kind, function.name) == ("sched", "ready") else function.name
 
 
 def _component_of(grown: GrownFunction) -> tuple[str, str]:
-    """What all ranks share that became slow: a folder, the CPUs; else the code or its configuration."""
+    """Return (component, cause) of growth on all ranks: a folder, the CPUs, else the code."""
     if grown.function.kind == "io":
         return "storage", "slow-write" if is_write(grown.function.name) else "slow-read"
     if grown.function.kind == "sched" and grown.function.name == "ready":
@@ -186,7 +209,7 @@ def _component_of(grown: GrownFunction) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _LongerTransfer:
-    """Growth of the transfer that explains half of slower. `more_sent`: ranks send more as well."""
+    """Growth of the transfer that explains half of slower; `more_sent`: ranks send more as well."""
 
     lost_s: float
     evidence: tuple[Evidence, ...]
@@ -210,7 +233,7 @@ def _longer_transfer(fleet: Fleet, scene: Scene, reference: Reference, slower: f
 
 
 def _of_network(fleet: Fleet, scene: Scene, reference: Reference, longer: _LongerTransfer) -> Hypothesis:
-    """That what all links share became slow."""
+    """Return the hypothesis that what all links have in common became slow."""
     rows = tuple(range(len(fleet.ranks)))
     return Hypothesis(
         scope="all",
@@ -229,9 +252,10 @@ def _mean(per_step: Floats) -> float:
 
 
 def _sent(fleet: Fleet, reference: Reference) -> tuple[float, Evidence] | None:
-    """By what share more a rank sends per step than before, median over ranks, and what it is; None where nobody counts.
+    """Return the relative growth of bytes sent per step and rank (median), with evidence; or None.
 
-    The bytes of its collectives; where a library hides these (a wait for what was begun elsewhere has none), of its TCP connections.
+    Bytes of collectives; where a library hides these (a wait for an earlier operation has none), of
+    TCP connections.
     """
     for source, measure, per_step in (
         ("collectives", "bytes of a rank", _collective_bytes),
@@ -249,6 +273,6 @@ def _collective_bytes(fleet: Fleet) -> Floats:
 
 
 def _tcp_bytes(fleet: Fleet) -> Floats:
-    """One entry per rank, to whomever it sends."""
+    """Bytes sent per step over TCP, by rank."""
     sent = np.bincount(fleet.flows.rank, weights=fleet.flows.sent_bytes, minlength=len(fleet.ranks))
     return np.asarray(sent / fleet.steps.of_each, dtype=np.float64)

@@ -1,1 +1,1 @@
-"""Links between ranks: flows, ports, PCIe and NVLink paths."""
+"""Slow or failing links between ranks: TCP flows, ports, PCIe and NVLink paths."""

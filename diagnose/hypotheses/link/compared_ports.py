@@ -1,4 +1,6 @@
-"""Ports beside their peers: rates, what a slow one costs, events; and the hypothesis about one of them."""
+"""Compare ports with their peers: rates, cost of a slow one, events; and the hypothesis about a
+port.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How long things are: seconds, and `transfer` per step."""
+    """Lengths for comparison: steps in the window, step and window in seconds, transfer per
+    step.
+    """
 
-    steps: int  # of the whole window
+    steps: int  # in the whole window
     step_s: float
     window_s: float
     transfer: Floats
@@ -30,13 +34,15 @@ class Scale:
         return float(trimmed_mean(self.transfer[None, :])[0])
 
     def counts(self, lost_s: float, share: float) -> bool:
-        """Whether a loss is large enough to matter."""
+        """Whether a loss exceeds `share` of the step and the least effect in seconds."""
         return lost_s >= max(share * self.step_s, limits.EFFECT_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All ports of one kind, compared. One entry per port; seconds per step, bytes/s."""
+    """All ports of one kind, compared with their peers. One entry per port; seconds per step,
+    bytes/s.
+    """
 
     ports: Ports
     prefix: str
@@ -44,15 +50,19 @@ class Found:
     group: Ints  # class of nominal speed
     rate: Floats
     peers_rate: Floats
-    spread: Floats  # of the peers' rates
+    spread: Floats  # spread of the peers' rates
     peers: Ints
     ratio: Floats  # rate / peers' rate; NaN where either is unknown
     sending_s: Floats
-    lost_s: Floats  # NaN where the ratio is
+    lost_s: Floats  # NaN where the ratio is NaN
 
     @classmethod
     def of(cls, seen: Ports, prefix: str, scale: Scale) -> Found:
-        """Compare the ports. The rate is burst_hz; where it is not measured, utilisation in collectives x speed."""
+        """Compare ports of one kind by their rate while moving data.
+
+        The rate is burst_hz; where that is not measured, utilisation in collectives x speed. Ports
+        that carry under a tenth of the busiest have none.
+        """
         speed, nominal = seen.value(f"{prefix}speed_hz"), seen.limit(f"{prefix}speed_hz")
         burst, usual = seen.value(f"{prefix}burst_hz"), seen.limit(f"{prefix}burst_hz")
         mu = seen.value(f"{prefix}collective_mu")
@@ -63,7 +73,7 @@ class Found:
         rate = np.where(quiet, np.nan, rate)
         capability = np.where(nominal > 0, nominal, usual)
         if prefix == "nvlink.":
-            capability = seen.limit("nvlink.links_down")  # how many links the GPU has
+            capability = seen.limit("nvlink.links_down")  # number of links of the GPU
         group = classes(capability)
         middle, spread, count = peers_of(rate, group)
         ratio = rate / middle
@@ -72,26 +82,33 @@ class Found:
         return cls(seen, prefix, scale, group, rate, middle, spread, count, ratio, sending, lost)
 
     def grown(self, name: str, least: float) -> Bools:
-        """Ports on which the events of this counter grew by `least`, and far more than on the peers."""
+        """Mask of ports whose counter grew by at least `least` events, and far more than on the
+        peers.
+        """
         return grown(self.ports.value(name), self.group, least)
 
     def moved(self, names: Iterable[str]) -> Bools:
-        """Ports on which any of these error counters grew at EVENTS_HZ or more, and far more than on the peers."""
+        """Mask of ports on which one of these error counters grew at EVENTS_HZ or more, unlike the
+        peers'.
+        """
         found = np.zeros(len(self.ports), dtype=np.bool_)
         for name in names:
             found |= self.grown(name, limits.EVENTS_HZ * self.scale.window_s)
         return found
 
     def slower(self) -> Bools:
-        """Ports that are slower than their peers by enough to matter if a counter says why."""
+        """Mask of ports slower than their peers by enough to matter, if a counter gives the
+        reason.
+        """
         floor = max(limits.EFFECT_SHARE * self.scale.step_s, limits.EFFECT_SECONDS)
         clear = self.rate <= self.peers_rate - limits.Z_HINT * self.spread
         return np.asarray((self.ratio <= limits.NEARLY_ALL) & clear & (self.lost_s >= floor), dtype=np.bool_)
 
     def candidates(self, moved: Bools, gone: Bools | None = None) -> Ints:
-        """Ports to be charged, the most damaging first: their counter moved and they are slow, or nobody measured the rate.
+        """Indices of ports whose counter moved and that are slow or of unknown rate, worst first.
 
-        `gone`: ports that are not there all the time; while they are, their rate may be as their peers'.
+        `moved`: mask of ports whose counter moved. `gone`: mask of ports that were absent for a
+            while, which are candidates at any rate.
         """
         chosen = moved & (self.slower() | ~np.isfinite(self.ratio))
         rows = np.flatnonzero(chosen if gone is None else chosen | gone)
@@ -99,7 +116,7 @@ class Found:
         return np.asarray(rows[order][: budgets.EXAMINED], dtype=np.int64)
 
     def evidence(self, index: int) -> tuple[Evidence, ...]:
-        """Rate and flatness beside the peers'."""
+        """Evidence of one port's rate, and its utilisation in collectives, against the peers'."""
         found = []
         count = int(self.peers[index])
         name = self.ports.instance[index]
@@ -120,7 +137,7 @@ class Found:
         return tuple(found)
 
     def events(self, index: int, names: Iterable[str]) -> Iterator[Evidence]:
-        """Error counters of one port that grew far more than the peers'."""
+        """Evidence of the error counters of one port that grew far more than the peers'."""
         for name in names:
             if self.grown(name, limits.EVENTS_HZ * self.scale.window_s)[index]:
                 values = self.ports.value(name)
@@ -132,7 +149,10 @@ class Found:
         self, fleet: Fleet, index: int, component: str, cause: str, support: float, evidence: Iterable[Evidence], action: str,
         instance: str = "", lost_s: float | None = None, ratio: float | None = None,
     ) -> Hypothesis:  # fmt: skip
-        """The hypothesis that one port or link took a part of the transfer."""
+        """Return the hypothesis that one port or link took a part of the transfer.
+
+        `index`: of the port; `lost_s`, `ratio`, `instance`: those of the port where not given.
+        """
         rank, port = int(self.ports.rank[index]), self.ports.instance[index]
         return link_charge(
             component, cause, fleet.ranks.host[rank], instance or port, users(fleet, rank, port),
@@ -145,9 +165,10 @@ def link_charge(
     component: str, cause: str, host: str, instance: str, rows: tuple[int, ...], lost_s: float, ratio: float, support: float,
     evidence: tuple[Evidence, ...], action: str,
 ) -> Hypothesis:  # fmt: skip
-    """The hypothesis that a link of these ranks (rows) took a part of the transfer. `ratio`: its rate over the peers'.
+    """Return the hypothesis that a link of these ranks (rows) took a part of the transfer.
 
-    clear = 1 - ratio², half the doubt where a counter convicts
+    clear = 1 - ratio², with half of ratio² where a counter confirms it; `ratio`: its rate over its
+            peers'.
     """
     doubt = min(ratio, 1.0) ** 2
     return Hypothesis(
@@ -158,7 +179,9 @@ def link_charge(
 
 
 def users(fleet: Fleet, rank: int, port: str) -> tuple[int, ...]:
-    """Ranks (rows) that use a port: the one its counters name, and those of the host that name the port among their own."""
+    """Ranks (rows) that use a port: `rank`, and others of the host that list the port as
+    their own.
+    """
     ranks = fleet.ranks
     on_host = (
         row for row, nics in enumerate(ranks.nics) if port in nics and ranks.observed_on[row] == ranks.observed_on[rank]

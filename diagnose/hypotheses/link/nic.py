@@ -1,13 +1,18 @@
-"""NIC: collectives between hosts are long because one port is down now and then, runs at a lower speed, errs or is slow.
+"""NIC ports that prolong collectives between hosts: down, at a lower speed, with errors, or slow.
 
-Convicts: speed (or width) below its capability and below the peers'; symbol, CRC errors at 1/s and ten times the peers';
-pause frames likewise (nic/slow: the port cannot take what arrives): all only where the rate while moving is below the
-peers' and the loss matters. A rate that nobody measured is taken from the speed. Retransmissions and gaps in sequence
-without errors of the port itself are loss in the network (network/loss).
-Down: the port was not active, or lost its link more often than its peers. lost = the time it was down, or what steps with a flap
-are longer than the quickest quarter, whichever is more; at most the mean transfer.
-A port that never was active costs what another port carries more than the median one.
-Acquits: the same on most peers; a rate like theirs. Slow alone, with no counter: the link, network/slow-link.
+Evidence for: speed (or width) below its capability and below the peers'; symbol or CRC errors at
+1/s and ten times the peers'; pause frames likewise (nic/slow: the port cannot take what arrives).
+All of these only where the rate while moving is below the peers' and the loss matters; an
+unmeasured rate is taken from the speed. Retransmissions and gaps in sequence without errors of the
+port itself are loss in the network (network/loss).
+
+Down: the port was not active, or lost its link more often than its peers. lost = the time it was
+down, or the excess of steps with a flap over the quickest quarter, whichever is more; at most the
+mean transfer. A port that was never active costs what another port carries more than the median
+one.
+
+Evidence against: the same on most peers; a rate like theirs. A slow port without a counter is
+network/slow-link.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ CONGESTED = ("nic.cnp",)
 
 
 def moved(found: Found) -> Bools:
-    """Ports on which a counter moved that did not on their peers."""
+    """Mask of ports on which a counter moved that did not move on their peers."""
     return np.asarray(
         _down(found) | (_speed(found) < 1) | found.moved((*ERRORS, *LOSSES, *PAUSES)), dtype=np.bool_
     )  # fmt: skip
@@ -49,12 +54,14 @@ def moved(found: Found) -> Bools:
 @cause("nic", "slow", scope="link", witness="pause frames", rests_on=[Source.PORTS],
        says="the network port {instance|} is slower than the others")  # fmt: skip
 def charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
-    """The charge against one port whose counters moved; None if the cost is not known or too small."""
+    """Return the hypothesis on one port whose counters moved; None if its cost is unknown or too
+    small.
+    """
     return _down_charge(fleet, found, index) or _speed_charge(fleet, found, index) or _error_charge(fleet, found, index)
 
 
 def slow_action(host: str, instance: str) -> str:
-    """What to do about a port that is slow without a reason."""
+    """The advice for a port that is slow without a known reason."""
     return (
         f"{instance} of {host} is slow and reports nothing: check the path behind it (cable, switch port, its counters and congestion "
         f"control), `ib_write_bw -d {instance.partition('/')[0]}` to another host."
@@ -62,7 +69,7 @@ def slow_action(host: str, instance: str) -> str:
 
 
 def gone(found: Found) -> Bools:
-    """Ports that were down, all the time or now and then."""
+    """Mask of ports that were down, all the time or for a while."""
     return _down(found)
 
 
@@ -101,7 +108,11 @@ def _down_charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
 
 
 def _by_detour(found: Found) -> float:
-    """A port that never was active: its traffic loads another one, which then carries more than the median."""
+    """Seconds per step lost by a port that was never active, from the load of the busiest other
+    port.
+
+    transfer · (1 - median bytes / largest bytes).
+    """
     moved = found.ports.bytes
     moved = moved[moved > 0]
     if len(moved) < 2:
@@ -117,7 +128,8 @@ def _speed(found: Found) -> Floats:
     speed, able = found.ports.value("nic.speed_hz"), found.ports.limit("nic.speed_hz")
     middle, _, count = peers_of(speed, found.group)
     expected = np.where(count > 0, middle, able)
-    # InfiniBand does not say what a port could do: the limit is then the speed itself, and the peers decide.
+    # InfiniBand does not report a port's capability: the limit is then the speed itself, and the
+    # peers decide.
     told = able > 1.02 * speed
     low = (speed > 0) & (speed <= limits.HALVED * expected) & ~(told & (speed > limits.HALVED * able))
     return np.where(low, np.maximum(speed / expected, limits.NOTHING), 1.0)
@@ -154,7 +166,10 @@ def _speed_charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
 
 
 def _by_speed(found: Found, index: int, share: float) -> tuple[float, float]:
-    """The cost where nobody measured rates: the port at its full speed, for as long as its bytes take."""
+    """(seconds per step, share) lost by a port of unmeasured rate, sending at its reported speed.
+
+    `share`: its speed over the peers'. Lost: sending time · (1 - share).
+    """
     sent, speed = found.ports.bytes[index], found.ports.value("nic.speed_hz")[index]
     sending = (
         min(float(sent / speed) / found.scale.steps, found.scale.transfer_s) if sent > 0 else found.scale.transfer_s

@@ -1,11 +1,15 @@
-"""NVLink: collectives inside a host are long because the links of one GPU are down, err or are slow.
+"""NVLinks of one GPU that prolong collectives inside a host: down, with errors, or slow.
 
-Convicts: links that are down on this GPU and not on its peers; errors (CRC, replay, recovery) at 1/s and ten times the
-peers'; both only where it is felt. NVLink's rates are means over some 0.1 s, in which all members of a ring move the same, so the
-GPU's own rate need not show it. Then the others must wait: while they are in collectives the job's NICs move data in 90 % of the
-time or less (mean use over rate while moving), though no NIC is slow; lost = transfer · (1 - that share). Without NICs:
-what the bytes of the median GPU take at 80 % of its links' speed, over the transfer; without rates the links that are left.
-Acquits: links that are down on most GPUs (the machine has so many); NICs that move all the time. Alone slow: nvlink/slow.
+Evidence for: links that are down on this GPU and not on its peers; errors (CRC, replay, recovery)
+at 1/s and ten times the peers'; both only where the transfer is longer for it. NVLink rates are
+means over some 0.1 s, in which all members of a ring move the same, so the GPU's own rate need not
+show it. Then the others must wait: during collectives the job's NICs move data in 90 % of the time
+or less (mean use over rate while moving), though no NIC is slow; lost = transfer · (1 - that
+share). Without NICs that share is the time that the bytes of the median GPU take at 80 % of its
+links' speed, over the transfer; without rates, the links that are left.
+
+Evidence against: links that are down on most GPUs (the machine has so many); NICs that move all the
+time. Slow without a counter: nvlink/slow.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ ERRORS = ("nvlink.errors",)
 
 
 def moved(found: Found) -> Bools:
-    """GPUs on which a counter of NVLink moved that did not on their peers."""
+    """Mask of GPUs on which an NVLink counter moved that did not move on their peers."""
     return np.asarray((_more_down(found) > 0) | found.moved(ERRORS), dtype=np.bool_)
 
 
@@ -36,9 +40,9 @@ def moved(found: Found) -> Bools:
 @cause("nvlink", "errors", scope="link", witness="link errors that the peers lack", rests_on=[Source.GPU],
        says="NVLinks of {instance|a GPU} have errors")  # fmt: skip
 def charge(fleet: Fleet, found: Found, index: int, moving: float) -> Hypothesis | None:
-    """The charge against one GPU whose counters moved; None if the cost is not known or too small.
+    """Return the hypothesis on one GPU whose NVLink counters moved; None if its cost is too small.
 
-    `moving`: share of the transfer in which the job's other links move data; NaN where nobody knows.
+    `moving`: share of the transfer in which the job's other links move data; NaN if unknown.
     """
     instance = found.ports.instance[index]
     host = fleet.ranks.host[int(found.ports.rank[index])]
@@ -66,7 +70,7 @@ def charge(fleet: Fleet, found: Found, index: int, moving: float) -> Hypothesis 
 
 
 def slow_action(host: str, instance: str) -> str:
-    """What to do about a GPU whose links are slow without a reason."""
+    """The advice for a GPU whose NVLinks are slow without a known reason."""
     return (
         f"NVLink of {instance} on {host} is slow and reports no error: check `nvidia-smi nvlink -s` and fabricmanager's log, run "
         "`nccl-tests all_reduce_perf` inside the host."
@@ -74,14 +78,18 @@ def slow_action(host: str, instance: str) -> str:
 
 
 def _more_down(found: Found) -> Floats:
-    """Links that are down beyond the peers' median."""
+    """Number of links down on each GPU, less the peers' median."""
     values = found.ports.value("nvlink.links_down")
     middle = np.nan_to_num(peers_of(values, found.group)[0])
     return np.nan_to_num(values - middle)
 
 
 def _cost(found: Found, index: int, down: float, total: float, moving: float) -> tuple[float, float]:
-    """(seconds per step, what the transfer would shrink to): by its rate, by what the others wait, by the links that are left."""
+    """(seconds per step, factor by which the transfer would shrink) of one GPU's NVLinks.
+
+    By its own rate; else by the share of the transfer in which the others move; else by the links
+    that are left.
+    """
     if found.slower()[index]:
         return float(found.lost_s[index]), float(found.ratio[index])
     if np.isfinite(moving):

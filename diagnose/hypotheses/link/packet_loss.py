@@ -1,14 +1,18 @@
-"""Packets that get lost: the median step is as it was, but now and then every rank waits for a packet that is sent again.
+"""Packet loss: most steps are as usual, but in some every rank waits for a retransmission.
 
-held(s) = median over ranks of the step's length - longest own time of any rank: what nobody's work explains. Not the least stay: of a
-          ring who has all of its packets goes on to its next step, and waits there
-usual   = 10th percentile of held over steps;  long(s): held(s) - usual >= RTO_SECONDS, three such steps at least
-lost    = mean over all steps of (held(s) - usual) where long(s)                                          seconds per step
-share(a) = retransmitted / sent bytes of all pairs of addresses that touch a;  rest(a): of those that do not
+held(s)  = median over ranks of the step's length - longest own time of any rank: what no rank's
+           work explains. (Not the least stay: in a ring, a rank that has all of its packets goes on
+           to its next step and waits there.)
+usual    = 10th percentile of held over steps
+long(s)  = held(s) - usual >= RTO_SECONDS; at least three such steps
+lost     = mean over all steps of (held(s) - usual) where long(s), seconds per step
+share(a) = retransmitted / sent bytes of all pairs of addresses that contain a
+rest(a)  = the same of the pairs that do not contain a
 
-Convicts: share(a) of 0.5 % and five times rest(a); of several addresses the one with the largest share(a) - rest(a): the end that the
-pairs which lose have in common. Acquits: no long steps (what is sent again at once costs nothing), pairs that all lose alike, and two
-hosts: they have no pair that does not touch both.
+Evidence for: share(a) of 0.5 % and five times rest(a); of several addresses the one with the
+largest share(a) - rest(a), the common end of the losing pairs. Evidence against: no long steps (an
+immediate retransmission costs nothing), pairs that all lose alike, and two hosts: they have no pair
+without one of both.
 """
 
 from __future__ import annotations
@@ -33,16 +37,20 @@ from rankscope.probes.arrays import Bools, Floats
 @cause("network", "loss", scope="link", witness="steps wait for what is sent again", rests_on=[Source.FLOWS],
        says="the network at {instance|its end} loses packets")  # fmt: skip
 def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]:
-    """One charge at most. `held_s`: per step, what no rank's own work explains; no NaN. Seconds."""
+    """Return at most one hypothesis of packet loss at one end of the network.
+
+    `held_s`: seconds per step that no rank's own work explains, without NaN; `step_s`: the step, in
+        seconds.
+    """
     if len(held_s) < limits.STEPS_LEAST:
         return ()
-    usual = float(np.percentile(held_s, 10))  # most steps may be hit
+    usual = float(np.percentile(held_s, 10))  # most steps may be affected
     late: Bools = held_s - usual >= limits.RTO_SECONDS
     lost_s = float(np.where(late, held_s - usual, 0.0).mean())
     if late.sum() < limits.SEVERAL or lost_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS):
         return ()
     cells = cells_of(fleet)
-    # Where one pair loses, what does not fit through the shaper of one end is that end's.
+    # If a single pair loses packets, the end behind a tight shaper drops them.
     tight = tight_ends(shapers(fleet))
     found = max(lossy_ends(cells), key=lambda one: (one[1] in tight, one), default=None)
     if found is None:
@@ -58,7 +66,9 @@ def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]
 
 
 def lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
-    """Addresses whose pairs lose while the others do not: weight, address, share, share of the others."""
+    """Yield (weight, address, share, others' share) of addresses whose pairs lose far more than
+    others.
+    """
     losing = cells.retransmitted >= limits.LOSS_SHARE
     if not losing.any():
         return
@@ -70,7 +80,7 @@ def lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
         share, rest = _pooled(cells, mine), _pooled(cells, ~mine)
         if share < max(limits.LOSS_SHARE, limits.LINK_RATIO * rest):
             continue
-        # Where one pair alone loses, its sender is a little likelier.
+        # If a single pair loses, its sender is slightly likelier.
         weight = 1 + limits.EFFECT_SHARE * bool((losing & (source == number)).any())
         yield (share - rest) * weight, names[number], share, rest
 

@@ -1,4 +1,4 @@
-"""Shapers on the interfaces of the ranks' flows: at which addresses they are, and which are tighter than the others."""
+"""Traffic shapers on the interfaces of the ranks' flows, and those much tighter than the others."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ _Place = tuple[str, int | None, str | None]  # host; network namespace, None: an
 
 
 def shapers(fleet: Fleet) -> dict[str, float]:
-    """Addresses behind a shaper, bytes/s."""
+    """Return the rate limit in bytes/s of each local address behind a shaper."""
     ranks, flows = fleet.ranks, fleet.flows
     least: dict[_Place, float] = {}
     for counter in fleet.counters.named("qdisc.rate_limit"):
         if counter.value > 0:
-            # Interfaces of one name exist in every network namespace: ranks of the same one share the shaper.
+            # Every network namespace may have an interface of this name: ranks of one namespace
+            # share the shaper.
             space = int(ranks.netns[counter.rank]) if counter.rank >= 0 else None
             for interface in (counter.instance, None):
                 place = (counter.observed_on, space, interface)
@@ -34,13 +35,18 @@ def shapers(fleet: Fleet) -> dict[str, float]:
 
 
 def tight_ends(shaped: Mapping[str, float]) -> dict[str, float]:
-    """The shapers that are clearly below those of the others, or the only one; by address."""
+    """Return the shapers (bytes/s by address) that are clearly tighter than the others, or the only
+    one.
+    """
     ordered = sorted(shaped.values())
     return {address: value for address, value in shaped.items() if _is_tight(value, ordered)}
 
 
 def _is_tight(value: float, ordered: list[float]) -> bool:
-    """`ordered`: all of them, this one too, rising."""
+    """Whether a limit is at most `limits.MOST` of the median of the others.
+
+    `ordered`: all limits, including this one, ascending.
+    """
     others = len(ordered) - 1
     if not others:
         return True

@@ -1,27 +1,35 @@
-"""Network: the transfer is long because one link is slow. No rank is accused: nobody's own time is too long.
+"""A slow network link that prolongs the transfer, by the rates of TCP flows; no rank is slow
+itself.
 
-Rate of a flow while it sends = sent_bytes / (busy - rwnd_limited - sndbuf_limited): the time in which only the network held
-data back, so that a waiting peer process does not look like a slow link. Flows between two addresses are one cell of
-C4's delay matrix [source][destination]: one slow cell is a link, a slow row the sender, a slow column the receiver.
+Rate of a flow while it sends = sent_bytes / (busy - rwnd_limited - sndbuf_limited): the time in
+which only the network delayed data, so that a waiting peer process does not look like a slow link.
+Flows between two addresses are one cell of C4's delay matrix [source][destination]: one slow cell
+is a link, a slow row the sender, a slow column the receiver.
 
-lost(cell) = min(sending, transfer) / sending · (sending · (1 - rate / rate of the cells that touch neither end) - late)
+lost(cell) = min(sending, transfer) / sending · (sending · (1 - rate / rate of the cells without
+             either end) - late)
 
-in seconds per step. What is sent while the ranks still compute costs nothing: where a cell sends for longer than the transfer takes, the
-same part of both is lost, and a transfer is left, as the other cells have one.
+in seconds per step. Sending while the ranks still compute costs nothing: where a cell sends for
+longer than the transfer takes, the same part of both is lost, and a transfer as long as that of the
+other cells is left.
 
-A process that stands in the run queue reads and acknowledges late, and its peers' flows to it look slow: `late`, the time that the
-processes at both ends were ready but not running (the longer of the two), is taken off, as far as it exceeds that of the cells
-it is compared with, which are as fast as they are in spite of it. Behind a narrow shaper those count for no more than their shapers let
-through.
+A process in the run queue reads and acknowledges late, and its peers' flows to it look slow:
+`late`, the time that the processes at both ends were ready but not running (the longer of the two),
+is subtracted as far as it exceeds that of the compared cells. Behind a narrow shaper those cells
+count for no more than their own shapers allow.
 
-Convicts: a shaper with less than its peers' rate, retransmissions, a round trip far above its least. A cell is slow below a fifth of
-its peers' rate, below half behind a shaper. A whole row and column says more than a cell: where every pair into and out of one address is
-twice as slow as each pair that does not touch it and queues twice as much, they are slow.
-Where processes wait for a CPU, pairs send unevenly whatever the network does, but packets stand in no queue: where each way the pair of
-an address that carries most takes five times longer for a round trip than any pair of others, that is how many times slower it is.
-Acquits: flows that are small, or wait for the receiving process; a transfer that is a small part of the step. Small messages take a
-round trip each: cells that carry less than half as much as others are as many times slower as their round trips are longer, where
-no shaper and no losses say more.
+Evidence for: a shaper with less than its peers' rate, retransmissions, a round trip far above its
+least. A cell is slow below a fifth of its peers' rate, below half behind a shaper. A whole row and
+column is stronger evidence than a cell: where every pair into and out of one address is twice as
+slow as each pair without it and queues twice as much, they are slow. Where processes wait for a
+CPU, pairs send unevenly whatever the network does, but packets do not queue: where, each way, the
+heaviest pair of an address has round trips five times longer than any pair of others, it is that
+many times slower.
+
+Evidence against: flows that are small, or wait for the receiving process; a transfer that is a
+small part of the step. Small messages take a round trip each: cells that carry less than half as
+much as others are as many times slower as their round trips are longer, unless a shaper or losses
+show more.
 """
 
 from __future__ import annotations
@@ -46,29 +54,29 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 _CELLS_EXAMINED = (
     budgets.EXAMINED**2
-)  # pairs, each beside all others: seconds; more are slow at one common end, or it is not the network
+)  # pairs, each compared with all others, which takes seconds; more slow pairs have one common end, or another cause
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end of a link: an address of a host, and the ranks behind it."""
+    """One end of a link: an address of a host, and the ranks that use it."""
 
     address: str
-    interface: str  # empty if it is not known
+    interface: str  # '' if unknown
     host: str
     ranks: tuple[int, ...]  # rows in fleet.ranks
 
     @property
     def instance(self) -> str:
-        """'eth0 198.18.0.10'."""
+        """Interface and address, such as 'eth0 198.18.0.10'."""
         return f"{self.interface} {self.address}".strip()
 
     def charge(
         self, cause: str, lost_s: float, times: float, support: float, evidence: tuple[Evidence, ...], action: str
     ) -> Hypothesis:
-        """The hypothesis that this end took a part of the transfer. `times`: how many times slower it is than its peers, or loses more.
+        """Return the hypothesis that this end took a part of the transfer.
 
-        clear = 1 - 1 / times²
+        clear = 1 - 1 / times²; `times`: how many times slower than its peers it is, or loses more.
         """
         ratio = 1 / max(times, 1.0)
         return Hypothesis(
@@ -83,7 +91,11 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """One entry per pair of addresses (source, destination). `sends`, `receives`: numbers of these in `addresses`."""
+    """Totals per pair of addresses (source, peer); `sends`, `receives`: indices into `addresses`.
+
+    `sending_s`: seconds of sending; `inflation`: round-trip time over the shortest, weighted by
+        bytes.
+    """
 
     source: tuple[str, ...]
     peer: tuple[str, ...]
@@ -102,32 +114,35 @@ class Cells:
 
     @property
     def retransmitted(self) -> Floats:
-        """Share of the bytes that had to be sent again."""
+        """Share of each pair's bytes that were sent again."""
         return self.retransmitted_bytes / np.maximum(self.sent_bytes, 1.0)
 
     def touching(self, number: int) -> Bools:
-        """Which pairs an address is an end of."""
+        """Mask of the pairs that contain an address (its number)."""
         return np.asarray((self.sends == number) | (self.receives == number), dtype=np.bool_)
 
 
 @cause("network", "slow-link", scope="link", witness="rate of flows, ports or messages", rests_on=[Source.FLOWS],
        says="the network at {instance|its end} is slower than between the others")  # fmt: skip
 def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[Hypothesis, ...]:
-    """Links that explain a large part of the transfer. `steps` in the whole window; seconds per step."""
+    """Return at most one hypothesis of a slow end of the network that prolongs the transfer.
+
+    `steps`: in the whole window; `step_s`, `transfer_s`: seconds per step.
+    """
     if transfer_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS) or steps < 1:
         return ()
     cells = cells_of(fleet)
     if len(cells.source) == 0:
         return ()
     slow: list[tuple[int, float, float]] = []  # cell, reference rate, lost
-    besides: list[tuple[int, float, float]] = []  # cells of a slow end that cost little themselves
+    besides: list[tuple[int, float, float]] = []  # cells of a slow end that cost little by themselves
     shaped, queued, ends = shapers(fleet), _queued_s(fleet), _slow_ends(cells)
     standing, tight = _standing(cells), tight_ends(shaped)
     shares = sorted(shaped.values())
     queue = np.array([max(queued.get(end, 0.0) for end in pair) for pair in zip(cells.source, cells.peer, strict=True)])
     for index in _slowest(cells, standing):
         others = _others(cells, index)
-        if not len(others):  # one link only: nothing to compare it with
+        if not len(others):  # the only link: nothing to compare it with
             continue
         reference = _usual_rate(cells, index, others)
         narrow = tight.get(cells.source[index]) or tight.get(cells.peer[index])
@@ -158,10 +173,10 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[H
 
 
 def cells_of(fleet: Fleet) -> Cells:
-    """Flows between different addresses of the job's hosts, added up by pair; small ones left out."""
+    """Sum flows between different addresses of the job's hosts by pair, without small ones."""
     flows = fleet.flows
     here = set(flows.local)
-    # A quiet connection (the store, a heartbeat) says nothing about a rate, however long it is busy.
+    # A quiet connection (the store, a heartbeat) shows no rate, however long it is busy.
     loud = max(limits.BYTES_LEAST, limits.FEW * float(flows.sent_bytes.max(initial=0.0)))
     totals: dict[tuple[str, str], list[float]] = {}
     interface: dict[tuple[str, str], str] = {}
@@ -194,7 +209,10 @@ def cells_of(fleet: Fleet) -> Cells:
 
 
 def _slowest(cells: Cells, standing: Mapping[int, float]) -> list[int]:
-    """The cells that may be slow, rising: half as quick as the quickest, or in a queue; of very many those with the lowest rate."""
+    """Indices, ascending, of cells at most half as fast as the fastest, or in a queue.
+
+    At most _CELLS_EXAMINED, those of lowest rate.
+    """
     slow = cells.rate.max() >= limits.CONCENTRATED * cells.rate
     slow[list(standing)] = True
     found = np.flatnonzero(slow)
@@ -204,21 +222,27 @@ def _slowest(cells: Cells, standing: Mapping[int, float]) -> list[int]:
 
 
 def _others(cells: Cells, index: int) -> Ints:
-    """The cells that touch neither end of this one, of these those that carry at least half as much; else those that share one end."""
+    """Cells to compare one with: without either of its ends, carrying half as much or more.
+
+    If every cell has an end in common with it, all other cells.
+    """
     touching = cells.touching(int(cells.sends[index])) | cells.touching(int(cells.receives[index]))
     apart = _alike(cells, index, ~touching)
     return apart if len(apart) else np.delete(np.arange(len(cells.source)), index)
 
 
 def _alike(cells: Cells, index: int, others: Bools) -> Ints:
-    """Of these cells those that carry at least half as much as this one, if there are any."""
+    """Among these cells, those that carry at least half as much as this one; all if none does."""
     as_much = others & (limits.CONCENTRATED * cells.sent_bytes >= cells.sent_bytes[index])
     return np.flatnonzero(as_much if as_much.any() else others)
 
 
 def _usual_rate(cells: Cells, index: int, others: Ints) -> float:
-    """The median of these; where they are fewer than three, one of which may be slow itself and one fast by chance, that of the cells
-    that leave out one end of this one, of the end that makes more of it."""
+    """Median rate of the compared cells, in bytes/s.
+
+    With fewer than three of them, one may be slow itself and one fast by chance: then the median of
+    the cells without one of this cell's ends, for the end that gives the higher rate.
+    """
     if len(others) >= 3:
         return median(cells.rate[others])
     beside = [_alike(cells, index, ~cells.touching(int(end))) for end in (cells.sends[index], cells.receives[index])]
@@ -227,7 +251,7 @@ def _usual_rate(cells: Cells, index: int, others: Ints) -> float:
 
 
 class _Elsewhere:
-    """Pairs in an order, of which the first that an address is no end of is wanted."""
+    """Find the first pair, in a given order, that does not contain an address."""
 
     def __init__(self, order: Ints, cells: Cells) -> None:
         self._pairs = list(
@@ -235,13 +259,16 @@ class _Elsewhere:
         )
 
     def first(self, number: int) -> int:
-        """-1 where the address is an end of all. No more are passed than it has."""
+        """Return the index of the first pair without this address; -1 if every pair contains it."""
         return next((pair for pair, *ends in self._pairs if number not in ends), -1)
 
 
 def _slow_ends(cells: Cells) -> set[str]:
-    """Addresses of which every pair, both ways, is slower and queues more than every other pair; two of each at least. Of pairs that carry
-    half as much as any or more: how fast small messages are says how long they take to be read."""
+    """Addresses all of whose pairs, both ways, are slower and queue more than all other pairs.
+
+    At least two pairs of each sort; only pairs that carry half as much as the heaviest, since the
+    rate of small messages shows how fast they are read.
+    """
     much = np.flatnonzero(limits.CONCENTRATED * cells.sent_bytes >= cells.sent_bytes.max())
     count, rate, inflation = len(cells.addresses), cells.rate, cells.inflation
     sent, received = (np.bincount(end[much], minlength=count) for end in (cells.sends, cells.receives))
@@ -262,8 +289,11 @@ def _slow_ends(cells: Cells) -> set[str]:
 
 
 def _standing(cells: Cells) -> dict[int, float]:
-    """Pairs that stand in a queue of one end: how many times longer than the longest between two others. Each way the pair that carries
-    most, where both stand LINK_RATIO times longer: a queue that only one flow sees is its own, and an end that is slow has two."""
+    """Queueing factors of pairs at a slow end: inflation over the longest of the other pairs.
+
+    For each address the heaviest pair each way, where both factors reach LINK_RATIO: a queue that a
+    single flow sees is that flow's own, and a slow end has two.
+    """
     found: dict[int, float] = {}
     heaviest = np.full((2, len(cells.addresses)), -1, dtype=np.int64)
     order = np.argsort(-cells.sent_bytes, kind="stable")[::-1]
@@ -283,7 +313,7 @@ def _standing(cells: Cells) -> dict[int, float]:
 
 
 def _queued_s(fleet: Fleet) -> dict[str, float]:
-    """How long the worst process behind each address stood in the run queue, all its threads together, seconds."""
+    """Seconds in the run queue of the worst process at each address, all its threads together."""
     most: dict[int, float] = {}
     for counter in fleet.counters.moved("cpu.process_ready_s"):
         most[counter.rank] = max(most.get(counter.rank, 0.0), counter.value)
@@ -295,7 +325,7 @@ def _queued_s(fleet: Fleet) -> dict[str, float]:
 
 
 def _needed(cells: Cells, index: int, narrow: float | None) -> float:
-    """How many times slower than its peers this cell must be."""
+    """How many times slower than its peers this cell must be to count as slow."""
     if narrow is not None:
         return limits.CONCENTRATED
     if len(cells.addresses) == 2 and not _loses(cells, index):
@@ -304,7 +334,10 @@ def _needed(cells: Cells, index: int, narrow: float | None) -> float:
 
 
 def _loses(cells: Cells, index: int) -> bool:
-    """Of few cells two may touch the lossy end: the lower median says what is usual."""
+    """Whether a cell retransmits at least 1 % and LINK_RATIO times the lower median of the others.
+
+    The lower median, because two of few cells may contain the losing end.
+    """
     share = cells.retransmitted
     others, middle = np.delete(share, index), (len(share) - 2) // 2
     usual = float(np.partition(others, middle)[middle]) if len(others) else 0.0
@@ -312,18 +345,18 @@ def _loses(cells: Cells, index: int) -> bool:
 
 
 def _small_messages(cells: Cells, index: int, others: Ints) -> bool:
-    """Whether it carries less than half as much as these, and loses nothing."""
+    """Whether a cell carries less than half as much as these, and does not lose packets."""
     little = cells.sent_bytes[index] * limits.CONCENTRATED < np.median(cells.sent_bytes[others])
     return bool(little) and not _loses(cells, index)
 
 
 def _queues(cells: Cells, index: int) -> bool:
-    """Whether what it sends stands in a queue for longer than what the pairs send that touch neither end."""
+    """Whether a cell's packets queue longer than those of the compared pairs."""
     return bool(cells.inflation[index] >= limits.LINK_RATIO and _longer_trips(cells, index) >= limits.CONCENTRATED)
 
 
 def _longer_trips(cells: Cells, index: int) -> float:
-    """How many times longer its round trips are, over their least, than those of the pairs that touch neither end."""
+    """A cell's round-trip inflation over the median of the compared pairs."""
     usual = median(cells.inflation[_others(cells, index)]) if len(cells.source) > 1 else 1.0
     return float(cells.inflation[index]) / max(usual, 1.0)
 
@@ -331,7 +364,10 @@ def _longer_trips(cells: Cells, index: int) -> float:
 def _accuse(
     fleet: Fleet, cells: Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float], tight: dict[str, float]
 ) -> Hypothesis:
-    """One charge: the end that most of the slow cells have in common."""
+    """Return the hypothesis on the end that most of the slow cells have in common.
+
+    `slow`: (cell, reference rate, lost seconds); `shaped`, `tight`: limits by address.
+    """
     address = _common_end(cells, slow, tight)
     mine = [item for item in slow if address in (cells.source[item[0]], cells.peer[item[0]])]
     worst, reference, _ = max(mine, key=lambda item: item[2])
@@ -361,7 +397,7 @@ def _accuse(
 def _common_end(cells: Cells, slow: list[tuple[int, float, float]], tight: dict[str, float]) -> str:
     weight: dict[str, float] = {}
     for index, _, lost in slow:
-        # A sender is a little likelier than the receiver: its queue is where a rate is enforced.
+        # A sender is slightly likelier than the receiver: a rate is enforced in its queue.
         for address, part in ((cells.source[index], 1 + limits.EFFECT_SHARE), (cells.peer[index], 1.0)):
             convicted = 1.5 if address in tight else 1.0
             weight[address] = weight.get(address, 0.0) + lost * part * convicted
@@ -388,7 +424,10 @@ def _evidence(
 
 
 def end_at(fleet: Fleet, address: str, interface: str = "") -> End:
-    """The end with this address, which must be the local one of some flow. `interface`: if it is known already."""
+    """Return the end with this address, which must be local to some flow.
+
+    `interface`: its name if known, else that of a flow.
+    """
     flows = fleet.flows
     mine = [index for index, local in enumerate(flows.local) if local == address]
     rows = tuple(dict.fromkeys(int(flows.rank[index]) for index in mine))

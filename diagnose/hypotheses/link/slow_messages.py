@@ -1,18 +1,21 @@
-"""A slow link between two stages of one of several pipelines, from the stays in messages alone (timings).
+"""A slow link between two pipeline stages, found by the stays in messages alone (timings).
 
-A pipeline whose work is that of the others but whose messages take longer is late: its ranks wait less where all pipelines meet (the
-gradients), and longer in messages. A slow stage shows itself by its own time, and then no link is looked for.
+A pipeline with the work of the others but longer messages is late: its ranks wait less where all
+pipelines meet (the gradients), and longer in messages. A slow stage shows in its own time; then no
+link is examined.
 
-late(d)   = median over the ranks r of pipeline d of  (median over r's peers of stay(·) - stay(r)),  stay: mean seconds per step in
-            collectives that are no messages
+stay      = mean seconds per step in collectives that are no messages
+late(d)   = median over the ranks r of pipeline d of (median over r's peers of stay(·) - stay(r))
 lost      = the same of the stage of d that comes last: it decides when the step ends
-z(d)      = late(d) / max(robust_sd of late over the other pipelines, floor of 1.4 % of the step); a row of ../rows.py
-more(r,w) = seconds per step that r stays longer than its peers in messages of the way w: activations (forward) or gradients
-            (backward)
+z(d)      = late(d) / max(robust_sd of late over the other pipelines, 1.4 % of the step); a row of
+            ../rows.py
+more(r,w) = seconds per step that r stays longer than its peers in messages of the way w:
+            activations (forward) or gradients (backward)
 
-Where: both sides of a slow link run at its pace. The stages before it wait for gradients, those behind it for activations, so it lies
-behind the stage k for which Σ over j <= k of more(j, gradients) + Σ over j > k of more(j, activations) is greatest; each of
-these must be 0.3 of late(d), or nothing is said: work that nobody timed makes all later stages wait, but none before it.
+Both sides of a slow link run at its pace: stages before it wait for gradients, those after it for
+activations. It follows the stage k for which Σ over j <= k of more(j, gradients) + Σ over j > k of
+more(j, activations) is largest. Each of these must be 0.3 of late(d), or nothing is reported:
+untimed work makes all later stages wait, but none before it.
 """
 
 from __future__ import annotations
@@ -47,7 +50,10 @@ class _Stays:
 
 
 def slow_links_of_pipelines(fleet: Fleet, scene: Scene) -> list[Row]:
-    """Rows of network/slow-link: the two ranks at the ends of each; none where pipelines or the ways of messages are not known."""
+    """Return rows of network/slow-link, each for the two ranks at the ends of a link.
+
+    Empty where pipelines or the directions of messages are unknown.
+    """
     if not fleet.timed or scene.pipelines is None:
         return []
     member = scene.pipelines.member
@@ -70,7 +76,7 @@ def slow_links_of_pipelines(fleet: Fleet, scene: Scene) -> list[Row]:
             continue
         ends = _ends(_in_order(fleet, ranks), stays, scene.roles, float(late[pipeline]))
         if ends is not None:
-            # The stage that is last through decides when the step ends.
+            # The last stage to finish decides when the step ends.
             last = int(ranks[np.argmin((stays.meeting + earlier)[ranks])])
             late_s = max(float(earlier[last]), float(late[pipeline]))
             told = _hypothesis(fleet, scene, ends, late_s, stays)
@@ -96,7 +102,7 @@ def _stays(fleet: Fleet) -> _Stays:
 
 
 def _less(values: Floats, roles: Ints) -> Floats:
-    """How much less each has than the median of its peers."""
+    """Median of each rank's peers less its own value; 0 where unknown."""
     return np.asarray(np.nan_to_num(peers_median(values[:, None], roles)[:, 0] - values), dtype=np.float64)
 
 
@@ -105,7 +111,9 @@ def _more(values: Floats, roles: Ints) -> Floats:
 
 
 def _in_order(fleet: Fleet, ranks: Ints) -> Ints:
-    """The ranks of one pipeline from its first stage to its last: by the numbers in their roles' names, else by rank."""
+    """Sort the ranks of one pipeline from first to last stage, by numbers in role names, else by
+    rank.
+    """
 
     def place(row: int) -> tuple[tuple[int, ...], int]:
         return tuple(int(number) for number in re.findall(r"\d{1,9}", fleet.ranks.role[row])), int(
@@ -116,7 +124,10 @@ def _in_order(fleet: Fleet, ranks: Ints) -> Ints:
 
 
 def _ends(ranks: Ints, stays: _Stays, roles: Ints, late_s: float) -> tuple[int, int] | None:
-    """Rows at both ends of the slow link of a pipeline (ranks in order of stages)."""
+    """Return the ranks (rows) at both ends of a pipeline's slow link; None if it is not clear.
+
+    `ranks`: in order of stages; `late_s`: seconds per step that the pipeline is late.
+    """
     gradients, activations = _more(stays.gradients, roles)[ranks], _more(stays.activations, roles)[ranks]
     behind = [float(gradients[: k + 1].sum() + activations[k + 1 :].sum()) for k in range(len(ranks) - 1)]
     if not behind:

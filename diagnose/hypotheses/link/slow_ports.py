@@ -1,17 +1,22 @@
-"""The transfer is long: which NIC, NVLink or PCIe link between ranks is it? No rank is odd, because nobody's own time is long.
+"""Which NIC, NVLink or PCIe link prolongs the transfer; no rank is slow itself.
 
-In a ring every step ends with the slowest link: its rate is low and flat, its peers burst and wait. With the rate of port i while
-it moves and ρ(i) = rate(i) / median rate of its peers (ports of one nominal speed that carry as much):
+In a ring every step ends with the slowest link: its rate is low and flat, its peers burst and wait.
+With the rate of port i while it moves and ρ(i) = rate(i) / median rate of its peers (ports of one
+nominal speed that carry as much):
 
-sending(i) = bytes(i) / rate(i) per step, at most the transfer          (the transfer where either is unknown)
-lost(i)    = sending(i) · (1 - ρ(i))                                    what the step gains if i were as fast as its peers
+sending(i) = bytes(i) / rate(i) per step, at most the transfer (the transfer where either is
+             unknown)
+lost(i)    = sending(i) · (1 - ρ(i)): what the step gains if i were as fast as its peers
 
-Convicts: a counter of the port (nic.py, nvlink.py; a degraded PCIe link above it) with ρ <= 0.9 and 5 % of the
-step lost. Without a counter 5 % lost, a rate so far below the peers' that its score admits it (-ln P(N >= z) + ln 3 - ln ports, 8.5 nats),
-and either ρ <= 0.5 and not burstier than they, or ρ <= 0.9 and σ at most half of theirs: the link itself, network/slow-link (nvlink/slow).
-Acquits: what moved on all peers; a port whose rate is that of its peers.
-Suspects share the lost time of the slowest of them, for a ring waits for that one.
-Interfaces that carry the job's TCP flows are judged by the flows (slow_flows.py) unless a counter of theirs speaks.
+Evidence for: a counter of the port (nic.py, nvlink.py; a degraded PCIe link above it) with ρ <= 0.9
+and 5 % of the step lost. Without a counter: 5 % lost, a rate so far below the peers' that its score
+admits it (-ln P(N >= z) + ln 3 - ln ports, 8.5 nats), and either ρ <= 0.5 and no burstier than
+they, or ρ <= 0.9 and σ at most half of theirs: the link itself, network/slow-link (nvlink/slow).
+Evidence against: what moved on all peers; a rate like the peers'.
+
+Suspects divide the lost time of the slowest of them, because a ring waits for that one. Interfaces
+that carry the job's TCP flows are judged by the flows (slow_flows.py) unless a counter of their own
+moved.
 """
 
 from __future__ import annotations
@@ -38,9 +43,9 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 
 def judge(fleet: Fleet, steps: int, step_s: float, transfer: Floats) -> tuple[Hypothesis, ...]:
-    """Ports and links that explain a large part of the transfer, the worst first.
+    """Return hypotheses on ports and links that explain a large part of the transfer, worst first.
 
-    `steps` in the whole window; `transfer`: seconds of each step that is judged.
+    `steps`: in the whole window; `transfer`: seconds of each judged step.
     """
     transfer = transfer[np.isfinite(transfer)]
     if steps < 1 or len(transfer) == 0:
@@ -55,7 +60,7 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer: Floats) -> tuple[Hy
     charges += _one_link(_alone(fleet, nics, charges))
     charges += _of_nvlinks(fleet, nvlinks, float("nan") if charges else _moving(nics, nvlinks))
     charges += _alone(fleet, nvlinks, charges)
-    # Where NICs and NVLinks are measured, a slow device shows there; what else it moves are copies.
+    # Where NICs and NVLinks are measured, a slow device shows there; its other traffic is copies.
     elsewhere = np.concatenate([each.ports.rank[np.isfinite(each.ratio)] for each in (nvlinks, nics)])
     charges += _of_pcie(fleet, scale, devices, np.unique(elsewhere))
     return _shared(charges)
@@ -65,13 +70,16 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer: Floats) -> tuple[Hy
 
 
 def _of_nics(fleet: Fleet, found: Found) -> list[Hypothesis]:
-    """NICs that a counter of their own convicts."""
+    """Return hypotheses on NICs confirmed by a counter of their own."""
     made = (nic.charge(fleet, found, index) for index in found.candidates(nic.moved(found), nic.gone(found)).tolist())
     return [charge for charge in made if charge is not None]
 
 
 def _of_nvlinks(fleet: Fleet, found: Found, moving: float) -> list[Hypothesis]:
-    """GPUs that a counter of their NVLinks convicts."""
+    """Return hypotheses on GPUs confirmed by a counter of their NVLinks.
+
+    `moving`: share of the transfer in which the job's other links move data; NaN if unknown.
+    """
     moved = nvlink.moved(found)
     waited = moved & (moving <= limits.NEARLY_ALL)
     made = (nvlink.charge(fleet, found, index, moving) for index in found.candidates(moved, waited).tolist())
@@ -79,9 +87,10 @@ def _of_nvlinks(fleet: Fleet, found: Found, moving: float) -> list[Hypothesis]:
 
 
 def _moving(nics: Found, nvlinks: Found) -> float:
-    """Share of the transfer in which the job's links move data; NaN where nobody knows.
+    """Share of the transfer in which the job's links move data; NaN if unknown.
 
-    Of NICs: median of mean use / use while moving. Without them: (bytes of the median GPU / 80 % of its links' speed) / transfer.
+    By NICs: median of mean use / use while moving. Without them: (bytes of the median GPU / 80 % of
+    its links' speed) / transfer.
     """
     speed = nics.ports.value("nic.speed_hz")
     duty = nics.ports.value("nic.collective_mu") * speed / nics.rate
@@ -93,7 +102,11 @@ def _moving(nics: Found, nvlinks: Found) -> float:
 
 
 def _through_pcie(fleet: Fleet, found: Found, devices: Found, known: list[Hypothesis]) -> list[Hypothesis]:
-    """NICs that are slow because a PCIe link of their rank is degraded or errs."""
+    """Return hypotheses on NICs that are slow because a PCIe link of their rank is degraded or
+    errs.
+
+    `known`: hypotheses so far; their ranks are left out.
+    """
     rows = np.flatnonzero(found.slower())
     rows = rows[np.isin(found.ports.rank[rows], [row for charge in known for row in charge.rows], invert=True)]
     narrow, result = set(narrow_ranks(fleet).tolist()), []
@@ -120,11 +133,15 @@ def _through_pcie(fleet: Fleet, found: Found, devices: Found, known: list[Hypoth
 @cause("nvlink", "slow", scope="link", witness="rate below the peers' while moving", rests_on=[Source.GPU],
        says="NVLinks of {instance|a GPU} are slower than the others")  # fmt: skip
 def _alone(fleet: Fleet, found: Found, known: list[Hypothesis]) -> list[Hypothesis]:
-    """Ports that are slow by their rate alone, the slowest first: the path they are on."""
+    """Return hypotheses on ports that are slow by their rate alone, the slowest first.
+
+    `known`: hypotheses so far; a port no slower than one of these, or of the same rank, is left
+        out.
+    """
     sigma = found.ports.value(f"{found.prefix}collective_sigma")
     theirs = peers_of(sigma, found.group)[0]
     step_s = found.scale.step_s
-    flat = (found.ratio <= limits.HOLDS_LEAST) & ~(sigma > theirs)  # unknown does not acquit
+    flat = (found.ratio <= limits.HOLDS_LEAST) & ~(sigma > theirs)  # an unknown σ is no evidence against
     flat |= (found.ratio <= limits.NEARLY_ALL) & (sigma <= limits.HOLDS_LEAST * theirs)
     flat &= found.lost_s >= max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS)
     flat &= _clear(found)
@@ -133,7 +150,7 @@ def _alone(fleet: Fleet, found: Found, known: list[Hypothesis]) -> list[Hypothes
     result: list[Hypothesis] = []
     for index in rows[np.argsort(found.ratio[rows], kind="stable")][: budgets.EXAMINED].tolist():
         ratio, rank = float(found.ratio[index]), int(found.ports.rank[index])
-        # It may be slow only because it sends to, or hears from, one that is as slow and convicted.
+        # It may be slow only because it exchanges data with a port as slow that is already named.
         if any(charge.ratio <= 1.25 * ratio or rank in charge.rows for charge in known):
             continue
         instance, host = found.ports.instance[index], fleet.ranks.host[rank]
@@ -149,7 +166,10 @@ def _alone(fleet: Fleet, found: Found, known: list[Hypothesis]) -> list[Hypothes
 
 
 def _clear(found: Found) -> Bools:
-    """Ports whose rate is so far below their peers' that it would admit them, of so many that were compared."""
+    """Mask of ports whose rate is so far below the peers' that its score is admitted.
+
+    The score: -ln P(N >= z) + log odds of NO_COUNTER - ln(number of ports compared).
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         z = np.nan_to_num((found.peers_rate - found.rate) / found.spread, posinf=np.inf)
     compared = max(int(np.isfinite(found.ratio).sum()), 1)
@@ -158,7 +178,7 @@ def _clear(found: Found) -> Bools:
 
 
 def _one_link(found: list[Hypothesis]) -> list[Hypothesis]:
-    """Two ports that are as slow as each other, with no counter on either, are the two ends of one link."""
+    """Merge two equally slow ports without a counter: they are the two ends of one link."""
     if len(found) != 2 or found[0].ratio < 0.8 * found[1].ratio:
         return found
     one, other = found
@@ -187,7 +207,10 @@ def _others(fleet: Fleet, rank: int) -> Ints:
 @cause("pcie", "link-degraded", scope="link", witness="the same, above a port or GPU", rests_on=[Source.PORTS])
 @cause("pcie", "errors", scope="link", witness="the same, above a port or GPU", rests_on=[Source.PORTS])
 def _of_pcie(fleet: Fleet, scale: Scale, devices: Found, elsewhere: Ints) -> list[Hypothesis]:
-    """Ranks whose devices move data more slowly than their peers', with a degraded link or one that errs."""
+    """Return hypotheses on ranks whose GPUs are slow by a PCIe link that is degraded or errs.
+
+    `elsewhere`: ranks whose NIC or NVLink rates are measured; they are left out.
+    """
     result: list[Hypothesis] = []
     for rank in narrow_ranks(fleet).tolist():
         link = degraded(fleet, rank, _others(fleet, rank))
@@ -222,7 +245,10 @@ def _of_pcie(fleet: Fleet, scale: Scale, devices: Found, elsewhere: Ints) -> lis
 
 
 def _cost(fleet: Fleet, scale: Scale, rank: int) -> tuple[float, float, Evidence] | None:
-    """(seconds per step, rate over the peers', evidence) of a rank's slowest device; None if it is not slow, or nobody measured."""
+    """(seconds per step, rate over the peers', evidence) of a rank's slowest PCIe device, or None.
+
+    None if it is not slow, or not measured.
+    """
     counters = fleet.counters
     mine = list(counters.of("pcie.burst_hz", rank))
     rows = counters.rows("pcie.burst_hz")
@@ -249,7 +275,9 @@ def _cost(fleet: Fleet, scale: Scale, rank: int) -> tuple[float, float, Evidence
 
 
 def _shared(found: list[Hypothesis]) -> tuple[Hypothesis, ...]:
-    """One charge per port; all together cost no more than the worst of them: a ring waits for its slowest link."""
+    """Merge hypotheses per port; together they cost as much as the worst, as a ring waits
+    for that.
+    """
     best: dict[tuple[str, str], Hypothesis] = {}
     for charge in sorted(found, key=lambda each: -each.lost_s * each.support):
         same = best.get((charge.host, charge.instance))

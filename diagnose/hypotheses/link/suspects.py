@@ -1,9 +1,11 @@
-"""Links of the ranks as rows: flows (slow_flows.py, packet_loss.py), ports (slow_ports.py), messages of pipelines (slow_messages.py).
+"""Links of the ranks as rows: flows, packet loss, ports, and messages of pipelines.
 
-They are judged on the transfer, the ranks on their own time: never the same twice. Each removes of the step what it lost; z = what all
-ports, or that flow, lost / 1.4 % of the step, and how sure it is that the link is slow at all is a factor of its support. A port that
-convicts itself speaks for the flows of its ranks too. A device that makes its rank late (copies over a narrow PCIe link) and the transfer
-long is one thing: what it costs the transfer is added to the row about the rank, and the row about the link left out.
+Links are judged on the transfer, ranks on their own time: never the same time twice. Each row
+removes what the link lost from the step; z = what all ports, or that flow, lost / 1.4 % of the
+step; the certainty that the link is slow at all is a factor of its support. A port with a counter
+of its own also explains the flows of its ranks. A device that delays its rank (copies over a narrow
+PCIe link) and prolongs the transfer is one cause: its cost in the transfer is added to the row
+about the rank, and the row about the link is left out.
 """
 
 from __future__ import annotations
@@ -32,12 +34,16 @@ TRANSFER = "transfer (the least time of any rank in collectives)"
 
 
 def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
-    """These rows about ranks, with what the devices that they name cost the transfer; and beside them links that hold the ranks up."""
+    """Return the rows about ranks, with transfer costs of their devices added, and rows about
+    links.
+
+    `ranks`: rows about single ranks.
+    """
     least = least_stay(scene.wait, None, scene.slots)
     least = least[np.isfinite(least)]
     transfer_s = float(trimmed_mean(least[None, :])[0]) if len(least) else 0.0
     steps = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1)))
-    # Who is slow beside a link makes it no less of the step that there would be.
+    # Compare links with the step as it would be without slow ranks.
     rest_s = scene.step_s - gain_s(scene, ranks)
     transfer_s = min(transfer_s, rest_s)
     ports = () if fleet.timed else judge_hardware(fleet, steps, rest_s, least)
@@ -48,18 +54,19 @@ def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
     held = np.zeros(0) if fleet.timed else _held_up(scene)
     losing = judge_loss(fleet, held, rest_s)
     links = judge_links(fleet, steps, rest_s, transfer_s)
-    # What is sent in every fourth step only is in the mean, and not in the trimmed one.
+    # What is sent only in every fourth step is in the mean, but not in the trimmed mean.
     whole_s = min(max(float(least.mean()), transfer_s), rest_s) if len(least) else 0.0
     told = (
         {(one.cause, one.instance): one.lost_s for one in judge_links(fleet, steps, rest_s, whole_s)} if links else {}
     )
-    # Whoever waits for what is sent again looks slow at both ends: beside a loss only a shaper says that a link is slow as well. What does
-    # not fit through a shaper is lost, and is that shaper: by what costs more.
+    # Waiting for retransmissions makes both ends look slow: besides a loss, only a shaper shows a
+    # slow link as well. What does not fit through a shaper is lost and due to the shaper: take the
+    # one that costs more.
     links = (*losing, *(link for link in links if not losing or link.support >= CONVICTED))
     links = tuple({(one.cause, one.instance): one for one in sorted(links, key=lambda link: link.lost_s)}.values())
     flows = [link for link in links if not known & set(link.rows)]
     behaviour = (TRANSFER, transfer_s)
-    if losing:  # a trimmed mean leaves out what they cost, and so does the least stay
+    if losing:  # a trimmed mean and the least stay both leave out the cost of losses
         behaviour = ("step less the longest own time", float(held.mean()))
     of_ports_s = sum(port.lost_s for port in ports)
     return [
@@ -77,7 +84,7 @@ def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
 
 
 def _with_transfer(row: Row, port: Hypothesis, transfer_s: float) -> Row:
-    """The row about a rank, which removes of the transfer as well what the same device costs it."""
+    """Return the row about a rank, which also removes what its device costs the transfer."""
     behaviour = Evidence("steps", TRANSFER, transfer_s, transfer_s - port.lost_s, "s/step")
     told = tuple(each for each in port.evidence if each not in row.found.evidence)
     found = replace(row.found, evidence=(*row.found.evidence, *told, behaviour))
@@ -85,9 +92,10 @@ def _with_transfer(row: Row, port: Hypothesis, transfer_s: float) -> Row:
 
 
 def _held_up(scene: Scene) -> Floats:
-    """Per step, what no rank's own work explains of it, seconds: median length over ranks less the longest own time.
+    """Seconds of each step that no rank's work explains: median length - longest own time.
 
-    Not the least stay: who got all of its packets goes on to its next step, and waits there.
+    Not the least stay: a rank that has all of its packets goes on to its next step, and waits
+    there.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -98,8 +106,12 @@ def _held_up(scene: Scene) -> Floats:
 def _row(
     fleet: Fleet, scene: Scene, link: Hypothesis, measure: str, measured_s: float, together_s: float, rest_s: float
 ) -> Row:
-    """`together_s`: what it and those that are slow with it cost. That is what stands out of the noise, and what the floor is asked of: of
-    what the step waits for its ports, each has a share (slow_ports.py). `rest_s`: the step without what ranks take too long."""
+    """Return the row about one link: z = together_s / (scale floor · rest_s).
+
+    `measure`, `measured_s`: the behaviour to report. `together_s`: what it and links slow with it
+        cost; noise and effect floor are compared with that, since each port has a share of one wait
+        (slow_ports.py). `rest_s`: the step without the excess of ranks.
+    """
     behaviour = Evidence("steps", measure, measured_s, measured_s - link.lost_s, "s/step")
     onset = scene.onset
     longer = onset is not None and onset.after_s > onset.before_s and np.isfinite(fleet.start)

@@ -1,1 +1,1 @@
-"""What makes one rank slow: one file per component."""
+"""Causes that make one rank's own work longer than its peers'."""

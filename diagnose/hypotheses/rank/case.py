@@ -1,4 +1,4 @@
-"""A case: one rank whose own time is too long, with what its functions and counters show beside its peers'."""
+"""A case: one rank whose own time is too long, with its functions and counters and its peers'."""
 
 from __future__ import annotations
 
@@ -23,20 +23,27 @@ from rankscope.probes.arrays import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Facts about one odd rank, all as means over the rank's steps in the whole window.
+    """Facts about one rank that is slower than its peers, as means over its steps in the window.
 
-    excess_s: how much longer than its peers the rank is busy per step, by its patterns (by its steps where it has none).
-    in_window_s: the same by its steps, a plain mean over the whole window, as patterns are; the judged part may be its later one only.
-    beside: the peers; of more than limits.PEERS_EXACT the rank too, if it is innocent itself: they are the same for each of them then.
-    queue_of_function_s: time in the run queue that goes with the odd Python function. Who computes for longer stands there for longer: as
-    long for each second as the peers do, and no longer than it does in that function.
-    threads: what other threads of its process do and take; of the queue for a CPU what is left by that function.
+    `peers`: rows of its role that are not suspects.
+    `beside`: rows whose medians its functions are compared with: the peers; with more than
+        limits.PEERS_EXACT also the rank itself unless it is a suspect, so that they are the same
+        for every rank.
+    `excess_s`: busy time per step above the peers', by its patterns (by its steps where it has
+        none).
+    `in_window_s`: the same by its steps, a plain mean over the whole window as patterns are; the
+        judged part may be only the later one.
+    `queue_of_function_s`: run-queue wait that accompanies the odd Python function. A rank that
+        computes for longer queues for longer: as long per second of computing as its peers, and at
+        most its queueing in that function.
+    `threads`: what other threads of its process do and take; its queue for a CPU is without that of
+        the function.
     """
 
     fleet: Fleet
     rank: int  # row in fleet.ranks
     peers: Ints
-    beside: Ints  # whose medians its functions are compared with
+    beside: Ints  # rows whose medians its functions are compared with
     profiles: Profiles
     steps: int
     own_s: float
@@ -46,7 +53,7 @@ class Case:
     io_excess_s: float
     sync_excess_s: float
     functions: tuple[FunctionExcess, ...]
-    python: Located | None  # where its excess of Python time sits
+    python: Located | None  # location of its excess of Python time
     queue_of_function_s: float = 0.0
     threads: OwnThreads = field(default_factory=OwnThreads)
     suspects: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # rows of other ranks that are suspects
@@ -60,18 +67,20 @@ class Case:
         return sum(f.excess_s for f in self.functions if f.kind == kind and (detail is None or f.detail == detail))
 
     def counters(self, name: str, scopes: Iterable[str] = ()) -> Iterator[Counter]:
-        """Counters of this name of this rank."""
+        """Yield this rank's counters of a name, optionally of some scopes only."""
         wanted = tuple(scopes)
         for counter in self.fleet.counters.of(name, self.rank):
             if not wanted or counter.scope in wanted:
                 yield counter
 
     def peers_of(self, name: str) -> list[Counter]:
-        """The same counter of the rank's peers, of a sample of them in a large fleet."""
+        """Return the counters of this name of the rank's peers; of a sample of peers in a large
+        fleet.
+        """
         return list(self.fleet.counters.of(name, sample(self.peers)))
 
     def host_counters(self, name: str) -> Iterator[Counter]:
-        """Counters of this name of the rank's host that belong to no rank."""
+        """Yield the counters of this name of the rank's host that belong to no rank."""
         host = self.fleet.ranks.observed_on[self.rank]
         return (counter for counter in self.fleet.counters.of(name, -1) if counter.observed_on == host)
 
@@ -79,7 +88,9 @@ class Case:
         self, component: str, cause: str, lost_s: float, support: float, evidence: tuple[Evidence, ...], action: str = "",
         instance: str = "", function: Function | None = None, computing_s: float = 0.0,
     ) -> Hypothesis:  # fmt: skip
-        """The hypothesis that this component took `lost_s` seconds per step of the rank's excess."""
+        """Return the hypothesis that a component took `lost_s` seconds per step of the rank's
+        excess.
+        """
         return Hypothesis(
             component=component,
             cause=cause,
@@ -96,7 +107,10 @@ class Case:
 
 
 def case_of(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: Ints) -> Case:
-    """The case of one rank (row) beside those of its peers that are no suspects (rows) themselves."""
+    """Build the case of one rank (row), compared with its peers that are not suspects.
+
+    `suspects`: rows that are suspects.
+    """
     peers = innocent_peers(scene, row, suspects)
     beside = (
         peers
@@ -151,7 +165,7 @@ def _queue_of(python: Located | None, profiles: Profiles, row: int, peers: Ints)
 
 
 def innocent_peers(scene: Scene, row: int, suspects: Ints) -> Ints:
-    """The peers of a rank (rows) that are no suspects themselves; all of them where none is left."""
+    """Return the peers (rows) of a rank that are not suspects; all its peers if none is left."""
     peers = np.flatnonzero(scene.roles == scene.roles[row])
     peers = peers[peers != row]
     innocent: Ints = peers[~np.isin(peers, suspects)]

@@ -1,6 +1,7 @@
-"""What speaks against a suspect: shown beside what speaks for it, and taken off its score.
+"""Evidence against a suspect: shown with the evidence for it, and subtracted from its score.
 
-rival       another component would explain a part of the same excess: support · (1 + first/(first + rival)) / 2 of the explained seconds
+rival       another component would explain a part of the same excess: support · (1 + first/(first +
+            rival)) / 2, of the explained seconds
 not shown   a part of the excess is in no function of the rank (the score counts it already)
 no counter  the component has counters and none moved (its support is lower already)
 not always  steps in which the rank was no slower than its peers
@@ -23,7 +24,11 @@ _COUNTED = ("gpu", "nvlink", "pcie", "nic", "network")
 def weighed(
     case: Case, charge: Hypothesis, others: Sequence[Hypothesis], found: Differences, whole_s: float
 ) -> Hypothesis:
-    """The charge with its contradicting evidence, and with less support where there is a rival. `whole_s`: the rank's excess."""
+    """Add the evidence against a hypothesis, and lower its support where another one is a rival.
+
+    `others`: other hypotheses on the rank, strongest first. `whole_s`: the rank's excess, seconds
+        per step.
+    """
     against = []
     rival = next((each for each in others if each.component not in (charge.component, "workload")), None)
     support = charge.support

@@ -1,13 +1,15 @@
-"""CPU: the training thread is ready and does not run.
+"""CPU: the training thread is ready to run but does not run.
 
-Convicts: ready time above the peers', and a counter that says who or what kept it from the CPU: CFS throttling of its
-control group (quota), the process that ran meanwhile (contended; affinity where it is a rank of the same job; irq where it is the
-kernel's thread for interrupts), steal. Interrupts that run between the rank's own instructions: interrupts.py.
-Where takers are counted and hardly anybody took the CPU, nobody contends: that is a quota too, or steal.
-Acquits: no ready time above the peers'; a function that computes for longer and stands in the queue for it, as its peers do; other threads
-of the rank's own process that ran meanwhile (threads.py); a process that with its loaders runs longer, and waits no longer for each second
-of that than the peers'.
-Where no counter speaks the charge stands with less support.
+Evidence for: ready time above the peers', and a counter of what kept the rank off its CPU: CFS
+throttling of its control group (quota); the process that ran meanwhile (contended; affinity if it
+is a rank of the same job; irq if it is the kernel's thread for interrupts); steal. Interrupts
+between the rank's own instructions: interrupts.py. Where takers are counted and hardly any process
+ran, there is no contention: that is a quota too, or steal.
+
+Evidence against: no ready time above the peers'; a function that computes for longer and queues for
+it, as its peers do; other threads of the rank's own process that ran meanwhile (threads.py); a
+process that runs longer, with its loaders, and waits no longer per second of CPU than the peers'.
+Without a counter the hypothesis has less support.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools
 
-INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for interrupts that are too many
+INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for too many interrupts
 
 
 @cause("cpu", "contended", witness="run queue, and who ran meanwhile", says="{instance|another program} takes its CPU")
@@ -47,7 +49,7 @@ INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for int
 @cause("cpu", "steal", witness="steal time, and nobody else ran", rests_on=[Source.HOST],
        says="the hypervisor takes its CPU away")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """Charges of the CPU for the excess of ready time."""
+    """Propose cpu causes for the excess of ready time."""
     ready = case.excess_of("sched") - case.excess_of("sched", "job control") if case.functions else case.sched_excess_s
     ready -= max(case.queue_of_function_s + case.threads.queue_s, _queue_of_demand_s(case))
     if ready <= 0:
@@ -55,7 +57,8 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     throttled, quota_evidence = _throttling(case)
     by_quota = min(max(throttled, case.excess_of("sched", "throttled"), 0.0), ready)
     queued = ready - by_quota
-    # A rank that is kept from the CPU loses caches and clock too: every function grows a little. No function is odd.
+    # A rank kept off its CPU loses caches and clock speed too: every function grows a little, none
+    # is odd.
     spread = case.python is not None and case.python.spread and ready >= limits.PART * case.excess_s
     diffuse = case.python.excess_s if case.python is not None and spread else 0.0
     if by_quota >= limits.PART * ready:
@@ -69,8 +72,11 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def _queue_of_demand_s(case: Case) -> float:
-    """Seconds per step for which the rank stands in the queue because it wants more CPU than its peers, its loaders with it: as long for
-    each second of that as they do. Who waits no longer for a second of CPU than they is kept from none."""
+    """Seconds per step of run-queue wait that follow from wanting more CPU than the peers.
+
+    The peers' wait times (own demand / median demand - 1), loaders included: a rank that waits no
+    longer per second of CPU than they do is not kept off its CPU.
+    """
     wants = wanted_s(case.fleet, np.append(case.rank, sample(case.peers)))
     own, known = float(wants[0]), wants[1:][np.isfinite(wants[1:])]
     usual = median(known) if len(known) else 0.0
@@ -80,7 +86,7 @@ def _queue_of_demand_s(case: Case) -> float:
 
 
 def throttled(fleet: Fleet) -> Bools:
-    """Ranks (rows) whose control group was throttled at all."""
+    """Mask of the ranks whose control group was throttled at all."""
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.throttled_s")
     ranks = table.rank[rows[table.value[rows] > 0]]
     result = np.zeros(len(fleet.ranks), dtype=bool)
@@ -89,7 +95,9 @@ def throttled(fleet: Fleet) -> Bools:
 
 
 def _throttling(case: Case) -> tuple[float, tuple[Evidence, ...]]:
-    """Seconds per step in which the rank's control group was throttled, above its peers'."""
+    """(seconds per step, evidence) of throttling of the rank's control group above its peers'
+    median.
+    """
     counters = list(case.counters("cpu.throttled_s", ("cgroup",)))
     if not counters:
         return 0.0, ()
@@ -118,11 +126,11 @@ def _ready_evidence(case: Case, ready: float, how: str) -> Evidence:
 
 @dataclass(frozen=True, slots=True)
 class _Takers:
-    """Who ran while the rank stood in the queue, seconds of the window. Processes of one name are added up."""
+    """Processes that ran while the rank was in the run queue, in seconds of the window, by name."""
 
-    foreign: tuple[tuple[str, float, tuple[int, ...]], ...]  # name, seconds, pids; who took most first
+    foreign: tuple[tuple[str, float, tuple[int, ...]], ...]  # name, seconds, pids; largest first
     ours_s: float  # ranks of the same job
-    suspects_s: float  # of these, ranks that are suspects, in what they do longer than their peers
+    suspects_s: float  # part of ours_s: by ranks that are suspects, for what they do longer than their peers
 
     @property
     def foreign_s(self) -> float:
@@ -147,12 +155,12 @@ def _takers(case: Case) -> _Takers:
 
 
 def behind_suspects_s(case: Case) -> float:
-    """Seconds per step for which a rank stood behind other suspects because of what these do too long: theirs, not its own."""
+    """Seconds per step that the rank queued behind other suspects because of their excess."""
     return _takers(case).suspects_s / max(case.steps, 1) if len(case.suspects) else 0.0
 
 
 def _longer(case: Case, row: int) -> float:
-    """Which part of a suspect's own time (row) its peers do not need; 0 of anybody else."""
+    """Share of a suspect's own time (row) beyond its peers'; 0 for other ranks."""
     if row not in case.suspects:
         return 0.0
     own_s = case.fleet.steps.own_s
@@ -161,8 +169,11 @@ def _longer(case: Case, row: int) -> float:
 
 
 def _taken_from_peers_s(case: Case, by: Callable[[Counter], bool]) -> tuple[float, float]:
-    """For how long those who are meant ran in place of a peer, seconds: the median, and of two peers in the middle that of whom they
-    took more. Beside a peer with a core for itself and one that shares its own as the rank does, the rank is not what is odd."""
+    """Seconds that counted processes ran in place of a peer: (median, upper median).
+
+    `by` selects the counters. The upper median because, of two peers, one may have a core of its
+    own and one share it as this rank does: then this rank is not odd.
+    """
     taken = dict.fromkeys(sample(case.peers).tolist(), 0.0)
     for counter in case.peers_of("cpu.taken_s"):
         if by(counter):
@@ -172,10 +183,12 @@ def _taken_from_peers_s(case: Case, by: Callable[[Counter], bool]) -> tuple[floa
 
 
 def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
-    """Who ran while the rank stood in the queue? What another suspect took, by what it does too long, is that one's.
+    """Return the hypothesis on the process that ran while the rank was in the run queue.
 
-    Ranks of the job excuse it, also if it shares its CPUs with them alone: unless it stands behind them three times as long as any other
-    does, that is chance, or how they work together (the middle of a pipeline is woken when both its neighbours are).
+    What another suspect took by its own excess is that suspect's. Ranks of the job are no cause,
+    even where the rank shares its CPUs with them alone, unless it queues behind them three times as
+    long as any other rank does: it is chance, or how they work together (the middle of a pipeline
+    is woken when both its neighbours are).
     """
     takers, steps = _takers(case), max(case.steps, 1)
     queued = max(queued - takers.suspects_s / steps, 0.0)
@@ -200,7 +213,7 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
         action = (
             f"The ranks of the job on {case.host} take the CPU from each other: start fewer, or fewer threads of each."
         )
-        if not apart:  # they take it from each other, from this one no more than from another
+        if not apart:  # they take it from each other, from this rank no more than from another
             lost_s = min(lost_s, (most - usual) / steps)
         support = EXCUSED if apart and takers.ours_s >= limits.LINK_RATIO * most else ALIKE
         return case.charge("cpu", "contended", lost_s, support, tuple(evidence), action)
@@ -209,7 +222,7 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
 
 
 def _foreign_charge(case: Case, takers: _Takers, needed: float, lost_s: float, evidence: list[Evidence]) -> Hypothesis:
-    """Processes that are not of the job took the CPU: the one that took most is named, or the interrupts that it stands for."""
+    """Return the hypothesis on processes outside the job, by the largest one, or on interrupts."""
     told = (*evidence, *(
         Evidence("scheduler", f"CPU taken by {name}", seconds / max(case.steps, 1), 0.0, "s/step")
         for name, seconds, _ in takers.foreign[:3]
@@ -227,12 +240,14 @@ def _foreign_charge(case: Case, takers: _Takers, needed: float, lost_s: float, e
 
 
 def _by_interrupts(counter: Counter) -> bool:
-    """Whether it is the kernel's thread for interrupts that ran."""
+    """Whether the counter's process is the kernel's thread for interrupts."""
     return INTERRUPTS.match(counter.comm) is not None
 
 
 def _own_charge(case: Case, lost_s: float, evidence: list[Evidence]) -> Hypothesis:
-    """Threads of the rank's own process ran, and it is not known which, or they carry what the job sends (threads.py)."""
+    """Return the hypothesis on unknown threads of the rank's own process, or its senders
+    (threads.py).
+    """
     threads = case.threads
     evidence.append(beside_evidence(case))
     pid = int(case.fleet.ranks.pid[case.rank])
@@ -242,7 +257,7 @@ def _own_charge(case: Case, lost_s: float, evidence: list[Evidence]) -> Hypothes
 
 
 def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evidence: list[Evidence]) -> Hypothesis:
-    """A thread stood in the queue and hardly anybody ran instead: its group was throttled, or the hypervisor took the CPU."""
+    """Return the hypothesis on a quota or steal: the rank queued and hardly any process ran."""
     steps = max(case.steps, 1)
     evidence.append(Evidence("scheduler", "CPU taken by any other process", taken / steps, queued, "s/step"))
     stolen = sum(counter.value for counter in case.host_counters("cpu.steal_s"))
@@ -255,8 +270,10 @@ def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evid
 
 
 def _is_crowded(case: Case) -> bool:
-    """Whether this rank shares exactly its CPUs with another rank while some peer of the host has a CPU that they may not use; what most
-    ranks of the host have is how the job was set up."""
+    """Whether the rank has the same CPUs as another one while a third has CPUs outside them.
+
+    False where most ranks of the host have these CPUs: that is how the job was set up.
+    """
     ranks = case.fleet.ranks
     mine, host = ranks.cpus[case.rank], ranks.observed_on[case.rank]
     on_host = [row for row in range(len(ranks)) if ranks.observed_on[row] == host]
@@ -267,7 +284,9 @@ def _is_crowded(case: Case) -> bool:
 
 
 def _within(some: Sequence[range], all_of_them: Sequence[range]) -> bool:
-    """Whether these CPUs are among those. Both rise, and none of their ranges touch: one of these lies in one of those."""
+    """Whether every range of `some` lies in one range of `all_of_them`; both ascend without
+    touching.
+    """
     starts = [each.start for each in all_of_them]
     at = [bisect_right(starts, each.start) - 1 for each in some]
     return all(place >= 0 and each.stop <= all_of_them[place].stop for each, place in zip(some, at, strict=True))

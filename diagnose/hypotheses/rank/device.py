@@ -1,4 +1,4 @@
-"""What device causes share: the time spent on a device beside the peers', and one counter beside the same of the peers."""
+"""Helpers for causes of devices: time on a device and counters, compared with the peers'."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rankscope.diagnose.verdict.function import Function
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
-    """Seconds per step of one kind of function on the rank and on its peers."""
+    """Seconds per step in one kind of function, on the rank and on its peers."""
 
     kind: str
     own_s: float
@@ -43,7 +43,7 @@ class DeviceTime:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """One counter of the rank, `expected`: the median of its peers; NaN without any."""
+    """One counter of the rank, and `expected`, the median of its peers; NaN without any."""
 
     counter: Counter
     value: float
@@ -61,7 +61,7 @@ class Beside:
 
 
 def device_time(case: Case, kind: str, detail: str | None = None) -> DeviceTime | None:
-    """The time in functions of this kind; None if there are none, or the rank spends no more than its peers."""
+    """Time in functions of this kind; None without such functions or without an excess."""
     functions = tuple(f for f in case.functions if f.kind == kind and (detail is None or f.detail == detail))
     if not functions:
         return None
@@ -70,7 +70,11 @@ def device_time(case: Case, kind: str, detail: str | None = None) -> DeviceTime 
 
 
 def behaviour(case: Case, device: DeviceTime) -> tuple[Evidence, ...]:
-    """What the times alone say. More work slows what grows with it, a slow device slows every function on it."""
+    """Evidence of the times alone: the worst function, the whole kind, how many functions are
+    slower.
+
+    More work slows what grows with it; a slow device slows every function on it.
+    """
     worst, peers = device.worst, len(case.peers)
     evidence = [Evidence("functions", f"time in {worst.name}", worst.own_s, worst.peers_s, "s/step", peers)]
     if len(device.functions) == 1:
@@ -88,23 +92,27 @@ def slow(
     case: Case, device: DeviceTime, component: str, cause: str, action: str = "", instance: str = "",
     counters: Iterable[Evidence] = (),
 ) -> Hypothesis:  # fmt: skip
-    """The charge that is left when no counter says why. `counters`: those that were read and say nothing."""
+    """Return the hypothesis of a slow device for which no counter gives a reason.
+
+    `counters`: evidence of counters that were read and show nothing.
+    """
     evidence = (*behaviour(case, device), *counters)
     return case.charge(component, cause, device.excess_s, NO_COUNTER, evidence, action, instance, device.function)
 
 
 def called_by(found: Located | None) -> tuple[Evidence, ...]:
-    """The user's functions that call the one that is named."""
+    """Evidence of the user's functions that call the named one; empty without callers."""
     if found is None or not found.callers:
         return ()
     return (Evidence("stacks", "called by", " → ".join((*found.callers, found.function.name)), None, ""),)
 
 
 def of_function(case: Case, kind: str, state: str) -> Hypothesis | None:
-    """The function of the rank's own code in which the time on a device lies, where its peers spend none on it: it has the device do
-    what theirs do not do, which is no fault of the device. None where they spend time on it there, too, or no function is odd.
+    """Return the hypothesis on a Python function that uses the device where its peers do not.
 
-    Of short calls few are met by a sample, and have a stack: where they are a quarter of the excess, they stand for all.
+    Such use is no fault of the device. None where the peers use it there too, or no function is
+    odd. A sample meets few short calls with a stack: a quarter of the excess is then taken to
+    represent all of it. `state`: what the function does, in words.
     """
     found, device = case.profiles.locate(case.rank, case.beside, (kind,), 0.0, sampled=True), device_time(case, kind)
     if (
@@ -131,7 +139,7 @@ def of_function(case: Case, kind: str, state: str) -> Hypothesis | None:
 
 
 def beside(case: Case, name: str, lowest: bool = False, instance: str = "") -> Beside | None:
-    """The rank's worst counter of this name beside its peers': the highest value, or the lowest."""
+    """Compare the rank's worst counter of this name with its peers': the highest, or the lowest."""
     mine = [c for c in case.counters(name) if not instance or c.instance == instance]
     if not mine:
         return None
@@ -141,7 +149,7 @@ def beside(case: Case, name: str, lowest: bool = False, instance: str = "") -> B
 
 
 def total_beside(case: Case, name: str, instance: str) -> float:
-    """Sum over all counters of the rank on `instance`, less the peers' median of the same sum."""
+    """Sum over the rank's counters on `instance`, less the peers' median of the same sum."""
     mine = sum(c.value for c in case.counters(name) if c.instance == instance)
     peers = sample(case.peers)
     counters = case.fleet.counters
@@ -152,14 +160,14 @@ def total_beside(case: Case, name: str, instance: str) -> float:
 
 
 def peers_value(case: Case, name: str) -> tuple[float, int]:
-    """(median over the peers' counters of this name, how many); NaN, 0 without any."""
+    """(median over the peers' counters of this name, their number); (NaN, 0) without any."""
     counters = case.fleet.counters
     values = counters.table.value[counters.rows_of(name, sample(case.peers))]
     return (median(values), len(values)) if len(values) else (float("nan"), 0)
 
 
 def grown(case: Case, name: str, least: float) -> Beside | None:
-    """A counter of events that grew by `least` and by far more than the peers'; else None."""
+    """Return an event counter that grew by `least` and far more than the peers'; else None."""
     found = beside(case, name)
     if found is None or found.value < least:
         return None

@@ -1,17 +1,22 @@
-"""GPU: kernels take longer than on the peers. Behaviour accuses, hardware convicts.
+"""GPU: kernels take longer than on the peers; counters give the reason.
 
-A counter is compared with the same counter of the peers, and what it predicts with the excess e that was measured. With the
-rank's kernel time g per step:
+A counter is compared with the same counter of the peers, and its prediction with the measured
+excess e. With the rank's kernel time g per step:
 
-clock      r = SM clock while busy / peers' median        predicted = g · (1 - r)         reason: the throttle bits, the power cap
+clock      r = SM clock while busy / peers' median       predicted = g · (1 - r)   reason: the
+               throttle bits, the power cap
 neighbour  f = share of the GPU used by others - peers'   predicted = g · f
 
-Convicts: a prediction of half of e; the larger one, if both do. A clock's cause is the throttle reason that was set longer than on
-the peers: thermal, power (also a power cap below the peers'), else clock-low. Without a prediction: corrected memory errors
-at 1/s and ten times the peers', any uncorrected one, a failed remap; an Xid that user code does not cause.
-Where the rank waits for kernels in a function in which its peers wait for none, it is that function, not the GPU: python/blocking-call.
-Acquits: peers with the same clock, the same bit for as long, the same errors, the same neighbour. Then it is gpu/slow: the
-behaviour stands, and nothing that was read says why. A lost GPU: ../hang/failed_hardware.py.
+Evidence for: a prediction of half of e; the larger one if both are. The cause of a low clock is the
+throttle reason that was set longer than on the peers: thermal, power (also a power cap below the
+peers'), else clock-low. Without a prediction: corrected memory errors at 1/s and ten times the
+peers', any uncorrected one, a failed remap; an Xid that user code does not cause. Where the rank
+waits for kernels in a function in which its peers wait for none, the cause is that function:
+python/blocking-call.
+
+Evidence against: peers with the same clock, the same bit for as long, the same errors, the same
+neighbour. Then it is gpu/slow: kernels are slow and no counter shows why. A lost GPU:
+../hang/failed_hardware.py.
 """
 
 from __future__ import annotations
@@ -44,7 +49,8 @@ from rankscope.diagnose.verdict.contract import Evidence, process_text
 from rankscope.observer.sources import Source
 
 _THERMAL, _POWER, _CLOCKS = "throttled-thermal", "throttled-power", "clock-low"
-# Specific reasons first: hw_slowdown is set beside hw_thermal and power_brake, and says neither.
+# Specific reasons first: hw_slowdown is set together with hw_thermal and power_brake, and names
+# neither.
 _REASONS = {
     "hw_thermal": _THERMAL, "sw_thermal": _THERMAL, "power_cap": _POWER, "power_brake": _POWER,
     "app_clocks": _CLOCKS, "sync_boost": _CLOCKS, "hw_slowdown": _POWER,
@@ -66,7 +72,7 @@ _REASONS = {
 @cause("gpu", "slow", witness="kernels longer than the peers'", rests_on=[Source.GPU],
        says="{instance|the GPU} computes more slowly than its peers")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """One charge for the excess of kernel time, with the cause that its GPU's counters give."""
+    """Propose one cause for the excess of kernel time, by the counters of its GPU."""
     device = device_time(case, "gpu")
     if device is None:
         return
@@ -77,7 +83,8 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     errors = [reason for reason in (_lost(case), _memory_errors(case), _xid(case)) if reason is not None]
     told += errors
     if errors and told[0].cause == _CLOCKS and not _explained(case, told[0]):
-        # A clock that nothing holds down, on a GPU whose driver reports a fault: the fault holds it down.
+        # A low clock without a throttle reason, on a GPU with a reported fault: the fault lowers
+        # it.
         told = [replace(errors[0], lost_s=told[0].lost_s, evidence=(*errors[0].evidence, *told[0].evidence[:1]))]
     if not told:
         if (charge := of_function(case, "gpu", "waits for kernels of its own GPU")) is not None:
@@ -106,7 +113,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def name_of(case: Case) -> str:
-    """'gpu2', as the rank's counters or the rank itself say; '' where nobody does."""
+    """The rank's GPU, such as 'gpu2', by its counters or the rank itself; '' if unknown."""
     for name in ("gpu.sm_clock_hz", "gpu.sm_active", "gpu.power_w"):
         for counter in case.counters(name):
             return counter.instance
@@ -115,16 +122,19 @@ def name_of(case: Case) -> str:
 
 
 def smi(instance: str, what: str, host: str) -> str:
-    """'`nvidia-smi -i 2 -q -d CLOCK` on node-7'."""
+    """The nvidia-smi command for a GPU, such as '`nvidia-smi -i 2 -q -d CLOCK` on node-7'."""
     index = instance.removeprefix("gpu")
     return f"`nvidia-smi{f' -i {index}' if index.isdigit() else ''} {what}` on {host}"
 
 
-# ---- clocks and what holds them down -----------------------------------------------------------------------------------
+# ---- clocks and their limits ------------------------------------------------------------------------------------------
 
 
 def _clock(case: Case, device: DeviceTime) -> Hypothesis | None:
-    """The SM clock is below the peers': why? Without a clock the bits alone, whose cost nobody knows."""
+    """Return the hypothesis on an SM clock below the peers' with its reason, or None.
+
+    Without a clock: by the throttle bits alone, at unknown cost.
+    """
     clocks = list(case.counters("gpu.sm_clock_hz"))
     if not clocks:
         return _bits_alone(case)
@@ -151,7 +161,10 @@ def _of_limit(clock: Counter) -> float:
 
 
 def _expected_clock(case: Case, mine: Counter) -> tuple[float, int]:
-    """(the clock this GPU should have, of how many peers): peers of the same model, else any peers' share of their limit."""
+    """(expected clock of this GPU in Hz, number of peers): the median of peers of the same model.
+
+    Without such peers: the median of their clocks over their limits, times this GPU's limit.
+    """
     counters = case.fleet.counters
     rows = counters.rows_of("gpu.sm_clock_hz", sample(case.peers))
     value, limit = counters.table.value[rows], counters.table.limit[rows]
@@ -165,7 +178,7 @@ def _expected_clock(case: Case, mine: Counter) -> tuple[float, int]:
 
 
 def _held_by(case: Case, instance: str) -> tuple[str, tuple[Evidence, ...]]:
-    """(cause, evidence): the throttle reason that was set longer than on the peers, or a low power cap."""
+    """(cause, evidence): the throttle reason set longer than on the peers, or a low power cap."""
     over: dict[str, tuple[float, Beside]] = {}
     for reason, holds in _REASONS.items():
         found = beside(case, f"gpu.throttle.{reason}_s", instance=instance)
@@ -204,7 +217,7 @@ def _hot(case: Case, instance: str) -> bool:
 
 
 def _explained(case: Case, reason: Hypothesis) -> bool:
-    """Whether a throttle bit or cap says who lowered the clock."""
+    """Whether a throttle bit or power cap explains the lower clock."""
     return any(evidence.measure.startswith(("throttled by", "power cap")) for evidence in reason.evidence)
 
 
@@ -236,7 +249,10 @@ def _clock_action(case: Case, cause: str, instance: str) -> str:
 
 
 def _neighbour(case: Case, device: DeviceTime) -> Hypothesis | None:
-    """A process that is not of the job uses the GPU. Who only holds memory on it accuses where no use is measured."""
+    """Return the hypothesis on another process that uses the GPU, or None.
+
+    Memory of another process counts only where use is not measured.
+    """
     users = sorted(case.counters("gpu.foreign_active"), key=lambda counter: -counter.value)
     if users:
         gpu = users[0].instance
@@ -280,7 +296,10 @@ def _lost(case: Case) -> Hypothesis | None:
 
 
 def _memory_errors(case: Case) -> Hypothesis | None:
-    """Uncorrected errors and failed remaps always; corrected ones as a storm."""
+    """Return the hypothesis on memory errors, or None.
+
+    Uncorrected errors and failed remaps always count; corrected ones at EVENTS_HZ.
+    """
     storm = limits.EVENTS_HZ * case.fleet.seconds
     for name, least in (("gpu.ecc_uncorrected", 1), ("gpu.remap_failed", 1), ("gpu.ecc_corrected", storm),
                         ("gpu.rows_remapped", 1), ("gpu.retired_pages", 1)):  # fmt: skip
@@ -297,7 +316,7 @@ def _memory_errors(case: Case) -> Hypothesis | None:
 
 
 def _xid(case: Case) -> Hypothesis | None:
-    """The worst Xid that user code does not cause."""
+    """Return the hypothesis on the worst Xid that user code does not cause, or None."""
     hardware = [c for c in _xids(case) if not xids.by_application(_number(c)) and not xids.of_nvlink(_number(c))]
     if not hardware:
         return None
@@ -326,7 +345,7 @@ def _xid_evidence(counter: Counter) -> Evidence:
 
 
 def _unremarkable(case: Case) -> tuple[Evidence, ...]:
-    """Counters that were read and do not say why: the reader must see that they were looked at."""
+    """Evidence of counters that were read and show nothing, so that readers know of them."""
     found = []
     clock = beside(case, "gpu.sm_clock_hz", lowest=True)
     if clock is not None and clock.known:

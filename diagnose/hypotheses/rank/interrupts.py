@@ -1,16 +1,18 @@
-"""CPU: interrupts. Packets or disks keep the rank's CPU busy between its own instructions; no process takes it away.
+"""CPU interrupts: packets or disks use the rank's CPU between its own instructions.
 
 s          = share of the rank's CPUs in softirq and irq, above the median of its peers
-predicted  = Σ over functions f that compute of min(excess, peers' time · max(2 s / (1 - s), g(f))):  all grow, each by its size
-g(f)       = growth of all others that compute, where it is clear (3 standard errors of the samples): what is counted as interrupts is
-             not all that they cost (caches, the host below a virtual machine)
-explained  = predicted + time in the run queue in which no other process ran
+predicted  = Σ over computing functions f of min(excess, peers' time · max(2 s / (1 - s), g(f))):
+             all grow, each by its size
+g(f)       = growth of all other computing functions, where it exceeds 3 standard errors of the
+             samples: interrupts cost more than what is counted (caches, the host below a virtual
+             machine)
+explained  = predicted + run-queue time in which no other process ran
 
-s is counted per CPU where the window says so; else, where ksoftirqd/N took CPU N from this rank (1 % of the window, ten times its
-peers'), what the whole host spent in softirq was spent there.
-Convicts: s >= 5 % that explains half of the excess; where it is counted per CPU it is the kernel itself that ran there in the rank's place,
-and says for how long, as with a quota. Acquits: interrupts that all peers have; a function that the peers do not have: it
-is not 'interrupted'.
+s is counted per CPU if the window has it; else, where ksoftirqd/N took CPU N from this rank (1 % of
+the window, ten times its peers'), all softirq time of the host is taken to be on that CPU. Evidence
+for: s >= 5 % that explains half of the excess; where it is counted per CPU the kernel itself ran
+there in the rank's place and counts the time, as with a quota. Evidence against: interrupts that
+all peers have; a function that the peers do not have, because it is not 'interrupted'.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from rankscope.probes.arrays import Bools
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """Of the rank's CPUs in interrupts; `peers`: what is usual, None where it is not known."""
+    """Share of the rank's CPUs in interrupts; `peers`: the usual share, None if unknown."""
 
     own: float
     peers: float | None
@@ -52,7 +54,7 @@ class _Share:
 
 @cause("cpu", "irq", witness="interrupts on the rank's CPUs", rests_on=[Source.HOST], says="interrupts take its CPU")
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """One charge if interrupts explain half of the excess."""
+    """Propose cpu/irq if interrupts explain half of the excess."""
     if not case.functions or not case.steps:
         return
     spent = _per_cpu(case.fleet)
@@ -86,7 +88,9 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def interrupted(fleet: Fleet) -> Bools:
-    """Ranks (rows) whose CPUs are in interrupts for 5 % more of the window than is usual in the job."""
+    """Mask of the ranks whose CPUs spend 5 % more of the window in interrupts than the job's
+    median.
+    """
     spent, ranks = _per_cpu(fleet), fleet.ranks
     busy = {host for host, each in spent.items() if max(each.seconds) >= limits.EFFECT_SHARE * fleet.seconds}
     share = np.zeros(len(ranks))
@@ -96,7 +100,7 @@ def interrupted(fleet: Fleet) -> Bools:
 
 
 def _growth_beside(case: Case, computing: Sequence[FunctionExcess], function: FunctionExcess) -> float:
-    """By what share the computing functions other than this one grew; 0 where the samples do not prove it."""
+    """Relative growth of the other computing functions; 0 unless above limits.Z_CLEAR errors."""
     own = sum(f.own_s for f in computing) - function.own_s
     peers = sum(f.peers_s for f in computing) - function.peers_s
     error = math.sqrt((max(own, 0.0) + max(peers, 0.0)) * case.fleet.sampling_s / max(case.steps, 1))
@@ -113,7 +117,7 @@ def _by_cpu(case: Case, spent: Mapping[str, _Host]) -> _Share | None:
 
 @dataclass(frozen=True, slots=True)
 class _Host:
-    """Seconds in interrupts of the CPUs of a host that its window names; their numbers rise."""
+    """Seconds in interrupts by CPU of one host; CPU numbers ascend."""
 
     cpus: list[int]
     seconds: list[float]
@@ -123,7 +127,7 @@ class _Host:
 
 
 def _per_cpu(fleet: Fleet) -> dict[str, _Host]:
-    """By host."""
+    """Seconds in interrupts per CPU, by host."""
     counters = fleet.counters
     table, found = counters.table, dict[str, dict[int, float]]()
     for name in OF_INTERRUPTS:
@@ -136,7 +140,7 @@ def _per_cpu(fleet: Fleet) -> dict[str, _Host]:
 
 
 def _share_of(fleet: Fleet, rank: int, spent: Mapping[str, _Host]) -> float | None:
-    """Mean share of the window that the CPUs which a rank may use spent in interrupts; None where nobody knows them."""
+    """Mean share of the window that a rank's allowed CPUs spent in interrupts; None if unknown."""
     ranks = fleet.ranks
     cpus, host = cpus_of(ranks.cpus[rank]), spent.get(ranks.observed_on[rank])
     if not cpus:
@@ -146,7 +150,7 @@ def _share_of(fleet: Fleet, rank: int, spent: Mapping[str, _Host]) -> float | No
 
 
 def _number(instance: str) -> int | None:
-    """12 of 'cpu12'."""
+    """The number in a CPU's name, 12 for 'cpu12'; None for another name."""
     digits = instance.removeprefix("cpu")
     plain = digits.isascii() and digits.isdecimal() and len(digits) <= budgets.DIGITS_MOST
     return int(digits) if plain and instance == f"cpu{int(digits)}" else None
@@ -157,7 +161,7 @@ def _cpus(text: str) -> frozenset[str]:
 
 
 def _by_daemon(case: Case) -> _Share | None:
-    """The kernel's thread for interrupts that are too many ran in place of this rank, on one of its CPUs."""
+    """Share of interrupts on the CPU on which ksoftirqd ran in place of this rank, or None."""
     taken = _daemons(case, case.rank)
     least = limits.NOTHING * case.fleet.seconds
     cpu = max(taken, key=lambda number: taken[number], default="")
@@ -173,7 +177,7 @@ def _by_daemon(case: Case) -> _Share | None:
 
 
 def _daemons(case: Case, rank: int) -> dict[str, float]:
-    """Seconds that each CPU's ksoftirqd ran while the rank stood in the queue."""
+    """Seconds that each CPU's ksoftirqd ran while the rank was in the run queue."""
     found: dict[str, float] = {}
     for counter in case.fleet.counters.of("cpu.taken_s", rank):
         if (match := INTERRUPTS.match(counter.comm)) is not None:
@@ -182,7 +186,9 @@ def _daemons(case: Case, rank: int) -> dict[str, float]:
 
 
 def _taken_s(case: Case) -> float:
-    """Seconds per step that processes other than ksoftirqd took from the rank, above its peers' median."""
+    """Seconds per step that processes other than ksoftirqd took from the rank, above its peers'
+    median.
+    """
 
     def taken(rank: int) -> float:
         rows = case.fleet.counters.of("cpu.taken_s", rank)

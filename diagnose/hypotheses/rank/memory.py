@@ -1,24 +1,27 @@
-"""Memory: pages that the rank needs were taken away, and it waits until they are read again.
+"""Memory: pages that the rank needs were reclaimed, and it waits until they are read again.
 
-faults    = excess of the time in which the training thread waited for pages (io, 'page fault')
-besides   = excess of the functions in which it did: the kernel's work for these pages, the queue after each; at most
-            3 · faults, or 50 µs for each time that pages had to be taken away first: from a fast disk a page comes without waiting;
-            besides that the queue in which whoever computes stands as long for each second as the peers do
+faults    = excess of the time in which the training thread waits for pages (io, 'page fault')
+besides   = excess of the functions in which it does: the kernel's work for these pages, and the
+            queue after each, at most 3 · faults, or 50 µs for each reclaim of pages (from a fast
+            disk a page comes without waiting); also the run-queue wait that accompanies computing,
+            per second as on the peers
 explained = faults + besides
 
-Convicts: its control group ran into its memory limit (1/s and ten times the peers in other groups): reclaim. Pages that came from
-swap are half of the major faults of its host: swap. Tasks of its host waited for memory (PSI) for half as long as the rank waited
-for pages: reclaim.
-Acquits: no waiting for pages above the peers'; no such counter: then a mapped file is slow to read, which is storage.
-A control group that is full of page cache hits its limit all day: without faults above the peers' that is health.
+Evidence for: its control group hit its memory limit (1/s and ten times the peers in other groups):
+reclaim. Half of the host's major faults came from swap: swap. Tasks of its host waited for memory
+(PSI) for half as long as the rank waited for pages: reclaim. Evidence against: no waiting for pages
+above the peers'; no such counter: then a mapped file is slow to read, which is storage. A control
+group full of page cache hits its limit all day: without faults above the peers' that is normal.
 
-Page faults without waiting: a function that allocates and touches memory anew in each step spends its time in the kernel, which gives
-and clears the pages. Convicts: the function's time is in the kernel (native stacks), and the process has three times the minor faults of
-its peers, enough of them to have taken half of the time if all were huge pages.
+Page faults without waiting: a function that allocates and touches new memory in each step spends
+its time in the kernel, which supplies and clears the pages. Evidence for: the function's time is in
+the kernel (native stacks), and the process has three times the minor faults of its peers, enough to
+have taken half of the time if all were huge pages.
 
-The allocators of two processes that do the same may give memory back in one and keep it in the other, by luck: nobody's fault, and told.
-Excuses: a function that is in the kernel on the peers as well, and takes as long there for each page as theirs; or so many more pages
-than the peers' that these take half of the excess, at 1 us each.
+By chance the allocators of two equal processes may return memory in one and retain it in the other:
+not a fault, but reported. That applies to a function that is in the kernel on the peers as well and
+takes as long per page as theirs, or to so many more pages than the peers' that they take half of
+the excess at 1 us each.
 """
 
 from __future__ import annotations
@@ -47,12 +50,12 @@ SEE_ALLOCATOR = (
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What says that memory is short."""
+    """The counter that shows that memory is short."""
 
     cause: str
     instance: str
     support: float
-    events: float  # times that pages were taken away, in the window
+    events: float  # number of reclaims of pages, in the window
     evidence: Evidence
     action: str
 
@@ -64,7 +67,7 @@ class Pressure:
 @cause("memory", "page-faults", witness="function in the kernel, minor faults", rests_on=[Source.HOST],
        says="it takes new memory again and again")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """A charge if the rank waits for pages and a counter says that memory is short; one if it makes the kernel give it pages."""
+    """Propose memory shortage if the rank waits for pages, else page faults of new memory."""
     short = pressure(case)
     yield from _given_pages(case) if short is None else _taken_pages(case, short)
 
@@ -97,7 +100,7 @@ def _given_pages(case: Case) -> Iterator[Hypothesis]:
 
 
 def _makes_anew(case: Case, found: Located, faults: Beside) -> bool:
-    """Whether the function found takes memory anew that its peers keep."""
+    """Whether the function found allocates memory anew that its peers retain."""
     more = faults.value - faults.expected
     return (
         more * limits.MINOR_FAULT_S >= limits.HOLDS_LEAST * found.excess_s * max(case.steps, 1)
@@ -107,8 +110,9 @@ def _makes_anew(case: Case, found: Located, faults: Beside) -> bool:
 
 
 def as_long_per_page(case: Case) -> bool:
-    """Whether the function found is in the kernel, on its peers as well, and takes no longer there for each page that the process is given
-    than theirs."""
+    """Whether the function found is in the kernel, also on its peers, and as fast per page as
+    theirs.
+    """
     found, faults = case.python, beside(case, "memory.minor_faults")
     if found is None or faults is None or not faults.known or not faults.value > faults.expected > 0:
         return False
@@ -149,7 +153,7 @@ def _taken_pages(case: Case, short: Pressure) -> Iterator[Hypothesis]:
 
 
 def pressure(case: Case) -> Pressure | None:
-    """Why the rank's pages were taken away; None where nothing says so or it does not wait for pages."""
+    """Return why the rank's pages were reclaimed; None without a counter or waiting for pages."""
     waited = sum(f.excess_s for f in _faults(case))
     if waited <= 0:
         return None
@@ -174,7 +178,7 @@ def _limit(case: Case) -> Pressure | None:
     hits = {int(peer): 0.0 for peer in peers}  # no row: no hit
     for counter in case.peers_of("memory.limit_hits"):
         if (counter.observed_on, counter.instance) == (worst.observed_on, worst.instance):
-            hits.pop(counter.rank, None)  # the same group: it says nothing beside itself
+            hits.pop(counter.rank, None)  # the same group: no comparison with itself
         elif counter.rank in hits:
             hits[counter.rank] = max(hits[counter.rank], counter.value)
     expected = median(list(hits.values())) if hits else 0.0

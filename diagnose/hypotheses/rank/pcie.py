@@ -1,12 +1,15 @@
 """PCIe: copies between host and device take longer than on the peers.
 
-Convicts: a link (GPU, bridge above it) below its capability and below the peers' same link. With the ratio r of the link's
-speed x width over the peers' and the copy time m, predicted = m · (1 - r) must be half of the excess. Where copies are not
-timed, m = bytes / rate while moving. Errors: replays or AER at 1/s and ten times the peers'.
-Acquits: peers whose links are as narrow, or err as much; a prediction far below the excess. Where the rank copies more bytes, and what
-that takes at the rate of its peers is half of the excess, it is no link: python/blocking-call of the function that copies what they do
-not, else workload/data-imbalance.
-Links that are narrow while no copy is late, but transfers between ranks are: ../link/slow_ports.py.
+Evidence for: a link (GPU, bridge above it) below its capability and below the peers' same link.
+With the ratio r of the link's speed x width over the peers' and the copy time m, predicted = m · (1
+- r) must be half of the excess. Where copies are not timed, m = bytes / rate while moving. Errors:
+replays or AER at 1/s and ten times the peers'.
+
+Evidence against: peers whose links are as narrow, or have as many errors; a prediction far below
+the excess. Where the rank copies more bytes, and at the rate of its peers that takes half of the
+excess, the cause is python/blocking-call for a function that copies where theirs do not, else
+workload/data-imbalance. Narrow links that delay transfers between ranks but no copy:
+../link/slow_ports.py.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ ERRORS = ("pcie.aer_fatal", "pcie.aer_nonfatal", "pcie.replays", "pcie.aer_corre
 @cause("pcie", "slow", witness="copies longer than the peers'", rests_on=[Source.CALLS],
        says="the PCIe link {instance|} is slower than the others")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """At most one charge for the rank's copies."""
+    """Propose at most one cause for the rank's longer copies."""
     device = device_time(case, "memory")
     link = degraded(case.fleet, case.rank, case.peers)
     if link is not None and (charge := _link_charge(case, device, link)) is not None:
@@ -76,7 +79,11 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def _copied_more(case: Case, device: DeviceTime) -> Evidence | None:
-    """Bytes that the rank copies beyond its peers, if these take half of the excess at the peers' rate: (b - b̃) / (b̃ / t̃)."""
+    """Evidence of more copied bytes than the peers', if these explain half of the excess; else
+    None.
+
+    Seconds explained: (b - b̃) / (b̃ / t̃), b bytes and t seconds, ~ the peers' medians.
+    """
     seconds, copied = _seconds_and_bytes(case)
     mine, peers = copied[0], median(copied[1:]) if len(copied) > 1 else 0.0
     spent = median(seconds[1:]) if len(seconds) > 1 else 0.0
@@ -89,7 +96,7 @@ def _copied_more(case: Case, device: DeviceTime) -> Evidence | None:
 
 
 def _seconds_and_bytes(case: Case) -> tuple[Floats, Floats]:
-    """Seconds per step in copies, and bytes of the window: of the rank, then of its peers."""
+    """(seconds per step in copies, bytes of the window), of the rank, then of its peers."""
     table, ranks = case.fleet.patterns, np.append(case.rank, sample(case.peers))
     if table.bytes is None:
         return np.zeros(len(ranks)), np.zeros(len(ranks))
@@ -111,7 +118,9 @@ def _more_data(case: Case, device: DeviceTime, copied: Evidence) -> Hypothesis:
 
 
 def worst_errors(case: Case) -> Beside | None:
-    """The most serious error counter that grew far more than the peers'."""
+    """Return the most serious error counter that grew far more than the peers'; None
+    without one.
+    """
     for name in ERRORS:
         serious = name in ("pcie.aer_fatal", "pcie.aer_nonfatal")
         if (found := grown(case, name, 1 if serious else limits.EVENTS_HZ * case.fleet.seconds)) is not None:
@@ -120,7 +129,7 @@ def worst_errors(case: Case) -> Beside | None:
 
 
 def errors_action(instance: str, host: str) -> str:
-    """What to do about a link that errs."""
+    """The advice for a link with errors."""
     return (
         f"Reseat {instance} of {host}, clean its contacts, check riser and cable (`lspci -vv -s {instance}`: DevSta, "
         "`nvidia-smi -q | grep -i replay`): the link repeats what arrives broken."
@@ -144,7 +153,9 @@ def _link_charge(case: Case, device: DeviceTime | None, link: Link) -> Hypothesi
 
 
 def _copying_s(case: Case) -> float:
-    """Seconds per step in which the rank's devices move data over PCIe: bytes / rate while moving."""
+    """Seconds per step in which the rank's devices move data over PCIe: bytes / rate while
+    moving.
+    """
     total = 0.0
     rates = {c.instance: c.value for c in case.counters("pcie.burst_hz")}
     for name in ("pcie.rx_bytes", "pcie.tx_bytes"):

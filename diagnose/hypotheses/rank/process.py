@@ -1,6 +1,7 @@
-"""Process: the rank was stopped for a part of the window and runs again. Ranks that stand still: ../hang/standstill.py.
+"""Process: the rank was stopped for a part of the window and runs again.
 
-Convicts: time in state T (job control) that explains the excess. Acquits: none.
+Evidence for: time in state T (job control) that explains the excess. Hanging ranks:
+../hang/standstill.py.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from rankscope.diagnose.verdict.contract import Evidence
 
 
 def pauses(fleet: Fleet) -> Iterator[Hypothesis]:
-    """Ranks that were stopped for a noticeable part of the window and run again, and delayed a step by it.
+    """Yield hypotheses on ranks that were stopped for a while and delayed a step by that.
 
-    One long step, which no robust mean over steps shows: lost = time in state T / steps.
+    This is one long step, which no robust mean over steps shows: lost = time in state T / steps.
     """
     stopped = fleet.ranks.stopped_s
     least = max(limits.LOST_SECONDS, limits.EFFECT_SHARE * fleet.seconds)
@@ -48,7 +49,7 @@ def pauses(fleet: Fleet) -> Iterator[Hypothesis]:
 
 @cause("process", "stopped", witness="state T", says="the process was stopped")
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """One charge if the rank was stopped."""
+    """Propose process/stopped if the rank was stopped."""
     stopped = float(case.fleet.ranks.stopped_s[case.rank])
     if stopped > 0:
         yield case.charge(

@@ -1,8 +1,9 @@
-"""Python: a function of the rank takes longer than on its peers, by computing or by waiting of its own will.
+"""Python: a function of the rank takes longer than on its peers, by computing or by waiting.
 
-Convicts: Python time above the peers', concentrated in one function (model/attribute.py). Time in a lock accuses the lock; time in which
-a thread or process of the rank is waited for that does more than its like on the peers, what that does. The GIL: threads.py.
-Acquits: every function grew alike (then the CPU or the workload is charged); it takes as long for each page of memory as on the peers
+Evidence for: Python time above the peers', concentrated in one function (model/attribute.py). Time
+in a lock points to the lock; waiting for a thread or process of the rank that does more than that
+of the peers, to what it does. The GIL: threads.py. Evidence against: every function grew alike
+(then the CPU or the workload is the cause); it takes as long per page of memory as on the peers
 (memory.py).
 """
 
@@ -41,7 +42,7 @@ _LOCKS = ("futex", "lock", "semaphore", "condition")
 @cause("python", "dataloader", witness="waiting for the next batch",
        says="its data comes late[: the loader's time goes into {function}]")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """Charges of the rank's own Python code."""
+    """Propose causes in the rank's own Python code: collection, one function, or waiting."""
     collected = case.excess_of("python", "gc")
     if collected > 0 and collected >= 0.5 * (case.python.excess_s if case.python is not None else case.excess_s):
         yield _collector_charge(case, collected)
@@ -60,7 +61,7 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
     asleep = case.profiles.locate(case.rank, case.beside, ("python",), 0.0, details=("sleep",))
     blocking = asleep is not None and asleep.excess_s >= 0.5 * found.excess_s
     if asleep is not None and blocking and asleep.function != found.function:
-        found = asleep  # what is told as asleep is told of where it sleeps, whatever else its callers do
+        found = asleep  # report a sleep where it occurs, whatever else its callers do
     function = found.function
     leaf = found.leaf
     what = f"{leaf.name}, called from {function.name}" if leaf is not None and found.of_leaf else function.name
@@ -102,7 +103,9 @@ def _state(case: Case, found: Located, blocking: bool) -> str:
 
 
 def _collector_charge(case: Case, excess: float) -> Hypothesis:
-    """Garbage collection: it interrupts whatever runs, so the function it is found under is the trigger, not the culprit."""
+    """Return the hypothesis on garbage collection; the function in which it runs only
+    triggers it.
+    """
     own = sum(f.own_s for f in case.functions if f.kind == "python" and f.detail == "gc")
     found = case.profiles.locate(case.rank, case.beside, ("python",), 0.0, details=("gc",))
     return case.charge(
@@ -116,7 +119,9 @@ def _collector_charge(case: Case, excess: float) -> Hypothesis:
 
 
 def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
-    """Time the training thread waits for a thread or process of its own rank; for the GIL: threads.py."""
+    """Propose causes of waiting for a thread or process of the own rank; for the GIL see
+    threads.py.
+    """
     excess = max(case.excess_of("sync"), 0.0)
     if excess <= 0 or held_gil(case) is not None:
         return
@@ -133,7 +138,7 @@ def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
         return
     text = f"{worst.name} {worst.detail}".lower()
     cause = "lock" if any(mark in text for mark in _LOCKS) else "blocking-call"
-    # Who takes what others hand over waits in a function for that, written in Python; who wants a lock does not.
+    # A queue is waited for in a function written in Python; a lock is not.
     handed = case.profiles.seconds_through(case.rank, "sync", _HAND_OVER_FILES) >= 0.5 * excess
     evidence += called_by(found) if function is not None else ()
     helpers = [*([_PROCESS] if cause != "lock" else []), *([_THREAD] if handed else [])]
@@ -147,7 +152,9 @@ def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
 
 @dataclass(frozen=True, slots=True)
 class _Helper:
-    """Who works for the training thread: whose patterns, and in words."""
+    """A kind of thread or process that works for the training thread, and its words in a
+    verdict.
+    """
 
     thread: str
     who: str
@@ -164,16 +171,17 @@ _THREAD = _Helper("other", "a thread of the rank", "A thread that the training w
 
 
 def _helper_charges(case: Case, excess: float, evidence: tuple[Evidence, ...], helper: _Helper) -> list[Hypothesis]:
-    """What is waited for is late: what who makes it does more than those of the peers, if that is half of the excess.
+    """Propose what a helper does more than those of the peers, if that is half of the waiting.
 
-    Of loader workers whatever it is: they do nothing but feed. Of others what they work, not what they wait for.
+    For loader workers any function counts, since they only load; for others what they compute or
+    read, not what they wait for. `excess`: seconds per step of waiting for the helper.
     """
     more_than_peers = (
         f
         for f in case.profiles.functions(case.rank, case.beside, helper.thread)
         if helper is _LOADER or f.kind in ("python", "io")
     )
-    worst = next(more_than_peers, None)  # largest excess first
+    worst = next(more_than_peers, None)  # the largest excess is first
     if worst is None or worst.excess_s < 0.5 * excess:
         return []
     more = Evidence("stacks", f"{helper.who} in {worst.name}", worst.own_s, worst.peers_s, "s/step", len(case.peers))

@@ -1,8 +1,10 @@
-"""Ranks that are slow now and then, or were stopped once: from rare episodes (model/episodes.py) and time in state T to suspects.
+"""Ranks that are slow in a few steps, or were stopped once, as rows.
 
-Rows of ../rows.py that remove of each step what the few cost on average; how clear an episode is says the probability that chance makes
-so many, and of time in state T, which the kernel counts, how much it is of the step. A rank whose functions show less than half of what
-its episodes cost is not accused: a note says so. Where one shows most of it, the same seconds were counted twice: that convicts.
+The rows of ../rows.py remove from each step the mean cost of rare episodes (model/episodes.py) or
+of time in state T. The clarity of an episode is the probability that chance gives as many; of time
+in state T, which the kernel counts, its share of the step. Where a rank's functions show less than
+half of the cost of its episodes, a note reports it instead. Where one function shows most of it,
+the same seconds were measured twice: that is strong evidence.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ from rankscope.probes.arrays import Ints
 
 
 def rare_rows(fleet: Fleet, scene: Scene, odd: Ints) -> tuple[list[Row], list[Note]]:
-    """What ranks do in a few steps only. `odd`: rows that are suspects for all of their steps."""
+    """Return rows and notes on ranks that are slow in a few steps only.
+
+    `odd`: rows that are suspects for all of their steps.
+    """
     paused = [pause for pause in pauses(fleet) if pause.rows[0] not in set(odd.tolist())]
     known_s = limits.SCALE_FLOOR * scene.step_s
     stopped = [Row(one, None, one.lost_s / known_s, np.inf, step_s=one.lost_s, rare=True) for one in paused]
@@ -38,7 +43,10 @@ def rare_rows(fleet: Fleet, scene: Scene, odd: Ints) -> tuple[list[Row], list[No
 
 
 def _episodes(fleet: Fleet, scene: Scene, skip: Ints) -> Iterator[Episodes]:
-    """Of the part that is judged, and of the whole window: what is rare may be older than a small change of level."""
+    """Yield episodes of the judged part, then of the whole window, once per rank.
+
+    A rare episode may be older than a small change of level.
+    """
     found: dict[int, Episodes] = {}
     parts = [scene.own] if scene.own.shape == fleet.steps.own_s.shape else [scene.own, fleet.steps.own_s]
     floor_s = np.full(len(scene.own), limits.NOTHING * scene.step_s) if fleet.timed else scene.differences.floor_s

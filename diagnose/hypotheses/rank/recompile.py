@@ -1,11 +1,14 @@
-"""Compilation: the rank compiles its model again and again, as for a new shape in each step, and its peers do not.
+"""Compilation: the rank compiles its model again and again, unlike its peers.
 
-compiling(r) = seconds per step of the training thread, computing or waiting, with a compiler's function on its stack
+As for a new input shape in each step.
+
+compiling(r) = seconds per step of the training thread, computing or waiting, with a compiler's
+               function on its stack
 excess       = compiling(rank) - median over its peers
 
-Convicts: an excess of half of the rank's own. Named is the user's function below which the time goes.
-Acquits: peers that compile as long, as all do at the start; a slow function of compiled code that is only run.
-Not seen: a backward pass that is compiled on a thread of autograd's own, as with GPUs.
+Evidence for: an excess of half of the rank's own. The user's function that leads to it is named.
+Evidence against: peers that compile as long, as all do at the start; a slow function of compiled
+code that is only run. Not observed: a backward pass compiled on a thread of autograd, as with GPUs.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ from rankscope.diagnose.verdict.contract import Evidence
 
 _KINDS = ("python", "sync", "io")  # computing, waiting for a compiler's thread or process, its files
 
-# Files whose functions run only while something is compiled. Of torch 2.13, sampled on a CPU: 94 % (aot_eager) and 100 % (inductor) of the
-# samples of steps with a new shape, none of 1,218 samples of steps without; most of torch/_dynamo and torch/_inductor is on both.
+# Files whose functions run only while something is compiled, in most samples of steps with a new
+# shape and in none of other steps (figures: diagnose/measured.md); most of torch/_dynamo and
+# torch/_inductor runs in both.
 _COMPILERS = (
     "/torch/_dynamo/convert_frame.py",
     "/torch/_inductor/compile_fx.py",
@@ -40,10 +44,10 @@ _COMPILERS = (
        action="See what changes from step to step (TORCH_LOGS=recompiles, JAX_LOG_COMPILES=1): pad or bucket the shapes of the input, mark "
        "them as dynamic, or compile all of them before the first step.")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """Propose one hypothesis if the rank compiles for half of its excess longer than its peers."""
+    """Propose python/recompile if compiling longer than the peers is half of the rank's excess."""
     own, least = _compiling_s(case, case.rank), limits.HOLDS_LEAST * case.excess_s
     if own <= 0 or own < least:
-        return  # most ranks: their peers are not looked at
+        return  # most ranks end here, without a look at their peers
     peers = [_compiling_s(case, int(peer)) for peer in sample(case.peers)]
     expected = median(peers) if peers else 0.0
     if own <= expected or own - expected < least:

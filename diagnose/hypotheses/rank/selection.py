@@ -1,27 +1,32 @@
-"""Which ranks are to blame, and for what: hypotheses are admitted one after the other, and who is explained judges nobody any more.
+"""Select the hypotheses on single ranks that explain the slow ones, best first.
 
-score(h, r) = B(r) · (1 - (1 - d/E)²) - m(h, r) + w(h) - ln N                                                   in nats
-d   the seconds that h explains of the excess E, at most E. What the peers stand in the queue for a CPU longer than the rank is added to
-    E: they burst together when the late one has come, and that takes nothing from what it does too long
-B   how strongly rank r is slower than its unexplained peers: the larger of strength by whole steps (model/excess.py) and by single
-    functions (model/function_tests.py); that counts where the steps say the same, though they cannot prove it (z >= 2)
-m   misfit (1 - d/E)² / (2 · 0.15²), d unbounded: functions are sampled, so that it is known to 15 %
-w   witness ln(s / (1 - s)): s the support of h, how often such evidence is right (hypotheses/hypothesis.py)
-N   ranks that were looked at, times the steps at which the part that is judged might have begun, where it was sought
+score(h, r) = B(r) · (1 - (1 - d/E)²) - m(h, r) + w(h) - ln N, in nats
+d   seconds that h explains of the excess E, at most E. Where the peers queue longer for a CPU than
+    the rank, that is added to E: they burst together when the late rank has come, which takes
+    nothing from its excess.
+B   how clearly rank r is slower than its unexplained peers: the larger of the strength by whole
+steps (model/excess.py) and by single functions (model/function_tests.py); the latter counts where
+the steps agree, though too weakly to prove it (z >= 2)
+m   misfit (1 - d/E)² / (2 · 0.15²), d unbounded: functions are sampled, so that d is known to 15 %
+w   witness ln(s / (1 - s)): s the support of h (hypotheses/hypothesis.py)
+N   ranks examined, times the steps at which the judged part might have begun, where that was sought
 
-1. Admit who has a score of `limits.SCORE_LEAST`: of a small role the best one alone, because it was a part of the others' reference.
-   Take it out of the reference, and ask again, until nobody passes. So is who is slow for sure and unexplained, as long as most of the
-   role are left: by some few nobody is odd whose reason nobody knows.
-2. Ask each of them again, beside those that are left. Of one rank several hypotheses are admitted in turn, each on what the ones before
-   leave of its excess, E' = E - d, known to √(σ² + (0.05 d)²), a sampled d less well; beside a queue for a CPU σ may be that of the steps
-   without it. What a rank stands behind other suspects, because of what these do too long, is taken out first: that is theirs.
+1. Admit ranks with a score of `limits.SCORE_LEAST`; in a small role only the best one, because it
+   was part of the others' reference. Remove them from the reference and repeat until none passes.
+   Clearly slow but unexplained ranks leave the reference too, while more than half of the role
+   remains: a few remaining ranks cannot show that another one is odd without a known reason.
+2. Examine each of these ranks again, compared with the remaining ones. Several hypotheses on one
+   rank are admitted in turn, each on what the ones before leave of its excess, E' = E - d, known to
+   √(σ² + (0.05 d)²), and a sampled d less well; after a queue for a CPU σ may be that of the steps
+   without it. Queueing behind other suspects, caused by their excess, is subtracted first.
 
-A rank is asked only if its excess is above the effect floor and its peers wait for it: half of its excess at least. The floor is a
-share of the step without what those take too long who are no reference any more; how far healthy ranks differ is one of the step as it is:
-they are uneven because they wait for the late one.
+A rank is examined only if its excess is above the effect floor and its peers wait for at least half
+of it. The floor is a share of the step without the excess of ranks outside the reference; the
+spread of healthy ranks is a share of the step as it is, since they are uneven because they wait for
+the late one.
 
-A quota is no noise, and somebody ordered it: what it takes comes and goes as the rank's budget does. Were such a rank healthy, it would
-wander as its peers do: its excess counts as known as well as theirs.
+A quota is no noise: it was configured, and its effect comes and goes with the rank's budget.
+Without it the rank would vary as its peers do: its excess counts as known as precisely as theirs.
 """
 
 from __future__ import annotations
@@ -55,7 +60,10 @@ _MISFIT = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """One hypothesis that stands: of the rank's excess it explains `part` (0..1); `others` were weighed against it."""
+    """One admitted hypothesis on a rank: it explains `part` (0..1) of the rank's excess.
+
+    `others`: the rank's other hypotheses, for comparison.
+    """
 
     case: Case
     found: Hypothesis
@@ -71,7 +79,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Unexplained:
-    """A rank that is slower than its peers for sure, and why it is not accused."""
+    """A rank that is clearly slower than its peers but for which no hypothesis was admitted."""
 
     case: Case
     made: tuple[Hypothesis, ...]
@@ -80,9 +88,13 @@ class Unexplained:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`differences`: every rank beside those that are neither accused nor unexplained. `idle`: rows for which nobody waits.
-    `by_function`: who would be accused by a single function. `more`: rows that might be accused as well, and were not asked, because of
-    `budgets.EXAMINED` others more is lost."""
+    """Result of the selection on single ranks.
+
+    `differences`: every rank compared with those that are neither suspects nor unexplained. `idle`:
+        rows of slow ranks for which no peer waits. `by_function`: mask of ranks that a single
+        function would admit. `more`: rows that might pass but were not examined, because
+        `budgets.EXAMINED` others are clearer.
+    """
 
     differences: Differences
     admitted: tuple[Admitted, ...]
@@ -97,7 +109,7 @@ class Selection:
 
 
 def select(among: Compared) -> Selection:
-    """The hypotheses about single ranks that stand, and the ranks for which none does."""
+    """Select the hypotheses on single ranks, and the ranks for which none is admitted."""
     asking = _Asking(among)
     asking.leave_out(among.grown.tolist())
     while chosen := asking.one_round():
@@ -115,13 +127,13 @@ class _Asking:
     strength: Floats = field(init=False)
     by_function: Bools = field(init=False)
     _levels: FunctionLevels = field(init=False)
-    _profiles: Profiles | None = None  # made for the first rank that is asked: most fleets are healthy
-    # Beside those that are counted now; most cases are looked at for their function alone, and nobody is charged.
+    _profiles: Profiles | None = None  # made for the first rank examined: most fleets are healthy
+    # Compared with the current reference; most cases are built for their function alone.
     _cases: dict[int, Case] = field(default_factory=dict)
     _charges: dict[int, tuple[Hypothesis, ...]] = field(default_factory=dict)
     _ordered: Bools = field(init=False)
     _interrupted: Bools = field(init=False)
-    _calm: Differences | None = None  # of the steps without queues: made where one of them is explained
+    _calm: Differences | None = None  # differences of the steps without queues, made on first use
 
     def __post_init__(self) -> None:
         self.fleet, self.scene = self.among.fleet, self.among.scene
@@ -132,13 +144,16 @@ class _Asking:
         self._compare()
 
     def leave_out(self, rows: list[int]) -> None:
-        """These are no reference any more."""
+        """Remove these ranks (rows) from the reference and compare again."""
         if rows:
             self.counted[rows] = False
             self._compare()
 
     def one_round(self) -> list[int]:
-        """Rows whose best hypothesis passes, or that are slow for sure and unexplained: one of each small role, all of large ones."""
+        """Return rows to remove from the reference: explained, or clearly slow and unexplained.
+
+        One of each small role, all of large ones.
+        """
         scores: dict[int, float] = {}
         roles, sizes = self.scene.roles, np.bincount(self.scene.roles)
         left = np.bincount(roles[self.counted], minlength=len(sizes))
@@ -158,7 +173,9 @@ class _Asking:
         return chosen
 
     def again(self, rows: Ints) -> Selection:
-        """What stands of each of these beside those that are left."""
+        """Examine these ranks (rows) compared with the remaining reference; return the
+        selection.
+        """
         admitted: list[Admitted] = []
         unexplained: list[Unexplained] = []
         possible = self._possible(np.isin(np.arange(len(self.counted)), rows))
@@ -171,7 +188,7 @@ class _Asking:
         return Selection(self.found, tuple(admitted), tuple(unexplained), self._idle(), self.by_function,
                          np.array(possible[budgets.EXAMINED :], dtype=np.int64))  # fmt: skip
 
-    # ---- who is asked ------------------------------------------------------------------------------------------------
+    # ---- candidates --------------------------------------------------------------------------------------------------
 
     def _compare(self) -> None:
         scene = self.scene
@@ -185,9 +202,9 @@ class _Asking:
         self._charges.clear()
 
     def _possible(self, among: Bools) -> list[int]:
-        """Rows that might pass, the strongest first."""
+        """Rows of `among` whose score may pass, the clearest first."""
         found = self.found
-        among = among & (np.arange(len(among)) < self.among.count)  # nobody accuses a rank as it was
+        among = among & (np.arange(len(among)) < self.among.count)  # a rank's earlier windows are never suspects
         effect = among & np.isfinite(found.excess_s) & (found.excess_s >= found.floor_s) & ~self._not_waited_for()
         few = found.peer_count < limits.FLEET
         clear = np.where(few, found.excess_s >= limits.Z_HINT * found.error_s, found.z_quiet >= limits.Z_HINT)
@@ -205,14 +222,17 @@ class _Asking:
         return [int(row) for row in order]
 
     def _strongest(self, among: Bools) -> Bools:
-        """The rows of these that will be asked: however clear their steps are, a function may be clearer."""
+        """Mask of the rows that will be examined; a function may be clearer than clear steps."""
         rows = np.flatnonzero(among)
         result = np.zeros(len(among), dtype=bool)
         result[rows[np.argsort(-self.strength[rows], kind="stable")[: budgets.EXAMINED]]] = True
         return result
 
     def _of_stack(self, row: int) -> float:
-        """Nats of the user's function that holds most of the excess, by its stack; 0 beside many peers, who show what single leaves do."""
+        """Nats of the user's function with most of the excess, by its stack.
+
+        0 with many peers, whose single functions show as much.
+        """
         if self.found.peer_count[row] >= limits.FLEET:
             return 0.0
         located = self._case(row).python
@@ -246,7 +266,7 @@ class _Asking:
         return float(np.log(ranks * splits))
 
     def _in_turn(self, case: Case, made: tuple[Hypothesis, ...]) -> Iterator[Admitted]:
-        """What stands of the hypotheses about one rank, each on what is left of the excess."""
+        """Yield the admitted hypotheses on one rank, each on what is left of the excess."""
         whole = max(case.in_window_s + max(-case.sched_excess_s, 0.0), 1e-12)
         left, rest, doubt = whole, list(made), 0.0
         strong = float(self.strength[case.rank])
@@ -274,7 +294,10 @@ class _Asking:
                 strong = max(strong, self._strength_without_queue(case, left, doubt))
 
     def _strength_of(self, case: Case, left: float, doubt: float, whole: float) -> float:
-        """Nats of what is left of a rank's excess, where `doubt` seconds of error were taken out with the rest."""
+        """Nats of the remaining excess of a rank; `doubt`: seconds of error of what was subtracted.
+
+        -inf below the effect floor.
+        """
         found, row = self.found, case.rank
         if left < float(found.floor_s[row]) * min(1.0, whole / max(float(found.excess_s[row]), 1e-12)):
             return -np.inf
@@ -282,7 +305,10 @@ class _Asking:
         return float(nats(chance(np.array([left / sigma]), np.array([found.freedom[row]])))[0])
 
     def _strength_without_queue(self, case: Case, left: float, doubt: float) -> float:
-        """Nats of what the queue for a CPU leaves of a rank's excess, by the steps without it: their noise is not the queue's."""
+        """Nats of the excess that remains after the queue for a CPU, by steps without queueing.
+
+        Their noise is without that of the queue. -inf below the effect floor.
+        """
         if self._calm is None:
             own, noise_s = self._without_queue()
             self._calm = differences(own, self.scene.roles, self.scene.step_s, counted=self.counted, doubt_s=noise_s)
@@ -294,12 +320,16 @@ class _Asking:
         return float(nats(chance(np.array([left / sigma]), np.array([calm.freedom[row]])))[0])
 
     def _without_queue(self) -> tuple[Floats, Floats]:
-        """Own time without the queue for a CPU, ranks x steps, and what other work adds to its noise."""
+        """(own time without the queue for a CPU, ranks x steps; noise that other work adds
+        to it).
+        """
         without = own_without_queue(self.fleet)
         return without.steps.own_s[:, -self.scene.own.shape[1] :], busy_noise_s(without, self.scene.roles)
 
     def _no_reason(self, case: Case, made: tuple[Hypothesis, ...]) -> Unexplained | None:
-        """The rank, if it is slower for sure whatever the reason, and nothing excuses it that needs no words."""
+        """Return the rank as unexplained if it is clearly slower and no CPU hypothesis explains it
+        away.
+        """
         row = case.rank
         if any(each.component == "cpu" and excuses(each, case) for each in made):
             return None
@@ -307,11 +337,11 @@ class _Asking:
             return None
         return Unexplained(case, made, float(self.found.excess_s[row]))
 
-    # ---- who waits ---------------------------------------------------------------------------------------------------
+    # ---- waiting -----------------------------------------------------------------------------------------------------
 
     def _not_waited_for(self) -> Bools:
         scene = self.scene
-        if self.fleet.timed and not np.nansum(scene.wait) > 0:  # nobody timed the waiting
+        if self.fleet.timed and not np.nansum(scene.wait) > 0:  # waiting was not timed
             return np.zeros(len(scene.own), dtype=bool)
         waited = waited_for(scene.wait, scene.roles, self.counted)
         result = ~(waited >= limits.HOLDS_LEAST * self.found.excess_s)
@@ -319,16 +349,18 @@ class _Asking:
         return result
 
     def _idle(self) -> Ints:
-        """Ranks that are slow for sure, for which nobody waits."""
+        """Ranks (rows) that are clearly slow but for which no peer waits."""
         sure = self.counted & (self.strength - self._looked_at() >= limits.SCORE_LEAST - log_odds(SEEN))
         rows: Ints = np.flatnonzero((sure & self._not_waited_for())[: self.among.count])
         return rows
 
 
 def _error_s(each: Hypothesis, case: Case) -> float:
-    """How well the seconds are known that a hypothesis explains: what the kernel counts to 5 %, what was sampled as samples are.
+    """Standard error of a hypothesis's seconds: 5 % of them, and of sampled ones the sampling
+    error.
 
-    A sample stands for sampling_s seconds: t seconds per step have a variance of t · sampling_s / steps, and those of a peer as well.
+    A sample represents sampling_s seconds: t seconds per step have a variance of t · sampling_s /
+    steps, and those of a peer as well.
     """
     sampled = (
         each.lost_s * case.fleet.sampling_s / max(case.steps, 1) if each.component in ("python", "workload") else 0.0
@@ -337,7 +369,7 @@ def _error_s(each: Hypothesis, case: Case) -> float:
 
 
 def _explained(part: float) -> float:
-    """Of the strength of an excess, what goes with this part of it: strength grows with the square."""
+    """Share of an excess's strength that goes with this part of it: 1 - (1 - part)²."""
     return 1 - (1 - min(part, 1.0)) ** 2
 
 
@@ -346,13 +378,16 @@ def _misfit(part: float) -> float:
 
 
 def excuses(each: Hypothesis, case: Case) -> bool:
-    """Whether half of the rank's excess is what this says that it is no fault of its own."""
+    """Whether evidence that it is no fault of the rank explains half of its excess."""
     return each.support <= EXCUSED and each.lost_s >= limits.HOLDS_LEAST * case.in_window_s
 
 
 def cannot_be_told(each: Hypothesis, case: Case) -> bool:
-    """Whether it is only that all functions are slower, beside too few peers to know how far these differ. No host makes a thread sleep
-    longer: who does for half of it waits for what it has a device do."""
+    """Whether only "all functions are slower" remains, with too few peers to know their spread.
+
+    False for a rank that sleeps for half of it: no host makes a thread sleep longer, so it waits
+    for a device that it uses.
+    """
     if each.component != "workload" or each.support > GUESS or len(case.peers) >= 3:
         return False
     asleep = case.profiles.locate(case.rank, case.beside, ("python",), 0.0, details=("sleep",))

@@ -1,8 +1,8 @@
-"""Storage: the training thread (or a loader worker of the rank) waits in a file system call.
+"""Storage: the training thread, or a loader worker of the rank, waits in file calls.
 
-Convicts: time in reads or writes above the peers', and an I/O throttle on the rank's control group, or the disk below the
-files busy for 0.8 of the window.
-Acquits: no I/O time above the peers'; waiting for pages where memory is short (memory.py).
+Evidence for: time in reads or writes above the peers', and an I/O throttle on the rank's control
+group, or the disk below the files busy for 0.8 of the window. Evidence against: no I/O time above
+the peers'; waiting for pages where memory is short (memory.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WRITING = re.compile(r"write|save|checkpoint|ckpt|dump|flush|upload", re.IGNORE
 @cause("storage", "slow-write", witness="time in writes", rests_on=[Source.FILE_CALLS],
        says="writing to {place|files} is slow")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """One charge for slow reads and one for slow writes, on the training thread or in the rank's loader workers."""
+    """Propose slow reads and slow writes of the training thread or the rank's loader workers."""
     reclaimed = memory.FAULT if memory.pressure(case) is not None else None
     for writing in (False, True):
         functions = [
@@ -59,7 +59,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def is_write(name: str) -> bool:
-    """Whether a file call, or what somebody else calls his function, writes."""
+    """Whether a file call, or a user's function by its name, writes."""
     return name in _WRITES or name.rstrip("0123456789v") in _WRITES or _WRITING.search(name) is not None
 
 
@@ -100,7 +100,10 @@ def _charge(case: Case, writing: bool, functions: list[FunctionExcess], excess: 
 
 
 def _hardware(case: Case, detail: str, other_way: str) -> Iterator[Evidence]:
-    """Throttles on the rank's control group (the instance ends in the direction they hold for) and busy disks."""
+    """Evidence of I/O throttles on the rank's control group, and of busy disks.
+
+    `other_way`: the direction ("read" or "write") whose throttles are left out.
+    """
     for counter in case.counters("disk.throttled"):
         if counter.value > 0 and not counter.instance.endswith(other_way):
             yield Evidence("cgroup", f"I/O throttle on {counter.instance}", rate(counter.value), None, "")

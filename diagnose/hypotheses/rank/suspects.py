@@ -1,8 +1,10 @@
-"""From odd ranks to suspects: build the case of each, ask what could have slowed it, merge what is one and the same.
+"""Convert admitted hypotheses on ranks to suspects, and merge those that are the same.
 
-weight(hypothesis) = lost seconds · support; the heaviest is the suspect. Another one on the same rank becomes a suspect as well if it is
-of another component and explains 30 % of the excess, and takes its part of the rank's lost time; workload is only ever what is left.
-Ranks of one host with the same cause in the same place, which suffer about equally, are one suspect.
+weight(hypothesis) = lost seconds · support; the largest is the suspect. Another hypothesis on the
+                     same rank becomes a suspect as well if it is of another component and explains
+                     30 % of the excess; it takes its part of the rank's lost time. workload is only
+                     what remains. Ranks of one host with the same cause in the same place and about
+                     equal losses are one suspect.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ from rankscope.probes.arrays import Ints
 
 @dataclass(frozen=True, slots=True)
 class _Charged:
-    """One hypothesis about one rank (row) that stands: its part of the lost time, and of the rank's excess."""
+    """One selected hypothesis on one rank (row): its part of the lost time, and of the rank's
+    excess.
+    """
 
     row: int
     lost_s: float
@@ -47,7 +51,9 @@ class _Charged:
 
 
 def merged_suspects(among: Compared, selection: Selection, standing: Sequence[tuple[Admitted, float]]) -> list[Suspect]:
-    """Suspects for what stands, with the seconds per step that each costs."""
+    """Return suspects for the selected hypotheses; `standing`: each with its lost seconds
+    per step.
+    """
     fleet, scene = among.fleet, replace(among.scene, differences=selection.differences)
     charged = [
         _Charged(
@@ -63,7 +69,7 @@ def merged_suspects(among: Compared, selection: Selection, standing: Sequence[tu
 
 
 def why_not(among: Compared, selection: Selection) -> list[Note]:
-    """On the ranks that are slow and unexplained, and on those that were not asked."""
+    """Return notes on ranks that are slow but unexplained, and on those that were not examined."""
     fleet = among.fleet
     notes = [_not_accused(fleet, each) for each in selection.unexplained]
     if len(selection.more):
@@ -78,7 +84,7 @@ def _weighed(each: Admitted, selection: Selection) -> Hypothesis:
 
 
 def _busy_host(case: Case, excess_s: float) -> Note | None:
-    """A rank that is slow in every function and lost no more than others took of its CPUs is a matter of the host."""
+    """Return a note if other processes took as much CPU as the rank is slow in every function."""
     taken = takers(case.fleet, (case.rank,))
     total = sum(each for _, each in taken) / max(case.steps, 1)
     if not taken or total < excess_s:
@@ -91,8 +97,11 @@ def _busy_host(case: Case, excess_s: float) -> Note | None:
 
 
 def _given_pages(case: Case) -> str:
-    """What the kernel counted of pages that it gave, where these are far more than the peers': an allocator that gives memory back and
-    takes it again makes everything slower. How long one takes, from a microsecond to 200 of a huge one, is not counted."""
+    """Words on minor page faults of the rank, where they are far more than the peers'; else ''.
+
+    An allocator that returns memory and takes it again slows everything. The time per page, from a
+    microsecond to 200 for a huge one, is not counted.
+    """
     faults = beside(case, "memory.minor_faults")
     if (
         faults is None
@@ -104,7 +113,9 @@ def _given_pages(case: Case) -> str:
 
 
 def _by_pages(each: Unexplained, told: Evidence, who: str) -> str:
-    """That small pages make a rank slower. `told`: how many it was given in the window, and its peers."""
+    """Words on small pages that make a rank slower; `told`: its pages and its peers' in the
+    window.
+    """
     steps = max(each.case.steps, 1)
     mine, peers = (float(pages or 0.0) / steps for pages in (told.value, told.expected))
     return (
@@ -114,7 +125,9 @@ def _by_pages(each: Unexplained, told: Evidence, who: str) -> str:
 
 
 def _behind_threads(each: Unexplained) -> str:
-    """What of the excess the rank stands behind threads of its own process, where that is half of it (threads.py)."""
+    """Words on queueing behind threads of the own process, where it is half of the excess;
+    else ''.
+    """
     threads = each.case.threads
     if threads.behind_s < limits.HOLDS_LEAST * each.excess_s:
         return ""
@@ -123,7 +136,7 @@ def _behind_threads(each: Unexplained) -> str:
 
 
 def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
-    """Why a rank that is slower for sure is not accused."""
+    """Return the note on why a clearly slower rank is no suspect."""
     rank, made = int(fleet.ranks.number[each.case.rank]), each.made
     who = f"rank {rank}"
     for charge in made:
@@ -142,7 +155,7 @@ def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
 
 
 def _merged(fleet: Fleet, scene: Scene, admitted: Sequence[_Charged]) -> list[Suspect]:
-    """One suspect for ranks of one host with the same cause in the same place, if they suffer about equally."""
+    """Merge hypotheses on ranks of one host with the same cause and place and about equal loss."""
     groups: list[list[_Charged]] = []
     for each in sorted(admitted, key=lambda one: -one.lost_s):
         for group in groups:
@@ -168,7 +181,7 @@ def _is_same(one: Hypothesis, other: Hypothesis) -> bool:
 def _suspect(fleet: Fleet, scene: Scene, group: Sequence[_Charged], accused: Ints, least: float) -> Suspect:
     first = group[0]
     z = float(scene.differences.z[first.row])
-    # Doubt of the difference itself, of its attribution, and of its reason.
+    # Certainty of the difference itself, of its attribution, and of its cause.
     score = z * z / (z * z + CLEAR) * (0.4 + 0.6 * min(first.explained / 0.8, 1.0)) * first.found.support
     merged = replace(
         first.found,
@@ -180,8 +193,10 @@ def _suspect(fleet: Fleet, scene: Scene, group: Sequence[_Charged], accused: Int
 
 
 def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints, least: float) -> tuple[Evidence, ...]:
-    """What the steps of the rank say, beside those of its innocent peers; in which part of them it waited `least`, which of a large
-    fleet says nothing where it is 0."""
+    """Evidence of the rank's steps, compared with peers that are not suspects.
+
+    `least`: the share of steps in which it waited least of all; 0 in a large fleet: not shown.
+    """
     found = scene.differences
     others = sample(innocent_peers(scene, row, accused))
     wait = trimmed_mean(np.vstack([scene.wait[row], nan_median(scene.wait[others], 0)]))
@@ -197,13 +212,16 @@ def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints, least: float
 
 
 def _instances(group: Sequence[_Charged]) -> tuple[Instance, ...]:
-    """The devices of all ranks of a suspect, that of the first one first. What is no device is the first one's."""
+    """Return the devices of all ranks of a suspect, the first one's first.
+
+    For a component that is no device, only the first one's instance.
+    """
     told = group if group[0].found.component in DEVICES else group[:1]
     return tuple(dict.fromkeys(one for each in told for one in instances_of(each.found)))
 
 
 def _since(fleet: Fleet, scene: Scene, row: int) -> float | None:
-    """When the rank's own excess began, if it began at the onset."""
+    """Time at which the rank's own excess began, if it began at the onset; else None."""
     onset = scene.onset
     if onset is None or onset.after_s <= onset.before_s or not np.isfinite(fleet.start):
         return None

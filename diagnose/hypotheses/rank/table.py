@@ -1,4 +1,6 @@
-"""What the components are charged with for one rank's excess. Each file beside this one judges one component."""
+"""Collect all hypotheses on one rank's excess; each file of this folder proposes for one
+component.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from rankscope.diagnose.verdict.function import Function
 
 
 def charges(case: Case) -> tuple[Hypothesis, ...]:
-    """What the components are charged with for one rank's excess, the strongest charge first.
+    """Return all hypotheses on one rank's excess, the strongest first.
 
-    The strength of a charge is the seconds per step it explains times its support: behaviour accuses, hardware
-    convicts. Support is 1 where a counter moved on the same component at the same time, about 0.75 where none is seen.
-    That all functions grew alike is what a taken CPU looks like, too: of what a convicted component explains, if that is half of the
-    excess, the workload is acquitted; so it is of pages of memory (memory.py). A charge that another one is the reason of (`refines`) is
-    dropped.
+    Strength: seconds per step explained times support (0.99 where a counter moved on the same
+    component, 0.75 where none did). Equal growth of all functions is also the effect of a CPU that
+    others take: where components confirmed by a counter, or pages of memory (memory.py), explain
+    half of the excess, their seconds are subtracted from workload. A hypothesis that another one
+    `refines` is dropped.
     """
     made: list[Hypothesis] = []
     for propose in proposers(Case):
@@ -38,7 +40,7 @@ def _acquits_workload(charge: Hypothesis) -> bool:
 
 
 def _without_refined(found: list[Hypothesis]) -> list[Hypothesis]:
-    """Drop each charge at least half of whose time another charge explains that is registered to refine its cause."""
+    """Drop hypotheses at least half of whose time another one explains that refines their cause."""
     reasons = [(refines, one.lost_s) for one in found if (refines := _refines(one))]
     return [
         one
@@ -56,7 +58,10 @@ def _refines(found: Hypothesis) -> frozenset[str]:
 
 
 def _joined(found: list[Hypothesis]) -> list[Hypothesis]:
-    """Charges of one function of Python are one, of the cause that took most: it may be waited for and take the CPU as well."""
+    """Merge hypotheses on one Python function, with the cause that took most.
+
+    A function may be waited for and take the CPU as well.
+    """
     joined = list[Hypothesis]()
     for charge in sorted(found, key=lambda charge: -charge.lost_s):
         same = [at for at, each in enumerate(joined) if charge.function and _of_function(each) == _of_function(charge)]

@@ -1,12 +1,15 @@
-"""Threads: another thread of the rank's own process keeps the training thread from the GIL, or from the CPU.
+"""Threads: another thread of the process delays the training thread, by the GIL or the CPU.
 
-taken = waiting for the GIL above the peers' + queue behind threads of the own process above the peers' (model/own_threads.py)
+taken = waiting for the GIL above the peers' + queueing behind threads of the own process above the
+        peers' (model/own_threads.py)
 
-Convicts: waiting for the GIL, and who held it; a queue for a CPU while no other process ran, and threads of the process that computed as
-much more than the peers'. Named is the user's lowest function in which the threads compute more: python/gil where most of it is the GIL's,
-else python/slow-function; of threads without Python the thread and its library's function: cpu/contended.
-Its price has what the threads take of ranks on the same CPUs, too (solve/odd_ranks.py).
-Acquits: threads that compute as much on the peers; other processes that ran meanwhile; threads that carry what the job sends.
+Evidence for: waiting for the GIL, and its holder; a queue for a CPU while no other process ran, and
+threads of the process that computed as much more than the peers'. The user's lowest function in
+which the threads compute more is named: python/gil where most of it is the GIL's, else
+python/slow-function; for threads without Python the thread and its library's function:
+cpu/contended. The cost includes what the threads take from ranks on the same CPUs
+(solve/odd_ranks.py). Evidence against: threads that compute as much on the peers; other processes
+that ran meanwhile; threads that carry what the job sends.
 """
 
 from __future__ import annotations
@@ -24,14 +27,16 @@ from rankscope.diagnose.verdict.function import Function
 
 
 def held_gil(case: Case) -> FunctionExcess | None:
-    """The training thread's worst wait for another thread, where that is for the GIL."""
+    """Return the training thread's worst wait for another thread if it is for the GIL; else
+    None.
+    """
     waits = [each for each in case.functions if each.kind == "sync"]
     worst = max(waits, key=lambda each: each.excess_s, default=None)
     return worst if worst is not None and worst.name == "gil" and case.excess_of("sync") > 0 else None
 
 
 def takes_cpu(found: Hypothesis, case: Case) -> bool:
-    """Whether it is these threads that are charged, and the training thread stands in the queue behind them."""
+    """Whether the hypothesis is about threads behind which the training thread queues for a CPU."""
     threads = case.threads
     named = threads.function.function if threads.function is not None and threads.in_python else None
     return threads.queue_s > 0 and (found.function == named if named is not None else found.instance == threads.native)
@@ -40,7 +45,9 @@ def takes_cpu(found: Hypothesis, case: Case) -> bool:
 @cause("python", "gil", witness="waiting for the GIL, and its holder",
        says="another thread holds Python's lock (the GIL)[, in {function}]")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """One charge of the Python threads beside the training thread, or of threads without Python."""
+    """Propose the other Python threads of the process, or its threads without Python, as
+    the cause.
+    """
     threads, gil = case.threads, held_gil(case)
     gil_s = case.excess_of("sync") if gil is not None else 0.0
     lost_s = gil_s + (threads.queue_s if threads.in_python else 0.0)
@@ -53,12 +60,12 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def _gil_charge(case: Case, gil: FunctionExcess, lost_s: float) -> Hypothesis:
-    """The training thread waits while another thread of its process holds the GIL: that one's function is named."""
+    """Return the hypothesis on the function of the thread that has the GIL."""
     seen = gil.holder
     holder = Function("python", seen.name, seen.file, seen.line) if seen is not None and seen.name else None
     found = case.threads.function
     if found is not None and holder in (found.function, found.leaf):
-        holder = found.function  # the user's, which calls it
+        holder = found.function  # the user's function, which calls it
     return case.charge(
         component="python",
         cause="gil",
@@ -71,7 +78,7 @@ def _gil_charge(case: Case, gil: FunctionExcess, lost_s: float) -> Hypothesis:
 
 
 def _function_charge(case: Case, found: Located, gil: FunctionExcess | None, lost_s: float) -> Hypothesis:
-    """Another Python thread computes, and the training thread stands in the queue for a CPU meanwhile."""
+    """Return the hypothesis on a Python thread for whose CPU the training thread queues."""
     function, peers = found.function, len(case.peers)
     return case.charge(
         component="python",
@@ -121,6 +128,6 @@ def _queue_evidence(case: Case) -> tuple[Evidence, ...]:
 
 
 def beside_evidence(case: Case) -> Evidence:
-    """How much the other threads of the process ran, beside those of the peers."""
+    """Evidence of the CPU time of the process's other threads, compared with the peers'."""
     what, threads = "CPU time of its process beside the training thread", case.threads
     return Evidence("scheduler", what, threads.ran_s, threads.peers_ran_s, "s/step", len(case.peers))

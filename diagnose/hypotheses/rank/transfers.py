@@ -1,6 +1,6 @@
-"""Transfers that are known to contain no waiting (timings that somebody else measured): the rank's own path is slow.
+"""Transfers without waiting, as external timings have them: the rank's own path is slow.
 
-Convicts: such time above the peers'. Acquits: none above the peers'. There are no counters beside timings.
+Evidence for: such time above the peers'. Timings have no counters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rankscope.diagnose.model.waits import TRANSFER
 @cause("network", "slow-link", witness="transfers longer than the peers'",
        action="Look at the links of this rank: speed, errors, congestion.")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """One charge if the rank's transfers take longer than its peers'."""
+    """Propose network/slow-link if the rank's transfers take longer than its peers'."""
     device = device_time(case, "collective", TRANSFER)
     if device is not None:
         yield slow(case, device, "network", "slow-link")

@@ -1,10 +1,12 @@
-"""Workload: the rank has more to do. Every function of its step grew alike and no counter says the CPU was held back.
+"""Workload: the rank has more work; all functions grew alike and no counter explains it.
 
-Convicts: Python excess without an odd function; kernels that take longer while its GPU reads more over PCIe: with x the excess of
-kernel time and b that of the bytes read, both over the peers', b >= x / 2 and 5 % (longer sequences, larger batches);
-a function that takes longer while the model's other functions do as well, by as much; the same while the rank reads more from files
-than any peer, or while it sleeps there and its training thread computes more besides.
-Acquits: one odd function; a counter of the device; the peers' bytes. Nobody is guilty: the verdict is an imbalance.
+Evidence for: Python excess without an odd function; kernels that take longer while the GPU reads
+more over PCIe: with x the excess of kernel time and b that of the bytes read, both over the peers',
+b >= x / 2 and 5 % (longer sequences, larger batches); a function that takes longer while the
+model's other functions do as well, by as much; the same while the rank reads more from files than
+any peer, or while it sleeps there and its training thread computes more besides. Evidence against:
+one odd function; a counter of the device; the peers' bytes. The verdict is then an imbalance,
+without a fault.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
 @cause("workload", "data-imbalance", witness="all functions alike, or so before",
        says="all that it does takes longer, as with more input than its peers have")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """One charge if the excess has no place of its own, one if it follows what the rank was given to do."""
+    """Propose workload/data-imbalance if the excess is in all functions, or follows the rank's
+    input.
+    """
     found = case.python
     if found is not None and found.spread:
         yield case.charge(
@@ -46,7 +50,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def _shared(case: Case) -> Located | None:
-    """The rank's odd Python function, if the peers work in it too."""
+    """Return the rank's odd Python function if the peers run it too; else None."""
     found = case.python
     if found is None or found.spread or not found.shared or not len(case.peers):
         return None
@@ -54,10 +58,11 @@ def _shared(case: Case) -> Located | None:
 
 
 def _longer_model(case: Case, found: Located) -> Iterator[Hypothesis]:
-    """A function of the rank takes g times as long as on the peers, and so do the model's functions that are no part of it.
+    """Propose imbalance if the model's other functions grow as much as the odd one.
 
-    Samples count: with m the seconds of the model's functions per step, z = (m - m') / √(m' sampling_s / steps · (1 + 1/peers)) >= 2
-    and m / m' >= 1 + (g - 1) / 2. A function that is slow by itself leaves the model's functions as they are.
+    With m the seconds per step of the model's other functions and g the growth factor of the odd
+    one: z = (m - m') / √(m' sampling_s / steps · (1 + 1/peers)) >= 2 and m / m' >= 1 + (g - 1) / 2.
+    A function that is slow by itself leaves the model's functions as they are.
     """
     times = found.own_s / found.peers_s
     named = (found.function.name, found.leaf.name if found.leaf is not None else "")
@@ -77,10 +82,12 @@ def _longer_model(case: Case, found: Located) -> Iterator[Hypothesis]:
 
 
 def _more_read(case: Case, found: Located) -> Iterator[Hypothesis]:
-    """A function takes g times as long as on the peers, and the rank reads b times the bytes from files that the peers read per step.
+    """Propose imbalance if the rank reads more bytes from files per step than its peers.
 
-    b - 1 >= max((g - 1) / 2, 5 %), and 3.5 times as far above the peers' median as any of them is from it. Bytes are counted
-    exactly; the function must hold half of the excess. What loader processes read is not seen.
+    With b the bytes over the peers' and g the growth factor of the odd function: b - 1 >= max((g -
+    1) / 2, 5 %), and 3.5 times as far above the peers' median as any peer is from it. Bytes are
+    counted exactly; the function must have half of the excess. Reads of loader processes are not
+    included.
     """
     if found.excess_s < limits.HOLDS_LEAST * case.excess_s:
         return
@@ -100,14 +107,15 @@ def _more_read(case: Case, found: Located) -> Iterator[Hypothesis]:
 
 
 def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
-    """A function in which the rank sleeps takes g times as long as on the peers, and its training thread computes more besides, too.
+    """Propose imbalance if a rank that sleeps longer also computes more on its training thread.
 
-    c: CPU time of the training thread, less what the function itself computes more than on the peers; c' the peers' median of it, sd
-    their spread (robust_sd), 1.4 % of c' at least. Who comes late finds its caches cold, and computes up to 5 % more for that alone:
-    c - c' >= 5 % of c' + 2 sd √(1 + 1/peers), and 3.5 times that 5 % beside one peer, whose spread nobody knows; c / c' >= 1 + (g - 1) / 4:
-    much that a step does has nothing to do with its input.
-    Not the CPU time of the whole process: what its other threads do beside differs from rank to rank by far more. The function must
-    hold half of the excess. Not with GPUs: who waits for one may spin.
+    c: CPU time of the training thread, less what the odd function computes more than on the peers;
+    c' the peers' median, sd their spread (robust_sd), at least 1.4 % of c'. A late rank finds its
+    caches cold and computes up to 5 % more for that alone: c - c' >= 5 % of c' + 2 sd √(1 +
+    1/peers), with one peer, of unknown spread, 3.5 times that 5 %; and c / c' >= 1 + (g - 1) / 4,
+    because much of a step does not depend on its input. Not the CPU time of the whole process,
+    whose other threads differ far more between ranks. The function must have half of the excess.
+    Not with GPUs: waiting for one may spin.
     """
     if found.excess_s < limits.HOLDS_LEAST * case.excess_s:
         return
@@ -130,7 +138,11 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """CPU time of the training thread, seconds of the window: the rank's, its peers' median, and how much more than these is no chance."""
+    """CPU seconds of the training thread in the window: the rank's, its peers' median, clear
+    excess.
+
+    `least`: the smallest difference that is not by chance.
+    """
 
     own: float
     peers: float
@@ -138,7 +150,10 @@ class _Computed:
 
 
 def _computed(case: Case) -> _Computed | None:
-    """None where nobody counts it, or where who waits for a device may spin."""
+    """Return the training thread's CPU time and its peers'; None if not counted, or with GPUs.
+
+    Waiting for a device may spin.
+    """
     mine = beside(case, "cpu.run_s")
     if mine is None or not mine.expected > 0 or device_time(case, "gpu") is not None:
         return None
@@ -149,8 +164,11 @@ def _computed(case: Case) -> _Computed | None:
 
 
 def has_no_more_input(case: Case, asleep: Located) -> bool:
-    """Whether more input would have been seen in what a rank computes that sleeps g times as long as its peers: c' (g - 1) / 4 above what
-    is no chance (see `_more_cpu`). Where it would not, who sleeps longer may have more to do."""
+    """Whether more input would show in what a longer sleeping rank computes (see `_more_cpu`).
+
+    True if c' (g - 1) / 4 is above the smallest clear difference; else a rank that sleeps longer
+    may have more work.
+    """
     seen = _computed(case)
     return seen is not None and seen.peers * limits.LARGE_SHARE * (asleep.own_s / asleep.peers_s - 1) >= seen.least
 
@@ -159,7 +177,7 @@ def _more_input(case: Case) -> Iterator[Hypothesis]:
     device = device_time(case, "gpu")
     if device is None or device.peers_s <= 0:
         return
-    # What the device counts; the bytes of calls are seen in part only.
+    # The device counts all of it; the bytes of calls are known in part only.
     read = beside(case, "pcie.rx_bytes")
     if read is None or not read.expected > 0:
         return
