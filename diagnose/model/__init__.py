@@ -1,1 +1,3 @@
-"""Own time and waiting, who is odd, what a step would be without it, which function holds it."""
+"""The model of a step: differences between ranks, waiting, replays of steps, and functions of an
+excess.
+"""

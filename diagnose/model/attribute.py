@@ -1,18 +1,23 @@
-"""Which function explains a rank's excess?
+"""Find the function that explains a rank's excess, in the stacks.
 
-A function is sought in the stacks, because the time may be spread over the helpers that the culprit calls:
-incl(g, r) = seconds per step in which frame g is anywhere on the stack of rank r, and as that of a function (functions.py)
-excess(g) = incl(g, rank) - median over peers p of incl(g, p),          share(g) = excess(g) / incl(g, rank).
+The time may be spread over helpers that the slow function calls, so all frames of a stack count:
 
-d  the deepest frame that holds 70 % of the whole Python excess
-u  the function that is named: the lowest frame of the user's code (users_code.py) at d or above it that holds as much.
-   What lies between u and d is detail: the leaf in which the time goes.
-c  named in place of u where u is a helper that is as fast as the peers' under other functions of the user's: u's nearest caller of
-   the user's, if it holds as much and 80 % of its time is excess. A training loop is not blamed for what its helper does.
+incl(g, r) = seconds per step in which frame g is anywhere on the stack of rank r (as in
+             functions.py)
+excess(g)  = incl(g, rank) - median over peers p of incl(g, p)
+share(g)   = excess(g) / incl(g, rank)
 
-The seconds told are those of the named function if its share is at least half of d's, else those of d. Every part of the step grew
-alike, and nobody is named, where neither that function nor d has a share far above the whole step's: what a named function does besides,
-as on its peers, does not acquit it.
+d  the deepest frame with 70 % of the whole Python excess
+u  the function that is named: the lowest frame of the user's code (users_code.py), at d or above
+   it, with as much. What lies between u and d is detail: the leaf that takes the time.
+c  named instead of u where u is a helper that is as fast as the peers' under the user's other
+   functions: u's nearest caller in the user's code, if it has as much excess and 80 % of its time
+   is excess. So a training loop is not named for what its helper does.
+
+The reported seconds are those of the named function if its share is at least half of d's, else
+those of d. Where neither has a share far above the whole step's, every part of the step grew alike
+and no function is named. What a named function does besides, as on the peers, is no evidence
+against it.
 """
 
 from __future__ import annotations
@@ -35,7 +40,10 @@ from rankscope.probes.arrays import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where in the code an excess sits. `leaf`: the function below it, a library's or a helper, if that is where the time goes."""
+    """The location of an excess in the code: a function, with seconds per step.
+
+    `leaf`: the function below it, of a library or a helper, if that takes the time.
+    """
 
     function: Function
     excess_s: float
@@ -43,28 +51,31 @@ class Located:
     peers_s: float
     spread: bool  # every part of the step grew alike: no function is odd
     leaf: Function | None
-    callers: tuple[str, ...] = ()  # the user's functions that call it, outermost first: the nearest ones
-    of_leaf: bool = False  # the seconds are the leaf's alone: the function spends more, which its peers do, too
+    callers: tuple[str, ...] = ()  # nearest of the user's functions that call it, outermost first
+    of_leaf: bool = False  # the seconds are the leaf's alone: the function takes more, as on the peers
 
     @property
     def deepest(self) -> Function:
-        """The leaf, or the function itself where there is none."""
+        """The leaf, or the function itself if there is no leaf."""
         return self.leaf or self.function
 
     @property
     def share(self) -> float:
-        """Which part of the function's inclusive time is excess."""
+        """Share of the function's inclusive time that is excess."""
         return self.excess_s / self.own_s if self.own_s > 0 else 0.0
 
     @property
     def shared(self) -> bool:
-        """The peers spend time in it as well: a quarter of the rank's at least."""
+        """Whether the peers spend at least a quarter of the rank's time in the function."""
         return self.peers_s >= limits.LARGE_SHARE * self.own_s
 
 
 @dataclass(frozen=True, slots=True)
 class _ByFrame:
-    """One entry per frame, seconds per step: inclusive (`own`, `expected` of the peers, `over` these) and as leaf; depth, 0 the root."""
+    """Seconds per step by frame: inclusive, expected from the peers, the excess; as leaf; depth.
+
+    `over` = own - expected; depth 0 is the root.
+    """
 
     frames: Ints
     own: Floats
@@ -76,7 +87,10 @@ class _ByFrame:
 
 @dataclass(frozen=True, slots=True)
 class _Frames:
-    """Frames by rising code. Ranks x frames, seconds per step: inclusive and as leaf; depth on the first of the ranks."""
+    """Seconds per step, ranks x frames, inclusive and as leaf; frame codes ascend.
+
+    `depth`: mean depth of each frame on the first rank.
+    """
 
     frames: Ints
     inclusive: Floats
@@ -85,7 +99,7 @@ class _Frames:
 
 
 class Profiles(Functions):
-    """Seconds per step by function and by frame, for any ranks of one fleet. Built once, queried per suspect."""
+    """Seconds per step by function and by frame, for any ranks of a fleet; built once."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
@@ -94,7 +108,7 @@ class Profiles(Functions):
         self._frame_code: dict[StackFrame, int] = {}
         self._paths: dict[int, list[int]] = {}
         self._users_of: dict[int, UsersCode] = {}
-        # A row without a stack (the observer drops the stacks of small functions) is a stack of its leaf alone.
+        # A row without a stack (the observer drops stacks of small functions) counts as its leaf alone.
         self._stack = np.where(table.stack.codes < 0, len(table.stack.parent) + self._key, table.stack.codes)
         self._row_of_key = np.zeros(int(self._key.max(initial=-1)) + 1, dtype=np.int64)
         self._row_of_key[self._key] = np.arange(len(table))
@@ -103,9 +117,12 @@ class Profiles(Functions):
         self, rank: int, peers: Ints, kinds: Iterable[str], whole_share: float, thread: str = "training",
         details: Iterable[str] | None = None, sampled: bool = False,
     ) -> Located | None:  # fmt: skip
-        """The frame that explains the rank's excess in functions of these kinds; None if there is no excess in them.
+        """Return the frame that explains a rank's excess in functions of these kinds; None without
+        one.
 
-        `whole_share`: which part of the rank's own time is excess, all kinds together. `sampled`: only of what a stack is known.
+        `peers`: rows to compare with. `whole_share`: share of the rank's own time that is excess,
+            all kinds together. `thread`, `details`: restrict the patterns. `sampled`: only patterns
+            with a stack.
         """
         table = self._table
         codes = [table.kind.code(kind) for kind in kinds]
@@ -140,13 +157,16 @@ class Profiles(Functions):
 
         found = self._deepest(by_frame, mine, together, rank, excess, whole_share, limits.MOST)
         if found is not None and (found.spread or found.function.kind != "python"):
-            # Sampling noise of other functions may hide the odd one, and of short waits no stack is known: it then holds a little less.
+            # Sampling noise of other functions may hide the odd one, and short waits have no stack:
+            # try a lower share.
             closer = self._deepest(by_frame, mine, together, rank, excess, whole_share, limits.HOLDS_LEAST)
             found = found if closer is None or closer.spread or closer.function.kind != "python" else closer
         return found
 
     def excess_through(self, rank: int, peers: Ints, kind: str, function: Function) -> float:
-        """Seconds per step of the rank, above its peers' median, in functions of this kind with this function on their stacks."""
+        """Excess over the peers' median, in seconds per step, of a kind with this function on the
+        stack.
+        """
         table, peers = self._table, sample(peers)
 
         def those(ranks: Ints) -> Ints:
@@ -166,7 +186,9 @@ class Profiles(Functions):
         return float(found.over[same].sum())
 
     def seconds_through(self, rank: int, kind: str, files: Iterable[str], thread: str = "training") -> float:
-        """Seconds per step of the rank's own in functions of this kind with a frame of these files anywhere on their stack."""
+        """Seconds per step of the rank in a kind of function with a frame of these files on the
+        stack.
+        """
         table, marks = self._table, tuple(files)
         rows, total = self._rows(np.array([rank])), 0.0
         for row in rows[(table.kind.codes[rows] == table.kind.code(kind)) & self._own_work(rows, thread)]:
@@ -177,7 +199,7 @@ class Profiles(Functions):
     # ---- inside ----------------------------------------------------------------------------------------------
 
     def _frames_of(self, stack: int) -> list[int]:
-        """Frame codes of a stack, root first, each once (recursion), without the mark of those that were left out."""
+        """Frame codes of a stack, root first, each once, without the mark of omitted frames."""
         known = self._paths.get(stack)
         if known is None:
             known = []
@@ -211,7 +233,7 @@ class Profiles(Functions):
         holding = np.flatnonzero(found.over >= part * excess) if found is not None else ()
         if found is None or len(holding) == 0:
             return self._by_leaf(mine, *together(), excess)
-        # The deepest; of two that are equally deep the one with more excess.
+        # The deepest; of two equally deep frames the one with more excess.
         deepest = int(holding[np.argmax(found.depth[holding] + 1e-6 * found.over[holding] / excess)])
         share = np.divide(found.over, found.own, out=np.zeros(len(found.own)), where=found.own > 0)
         users = self._users(rank)
@@ -240,7 +262,7 @@ class Profiles(Functions):
         )  # fmt: skip
 
     def _users(self, rank: int) -> UsersCode:
-        """What on the stacks of a rank is the user's."""
+        """Return which files on a rank's stacks are the user's code."""
         if rank not in self._users_of:
             rows = self._rows(np.array([rank]))
             self._users_of[rank] = users_code(
@@ -257,10 +279,13 @@ class Profiles(Functions):
         together: Callable[[], tuple[Ints, Ints]],
         users: UsersCode,
     ) -> int | None:
-        """The nearest caller (of `path`, nearest first) whose excess it is that lies in a helper; None where it is the helper's own.
+        """Return the nearest caller (index) that owns the excess in a helper; None if the helper is
+        slow.
 
-        other(r) = seconds of the helper under other functions of the user's. It is the caller's if the caller has share >= 0.8, the
-        peers have other > 0, and (other(rank) - other(peers)) / other(rank) is less than half of share(helper).
+        other(r) = seconds of the helper under other functions of the user's. The excess is the
+                   caller's if the caller has share >= 0.8, the peers have other > 0, and
+                   (other(rank) - other(peers)) / other(rank) is less than half of share(helper).
+                   `path`: candidates, nearest first.
         """
         caller = next(iter(path[path.index(helper) + 1 :]), None)
         if caller is None or share[caller] < limits.NEARLY_ALL:
@@ -275,7 +300,7 @@ class Profiles(Functions):
         return caller if peers > 0 and not (slow_there and other[0] > 0) else None
 
     def _calls_beside(self, stack: int, helper: int, caller: int, users: UsersCode) -> bool:
-        """Whether another function of the user's than `caller` calls the helper on this stack."""
+        """Whether a function of the user's other than `caller` calls the helper on this stack."""
         path = self._frames_of(stack)
         if helper not in path:
             return False
@@ -283,7 +308,9 @@ class Profiles(Functions):
         return next((each for each in reversed(above) if users.has(self._frames[each].file)), -1) not in (caller, -1)
 
     def _by_frame(self, mine: Ints, rank: int, usual: _Frames) -> _ByFrame | None:
-        """Seconds per step in every frame of these rows of a rank, and of its peers; None without stacks."""
+        """Seconds per step by frame of these rows of a rank, with its peers'; None without
+        stacks.
+        """
         own = self._spent(mine, np.array([rank]))
         frames = np.union1d(own.frames, usual.frames)
         if not len(frames):
@@ -299,7 +326,7 @@ class Profiles(Functions):
         return _ByFrame(frames, inclusive, expected, inclusive - expected, leaf_over, placed(own, own.depth))
 
     def _usual_frames(self, rows: Ints, peers: Ints, key: str) -> _Frames:
-        """The median of these peers, of these rows of theirs; remembered as long as they are the same ones."""
+        """Median over these peers of their seconds by frame; cached until the peers change."""
         known, key = self._beside(peers), f"frames {key}"
         if key not in known:
             spent = self._spent(rows, peers)
@@ -309,7 +336,7 @@ class Profiles(Functions):
         return found
 
     def _spent(self, rows: Ints, ranks: Ints) -> _Frames:
-        """Seconds per step in every frame of these rows, on each of the ranks."""
+        """Seconds per step by rank and frame of these pattern rows."""
         stacks, inverse = distinct(self._stack[rows])
         paths = [self._frames_of(int(stack)) for stack in stacks]
         length = np.array([len(path) for path in paths], dtype=np.int64)
@@ -317,7 +344,8 @@ class Profiles(Functions):
             none = np.zeros((len(ranks), 0))
             return _Frames(np.empty(0, dtype=np.int64), none, none, np.zeros(0))
         frames, local = np.unique([frame for path in paths for frame in path], return_inverse=True)
-        # Seconds by rank and stack, and of each frame those of the stacks that it is on; the leaf's once more for itself.
+        # Seconds by rank and stack; each frame sums the stacks that contain it; leaves are summed
+        # once more.
         spent = self._sum(rows, inverse, len(stacks), ranks)
         stack = np.repeat(np.arange(len(stacks)), length)
         by_frame = np.argsort(local, kind="stable")
@@ -328,7 +356,7 @@ class Profiles(Functions):
         leaf = np.zeros_like(inclusive)
         for number in np.flatnonzero(length):
             leaf[:, local[ends[number] - 1]] += spent[:, number]
-        # How deep a frame lies, 0 the root, by what the first of the ranks spends there.
+        # Depth of each frame, 0 the root, weighted by the first rank's time.
         weight = spent[0] + 1e-12
         depth = np.arange(len(local)) - np.repeat(ends - length, length)
         total = np.bincount(local, weights=weight[stack], minlength=len(frames))
@@ -336,7 +364,9 @@ class Profiles(Functions):
         return _Frames(frames, inclusive, leaf, deep / total)
 
     def _callers(self, chosen: int, frames: Ints, mine: Ints) -> list[int]:
-        """Indices into `frames` of the frames above `chosen`, nearest first, on the rank's longest stack through it."""
+        """Indices into `frames` of the frames above `chosen`, nearest first, on its longest
+        stack.
+        """
         code = int(frames[chosen])
         best: list[int] = []
         longest = -1.0
@@ -352,7 +382,7 @@ class Profiles(Functions):
         return Function("python", name, file, line)
 
     def _by_leaf(self, mine: Ints, rows: Ints, ranks: Ints, excess: float) -> Located | None:
-        """Without stacks: the leaf with most excess."""
+        """Locate the leaf with the most excess, where there are no stacks."""
         keys, inverse = distinct(self._key[rows])
         seconds = self._sum(rows, inverse, len(keys), ranks)
         expected = nan_median(seconds[1:], 0) if len(ranks) > 1 else np.zeros(len(keys))

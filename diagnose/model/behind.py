@@ -1,20 +1,24 @@
-"""What others of a host stand in the queue for a CPU behind an odd rank, more than they would if it were healed, or less.
+"""Run-queue delay that a slow rank causes to others on its host; negative where fixing it would add
+delay.
 
 behind(p,r,s)  = queued(p,s) · outside(p) · more(p,r) / taken(p)
 
-taken(p,r)     seconds in which r ran while p stood in the queue; taken(p): in which anybody did
-outside(p)     1 less the part of its queue that is in collectives
-more(p,r)      = taken(p,r) - median over innocent peers q of taken(p,q)
-               where p must share its CPUs with other innocent peers of r: as many as there are CPUs, and p. Healed, r takes of p what each
-               of these does: who sleeps or comes late does its work while the others wait for it, and stands in nobody's way
-               = taken(p,r) · (1 - run' / (run(r) · min(own' / own(r), 1)))
-               where it need not, or nobody says where it may run: who stands behind whom is the scheduler's choice then
-run(r)         CPU seconds of the rank and its loaders, of its training thread no more than it works: in a collective it may only poll
-own(r)         its mean own time; ': median of innocent peers
+taken(p,r)     = seconds in which r ran while p was in the run queue; taken(p): in which any process
+                 did
+outside(p)     = 1 - the part of its queueing that is in collectives
+more(p,r)      = taken(p,r) - median over peers q, no suspects, of taken(p,q), where p must share
+                 its CPUs with such peers of r (as many as there are CPUs, besides p): repaired, r
+                 takes from p as much as each of them
+more(p,r)      = taken(p,r) · (1 - run' / (run(r) · min(own' / own(r), 1))), where p need not, or
+                 its CPUs are unknown: then the scheduler decides the order of the queue
+run(r)         = CPU seconds of the rank and its loaders; of its training thread at most its working
+                 time, since in a collective it may only poll
+own(r)         = its mean own time; ': the median of its peers that are no suspects
 
-While its peers work, r does own' / own(r) of what it does: what it does afterwards keeps nobody from a CPU who is waited for. Healed, it
-runs as much meanwhile as they; in collectives all meet as before. So who computes too long gives back what its peers stood behind that,
-and who only waited for something else will want the CPU that it left to them: then behind is below 0.
+While its peers work, r does own' / own(r) of its work; the rest keeps no awaited rank from a CPU.
+Repaired, it runs as much meanwhile as they do, and all meet in collectives as before. So a rank
+that computes too long gives back its peers' queueing behind it; a rank that only waited for
+something else will want the CPU that it left to them, and behind is then below 0.
 """
 
 from __future__ import annotations
@@ -27,12 +31,15 @@ from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.stats.robust import mean_of_known, median
 from rankscope.probes.arrays import Floats, Ints
 
-Behind = dict[int, tuple[Ints, Floats]]  # by rank (row): which others, and for how long, others x steps, seconds
+Behind = dict[int, tuple[Ints, Floats]]  # by rank (row): the delayed ranks, and seconds, delayed ranks x steps
 
 
 def behind_each(fleet: Fleet, own: Floats, roles: Ints, suspects: Ints) -> Behind:
-    """Of each of these ranks (rows) behind which innocent ones of its host stood: who, and for how long in the steps of `own`, the last of
-    the window. Nobody where nobody counts."""
+    """Compute, for each suspect (row), which ranks of its host queued behind it, and how long.
+
+    `own`: ranks x steps, the last steps of the window. Suspects themselves are left out of the
+        delayed ranks; empty where takers are not counted.
+    """
     found: Behind = {}
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
     rows = rows[table.rank[rows] >= 0]
@@ -61,8 +68,11 @@ def behind_each(fleet: Fleet, own: Floats, roles: Ints, suspects: Ints) -> Behin
 
 
 def _usual_s(fleet: Fleet, rows: Ints, others: Ints, peers: Ints, pool: Ints) -> Floats:
-    """Of each of `others` the median over these peers with which it must share its CPUs of taken(p,q); NaN where it need not. `rows`: who
-    ran while they stood in the queue."""
+    """Median of taken(p,q) over the peers q that share p's CPUs, for each p of `others`.
+
+    NaN where p need not share its CPUs. `rows`: counter rows of processes that ran while they
+    queued.
+    """
     table, result = fleet.counters.table, np.full(len(others), np.nan)
     for at, other in enumerate(others.tolist()):
         beside = peers[(pool[peers] == pool[other]) & (peers != other)]
@@ -78,7 +88,7 @@ def _usual_s(fleet: Fleet, rows: Ints, others: Ints, peers: Ints, pool: Ints) ->
 
 
 def without(own: Floats, behind: Behind) -> Floats:
-    """Own times without that."""
+    """Own times without the delays that `behind` lists."""
     result: Floats = own.copy()
     for others, seconds in behind.values():
         result[others] -= seconds
@@ -86,7 +96,7 @@ def without(own: Floats, behind: Behind) -> Floats:
 
 
 def _more(fleet: Fleet, rank: int, peers: Ints) -> float:
-    """1 - run' / (run · min(own' / own, 1)) of the rank; 0 where that is not known."""
+    """1 - run' / (run · min(own' / own, 1)) of the rank; 0 where that is unknown."""
     asked = np.append(peers, rank)
     asked = asked[np.isfinite(fleet.steps.own_s[asked]).any(axis=1)]
     if len(asked) < 2 or asked[-1] != rank:

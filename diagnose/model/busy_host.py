@@ -1,18 +1,24 @@
-"""What others took of the CPUs of a job, as the kernel counts it.
+"""CPU time that other processes took from the ranks of a job, as the kernel counts it.
 
-queued(r, s) = seconds in which rank r was ready but not running in step s, without what a quota of its own held it back
-taken(r)     = seconds of the window in which a process that is not of the job ran while r stood in the queue
+queued(r, s) = seconds in which rank r was ready but not running in step s, without those of its own
+               quota
+taken(r)     = seconds of the window in which a process outside the job ran while r was in the run
+               queue
 share(r)     = taken(r) / the same by any process
-taken(r, s)  = queued(r, s) · (share(r) + (1 - share(r)) · min(c, 1 - kept(r))),  c = share of all ranks of the host together
+taken(r, s)  = queued(r, s) · (share(r) + (1 - share(r)) · min(c, 1 - kept(r)))
+c            = share(·) of all ranks of the host together: what such processes occupy of the CPUs
+               while ranks want them
 kept(r)      = max(R - C, 0) / (R - 1 - (C - 1) (1 - share(r)))
-               of what r stands behind other ranks, what it would without strangers: where R ranks want C CPUs at once, and each is served
-               alike, r stands e (R + S - C) / C beside S strangers, (R - 1) / (R - 1 + S) of it behind ranks, and e (R - C) / C
-               without them; S by share(r), e: the CPU time of each
+behind(r, s) = queued(r, s) · (1 - share(r))
+even(r, s)   = mean of behind over the ranks that may run on the same CPUs of the host
 
-behind(r, s) = queued(r, s) · (1 - share(r)), even(r, s) = mean of behind over the ranks that may run on the same CPUs of the host
+kept(r) is the part of r's queueing behind other ranks that would remain without strangers. Where R
+ranks want C CPUs at once and each is served alike, r queues e (R + S - C) / C with S strangers, (R
+- 1) / (R - 1 + S) of it behind ranks, and e (R - C) / C without them; S follows from share(r); e:
+the CPU time of each.
 
-c is what strangers hold of the CPUs while ranks want them. How busy they keep the host says nothing of that: who gives way (SCHED_IDLE, a
-group of least weight) takes all that is left over, and nobody stands behind it.
+The load of the host says nothing about c: a process that gives way (SCHED_IDLE, a group of least
+weight) takes all the CPU that is left over, and no rank queues behind it.
 """
 
 from __future__ import annotations
@@ -36,28 +42,33 @@ _FEW, _UNEVEN = 3, 0.4  # ranks of a role
 
 
 def queued_s(fleet: Fleet) -> Floats:
-    """Ranks x steps, seconds; 0 where nobody knows."""
+    """queued(r, s): ranks x steps, seconds; 0 where unknown."""
     return np.asarray(np.nan_to_num(fleet.steps.sched_s) * (1 - held_back(fleet)[0])[:, None], dtype=np.float64)
 
 
 def queued_outside_s(fleet: Fleet) -> Floats:
-    """The same without the part of each rank's queue that is in collectives: the lesser of what is there by its stacks, and of
-    own - (step - Σ stays); nothing where single collectives are not known, or overlap."""
+    """Seconds of queueing for a CPU outside collectives, ranks x steps, without those of quotas.
+
+    The part inside collectives: the lesser of what stacks show and of own - (step - Σ stays); none
+    where single collectives are unknown, or overlap.
+    """
     return np.asarray(np.nan_to_num(fleet.steps.sched_s) * _outside(fleet)[:, None], dtype=np.float64)
 
 
 def mean_queue_s(fleet: Fleet, columns: slice) -> Floats:
-    """That of these steps, of each rank its mean."""
+    """Mean seconds per step and rank of queueing outside collectives, over these steps."""
     return np.asarray(mean_of_known(fleet.steps.sched_s[:, columns]) * _outside(fleet), dtype=np.float64)
 
 
 def _outside(fleet: Fleet) -> Floats:
-    """Of what each rank is ready and does not run, what is neither its quota's nor in collectives."""
+    """Share of each rank's ready time that is neither throttled by its quota nor inside
+    collectives.
+    """
     return np.asarray((1 - held_back(fleet)[0]) * (1 - _inside(fleet)), dtype=np.float64)
 
 
 def _inside(fleet: Fleet) -> Floats:
-    """Of each rank's queue for a CPU, the part in collectives."""
+    """Share of each rank's queueing for a CPU that is inside collectives; 0 where unknown."""
     steps, table, ranks = fleet.steps, fleet.patterns, len(fleet.ranks)
     if fleet.slots is None or fleet.slots.part < 1 or fleet.slots.stay_s.shape[1] != steps.count:
         return np.zeros(ranks)
@@ -73,13 +84,15 @@ def _inside(fleet: Fleet) -> Floats:
 
 
 def takers(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float]]:
-    """Processes that are not of the job and took CPU from these ranks (a sample of them), the one that took most first."""
+    """Processes outside the job that took CPU from these ranks (a sample), with seconds, largest
+    first.
+    """
     ordered = sorted(_taken(fleet, rows).items(), key=lambda item: -item[1])
     return [(f"{comm} ({pid})" if pid >= 0 else comm, seconds) for (comm, pid), seconds in ordered]
 
 
 def programs(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float, int]]:
-    """(name, seconds taken, processes) of the programs that are not of the job, the one that took most first."""
+    """(name, seconds taken, number of processes) of programs outside the job, largest first."""
     taken, processes = dict[str, float](), dict[str, int]()
     for (comm, _), seconds in _taken(fleet, rows).items():
         taken[comm] = taken.get(comm, 0.0) + seconds
@@ -89,7 +102,7 @@ def programs(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float, int]]:
 
 
 def _taken(fleet: Fleet, rows: Iterable[int]) -> dict[tuple[str, int], float]:
-    """Name and pid of every process that is not of the job, with the seconds that it took from these ranks (a sample of them)."""
+    """Seconds taken from these ranks (a sample) by (name, pid) of each process outside the job."""
     job, taken = set(fleet.ranks.pid.tolist()), dict[tuple[str, int], float]()
     for rank in list(rows)[: limits.PEERS_SAMPLED]:
         for counter in fleet.counters.of("cpu.taken_s", rank):
@@ -99,7 +112,9 @@ def _taken(fleet: Fleet, rows: Iterable[int]) -> dict[tuple[str, int], float]:
 
 
 def _taken_from(fleet: Fleet) -> tuple[Floats, Floats]:
-    """Of every rank, seconds of the window: taken(r), and the same by any process; 0 where nobody counts."""
+    """(taken(r), the same by any process): seconds of the window of every rank; 0 where not
+    counted.
+    """
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
     rank = table.rank[rows]
     rows, rank = rows[rank >= 0], rank[rank >= 0]
@@ -110,19 +125,22 @@ def _taken_from(fleet: Fleet) -> tuple[Floats, Floats]:
 
 
 def taken_share(fleet: Fleet) -> Floats:
-    """share(r) of every rank; 0 where nobody counts."""
+    """share(r) of every rank; 0 where not counted."""
     theirs, total = _taken_from(fleet)
     return np.divide(theirs, total, out=np.zeros(len(total)), where=total > 0)
 
 
 def taken_s(fleet: Fleet) -> Floats:
-    """taken(r, s): ranks x steps, seconds that strangers cost; 0 where nobody counts."""
+    """taken(r, s): ranks x steps, seconds that strangers cost; 0 where not counted."""
     return _cost_s(fleet, *_taken_from(fleet))
 
 
 def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> Floats:
-    """The same of threads in one rank's process (row) that are too much there: `part` of what the process took of other ranks' CPUs is
-    theirs, and behind them its own training thread stands for `behind_s` seconds per step."""
+    """taken(r, s) of the excess threads in one rank's process (row), ranks x steps, seconds.
+
+    `part`: their part of what the process took from other ranks' CPUs. `behind_s`: seconds per step
+        that its own training thread queues behind them.
+    """
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
     _, total = _taken_from(fleet)
     host = distinct_texts(fleet.ranks.observed_on)[1]
@@ -137,7 +155,7 @@ def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> 
 
 
 def _cost_s(fleet: Fleet, theirs: Floats, total: Floats) -> Floats:
-    """taken(r, s) of those who ran for `theirs` seconds of the `total` while r stood in the queue."""
+    """taken(r, s) of processes that ran `theirs` of the `total` seconds in which r queued."""
     share = np.divide(theirs, total, out=np.zeros(len(total)), where=total > 0)
     host = distinct_texts(fleet.ranks.observed_on)[1]
     of_host, all_of_host = (np.bincount(host, weights=each)[host] for each in (theirs, total))
@@ -147,7 +165,7 @@ def _cost_s(fleet: Fleet, theirs: Floats, total: Floats) -> Floats:
 
 
 def _kept(fleet: Fleet, share: Floats) -> Floats:
-    """kept(r); 0 where nobody says on which CPUs ranks may run."""
+    """kept(r); 0 where the CPUs of ranks are unknown."""
     _, wanted_by, there = _wanted(fleet)
     more = np.maximum(wanted_by - there, 0)
     most = wanted_by - 1 - (there - 1) * (1 - share)
@@ -155,7 +173,7 @@ def _kept(fleet: Fleet, share: Floats) -> Floats:
 
 
 def _wanted(fleet: Fleet) -> tuple[Ints, Ints, Ints]:
-    """Of each rank its pool, how many ranks share that, and how many CPUs it has: enough where nobody says on which ranks may run."""
+    """(pool, ranks in that pool, CPUs in that pool) of each rank; enough CPUs where unknown."""
     pool = pools(fleet)
     cpus = dict[int, list[range]]()
     for number, names in {(int(each), names) for each, names in zip(pool, fleet.ranks.cpus, strict=True)}:
@@ -167,10 +185,10 @@ def _wanted(fleet: Fleet) -> tuple[Ints, Ints, Ints]:
 
 
 def strangers_shares(fleet: Fleet) -> dict[str, float]:
-    """By host, which part of its CPU time went to processes that are not of the job; hosts of which somebody counts.
+    """Share of each host's CPU time that went to processes outside the job, without interrupts.
 
-    Interrupts are no process. Whom they interrupt ran longer for it, as the kernel counts: of what is not the job's they take the same part
-    as of all.
+    Only hosts that are counted. Interrupts are no process: the interrupted process appears to run
+    longer, so they take the same part of what is not the job's as of all.
     """
     counters = fleet.counters
     busy = {each.observed_on: each for each in reversed(list(counters.of("cpu.busy_s", -1))) if each.limit > 0}
@@ -194,18 +212,20 @@ def strangers_shares(fleet: Fleet) -> dict[str, float]:
 
 
 def busy_shares(fleet: Fleet) -> Floats:
-    """`strangers_shares` of each rank's host; 0 where nobody counts."""
+    """`strangers_shares` of each rank's host; 0 where not counted."""
     share = strangers_shares(fleet)
     return np.array([min(share.get(host, 0.0), 1.0) for host in fleet.ranks.observed_on], dtype=np.float64)
 
 
 def busy_noise_s(fleet: Fleet, roles: Ints) -> Floats:
-    """noise(r) = 0.4 · u (1 - u) · w(r), u = busy_shares(r), for ranks with one or two peers; 0 with more, whose spread shows it.
-    w(r)     = median over s of own(r,s), at most what r's process ran or queued for by step: who sleeps or waits for a device is not slowed
+    """noise(r) = 0.4 · u (1 - u) · w(r), u = busy_shares(r); 0 with more than two peers.
 
-    Who computes beside strangers is slower in everything, by caches, clocks and the other thread of a core, which nobody counts; and not
-    evenly while strangers have some of the cores and not all. Two healthy ranks on two cores beside strangers with u = 0.15 were 17 %
-    apart for a third of a window: three of these standard deviations.
+    w(r) = median over s of own(r,s), at most what r's process ran or queued for per step: a rank
+           that sleeps or waits for a device is not slowed.
+
+    A rank that computes alongside strangers is slower in everything, by caches, clocks and the
+    other thread of a core, which is not counted, and unevenly while strangers have some of the
+    cores. More peers show this spread themselves. Measured: diagnose/measured.md.
     """
     few = np.bincount(roles)[roles] <= _FEW
     if not few.any():
@@ -218,7 +238,7 @@ def busy_noise_s(fleet: Fleet, roles: Ints) -> Floats:
 
 
 def held_back(fleet: Fleet) -> tuple[Floats, Floats]:
-    """For how long a quota of its own held each rank back: the part of its time ready but not running, and seconds per step."""
+    """(share of its ready time, seconds per step) that its own quota throttled each rank."""
     table, ranks = fleet.patterns, len(fleet.ranks)
     ready = (table.kind.codes == table.kind.code("sched")) & (table.name.codes == table.name.code("ready"))
     ready &= table.thread.codes == table.thread.code("training")
@@ -231,23 +251,26 @@ def held_back(fleet: Fleet) -> tuple[Floats, Floats]:
 
 
 def own_without_queue(fleet: Fleet) -> Fleet:
-    """The fleet with own times and ready times as they were, had nobody stood in the queue for a CPU; all else of it as it is."""
+    """Return the fleet with own and ready times as if no rank had queued for a CPU."""
     steps, queue = fleet.steps, _queue_in_own_s(fleet)
     return replace(fleet, steps=replace(steps, own_s=steps.own_s - queue, sched_s=steps.sched_s - queue))
 
 
 def without_queue(fleet: Fleet) -> Fleet:
-    """The fleet as it were, had nobody stood in the queue for a CPU: what is left is work, which every rank has of its own.
+    """Return the fleet as if no rank had queued for a CPU: only work remains.
 
-    What ranks stand in the queue for is not only their own: who computes more takes the CPU from its peers, so that their queues hide it,
-    and what strangers take is uneven from step to step.
+    Queueing is caused by others too: a rank that computes more takes the CPU from its peers, so
+    that their queueing hides it, and strangers take CPU unevenly from step to step.
 
     own'(r,s)   = own(r,s) - queue(r,s)
-    gone(s)     = min over r of (wait + queue)(r,s) - min over r of wait(r,s)      how much sooner the last one had come
-    wait'(r,s)  = wait(r,s) + queue(r,s) - gone(s)                                 who stood in it for longer waits for the others instead
+    gone(s)     = min over r of (wait + queue)(r,s) - min over r of wait(r,s): how much sooner the
+                  last rank would have come
+    wait'(r,s)  = wait(r,s) + queue(r,s) - gone(s): a rank that queued for longer waits for the
+                  others instead
     step'(s)    = step(s) - gone(s)
 
-    The transfer, the least of the waiting, stays what it is. Single collectives and pipelines are not known then.
+    The transfer, the least of the waiting, is unchanged. Single collectives and pipelines are then
+    unknown.
     """
     steps, table = fleet.steps, fleet.patterns
     queue = _queue_in_own_s(fleet)
@@ -270,7 +293,7 @@ def without_queue(fleet: Fleet) -> Fleet:
 
 
 def _queue_in_own_s(fleet: Fleet) -> Floats:
-    """queue(r,s): what of own times ranks are ready and do not run."""
+    """queue(r,s): seconds of own times in which ranks are ready but not running."""
     return np.asarray(np.fmin(np.nan_to_num(fleet.steps.sched_s), np.nan_to_num(fleet.steps.own_s)), dtype=np.float64)
 
 
@@ -281,11 +304,11 @@ def _least(of_ranks: Floats) -> Floats:
 
 
 def even_queue_s(fleet: Fleet) -> tuple[Floats, Floats]:
-    """(behind, even), ranks x steps, seconds: for how long each rank stands behind others of its host's in the queue, and for how long it
-    would if the scheduler could place all of them freely.
+    """(behind, even), ranks x steps, seconds: queueing behind other ranks, and if freely balanced.
 
-    Strangers who hold a CPU drive the ranks together on the others: some stand behind each other for long and one for nobody, who shares
-    with the strangers. Without them the ranks still need the time for which they ran in place of each other, but all of them alike.
+    Strangers that occupy a CPU drive the ranks together on the others: some queue behind each other
+    for long, and one that shares with the strangers behind none. Without strangers the ranks still
+    need the time in which they ran in place of each other, but all alike.
     """
     steps = fleet.steps
     behind = queued_s(fleet) * (1 - taken_share(fleet))[:, None]
@@ -297,11 +320,10 @@ def even_queue_s(fleet: Fleet) -> tuple[Floats, Floats]:
 
 
 def crowded_s(fleet: Fleet) -> Floats:
-    """For how long each rank stands behind others in a step in which all want their CPUs at once, seconds per step: c (R - C) / C.
+    """Seconds per step that ranks queue when all want their CPUs at once: c (R - C) / C.
 
-    R ranks that may run on the same C CPUs, c: mean over them of the time for which the training thread runs; 0 where nobody says on which
-    they may. So long it is where nothing is done to the ranks: in 24 healthy windows of 14 programs the queue was 0.9 to 1.7 times that,
-    1.1 in the middle.
+    R ranks may run on the same C CPUs; c: mean over them of the training thread's running time; 0
+    where their CPUs are unknown. Measured against healthy windows: diagnose/measured.md.
     """
     (pool, wanted_by, there), table = _wanted(fleet), fleet.patterns
     runs = (table.kind.codes == table.kind.code("python")) & (table.detail.codes != table.detail.code("sleep"))
@@ -313,13 +335,17 @@ def crowded_s(fleet: Fleet) -> Floats:
 
 
 def pools(fleet: Fleet) -> Ints:
-    """A number for each rank, the same for those of a host that may run on the same CPUs, or on those of one that may run on both."""
+    """Number each rank's pool: ranks of a host with common CPUs, directly or through other
+    ranks.
+    """
     return _pools(fleet.ranks.observed_on, fleet.ranks.cpus)
 
 
 @lru_cache(maxsize=2)
 def _pools(hosts: tuple[str, ...], cpus_of_each: tuple[str, ...]) -> Ints:
-    """Asked several times of one fleet."""
+    """Compute `pools` from hosts and CPU lists; cached, since it is called several times
+    per fleet.
+    """
     places = list(zip(hosts, cpus_of_each, strict=True))
     of_host = dict[str, list[str]]()
     for host, cpus in dict.fromkeys(places):
@@ -334,8 +360,10 @@ def _pools(hosts: tuple[str, ...], cpus_of_each: tuple[str, ...]) -> Ints:
 
 
 def _joined(lists: list[str]) -> list[int]:
-    """Of each of these lists of CPUs a number, the same for those that hold a CPU together, or are held together by others."""
-    above = list(range(len(lists)))  # each, another one of its pool that came before; the first one itself
+    """Number lists of CPUs so that lists with common CPUs, directly or through others, are
+    equal.
+    """
+    above = list(range(len(lists)))  # for each list, an earlier one of its pool; the first points to itself
 
     def first_of(one: int) -> int:
         while above[one] != one:
@@ -355,8 +383,8 @@ def _joined(lists: list[str]) -> list[int]:
 
 
 def cpus_of(text: str) -> tuple[range, ...]:
-    """CPUs from a list as taskset writes it; none where it is no such list."""
+    """Parse a CPU list as taskset prints it; empty if it is no such list."""
     try:
         return cpu_ranges(text)
-    except ValueError:  # of a window that somebody forged
+    except ValueError:  # a forged window may contain anything
         return ()

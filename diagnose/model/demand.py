@@ -1,4 +1,4 @@
-"""How much CPU ranks want."""
+"""CPU time that ranks want."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from rankscope.probes.arrays import Floats, Ints
 
 
 def wanted_s(fleet: Fleet, ranks: Ints) -> Floats:
-    """CPU seconds of the window of each of these ranks (rows), its loaders with it; NaN where they are not counted."""
+    """CPU seconds of each rank (row) with its loaders, in the window; NaN where not counted."""
     counters = fleet.counters
     return counters.total("cpu.process_run_s", ranks) + np.nan_to_num(counters.total("cpu.workers_run_s", ranks))

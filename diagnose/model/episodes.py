@@ -1,20 +1,29 @@
-"""Rare episodes: steps in which one rank is suddenly slow. No robust mean over steps shows them; the tail does.
+"""Rare episodes: steps in which one rank is suddenly slow, which no robust mean over steps shows.
 
-An episode of rank r is a run of steps s with d(r,s) = own(r,s) - median over peers >= max(a quarter of a step, 4 sd(r)), which goes on
-while d is half of that: steps in a row have one reason. sd(r): robust_sd of d(r,·), or the median of its peers' where that is less: of a
-rank that is slow in every other step its own would say that it varies, and were it healthy, it would as they do.
-An accident is a step in which an episode of anybody begins; of A accidents each falls on k of the R ranks on average, because ranks of
-one host are slow together. If accidents fall by chance, each falls on r with probability k / R. Rank r is a suspect if
+An episode of rank r is a sequence of steps s with d(r,s) = own(r,s) - median over peers >= max(a
+quarter of a step, 4 sd(r)) that continues while d is half of that, since consecutive steps have one
+cause. sd(r): robust_sd of d(r,·), or the median of its peers' if that is less: for a rank that is
+slow in every other step its own would hide that, and if healthy it would vary as they do.
 
-2 R · P(Binomial(A, k/R) >= E(r)) · rhythm(r) · place(r) <= 1 %,  E(r) >= 3 episodes (2 where all are at one place), at most half of the
-steps are episodes, and the mean over all steps of T(s) - T'(s), the episodes of all such ranks replaced by their peers' time, is above
-the effect floor. Of these, who gains less than the floor beside the others is dropped: two ranks that are slow in the same steps gain
-nothing alone.
-The factor 2: episodes are counted twice, all of them, and only those of at least 30 % of the longest: on a busy host small stalls of
-all ranks must not hide the large ones of one.
-rhythm(r) = (3 / k)^(E(r) - 2) if the episodes are k steps apart, each within a step, else 1: how probable it is that chance keeps time.
-place(r) = q^(E(r) - 1), q the share of the steps of r in which it is at the one place (fleet/model.py, `Pauses`) at which it is in all
-of its episodes; 1 where there is no such place. Accidents do not choose where: after the first each falls into such a step by q.
+An accident is a step in which an episode of any rank begins; each of A accidents hits k of the R
+ranks on average, because ranks of one host are slow together. By chance it hits r with probability
+k / R. Rank r is a suspect if
+
+2 R · P(Binomial(A, k/R) >= E(r)) · rhythm(r) · place(r) <= 1 %, E(r) >= 3 episodes (2 where all are
+at one place)
+
+and at most half of the steps are episodes, and the mean over all steps of T(s) - T'(s), with the
+episodes of all such ranks replaced by their peers' time, is above the effect floor. Ranks that gain
+less than the floor beyond the others are dropped: two ranks that are slow in the same steps gain
+nothing alone. The factor 2: episodes are counted twice, all of them, and only those of at least 30
+% of the longest, so that on a busy host small stalls of all ranks do not hide the large ones of
+one.
+
+rhythm(r) = (3 / k)^(E(r) - 2) if the episodes are k steps apart, each within a step, else 1: the
+            probability that chance is so regular
+place(r)  = q^(E(r) - 1), q the share of the steps of r at the one place (fleet/model.py, `Pauses`)
+            at which it is in all of its episodes; 1 without such a place. Accidents are independent
+            of the place: after the first, each falls into such a step with probability q.
 """
 
 from __future__ import annotations
@@ -31,16 +40,19 @@ from rankscope.diagnose.stats.robust import CLIP, TRIM, peers_median, robust_sd
 from rankscope.diagnose.stats.special import binomial_above
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-PlaceShare = Callable[[int, Ints], float]  # of (row, steps): q
+PlaceShare = Callable[[int, Ints], float]  # maps (row, steps) to q
 
 
 def no_place(_: int, __: Ints) -> float:
-    """Where nobody looks."""
+    """Place share for a fleet without observed pauses: 1."""
     return 1.0
 
 
 def at_one_place(fleet: Fleet, first: int) -> PlaceShare:
-    """By what the observer saw of the ranks' pauses; steps are counted from column `first` of the fleet's on."""
+    """Return the function q(row, steps) from the pauses that the observer saw of the ranks.
+
+    `first`: column of the fleet's steps at which `steps` begin to count.
+    """
 
     def share(row: int, steps: Ints) -> float:
         known = max(int(np.isfinite(fleet.steps.own_s[row]).sum()), 1)
@@ -53,7 +65,7 @@ def at_one_place(fleet: Fleet, first: int) -> PlaceShare:
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
-    """A rank (row) with more episodes than chance gives it."""
+    """A rank (row) with more episodes than chance explains, and their cost."""
 
     row: int
     count: int
@@ -61,14 +73,14 @@ class Episodes:
     lost_s: float  # mean over all steps
     longest_s: float  # longest own time
     usual_s: float  # median own time
-    rare: bool  # a trimmed mean leaves out so few steps
+    rare: bool  # so few steps that a trimmed mean leaves them out
     chance: float  # probability that this is an accident
-    period: int = 0  # steps from one to the next, where they keep time; else 0
+    period: int = 0  # steps between episodes if they are regular, else 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A rank with more episodes than chance gives it, whatever they cost."""
+    """A rank with more episodes than chance explains, whatever they cost."""
 
     row: int
     sudden: Bools
@@ -82,7 +94,11 @@ class _Candidate:
 def find_episodes(
     own: Floats, roles: Ints, step_s: float, floor_s: Floats, skip: Ints, place_share: PlaceShare = no_place
 ) -> Iterator[Episodes]:
-    """Ranks with rare episodes, the most damaging first. `skip`: rows that are suspects for all of their steps."""
+    """Yield ranks with rare episodes, most damaging first.
+
+    `own`: ranks x steps, seconds; `floor_s`: effect floor of each rank; `skip`: rows that are
+        suspects for all of their steps; `place_share`: q.
+    """
     ranks, steps = own.shape
     if ranks < 2 or steps < limits.STEPS_FEW:
         return
@@ -107,7 +123,7 @@ def find_episodes(
 
 
 def _first_of_runs(sudden: Bools, going_on: Bools) -> Bools:
-    """The first sudden step of each run of steps that go on."""
+    """Mark the first sudden step of each sequence of steps that continue."""
     first = np.zeros_like(sudden)
     for row in np.flatnonzero(sudden.any(axis=1)):
         run = np.cumsum(~going_on[row])  # equal within a run
@@ -137,7 +153,9 @@ def _oftener_than_chance(gap: Floats, sudden: Bools, begins: Bools, place_share:
 
 
 def _that_cost(own: Floats, gap: Floats, found: list[_Candidate], floor_s: Floats) -> Iterator[Episodes]:
-    """Those without whose episodes the steps were shorter by the floor, each beside the others, with its part of what all cost together."""
+    """Yield episodes that gain their floor beyond the others, each with its part of the
+    joint loss.
+    """
 
     def gained_s(chosen: list[_Candidate]) -> float:
         better = own.copy()
@@ -162,7 +180,7 @@ def _that_cost(own: Floats, gap: Floats, found: list[_Candidate], floor_s: Float
 
 
 def _rhythm(at: Ints) -> tuple[int, float]:
-    """How many steps lie between these (0: they keep no time), and how probable it is that chance keeps time so well."""
+    """(steps between these, 0 if irregular; probability that chance is so regular)."""
     apart = np.diff(at)
     period = float(apart.mean())
     if len(at) < 3 or period < 4 or np.abs(apart - period).max() > 1:

@@ -1,23 +1,31 @@
-"""Ranks against their peers: robust location and scale with floors, and the ranks whose own time is too long.
+"""Ranks against their peers: robust location and scale, and ranks whose own time is too long.
 
-d(r,s) = own(r,s) - median over peers q of own(q,s)        per step s, peers = ranks of the same role, without r
+d(r,s)    = own(r,s) - median over peers q of own(q,s), per step s; peers: ranks of the same role,
+            without r
 excess(r) = 10 % trimmed mean over s of d(r,s)
-se(r) = winsorised sd of d(r,·) / (0.8 sqrt(n_eff)),  n_eff = n (1 - rho) / (1 + rho),  rho = lag-1 autocorrelation
-z(r) = excess(r) / sqrt(between(r)² + se(r)²)              between: how far healthy ranks differ (usual_spread.py)
+se(r)     = winsorised sd of d(r,·) / (0.8 sqrt(n_eff)), n_eff = n (1 - rho) / (1 + rho), rho: lag-1
+            autocorrelation
+z(r)      = excess(r) / sqrt(between(r)² + se(r)²), between: spread of healthy ranks
+            (usual_spread.py)
 
-A rank whose excess wanders has a large se(r), however large the excess is in every single step. What it always is above its peers:
+A rank whose excess varies much has a large se(r), however large the excess is in every single step.
+Its constant part counts too:
 
 always(r) = 10th percentile over s of d(r,s)
-z(r) = max(z(r), excess(r) / sqrt(between(r)² + wander(r)²))      where always(r) >= 2 floors, with two peers or more
+z(r)      = max(z(r), excess(r) / sqrt(between(r)² + wander(r)²)), where always(r) >= 2 floors, with
+            two peers or more
 
-Were it healthy, it would wander as its peers do: wander is theirs, and peers that wander as well acquit it.
+Repaired, it would vary as its peers do: wander is theirs, and peers that vary as much are evidence
+against the rank.
 
-strength(r) = -ln P(t >= z(r)), in nats, where the excess exceeds the effect floor and is there in every third of the steps; else 0.
-p is Student's: se comes from few steps. Its degrees of freedom are nu(r) = h (1 - rho) / (1 + rho) - 1, h the steps that the trimmed
-mean keeps; those of z are nu · (1 + between² / se²)², between counting as known (stats/README.md says why). wander comes from the
-steps of all peers, N of them: nu = e · N (1 - rho) / (1 + rho), e = 0.37 being what a median absolute deviation tells of a scale beside a
-standard deviation (Rousseeuw & Croux 1993).
-Trimmed mean and winsorised error: Yuen 1974.
+strength(r) = -ln P(t >= z(r)), in nats, where the excess exceeds the effect floor and is present in
+              every third of the steps; else 0
+
+P is Student's, since se comes from few steps. Its degrees of freedom are nu(r) = h (1 - rho) / (1 +
+rho) - 1, h the steps that the trimmed mean uses; those of z are nu · (1 + between² / se²)², with
+between taken as known (see stats/README.md). wander comes from the N steps of all peers: nu = e · N
+(1 - rho) / (1 + rho), e = 0.37 the efficiency of a median absolute deviation relative to a standard
+deviation (Rousseeuw & Croux 1993). Trimmed mean and winsorised error: Yuen 1974.
 """
 
 from __future__ import annotations
@@ -42,7 +50,7 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """One entry per rank, seconds per step; NaN for ranks without steps or without peers."""
+    """Every rank compared with its peers, seconds per step; NaN without steps or peers."""
 
     own_s: Floats
     peers_own_s: Floats
@@ -54,11 +62,11 @@ class Differences:
     steady_s: Floats  # least excess in any third of the steps
     floor_s: Floats  # least excess that counts
     peer_count: Ints
-    z_quiet: Floats  # z without what `doubt_s` adds
-    between_s: Floats  # how far healthy ranks differ, with what `doubt_s` adds
+    z_quiet: Floats  # z without the error that `doubt_s` adds
+    between_s: Floats  # spread of healthy ranks, with `doubt_s`
 
     def of_first(self, count: int) -> Differences:
-        """Those of the first ranks only."""
+        """The entries of the first `count` ranks."""
         return Differences(*(getattr(self, field.name)[:count] for field in fields(self)))
 
 
@@ -74,21 +82,25 @@ def differences(
 ) -> Differences:
     """Compare every rank's own time with its peers', from step `first` on.
 
-    `own`: ranks x steps, seconds; `step_s`: length of a step. Steps before `first` tell only how the noise wanders.
-    `least_s`: least excess that counts, whatever the step. `drifting`: the job's steps grow steadily longer; then a steady growth
-    of a rank's excess is no noise either. `counted`: who may serve as a peer (default: all). `doubt_s`: a known error of each rank's
-    own time, beside what healthy ranks differ by.
+    `own`: ranks x steps, seconds; `step_s`: length of a step. Steps before `first` serve only to
+        estimate the autocorrelation of the noise.
+    `least_s`: least excess that counts, whatever the step.
+    `drifting`: the job's steps grow steadily; then a steady growth of a rank's excess is no noise
+        either.
+    `counted`: mask of ranks that may serve as peers (default: all).
+    `doubt_s`: a known error of each rank's own time, besides the spread of healthy ranks.
     """
     median = peers_median(own, roles, counted)
     gap = own - median
     noise = gap - fitted_line(gap) if drifting else gap
     rho = autocorrelation(noise, first)
     own, peers_own, gap = own[:, first:], trimmed_mean(median[:, first:]), gap[:, first:]
-    del median  # of 100,000 ranks every matrix counts
+    del median  # with 100,000 ranks every matrix counts
     excess, least, error, kept = _levels(gap, noise[:, first:] if drifting else None, rho)
     spread = usual_spread(own, roles, error, step_s, counted)
     between = np.hypot(spread.between_s, doubt_s)
-    # The median of few peers is itself uncertain, by what their level is (usual_spread.py): the more must a difference from it be.
+    # The median of few peers is itself uncertain, as their level is (usual_spread.py): require a
+    # larger difference.
     floor = np.maximum(limits.EFFECT_SHARE * np.sqrt(1 + 1 / np.maximum(spread.peers, 1)) * step_s, least_s)
     z, freedom = standardised(excess, between, error, kept)
     of_peers = MAD_EFFICIENCY * spread.wander_values * (1 - rho) / (1 + rho)
@@ -112,22 +124,26 @@ def differences(
 
 
 def _levels(gap: Floats, noise: Floats | None, rho: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Trimmed mean and least of the gap; error and freedom of the noise, which is the gap itself where None is given."""
+    """(trimmed mean, least) of the gap, and (error, freedom) of the noise; None: the gap is the
+    noise.
+    """
     of_gap = trimmed(gap)
     of_noise = of_gap if noise is None else trimmed(noise)
     return of_gap.mean(), of_gap.least(), of_noise.error(rho), of_noise.freedom(rho)
 
 
 def standardised(excess: Floats, known: Floats, error: Floats, freedom: Floats) -> tuple[Floats, Floats]:
-    """excess / sqrt(known² + error²), and the degrees of freedom of that."""
+    """z = excess / sqrt(known² + error²), and its degrees of freedom."""
     with np.errstate(divide="ignore", invalid="ignore"):
         z = excess / np.sqrt(known**2 + error**2)
     return z, combined_freedom(known, error, freedom)
 
 
 def _steady(gap: Floats, drifting: bool = False) -> Floats:
-    """The least trimmed mean over thirds of the steps (halves below 15 steps, the whole below 8); `drifting`: of a rank whose
-    means rise from third to third without the first."""
+    """Least trimmed mean over thirds of the steps (halves below 15 steps, the whole below 8).
+
+    `drifting`: for a rank whose means rise from third to third, without the first.
+    """
     count = gap.shape[1]
     parts = np.array_split(gap, 3 if count >= 15 else 2 if count >= 8 else 1, axis=1)
     means = np.stack([trimmed_mean(part) for part in parts])
@@ -138,13 +154,12 @@ def _steady(gap: Floats, drifting: bool = False) -> Floats:
 
 
 def strength(found: Differences) -> Floats:
-    """How strongly the steps say that each rank is slower than its peers, in nats: -ln p, Student's. 0 where the excess is below what
-    counts, or comes and goes."""
+    """strength(r) = -ln P(t >= z(r)), in nats; 0 below the effect floor, or if not steady."""
     return _strength(found, found.freedom)
 
 
 def strength_of_many_steps(found: Differences) -> Floats:
-    """The same, were the errors known as well as from many steps."""
+    """strength(r) with the normal distribution, as if errors were known from many steps."""
     return _strength(found, np.full(len(found.z), np.inf))
 
 

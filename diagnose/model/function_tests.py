@@ -1,17 +1,21 @@
-"""How strongly single functions say that a rank is slow, where the noise of whole steps hides it.
+"""Strength of single functions as evidence that a rank is slow, where the noise of steps hides it.
 
-A step whose every function is 20 % noise says little about its sum; a function that takes a tenth of a step more than on all peers
-says much. t(f,r): seconds per step of function f on rank r, and of all gpu and all memory functions (a slow device slows them all).
+A step whose functions each have 20 % noise says little about its sum; a function that takes a tenth
+of a step more than on all peers says much. t(f,r): seconds per step of function f on rank r, and of
+all gpu and all memory functions (a slow device slows them all).
 
-z(f,r) = (t(f,r) - usual) / √(max(spread, 0.5 % of the step)² + sd(f,r)² / n)
-usual, spread   from 16 peers on their median and robust_sd; of fewer the most of any, and a tenth of that: the spread of few is not known
-sd(f,r)         over the rank's n steps: a few accidents in one function lengthen its mean, but they vary. Where nobody says it, and
-                peers are few, the error of the whole step: all of its noise may be of this function
+z(f,r)        = (t(f,r) - usual) / √(max(spread, 0.5 % of the step)² + sd(f,r)² / n)
+usual, spread = from 16 peers on, their median and robust_sd; with fewer the largest of them, and a
+                tenth of that, since the spread of few is unknown
+sd(f,r)       = over the rank's n steps: a few accidents in one function lengthen its mean, but
+                vary. If unknown and peers are few: the error of the whole step, all of whose noise
+                may be of this function
+strength(r)   = max over f of -ln P(T >= z(f,r)) - ln F, in nats, F functions examined
 
-strength(r) = max over f of -ln P(T >= z(f,r)) - ln F, in nats, F functions looked at; Student's t with
-(n - 1) · (1 + max(…)² / (sd² / n))² degrees of freedom: the peers' scale counts as known (stats/README.md). 0 where t - usual is below
-the effect floor, or below half of the rank's excess. Beside fewer than 16 peers the user's function that holds the excess is one more, by
-its stack: F the rows of the table.
+Student's t with (n - 1) · (1 + max(…)² / (sd² / n))² degrees of freedom: the peers' scale counts as
+known (stats/README.md). 0 where t - usual is below the effect floor, or below half of the rank's
+excess. With fewer than 16 peers the user's function with most of the excess, by its stack, is one
+more; F is then the number of rows of the table.
 """
 
 from __future__ import annotations
@@ -35,16 +39,16 @@ _DEVICES = ("gpu", "memory")
 
 @dataclass(slots=True)
 class FunctionLevels:
-    """Seconds per step of every function on every rank of a fleet, read once and only where somebody asks."""
+    """Seconds per step of every function on every rank of a fleet, read on first use."""
 
     fleet: Fleet
     roles: Ints
     step_s: float
     _table: tuple[Floats, Floats] | None = None
-    _usual: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # of large roles
+    _usual: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # by role, of large roles
 
     def strength(self, row: int, found: Differences, counted: Bools) -> float:
-        """Nats of one rank (row), beside the peers that are `counted`."""
+        """Nats of a rank's (row) clearest function, compared with the peers that are `counted`."""
         peers = np.flatnonzero(counted & (self.roles == self.roles[row]))
         peers = peers[peers != row]
         if not len(peers) or not len(self.fleet.patterns):
@@ -65,7 +69,10 @@ class FunctionLevels:
         return max(float(nats(p).max()) - float(np.log(seconds.shape[1])), 0.0)
 
     def strength_of(self, located: Located, row: int, found: Differences) -> float:
-        """Nats of a user's function with all that it calls, of a rank (row) with few peers: its time may be spread over several leaves."""
+        """Nats of a user's function with all that it calls, for a rank (row) with few peers.
+
+        Its time may be spread over several leaves.
+        """
         error_s = np.array([found.error_s[row]])
         if located.spread or located.excess_s < self._least_s(row, found):
             return 0.0
@@ -81,7 +88,7 @@ class FunctionLevels:
         return max(int(np.isfinite(self.fleet.steps.seconds[row]).sum()) - 1, 1)
 
     def _level(self, peers: Ints, role: int) -> tuple[Floats, Floats]:
-        """What these peers usually spend in each function, and how far they differ in it."""
+        """(usual, spread) of these peers' seconds in each function."""
         assert self._table is not None
         seconds = self._table[0]
         if len(peers) < limits.FLEET:
@@ -93,8 +100,10 @@ class FunctionLevels:
 
 
 def _seconds(fleet: Fleet) -> tuple[Floats, Floats]:
-    """Own work of the training thread, ranks x (functions, then kinds), seconds per step; and its standard error, 0 where the
-    deviation over the steps is not known."""
+    """(seconds, standard error) of the training thread's own work, ranks x (functions, then kinds).
+
+    Seconds per step; the error is 0 where the deviation over the steps is unknown.
+    """
     table, ranks = fleet.patterns, len(fleet.ranks)
     rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & ~waits(table))
     names = len(table.name.values)
@@ -102,7 +111,7 @@ def _seconds(fleet: Fleet) -> tuple[Floats, Floats]:
     kinds, of_kind = np.unique(keys // names, return_inverse=True)
     of_kind = of_kind.reshape(-1)[column]
     room = max(budgets.CELLS_MOST // max(ranks, 1) - len(kinds), 1)
-    if len(keys) > room:  # the largest
+    if len(keys) > room:  # only the largest
         total = np.bincount(column, table.per_step_s[rows], len(keys))
         place = np.full(len(keys), -1)
         place[np.argsort(-total)[:room]] = np.arange(room)

@@ -1,8 +1,9 @@
-"""Seconds per step by function, this rank against the median of its peers:
+"""Seconds per step by function, of one rank compared with the median of its peers.
 
-excess(f) = t(f, rank) - median over peers p of t(f, p)         t: seconds per step on the training thread
+excess(f) = t(f, rank) - median over peers p of t(f, p), t: seconds per step on the training thread
 
-A function is one row here, whatever lies above it on the stack; where in the stacks an excess sits is for attribute.py.
+A function is one entry here, whatever lies above it on the stack; attribute.py finds the location
+of an excess in the stacks.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class FunctionExcess:
     caller: str
     own_s: float
     peers_s: float
-    holder: GilHolder | None = None  # who held the GIL, where that is what was waited for
+    holder: GilHolder | None = None  # the thread that had the GIL, where the wait is for the GIL
 
     @property
     def excess_s(self) -> float:
@@ -43,7 +44,9 @@ class FunctionExcess:
 
 @dataclass(frozen=True, slots=True)
 class _ByFunction:
-    """One entry per function, by rising key: its first row of the table, and seconds per step."""
+    """Seconds per step by function, by ascending key, with the function's first row of the
+    table.
+    """
 
     keys: Ints
     first: Ints
@@ -51,7 +54,7 @@ class _ByFunction:
 
 
 class Functions:
-    """Seconds per step by function, for any ranks of one fleet. Built once, queried per suspect."""
+    """Seconds per step by function, for any ranks of a fleet; built once."""
 
     def __init__(self, fleet: Fleet) -> None:
         table = fleet.patterns
@@ -67,16 +70,14 @@ class Functions:
                    table.detail.codes, caller)  # fmt: skip
         self._key = distinct_rows(columns)
         self._waits = waits(table)
-        self._last_asked: tuple[Ints, Ints] | None = (
-            None  # ranks and their rows: of a suspect the same ones are wanted several times
-        )
+        self._last_asked: tuple[Ints, Ints] | None = None  # ranks and their rows: a suspect's are needed several times
         self._last_peers: tuple[Ints, dict[str, Any]] | None = None
 
     def __len__(self) -> int:
         return len(self._table)
 
     def functions(self, rank: int, peers: Ints, thread: str = "training") -> tuple[FunctionExcess, ...]:
-        """Every function of the rank's own work or of its peers', largest excess first."""
+        """Every function of the rank's or its peers' own work on a thread, largest excess first."""
         theirs, mine = self._usual(sample(peers), thread), self._by_function(np.array([rank]), thread)
         keys = np.union1d(theirs.keys, mine.keys)
         ours, of_peers = np.searchsorted(keys, mine.keys), np.searchsorted(keys, theirs.keys)
@@ -89,7 +90,7 @@ class Functions:
         return tuple(self._describe(int(first[k]), float(own[k]), float(expected[k])) for k in order)
 
     def usual_steps(self, name: str, peers: Ints) -> Floats:
-        """The median over peers of a matrix of the steps, by step; remembered as long as they are the same ones."""
+        """Median over peers, by step, of a matrix of the steps; cached until the peers change."""
         peers = sample(peers)
         known, key = self._beside(peers), f"steps {name}"
         if key not in known:
@@ -98,7 +99,9 @@ class Functions:
         return found
 
     def in_kernel(self, rank: int, name: str) -> float:
-        """The share of the running time of the rank's Python functions of this name that was mostly spent in the kernel."""
+        """Share of the running time of a rank's Python functions of this name that is mostly in the
+        kernel.
+        """
         table = self._table
         if table.native is None:
             return 0.0
@@ -111,7 +114,9 @@ class Functions:
         return float(seconds[kernel].sum() / max(seconds.sum(), 1e-12))
 
     def native_in(self, rank: int, name: str) -> str:
-        """The native function in which half of the running time of the rank's Python functions of this name is spent, if there is one."""
+        """Native function with half of the running time of the rank's Python functions of this
+        name; or ''.
+        """
         table = self._table
         if table.native is None:
             return ""
@@ -127,7 +132,7 @@ class Functions:
         return table.native.values[int(np.argmax(seconds))]
 
     def queued_s(self, ranks: Ints) -> Floats:
-        """Seconds per step for which the training thread of each of these ranks stands in the queue for a CPU."""
+        """Seconds per step that the training thread of each of these ranks queues for a CPU."""
         table, rows = self._table, self._rows(ranks)
         queue = table.kind.codes[rows] == table.kind.code("sched")
         queue &= (table.thread.codes[rows] == table.thread.code("training")) & (
@@ -136,7 +141,7 @@ class Functions:
         return self._sum(rows[queue], np.zeros(int(queue.sum()), dtype=np.int64), 1, ranks)[:, 0]
 
     def queue_per_second(self, ranks: Ints) -> float:
-        """How long these ranks stand in the queue for each second that they compute, median."""
+        """Median over ranks of seconds of queueing per second of computing."""
         ranks = sample(ranks)
         known, key = self._beside(ranks), "queue"
         if key not in known:
@@ -158,13 +163,13 @@ class Functions:
     # ---- inside ----------------------------------------------------------------------------------------------
 
     def _beside(self, peers: Ints) -> dict[str, Any]:
-        """What is known of these peers: several suspects, asked one after the other, have the same ones."""
+        """Cache of results for these peers, emptied when the peers change."""
         if self._last_peers is None or not np.array_equal(self._last_peers[0], peers):
             self._last_peers = peers.copy(), {}
         return self._last_peers[1]
 
     def _usual(self, peers: Ints, thread: str) -> _ByFunction:
-        """Of the peers the median."""
+        """Median over the peers of their seconds by function; cached."""
         known, key = self._beside(peers), f"functions {thread}"
         if key not in known:
             known[key] = self._by_function(peers, thread)
@@ -172,25 +177,25 @@ class Functions:
         return found
 
     def _by_function(self, ranks: Ints, thread: str) -> _ByFunction:
-        """Own work of these ranks by function, of several ranks the median."""
+        """Own work of these ranks by function; for several ranks the median."""
         rows = self._rows(ranks)
         rows = rows[self._own_work(rows, thread)]
         keys, place = distinct(self._key[rows])
         first = np.empty(len(keys), dtype=np.int64)
-        first[place[::-1]] = rows[::-1]  # of several the last one written stays
+        first[place[::-1]] = rows[::-1]  # of several rows the first of the table remains
         number = self._numbers(ranks)[self._table.rank[rows]]
         seconds = medians_of_sums(number, place, self._table.per_step_s[rows], len(ranks), len(keys))
         return _ByFunction(keys, first, seconds)
 
     def _rows(self, ranks: Ints) -> Ints:
-        """Rows of these ranks, in the order of the table."""
-        if len(ranks) == 1:  # few: they lie there in order
+        """Pattern rows of these ranks, in the order of the table."""
+        if len(ranks) == 1:  # one rank: its rows are in order
             return self._order[self._edges[ranks[0]] : self._edges[ranks[0] + 1]]
         if self._last_asked is not None and np.array_equal(self._last_asked[0], ranks):
             return self._last_asked[1]
         start, count = self._edges[ranks], self._edges[ranks + 1] - self._edges[ranks]
         inside = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        rows: Ints = np.sort(self._order[np.repeat(start, count) + inside], kind="stable")  # nearly in order already
+        rows: Ints = np.sort(self._order[np.repeat(start, count) + inside], kind="stable")  # nearly sorted already
         rows.flags.writeable = False
         self._last_asked = ranks.copy(), rows
         return rows
@@ -207,7 +212,7 @@ class Functions:
         return np.asarray(total, dtype=np.float64).reshape(len(ranks), width)
 
     def _numbers(self, ranks: Ints) -> Ints:
-        """Of each rank its place among these; -1 of others."""
+        """Index of every rank of the fleet in `ranks`; -1 for others."""
         place = np.full(self._ranks, -1, dtype=np.int64)
         place[ranks] = np.arange(len(ranks))
         return place
@@ -221,7 +226,7 @@ class Functions:
 
 
 def sample(peers: Ints) -> Ints:
-    """At most limits.PEERS_SAMPLED of them, evenly spread: a median needs no more."""
+    """Pick at most limits.PEERS_SAMPLED peers, evenly spaced: a median needs no more."""
     if len(peers) <= limits.PEERS_SAMPLED:
         return peers
     return peers[np.linspace(0, len(peers) - 1, limits.PEERS_SAMPLED).astype(np.int64)]

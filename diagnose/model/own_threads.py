@@ -1,14 +1,18 @@
-"""What other threads of a rank's own process take of the CPU from its training thread, and which of their functions does.
+"""CPU time that other threads of a rank's process take from its training thread, and their
+functions.
 
-ran(r)    = CPU time of the process less that of the threads that train                                        seconds per step
-behind(r) = queue(r) · (1 - taken(r) / ready(r))
-              queue: of the training thread, seconds per step; ready: of all threads of the process; taken: by other processes meanwhile
-behind_s  = the smaller of what r has more of the two than the median of its peers
+ran(r)    = CPU time of the process less that of its training threads, seconds per step
+behind(r) = queue(r) · (1 - taken(r) / ready(r)); queue: of the training thread, seconds per step;
+            ready: of all threads of the process; taken: by other processes meanwhile
+behind_s  = the smaller of r's excess over the median of its peers in the two
+Python    = the user's lowest function in which other Python threads compute more than the peers'
+            (attribute.py)
+native    = threads of one name that mostly run one function of a library (OpenMP, BLAS, OpenCV,
+            ...), more than the peers' of that name
 
-Python    the user's lowest function in which other Python threads compute more than the peers' (attribute.py)
-native    threads of one name that mostly run one function of a library (OpenMP, BLAS, OpenCV, ...), more than the peers' of that name
-Either must hold half of what ran more. Threads that are mostly in the kernel, or in the C library, are told and not accused: they carry
-what the job sends and receives, which a rank with more neighbours has more of.
+Either must have half of the excess of ran. Threads that are mostly in the kernel or in the C
+library are reported, but are no suspects: they carry what the job sends and receives, which is more
+on a rank with more neighbours.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from rankscope.diagnose.stats.robust import nan_median
 from rankscope.probes.arrays import Floats, Ints
 from rankscope.probes.elf.c_library import is_c_library
 
-_COMPUTING = ("", "gc")  # details of Python functions that are not asleep
+_COMPUTING = ("", "gc")  # details of Python functions that are not sleeping
 _NO_LIBRARY = ("", "kernel")
 _Key = TypeVar("_Key")
 _COUNT = re.compile(r" \(\d+ threads\)$")
@@ -36,9 +40,13 @@ _COUNT = re.compile(r" \(\d+ threads\)$")
 
 @dataclass(frozen=True, slots=True)
 class OwnThreads:
-    """Seconds per step. `function`: in which other Python threads compute more than the peers'; `native`: the threads without Python,
-    'name: function (n threads)', that hold half of what ran more, '' where none do; `holds`: whether the function does, or these do and
-    are in a library's code."""
+    """What other threads of a rank's process do, in seconds per step.
+
+    `function`: where other Python threads compute more than the peers'. `native`: the threads
+        without Python, 'name: function (n threads)', with half of the excess of ran; '' without
+        such. `holds`: whether the function has that half, or the native threads do and are in a
+        library's code.
+    """
 
     ran_s: float = 0.0
     peers_ran_s: float = 0.0
@@ -50,22 +58,22 @@ class OwnThreads:
 
     @property
     def queue_s(self) -> float:
-        """`behind_s`, where it is known which threads these are."""
+        """`behind_s` if the threads are identified, else 0."""
         return self.behind_s if self.holds else 0.0
 
     @property
     def part(self) -> float:
-        """Which part of the CPU time of the process they have that its peers' lack."""
+        """Share of the process's CPU time that these threads have and its peers' lack."""
         return min(max(self.ran_s - self.peers_ran_s, 0.0) / self.process_s, 1.0) if self.process_s > 0 else 0.0
 
     @property
     def in_python(self) -> bool:
-        """Whether it is the function that holds it."""
+        """Whether the identified threads run Python."""
         return self.holds and not self.native
 
 
 def own_threads(fleet: Fleet, profiles: Profiles, row: int, peers: Ints) -> OwnThreads:
-    """What threads beside the training thread of one rank (row) do and take, beside those of these peers."""
+    """Compare the other threads of a rank's process (row) with those of these peers."""
     function = profiles.locate(row, peers, ("python",), 0.0, thread="other", details=_COMPUTING)
     peers = sample(peers[peers != row])
     ranks = np.append(row, peers)
@@ -81,12 +89,12 @@ def own_threads(fleet: Fleet, profiles: Profiles, row: int, peers: Ints) -> OwnT
 
 
 def _in_library(function: str) -> bool:
-    """Whether it is code that a job brought along: everything calls the kernel and the C library."""
+    """Whether a function is in code that the job brought, not in the kernel or the C library."""
     return function not in _NO_LIBRARY and not is_c_library(function)
 
 
 def _over(seconds: Floats) -> float:
-    """What the first has more than the median of the others."""
+    """Excess of the first value over the median of the others; 0 if unknown."""
     return float(np.nan_to_num(seconds[0] - nan_median(seconds[1:], 0)))
 
 
@@ -103,16 +111,23 @@ def _behind_s(fleet: Fleet, profiles: Profiles, ranks: Ints) -> Floats:
 
 
 def _native(fleet: Fleet, ranks: Ints, least_s: float) -> str:
-    """The threads without Python of which the first of the ranks has most more than the others, if that is so many seconds per step."""
-    # What a thread mostly runs is told by few samples, and may differ where two do the same: its name does not.
+    """The threads without Python with the largest excess on the first rank, if at least `least_s`;
+    else ''.
+    """
+    # A thread's main function is known from few samples and may differ between equal threads; its
+    # name does not.
     more = {told: min(_over(seconds), _over(of_name)) for told, seconds, of_name in _helpers(fleet, ranks)}
     best = max(more, key=lambda told: more[told], default="")
     return best if best and more[best] >= least_s else ""
 
 
 def _helpers(fleet: Fleet, ranks: Ints) -> Iterator[tuple[str, Floats, Floats]]:
-    """The first rank's, those with most CPU time: in words, CPU seconds per step of each rank, and with all of that name. By name and
-    function: a forged window may have a million of them, so that each row is looked at once and few kinds are added up."""
+    """Yield the first rank's busiest kinds of threads: words, CPU seconds per step and rank, same
+    name.
+
+    The last array sums all threads of that name. A forged window may have a million threads: each
+    row is read once and few kinds are summed.
+    """
     instance, table = fleet.counters.table.instance, fleet.counters.table
     order = np.argsort(ranks, kind="stable")
     rows = np.concatenate([fleet.counters.rows_of("thread.run_s", each) for each in (ranks[:1], np.sort(ranks[1:]))])
@@ -135,12 +150,12 @@ def _helpers(fleet: Fleet, ranks: Ints) -> Iterator[tuple[str, Floats, Floats]]:
 
 
 def _groups(of_codes: Sequence[_Key], wanted: Iterable[_Key]) -> Ints:
-    """Of each code which of the wanted it is; −1: none."""
+    """Index in `wanted` of each code's key; -1 for others."""
     numbers = {one: number for number, one in enumerate(wanted)}
     return np.array([numbers.get(one, -1) for one in of_codes], dtype=np.int64)
 
 
 def _parts(told: str) -> tuple[str, str]:
-    """Name and function."""
+    """(name, function) of a thread's description."""
     name, _, leaf = _COUNT.sub("", told).partition(": ")
     return name, leaf

@@ -1,40 +1,49 @@
-"""What would a step take if the suspects behaved as their peers do? (What-if replay.)
+"""What-if replay: the length of a step if the suspects behaved as their peers do.
 
-T(s)     = busy(s) + transfer(s),  busy(s) = max over ranks of own(r,s)
-T'(s)    = the same with own(r,s) replaced by the median of r's innocent peers, for every suspect r
-gain     = trimmed mean over s of T(s) - T'(s)          seconds per step, all suspects together
-lost     = mean over s of the same                      what is told: of a fault that makes few steps much longer that is what it costs
+T(s)     = busy(s) + transfer(s), busy(s) = max over ranks of own(r,s)
+T'(s)    = the same with own(r,s) replaced by the median of r's peers that are no suspects, for
+           every suspect r
+gain     = trimmed mean over s of T(s) - T'(s), seconds per step, all suspects together
+lost     = mean over s of the same, which is reported: the cost of a fault that makes few steps much
+           longer
 lost(r)  = lost · excess(r) / sum of the suspects' excesses
 
-so that the lost times of all suspects never add up to more than the step can shrink. Where ranks form pipelines of m
-micro-batches (1F1B), a step is as long as its slowest pipeline d, which its slowest stage paces and all others fill once:
+so that the lost times of all suspects never add up to more than the step can shrink. Where ranks
+form pipelines of m micro-batches (1F1B), a step is as long as its slowest pipeline d, which its
+slowest stage paces and all others fill once:
 
-busy(s)  = max over d of  (m - 1)/m · max over r in d of own(r,s)  +  1/m · sum over r in d of own(r,s)  +  max once(r,s)
+busy(s)  = max over d of (m - 1)/m · max over r in d of own(r,s) + 1/m · sum over r in d of own(r,s)
+           + max once(r,s)
 
-where own is without once, the time in functions that run once per step and not once per micro-batch; what of it is more than
-usual goes first when the replay takes time away. The replay of T may exceed the measured one (a slow first stage hides the filling):
-then the lesser counts.
+where own is without once, the time in functions that run once per step and not once per
+micro-batch; its part above the usual is removed first when the replay takes time away. The replayed
+T may exceed the measured one (a slow first stage hides the filling): then the lesser counts.
 
-A step of S collectives, in each of which all meet, is as long as the sum over them of the longest in each, and not as the longest of the
-sums: each innocent rank r waits for the last one S times. Where a suspect is last in one collective, the others still meet in S - 1
-without it; healed, it meets them in all S, but the sums tell it to meet them once. What is told is so much too low:
+A step of S collectives, in each of which all ranks meet, is as long as the sum of the longest in
+each, not as the longest of the sums: each rank waits for the last one S times. Where a suspect is
+last in one collective, the others still meet in S - 1 without it; repaired, it meets them in all S,
+but the sums show one meeting. The reported loss is too low by
 
-unmet    = g · (1 - 1/√S) + Σ over all but the latest suspect of max(x - g/√S, 0) · (1 - 1/S)
-           no more than what the sums take for the transfer
-g        = mean over s of max over innocent r of (own(r,s) - mean over s' of own(r,s'))
-           the longest of n sums of S parts that differ by chance is g = c(n) σ √S over their mean, that of n parts c(n) σ
-x        how late each suspect is: of several the sums show the latest, and hide the others unless all are late in the same collective: one
-         of S
+unmet    = g · (1 - 1/√S) + Σ over all but the latest suspect of max(x - g/√S, 0) · (1 - 1/S), at
+           most the transfer according to the sums
+g        = mean over s of max over ranks r, no suspects, of (own(r,s) - mean over s' of own(r,s')):
+           the longest of n sums of S parts that differ by chance is g = c(n) σ √S over their mean,
+           that of n parts c(n) σ
+x        = lateness of each suspect: of several, the sums show the latest and hide the others unless
+           all are late in the same collective: one of S
 
-What is taken of all ranks, of each at a moment of its own, they wait for as often: t(1,s) >= t(2,s) >= … is what is taken of them in a
-step, and of that the sums show t(1,s) alone. Whose moments fall into the same one of S collectives share the wait for the longest:
+Time taken from all ranks, from each at a different time, is waited for as often. With t(1,s) >=
+t(2,s) >= … taken in a step the sums show t(1,s) alone; ranks hit in the same one of S collectives
+share the wait for the longest:
 
-scattered = mean over s of Σ over i >= 2 of t(i,s) · (1 - 1/S)^(i - 1)          no more than the transfer of the steps is above its least
+scattered = mean over s of Σ over i >= 2 of t(i,s) · (1 - 1/S)^(i - 1), at most the transfer of the
+            steps above its least
 
-Who is as long as its peers in each single step is never the one that a step waits for: then a fault is told to cost what unevenness does.
-So the price of what a rank does is that of T''(s): healed, it is as uneven as its peers' median p, in an order of its own:
-own''(r,s) = own(p,s'), s' the step that is as long among those of p as s is among those of r. Not of a queue for a CPU: who does not
-stand in it is not uneven by it.
+A rank that is as long as its peers in each single step is never the one that a step waits for, so
+that a fault would be reported to cost what unevenness does. The price of what a rank does is
+therefore that of T''(s): repaired, it is as uneven as its peers' median p, in its own order:
+own''(r,s) = own(p,s'), with s' the step whose rank by length among those of p is that of s among
+those of r. Not for a queue for a CPU: a rank that does not queue is not uneven by it.
 """
 
 from __future__ import annotations
@@ -49,9 +58,9 @@ from rankscope.probes.arrays import Floats, Ints
 
 
 def busy(own: Floats, pipelines: Pipelines | None = None, once_s: Floats | None = None) -> Floats:
-    """Per step, how long ranks that wait for one another are busy: seconds, NaN where no rank has the step.
+    """Seconds of each step in which ranks that wait for one another are busy; NaN without the step.
 
-    `once_s`: in place of the pipelines' own.
+    `own`: ranks x steps; `once_s`: replaces the pipelines' own.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -72,11 +81,14 @@ def busy(own: Floats, pipelines: Pipelines | None = None, once_s: Floats | None 
 
 
 def repaired(own: Floats, roles: Ints, suspects: Ints) -> Floats:
-    """`own` with every suspect (row) as fast as its innocent peers' median, never slower than it is."""
+    """Own times with every suspect (row) at the median of its other peers, never slower
+    than it is.
+    """
     others = own.copy()
     others[suspects] = np.nan
     if len(suspects) < len(own):
-        # Peers of a suspect are the innocent: with several suspects their own times must not enter the median.
+        # Compare with peers that are no suspects: the times of several suspects must not enter the
+        # median.
         expected = peers_median(others, roles)[suspects]
         fallback = peers_median(own, roles)[suspects]
         expected = np.where(np.isfinite(expected), expected, fallback)
@@ -88,7 +100,10 @@ def repaired(own: Floats, roles: Ints, suspects: Ints) -> Floats:
 
 
 def unmet_s(own: Floats, late_s: Floats, collectives: float) -> float:
-    """unmet, seconds per step, of a step of so many collectives. `own`: of innocent ranks; `late_s`: x of each suspect."""
+    """unmet, seconds per step, for steps of so many collectives.
+
+    `own`: of ranks that are no suspects; `late_s`: x of each suspect.
+    """
     if collectives <= 1:
         return 0.0
     longest_s = 0.0
@@ -101,7 +116,9 @@ def unmet_s(own: Floats, late_s: Floats, collectives: float) -> float:
 
 
 def scattered_s(taken: Floats, collectives: float) -> float:
-    """scattered, seconds per step, of a step of so many collectives. `taken`: ranks x steps, seconds taken of each."""
+    """scattered, seconds per step, for steps of so many collectives; `taken`: ranks x steps,
+    seconds.
+    """
     if collectives <= 1 or not taken.size:
         return 0.0
     longest_first = -np.sort(-np.nan_to_num(taken), axis=0)
@@ -110,12 +127,12 @@ def scattered_s(taken: Floats, collectives: float) -> float:
 
 
 def in_order_of(own: Floats, healed: Floats) -> Floats:
-    """own'' of ranks (rows): each one's `healed` times, the longest in the step that is longest in `own`; never longer than that.
+    """own'': `healed` times of each rank in the order of lengths of `own`, never longer than these.
 
-    Steps in which only one of them is known stay as they are.
+    Steps in which only one of them is known are unchanged.
     """
     known = np.isfinite(own) & np.isfinite(healed)
-    # What is not known sorts last, as many in both.
+    # Unknown values sort last, equally many in both.
     order = np.argsort(np.where(known, own, np.inf), axis=1, kind="stable")
     values = np.sort(np.where(known, healed, np.inf), axis=1)
     placed = np.empty_like(healed)
@@ -126,9 +143,11 @@ def in_order_of(own: Floats, healed: Floats) -> Floats:
 def gain(
     own: Floats, roles: Ints, suspects: Ints, pipelines: Pipelines | None = None, measured: Floats | None = None
 ) -> float:
-    """Seconds per step regained if all `suspects` (rows of `own`) took what their peers' median takes.
+    """Seconds per step regained if all `suspects` (rows of `own`) were as fast as their peers'
+    median.
 
-    `measured`: per step, how long the ranks were busy in truth (step - transfer), where it is known apart from `own`.
+    `measured`: seconds of each step that the ranks were really busy (step - transfer), if known
+        apart from `own`.
     """
     if len(suspects) == 0 or own.shape[1] == 0:
         return 0.0
@@ -138,9 +157,10 @@ def gain(
 def shrink(
     own: Floats, better: Floats, pipelines: Pipelines | None = None, measured: Floats | None = None, whole: bool = False
 ) -> float:
-    """Seconds per step that the job is shorter with the own times `better`; 0 or more. `whole`: the mean of all steps, rare long ones too.
+    """Seconds per step by which the job is shorter with the own times `better`; at least 0.
 
-    A step that a rank does not show whose times become better tells nothing of that.
+    `whole`: the mean of all steps, including rare long ones; else a trimmed mean. Steps that are
+        unknown on an improved rank are left out.
     """
     before, after = busy(own, pipelines), busy(better, pipelines, _better_once(own, better, pipelines))
     shorter = before - after
@@ -154,7 +174,7 @@ def shrink(
 
 
 def _better_once(own: Floats, better: Floats, pipelines: Pipelines | None) -> Floats | None:
-    """What is left of the time once per step after `own - better` was taken away."""
+    """Time once per step that remains after `own - better` was removed; None without pipelines."""
     if pipelines is None:
         return None
     more = np.maximum(np.nan_to_num(pipelines.once_s - pipelines.usual_once_s), 0.0)

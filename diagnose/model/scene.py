@@ -1,4 +1,4 @@
-"""The part of the window that is judged, and what was found in it so far: what every hypothesis is given."""
+"""The judged part of the window and what was found in it so far: the input of every hypothesis."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The part of the window that is judged: from the onset on, if there is one."""
+    """The judged part of the window: from the onset on, if there is one.
+
+    `own`, `wait`: ranks x steps, seconds; `roles`: a number per rank; `differences`: the comparison
+        so far.
+    """
 
     own: Floats
     wait: Floats
     roles: Ints
     step_s: float
     differences: Differences
-    compare: Callable[[Bools], Differences]  # with these ranks as peers
+    compare: Callable[[Bools], Differences]  # with these ranks as peers (mask)
     onset: Onset | None
-    busy_s: Floats  # per step: its length without the transfer
+    busy_s: Floats  # of each step: its length without the transfer
     pipelines: Pipelines | None = None
     slots: Slots | None = None
-    least_s: float = 0.0  # what a step must gain, whatever share of it that is
-    in_turn: bool | None = False  # roles work one after another; None where that cannot be told
-    collectives: float = 1.0  # how many a rank makes in a step
-    queue_s: Floats | None = None  # of each rank, per step in the queue for a CPU, outside collectives
+    least_s: float = 0.0  # least gain that counts, in seconds per step
+    in_turn: bool | None = False  # roles work one after another; None: unknown
+    collectives: float = 1.0  # number of collectives of a rank in a step
+    queue_s: Floats | None = None  # of each rank: seconds per step in the queue for a CPU, outside collectives

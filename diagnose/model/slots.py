@@ -1,26 +1,34 @@
-"""Stays in the collectives of a step, one by one: the k-th collective of a step (its slot) is the same one on all ranks.
+"""Stays in the single collectives of a step; the k-th one (a slot) is common to all ranks.
 
-stay(r,s,k) = wait + transfer.  Collectives end together, so per slot the least stay is the transfer and the rest is waiting:
+stay(r,s,k) = wait + transfer. Collectives end together: in a slot the least stay is the transfer,
+              the rest is waiting.
 
-transfer(s)  = Σ over k of min over r of stay(r,s,k)           <= least sum of stays: of two ranks that wait for each other in turn,
-                                                                  each in another slot, the sums hide the waiting
-gain         = Σ over k of (min over r of stay'(r,s,k) - min over r of stay(r,s,k)),  stay' the suspects' raised to their innocent
-               peers' median: each slot is as much shorter as its last rank comes sooner; less the greater of
-                 what any rank in their place would keep the others waiting: what the others wait for an innocent one alone
-                 Σ over k of how much earlier than its innocent peers a suspect usually comes there: work that it does in another slot
-                 than they, and ends that are not at one moment (who came last leaves first, and waits for the others in the next one);
-                 but for how much less it stands in the queue for a CPU: who has one for itself is early wherever it has no fault
-alone(u)     = median over s of Σ over k of max(min over r not in u of stay(r,s,k) - min over r in u of stay(r,s,k), 0):
-               how long all others wait for role u alone. Of roles that work at once there is only one for which the others wait, and by
-               as much as it works longer; of such as work one after another each is waited for as long as it works
-late(r,k)    = trimmed mean over s of (median over peers of stay(·,s,k) - stay(r,s,k))   how long the others wait for r there
+transfer(s)  = Σ over k of min over r of stay(r,s,k), at most the least sum of stays: where two
+               ranks wait for each other in different slots, the sums hide the waiting
+gain         = Σ over k of (min over r of stay'(r,s,k) - min over r of stay(r,s,k)), stay' with the
+               suspects' raised to the median of their other peers: each slot is shorter by how much
+               sooner its last rank comes
+alone(u)     = median over s of Σ over k of max(min over r not in u of stay(r,s,k) - min over r in u
+               of stay(r,s,k), 0): how long all others wait for role u alone
+late(r,k)    = trimmed mean over s of (median over peers of stay(·,s,k) - stay(r,s,k)): how long the
+               others wait for r there
 
-Used where the stays are the waiting that the steps show: the sums agree with the time in collectives within 10 % on most ranks
-and steps. Where they are not, because steps of ranks begin at different collectives, or stays hold queues and own work besides, the
-transfer is left to the steps' sums, and the gain counts as long as the waiting in single collectives is no more than that of the steps
-(fleet/collectives/sequence.py). Of collectives that overlap (buckets reduced during the backward pass) it is more: of these stays as much
-counts as is waited. Several share one time then, and the gain by them adds to that by the sums no more than these can hide: the time for
-which one suspect is spared the queue, of several, who wait for each other in turn, the whole transfer of the sums.
+From the gain the greater of two is subtracted: how long any rank in their place would delay the
+others (what these wait for one rank alone that is no suspect); and Σ over k of how much earlier
+than its other peers a suspect usually comes (work that it does in another slot than they; ends that
+are not simultaneous, where the last to come leaves first and waits in the next slot), without its
+shorter queueing for a CPU: a rank with a CPU of its own arrives early at every collective. Of roles
+that work at once the others wait for one only, by as much as it works longer; of roles that work
+one after another each is waited for as long as it works.
+
+This is used where the stays are the waiting that the steps show: the sums agree with the time in
+collectives within 10 % on most ranks and steps. Elsewhere, because steps of ranks begin at
+different collectives, or stays include queues and own work, the transfer is that of the steps'
+sums, and the gain counts as long as the waiting in single collectives is no more than that of the
+steps (fleet/collectives/sequence.py). With overlapping collectives (buckets reduced during the
+backward pass) it is more: of these stays as much counts as is waited. Several then share one time,
+and their gain adds to that by the sums at most what these can hide: the queueing that one suspect
+is spared; of several that wait for each other in turn, the whole transfer of the sums.
 """
 
 from __future__ import annotations
@@ -51,7 +59,9 @@ class Late:
 
 
 def least_stay(wait: Floats, pipelines: Pipelines | None, stays: Slots | None) -> Floats:
-    """Per step, the transfer by what is known best: seconds in collectives in which nobody waits for anybody."""
+    """Best estimate of each step's transfer: seconds in collectives in which no rank waits for
+    another.
+    """
     if pipelines is not None:
         return pipelines.transfer_s
     least = waiting.transfer(wait)
@@ -59,13 +69,17 @@ def least_stay(wait: Floats, pipelines: Pipelines | None, stays: Slots | None) -
 
 
 def gain(slots: Slots, roles: Ints, suspects: Ints) -> float:
-    """Seconds per step regained if the suspects (rows) came to every collective when their innocent peers do."""
+    """Seconds per step regained if the suspects (rows) entered every collective when their peers
+    do.
+    """
     return Regained(slots, roles, suspects).by(suspects)
 
 
 class Regained:
-    """The gain of many sets of suspects, all among these rows: what they have in common is found once. `queue_s`: of each rank, seconds
-    per step in the queue for a CPU outside collectives."""
+    """Gains of many sets of suspects, all among these rows, with common parts computed once.
+
+    `queue_s`: of each rank, seconds per step in the queue for a CPU outside collectives.
+    """
 
     def __init__(self, slots: Slots, roles: Ints, rows: Ints, queue_s: Floats | None = None) -> None:
         self._stay, self._roles, self._rows = slots.stay_s, roles, rows
@@ -73,13 +87,13 @@ class Regained:
         others = np.delete(self._stay, rows, axis=0)
         self._of_others = np.where(np.isfinite(others), others, np.inf).min(axis=0, initial=np.inf)
         self._waits = _waits_alone_s(self._stay)
-        # One collective ends before the next one begins; of others is only told what is lost.
+        # Whether one collective ends before the next begins; else used for the reported loss only.
         self.apart = slots.part >= 1
         self._queue_s = np.zeros(len(roles)) if queue_s is None else queue_s
         self._peers: dict[int, Medians] = {}
 
     def by(self, suspects: Ints) -> float:
-        """Seconds per step, of these."""
+        """Seconds per step regained by repairing these suspects."""
         stay, roles = self._stay, self._roles
         if len(suspects) == 0 or len(suspects) >= len(roles):
             return 0.0
@@ -100,8 +114,11 @@ class Regained:
         return max(gained_s - max(len(suspects) * kept_s, early_s), 0.0)
 
     def hidden_s(self, suspects: Ints, transfer_s: float) -> float:
-        """The most seconds per step of what others wait for these that the sums of stays can hide; `transfer_s`: what the sums take for
-        the transfer, without what a link takes of it."""
+        """Upper bound of waiting for these suspects, in seconds per step, that sums of stays can
+        hide.
+
+        `transfer_s`: the transfer according to the sums, without what links take of it.
+        """
         if self.apart:
             return float("inf")
         spared_s = (
@@ -110,14 +127,14 @@ class Regained:
         return max(min(spared_s, transfer_s), 0.0)
 
     def _spared_s(self, role: int, mine: Ints) -> Floats:
-        """Seconds per step for which each of these stands less in the queue for a CPU than the others of its role."""
+        """Seconds per step that each of these queues less for a CPU than the others of its role."""
         others = np.setdiff1d(np.flatnonzero(self._roles == role), mine)
         if not len(others):
             return np.zeros(len(mine))
         return np.asarray(np.maximum(np.median(self._queue_s[others]) - self._queue_s[mine], 0.0), dtype=np.float64)
 
     def _usual(self, role: int, mine: Ints) -> Floats:
-        """Steps x slots: the median stay of the ranks of a role without these."""
+        """Median stay, steps x slots, of the ranks of a role without these."""
         members, stay = np.flatnonzero(self._roles == role), self._stay.reshape(len(self._stay), self._least.size)
         asked = np.isin(members, self._rows)
         if role not in self._peers:
@@ -126,7 +143,9 @@ class Regained:
 
 
 def _waits_alone_s(stay: Floats) -> Floats | None:
-    """Seconds per step that the others wait for each rank alone; None where no step is known of all."""
+    """Seconds per step that the others wait for each rank alone; None where no step is known on
+    all.
+    """
     known = np.isfinite(stay).all(axis=(0, 2))
     if not known.any():
         return None
@@ -136,7 +155,9 @@ def _waits_alone_s(stay: Floats) -> Floats | None:
 
 
 def alone_s(slots: Slots, roles: Ints) -> Floats | None:
-    """alone(u), seconds per step, of each role in the order of their numbers; None where there is one, or too few steps are known."""
+    """alone(u), seconds per step, of each role in ascending order; None with one role or
+    few steps.
+    """
     numbers = np.unique(roles)
     if len(numbers) < 2:
         return None
@@ -149,7 +170,7 @@ def alone_s(slots: Slots, roles: Ints) -> Floats | None:
 
 
 def latest(slots: Slots, roles: Ints, row: int) -> Late | None:
-    """Where in the step the others wait for a rank; None where they do nowhere."""
+    """Return the slot at which the others wait longest for a rank; None where they never do."""
     peers = np.setdiff1d(np.flatnonzero(roles == roles[row]), [row])
     if len(peers) == 0:
         return None
@@ -163,7 +184,7 @@ def latest(slots: Slots, roles: Ints, row: int) -> Late | None:
 
 
 def late_evidence(slots: Slots | None, roles: Ints, row: int) -> tuple[Evidence, ...]:
-    """Evidence for a suspect: at which of several collectives the others wait for it."""
+    """Evidence for a suspect: the collective of several at which the others wait for it."""
     if slots is None or len(slots.ops) < 2 or (late := latest(slots, roles, row)) is None:
         return ()
     measure = f"the others wait for it at collective {late.slot + 1} of {late.of} ({late.op})"

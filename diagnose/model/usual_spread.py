@@ -1,12 +1,13 @@
-"""How far healthy ranks differ: between one another, and each from itself over the steps.
+"""Spread of healthy ranks: between one another, and of each over the steps.
 
 level(r)   = 10 % trimmed mean over s of own(r,s) - median over all ranks of the role
 between(r) = max(floor, robust_sd over peers of level · (1 + 1 / peers))
 wander(r)  = 1.4826 · median over peers q and steps s of |own around its level|
 
-The levels spread by the errors of the levels too: from 64 peers on, where that is known well enough, median(se²) is taken off
-between². Where the levels fall into a lower group of more than half of the ranks and an upper one, with a gap that is four times the
-spread of the lower group, the spread is that of the lower group: so up to half of the ranks may be bad.
+The levels also spread by their errors: from 64 peers on, where that is known well enough,
+median(se²) is subtracted from between². Where the levels form a lower group of more than half of
+the ranks and an upper one, with a gap of four times the spread of the lower group, the spread is
+that of the lower group: so up to half of the ranks may be bad.
 """
 
 from __future__ import annotations
@@ -31,16 +32,20 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class UsualSpread:
-    """One entry per rank."""
+    """Spread of healthy ranks, one entry per rank, in seconds."""
 
     between_s: Floats
     wander_s: Floats
-    wander_values: Ints  # from how many values of its peers
+    wander_values: Ints  # number of values of its peers
     peers: Ints
 
 
 def usual_spread(own: Floats, roles: Ints, error_s: Floats, step_s: float, counted: Bools | None = None) -> UsualSpread:
-    """`own`: ranks x steps, seconds; `error_s`: standard error of each rank's excess; `counted`: who may serve as a peer."""
+    """Estimate the spread of healthy ranks for each rank.
+
+    `own`: ranks x steps, seconds; `error_s`: standard error of each rank's excess; `counted`: mask
+        of ranks that may serve as peers.
+    """
     between, wander = np.full(len(own), np.nan), np.full(len(own), np.nan)
     values, peers = np.zeros(len(own), dtype=np.int64), np.zeros(len(own), dtype=np.int64)
     result = UsualSpread(between, wander, values, peers)
@@ -56,8 +61,9 @@ def usual_spread(own: Floats, roles: Ints, error_s: Floats, step_s: float, count
 
 
 def _of_role(own: Floats, error_s: Floats, step_s: float) -> UsualSpread:
-    """Of ranks of which each is a peer of all others."""
-    # Against one common median: the peers' own medians would carry the suspect's time into their spread.
+    """Spread of the ranks of one role, each a peer of all others."""
+    # Against one common median: the peers' own medians would carry the suspect's time into their
+    # spread.
     around = own - nan_median(own, 0)
     known = np.isfinite(around).sum(axis=1)
     between = _between(trimmed_mean(around), error_s, step_s)
@@ -65,7 +71,9 @@ def _of_role(own: Floats, error_s: Floats, step_s: float) -> UsualSpread:
 
 
 def _beside(result: UsualSpread, rest: Ints, usable: Ints, own: Floats, error_s: Floats, step_s: float) -> None:
-    """Those that may not serve as peers are put beside those that may, as one more each."""
+    """Fill in ranks that may not serve as peers (`rest`), each compared with those that may
+    (`usable`).
+    """
     if len(usable) > limits.PEERS_EXACT:
         one = usable[0]
         result.between_s[rest], result.wander_s[rest] = result.between_s[one], result.wander_s[one]
@@ -82,7 +90,9 @@ def _put(result: UsualSpread, rows: Ints, found: UsualSpread, of: slice = slice(
 
 
 def _wander(around: Floats) -> Floats:
-    """How far the times of each rank's peers are from their levels, as a standard deviation. Rows: ranks of one role."""
+    """Standard deviation of the times of each rank's peers around their levels. Rows: ranks of one
+    role.
+    """
     rest = deviations(around, 1)
     if len(rest) - 1 >= limits.PEERS_EXACT:
         return np.full(len(rest), MAD_TO_SD * float(nan_median(nan_median(rest, 1)[None, :], 1)[0]))
@@ -104,7 +114,10 @@ def _between(level: Floats, error_s: Floats, step_s: float) -> Floats:
 
 
 def _lower_group(level: Floats, step_s: float) -> Bools:
-    """The ranks below the widest gap above the median, if it is one: clearly wider than the spread below it, and an effect."""
+    """Mask of the ranks below the widest gap above the median, if that gap is clear; else all.
+
+    Clear: wider than CLIP times the spread below it, and than the effect floor.
+    """
     everybody = np.isfinite(level)
     ordered = np.sort(level[everybody])
     half = len(ordered) // 2 + 1  # the lower group has more than half

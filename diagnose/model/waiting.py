@@ -1,17 +1,22 @@
-"""Who waits for whom.
+"""Which ranks wait for which.
 
-stay = wait + transfer. Collectives end together, so in each step the least stay of the group is the transfer and what
-the others stay longer is waiting. The culprit waits least: a rank is only a suspect if its peers wait for it.
+stay = wait + transfer. Collectives end together, so in each step the least stay of the group is the
+       transfer, and what the others stay longer is waiting. The slow rank waits least: a rank is
+       only a suspect if its peers wait for it.
 
-Roles may work at once, or one after the other (actors, then the learner). Then a step is longer by what the longest rank of each role
-works, whoever it is, and not only by what the longest of all does:
+Roles may work at once, or one after the other (actors, then the learner). In the second case a step
+is longer by what the longest rank of each role works, not only by what the longest of all does:
 
-T(s) = Σ_u a(u) work(u,s) + Σ_u b(u) queue(u,s) + c       u: roles; work, queue of the rank of u with the longest own time: own without the
-                                                          time ready but not running, and that time, which others may need for their work
-at once           Σ a = 1: in each step one rank is the longest, and steps grow with it alone
-one after another a(u) = 1 for each u, Σ a = their number. Told where Σ a > 1 for sure, no a(u) is below a half, and all of them have room
-                  in a step: Σ mean work <= mean T. At once for sure: where that is not so, or Σ a is nearer to 1
-gain              Σ_u max over r in u of own(r,s), less the same of the own times without what the suspects do too long
+T(s)  = Σ_u a(u) work(u,s) + Σ_u b(u) queue(u,s) + c, u: roles; of the rank of u with the longest
+        own time, work: own without the time ready but not running, queue: that time, which others
+        may need for their work
+gain  = Σ_u max over r in u of own(r,s), less the same of the own times without the excess of
+        suspects
+
+At once: Σ a = 1, since in each step one rank is the longest and steps grow with it alone. One after
+               another: a(u) = 1 for each u, Σ a = their number. That is concluded where Σ a > 1
+               clearly, no a(u) is below a half, and all of them fit into a step: Σ mean work <=
+               mean T. At once is concluded where they do not fit, or Σ a is nearer to 1.
 """
 
 from __future__ import annotations
@@ -27,19 +32,21 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 
 def transfer(wait: Floats) -> Floats:
-    """Per step, the least time any rank stayed in collectives, seconds. NaN where no rank has the step."""
+    """Least time any rank stayed in collectives, per step, in seconds; NaN without the step."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.asarray(np.nanmin(wait, axis=0), dtype=np.float64)
 
 
 def waited_for(wait: Floats, roles: Ints, counted: Bools | None = None) -> Floats:
-    """Per rank, how much longer its peers (those `counted`) stay in collectives than it does: seconds per step they wait for it."""
+    """Seconds per step that each rank's peers (those `counted`) stay longer in collectives than it
+    does.
+    """
     return trimmed_mean(peers_median(wait, roles, counted) - wait)
 
 
 def least_waiter_share(wait: Floats) -> Floats:
-    """Per rank, the share of steps in which it stayed in collectives least."""
+    """Share of steps in which each rank stayed in collectives least."""
     full = np.where(np.isfinite(wait), wait, np.inf)
     if full.shape[1] == 0:
         return np.zeros(len(wait))
@@ -48,7 +55,7 @@ def least_waiter_share(wait: Floats) -> Floats:
 
 
 def one_after_another(own: Floats, queued: Floats, roles: Ints, step: Floats) -> bool | None:
-    """Whether the roles work one after another (True) or at once (False); None where that cannot be told.
+    """Whether roles work one after another (True) or at once (False); None where it is not clear.
 
     `own`, `queued`: ranks x steps, seconds; `step`: seconds of each step.
     """
@@ -69,7 +76,9 @@ def one_after_another(own: Floats, queued: Floats, roles: Ints, step: Floats) ->
 
 
 def gain_in_turn(own: Floats, better: Floats, roles: Ints) -> float:
-    """Seconds per step that the job is shorter with the own times `better`, where roles work one after another; 0 or more."""
+    """Seconds per step regained with the own times `better` where roles work in turn; at
+    least 0.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         shorter = sum(
@@ -80,7 +89,9 @@ def gain_in_turn(own: Floats, better: Floats, roles: Ints) -> float:
 
 
 def _longest(own: Floats, queued: Floats, rows: Ints) -> tuple[Floats, Floats]:
-    """Per step, work and queue of the rank that has the longest own time among these; NaN where none has the step."""
+    """(work, queue) per step of the rank with the longest own time among these; NaN without the
+    step.
+    """
     known = np.where(np.isfinite(own[rows]), own[rows], -np.inf)
     who, steps = rows[np.argmax(known, axis=0)], np.arange(own.shape[1])
     longest, queue = own[who, steps], np.nan_to_num(queued[who, steps])

@@ -1,11 +1,13 @@
-"""Which rows of the pattern table are waiting for other ranks, and no work of one's own: the same as the steps say.
+"""Which rows of the pattern table are waiting for other ranks, not work, as the steps count it.
 
-waits  collectives, but for those that are known to be transfer alone; of the training thread also its waits for the GPU, on ranks whose
-       GPU does not show when it computes: nobody knows for what of it they wait, and the steps count them as waiting
-       (observer/thread/step_times.py)
-shows  a rank has kernels that no call waits for: they were told from collectives by the GPU's own activity (observer/gpu/rows.py)
+waits  collectives, except those known to be transfer alone; on the training thread also waits for a
+       GPU that does not show when it computes: their reason is unknown, and the steps count them as
+       waiting (observer/thread/step_times.py)
+shows  a rank's GPU shows this if it has kernels that no call waits for: the GPU's own activity
+       separated them from collectives (observer/gpu/rows.py)
 
-Who comes late waits for its GPU as much less. Taken for its own work, that would hide whatever made it late.
+A late rank waits for its GPU that much less. Counted as its own work, that would hide the cause of
+its lateness.
 """
 
 from __future__ import annotations
@@ -15,33 +17,37 @@ import numpy as np
 from rankscope.diagnose.fleet.model import Patterns
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-TRANSFER = "transfer"  # detail of a collective that is known to contain no waiting: own time after all
+TRANSFER = "transfer"  # detail of a collective known to contain no waiting: own time after all
 
 _COLLECTIVE, _GPU = "collective", "gpu"
 
 
 def waits(table: Patterns) -> Bools:
-    """One per row."""
+    """Mask of the pattern rows that are waiting for other ranks."""
     waiting: Bools = collectives(table) & (table.detail.codes != table.detail.code(TRANSFER))
     waiting[_for_gpu(table)] = True
     return waiting
 
 
 def collectives(table: Patterns) -> Bools:
-    """One per row. Beside one's own past these alone: a GPU that has more to do is waited for longer by all ranks."""
+    """Mask of the pattern rows that are collectives.
+
+    Against a rank's own past only these are waiting: all ranks wait longer for a GPU that has more
+    to do.
+    """
     found: Bools = table.kind.codes == table.kind.code(_COLLECTIVE)
     return found
 
 
 def for_gpu_s(table: Patterns, ranks: int) -> Floats:
-    """Seconds per step of each rank in waits for its GPU of which nobody knows for what they are."""
+    """Seconds per step of each rank in waits for its GPU whose reason is unknown."""
     rows = _for_gpu(table)
     found = np.bincount(table.rank[rows], weights=np.nan_to_num(table.per_step_s[rows]), minlength=ranks)
     return np.asarray(found, dtype=np.float64)
 
 
 def _for_gpu(table: Patterns) -> Ints:
-    """Rows of the training thread that wait for a GPU that does not show when it computes."""
+    """Rows of training threads that wait for a GPU that does not show when it computes."""
     found = (table.kind.codes == table.kind.code("sync")) & (table.name.codes == table.name.code(_GPU))
     rows = np.flatnonzero(found & (table.thread.codes == table.thread.code("training")))
     return rows[~np.isin(table.rank[rows], table.rank[_kernels(table)])] if len(rows) else rows

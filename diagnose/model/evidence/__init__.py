@@ -1,1 +1,1 @@
-"""What speaks for or against a cause beside the time that was lost."""
+"""Evidence for or against a cause besides the time that was lost."""

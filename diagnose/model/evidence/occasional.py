@@ -1,12 +1,14 @@
-"""Whether what makes ranks late in turn is done in those steps alone: a file that is read now by this rank, now by that, is no input.
+"""Work that only the longer steps of a rank have, such as reading a file, and that is no input.
 
-Work of one stack takes a seconds in the light steps of a rank and b in the heavy ones, which are the share h of its steps. Over all steps
-it has the mean m = (1-h) a + h b and the standard deviation s = √(h (1-h)) (b - a), both of which windows hold, so that
+Work of one stack takes a seconds in the light steps of a rank and b in the heavy ones, which are
+the share h of its steps. Over all steps it has the mean m = (1-h) a + h b and the standard
+deviation s = √(h (1-h)) (b - a), both of which windows contain, so that
 
   a = m - s √(h / (1-h))       b = m + s √((1-h) / h)
 
-It is occasional where a is at most a tenth of b, and m² / (m² + s²), the share of the steps that have it if it takes as long in each, is
-at least half of h: an evaluation in every 50th step of all ranks is rarer. Longer input makes work longer that is in every step.
+It is occasional where a is at most a tenth of b, and m² / (m² + s²), the share of the steps that
+have it if it takes equally long in each, is at least half of h: an evaluation in every 50th step of
+all ranks is rarer. Longer input lengthens work that is in every step.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from rankscope.probes.arrays import Bools
 
 
 def occasional(fleet: Fleet, heavy: Bools, apart_s: float) -> tuple[StackFrame, float] | None:
-    """Find the deepest frame whose occasional work is 70 % of what heavy steps take longer, and its seconds in one; None without.
+    """Find the deepest frame whose occasional work is 70 % of what heavy steps take longer; None
+    without.
 
-    heavy: ranks x steps, which steps of a rank are longer. apart_s: by how much, seconds.
+    Returns the frame and its seconds in a heavy step. `heavy`: ranks x steps, mask of a rank's
+    longer steps. `apart_s`: by how much they are longer, seconds.
     """
     table, share, ranks = fleet.patterns, float(heavy.mean()), len(fleet.ranks)
     rows, _, clean = work_variances(fleet)
@@ -41,7 +45,7 @@ def occasional(fleet: Fleet, heavy: Bools, apart_s: float) -> tuple[StackFrame, 
     number = np.flatnonzero((light <= limits.FEW * there) & often)
     more, depth = np.zeros(len(table.stack.frames)), np.zeros(len(table.stack.frames))
     nodes, above = stacks[number], 0
-    while len(nodes):  # all stacks at once, a frame of each, from the leaf up
+    while len(nodes):  # all stacks at once, one frame of each, from the leaf up
         frame = table.stack.frame[nodes]
         np.add.at(more, frame, (there - light)[number])
         depth[frame] = np.maximum(depth[frame], above)

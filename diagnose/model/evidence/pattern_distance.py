@@ -1,12 +1,13 @@
-"""EROICA's pattern distance (arXiv 2506.08528), beside our own tests: how unlike its peers' patterns is a rank's?
+"""EROICA's pattern distance (arXiv 2506.08528): how much a rank's patterns differ from its peers'.
 
-Pattern of function f on rank r: (β, μ, σ); stacks of one leaf are added up, μ and σ weighted by β. Each component is divided by its
-largest value over the ranks compared, so that it is 0..1.
+Pattern of function f on rank r: (β, μ, σ); stacks of one leaf are summed, μ and σ weighted by β.
+Each component is divided by its largest value over the compared ranks, so that it is 0..1.
 
-d(r,q) = |β' - β'| + |μ' - μ'| + |σ' - σ'|           two ranks differ if d >= 0.4
+d(r,q) = |β' - β'| + |μ' - μ'| + |σ' - σ'|; two ranks differ if d >= 0.4
 D(r)   = median over peers q of d(r,q)
 
-Only functions with β > 0.01 on the rank, the rule's own floor. It is evidence, not a test: where peers are tight its scale is 0.
+Only functions with β > 0.01 on the rank count, the rule's own floor. It is evidence, not a test:
+where peers are alike its scale is 0.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Distance:
 
 
 def most_unlike(fleet: Fleet, row: int, peers: Ints) -> Distance | None:
-    """The function of the rank's own work with the largest distance; None where nothing can be compared."""
+    """Return the function of the rank's own work with the largest distance; None without a
+    comparison.
+    """
     table = fleet.patterns
     if len(peers) == 0 or table.mu is None or table.sigma is None or len(table) > budgets.CELLS_MOST:
         return None
@@ -76,13 +79,13 @@ def most_unlike(fleet: Fleet, row: int, peers: Ints) -> Distance | None:
 
 
 def _apart(normal: list[Floats], index: int) -> Floats:
-    """By function: the median distance of one rank to the others."""
+    """Median distance of one rank to the others, by function."""
     distance = sum(np.abs(np.delete(part, index, axis=0) - part[index]) for part in normal)
     return np.asarray(np.median(distance, axis=0), dtype=np.float64)
 
 
 def distance_evidence(fleet: Fleet, row: int, peers: Ints) -> tuple[Evidence, ...]:
-    """Evidence for a suspect, where its patterns differ by EROICA's measure."""
+    """Evidence for a suspect whose patterns differ by EROICA's measure; else empty."""
     found = most_unlike(fleet, row, peers)
     if found is None or found.distance < DIFFERS:
         return ()

@@ -1,8 +1,9 @@
-"""PCIe links beside the same links of the peers.
+"""PCIe links compared with the same links of the peers.
 
-w = speed · width / (maximum speed · maximum width), per device on the way of a rank: its GPU, its NIC, the bridges above. The
-devices of a rank that have the same maxima are sorted by w and compared place by place with those of the peers: a bridge
-that everybody has in a narrow slot accuses nobody, and does not hide the GPU that is narrow on one rank only.
+w = speed · width / (maximum speed · maximum width), per device on the path of a rank: its GPU, its
+    NIC, the bridges above. The devices of a rank with the same maxima are sorted by w and compared
+    in this order with those of the peers: a bridge that is in a narrow slot on every rank is no
+    suspect, and does not hide a GPU that is narrow on one rank only.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Key = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One PCIe link. Speeds in GT/s per lane; `expected`: the peers' w."""
+    """One PCIe link: speeds in GT/s per lane, widths in lanes; `expected`: the peers' w."""
 
     rank: int  # row in fleet.ranks
     instance: str
@@ -36,12 +37,12 @@ class Link:
 
     @property
     def share(self) -> float:
-        """w."""
+        """w = speed · width / (maximum speed · maximum width)."""
         return self.speed_gts * self.width / max(self.speed_limit_gts * self.width_limit, 1e-9)
 
     @property
     def ratio(self) -> float:
-        """This link's rate over that of the peers'."""
+        """This link's w over its peers'; 1 if unknown."""
         return self.share / self.expected if self.expected > 0 else 1.0
 
     def evidence(self) -> tuple[Evidence, ...]:
@@ -60,7 +61,9 @@ class Link:
 
 
 def degraded(fleet: Fleet, rank: int, peers: Ints) -> Link | None:
-    """The rank's link that is worst beside its peers', if it is below their three quarters; else None."""
+    """Return the rank's link that is worst compared with its peers', if below 0.75 of theirs; else
+    None.
+    """
     mine = _links(fleet, np.array([rank]))
     if all(share > limits.HALVED for links in mine.values() for _, _, share, *_ in links):
         return None
@@ -71,7 +74,7 @@ def degraded(fleet: Fleet, rank: int, peers: Ints) -> Link | None:
         for row, _, share, *_ in theirs.get(key, []):
             by_rank.setdefault(row, []).append(share)
         ordered = [sorted(shares) for shares in by_rank.values()]
-        # Of equal shares the last address: bridges come before what is under them.
+        # Of equal shares the last address: bridges come before devices under them.
         for place, (_, instance, share, speed, width) in enumerate(sorted(links, key=lambda each: (each[2], each[1]))):
             beside = [shares[place] for shares in ordered if len(shares) > place]
             expected = median(beside) if beside else 1.0
@@ -79,13 +82,16 @@ def degraded(fleet: Fleet, rank: int, peers: Ints) -> Link | None:
                 found.append(Link(rank, instance, speed, key[0], width, key[1], expected, len(beside)))
     if not found:
         return None
-    # Both ends of a link tell the same; the lower one is the device.
+    # Both ends of a link report the same; the lower one is the device.
     worst = min(link.ratio for link in found)
     return max((link for link in found if link.ratio <= worst + 1e-3), key=lambda link: link.instance)
 
 
 def narrow_ranks(fleet: Fleet) -> Ints:
-    """Ranks with a link below three quarters of its capability, those with most such links first; few even in a large fleet."""
+    """Ranks with more links below 0.75 of their capability than the median rank, most first.
+
+    At most budgets.EXAMINED of them.
+    """
     counters = fleet.counters
     rows = counters.rows("pcie.width")
     limit = counters.table.limit[rows]
@@ -94,14 +100,14 @@ def narrow_ranks(fleet: Fleet) -> Ints:
     limit = counters.table.limit[rows]
     slow = rows[(counters.table.value[rows] <= limits.HALVED * limit) & (counters.table.rank[rows] >= 0)]
     count = np.bincount(counters.table.rank[np.concatenate((thin, slow))], minlength=len(fleet.ranks))
-    # What every rank has is the machine: only those with more of it than the median rank can be odd.
+    # What every rank has is the machine: only ranks above the median can be odd.
     odd = np.flatnonzero(count > np.median(count)) if len(count) else np.empty(0, np.int64)
     chosen: Ints = odd[np.argsort(-count[odd], kind="stable")][: budgets.EXAMINED]
     return chosen
 
 
 def _links(fleet: Fleet, ranks: Ints) -> dict[Key, list[tuple[int, str, float, float, float]]]:
-    """(maximum speed, maximum width) → (rank, instance, w, speed, width) of these ranks' links."""
+    """Links of these ranks by (maximum speed, maximum width): (rank, instance, w, speed, width)."""
     counters = fleet.counters
     table = counters.table
     widths = {(int(table.rank[row]), int(table.instance.codes[row])): int(row)

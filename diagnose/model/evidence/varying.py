@@ -1,7 +1,7 @@
-"""Which functions of a step vary from step to step: all of them together, one alone, or each by itself.
+"""Which functions vary from step to step: all together, one alone, or each by itself.
 
-Of the functions of the training thread that are work (python, gpu, memory), from their standard deviations over the steps. Samples
-add variance of their own, sampling_s · t(f), to functions that were sampled; it is taken off.
+Uses the standard deviations over the steps of the training thread's work (python, gpu, memory).
+Samples add a variance of their own, sampling_s · t(f), to sampled functions; it is subtracted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORK = ("python", "gpu", "memory")
 
 @dataclass(frozen=True, slots=True)
 class Varying:
-    """One function, what of it varies, and its share of the variance and of the work."""
+    """One function that varies, and its shares of the variance and of the work."""
 
     function: Function
     detail: str  # as in the patterns: gc, sleep
@@ -30,12 +30,12 @@ class Varying:
 
     @property
     def alone(self) -> bool:
-        """Nothing else varies, and most of the work is something else."""
+        """Whether the function has nearly all variance and at most half of the work."""
         return self.of_variance >= limits.NEARLY_ALL and self.of_work <= limits.HOLDS_LEAST
 
     @property
     def pauses(self) -> bool:
-        """It is Python, varies alone and is little of the work."""
+        """Whether it is Python, varies alone and is little of the work."""
         return (
             self.alone
             and self.function.kind == "python"
@@ -44,10 +44,11 @@ class Varying:
 
 
 def correlation(fleet: Fleet, work: Floats) -> float | None:
-    """Median over ranks of the mean correlation of their functions' times; None where it cannot be told.
+    """Median over ranks of the mean correlation of their functions' times; None where unknown.
 
-    rho = (Var W - Σ sd(f)²) / ((Σ sd(f))² - Σ sd(f)²), from variances alone. `work`: seconds, ranks x steps. Where the samples' own
-    variance is more than half of what is there, and where one function varies alone, nothing can be said.
+    rho = (Var W - Σ sd(f)²) / ((Σ sd(f))² - Σ sd(f)²), from variances alone. `work`: seconds, ranks
+          x steps. Unknown where the samples' own variance is more than half of all, or where one
+          function varies alone.
     """
     whole, squares, linear, raw = _by_rank(fleet, work)
     usable = np.isfinite(whole) & (squares >= 0.5 * raw) & (squares <= 0.8 * linear) & (squares > 0)
@@ -58,10 +59,11 @@ def correlation(fleet: Fleet, work: Floats) -> float | None:
 
 
 def scattered(fleet: Fleet, work: Floats, found: Varying | None) -> bool:
-    """Whether the work varies now here, now there: accidents of single functions, and no input, which lengthens them together.
+    """Whether single functions vary independently: accidents, since input lengthens them together.
 
-    Of all ranks together rho = Σr(Var W - Σf sd²) / Σr((Σf sd)² - Σf sd²) is below 0.3, and no function has most of the variance: 0.8
-    of it; half of it where functions are sampled, which hides what grows with it.
+    Over all ranks rho = Σr(Var W - Σf sd²) / Σr((Σf sd)² - Σf sd²) is below 0.3, and no function
+                         has most of the variance: 0.8 of it; 0.5 where functions are sampled, which
+                         hides what grows with them.
     """
     if found is None or found.of_variance >= (limits.NEARLY_ALL if fleet.timed else limits.HOLDS_LEAST):
         return False
@@ -72,7 +74,7 @@ def scattered(fleet: Fleet, work: Floats, found: Varying | None) -> bool:
 
 
 def most(fleet: Fleet) -> Varying | None:
-    """The function that varies most; None where the samples' own variance is most of what there is."""
+    """Return the function that varies most; None where the samples' own variance is most of it."""
     rows, variance, clean = work_variances(fleet)
     table = fleet.patterns
     if len(rows) == 0 or clean.sum() < 0.5 * variance.sum():
@@ -93,7 +95,11 @@ def most(fleet: Fleet) -> Varying | None:
 
 
 def _by_rank(fleet: Fleet, work: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Per rank: Var W (NaN where too few steps tell it), Σ sd(f)², (Σ sd(f))², and Σ sd(f)² with the samples' own."""
+    """Per rank: Var W (NaN with too few steps), Σ sd(f)², (Σ sd(f))², and Σ sd(f)² before
+    correction.
+
+    Corrected for the samples' own variance, except the last.
+    """
     rows, variance, clean = work_variances(fleet)
     rank, ranks = fleet.patterns.rank[rows], len(fleet.ranks)
     whole: Floats = np.array([np.nanvar(each) if np.isfinite(each).sum() > 2 else np.nan for each in work])
@@ -105,7 +111,9 @@ def _by_rank(fleet: Fleet, work: Floats) -> tuple[Floats, Floats, Floats, Floats
 
 
 def work_variances(fleet: Fleet) -> tuple[Ints, Floats, Floats]:
-    """Rows of the patterns that are work, their variance over the steps, and that without the samples' own."""
+    """(rows of the patterns that are work, their variance over steps, the same corrected for
+    sampling).
+    """
     table = fleet.patterns
     if table.sd_s is None:
         return np.empty(0, dtype=np.int64), np.empty(0), np.empty(0)

@@ -1,1 +1,1 @@
-"""Where the ranks of a job that does not get on stand."""
+"""Location of each rank of a job that makes no progress."""

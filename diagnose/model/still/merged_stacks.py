@@ -1,8 +1,11 @@
-"""Where every rank of a job stands still, as one tree (verdict/stack_tree.py).
+"""Stacks of all ranks of a hanging job as one tree (verdict/stack_tree.py).
 
-stack(r) = the stack of the training thread with the largest Σ β, and below it what is waited for there, or the native function that runs.
-Of a rank that is inside a collective at the end of the window only its collectives count: a window may begin long before the hang.
-Windows hold Python stacks; of native code they hold the function that most samples were in.
+stack(r) = the stack of the training thread with the largest Σ β, and below it what it waits for, or
+           the native function that runs.
+
+For a rank that is inside a collective at the end of the window only its collectives count, because
+a window may begin long before the hang. Windows contain Python stacks, and of native code the
+function with most samples.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ _UNSEEN = StackFrame("[no stack was seen]", "", 0)
 
 
 def merged_stacks(fleet: Fleet) -> StackNode:
-    """The tree of all ranks; its root has no frame, and misses the ranks of the job that no window holds.
+    """Build the tree of all ranks; its root has no frame and lists the job's unobserved ranks.
 
-    Of a large fleet, of which a part alone is looked at, these are not told apart from the rest.
+    In a large fleet, of which only a part is read, unobserved ranks are not listed.
     """
     table, numbers = fleet.patterns, fleet.ranks.number
     longest = _longest(fleet)
@@ -46,7 +49,7 @@ def merged_stacks(fleet: Fleet) -> StackNode:
 
 
 def _longest(fleet: Fleet) -> Ints:
-    """Of each rank the row of the longest pattern of its longest stack; -1: none."""
+    """Pattern row of each rank: the longest pattern of its longest stack; -1 without one."""
     table = fleet.patterns
     found = np.full(len(fleet.ranks), -1, dtype=np.int64)
     share, stacks = table.share, table.stack.codes.astype(np.int64)
@@ -61,7 +64,7 @@ def _longest(fleet: Fleet) -> Ints:
         _, which = np.unique(key, return_inverse=True)
         of_stack = np.bincount(which.reshape(-1), share[rows])[which.reshape(-1)]
         ordered = rows[np.lexsort((share[rows], of_stack))]
-        found[table.rank[ordered]] = ordered  # of several the last: the longest
+        found[table.rank[ordered]] = ordered  # of several the last, the longest
     return found
 
 
@@ -74,7 +77,7 @@ def _python(table: Patterns, row: int) -> Sequence[StackFrame]:
 
 
 def _shortened(frames: Sequence[StackFrame]) -> Sequence[StackFrame]:
-    """Without the middle of a stack that is deeper than any that was written by hand."""
+    """Omit the middle of a stack that is deeper than handwritten code."""
     if len(frames) <= budgets.DEPTH_MOST:
         return frames
     half = budgets.DEPTH_MOST // 2

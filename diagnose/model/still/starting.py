@@ -1,12 +1,15 @@
-"""Whether a job has begun to train. A start takes long, and is no hang.
+"""Whether a job has begun to train; a start takes long, and is no hang.
 
-forming(r)   the training thread of rank r waits inside a function that connects the ranks of a job with each other
-exchanged    most bytes that a TCP connection between two ranks has carried since it was opened; unknown in windows of older observers
-unbegun      no rank ended a step, a collective or a backward pass in the window, and either every rank that waits for others is
-             forming, or exchanged is known and at most HANDSHAKE_BYTES
-starting     unbegun, and the oldest process of the job is younger than limits.START_SECONDS
+forming(r)  = the training thread of rank r waits inside a function that connects the ranks of a job
+              with each other
+exchanged   = most bytes that a TCP connection between two ranks has carried since it was opened;
+              unknown in windows of older observers
+unbegun     = no rank ended a step, a collective or a backward pass in the window, and either every
+              rank that waits for others is forming, or exchanged is known and at most
+              HANDSHAKE_BYTES
+starting    = unbegun, and the oldest process of the job is younger than limits.START_SECONDS
 
-Where nothing tells (shared memory, RDMA, NVLink) a job counts as begun.
+Without evidence (shared memory, RDMA, NVLink) a job counts as begun.
 """
 
 from __future__ import annotations
@@ -21,26 +24,29 @@ from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.arrays import Bools
 
 _C10D = "torch/distributed/distributed_c10d.py"
-# Functions that return when all ranks of the job have come: (end of the file's path, qualified name; '' any).
+# Functions that return when all ranks of the job have come: (end of the file's path, qualified
+# name; '' any).
 _FORMING = (
     (_C10D, "init_process_group"),
     ("torch/distributed/rendezvous.py", ""),
     ("jax/_src/distributed.py", "initialize"),
     ("jax/_src/distributed.py", "State.initialize"),
 )
-# Addresses and handshakes; gloo's own are 9 bytes a connection, the store of 4 ranks that one of them serves carries 7 kB (torch 2.13),
-# of 16 some 40 kB. One step of a model of 4,160 parameters carries 25 kB.
+# Above what addresses, handshakes and a store carry while a small job starts (figures:
+# diagnose/measured.md).
 HANDSHAKE_BYTES = 1 << 16
 
 
 def group_call(frames: Sequence[StackFrame]) -> str:
-    """Name of the outermost function on a stack in which a rank waits for the other ranks of its group; '' where there is none."""
+    """Name of the outermost function on a stack that waits for other ranks of a group; '' without
+    one.
+    """
     calls = (frame.name for frame in frames if frame.file.endswith(_C10D) and "<locals>" not in frame.name)
     return forming_call(frames) or next(calls, "")
 
 
 def forming_call(frames: Sequence[StackFrame]) -> str:
-    """Name of the outermost function on a stack that connects the ranks; '' where there is none."""
+    """Name of the outermost function on a stack that connects the ranks; '' without one."""
     for frame in frames:
         if any(frame.file.endswith(file) and name in ("", frame.name) for file, name in _FORMING):
             return frame.name
@@ -56,7 +62,7 @@ def is_starting(fleet: Fleet) -> bool:
 
 
 def is_unbegun(fleet: Fleet) -> bool:
-    """Whether no rank of the job has ended a step or a collective yet, as far as that can be seen."""
+    """Whether no rank of the job has ended a step or a collective yet, as far as can be seen."""
     ranks = fleet.ranks
     if fleet.timed or fleet.steps.count or np.isfinite(ranks.last_progress_s).any():
         return False
@@ -70,7 +76,7 @@ def is_unbegun(fleet: Fleet) -> bool:
 
 
 def _forming(fleet: Fleet) -> Bools:
-    """Which ranks spend most of what was seen of their training thread inside a function that connects the ranks."""
+    """Mask of ranks whose training thread is mostly inside a function that connects the ranks."""
     table = fleet.patterns
     rows = np.flatnonzero(
         (table.thread.codes == table.thread.code("training")) & (table.share > 0) & (table.stack.codes >= 0)

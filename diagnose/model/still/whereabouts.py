@@ -1,7 +1,8 @@
-"""Where a rank is: the user's function in which it spends most of the window, and what it waits for there.
+"""The user's function in which a rank spends most of the window, and what it waits for there.
 
-share(function, wait) of a rank = sum of β over the patterns of its training thread (the main thread, where no step was seen)
-whose lowest frame of the user's code is that function and that wait for the same thing. A rank is where its share is largest.
+share(function, wait) of a rank = sum of β over the patterns of its training thread (the main
+thread, where no step was seen) whose lowest frame of the user's code is that function and that wait
+for the same thing. The rank's place is the pair with the largest share.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _SOCKETS = ("connect", "accept", "send", "recv")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A function of the user's ('' where no stack was seen), what of a library is called in it, and what is waited for there."""
+    """A user's function ('' without a stack), the library function called in it, and the wait
+    there.
+    """
 
     name: str
     file: str
@@ -35,7 +38,7 @@ class Place:
 
     @property
     def at_work(self) -> bool:
-        """Whether it does what the user wrote. What a library sleeps for may be a lock that it looks at again and again."""
+        """Whether it runs the user's own code; a sleep inside a library may poll a lock."""
         return self.waits_for == _COMPUTES or (self.waits_for == _SLEEPS and not self.inside)
 
     @property
@@ -45,18 +48,18 @@ class Place:
 
     @property
     def held(self) -> bool:
-        """Whether it waits for something that is no rank."""
+        """Whether it waits for something other than ranks."""
         return not self.at_work and not self.for_ranks
 
     @property
     def of_one(self) -> str:
-        """The same of one rank: `waits in load (utils.py:12) for a file lock`."""
+        """The text for one rank: `waits in load (utils.py:12) for a file lock`."""
         verb, _, rest = self.text.partition(" ")
         return f"{verb}s {rest}"
 
     @property
     def text(self) -> str:
-        """For people: `wait in load (utils.py:12) for a file lock`."""
+        """The text for several ranks: `wait in load (utils.py:12) for a file lock`."""
         function = (
             f"{self.name} ({self.file.rpartition('/')[2]}:{self.line})" if self.name else "functions that were not seen"
         )
@@ -67,13 +70,13 @@ class Place:
 
 
 def place_of(table: Patterns, row: int) -> tuple[Place, float] | None:
-    """Where a rank is, and for what share of the window; None where nothing was seen of it."""
+    """(place, share of the window) of a rank; None where no pattern was seen."""
     mine = (table.rank == row) & (table.thread.codes == table.thread.code("training"))
     return _place(table, np.flatnonzero(mine & (table.beta > 0)), table.beta)
 
 
 def places(table: Patterns, ranks: int) -> list[Place | None]:
-    """Where each of so many ranks is; None where nothing was seen of it."""
+    """Place of each of the first `ranks` ranks; None where no pattern was seen."""
     rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (table.beta > 0))
     rows = rows[np.argsort(table.rank[rows], kind="stable")]
     edges = np.searchsorted(table.rank[rows], np.arange(ranks + 1))
@@ -82,8 +85,10 @@ def places(table: Patterns, ranks: int) -> list[Place | None]:
 
 
 def places_of_threads(table: Patterns, row: int) -> list[tuple[Place, float]]:
-    """Where the other Python threads of a rank are, each where it spends more than half of the window; the functions of a library's
-    own threads are left out."""
+    """(place, share) of each other Python thread of a rank that is mostly at one place.
+
+    Threads of libraries without a user's function are left out.
+    """
     mine = np.flatnonzero(
         (table.rank == row) & (table.thread.codes == table.thread.code("other")) & (table.stack.codes >= 0)
     )
@@ -92,7 +97,7 @@ def places_of_threads(table: Patterns, row: int) -> list[tuple[Place, float]]:
 
 
 def _place(table: Patterns, mine: Ints, weight: Floats) -> tuple[Place, float] | None:
-    """Where a thread is by these patterns of it, and for what share of their weight."""
+    """(place, share of their weight) of a thread by these patterns; None without any."""
     stacks = {each: _frames(table, each) for each in mine.tolist()}
     users = users_code((frames, float(weight[each])) for each, frames in stacks.items())
     shares: dict[tuple[StackFrame, str], float] = {}
@@ -122,7 +127,9 @@ def _frames(table: Patterns, row: int) -> list[StackFrame]:
 
 
 def _split(frames: Sequence[StackFrame], users: UsersCode) -> tuple[StackFrame, str]:
-    """The lowest frame of the user's, and the leaf of what it calls of libraries; the leaf alone where none is the user's."""
+    """(lowest frame of the user's code, leaf of the library called from it); without one: the leaf,
+    ''.
+    """
     lowest = max((at for at, frame in enumerate(frames) if users.has(frame.file)), default=-1)
     if lowest < 0:
         return (frames[-1] if frames else StackFrame("", "", 0)), ""
