@@ -1,1 +1,1 @@
-"""From fleets to one verdict."""
+"""From a fleet to one verdict."""

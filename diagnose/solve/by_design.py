@@ -1,11 +1,14 @@
-"""What ranks were slower in the baseline already is by design: an imbalance of its own beside what is admitted about them, nobody's fault.
+"""Separate the part of a rank's excess that was in the baseline: an imbalance by design, not a
+fault.
 
 before(r) = excess of rank r over its peers in the baseline, where it is 30 % of E, today's; else 0
-rest(r)   = E - before(r)                z = rest / √(2 σ²), σ = E / z today: either excess is known so well
+rest(r)   = E - before(r)
+z         = rest / √(2 σ²), σ = E / z today, since both excesses are known equally well
 
-Where the rest is below the floor of effect, or too little for what is admitted about the rank, all of E is by design. Else both are rows,
-the imbalance with before / E of the excess, and what is admitted with what is left of its part. A rank that is compared with itself as it
-was (past/compared.py) has no such excess.
+Where the rest is below the effect floor, or too little for the admitted hypotheses, all of E is by
+design. Else both are rows: the imbalance with before / E of the excess, and the admitted hypotheses
+with the rest of their parts. A rank that is compared with its own past (past/compared.py) has no
+such excess.
 """
 
 from __future__ import annotations
@@ -26,7 +29,11 @@ from rankscope.diagnose.verdict.contract import AGAINST, Evidence
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is admitted about a rank, and how much of its excess is its (0..1). `of_rest`: how much of what was not there `before`."""
+    """An admitted hypothesis on a rank and its part (0..1) of the rank's excess.
+
+    `of_rest`: its part of the excess that was not there before. `before`: it is the imbalance of
+        the baseline.
+    """
 
     why: Admitted
     part: float
@@ -35,7 +42,9 @@ class Part:
 
 
 def with_design(among: Compared, selection: Selection, reference: Reference | None) -> list[Part]:
-    """What is admitted about single ranks, and what of their excess was so before."""
+    """Return the admitted hypotheses on single ranks with their parts, and imbalances of the
+    baseline.
+    """
     found: list[Part] = []
     for row in selection.rows.tolist():
         admitted = [each for each in selection.admitted if each.row == row]
@@ -56,7 +65,7 @@ def with_design(among: Compared, selection: Selection, reference: Reference | No
 
 
 def _before_s(among: Compared, selection: Selection, reference: Reference, row: int) -> float:
-    """Seconds per step by which the rank was slower than its peers already; 0 where that is little of what it is today."""
+    """Seconds per step of the rank's excess in the baseline; 0 below 30 % of today's."""
     if row in among.alone:
         return 0.0
     before_s = reference.excess.get(int(among.fleet.ranks.number[row]), 0.0)
@@ -64,7 +73,7 @@ def _before_s(among: Compared, selection: Selection, reference: Reference, row: 
 
 
 def _later(selection: Selection, admitted: Sequence[Admitted], excess_s: float, before_s: float) -> list[Admitted]:
-    """What is admitted of what was not there before, with the score of that; nothing where too little is left."""
+    """Return the hypotheses rescored on the excess that is new; empty where that is too little."""
     differences, row = selection.differences, admitted[0].row
     rest_s = excess_s - before_s
     if rest_s < float(differences.floor_s[row]):
@@ -76,7 +85,10 @@ def _later(selection: Selection, admitted: Sequence[Admitted], excess_s: float, 
 
 
 def _imbalance(admitted: Sequence[Admitted], share: float, told: Evidence) -> Admitted:
-    """The heaviest of these as an imbalance, where it was so before."""
+    """Turn the largest of these hypotheses into an imbalance that was in the baseline.
+
+    `share`: the part of the rank's excess that was there.
+    """
     first = max(admitted, key=lambda each: each.part)
     found = replace(
         first.found,

@@ -1,4 +1,4 @@
-"""Is there enough to judge by? Steps, ranks, and proof of what seems large."""
+"""Decide whether there is enough to judge by: steps, ranks, and proof of what seems large."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rankscope.diagnose.verdict.note import LONGER_TELLS, Note, NoteCode
 
 
 def cannot_judge(fleet: Fleet, has_baseline: bool, step_s: float | None) -> Note | None:
-    """The reason why there is no judging, if there is one."""
+    """Return the reason why the steps cannot be judged, as a note; None if they can."""
     complete = np.isfinite(fleet.steps.seconds)
     count = int(median(complete.sum(axis=1))) if fleet.steps.count else 0
     stepping = int(complete.any(axis=1).sum()) if fleet.steps.count else 0
@@ -48,7 +48,7 @@ def cannot_judge(fleet: Fleet, has_baseline: bool, step_s: float | None) -> Note
 
 
 def short_of_steps(fleet: Fleet) -> list[Note]:
-    """Ranks with less than half of the steps that others have: what they do in the rest is compared with nobody's."""
+    """Return a note on ranks with less than half of the most steps; the rest is not compared."""
     counts = np.isfinite(fleet.steps.seconds).sum(axis=1)
     most = int(counts.max(initial=0))
     few = tuple(int(number) for number in fleet.ranks.number[counts < 0.5 * most])
@@ -57,16 +57,18 @@ def short_of_steps(fleet: Fleet) -> list[Note]:
 
 
 def ranks_gone(notes: Sequence[Note]) -> Note | None:
-    """Ranks that should run on an observed host and were not seen there, or that load while all others wait: nobody can call a job healthy
-    of which a part is not there."""
+    """Return the note on missing or loading ranks, with which a job cannot be healthy; or None."""
     return next((note for note in notes if note.code in (NoteCode.RANKS_MISSING_HERE, NoteCode.LOADING)), None)
 
 
 def unproven(fleet: Fleet, scene: Scene) -> Note | None:
-    """Something large, or all but significant, that cannot be proven with so few or so noisy steps."""
+    """Return a note on an excess that is large, or nearly significant, but not proven by these
+    steps.
+    """
     found = scene.differences
     count = int(median(np.isfinite(scene.own).sum(axis=1)))
-    # Steps that wander together tell no more than a few would: whoever was waited for in them is not out of it by that.
+    # Steps that vary together prove no more than a few steps would: a rank that was waited for in
+    # them stays possible.
     few = found.freedom + 1 < limits.STEPS_FEW
     waited = few & (waited_for(scene.wait, scene.roles) >= limits.HOLDS_LEAST * found.excess_s)
     big = (found.excess_s >= limits.LARGE_SHARE * scene.step_s) & (waited | (count < limits.STEPS_FEW))
@@ -84,7 +86,7 @@ def unproven(fleet: Fleet, scene: Scene) -> Note | None:
 
 
 def _more(fleet: Fleet, step_s: float | None) -> str:
-    """What to do about too few steps."""
+    """Advice in words for too few steps."""
     if fleet.timed:
         return "give more steps"
     if step_s is None:
@@ -93,16 +95,20 @@ def _more(fleet: Fleet, step_s: float | None) -> str:
 
 
 def _longer_s(step_s: float, window_s: float) -> float:
-    """A window of as many steps as a large effect is proven with, and of twice as many as there were."""
+    """Seconds of a window with enough steps to prove a large effect, and twice as long as
+    this one.
+    """
     return max(2 * limits.STEPS_FEW * step_s, 2 * window_s)
 
 
 def further_s(verdict: Verdict) -> float | None:
-    """How long the window should be that tells what this verdict could not: without end where nobody knows how long a step is; None where
-    it told, or a longer one would not either."""
+    """Seconds of a window that would answer what this verdict left open; None if none would help.
+
+    Infinite where the length of a step is unknown.
+    """
     said = [note.code for note in verdict.notes]
     if verdict.status == "unknown":
-        said = said[:1]  # the reason
+        said = said[:1]  # the first note is the reason
     elif verdict.status != "healthy":
         return None
     if not LONGER_TELLS.intersection(said):

@@ -1,10 +1,13 @@
 """From windows to one verdict.
 
-0. Was everything there that a verdict rests on? (unseen.py)
-1. Does the job stand still? (hypotheses/hang)           3. Which ranks are odd, for what, and waited for? (odd_ranks.py)
-2. Are there steps enough, ranks enough? (enough.py)     4. What else takes time beside them? One table of rows (hypotheses/rows.py)
+0. Check that all essential sources of evidence are there (unseen.py).
+1. Check for a hang (hypotheses/hang).
+2. Check for enough steps and ranks (enough.py).
+3. Find odd ranks that others wait for, and their causes (odd_ranks.py).
+4. Add all other causes as rows of one table (hypotheses/rows.py) and select.
 
-Where nobody is found: was it so for a while, or do queues hide it (views.py), is it healthy or not to be told (nobody.py)?
+Without a suspect: look at a part of the window, or without queues (views.py); then decide between
+healthy and unknown (nobody.py).
 """
 
 from __future__ import annotations
@@ -58,9 +61,11 @@ def diagnose(
     windows: Sequence[Window], baseline: Sequence[Window] = (), job: str | None = None, history: History | None = None,
     notes: Sequence[Note] = (), groups: Sequence[Group] = (), flight: Sequence[Blame] = (), agreed_s: float | None = None,
 ) -> Verdict:  # fmt: skip
-    """Judge one job. `history`: look for a baseline in it, unless one is given. `notes`: what was met where the windows come from;
-    `groups`: hosts that share something; `flight`: what flight recorders say; `agreed_s`: when the windows were to begin, if agreed on.
+    """Judge one job from its windows.
 
+    `history`: where to look for a baseline, unless one is given. `notes`: remarks on the place of
+        the windows. `groups`: hosts that share something. `flight`: evidence of flight recorders.
+        `agreed_s`: time at which all windows were to begin, if agreed.
     Raises BadData (foreign job or baseline) and NoRanks; everything else becomes a verdict.
     """
     windows, baseline = rename_jobs(windows, baseline)
@@ -79,7 +84,7 @@ def diagnose(
 
 
 def judge(fleet: Fleet, reference: Reference | None = None) -> Verdict:
-    """The verdict on one fleet, with earlier windows where there are any."""
+    """Return the verdict on one fleet, compared with earlier windows if given."""
     per_step = nan_median(fleet.steps.seconds, 0)
     step_s = float(np.nanmedian(per_step)) if np.isfinite(per_step).any() else None
     draft = _draft(fleet, reference, per_step)
@@ -130,7 +135,7 @@ def _draft(fleet: Fleet, reference: Reference | None, per_step: Floats) -> Verdi
 
 
 def _about_data(fleet: Fleet, reference: Reference | None) -> list[Note]:
-    """What must be known of the baseline and of the ranks, whatever the verdict is."""
+    """Return notes on the baseline and the ranks that belong to every verdict."""
     notes: list[Note] = []
     if reference is not None:
         notes.extend(reference.notes)
@@ -173,7 +178,8 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     suspects = [_calibrated(suspect) for suspect in suspects]
     members = Members(fleet, odd.scene)
     suspects = with_groups(fleet, members.of_hosts(suspects), fleet.groups, members)
-    # What is somebody's fault comes first, whatever is heavier by design; what one has of its own before what all of a host have.
+    # Faults before imbalance by design, causes of single ranks before those of whole hosts, then
+    # by cost.
     suspects.sort(key=lambda one: (one.cause in DESIGNED, one.scope in ("host", "all"), -one.lost_seconds_per_step))
     status = "imbalance" if all(suspect.cause in DESIGNED for suspect in suspects) else "fault"
     if not suspects:
@@ -197,7 +203,7 @@ def _calibrated(suspect: Suspect) -> Suspect:
 
 
 def _without_acquitted(notes: Sequence[Note], suspects: Sequence[Suspect]) -> list[Note]:
-    """The notes without those that say of a rank why it is not accused, where it is: one view of the window told what another did not."""
+    """Drop notes on why a rank is no suspect where another view of the window made it one."""
     accused = {rank for one in suspects if one.scope == "rank" for rank in one.ranks}
     return [note for note in notes if note.rank not in accused]
 
@@ -205,8 +211,12 @@ def _without_acquitted(notes: Sequence[Note], suspects: Sequence[Suspect]) -> li
 def _standing(
     fleet: Fleet, odd: OddRanks, reference: Reference | None, calm: Calm | None
 ) -> tuple[list[OddRanks], list[Row], list[Note], list[Note]]:
-    """The views of single ranks that tell something, the rows of the table that stand, notes for the case that nobody is accused, and
-    other ones."""
+    """Select rows from all views; return (views, selected rows, notes without suspects, other
+    notes).
+
+    The views of single ranks that found something. The first list of notes applies only without
+    suspects.
+    """
     scene, views = odd.scene, [odd]
     always = rows.ranks_of(standing(scene, odd.rows))
     if calm is not None and (hidden := calm_ranks(fleet, scene, calm, always)) is not None:
@@ -232,7 +242,9 @@ def _standing(
 
 
 def _slowdown_percent(scene: Scene, reference: Reference | None, suspects: Sequence[Suspect]) -> float:
-    """By how much steps are longer than without the suspects, or than in the baseline, whichever is more."""
+    """Percent by which steps are longer than without the suspects, or than in the baseline
+    if more.
+    """
     lost = sum(suspect.lost_seconds_per_step for suspect in suspects)
     slowdown = 100 * lost / max(scene.step_s - lost, 1e-9) if suspects else 0.0
     if reference is not None:

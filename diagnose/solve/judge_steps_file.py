@@ -1,11 +1,13 @@
-"""The verdict on a file of timings: as on one window, and where nobody stands out in it, as on two.
+"""The verdict on a file of timings: as one window, and without a suspect in it, as two.
 
-Where steps are longer from some step on, or for a while, the other steps are the baseline of those (of a steady growth: the first half
-that of the second): so what all ranks, a whole stage or the network do is seen too. Where they are not, some rank may have been longer for
-a while, which the whole does not show: the stretch of steps in which one rank is slower than in the rest is judged alone
-(stats/scan.py). Where no reading of the file accuses anybody by what its columns are called, other readings are tried
-(fleet/timings/readings.py, not_timed.py); and where somebody is waited for all the same, it is unknown (nobody.py).
-Observed windows hold the functions of the window as a whole: there another window must say what was before (`--baseline`).
+Where steps are longer from some step on, or for a while, the other steps are their baseline (with
+steady growth: the first half that of the second); so what all ranks, a whole stage or the network
+do is seen too. Else some rank may have been longer for a while, which the whole does not show: the
+sequence of steps in which one rank is slower than in the rest is judged alone (stats/scan.py).
+Without a suspect by the names of the columns, other readings of the file are tried
+(fleet/timings/readings.py, not_timed.py); where ranks wait for some rank all the same, the verdict
+is unknown (nobody.py). Observed windows contain functions of the window as a whole: there another
+window must be the baseline (`--baseline`).
 """
 
 from __future__ import annotations
@@ -35,16 +37,16 @@ from rankscope.diagnose.verdict.note import NoteCode
 
 
 def judge_file(path: Path) -> Verdict:
-    """The verdict on a file of timings. Raises BadData if nothing in it can be used."""
+    """Return the verdict on a file of timings. Raises BadData if nothing in it can be used."""
     return judge_timings(read_timings(path), clean(path.stem, 80))
 
 
 def judge_timings(timings: Timings, job: str) -> Verdict:
-    """The verdict on timings that have been read and checked: by the first reading of them that accuses somebody, else by the plainest."""
+    """Return the verdict by the first reading of the timings with a fault, else by the plainest."""
     plain = without_whole(one_world(timings))
     fleet = fleet_of(plain, job)
     verdict = _judged(plain, fleet)
-    if verdict.status == "fault":  # what is uneven by design hides nobody
+    if verdict.status == "fault":  # an imbalance by design does not hide a fault
         return verdict
     for reading in (mixed_as_work(plain), with_untimed(plain, fleet)):
         if reading is not None and (found := _judged(reading, fleet_of(reading, job))).status == "fault":
@@ -54,7 +56,9 @@ def judge_timings(timings: Timings, job: str) -> Verdict:
 
 
 def _judged(timings: Timings, fleet: Fleet) -> Verdict:
-    """The verdict on one reading: on the whole, on the steps that are longer, and on the stretch in which a rank is slower."""
+    """Return the verdict on one reading: the whole, then longer steps, then the steps of a slower
+    rank.
+    """
     verdict = judge(fleet)
     if verdict.status == "fault":
         return verdict
@@ -63,7 +67,9 @@ def _judged(timings: Timings, fleet: Fleet) -> Verdict:
 
 
 def _while_longer(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict | None:
-    """The verdict on the steps that are longer, beside the others; None where there are none, or they tell nothing."""
+    """Return the verdict on longer steps against the others; None without them or without a
+    result.
+    """
     if (longer := _longer_steps(fleet)) is None:
         return None
     # What looks like an uneven design was perhaps not so in the other steps.
@@ -75,8 +81,8 @@ def _while_longer(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict |
         1, len(usual.ranks), usual.start, usual.start, None, f"{'earlier' if lasts else 'other'} steps of the file"
     )
     later = judge(after, reference_of([usual], others))
-    # Longer, but all functions alike, or all ranks for a while only: their input may be. What contains work and waiting says nothing
-    # about the network.
+    # If all functions grew alike, or all ranks for a while only, the input may be the cause.
+    # Columns that mix work and waiting show nothing about the network.
     network = not mixed(timings).any()
     clear = any(
         (suspect.function is not None and (lasts or suspect.scope != "all"))
@@ -91,7 +97,9 @@ def _while_longer(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict |
 
 
 def _stretch(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict:
-    """The verdict on the stretch of steps in which one rank is slower than in the rest, where it accuses somebody."""
+    """Return the verdict on the steps in which one rank is slower, if it is a fault; else
+    `verdict`.
+    """
     found = find_stretch(fleet, roles(fleet))
     if found is None:
         return verdict
@@ -102,7 +110,9 @@ def _stretch(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict:
 
 
 def _longer_steps(fleet: Fleet) -> tuple[int, int] | None:
-    """The steps (columns, the end left out) that are longer than the others: those after a change for the worse, else a stretch."""
+    """Columns (begin, end exclusive) of steps longer than the others: after a rise, else a
+    sequence.
+    """
     per_step = nan_median(fleet.steps.seconds, 0)
     known = np.flatnonzero(np.isfinite(per_step))
     if (growth := find_growth(per_step[known])) is not None:

@@ -1,9 +1,11 @@
-"""A fleet of thousands of hosts: all ranks are compared by their steps, those that may be odd and a sample of their peers in full.
+"""Judge a fleet of thousands of hosts: compare all ranks by steps, read odd ones and a sample in
+full.
 
-1. A few windows say what the steps of a large job are                                                (fleet/large/placed.py)
-2. Survey: groups of hosts on the engine's workers → one table of ranks, and their steps in columns   (fleet/large/survey.py)
-3. Choose whom to read in full                                                                        (fleet/large/stand_out.py)
-4. Read these, and judge them as any fleet; that a hundred thousand were looked at raises what an accusation must prove
+1. Estimate the step grid of each large job from a few windows (fleet/large/placed.py).
+2. Survey groups of hosts on the engine's workers into one table of ranks and a matrix of steps
+   (fleet/large/survey.py).
+3. Choose the hosts to read in full (fleet/large/stand_out.py).
+4. Judge those as any fleet; the number of ranks compared raises what a suspect must prove.
 """
 
 from __future__ import annotations
@@ -46,23 +48,25 @@ from rankscope.observer.window.store.same_names import plain_name
 from rankscope.observer.window.store.users import by_user
 from rankscope.probes.errors import BadData
 
-LARGE = 512  # hosts: below that all of it is read in seconds
-_ELSEWHERE = 128  # hosts of which an older window may be of this moment, by a wrong clock
-_COMPARED = 8  # windows, with which those of other clocks are compared: they end their steps together
+LARGE = 512  # hosts; below that all of it is read in seconds
+_ELSEWHERE = 128  # hosts whose older window may be of this time, by a wrong clock
+_COMPARED = 8  # windows with which those of other clocks are compared: they end their steps together
 
 
 def is_large(found: Sources) -> bool:
-    """Whether all that lies there is too much to be read in full."""
+    """Whether the sources have too many hosts to be read in full."""
     return sum(source.hosts for source in found.chosen) > LARGE
 
 
 def diagnose_large(
     found: Sources, wanted: str | None, pool: Executor, shared: Sequence[Group] = (), baseline: Sequence[Source] = ()
 ) -> Iterator[tuple[str, Verdict]]:
-    """`pool`: from large/engines.py, let go once all is read. `shared`: hosts that share something. `baseline`: of earlier windows those of
-    the hosts that are read in full are compared with.
+    """Yield (title, verdict) of each wanted job, the largest first, then the jobs that cannot be
+    judged.
 
-    The title and the verdict of each job that is meant, the largest first, behind them those that could not be judged. BadData, NoRanks.
+    `pool`: from large/engines.py, released once all is read. `shared`: hosts that share something.
+        `baseline`: sources of earlier windows; those of the hosts read in full are used.
+    Raises BadData and NoRanks.
     """
     with collector.paused():
         yield from _each_job(found, wanted, pool, shared, baseline)
@@ -76,7 +80,7 @@ def _each_job(
     seen, notes = _everyone(found, grids, pool)
     jobs = _jobs(seen, wanted, grids)
     if not all(_is_of_moment(grids.get(job), seen, called.windows) for job, called in jobs.items()):
-        grids = {}  # windows of several moments are there, and the sample shows another one
+        grids = {}  # windows of several times are there, and the sample shows another one
         seen, notes = _everyone(found, grids, pool)
         jobs = _jobs(seen, wanted, grids)
     sources = (*found.chosen, *_elsewhere(found))
@@ -98,7 +102,9 @@ def _each_job(
 
 @dataclass(frozen=True, slots=True)
 class _Called:
-    """A job's title, its windows that are judged, what is to be said of the others, and what those lack that cannot be judged by."""
+    """A job's title, its windows to judge, notes on other windows, and the sources that
+    some lack.
+    """
 
     title: str
     windows: list[int]
@@ -118,12 +124,12 @@ def _jobs(seen: Survey, wanted: str | None, grids: Mapping[str, Grid]) -> dict[s
 
 
 def _usual_step_s(seen: Survey) -> float | None:
-    """Of what is not in columns yet."""
+    """Median step length of the survey's steps, in seconds; None without steps."""
     return median(floats(seen.steps, "seconds")) if seen.steps.num_rows else None
 
 
 def _is_of_moment(grid: Grid | None, seen: Survey, windows: Sequence[int]) -> bool:
-    """Whether a grid, if there is one, is of the moment of these windows."""
+    """Whether a step grid, if there is one, belongs to the time of these windows."""
     if grid is None:
         return True
     start = median([seen.manifests[number].start for number in windows])
@@ -131,12 +137,15 @@ def _is_of_moment(grid: Grid | None, seen: Survey, windows: Sequence[int]) -> bo
 
 
 def _elsewhere(found: Sources) -> tuple[Source, ...]:
-    """What may be of the same moment by a wrong clock."""
+    """Sources whose windows may be of the same time but for a wrong clock."""
     return (*found.absent[:_ELSEWHERE], *found.together)
 
 
 def _everyone(found: Sources, grids: Mapping[str, Grid], pool: Executor) -> tuple[Survey, list[Note]]:
-    """All windows of the moment; what is to be said of these and of those that are not there. BadData where none can be read."""
+    """Survey all windows of this time; return it with notes on these and on missing windows.
+
+    Raises BadData where none can be read.
+    """
     elsewhere = _elsewhere(found)
     late = pool.submit(survey, elsewhere) if elsewhere else None
     seen = _surveyed(found.chosen, grids, pool)
@@ -156,7 +165,7 @@ def _everyone(found: Sources, grids: Mapping[str, Grid], pool: Executor) -> tupl
 
 def _surveyed(sources: Sequence[Source], grids: Mapping[str, Grid], pool: Executor) -> Survey:
     firsts = range(0, len(sources), GROUP)
-    groups = [sources[at : at + GROUP] for at in firsts]  # a list: Dask takes no iterator
+    groups = [sources[at : at + GROUP] for at in firsts]  # a list, because Dask takes no iterator
     return together(zip(firsts, pool.map(partial(survey, grids=grids), groups), strict=True))
 
 
@@ -177,7 +186,7 @@ def _judged(seen: Survey, mine: Sequence[int], crowd: Crowd, part: Fleet, baseli
 
 
 def _reference(baseline: Sequence[Source], hosts: frozenset[str], job: str) -> Reference | None:
-    """What these hosts were like before."""
+    """Read the baseline of these hosts from earlier windows; None without any."""
     if not baseline:
         return None
     names = {label_of(host).partition("~")[0] for host in hosts}
@@ -194,7 +203,7 @@ def _in_full(
     pool: Executor,
     last: bool,
 ) -> Fleet:
-    """The fleet's ranks on the hosts that are worth it, with all that is known of them. `last`: nothing is read after it."""
+    """Read the fleet's ranks on the chosen hosts in full. `last`: nothing is read after it."""
     hosts = hosts_to_read(crowd, of_arrays(pool))
     wanted = [number for number in mine if seen.manifests[number].host in hosts]
     tables = read_in_full(sources, seen, wanted, notes, pool)

@@ -1,4 +1,4 @@
-"""No step was seen: where is each rank, what does it wait for, and for how long? Ranks that are at one place are told together."""
+"""For a job without steps: the place of each rank, what it waits for there, and for how long."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from rankscope.diagnose.text import minutes, rank_list
 
 
 def places(fleet: Fleet, more: str) -> tuple[str, bool]:
-    """Where the ranks without a step are, in words, '' where nothing was seen of them; and whether a step may only be long: then `more` is
-    what to do."""
+    """(places of the ranks without a step, in words; whether the step may only be long).
+
+    '' where nothing was seen of them. `more`: advice for a step that is only long.
+    """
     rows = np.arange(len(fleet.ranks))
     if fleet.steps.count:
         rows = rows[~np.isfinite(fleet.steps.seconds).any(axis=1)]
@@ -38,7 +40,7 @@ def places(fleet: Fleet, more: str) -> tuple[str, bool]:
 
 
 def _awaited(fleet: Fleet, at: dict[Place, list[tuple[int, float]]]) -> list[str]:
-    """The ranks that the others wait for: those that wait for no rank, and those that no window holds."""
+    """Words on the ranks that others wait for: those that wait for no rank, and unobserved ones."""
     seen = [(place, int(fleet.ranks.number[row])) for place, ranks in at.items() for row, _ in ranks]
     waiting = tuple(sorted(number for place, number in seen if place.for_ranks))
     absent = [number for place, number in seen if not place.for_ranks]
@@ -50,7 +52,7 @@ def _awaited(fleet: Fleet, at: dict[Place, list[tuple[int, float]]]) -> list[str
 
 
 def _started(fleet: Fleet, starting: bool) -> list[str]:
-    """How long ago the job was started: of a young one nothing else is to be expected."""
+    """Words on when the job was started, and when a start becomes a hang."""
     age_s = fleet.ranks.age_s
     if age_s is None or not np.isfinite(age_s).any():
         return []

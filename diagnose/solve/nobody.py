@@ -1,16 +1,20 @@
-"""Nobody is accused: is the job healthy, or can it not be told?
+"""Without a suspect: decide whether the job is healthy or the verdict unknown.
 
-Steps that became longer for good (stats/rhythm.py, `lasting`) are a change of the job unless the kernel counts who took the CPU meanwhile:
+Steps that became longer for good (stats/rhythm.py) are a change of the job unless the kernel counts
+processes that took the CPU meanwhile:
 
-job(s) = T(s) - max over ranks r of queue(r, s)     queue: ready behind others, without what a quota of its own held back
+job(s) = T(s) - max over ranks r of queue(r, s); queue: ready behind others, without the rank's own
+         quota
 
-If T grew by 10 % and job(s) did not, or by no more than is clear beside what strangers make uneven (model/busy_host.py), the host was
-busy: that is a note, not a reason to doubt. The same holds where all ranks that are odd are slow by what others took of their CPUs, or by
-pages of memory that the kernel gives them anew (hypotheses/rank/suspects.py).
+If T grew by 10 % and job(s) did not, or by no more than is clear given the unevenness that
+strangers cause (model/busy_host.py), the host was busy: that is a note, not a reason for doubt. The
+same holds where all odd ranks are slow by CPU that others took, or by pages of memory that the
+kernel supplies anew (hypotheses/rank/suspects.py).
 
-Of a file of timings nobody can say healthy where somebody is waited for all the same. A rank that stays in communication less than the
-median of its peers, by the floor, in nearly every step, is who they wait for, whatever its own columns say. Where ranks are missing in
-the file and all that are in it stay there for a quarter of each step, they may wait for one of those.
+A file of timings is not healthy while ranks wait for some rank all the same. A rank that stays in
+communication less than the median of its peers, by the floor, in nearly every step, is the one they
+wait for, whatever its own columns say. Where ranks are missing in the file and all others stay
+there for a quarter of each step, they may wait for one of the missing.
 """
 
 from __future__ import annotations
@@ -39,7 +43,11 @@ from rankscope.probes.arrays import Floats
 def nobody(
     fleet: Fleet, has_baseline: bool, scene: Scene, per_step: Floats, odd: bool, notes: Sequence[Note]
 ) -> tuple[str, list[Note]]:
-    """(status, notes) where nobody is accused; of an unknown verdict the reason comes first. `odd`: some rank was odd nevertheless."""
+    """Return (status, notes) for a job without suspects; of an unknown verdict the reason comes
+    first.
+
+    `odd`: some rank was clearly slower but not explained.
+    """
     known = per_step[np.isfinite(per_step)]
     rise = None if has_baseline else find_rise(known)
     busy = None if rise is None else _busy_host(fleet, scene, per_step, rise)
@@ -53,7 +61,7 @@ def nobody(
         reason = _grew(fleet, rise)
     codes = {note.code for note in notes}
     if codes & EXCUSES and not codes & ACQUITTED:
-        odd = False  # all that is odd is what others took of the CPU, or the pages that an allocator takes anew
+        odd = False  # all that is odd is CPU that others took, or pages that an allocator takes anew
     notes = [*([busy] if busy is not None else []), *(note for note in notes if note is not reason)]
     if reason is not None:
         return "unknown", [reason, *notes]
@@ -66,7 +74,9 @@ def nobody(
 
 
 def _seldom(notes: Sequence[Note]) -> Note | None:
-    """What took a large share of the time, and came too seldom to be told from chance (notes/rhythm.py)."""
+    """Return the note on something costly but too rare to exclude chance (notes/rhythm.py), or
+    None.
+    """
     return next((note for note in notes if note.code is NoteCode.UNPROVEN), None)
 
 
@@ -78,7 +88,10 @@ def _no_peers(fleet: Fleet, has_baseline: bool, scene: Scene) -> Note | None:
 
 
 def _no_waiting(fleet: Fleet, has_baseline: bool) -> Note | None:
-    """Ranks that keep step and are never seen to wait, wait where nobody looks: all of their times are alike, whoever is slow."""
+    """Return a note if ranks are in step but never seen to wait; or None.
+
+    All of their times are then equal, whichever rank is slow.
+    """
     if has_baseline or fleet.timed or len(fleet.ranks) < 2 or np.nansum(fleet.steps.wait_s) > 0:
         return None
     text = (
@@ -98,7 +111,9 @@ def _from_to(change: Onset) -> str:
 
 
 def _busy_host(fleet: Fleet, scene: Scene, per_step: Floats, change: Onset) -> Note | None:
-    """Steps became longer by what others took of the CPU, and who they are; None where the job itself took longer."""
+    """Return a note if steps became longer by CPU that others took; None if the job itself took
+    longer.
+    """
     known = np.isfinite(per_step)
     queue = queued_s(fleet)[:, known]
     if not queue.any():
@@ -116,11 +131,11 @@ def _busy_host(fleet: Fleet, scene: Scene, per_step: Floats, change: Onset) -> N
     return Note(NoteCode.HOST_BUSY, text)
 
 
-# ---- files of timings: somebody is waited for all the same -----------------------------------------------------------
+# ---- files of timings: ranks that are waited for --------------------------------------------------------------------
 
 
 def never_healthy(verdict: Verdict, fleet: Fleet) -> Verdict:
-    """The verdict; where it says healthy and the fleet shows that ranks wait for somebody, unknown with the reason."""
+    """Turn a healthy verdict into unknown where the fleet shows that ranks wait for some rank."""
     if verdict.status != "healthy" or not fleet.steps.count:
         return verdict
     note = _visible(fleet) or _unseen(fleet)

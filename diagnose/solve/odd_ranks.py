@@ -1,9 +1,11 @@
-"""What is admitted about single ranks (hypotheses/rank/selection.py), as rows of ../hypotheses/rows.py.
+"""Rows of ../hypotheses/rows.py for the hypotheses on single ranks that were admitted.
 
-A row removes what its rank takes longer than its innocent peers, or of several on one rank each its part; what was so in the baseline is a
-row of its own (by_design.py). To its price belongs what others stand in the queue for a CPU behind the rank (model/behind.py). Where
-strangers keep ranks from a CPU, those that share its CPUs stand behind each other alike without them (model/busy_host.py): that goes with
-the row. Where threads of its own process do, what they take of those that share its CPUs does.
+A row removes a rank's excess over its peers that are no suspects, or, with several hypotheses on
+one rank, its part of it; what was in the baseline is a row of its own (by_design.py). The price
+includes the delay of others that queue for a CPU behind the rank (model/behind.py). Where strangers
+occupy CPUs of ranks, the ranks with the same CPUs would, without them, queue behind each other
+alike (model/busy_host.py): that accompanies the row. For threads of the rank's own process, what
+they take from ranks with the same CPUs does.
 """
 
 from __future__ import annotations
@@ -37,14 +39,14 @@ from rankscope.probes.arrays import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class OfRank(Row):
-    """A row about a single rank, and why it was admitted."""
+    """A row about a single rank, with the admitted hypothesis."""
 
     why: Admitted | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OddRanks:
-    """What was admitted about single ranks, and the scene with the differences that count."""
+    """Rows on single ranks, and the scene with the differences that they rest on."""
 
     among: Compared
     scene: Scene
@@ -53,9 +55,10 @@ class OddRanks:
     notes: tuple[Note, ...]
 
     def suspects(self, found: Sequence[Row], scene: Scene) -> tuple[list[Suspect], list[Note]]:
-        """The suspects of those of these rows that stand, and notes: with whom they were compared, and why others are not accused.
+        """Convert selected rows to suspects; return them with notes on peers and on ranks left out.
 
-        `scene`: where these stood; where this is another view of the window, that has other steps.
+        `found`: the selected rows; those of another view are ignored. `scene`: of the selection;
+            another view of the window has other steps.
         """
         mine = {id(row.why) for row in self.rows if isinstance(row, OfRank)}
         stand = [
@@ -73,7 +76,11 @@ class OddRanks:
         return merged_suspects(self.among, self.selection, stand), notes
 
     def _fallen(self, found: Sequence[Row], stand: Ints, scene: Scene) -> list[Note]:
-        """Why ranks that are slower than their peers for sure are not accused all the same, or are though hardly a step is longer."""
+        """Return notes on ranks that are clearly slower but no suspects, or suspects with hardly
+        any gain.
+
+        `stand`: ranks (rows) that are suspects.
+        """
         fleet = self.among.fleet
         gone = np.setdiff1d(self.selection.rows, stand)
         if not len(gone):
@@ -101,8 +108,10 @@ class OddRanks:
 
 
 def find_odd_ranks(fleet: Fleet, scene: Scene, reference: Reference | None = None) -> OddRanks:
-    """The ranks that are slower than their peers, or than they were, and waited for; why others that are odd are acquitted is said in
-    the notes."""
+    """Find ranks that are slower than their peers, or than before, and waited for, as rows.
+
+    Notes explain ranks that are odd but not waited for.
+    """
     among = compared(fleet, scene, reference)
     selection = select(among)
     scene = replace(scene, differences=selection.differences.of_first(among.count))
@@ -122,7 +131,7 @@ def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[P
     )
     lasting = sure & (len(scene.own) >= limits.FLEET)
     placed, roles = _freely_placed(among, selection) | _without_threads(among, selection), among.scene.roles
-    # Of ranks as they were nobody knows who stood behind whom.
+    # For earlier windows of a rank it is unknown which rank queued behind which.
     behind = behind_each(among.fleet, own, roles, selection.rows) if len(own) == among.count else {}
     behind = {rank: found for rank, found in behind.items() if rank not in placed}
     healed = repaired(without(own, behind), roles, selection.rows)
@@ -163,16 +172,19 @@ def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[P
 
 
 def _of_first(seconds: Floats, others: Floats) -> Floats:
-    """What is removed of the first of several ranks, and nothing of the others."""
+    """Stack the seconds removed from the first rank on zeros for the others."""
     return np.vstack([seconds, np.zeros_like(others)])
 
 
 def _freely_placed(among: Compared, selection: Selection) -> dict[int, tuple[Ints, Floats]]:
-    """By rank that strangers keep from a CPU: itself and, of one such rank for all, those that share its CPUs, with what all of these
-    take longer than they would if nobody were kept from one. Empty where nobody is."""
+    """Ranks and their seconds lost to strangers' CPU use, by rank that strangers keep from a CPU.
+
+    The rank itself and, once per pool, the ranks with the same CPUs; seconds above what they would
+    take if no rank were kept from a CPU. Empty where none is.
+    """
     own, count = among.scene.own, among.count
     kept = [each.row for each in selection.admitted if (each.found.component, each.found.cause) == ("cpu", "contended")]
-    if not kept or count < len(own):  # of ranks as they were nobody knows who stood behind whom
+    if not kept or count < len(own):  # for earlier windows it is unknown which rank queued behind which
         return {}
     behind, even = (each[:, -own.shape[1] :] for each in even_queue_s(among.fleet))
     pool = pools(among.fleet)
@@ -188,9 +200,12 @@ def _freely_placed(among: Compared, selection: Selection) -> dict[int, tuple[Int
 
 
 def _without_threads(among: Compared, selection: Selection) -> dict[int, tuple[Ints, Floats]]:
-    """By rank whose CPU threads of its own process take: itself and those that share its CPUs, with what they take longer for these."""
+    """Ranks and their seconds lost to a process's own threads, by the rank of that process.
+
+    The rank itself and the ranks with the same CPUs.
+    """
     own, pool, result = among.scene.own, pools(among.fleet), dict[int, tuple[Ints, Floats]]()
-    if among.count < len(own):  # of ranks as they were nobody knows who stood behind whom
+    if among.count < len(own):  # for earlier windows it is unknown which rank queued behind which
         return result
     for each in selection.admitted:
         if not takes_cpu(each.found, each.case):
@@ -206,7 +221,9 @@ def _without_threads(among: Compared, selection: Selection) -> dict[int, tuple[I
 
 
 def _acquitted(fleet: Fleet, scene: Scene, free: Ints) -> list[Note]:
-    """Why ranks (rows) that are slower for sure and for which nobody is seen to wait are not accused."""
+    """Return notes on ranks (rows) that are clearly slower but for which no rank is seen to
+    wait.
+    """
     untimed_s = _untimed(scene) if fleet.timed and len(free) else np.zeros(len(scene.own))
     notes = []
     for row in free:
@@ -219,8 +236,11 @@ def _acquitted(fleet: Fleet, scene: Scene, free: Ints) -> list[Note]:
 
 
 def _turns(fleet: Fleet, scene: Scene) -> bool | None:
-    """Whether roles work one after another; None where that cannot be told. Single collectives and pipelines tell it themselves; of
-    collectives that are known, but not of all steps, whom the others wait for."""
+    """Whether roles work one after another; None where it is not clear.
+
+    False where single collectives or pipelines show the waiting. Where collectives are known for a
+    part of the steps, True if the others wait for each role alone.
+    """
     if (scene.slots is not None and scene.slots.whole) or scene.pipelines is not None:
         return False
     if scene.slots is not None and scene.slots.part >= 1 and _each_is_waited_for(scene, scene.slots):
@@ -231,7 +251,7 @@ def _turns(fleet: Fleet, scene: Scene) -> bool | None:
 
 
 def _each_is_waited_for(scene: Scene, known: Slots) -> bool:
-    """Whether all others wait for each role alone, for half of what its longest rank works or more."""
+    """Whether all others wait for each role alone, for half of its longest rank's work or more."""
     alone_s = slots.alone_s(known, scene.roles)
     if alone_s is None:
         return False
@@ -240,8 +260,10 @@ def _each_is_waited_for(scene: Scene, known: Slots) -> bool:
 
 
 def _may_be_in_turn(scene: Scene, rows: Ints, excess_s: float) -> bool:
-    """Nobody can tell whether another role works meanwhile or afterwards, and of what all stay in collectives at least, as much may be
-    waiting for these ranks as they are slower."""
+    """Whether another role may work only after these ranks, and all wait for them for so long.
+
+    True only if the order of roles is unclear and the transfer is at least `excess_s`.
+    """
     if not set(scene.roles) - set(scene.roles[rows]) or scene.in_turn is not None:
         return False
     transfer_s = float(trimmed_mean(slots.least_stay(scene.wait, None, None)[None, :])[0])
@@ -249,6 +271,8 @@ def _may_be_in_turn(scene: Scene, rows: Ints, excess_s: float) -> bool:
 
 
 def _untimed(scene: Scene) -> Floats:
-    """Per rank, how much longer its own time and its waiting are together than its peers': what nobody timed of these."""
+    """Excess of own time plus waiting over the peers', by rank: untimed seconds per step of the
+    peers.
+    """
     whole = scene.own + scene.wait
     return trimmed_mean(whole - peers_median(whole, scene.roles))

@@ -1,4 +1,6 @@
-"""The part of the window that is judged, and what is compared in it: from the onset on if steps became longer, roles, differences."""
+"""Prepare the judged part of the window: from the onset on if steps grew, with roles and
+differences.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,18 @@ from rankscope.probes.arrays import Bools, Floats
 
 
 def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) -> tuple[Scene, list[Note]]:
-    """The scene, and what is to be said about the steps. `per_step`: seconds of each step, median over ranks; `paused`: what is known of
-    long ones."""
+    """Build the scene, with notes on the steps.
+
+    `per_step`: seconds of each step, median over ranks; `paused`: known pauses, which explain long
+        steps.
+    """
     steps, role = fleet.steps, roles(fleet)
     known: Bools = np.isfinite(per_step)
     onset, drift = _change(per_step)
     first = onset.column if onset is not None and onset.after_s > onset.before_s else 0
     notes = [*rhythm_notes(fleet, per_step, drift, first > 0, paused), *_about(onset, drift)]
     if drift is not None:
-        onset = None  # no moment at which it began
+        onset = None  # a drift has no time at which it began
     notes += _unseen(fleet)
     step_s = float(trimmed_mean(per_step[known & (np.arange(len(per_step)) >= first)][None, :])[0])
     least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
@@ -62,7 +67,9 @@ def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) ->
 
 
 def _change(per_step: Floats) -> tuple[Onset | None, Drift | None]:
-    """Where steps changed, as a column of all steps, and whether they grew steadily instead."""
+    """(onset, drift): where steps changed, as a column of all steps, and a steady growth
+    instead.
+    """
     known = np.isfinite(per_step)
     onset = find_onset(per_step[known])
     drift = find_drift(per_step[known], onset)

@@ -1,4 +1,4 @@
-"""Several jobs are judged each by itself: what is there of one may be anything, and keeps no other's verdict back."""
+"""Judge several jobs independently: bad data of one does not prevent the verdict on another."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from rankscope.probes.errors import BadData
 def each_by_itself(
     jobs: Iterable[str], judged: Callable[[str], Verdict], refused: Callable[[str, Note], Verdict]
 ) -> Iterator[tuple[str, Verdict]]:
-    """The verdict of each job; behind them what `refused` makes of those whose data cannot be used, and why.
+    """Yield the verdict of each job, then what `refused` makes of jobs with unusable data.
 
-    Raises the first reason where it holds for all, and is none that lies in a job's steps: then it is what was asked that makes no sense.
+    Raises the first error where all jobs fail and none for lack of room for steps: then the request
+    is wrong.
     """
     reasons: dict[str, BadData] = {}
     some = False
@@ -32,7 +33,7 @@ def each_by_itself(
         try:
             verdict = judged(job)
         except BadData as error:
-            reasons[job] = error.with_traceback(None)  # which would hold all that was read of the job
+            reasons[job] = error.with_traceback(None)  # its frames would retain all data that was read of the job
             continue
         some = True
         yield job, verdict
@@ -43,7 +44,9 @@ def each_by_itself(
 
 
 def unjudged(roll: RollCall, job: str, windows: Sequence[int], notes: Sequence[Note]) -> Verdict:
-    """The verdict on a job of which these windows cannot be used. `notes`: first of all why."""
+    """Return the unknown verdict on a job whose windows cannot be used; `notes`: the reason
+    first.
+    """
     about = [roll.manifests[number] for number in windows]
     mine = of_job(roll.ranks.select(["job", "rank", WINDOW]), job)
     numbers = ints(mine.filter(pa.array(np.isin(ints(mine, WINDOW), windows))), "rank")
@@ -63,5 +66,5 @@ def unjudged(roll: RollCall, job: str, windows: Sequence[int], notes: Sequence[N
 
 
 def is_unjudged(verdict: Verdict) -> bool:
-    """Whether nothing could be made of the job's windows: nor can a page."""
+    """Whether a verdict says that the job's windows cannot be used, so that no page can be made."""
     return any(note.code is NoteCode.NOT_JUDGED for note in verdict.notes)

@@ -1,9 +1,10 @@
-"""Without the evidence, no verdict: what rests on a source that was not there is not said.
+"""Withhold what rests on missing evidence.
 
-Without an essential source (samples, run queue, collectives) the tables of a window look like those of a job that stands still, or whose
-ranks never wait. Where all hosts lack one nothing is judged; hosts that lack one beside others are left out. A suspect that rests on
-another missing source is left out, and where none is left the verdict is unknown. A job is not called healthy where a cause could not be
-named: without connections a slow link shows nowhere else.
+Without an essential source (samples, run queue, collectives) the tables of a window look like those
+of a job that hangs, or whose ranks never wait. Where all hosts lack one, nothing is judged; where
+some hosts do, these are left out. A suspect that rests on another missing source is left out, and
+if none remains the verdict is unknown. A job is not reported healthy while a cause could not be
+observed: without connections a slow link shows nowhere else.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rankscope.observer.sources import ESSENTIAL, IN_WORDS
 
 
 def nothing_to_judge_by(fleet: Fleet) -> Note | None:
-    """The note of a fleet of which an essential source is missing."""
+    """Return a note if an essential source of evidence is missing, else None."""
     missing = [one for one in fleet.lacking if one.source in ESSENTIAL]
     if not missing:
         return None
@@ -34,7 +35,7 @@ def nothing_to_judge_by(fleet: Fleet) -> Note | None:
 
 
 def without_unseen(fleet: Fleet, verdict: Verdict) -> Verdict:
-    """The verdict without the suspects that rest on a missing source, and with what could not be seen."""
+    """Return the verdict without suspects that rest on a missing source, with notes on these."""
     verdict = _with_hosts(fleet, verdict)
     if not fleet.lacking:
         return verdict
@@ -58,7 +59,7 @@ def without_unseen(fleet: Fleet, verdict: Verdict) -> Verdict:
 
 
 def _with_hosts(fleet: Fleet, verdict: Verdict) -> Verdict:
-    """The verdict where other hosts of the job were left out: what is seen on these stands, but the job is not healthy for it."""
+    """Add a note on hosts that were left out; then healthy becomes unknown."""
     if not fleet.unseen:
         return verdict
     text = (

@@ -1,15 +1,19 @@
-"""A window is looked at in two other ways, and judged by the same selection.
+"""Other views of a window, judged by the same selection: a part of its steps, or without CPU
+queues.
 
-A stretch, where nobody is accused: a rank that is slow for a while only. It is the strongest of all ranks' excesses over their peers
-(stats/scan.py), at least as strong as any hypothesis must be. What functions and counters tell is of the whole window: the part of its
-excess that a function holds is the same in both. A CPU that others took for a while is what a busy host is, and no fault of the rank. Where
-strangers keep 5 % of a host busy, what comes and goes there is theirs: no stretch of an observed window is judged.
+A part of the steps, where there is no suspect: a rank may be slow for a while only. It is the
+sequence with the strongest of all ranks' excesses over their peers (stats/scan.py), at least as
+strong as any hypothesis must be. Functions and counters are those of the whole window: a function
+has the same part of the excess in both. A CPU that others took for a while is normal on a busy host
+and no fault of the rank. Where strangers use 5 % of a host, what comes and goes there is
+theirs: no part of an observed window is judged.
 
-Without queues (model/busy_host.py): a rank whose work is too long, where the queues for CPUs are a floor of the step and hide it, beside
-those that are found as the window is; who is so in a few steps only; and work that moves from rank to rank, behind which queues move as
-well. Who stands in the queue itself is found as the window is. What a rank costs of the step without queues it costs of the step, because
-beside others all work takes longer alike; or what the step were shorter if it stood in the queue as its peers do, where that is more: who
-computes for longer also stands there for longer.
+Without queues (model/busy_host.py): ranks whose work is too long but hidden by CPU queues, which
+are a lower bound of the step; ranks that are so in few steps; and work that moves from rank to
+rank, with which queues move too. Ranks that queue themselves are found in the window as it is. The
+cost is the same share of the step as without queues, because all work takes longer alike; or, if
+more, how much shorter the step were if the rank queued as its peers do, since a rank that computes
+for longer also queues for longer.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ WITHOUT_QUEUE = Note(
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """The window without its queues; a step is `longer` with them, so many times."""
+    """The window without CPU queues; a step is `longer` with them, as a factor."""
 
     fleet: Fleet
     scene: Scene
@@ -54,7 +58,9 @@ class Calm:
 
 
 def find_stretch(fleet: Fleet, role: Ints) -> Stretch | None:
-    """The stretch of steps in which some rank is slower than its peers, if there is one that is no accident."""
+    """Return the steps in which some rank is slower than its peers, if clearly no accident; else
+    None.
+    """
     if not fleet.steps.count:
         return None
     step_s = float(np.nanmedian(fleet.steps.seconds))
@@ -66,13 +72,16 @@ def find_stretch(fleet: Fleet, role: Ints) -> Stretch | None:
 
 
 def about(begin: int, end: int, steps: int) -> Note:
-    """Which steps are judged: columns begin..end, the end left out."""
+    """Return the note on the judged steps: columns begin..end, end exclusive."""
     text = f"only in {end - begin} of the {steps} steps, from the {begin + 1}th on: these are judged"
     return Note(NoteCode.STRETCH, text)
 
 
 def stretch_suspects(fleet: Fleet, scene: Scene, per_step: Floats) -> tuple[list[Suspect], list[Note], Scene]:
-    """Suspects of the stretch, and the scene that it is; none where there is no stretch, or nothing tells why."""
+    """Judge the steps of `find_stretch` alone; return (suspects, notes, scene).
+
+    Without such steps or a cause: no suspects, and the given scene.
+    """
     found = find_stretch(fleet, scene.roles)
     if found is None or float(busy_shares(fleet)[found.row]) >= limits.EFFECT_SHARE:
         return [], [], scene
@@ -88,7 +97,7 @@ def stretch_suspects(fleet: Fleet, scene: Scene, per_step: Floats) -> tuple[list
 
 
 def _narrowed(fleet: Fleet, scene: Scene, per_step: Floats, found: Stretch) -> Scene:
-    """The scene of these steps alone."""
+    """Build the scene of these steps alone."""
     steps, columns = fleet.steps, slice(found.begin, found.end)
     inside = per_step[columns]
     step_s = float(trimmed_mean(inside[np.isfinite(inside)][None, :])[0])
@@ -120,7 +129,10 @@ def _narrowed(fleet: Fleet, scene: Scene, per_step: Floats, found: Stretch) -> S
 
 
 def calmed(fleet: Fleet, scene: Scene) -> Calm | None:
-    """The window without its queues, if who comes last stands in these for a part of its steps, or most ranks do."""
+    """Return the window without CPU queues, if these are at least the effect floor; else None.
+
+    Queues of the last rank to come, or of most ranks.
+    """
     if fleet.timed or len(fleet.ranks) < 2:
         return None
     calm = without_queue(fleet)
@@ -134,19 +146,24 @@ def calmed(fleet: Fleet, scene: Scene) -> Calm | None:
 
 
 def calm_steps(calm: Calm, known: Ints) -> list[Row]:
-    """What ranks do in a few steps only, as it is seen without the queues; without those that are `known` for all of their steps."""
+    """Return rows on ranks that are slow in few steps without CPU queues, without `known` ranks."""
     return [replace(row, step_s=calm.longer * row.step_s) for row in rare_rows(calm.fleet, calm.scene, known)[0]]
 
 
 def calm_work(calm: Calm) -> list[Row]:
-    """Work that moves from rank to rank, as it is seen without the queues; it costs the same part of the step as it was."""
+    """Return rows on work that moves between ranks without CPU queues, at the same share of the
+    step.
+    """
     found = standing(calm.scene, moving_work(calm.fleet, calm.scene)[0])
     return [replace(row, removes=None, at=None, step_s=calm.longer * row.found.lost_s) for row in found]
 
 
 def calm_ranks(fleet: Fleet, scene: Scene, calm: Calm, known: Ints) -> OddRanks | None:
-    """What stands about single ranks of the window without its queues, as rows for which the same part of the step as it was speaks;
-    without those that are `known` from the window as it is."""
+    """Return rows on single ranks found without CPU queues, as shares of the step; None without
+    any.
+
+    `known`: ranks found in the window as it is; they are left out.
+    """
     odd = find_odd_ranks(calm.fleet, calm.scene)
     found = standing(odd.scene, odd.rows)
     if not found:
@@ -167,13 +184,15 @@ def calm_ranks(fleet: Fleet, scene: Scene, calm: Calm, known: Ints) -> OddRanks 
 
 
 def beside_queues_s(scene: Scene, ranks: Ints, calm_s: float) -> float:
-    """What ranks cost of the step as it was, if they cost `calm_s` of it without the queues.
+    """Seconds per step that ranks cost in the step as it was, if they cost `calm_s` without CPU
+    queues.
 
-    lost = E max(x - U, 0), U even in 0..u       x = calm · own / (own - queue): with the queue in which these ranks stand themselves
-                                                 u: for how much less of the step they stand in it than their peers
+    lost = E max(x - U, 0), U uniform in 0..u
+    x    = calm · own / (own - queue): with the queueing of these ranks themselves
+    u    = how much less of the step they queue than their peers
 
-    What the others stand longer in the queue is where they wait for these ranks, and hides them, or before other collectives, and does not:
-    nobody saw where.
+    The longer queueing of the others is where they wait for these ranks, and hides them, or before
+    other collectives, and does not; which was not observed.
     """
     others = np.setdiff1d(np.flatnonzero(np.isin(scene.roles, scene.roles[ranks])), ranks)
     if scene.queue_s is None or not len(others):
@@ -185,7 +204,9 @@ def beside_queues_s(scene: Scene, ranks: Ints, calm_s: float) -> float:
 
 
 def _with_queue_s(fleet: Fleet, scene: Scene, ranks: Ints) -> float:
-    """Seconds that the step as it was is shorter if these ranks were as their peers, and stood in the queue as these."""
+    """Seconds per step regained if these ranks were as fast as their peers, and queued as
+    they do.
+    """
     own, roles = scene.own, scene.roles
     better = without(own, behind_each(fleet, own, roles, ranks))
     healed = repaired(better, roles, ranks)[ranks]
@@ -194,7 +215,7 @@ def _with_queue_s(fleet: Fleet, scene: Scene, ranks: Ints) -> float:
 
 
 def of_step(suspects: Sequence[Suspect], step_s: float) -> list[Suspect]:
-    """Suspects of another view: what they cost, of the step as it was."""
+    """Suspects of another view with lost_percent relative to the step as it was."""
     return [
         replace(one, lost_percent=100 * one.lost_seconds_per_step / max(step_s, one.lost_seconds_per_step))
         for one in suspects

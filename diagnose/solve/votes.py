@@ -1,8 +1,7 @@
-"""What a window says of each component: the places of ranks among their peers, and of hosts among theirs, by excess; of ports and PCIe
-devices by their rates (device_votes.py).
+"""Votes of one window on devices: GPUs and hosts by excess among peers, ports and PCIe by rates.
 
-Ranks that were accused of what is not the component's fault (a slow function of the job's) vote like all others: in one job they are wrong,
-and over many jobs they are not.
+Ranks that are slow for another reason (a slow function of the job) vote like all others: in one job
+they are wrong, over many jobs they average out. Ports and PCIe devices: device_votes.py.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 
 def votes(fleet: Fleet) -> list[Vote]:
-    """The votes of one window of a job; none where it has no steps to compare."""
+    """Return the votes of one window of a job; empty where it has no steps to compare."""
     per_step = nan_median(fleet.steps.seconds, 0)
     if not np.isfinite(per_step).any():
         return []
@@ -27,7 +26,7 @@ def votes(fleet: Fleet) -> list[Vote]:
 
 
 def votes_on(fleet: Fleet, excess: Floats, roles: Ints) -> list[Vote]:
-    """`excess`: of each rank, as a share of the step; `roles`: who is a peer of whom."""
+    """Return the votes by each rank's excess, a share of the step, among ranks of the same role."""
     ranks = fleet.ranks
     known = np.isfinite(excess)
     found: list[Vote] = []
@@ -43,7 +42,7 @@ def votes_on(fleet: Fleet, excess: Floats, roles: Ints) -> list[Vote]:
 
 
 def _of_hosts(fleet: Fleet, excess: Floats, roles: Ints, known: Bools) -> list[Vote]:
-    """A host is as slow as its median rank, beside hosts with ranks of the same roles."""
+    """Return votes on hosts by their median rank, among hosts with ranks of the same roles."""
     ranks = fleet.ranks
     of_host: dict[str, list[int]] = {}
     for row in np.flatnonzero(known).tolist():
@@ -61,7 +60,9 @@ def _of_hosts(fleet: Fleet, excess: Floats, roles: Ints, known: Bools) -> list[V
 
 
 def _gpu(fleet: Fleet, row: int) -> str:
-    """The UUID of a rank's one GPU; where nobody says, its place; '' without one, or with several."""
+    """The UUID of a rank's only GPU; if unknown, its host and name; '' without one, or with
+    several.
+    """
     ranks = fleet.ranks
     if not ranks.gpus or len(ranks.gpus[row]) != 1:
         return ""

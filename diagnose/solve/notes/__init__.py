@@ -1,1 +1,1 @@
-"""What a verdict tells beside its suspects."""
+"""Notes of a verdict besides its suspects."""

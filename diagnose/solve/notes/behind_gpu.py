@@ -1,7 +1,8 @@
-"""What a host does while its GPU still works is not lost; where the GPU does not show when it works, nobody sees how much that is.
+"""A note where time of the host may be hidden behind a GPU that does not show when it computes.
 
-said where  a rank is accused of what its host does, and waits for its GPU for 5 % of the step: for what, nobody knows (model/waits.py)
-On a real H100 a function before the second of two batches took 0.22 s more and cost 0.13 s, one after the step's end all that it took.
+What a host does while its GPU computes is not lost. The note is given where a suspect is a cause of
+the host and its rank waits for its GPU for 5 % of the step for an unknown reason (model/waits.py).
+Measured: diagnose/measured.md.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _TEXT = "the GPUs do not show when they work: of what a host does meanwhile noth
 
 
 def notes(fleet: Fleet, suspects: Sequence[Suspect], step_s: float) -> list[Note]:
-    """One, or none."""
+    """Return the note as a list, empty where it does not apply."""
     accused = {rank for one in suspects if one.component in _OF_THE_HOST for rank in one.ranks}
     if not accused:
         return []

@@ -1,7 +1,8 @@
-"""Hardware counters that moved while nobody waits: notes, no suspects.
+"""Notes on hardware counters that moved while no rank waits; they are no suspects.
 
-A counter is told if it moved far more than on its peers (errors), or is below its own capability and its peers (speeds, clocks),
-and its device is no suspect. What moved on everybody is told once, as what the machines are.
+A counter is reported if it moved far more than on its peers (errors), or is below its own
+capability and its peers (speeds, clocks), and its device is no suspect. A low level of most devices
+is reported once, as that of the machines.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _BELOW = {
 
 
 def notes(fleet: Fleet, suspects: Sequence[Suspect]) -> list[Note]:
-    """What moved and costs nothing, worst first; at most budgets.INSTANCES_SHOWN lines."""
+    """Return notes on counters that moved and cost nothing, at most budgets.INSTANCES_SHOWN."""
     accused = _devices(fleet, suspects)
     by_rank = {rank for suspect in suspects for rank in suspect.ranks if suspect.component in DEVICES}
     found = [*events(fleet, suspects), *_errors(fleet, accused, by_rank), *_below(fleet, accused, by_rank)]
@@ -49,13 +50,16 @@ def notes(fleet: Fleet, suspects: Sequence[Suspect]) -> list[Note]:
 
 
 def events(fleet: Fleet, suspects: Iterable[Suspect]) -> list[Note]:
-    """Lost GPUs and Xids of no suspect's device: what to know whether the job is slow or stands still."""
+    """Return notes on lost GPUs and Xids of devices that are no suspects.
+
+    They matter whether the job is slow or hangs.
+    """
     accused = _devices(fleet, suspects)
     return [*_lost(fleet, accused), *_xids(fleet, accused)][: budgets.INSTANCES_SHOWN]
 
 
 def _devices(fleet: Fleet, suspects: Iterable[Suspect]) -> set[tuple[str, str]]:
-    """Host and name of each device that is a suspect: of a group's on all of its hosts."""
+    """(host, name) of each device that is a suspect; for a group's, on all of its hosts."""
     host_of = dict(zip(fleet.ranks.number.tolist(), fleet.ranks.host, strict=True))
     return {
         (host, one.name)
@@ -79,7 +83,7 @@ def _errors(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Ite
 
 
 def _told(fleet: Fleet, moved: Ints, name: str, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[Note]:
-    """One line per name: the device on which it moved most, and how many others."""
+    """Return one note per counter: the device on which it moved most, and the number of others."""
     table = fleet.counters.table
     left = [
         row

@@ -1,12 +1,16 @@
-"""What to tell of pauses: an evaluation, a checkpoint, a barrier, by the function in which they happen, with their share of the time.
+"""Notes on pauses by design (an evaluation, a checkpoint, a barrier), by function and share of
+time.
 
-The observer says which functions a rank is in during a few of its steps only (observer/thread/pauses.py). They are there by design, and
-told, where they come at equal distances (in steps or in seconds), or where all ranks are in the function in the same steps and some work
-there. What one rank does now and then without any rhythm may be a fault: that is for model/episodes.py, and not told here. A rhythm is
-asked, too, of what is in all steps and takes longer in these (an evaluation that is written into the loop itself).
+The observer lists functions that a rank is in during a few of its steps only
+(observer/thread/pauses.py). They are by design where they come at equal distances (in steps or in
+seconds), or where all ranks are in the function in the same steps and some work there. What one
+rank does sometimes without any rhythm may be a fault: that is left to model/episodes.py. A function
+that is in all steps and takes longer in these (an evaluation written into the loop itself) must
+have a rhythm.
 
-A rank only waits in a pause if it spends 0.8 of it inside collectives; else it works there. The others wait for those who
-work if they stay in collectives, of the same function or of any other, for at least half of the pause longer than in their median step.
+A rank only waits in a pause if it spends 0.8 of it inside collectives; else it works there. The
+others wait for ranks that work if they stay in collectives, of the same function or of any other,
+for at least half of the pause longer than in their median step.
 """
 
 from __future__ import annotations
@@ -32,7 +36,9 @@ _COLLECTOR = "gc"
 
 @dataclass(frozen=True, slots=True)
 class ToldPause:
-    """A pause that is there by design: its note, its function, the steps (columns) that it is in, its seconds in each, who works in it."""
+    """A pause by design: its note, function, steps (columns), seconds in each, and the ranks that
+    work.
+    """
 
     note: Note
     function: StackFrame
@@ -45,11 +51,11 @@ class ToldPause:
 class _Place:
     function: StackFrame
     inside: str
-    more: bool  # than in other steps
+    more: bool  # it takes more there than in other steps
 
     @property
     def text(self) -> str:
-        """For people: `main (train.py:12), in its call of save`."""
+        """The place in words: `main (train.py:12), in its call of save`."""
         if self.function.name == _COLLECTOR and not self.function.file:
             return "garbage collection"
         where = f" ({self.function.file.rpartition('/')[2]}:{self.function.line})" if self.function.file else ""
@@ -57,7 +63,7 @@ class _Place:
 
 
 def find(fleet: Fleet) -> list[ToldPause]:
-    """The pauses of a job that are there by design, those that take most of the window first."""
+    """Return the pauses of a job that are by design, those that take most of the window first."""
     places = sorted(_places(fleet).items(), key=lambda item: -float(fleet.pauses.total_s[item[1]].max()))
     told: list[ToldPause] = []
     waits: list[tuple[_Place, Ints]] = []
@@ -67,7 +73,7 @@ def find(fleet: Fleet) -> list[ToldPause]:
             waits.append((place, entries))
         elif (found := _told(fleet, place, entries, working)) is not None:
             told.append(found)
-    for place, entries in waits:  # for a pause of another rank, unless there is none
+    for place, entries in waits:  # a wait is for a pause of another rank, unless there is none
         found = _told(fleet, place, entries, entries)
         if found is not None and not explain(told, found.columns, np.full(len(found.columns), found.seconds)):
             told.append(found)
@@ -75,7 +81,7 @@ def find(fleet: Fleet) -> list[ToldPause]:
 
 
 def place_of(fleet: Fleet, row: int, columns: Ints) -> str:
-    """What a rank does in all of these steps and in hardly any other, in words; '' where it is not known."""
+    """What a rank does in all of these steps and in hardly any other, in words; '' if unknown."""
     for place, entries in _places(fleet).items():
         mine = entries[fleet.pauses.rank[entries] == row]
         if not place.more and any(np.isin(columns, fleet.pause_columns(entry)).all() for entry in mine.tolist()):
@@ -84,14 +90,14 @@ def place_of(fleet: Fleet, row: int, columns: Ints) -> str:
 
 
 def without_accused(notes: Iterable[Note], told: Sequence[ToldPause], suspects: Sequence[Suspect]) -> list[Note]:
-    """The notes without those on pauses that a suspect is accused of."""
+    """Drop the notes on pauses whose function is a suspect."""
     accused = {(each.function.name, each.function.file) for each in suspects if each.function is not None}
     gone = [pause.note for pause in told if (pause.function.name, pause.function.file) in accused]
     return [note for note in notes if note not in gone]
 
 
 def _places(fleet: Fleet) -> dict[_Place, Ints]:
-    """Rows of the pauses by function."""
+    """Rows of the table of pauses, by function."""
     table = fleet.pauses
     lines: dict[tuple[str, str], int] = {}
     for frame in fleet.patterns.stack.frames:
@@ -110,7 +116,10 @@ def _places(fleet: Fleet) -> dict[_Place, Ints]:
 
 
 def _told(fleet: Fleet, place: _Place, entries: Ints, working: Ints) -> ToldPause | None:
-    """`entries`: rows of the table in which the function is; `working`: of them those of ranks that work in it."""
+    """Return a pause by design, or None.
+
+    `entries`: rows of the table with the function; `working`: those of ranks that work in it.
+    """
     table = fleet.pauses
     lead = int(working[np.argmax(table.total_s[working])])
     columns = fleet.pause_columns(lead)
@@ -118,7 +127,8 @@ def _told(fleet: Fleet, place: _Place, entries: Ints, working: Ints) -> ToldPaus
         return None
     often = _rhythm(fleet, columns)
     if not often:
-        # Who only waits may wait for an accident of somebody else; what is in every step may be the noise of a host.
+        # A rank that only waits may wait for an accident elsewhere; what is in every step may be
+        # noise.
         if place.more or _waits(fleet, working).all() or not _together(fleet, entries, columns):
             return None
         count, of = int(table.count[lead]), int(np.isfinite(fleet.steps.seconds[table.rank[lead]]).sum())
@@ -134,7 +144,10 @@ def _told(fleet: Fleet, place: _Place, entries: Ints, working: Ints) -> ToldPaus
 
 
 def _iteration(fleet: Fleet, columns: Ints) -> str:
-    """What takes most of the time is hardly a pause: a loop that plays, then makes some updates, is told by its updates."""
+    """Words on what the job may count as one step, where a "pause" takes most of the time.
+
+    A loop that plays, then makes some updates, is recognised by its updates.
+    """
     period = find_period(columns.astype(np.float64))
     if period is None:
         return ""
@@ -143,7 +156,9 @@ def _iteration(fleet: Fleet, columns: Ints) -> str:
 
 
 def _rhythm(fleet: Fleet, columns: Ints) -> str:
-    """At which distances these steps come, in words: of steps or, where steps differ in length, of seconds; '' for none."""
+    """Words on the distance of these steps, in steps or, where lengths differ, in seconds; '' for
+    none.
+    """
     period = find_period(columns.astype(np.float64))
     if period is not None:
         return f"in every {_ordinal(round(period))} step"
@@ -156,13 +171,13 @@ def _rhythm(fleet: Fleet, columns: Ints) -> str:
 
 
 def _waits(fleet: Fleet, entries: Ints) -> Bools:
-    """Which of these rows of the table are of ranks that do nothing but wait there."""
+    """Mask of the table's rows whose ranks only wait there."""
     only: Bools = fleet.pauses.wait_s[entries] >= limits.NEARLY_ALL * fleet.pauses.total_s[entries]
     return only
 
 
 def _together(fleet: Fleet, entries: Ints, columns: Ints) -> bool:
-    """Whether (nearly) all ranks of a job of several are in the function in most of these steps."""
+    """Whether nearly all ranks of a job of several are in the function in most of these steps."""
     everyone = len(fleet.ranks)
     if everyone < 2 or len(np.unique(fleet.pauses.rank[entries])) < limits.NEARLY_ALWAYS * everyone:
         return False
@@ -193,7 +208,7 @@ def _who(fleet: Fleet, working: Ints, columns: Ints, each_s: float) -> str:
 
 
 def explain(told: Sequence[ToldPause], columns: Ints, more_s: Floats) -> bool:
-    """Whether these pauses hold at least half of what most of these steps take more."""
+    """Whether these pauses explain at least half of the excess of most of these steps."""
     held = np.zeros(len(columns))
     for pause in told:
         held += np.where(np.isin(columns, pause.columns), pause.seconds, 0.0)

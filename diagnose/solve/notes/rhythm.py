@@ -1,7 +1,8 @@
-"""What to tell of the rhythm of a window: drifts, pauses, spikes of all ranks, and long steps of one that are too few to judge by.
+"""Notes on drifts, pauses, spikes of all ranks, and long steps of one that are too few to judge by.
 
-Spikes of all ranks are what all do then (a checkpoint, an evaluation): nobody's fault, but they cost, so a note says how much and how
-often; where it is known what they do then (pauses.py), that instead. Spikes of one rank alone are episodes (model/episodes.py).
+Spikes of all ranks are common work (a checkpoint, an evaluation): no fault, but with a cost, so a
+note gives it and how often; where the function is known (pauses.py), that instead. Spikes of one
+rank alone are episodes (model/episodes.py).
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ LATER_PART = "the later part is judged"
 def rhythm_notes(
     fleet: Fleet, per_step: Floats, drift: Drift | None, later: bool, paused: Sequence[ToldPause] = ()
 ) -> list[Note]:
-    """What to tell about drifts, pauses, spikes of all, and long steps of one rank that are too few to judge by. `later`: only the later
-    part of the window is judged."""
+    """Return notes on drifts, pauses, spikes of all ranks, and rare long steps of one rank.
+
+    `later`: only the later part of the window is judged. `paused`: known pauses, which explain
+        spikes.
+    """
     own = fleet.steps.own_s
     notes = [pause.note for pause in paused]
     if drift is not None:
@@ -66,9 +70,10 @@ def _who(own: Floats, per_step: Floats, spikes: Spikes) -> str:
 
 
 def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[Note]:
-    """One rank alone was slow in some steps, too few to be told from chance: so say where, what it cost, and what to record next.
+    """Return a note on one rank's long steps that are too few to exclude chance, or none.
 
-    Where it took a large share of the time there is no calling the job healthy (unproven).
+    It says where, at what cost, and what to record next. A large cost (UNPROVEN) prevents a healthy
+    verdict.
     """
     own = fleet.steps.own_s
     ranks, steps = own.shape
@@ -81,11 +86,11 @@ def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[No
     row = int(np.argmax(sudden_s))
     at = np.flatnonzero(sudden[row])
     known = int(np.isfinite(own[row]).sum())
-    # Beside seconds of one rank, milliseconds of another are the host's noise.
+    # Compared with seconds of one rank, milliseconds of another are the host's noise.
     alone = float(sudden_s[row]) >= limits.NEARLY_ALL * float(sudden_s.sum())
     if not 0 < len(at) <= limits.PART * known or not alone or explain(paused, at, gap[row, at]):
         return []
-    if len(at) >= limits.SEVERAL:  # of fewer, who is accused of them has no such note (judge.py)
+    if len(at) >= limits.SEVERAL:  # with fewer, a rank that is a suspect for them has no such note (judge.py)
         none = np.empty(0, np.int64)
         proven = find_episodes(own, roles(fleet), step_s, np.zeros(ranks), none, at_one_place(fleet, 0))
         if any(each.row == row for each in proven):
@@ -93,7 +98,7 @@ def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[No
     cost_s, mean_s = float(gap[row, at].sum()) / known, float(np.nanmean(fleet.steps.seconds[row]))
     if len(at) == 1 and cost_s < limits.EFFECT_SHARE * mean_s:
         return []
-    # In a window where it comes as often as makes an episode (limits.SEVERAL), and twice as often as here.
+    # A window with as many as make an episode (limits.SEVERAL), and twice as many as here.
     wanted = max(limits.SEVERAL * int(np.diff(at).max(initial=0)), -(-limits.SEVERAL * known // min(len(at), 2)))
     rank = int(fleet.ranks.number[row])
     where = place_of(fleet, row, at.astype(np.int64)).rstrip(",")
