@@ -38,7 +38,7 @@ def failed_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
 
 
 def orphaned_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
-    """Return lost GPUs that belong to no rank seen, on hosts of a job with missing ranks."""
+    """Return hypotheses on lost GPUs of no rank seen, on hosts of a job with missing ranks."""
     ranks = fleet.ranks
     if int(ranks.world_size.max(initial=0)) <= np.count_nonzero(ranks.seen) or not any(ranks.gpus):
         return ()
@@ -62,7 +62,10 @@ def orphaned_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
 
 @cause("nic", "down", witness="a hang, and the port is down", rests_on=[Source.PORTS])
 def failed_ports(fleet: Fleet) -> tuple[Hypothesis, ...]:
-    """Return NICs of ranks that were inactive for a while, longest first, if most were active."""
+    """Return hypotheses on NICs of ranks that were inactive for a while, longest first.
+
+    Empty unless most NICs were active.
+    """
     down = sorted((c for c in fleet.counters.named("nic.state") if c.rank >= 0), key=lambda c: c.value)
     bad = [counter for counter in down if counter.value < 1]
     if len(bad) * 2 > len(down) or not bad:

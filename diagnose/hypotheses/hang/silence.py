@@ -56,5 +56,7 @@ def _longest_s(fleet: Fleet) -> float:
 
 
 def stalled_s(silent: Floats, culprits: Bools) -> float:
-    """Median seconds of silence of the ranks that are not culprits; of all if none is left."""
+    """Median seconds of silence of the ranks outside `culprits`; of all ranks if none is
+    outside.
+    """
     return median(silent[~culprits]) if (~culprits).any() else median(silent)

@@ -29,7 +29,7 @@ from rankscope.diagnose.verdict.contract import Evidence
 
 
 def judge(fleet: Fleet, pairs: Mapping[tuple[str, str], float], silent_s: float) -> Hypothesis | None:
-    """Return the end of the network that a hang of `silent_s` seconds waits for.
+    """Return the hypothesis on the end of the network that a hang of `silent_s` seconds waits for.
 
     `pairs`: result of `stuck_pairs`. None where no pair has both ends in the fleet.
     """

@@ -209,7 +209,9 @@ def _component_of(grown: GrownFunction) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _LongerTransfer:
-    """Growth of the transfer that explains half of slower; `more_sent`: ranks send more as well."""
+    """Growth of the transfer that explains half of the slowdown; `more_sent`: ranks send more as
+    well.
+    """
 
     lost_s: float
     evidence: tuple[Evidence, ...]

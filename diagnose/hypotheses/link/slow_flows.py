@@ -1,35 +1,28 @@
-"""A slow network link that prolongs the transfer, by the rates of TCP flows; no rank is slow
-itself.
+"""A slow network link that prolongs the transfer, by the rates of TCP flows.
 
-Rate of a flow while it sends = sent_bytes / (busy - rwnd_limited - sndbuf_limited): the time in
-which only the network delayed data, so that a waiting peer process does not look like a slow link.
-Flows between two addresses are one cell of C4's delay matrix [source][destination]: one slow cell
-is a link, a slow row the sender, a slow column the receiver.
+Rate of a flow = sent_bytes / (busy - rwnd_limited - sndbuf_limited): only the time in which the
+                 network delayed data, so that a waiting peer process does not look like a slow
+                 link. Flows between two addresses are one cell of C4's delay matrix
+                 [source][destination]: one slow cell is a link, a slow row the sender, a slow
+                 column the receiver.
 
 lost(cell) = min(sending, transfer) / sending · (sending · (1 - rate / rate of the cells without
-             either end) - late)
+             either end) - late), seconds per step
 
-in seconds per step. Sending while the ranks still compute costs nothing: where a cell sends for
-longer than the transfer takes, the same part of both is lost, and a transfer as long as that of the
-other cells is left.
-
-A process in the run queue reads and acknowledges late, and its peers' flows to it look slow:
-`late`, the time that the processes at both ends were ready but not running (the longer of the two),
-is subtracted as far as it exceeds that of the compared cells. Behind a narrow shaper those cells
-count for no more than their own shapers allow.
+Sending while ranks compute costs nothing: of a cell that sends longer than the transfer, the same
+part of both is lost. `late`: run-queue wait of the processes at both ends (the longer) above that
+of the compared cells, since a process that queues reads and acknowledges late.
 
 Evidence for: a shaper with less than its peers' rate, retransmissions, a round trip far above its
-least. A cell is slow below a fifth of its peers' rate, below half behind a shaper. A whole row and
-column is stronger evidence than a cell: where every pair into and out of one address is twice as
-slow as each pair without it and queues twice as much, they are slow. Where processes wait for a
-CPU, pairs send unevenly whatever the network does, but packets do not queue: where, each way, the
-heaviest pair of an address has round trips five times longer than any pair of others, it is that
-many times slower.
+least. A cell is slow below a fifth of its peers' rate, below half behind a shaper, or where all
+pairs of one address, both ways, are twice as slow as all others and queue twice as much. Where
+processes wait for a CPU, rates are uneven but packets do not queue: where, each way, the heaviest
+pair of an address has round trips five times longer than any pair of others, it is that many times
+slower.
 
-Evidence against: flows that are small, or wait for the receiving process; a transfer that is a
-small part of the step. Small messages take a round trip each: cells that carry less than half as
-much as others are as many times slower as their round trips are longer, unless a shaper or losses
-show more.
+Evidence against: flows that are small, or wait for the receiving process; a short transfer. Small
+messages take a round trip each: cells with less than half of the others' bytes are slower by their
+longer round trips, unless a shaper or losses show more.
 """
 
 from __future__ import annotations
@@ -52,9 +45,8 @@ from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-_CELLS_EXAMINED = (
-    budgets.EXAMINED**2
-)  # pairs, each compared with all others, which takes seconds; more slow pairs have one common end, or another cause
+# Pairs, each compared with all others, which takes seconds; more slow ones have another cause.
+_CELLS_EXAMINED = budgets.EXAMINED**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +66,9 @@ class End:
     def charge(
         self, cause: str, lost_s: float, times: float, support: float, evidence: tuple[Evidence, ...], action: str
     ) -> Hypothesis:
-        """Return the hypothesis that this end took a part of the transfer.
+        """Return the hypothesis that this end took a part of the transfer: clear = 1 - 1 / times².
 
-        clear = 1 - 1 / times²; `times`: how many times slower than its peers it is, or loses more.
+        `times`: how many times slower than its peers it is, or loses more.
         """
         ratio = 1 / max(times, 1.0)
         return Hypothesis(
@@ -93,8 +85,7 @@ class End:
 class Cells:
     """Totals per pair of addresses (source, peer); `sends`, `receives`: indices into `addresses`.
 
-    `sending_s`: seconds of sending; `inflation`: round-trip time over the shortest, weighted by
-        bytes.
+    `inflation`: round-trip time over the shortest, weighted by bytes.
     """
 
     source: tuple[str, ...]
@@ -209,9 +200,8 @@ def cells_of(fleet: Fleet) -> Cells:
 
 
 def _slowest(cells: Cells, standing: Mapping[int, float]) -> list[int]:
-    """Indices, ascending, of cells at most half as fast as the fastest, or in a queue.
-
-    At most _CELLS_EXAMINED, those of lowest rate.
+    """Cells at most half as fast as the fastest, or in a queue; at most _CELLS_EXAMINED,
+    ascending.
     """
     slow = cells.rate.max() >= limits.CONCENTRATED * cells.rate
     slow[list(standing)] = True
@@ -238,10 +228,10 @@ def _alike(cells: Cells, index: int, others: Bools) -> Ints:
 
 
 def _usual_rate(cells: Cells, index: int, others: Ints) -> float:
-    """Median rate of the compared cells, in bytes/s.
+    """Median rate of the compared cells (`others`), in bytes/s.
 
-    With fewer than three of them, one may be slow itself and one fast by chance: then the median of
-    the cells without one of this cell's ends, for the end that gives the higher rate.
+    With fewer than three, one may be slow itself and one fast by chance: then the median of the
+    cells without one of this cell's ends, for the end with the higher rate.
     """
     if len(others) >= 3:
         return median(cells.rate[others])
@@ -266,8 +256,8 @@ class _Elsewhere:
 def _slow_ends(cells: Cells) -> set[str]:
     """Addresses all of whose pairs, both ways, are slower and queue more than all other pairs.
 
-    At least two pairs of each sort; only pairs that carry half as much as the heaviest, since the
-    rate of small messages shows how fast they are read.
+    At least two pairs of each sort; without small messages, whose rate shows how fast they are
+    read.
     """
     much = np.flatnonzero(limits.CONCENTRATED * cells.sent_bytes >= cells.sent_bytes.max())
     count, rate, inflation = len(cells.addresses), cells.rate, cells.inflation
@@ -291,8 +281,8 @@ def _slow_ends(cells: Cells) -> set[str]:
 def _standing(cells: Cells) -> dict[int, float]:
     """Queueing factors of pairs at a slow end: inflation over the longest of the other pairs.
 
-    For each address the heaviest pair each way, where both factors reach LINK_RATIO: a queue that a
-    single flow sees is that flow's own, and a slow end has two.
+    For each address its heaviest pair each way, if both factors reach LINK_RATIO: a slow end has
+    two queues, and a queue of one flow is that flow's own.
     """
     found: dict[int, float] = {}
     heaviest = np.full((2, len(cells.addresses)), -1, dtype=np.int64)
@@ -334,9 +324,8 @@ def _needed(cells: Cells, index: int, narrow: float | None) -> float:
 
 
 def _loses(cells: Cells, index: int) -> bool:
-    """Whether a cell retransmits at least 1 % and LINK_RATIO times the lower median of the others.
-
-    The lower median, because two of few cells may contain the losing end.
+    """Whether a cell retransmits 1 % and LINK_RATIO times the lower median (two may lose) of the
+    others.
     """
     share = cells.retransmitted
     others, middle = np.delete(share, index), (len(share) - 2) // 2
@@ -424,10 +413,7 @@ def _evidence(
 
 
 def end_at(fleet: Fleet, address: str, interface: str = "") -> End:
-    """Return the end with this address, which must be local to some flow.
-
-    `interface`: its name if known, else that of a flow.
-    """
+    """Return the end with this address, local to some flow; `interface`: its name if known."""
     flows = fleet.flows
     mine = [index for index, local in enumerate(flows.local) if local == address]
     rows = tuple(dict.fromkeys(int(flows.rank[index]) for index in mine))

@@ -79,7 +79,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Unexplained:
-    """A rank that is clearly slower than its peers but for which no hypothesis was admitted."""
+    """A rank that is clearly slower than its peers, without an admitted hypothesis."""
 
     case: Case
     made: tuple[Hypothesis, ...]
@@ -222,14 +222,16 @@ class _Asking:
         return [int(row) for row in order]
 
     def _strongest(self, among: Bools) -> Bools:
-        """Mask of the rows that will be examined; a function may be clearer than clear steps."""
+        """Mask of the EXAMINED clearest rows of `among`; a function may be clearer still than their
+        steps.
+        """
         rows = np.flatnonzero(among)
         result = np.zeros(len(among), dtype=bool)
         result[rows[np.argsort(-self.strength[rows], kind="stable")[: budgets.EXAMINED]]] = True
         return result
 
     def _of_stack(self, row: int) -> float:
-        """Nats of the user's function with most of the excess, by its stack.
+        """Evidence of the user's function with most of the excess, by its stack, in nats.
 
         0 with many peers, whose single functions show as much.
         """
@@ -239,7 +241,11 @@ class _Asking:
         return 0.0 if located is None else self._levels.strength_of(located, row, self.found)
 
     def _of_quota(self) -> Floats:
-        """Nats of every rank's excess, with the error that its peers have."""
+        """Evidence of every rank's excess, in nats, with its peers' median error where that is
+        smaller.
+
+        For throttled ranks, because a quota is no noise.
+        """
         found, roles = self.found, self.scene.roles
         error_s = peers_median(np.where(self.counted, found.error_s, np.nan)[:, None], roles)[:, 0]
         steps = np.full(len(error_s), float(max(self.scene.own.shape[1] - 1, 1)))
@@ -294,9 +300,10 @@ class _Asking:
                 strong = max(strong, self._strength_without_queue(case, left, doubt))
 
     def _strength_of(self, case: Case, left: float, doubt: float, whole: float) -> float:
-        """Nats of the remaining excess of a rank; `doubt`: seconds of error of what was subtracted.
+        """Evidence of what remains of a rank's excess, in nats; -inf below the effect floor.
 
-        -inf below the effect floor.
+        `left`: the rest, of `whole` seconds per step; `doubt`: seconds of error of what was
+            subtracted.
         """
         found, row = self.found, case.rank
         if left < float(found.floor_s[row]) * min(1.0, whole / max(float(found.excess_s[row]), 1e-12)):
@@ -305,9 +312,10 @@ class _Asking:
         return float(nats(chance(np.array([left / sigma]), np.array([found.freedom[row]])))[0])
 
     def _strength_without_queue(self, case: Case, left: float, doubt: float) -> float:
-        """Nats of the excess that remains after the queue for a CPU, by steps without queueing.
+        """Evidence of what the queue for a CPU leaves of an excess, in nats, by steps without
+        queueing.
 
-        Their noise is without that of the queue. -inf below the effect floor.
+        -inf below the effect floor.
         """
         if self._calm is None:
             own, noise_s = self._without_queue()
@@ -320,15 +328,13 @@ class _Asking:
         return float(nats(chance(np.array([left / sigma]), np.array([calm.freedom[row]])))[0])
 
     def _without_queue(self) -> tuple[Floats, Floats]:
-        """(own time without the queue for a CPU, ranks x steps; noise that other work adds
-        to it).
-        """
+        """(own time without queueing for a CPU, ranks x steps; noise from other work)."""
         without = own_without_queue(self.fleet)
         return without.steps.own_s[:, -self.scene.own.shape[1] :], busy_noise_s(without, self.scene.roles)
 
     def _no_reason(self, case: Case, made: tuple[Hypothesis, ...]) -> Unexplained | None:
-        """Return the rank as unexplained if it is clearly slower and no CPU hypothesis explains it
-        away.
+        """Return a clearly slower rank as unexplained, unless a CPU cause explains it away; else
+        None.
         """
         row = case.rank
         if any(each.component == "cpu" and excuses(each, case) for each in made):

@@ -40,7 +40,9 @@ def _acquits_workload(charge: Hypothesis) -> bool:
 
 
 def _without_refined(found: list[Hypothesis]) -> list[Hypothesis]:
-    """Drop hypotheses at least half of whose time another one explains that refines their cause."""
+    """Drop hypotheses that another one refines: it gives their cause and covers half of
+    their time.
+    """
     reasons = [(refines, one.lost_s) for one in found if (refines := _refines(one))]
     return [
         one
