@@ -68,10 +68,10 @@ def behind_each(fleet: Fleet, own: Floats, roles: Ints, suspects: Ints) -> Behin
 
 
 def _usual_s(fleet: Fleet, rows: Ints, others: Ints, peers: Ints, pool: Ints) -> Floats:
-    """Median of taken(p,q) over the peers q that share p's CPUs, for each p of `others`.
+    """Median seconds that peers of the suspect ran while each of `others` queued: taken(p,q).
 
-    NaN where p need not share its CPUs. `rows`: counter rows of processes that ran while they
-    queued.
+    Over the `peers` q that must share p's CPUs; NaN where p need not share its CPUs. `rows`:
+    counter rows of the processes that ran.
     """
     table, result = fleet.counters.table, np.full(len(others), np.nan)
     for at, other in enumerate(others.tolist()):
@@ -96,7 +96,10 @@ def without(own: Floats, behind: Behind) -> Floats:
 
 
 def _more(fleet: Fleet, rank: int, peers: Ints) -> float:
-    """1 - run' / (run · min(own' / own, 1)) of the rank; 0 where that is unknown."""
+    """Share of what a rank takes from others that repairing it would give back; 0 if unknown.
+
+    1 - run' / (run · min(own' / own, 1)); negative where repairing it would take more.
+    """
     asked = np.append(peers, rank)
     asked = asked[np.isfinite(fleet.steps.own_s[asked]).any(axis=1)]
     if len(asked) < 2 or asked[-1] != rank:

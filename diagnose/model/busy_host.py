@@ -42,7 +42,7 @@ _FEW, _UNEVEN = 3, 0.4  # ranks of a role
 
 
 def queued_s(fleet: Fleet) -> Floats:
-    """queued(r, s): ranks x steps, seconds; 0 where unknown."""
+    """queued(r, s): seconds ready but not running, without the own quota; 0 if unknown."""
     return np.asarray(np.nan_to_num(fleet.steps.sched_s) * (1 - held_back(fleet)[0])[:, None], dtype=np.float64)
 
 
@@ -92,7 +92,7 @@ def takers(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float]]:
 
 
 def programs(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float, int]]:
-    """(name, seconds taken, number of processes) of programs outside the job, largest first."""
+    """(name, seconds taken, processes) of programs outside the job, largest first."""
     taken, processes = dict[str, float](), dict[str, int]()
     for (comm, _), seconds in _taken(fleet, rows).items():
         taken[comm] = taken.get(comm, 0.0) + seconds
@@ -102,7 +102,7 @@ def programs(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float, int]]:
 
 
 def _taken(fleet: Fleet, rows: Iterable[int]) -> dict[tuple[str, int], float]:
-    """Seconds taken from these ranks (a sample) by (name, pid) of each process outside the job."""
+    """Seconds taken from these ranks (a sample) by (name, pid), for processes outside the job."""
     job, taken = set(fleet.ranks.pid.tolist()), dict[tuple[str, int], float]()
     for rank in list(rows)[: limits.PEERS_SAMPLED]:
         for counter in fleet.counters.of("cpu.taken_s", rank):
@@ -112,9 +112,7 @@ def _taken(fleet: Fleet, rows: Iterable[int]) -> dict[tuple[str, int], float]:
 
 
 def _taken_from(fleet: Fleet) -> tuple[Floats, Floats]:
-    """(taken(r), the same by any process): seconds of the window of every rank; 0 where not
-    counted.
-    """
+    """Seconds that processes ran while each rank queued: (those outside the job, all)."""
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
     rank = table.rank[rows]
     rows, rank = rows[rank >= 0], rank[rank >= 0]
@@ -125,21 +123,25 @@ def _taken_from(fleet: Fleet) -> tuple[Floats, Floats]:
 
 
 def taken_share(fleet: Fleet) -> Floats:
-    """share(r) of every rank; 0 where not counted."""
+    """share(r): share of strangers in the time that any process ran while r queued; 0 if not
+    counted.
+    """
     theirs, total = _taken_from(fleet)
     return np.divide(theirs, total, out=np.zeros(len(total)), where=total > 0)
 
 
 def taken_s(fleet: Fleet) -> Floats:
-    """taken(r, s): ranks x steps, seconds that strangers cost; 0 where not counted."""
+    """taken(r, s): seconds that processes outside the job cost each rank, ranks x steps; 0 if not
+    counted.
+    """
     return _cost_s(fleet, *_taken_from(fleet))
 
 
 def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> Floats:
-    """taken(r, s) of the excess threads in one rank's process (row), ranks x steps, seconds.
+    """taken(r, s): seconds that excess threads of one rank's process cost each rank, ranks x steps.
 
-    `part`: their part of what the process took from other ranks' CPUs. `behind_s`: seconds per step
-        that its own training thread queues behind them.
+    `row`: that rank. `part`: their part of what the process took from other ranks' CPUs.
+        `behind_s`: seconds per step that its own training thread queues behind them.
     """
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
     _, total = _taken_from(fleet)
@@ -155,7 +157,10 @@ def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> 
 
 
 def _cost_s(fleet: Fleet, theirs: Floats, total: Floats) -> Floats:
-    """taken(r, s) of processes that ran `theirs` of the `total` seconds in which r queued."""
+    """taken(r, s): seconds that some processes cost each rank in each step, ranks x steps.
+
+    They ran for `theirs` of the `total` seconds of the window in which each rank queued.
+    """
     share = np.divide(theirs, total, out=np.zeros(len(total)), where=total > 0)
     host = distinct_texts(fleet.ranks.observed_on)[1]
     of_host, all_of_host = (np.bincount(host, weights=each)[host] for each in (theirs, total))
@@ -165,7 +170,9 @@ def _cost_s(fleet: Fleet, theirs: Floats, total: Floats) -> Floats:
 
 
 def _kept(fleet: Fleet, share: Floats) -> Floats:
-    """kept(r); 0 where the CPUs of ranks are unknown."""
+    """kept(r): share of queueing behind other ranks that remains without strangers; 0 if CPUs are
+    unknown.
+    """
     _, wanted_by, there = _wanted(fleet)
     more = np.maximum(wanted_by - there, 0)
     most = wanted_by - 1 - (there - 1) * (1 - share)
@@ -218,14 +225,15 @@ def busy_shares(fleet: Fleet) -> Floats:
 
 
 def busy_noise_s(fleet: Fleet, roles: Ints) -> Floats:
-    """noise(r) = 0.4 · u (1 - u) · w(r), u = busy_shares(r); 0 with more than two peers.
+    """Noise of each rank's own time that strangers cause, in seconds: 0.4 · u (1 - u) · w(r).
 
-    w(r) = median over s of own(r,s), at most what r's process ran or queued for per step: a rank
-           that sleeps or waits for a device is not slowed.
+    u = busy_shares(r); w(r) = median over s of own(r,s), at most what r's process ran or queued for
+        per step: a rank that sleeps or waits for a device is not slowed. 0 for ranks with more than
+        two peers, which show this spread themselves.
 
     A rank that computes alongside strangers is slower in everything, by caches, clocks and the
     other thread of a core, which is not counted, and unevenly while strangers have some of the
-    cores. More peers show this spread themselves. Measured: diagnose/measured.md.
+    cores. Measured: diagnose/measured.md.
     """
     few = np.bincount(roles)[roles] <= _FEW
     if not few.any():
@@ -304,11 +312,11 @@ def _least(of_ranks: Floats) -> Floats:
 
 
 def even_queue_s(fleet: Fleet) -> tuple[Floats, Floats]:
-    """(behind, even), ranks x steps, seconds: queueing behind other ranks, and if freely balanced.
+    """Queueing behind other ranks: (as it is, balanced over the ranks with the same CPUs).
 
-    Strangers that occupy a CPU drive the ranks together on the others: some queue behind each other
-    for long, and one that shares with the strangers behind none. Without strangers the ranks still
-    need the time in which they ran in place of each other, but all alike.
+    Both in seconds, ranks x steps. Strangers that occupy a CPU drive the ranks together on the
+    others: some queue for long, and one that shares with the strangers behind none. Without
+    strangers the ranks still queue for each other, but all alike.
     """
     steps = fleet.steps
     behind = queued_s(fleet) * (1 - taken_share(fleet))[:, None]
@@ -360,9 +368,7 @@ def _pools(hosts: tuple[str, ...], cpus_of_each: tuple[str, ...]) -> Ints:
 
 
 def _joined(lists: list[str]) -> list[int]:
-    """Number lists of CPUs so that lists with common CPUs, directly or through others, are
-    equal.
-    """
+    """Number lists of CPUs: equal if they have common CPUs, directly or through others."""
     above = list(range(len(lists)))  # for each list, an earlier one of its pool; the first points to itself
 
     def first_of(one: int) -> int:

@@ -154,12 +154,17 @@ def _steady(gap: Floats, drifting: bool = False) -> Floats:
 
 
 def strength(found: Differences) -> Floats:
-    """strength(r) = -ln P(t >= z(r)), in nats; 0 below the effect floor, or if not steady."""
+    """Evidence that each rank is slower than its peers, in nats: -ln P(t >= z(r)).
+
+    0 where the excess is below the effect floor, or not in every third of the steps.
+    """
     return _strength(found, found.freedom)
 
 
 def strength_of_many_steps(found: Differences) -> Floats:
-    """strength(r) with the normal distribution, as if errors were known from many steps."""
+    """Evidence that each rank is slower, in nats, as if errors were known from many steps: -ln P(N
+    >= z(r)).
+    """
     return _strength(found, np.full(len(found.z), np.inf))
 
 

@@ -48,7 +48,10 @@ class FunctionLevels:
     _usual: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # by role, of large roles
 
     def strength(self, row: int, found: Differences, counted: Bools) -> float:
-        """Nats of a rank's (row) clearest function, compared with the peers that are `counted`."""
+        """Evidence of a rank's (row) clearest single function that it is slow, in nats.
+
+        Compared with the peers that are `counted`; 0 without any.
+        """
         peers = np.flatnonzero(counted & (self.roles == self.roles[row]))
         peers = peers[peers != row]
         if not len(peers) or not len(self.fleet.patterns):
@@ -69,7 +72,7 @@ class FunctionLevels:
         return max(float(nats(p).max()) - float(np.log(seconds.shape[1])), 0.0)
 
     def strength_of(self, located: Located, row: int, found: Differences) -> float:
-        """Nats of a user's function with all that it calls, for a rank (row) with few peers.
+        """Evidence of a user's function with all that it calls, in nats, for a rank with few peers.
 
         Its time may be spread over several leaves.
         """

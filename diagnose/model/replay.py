@@ -100,9 +100,9 @@ def repaired(own: Floats, roles: Ints, suspects: Ints) -> Floats:
 
 
 def unmet_s(own: Floats, late_s: Floats, collectives: float) -> float:
-    """unmet, seconds per step, for steps of so many collectives.
+    """Seconds per step by which sums understate the wait for suspects: unmet of the header.
 
-    `own`: of ranks that are no suspects; `late_s`: x of each suspect.
+    `own`: of ranks that are no suspects; `late_s`: x of each suspect; `collectives`: S.
     """
     if collectives <= 1:
         return 0.0
@@ -116,8 +116,10 @@ def unmet_s(own: Floats, late_s: Floats, collectives: float) -> float:
 
 
 def scattered_s(taken: Floats, collectives: float) -> float:
-    """scattered, seconds per step, for steps of so many collectives; `taken`: ranks x steps,
-    seconds.
+    """Seconds per step of waiting for time taken from ranks at different times: scattered of the
+    header.
+
+    `taken`: ranks x steps, seconds; `collectives`: S.
     """
     if collectives <= 1 or not taken.size:
         return 0.0
@@ -127,9 +129,10 @@ def scattered_s(taken: Floats, collectives: float) -> float:
 
 
 def in_order_of(own: Floats, healed: Floats) -> Floats:
-    """own'': `healed` times of each rank in the order of lengths of `own`, never longer than these.
+    """Sort each rank's `healed` times into the order of its own times, and never above these.
 
-    Steps in which only one of them is known are unchanged.
+    The longest falls into the step that is longest in `own`: own'' of the header. Steps in which
+    only one of the two is known are unchanged.
     """
     known = np.isfinite(own) & np.isfinite(healed)
     # Unknown values sort last, equally many in both.

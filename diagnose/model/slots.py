@@ -155,8 +155,9 @@ def _waits_alone_s(stay: Floats) -> Floats | None:
 
 
 def alone_s(slots: Slots, roles: Ints) -> Floats | None:
-    """alone(u), seconds per step, of each role in ascending order; None with one role or
-    few steps.
+    """alone(u): seconds per step that all others wait for each role alone, roles ascending.
+
+    None with one role or too few steps.
     """
     numbers = np.unique(roles)
     if len(numbers) < 2:
