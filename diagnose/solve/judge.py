@@ -63,8 +63,8 @@ def diagnose(
 ) -> Verdict:  # fmt: skip
     """Judge one job from its windows.
 
-    `history`: where to look for a baseline, unless one is given. `notes`: remarks on the place of
-        the windows. `groups`: hosts that share something. `flight`: evidence of flight recorders.
+    `history`: where to look for a baseline, unless one is given. `notes`: notes from reading the
+        windows. `groups`: hosts that share something. `flight`: evidence of flight recorders.
         `agreed_s`: time at which all windows were to begin, if agreed.
     Raises BadData (foreign job or baseline) and NoRanks; everything else becomes a verdict.
     """
@@ -214,8 +214,8 @@ def _standing(
     """Select rows from all views; return (views, selected rows, notes without suspects, other
     notes).
 
-    The views of single ranks that found something. The first list of notes applies only without
-    suspects.
+    The first list of notes applies only if there are no suspects; views are those of single ranks
+    that found something.
     """
     scene, views = odd.scene, [odd]
     always = rows.ranks_of(standing(scene, odd.rows))

@@ -110,8 +110,9 @@ def _stretch(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict:
 
 
 def _longer_steps(fleet: Fleet) -> tuple[int, int] | None:
-    """Columns (begin, end exclusive) of steps longer than the others: after a rise, else a
-    sequence.
+    """Columns (begin, end exclusive) of steps that are longer than the others; None without any.
+
+    The steps after a rise, else the clearest contiguous ones.
     """
     per_step = nan_median(fleet.steps.seconds, 0)
     known = np.flatnonzero(np.isfinite(per_step))

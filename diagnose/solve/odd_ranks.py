@@ -177,10 +177,10 @@ def _of_first(seconds: Floats, others: Floats) -> Floats:
 
 
 def _freely_placed(among: Compared, selection: Selection) -> dict[int, tuple[Ints, Floats]]:
-    """Ranks and their seconds lost to strangers' CPU use, by rank that strangers keep from a CPU.
+    """Map each rank that strangers drive off a CPU to the affected ranks and their lost seconds.
 
     The rank itself and, once per pool, the ranks with the same CPUs; seconds above what they would
-    take if no rank were kept from a CPU. Empty where none is.
+    take if no rank were driven off. Empty where none is.
     """
     own, count = among.scene.own, among.count
     kept = [each.row for each in selection.admitted if (each.found.component, each.found.cause) == ("cpu", "contended")]
@@ -200,7 +200,7 @@ def _freely_placed(among: Compared, selection: Selection) -> dict[int, tuple[Int
 
 
 def _without_threads(among: Compared, selection: Selection) -> dict[int, tuple[Ints, Floats]]:
-    """Ranks and their seconds lost to a process's own threads, by the rank of that process.
+    """Map each rank whose own threads take its CPU to the affected ranks and their lost seconds.
 
     The rank itself and the ranks with the same CPUs.
     """

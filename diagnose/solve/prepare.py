@@ -67,8 +67,8 @@ def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) ->
 
 
 def _change(per_step: Floats) -> tuple[Onset | None, Drift | None]:
-    """(onset, drift): where steps changed, as a column of all steps, and a steady growth
-    instead.
+    """(onset, drift) of the steps: the change, as a column of all steps, and a steady growth; or
+    None.
     """
     known = np.isfinite(per_step)
     onset = find_onset(per_step[known])

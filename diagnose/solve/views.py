@@ -146,13 +146,16 @@ def calmed(fleet: Fleet, scene: Scene) -> Calm | None:
 
 
 def calm_steps(calm: Calm, known: Ints) -> list[Row]:
-    """Return rows on ranks that are slow in few steps without CPU queues, without `known` ranks."""
+    """Return rows on ranks that are slow in few steps, found without CPU queues, other than
+    `known`.
+    """
     return [replace(row, step_s=calm.longer * row.step_s) for row in rare_rows(calm.fleet, calm.scene, known)[0]]
 
 
 def calm_work(calm: Calm) -> list[Row]:
-    """Return rows on work that moves between ranks without CPU queues, at the same share of the
-    step.
+    """Return rows on work that moves between ranks, found without CPU queues.
+
+    Each costs the same share of the step as without queues.
     """
     found = standing(calm.scene, moving_work(calm.fleet, calm.scene)[0])
     return [replace(row, removes=None, at=None, step_s=calm.longer * row.found.lost_s) for row in found]
