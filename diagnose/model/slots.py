@@ -114,8 +114,8 @@ class Regained:
         return max(gained_s - max(len(suspects) * kept_s, early_s), 0.0)
 
     def hidden_s(self, suspects: Ints, transfer_s: float) -> float:
-        """Upper bound of waiting for these suspects, in seconds per step, that sums of stays can
-        hide.
+        """Upper bound of the wait for these suspects that the sums of a step can hide, seconds per
+        step.
 
         `transfer_s`: the transfer according to the sums, without what links take of it.
         """

@@ -100,7 +100,7 @@ def _given_pages(case: Case) -> Iterator[Hypothesis]:
 
 
 def _makes_anew(case: Case, found: Located, faults: Beside) -> bool:
-    """Whether the function found allocates memory anew that its peers retain."""
+    """Whether the odd function allocates new memory in each step, and its peers reuse theirs."""
     more = faults.value - faults.expected
     return (
         more * limits.MINOR_FAULT_S >= limits.HOLDS_LEAST * found.excess_s * max(case.steps, 1)

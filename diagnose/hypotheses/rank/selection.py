@@ -384,7 +384,7 @@ def _misfit(part: float) -> float:
 
 
 def excuses(each: Hypothesis, case: Case) -> bool:
-    """Whether evidence that it is no fault of the rank explains half of its excess."""
+    """Whether a hypothesis that rules out a fault of the rank explains half of its excess."""
     return each.support <= EXCUSED and each.lost_s >= limits.HOLDS_LEAST * case.in_window_s
 
 
