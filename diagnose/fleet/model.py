@@ -241,7 +241,8 @@ class Flows:
     unacknowledged_s: Floats  # busy - rwnd_limited: data in flight, not limited by the receiver's window
     rtt_s: Floats
     min_rtt_s: Floats
-    # Both ways since the connection opened; NaN: unknown, or the other end is no observed rank of the job.
+    # Both ways since the connection opened; NaN: unknown, or the other end is no observed rank of
+    # the job.
     exchanged_bytes: Floats | None = None
 
     @classmethod

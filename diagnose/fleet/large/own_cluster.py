@@ -65,7 +65,8 @@ def start_ray(workers: int, folder: str) -> None:
         return
     if not _asks_who_comes() and os.geteuid() == 0:
         raise EngineOpen("this Ray asks nobody who he is: what any user sends it would be run by root")
-    # local: otherwise Ray first looks for a cluster by a file in /tmp that anybody may have put there
+    # local: otherwise Ray first looks for a cluster by a file in /tmp that anybody may have put
+    # there
     ray.init(address="local", num_cpus=workers, include_dashboard=False, _temp_dir=folder, **said)
 
 
