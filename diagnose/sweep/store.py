@@ -267,8 +267,8 @@ class _OtherVersion(sqlite3.OperationalError):
 
 
 def _open(path: Path, notes: list[str]) -> sqlite3.Connection | None:
-    """Open the database; None, with a note, if it cannot be used. Renames a damaged one.
-    OperationalError is a problem of the disk or a lock, any other error after a full read damage."""
+    """Open the database; None, with a note, if unusable. Renames a damaged one. OperationalError is
+    a problem of the disk or a lock, any other error after a full read damage."""
     try:
         return unless_unread(path, partial(_connect, path))
     except (sqlite3.OperationalError, OSError, MemoryError) as error:
