@@ -132,8 +132,10 @@ def _sensible(
     folders: Sequence[Path | str], baseline: Sequence[Path | str], steps: Path | None, pids: Sequence[int], html: Path | None,
     out: Path | None, flight_recorder: Path | None,
 ) -> None:  # fmt: skip
-    """Check options. UsageError if they do not go together, OutputFailed if a page cannot be
-    written."""
+    """Check options.
+
+    UsageError if they do not go together, OutputFailed if a page cannot be written.
+    """
     if html is not None:
         free_place(html)
     if folders and pids:

@@ -15,8 +15,10 @@ from rankscope.probes.errors import RankscopeError
 
 
 def remember(history: History, windows: Sequence[Window], verdicts: Sequence[Verdict] = ()) -> tuple[str, ...]:
-    """Store these windows; return errors as lines. `verdicts`: of their jobs; other jobs are judged
-    here."""
+    """Store these windows; return errors as lines.
+
+    `verdicts`: of their jobs; other jobs are judged here.
+    """
     of_job: dict[tuple[str, ...], Verdict] = {(verdict.job,): verdict for verdict in verdicts}
     troubles = []
     for window in windows:

@@ -43,10 +43,11 @@ class Told:
         return worst_first(self._verdicts.values())
 
     def hear(self, windows: Sequence[Window], verdicts: Sequence[Verdict]) -> tuple[float, str] | None:
-        """Add windows and verdicts; return how long to observe further, and why, or None if that is
-        enough.
+        """Add windows and verdicts.
 
-        Jobs with a conclusive verdict keep it."""
+        Return how long to observe further, and why, or None if that is enough. Jobs with a
+        conclusive verdict keep it.
+        """
         settled = {job for job, before in self._verdicts.items() if further_s(before) is None}
         for verdict in verdicts:
             if verdict.job not in settled:

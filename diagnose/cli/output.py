@@ -38,8 +38,10 @@ def width_of(out: TextIO) -> int:
 
 
 def wrap(text: str, indent: str, width: int, whole: bool = False) -> list[str]:
-    """Wrap a text to `width` columns. Overlong words lose their middle, or are continued if
-    `whole`."""
+    """Wrap a text to `width` columns.
+
+    Overlong words lose their middle, or are continued if `whole`.
+    """
     room = width - len(indent)
     if not whole:
         text = re.sub(rf"\S{{{room + 1},}}", lambda found: short(found[0], room), text)
@@ -60,8 +62,10 @@ def tell(text: str, indent: str = "") -> None:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that reports progress on stderr; on a terminal as one line that disappears
-    at the end."""
+    """Yield a function that reports progress on stderr.
+
+    A terminal shows it as one line, which disappears at the end.
+    """
     if not sys.stderr.isatty():
         yield _say
         return
@@ -89,11 +93,11 @@ _PATIENCE_S = 1.2  # with Python's start two seconds: the limit for a silent ter
 
 @contextmanager
 def patience(what: str, lines: bool = True) -> Iterator[Callable[[str], None]]:
-    """Report progress of long work that does not observe, after a delay; on a terminal with the
-    elapsed time.
+    """Report long work on stderr after a delay; a terminal also shows the elapsed time.
 
-    Yields a function that sets the present activity. Uses a process timer, not a thread, as some
-    work forks. `lines`: report to a pipe too (cron would mail it)."""
+    For work that does not observe. Yields a function that sets the present activity. Uses a process
+    timer, not a thread, as some work forks. `lines`: report to a pipe too (cron would mail it).
+    """
     if threading.current_thread() is not threading.main_thread():
         yield lambda _: None
         return
@@ -211,8 +215,10 @@ def _draw_table(heads: Sequence[str], cells: Sequence[Sequence[str]], out: TextI
 
 
 def _folded(cell: str, size: int) -> list[str]:
-    """Fold a cell into lines of `size` characters; overlong words break after punctuation if
-    possible."""
+    """Fold a cell into lines of `size` characters.
+
+    Overlong words break after punctuation if possible.
+    """
     lines = [""]
     for word in cell.split(" "):
         parts = (

@@ -81,8 +81,10 @@ def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Itera
 
 
 def stack_lines(tree: StackNode, verbose: bool, width: int, option: str = "-v") -> Iterator[str]:
-    """Yield lines with the position of all ranks, branches with fewer ranks first. `option`: shows
-    the rest."""
+    """Yield lines with the position of all ranks, branches with fewer ranks first.
+
+    `option`: shows the rest.
+    """
     told = list(stack_tree.lines(tree))
     shown = told if verbose else told[:_STACKS_SHOWN]
     for number, (depth, text) in enumerate(shown):

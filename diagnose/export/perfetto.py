@@ -19,8 +19,10 @@ _PARTS = ("own_s", "wait_s", "io_s", "sched_s", "sync_s")
 
 
 def perfetto(fleet: Fleet) -> bytes:
-    """Export steps as JSON; times are microseconds since the window began, by the first rank's
-    host's clock."""
+    """Export steps as JSON.
+
+    Times are microseconds since the window began, by the first rank's host's clock.
+    """
     events: list[dict[str, Any]] = []
     for row, number in enumerate(fleet.ranks.number.tolist()):
         host = clean(fleet.ranks.host[row])

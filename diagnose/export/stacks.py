@@ -18,8 +18,10 @@ from rankscope.observer.window.stacks import StackFrame
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One stack of one rank, root first. A last frame in square brackets, without a file, is no
-    Python function."""
+    """One stack of one rank, root first.
+
+    A last frame in square brackets, without a file, is no Python function.
+    """
 
     rank: int
     host: str

@@ -32,8 +32,10 @@ def is_nameless(name: str) -> bool:
 
 
 def holder_name(name: str) -> str:
-    """Name of the enclosing function by the qualified name; '' where the name does not contain
-    it."""
+    """Name of the enclosing function by the qualified name.
+
+    '' where the name does not contain it.
+    """
     end = len(name)
     while name.endswith(_NAMELESS, 0, end):
         end = max(name.rfind(".", 0, end), 0)
@@ -85,8 +87,10 @@ def _names(stack: Stacks) -> list[str]:
 
 
 def _held(stack: Stacks, lines: Mapping[_Place, int]) -> Stacks:
-    """Replace nameless frames of the stack tree; merge a frame with its caller if that
-    encloses it."""
+    """Replace nameless frames of the stack tree.
+
+    Merge a frame with its caller if that encloses it.
+    """
     nameless = np.array([is_nameless(name) for name in _names(stack)], dtype=bool)
     wanted = np.flatnonzero(nameless[stack.frame]) if len(nameless) else np.empty(0, dtype=np.int64)
     if not len(wanted):

@@ -37,8 +37,10 @@ from rankscope.probes.errors import NoRanks
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Concatenate tables of several windows; merge the dictionaries of their label columns into
-    one."""
+    """Concatenate tables of several windows.
+
+    Merge the dictionaries of their label columns into one.
+    """
     return pa.concat_tables([table.replace_schema_metadata(None) for table in tables]).unify_dictionaries()
 
 
@@ -55,8 +57,10 @@ def shifted(table: pa.Table, column: str, by: int) -> pa.Table:
 
 
 def rows_of(table: pa.Table, numbers: Ints) -> Ints:
-    """Row in Ranks for each table row, by its column `rank`; -1 where the rank is not of this
-    job."""
+    """Row in Ranks for each table row, by its column `rank`.
+
+    -1 where the rank is not of this job.
+    """
     wanted = ints(table, "rank")
     if len(numbers) == 0:
         return np.full(len(wanted), -1, np.int64)
@@ -65,8 +69,10 @@ def rows_of(table: pa.Table, numbers: Ints) -> Ints:
 
 
 def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
-    """Build `Ranks`: one row per rank of the job, sorted by number. Raises NoRanks if there is
-    none."""
+    """Build `Ranks`: one row per rank of the job, sorted by number.
+
+    Raises NoRanks if there is none.
+    """
     unique, first, _ = present(table, notes)
     table = table.take(pa.array(first))
     host, node = labels(table, "observed_on"), labels(table, "node")
@@ -216,8 +222,10 @@ def _guessed(table: pa.Table) -> tuple[int, ...]:
 
 
 def _host_names(hosts: Labels, nodes: Labels) -> tuple[str, ...]:
-    """Host name by rank; the rank's own node name where the ranks of one host see different ones
-    (containers)."""
+    """Host name by rank.
+
+    The rank's own node name where the ranks of one host see different ones (containers).
+    """
     several = several_nodes(hosts, nodes)
     pairs = zip(hosts.codes.tolist(), nodes.codes.tolist(), several[hosts.codes].tolist(), strict=True)
     return tuple(
@@ -293,8 +301,10 @@ def _told(detail: Labels, holder: Holders) -> Labels:
 
 
 def pauses(table: pa.Table, rows: Ints) -> Pauses:
-    """Build this job's `Pauses`, without impossible rows; `rows` is the row in Ranks by table row,
-    -1: other jobs."""
+    """Build this job's `Pauses`, without impossible rows.
+
+    `rows` is the row in Ranks by table row, -1: other jobs.
+    """
     total, p50 = floats(table, "total_s"), floats(table, "p50_s")
     keep = (rows >= 0) & (ints(table, "count") > 0) & (total > 0) & (p50 > 0) & np.isfinite(total + p50)
     table = table.filter(pa.array(keep))
@@ -317,8 +327,10 @@ def pauses(table: pa.Table, rows: Ints) -> Pauses:
 
 
 def flows(table: pa.Table, rows: Ints) -> Flows:
-    """Build this job's `Flows` (TCP connections); `rows` is the row in Ranks by table row, -1 for
-    other jobs."""
+    """Build this job's `Flows` (TCP connections).
+
+    `rows` is the row in Ranks by table row, -1 for other jobs.
+    """
     keep = rows >= 0
     table = table.filter(pa.array(keep))
     numbers = {

@@ -147,8 +147,10 @@ def _hosts(ranks: Ranks, manifests: Sequence[Manifest]) -> Hosts:
 def fleet_of(
     setting: Setting, ranks: Ranks, steps: Steps, tables: Mapping[str, pa.Table], notes: Sequence[Note]
 ) -> Fleet:
-    """Assemble the fleet. `tables`: those named in DETAILS; rows of ranks not in `ranks` are
-    dropped."""
+    """Assemble the fleet.
+
+    `tables`: those named in DETAILS; rows of ranks not in `ranks` are dropped.
+    """
     rows = {name: from_windows.rows_of(tables[name], ranks.number) for name in DETAILS if name != "stacks"}
     return Fleet(
         job=setting.job,

@@ -77,8 +77,10 @@ class Ranks:
         return self.pid >= 0
 
     def with_gone(self, gone: Sequence[Gone]) -> Ranks:
-        """Append rows for ranks that had ended before the observation; existing rows keep their
-        place."""
+        """Append rows for ranks that had ended before the observation.
+
+        Existing rows keep their place.
+        """
         count = len(gone)
         if not count:
             return self
@@ -146,11 +148,11 @@ class Steps:
 
     @property
     def of_each(self) -> Ints:
-        """Number of steps by rank, at least 1 so that it can divide."""
+        """Number of steps by rank; 1 for a rank without steps, so that it can divide."""
         return self.of_those(np.arange(len(self.seconds)))
 
     def of_those(self, rows: Ints) -> Ints:
-        """Number of steps of these ranks (rows), at least 1 so that it can divide."""
+        """Number of steps of these ranks (rows); 1 for a rank without steps."""
         return np.asarray(np.maximum(np.isfinite(self.seconds[rows]).sum(axis=1), 1), dtype=np.int64)
 
     def taken(self, rows: Ints) -> Steps:
@@ -271,7 +273,8 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Pipelines:
-    """Pipeline membership of ranks, micro-batches per step, and step times of each pipeline."""
+    """Pipeline of each rank, micro-batches per step, own time outside micro-batches, and transfer
+    time."""
 
     member: Ints  # one per rank: number of its pipeline
     micro_batches: int
@@ -329,8 +332,10 @@ class Fleet:
         return np.flatnonzero(among).astype(np.int64)
 
     def bytes_per_step(self, kind: str, name: str = "") -> Floats:
-        """Bytes moved per step by the functions of a kind (and name, if given), by rank; 0 where
-        not counted."""
+        """Bytes moved per step by the functions of a kind (and name, if given), by rank.
+
+        0 where not counted.
+        """
         table, steps = self.patterns, self.steps.of_each
         if table.bytes is None:
             return np.zeros(len(steps))

@@ -146,13 +146,15 @@ class _Silence:
 
     @classmethod
     def of(cls, silent_s: Floats, seconds: float) -> _Silence:
-        """Build from the silence by rank (NaN: the whole window) and the window length."""
+        """Summarise the silence by rank (NaN: the whole window) in windows of this length."""
         least_s = float(np.nan_to_num(silent_s, nan=seconds).min(initial=np.inf))
         return cls(least_s, bool(np.isfinite(silent_s).any()), seconds)
 
     def after(self, earlier: _Silence) -> float:
-        """Seconds without any progress at the end of `earlier` and throughout this window; -inf if
-        there was progress."""
+        """Seconds without any progress at the end of `earlier` and throughout this window.
+
+        -inf if there was progress.
+        """
         stood = not self.moved and earlier.least_s >= min(limits.STALL_SECONDS, earlier.seconds)
         return earlier.least_s + self.seconds if stood else -np.inf
 

@@ -24,8 +24,10 @@ HostsIn = Callable[[Sequence[Found]], Sequence[int]]  # actual number of hosts i
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The chosen objects of a store: paths of one time for each job; `absent`, `together` as in
-    Sources."""
+    """The chosen objects of a store: paths of one time for each job.
+
+    `absent`, `together` as in Sources.
+    """
 
     chosen: set[str]
     absent: list[Found]
@@ -70,16 +72,20 @@ def newest(found: Sequence[Found], hosts_in: HostsIn, notes: list[Note]) -> Best
 
 @dataclass(slots=True)
 class _Looks:
-    """Checked objects of one job. `seen`: actual hosts by path; `left`: number of checks still
-    allowed."""
+    """Checked objects of one job.
+
+    `seen`: actual hosts by path; `left`: number of checks still allowed.
+    """
 
     hosts_in: HostsIn
     seen: dict[str, int] = field(default_factory=dict)
     left: int = _ASKED_MOST
 
     def at(self, some: Sequence[Found]) -> Sequence[Found]:
-        """Check those of `some` not checked yet, in one batch up to the limit; return the checked
-        ones."""
+        """Check those of `some` not checked yet, in one batch up to the limit.
+
+        Return the checked ones.
+        """
         new = [each for each in some if each.path not in self.seen][: self.left]
         self.left -= len(new)
         for each, hosts in zip(new, self.hosts_in(new) if new else (), strict=True):
@@ -137,8 +143,10 @@ def _lies(moment: Sequence[Found], looks: _Looks) -> bool:
 
 
 def _is_readable(moment: Sequence[Found], looks: _Looks) -> bool:
-    """Whether any checked object is readable; checks one object of a single host, and more if that
-    one fails."""
+    """Whether any checked object is readable.
+
+    Checks one object of a single host, and more if that one fails.
+    """
     if any(looks.seen.get(each.path) for each in moment):
         return True
     some = _spread([each for each in moment if each.key.host])

@@ -1,9 +1,9 @@
-"""Ports (NICs, or the NVLinks of a GPU) of a fleet as columns: one row per port, one array per
-counter.
+"""Ports (NICs, or the NVLinks of a GPU) of a fleet: a row per port, an array per counter.
 
 A port is (observed host, network namespace of its rank, instance), since each namespace has
 interfaces of the same names. Counters of a port that several ranks share belong to no rank: they
-are matched with the ranks that list the port."""
+are matched with the ranks that list the port.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports used by ranks of the job; counter values are NaN where a port has no such
-    counter."""
+    """The ports used by ranks of the job.
+
+    Counter values are NaN where a port has no such counter.
+    """
 
     rank: Ints  # row in fleet.ranks: the first rank that uses it
     instance: tuple[str, ...]
@@ -63,7 +65,7 @@ class Ports:
 
 
 def ports(fleet: Fleet, prefix: str) -> Ports:
-    """The ports that have counters beginning with `prefix` ('nic.') and are used by a rank."""
+    """The ports that a rank uses and that have counters beginning with `prefix` ('nic.')."""
     counters, table = fleet.counters, fleet.counters.table
     names = counters.names(prefix)
     owner = _owners(fleet, names)
@@ -83,8 +85,10 @@ def ports(fleet: Fleet, prefix: str) -> Ports:
 
 
 def _owners(fleet: Fleet, names: tuple[str, ...]) -> Ints:
-    """Rank that uses the port, by counter row: its own, else the first that lists the port; -1 if
-    none."""
+    """Rank that uses the port, by counter row: its own, else the first that lists the port.
+
+    -1 if none.
+    """
     table = fleet.counters.table
     owner: Ints = table.rank.copy()
     shared = [row for name in names for row in fleet.counters.rows_of(name, -1).tolist()]
@@ -108,11 +112,12 @@ def _keys(fleet: Fleet, rows: Ints, owner: Ints) -> Ints:
 
 
 def classes(capability: Floats) -> Ints:
-    """Group ports into classes of one nominal capability (to 4 %); unknown capability is a class
-    too.
+    """Group ports into classes of one nominal capability (to 4 %).
 
-    InfiniBand does not report what a port could do, so a degraded one looks like a slower model.
-    Hence a class with at most a quarter of the ports joins the largest class."""
+    Unknown capability is a class too. InfiniBand does not report what a port could do, so a
+    degraded one looks like a slower model. Hence a class with at most a quarter of the ports joins
+    the largest class.
+    """
     known = np.isfinite(capability) & (capability > 0)
     found = np.full(len(capability), -1, dtype=np.int64)
     found[known] = np.round(np.log(capability[known]) / 0.04).astype(np.int64)
@@ -124,8 +129,10 @@ def classes(capability: Floats) -> Ints:
 
 
 def peers_of(values: Floats, group: Ints) -> tuple[Floats, Floats, Ints]:
-    """Median, robust sd and number of the other ports in each port's class; NaN, NaN, 0 if it has
-    none."""
+    """Median, robust sd and number of the other ports in each port's class.
+
+    NaN, NaN, 0 if it has none.
+    """
     middle, spread = np.full(len(values), np.nan), np.full(len(values), np.nan)
     count = np.zeros(len(values), dtype=np.int64)
     for each in np.unique(group):

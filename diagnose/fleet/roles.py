@@ -1,9 +1,8 @@
-"""Roles: which ranks are peers. The job's own roles if given; else ranks with equal functions,
-messages and bytes.
+"""Roles: which ranks are peers.
 
-A group of ranks that differs from all others, and for which the others wait, is either the same
-program on a slow path (then it joins its peers) or other work by design (then it is a role of its
-own):
+The job's own roles if given; else ranks with equal functions, messages and bytes. A group of ranks
+that differs from all others, and for which the others wait, is either the same program on a slow
+path (then it joins its peers) or other work by design (then it is a role of its own):
 
 own, wait    of a group: median over its ranks of their median own time, and of their median collective wait
 awaited      own exceeds the others' by the effect floor; the others wait longer by at least half of that;
@@ -11,7 +10,8 @@ awaited      own exceeds the others' by the effect floor; the others wait longer
              time. (A learner that works when its actors have finished waits while they act.)
 same         a tenth of each other rank's work is on stacks that the group has too: a step of the same
              program that takes another path (a fallback, a compiler, a check) shares the rest of it, a
-             learner shares nothing with its actors"""
+             learner shares nothing with its actors
+"""
 
 from __future__ import annotations
 
@@ -105,11 +105,12 @@ def alike(sets: Bools, counts: Ints, has: Bools | None = None) -> Ints:
 
 
 def _led(order: Ints, joins: Callable[[int, Ints], Bools]) -> Ints:
-    """Number of the first leader that each entry joins; an entry that joins none becomes the next
-    leader.
+    """Number of the first leader that each entry joins.
 
-    After budgets.EXAMINED leaders each remaining entry gets a number of its own: a real job has few
-    roles. `joins(leader, others)`: which of the others join."""
+    An entry that joins none becomes the next leader. After budgets.EXAMINED leaders each remaining
+    entry gets a number of its own: a real job has few roles. `joins(leader, others)`: which of the
+    others join.
+    """
     code = np.empty(len(order), dtype=np.int64)
     left = np.arange(len(order))
     for leader in range(budgets.EXAMINED):
@@ -160,15 +161,15 @@ def _passes_messages(fleet: Fleet) -> bool:
 
 
 def _by_own_functions(fleet: Fleet, found: Ints, mostly: bool = False) -> Ints:
-    """Split roles by mutually exclusive work, such as a learner and its actors; roles of one rank
-    are allowed.
+    """Split roles by mutually exclusive work, such as a learner and its actors.
 
-    own(r, f) = sum of β of the rank's python and io with f anywhere on the stack. Ranks a and b do
-    different work if own(a, f) >= 2 % and own(b, f) = 0 for some f, and the other way round for
-    another f: a slow function is missing on the peers too, but its rank also does what they do.
-    Each rank joins the first leader from which it does not differ. `mostly`: f must hold at least
-    half of the rank's work. So pipeline stages, which begin and end with functions of their own,
-    stay together; a parameter server and its workers do not."""
+    Roles of one rank are allowed. own(r, f) = sum of β of the rank's python and io with f anywhere
+    on the stack. Ranks a and b do different work if own(a, f) >= 2 % and own(b, f) = 0 for some f,
+    and the other way round for another f: a slow function is missing on the peers too, but its rank
+    also does what they do. Each rank joins the first leader from which it does not differ.
+    `mostly`: f must hold at least half of the rank's work. So pipeline stages, which begin and end
+    with functions of their own, stay together; a parameter server and its workers do not.
+    """
     own = _inclusive(fleet)
     if own is None:
         return found
@@ -196,8 +197,10 @@ def _by_own_functions(fleet: Fleet, found: Ints, mostly: bool = False) -> Ints:
 
 
 def _inclusive(fleet: Fleet) -> Floats | None:
-    """Ranks x frames: share of the window with the frame on the working training thread's stack;
-    None: unknown."""
+    """Ranks x frames: share of the window with the frame on the working training thread's stack.
+
+    None: unknown.
+    """
     table, ranks = fleet.patterns, len(fleet.ranks)
     rows = table.thread.codes == table.thread.code("training")
     rows &= np.isin(table.kind.codes, [table.kind.code("python"), table.kind.code("io")]) & (table.stack.codes >= 0)
@@ -272,8 +275,10 @@ def _groups(values: Floats, least: float) -> Ints:
 
 
 def _by_function(fleet: Fleet) -> Floats | None:
-    """Ranks x functions (Python and collectives): beta on the training thread; None where there are
-    none."""
+    """Ranks x functions (Python and collectives): beta on the training thread.
+
+    None where there are none.
+    """
     table = fleet.patterns
     kinds = [table.kind.code("python"), table.kind.code("collective")]
     rows = np.flatnonzero(np.isin(table.kind.codes, kinds) & (table.thread.codes == table.thread.code("training")))
@@ -289,8 +294,10 @@ def _by_function(fleet: Fleet) -> Floats | None:
 
 
 def _largest(names: Ints, key: Ints, rows: Ints, weight: Floats | Ints, ranks: int) -> tuple[Ints, int, Ints]:
-    """Limit the names to the heaviest that fit into ranks x names; return column by row, column
-    count, rows."""
+    """Limit the names to the heaviest that fit into ranks x names.
+
+    Return column by row, column count, rows.
+    """
     room = max(budgets.CELLS_MOST // max(ranks, 1), 1)
     if len(names) <= room:
         return key, len(names), rows

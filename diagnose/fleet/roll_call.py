@@ -73,10 +73,11 @@ def numbered(table: pa.Table, window: int) -> pa.Table:
 
 
 def jobs_in(roll: RollCall, wanted: str | None = None) -> dict[str, str]:
-    """Jobs in the windows with their titles, largest first; only those that match `wanted`, if
-    given.
+    """Jobs in the windows with their titles, largest first.
 
-    Raises NoRanks where there is none, JobUnknown (BadData) where none matches."""
+    Only those that match `wanted`, if given. Raises NoRanks where there is none, JobUnknown
+    (BadData) where none matches.
+    """
     known = roll.ranks.select(["job", "title", WINDOW])
     if known["job"].null_count:
         known = known.filter(known["job"].is_valid())
@@ -207,10 +208,10 @@ def _choose_moment(
 def _each_rank_once(
     manifests: Sequence[Manifest], mine: list[int], window: Ints, number: Ints, notes: list[Note]
 ) -> list[int]:
-    """Drop windows of a host that repeat ranks of another one: keep the one with more ranks, or the
-    newer.
+    """Keep one of several windows of a host that share ranks: the one with most, or the newest.
 
-    Whole windows are dropped because times count from a window's begin."""
+    Adds a note. Whole windows are dropped because times count from a window's begin.
+    """
     if len(set(map(_HOST, map(manifests.__getitem__, mine)))) == len(mine):
         return mine
     of_host: dict[str, list[int]] = {}

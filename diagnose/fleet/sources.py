@@ -89,8 +89,10 @@ class Loaded:
 
 
 def load(places: Iterable[Path | str], every_moment: bool = False) -> Loaded:
-    """Read the windows of these folders and stores. Raises BadData (one clear line) if none,
-    StoreFailed."""
+    """Read the windows of these folders and stores.
+
+    Raises BadData (one clear line) if none, StoreFailed.
+    """
     return load_found(find(places, every_moment))
 
 
@@ -104,8 +106,10 @@ def load_baseline(given: Sequence[Path | str], places: Iterable[Path | str] = ()
 
 
 def load_found(found: Sources) -> Loaded:
-    """Read all found sources, and correct hosts whose clock is wrong. Raises BadData if nothing is
-    readable, StoreFailed."""
+    """Read all found sources, and correct hosts whose clock is wrong.
+
+    Raises BadData if nothing is readable, StoreFailed.
+    """
     windows, notes = read(found.chosen)
     if found.chosen and not windows:
         raise BadData(f"none of {len(found.chosen)} windows can be read: {notes[0].text}")
@@ -137,10 +141,11 @@ def absent_notes(gone: Sequence[Source]) -> Iterator[Note]:
 
 
 def find(places: Iterable[Path | str], every_moment: bool = False) -> Sources:
-    """List the sources in these places. `every_moment`: all windows of a store, not just the
-    newest.
+    """List the sources in these places.
 
-    Raises BadData where a place holds no window."""
+    `every_moment`: all windows of a store, not just the newest. Raises BadData where a place holds
+    no window.
+    """
     chosen: list[Source] = []
     notes: list[Note] = []
     absent: list[Source] = []
@@ -176,8 +181,10 @@ def read_each(sources: Sequence[Source], unread: Unread) -> Iterator[list[Window
 
 
 def read_parts(sources: Sequence[Source], unread: Unread, wanted: Mapping[str, Sequence[str]]) -> Iterator[list[Part]]:
-    """Yield for each source its windows, limited to these columns of these tables; failures go to
-    `unread`."""
+    """Yield for each source its windows, limited to these columns of these tables.
+
+    Failures go to `unread`.
+    """
     return _each(
         sources,
         unread,
@@ -240,8 +247,7 @@ def left_out(unread: Unread) -> Note:
 
 
 def _fetched(sources: Sequence[Source], pool: ThreadPoolExecutor) -> Iterator[bytes | BadData | None]:
-    """Yield the bytes of each object in order: several at a time from a bucket, one by one from a
-    folder."""
+    """Yield the bytes of each object in order, several at a time from a bucket."""
     for at in range(0, len(sources), 4 * _AT_ONCE):
         part = sources[at : at + 4 * _AT_ONCE]
         far = any(each.store and not open_store(each.store).local for each in part)
@@ -313,8 +319,10 @@ def _source(uri: str, found: objects.Found) -> Source:
 
 
 def _newest(uri: str, there: Sequence[objects.Found], notes: list[Note]) -> Best:
-    """Choose the objects of the newest common time; add a note on unreadable ones met on the
-    way."""
+    """Choose the objects of the newest common time.
+
+    Add a note on unreadable ones met on the way.
+    """
     unread: dict[str, str] = {}
 
     def hosts_in(some: Sequence[objects.Found]) -> list[int]:

@@ -12,11 +12,11 @@ from rankscope.probes.arrays import Ints
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """A column of stacks: a tree node by row, -1 for none; the node's frame is the leaf of the
-    stack.
+    """A column of stacks: a tree node by row, -1 for none.
 
-    `parent`: the caller's node, always a smaller number, -1 for a root. `frame`: the node's index
-    in `frames`."""
+    The node's frame is the leaf of the stack. `parent`: the caller's node, always a smaller number,
+    -1 for a root. `frame`: the node's index in `frames`.
+    """
 
     codes: Ints
     parent: Ints

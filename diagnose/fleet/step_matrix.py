@@ -84,10 +84,11 @@ class Columns:
 
 
 def read_steps(table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts, window_s: float, notes: list[Note]) -> Steps:
-    """Build the step matrices of all ranks. `rows`: row in Ranks by table row, -1 for others;
-    `numbers`: of the ranks.
+    """Build the step matrices of all ranks.
 
-    Adds notes on steps that were left out, and on clocks."""
+    `rows`: row in Ranks by table row, -1 for others; `numbers`: of the ranks. Adds notes on steps
+    that were left out, and on clocks.
+    """
     rows = possible(table, rows, window_s, notes)
     counts = steps_of_each(rows, len(numbers))
     note_counts(counts, notes)
@@ -242,8 +243,10 @@ def has_room(ranks: int, columns: int, steps: int) -> bool:
 
 
 def _crowded(grid: Floats, start: Floats, cell: Ints, number: Ints, near_s: float) -> Bools:
-    """Mark ranks with two steps in one column. `number`: rank index by step; `near_s`: largest
-    distance."""
+    """Mark ranks with two steps in one column.
+
+    `number`: rank index by step; `near_s`: largest distance.
+    """
     near = np.abs(start - grid[cell]) <= near_s
     places = (int(number.max(initial=-1)) + 1, len(grid))
     count = np.bincount(number[near] * len(grid) + cell[near], minlength=places[0] * places[1])
@@ -251,17 +254,17 @@ def _crowded(grid: Floats, start: Floats, cell: Ints, number: Ints, near_s: floa
 
 
 def _in_phase(start: Floats, cell: Ints, those: Ints, number: Ints, columns: Columns) -> None:
-    """Correct a rank's constant distance to the columns where this fills more columns; changes
-    arrays in place.
+    """Correct a rank's constant distance to the columns where this fills more columns.
 
-    Steps that begin half a step from the reference's fall sometimes into the column before,
-    sometimes into the one after: columns would have two, or none. The distance is known modulo
-    whole steps, like an angle:
+    Changes arrays in place. Steps that begin half a step from the reference's fall sometimes into
+    the column before, sometimes into the one after: columns would have two, or none. The distance
+    is known modulo whole steps, like an angle:
 
     distance = step / 2π · angle of the mean over its steps of exp(2πi · (start - nearest column) /
     step)
 
-    It is subtracted from `start` of the corrected ranks. `those`: indices of the steps to treat."""
+    It is subtracted from `start` of the corrected ranks. `those`: indices of the steps to treat.
+    """
     grid, mine = columns.grid_s, number[those]
     turn = np.exp(2j * np.pi * (start[those] - grid[cell[those]]) / columns.step_s)
     mean = np.bincount(mine, turn.real) + 1j * np.bincount(mine, turn.imag)
@@ -273,8 +276,10 @@ def _in_phase(start: Floats, cell: Ints, those: Ints, number: Ints, columns: Col
 
 
 def _blocks(rows: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Yield blocks of table rows with the rank index of each within its block; a rank stays in one
-    block."""
+    """Yield blocks of table rows with the rank index of each within its block.
+
+    A rank stays in one block.
+    """
     keep = np.flatnonzero(rows >= 0)
     row = rows[keep]
     begins = np.concatenate(([0], np.flatnonzero(row[1:] != row[:-1]) + 1))

@@ -46,8 +46,10 @@ class Blame:
 
 
 def blames(dumps: Sequence[Dump]) -> tuple[Blame, ...]:
-    """Blocking ranks, sorted by rank; none if nothing is pending. Raises BadData if there are too
-    many members."""
+    """Blocking ranks, sorted by rank; none if nothing is pending.
+
+    Raises BadData if there are too many members.
+    """
     of_rank = {dump.rank: dump for dump in dumps}
     first = _first_pending(dumps)
     if sum(len(group.ranks) for group, _ in first) > _LOOKED_AT_MOST:

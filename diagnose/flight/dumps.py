@@ -27,8 +27,10 @@ _DIMENSIONS_MOST = _TENSORS_MOST // 4
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group: description and ranks, equal on all members. The hash is cached, as lookups
-    are frequent."""
+    """A process group: description and ranks, equal on all members.
+
+    The hash is cached, as lookups are frequent.
+    """
 
     words: str
     ranks: tuple[int, ...]
@@ -61,8 +63,10 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """Dump of one rank. `enqueued`, `completed`: last sequence number by group, -1: none;
-    `pending`: in order."""
+    """Dump of one rank.
+
+    `enqueued`, `completed`: last sequence number by group, -1: none; `pending`: in order.
+    """
 
     rank: int
     enqueued: Mapping[Group, int]
@@ -129,8 +133,10 @@ def _dump(content: Mapping[str, Any], rank: int, known: _Known) -> Dump:
 
 
 def _numbered(groups: Mapping[str, Group], status: Mapping[Any, Any], entries: Sequence[Any]) -> dict[str, Group]:
-    """Group by its number on this rank. Numbers and names grow as groups are made; entries contain
-    both."""
+    """Map the numbers of groups on this rank to the groups.
+
+    Numbers and names grow as groups are made; entries contain both.
+    """
     found: dict[str, Group] = {}
     if len(groups) == len(status) and all(map(str.isdigit, groups)):
         found = dict(
@@ -161,8 +167,10 @@ def _pending(groups: Mapping[str, Group], entry: Mapping[str, Any]) -> Pending |
 
 
 def _text(said: object) -> str:
-    """Convert a name or number to text. BadData for other types: formatting nested lists may take
-    for ever."""
+    """Convert a name or number to text.
+
+    BadData for other types: formatting nested lists may take for ever.
+    """
     if not isinstance(said, (str, int)):
         raise BadData("a name in it is none")
     return str(said)

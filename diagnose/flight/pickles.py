@@ -36,8 +36,10 @@ class _NoObjects(pickle.Unpickler):
 
 
 def load(content: bytes) -> Any:
-    """Load plain data. Raises BadData if not plain or too large, and any error of pickle if
-    damaged."""
+    """Load plain data.
+
+    Raises BadData if not plain or too large, and any error of pickle if damaged.
+    """
     _check(content)
     found = _NoObjects(io.BytesIO(content)).load()
     if _unfolded(found) > PARTS_MOST:
@@ -46,8 +48,10 @@ def load(content: bytes) -> Any:
 
 
 def _check(content: bytes) -> None:
-    """Simulate the instructions with kinds instead of values. Raises BadData for a forbidden
-    one."""
+    """Simulate the instructions with kinds instead of values.
+
+    Raises BadData for a forbidden one.
+    """
     stack: list[str] = []
     memo: dict[int, str] = {}
     for count, (instruction, argument, _) in enumerate(pickletools.genops(content)):

@@ -24,8 +24,10 @@ _Table = TypeVar("_Table", Ranks, Patterns)
 
 
 def with_past(fleet: Fleet, roles: Ints, past: Sequence[Fleet], rows: Ints) -> tuple[Fleet, Ints]:
-    """Extend the fleet by rows for these ranks in each earlier fleet; return it with the roles of
-    all rows."""
+    """Extend the fleet by rows for these ranks in each earlier fleet.
+
+    Return it with the roles of all rows.
+    """
     ranks, patterns, steps = fleet.ranks, fleet.patterns, fleet.steps
     codes = [roles]
     following = int(roles.max()) + 1

@@ -39,8 +39,10 @@ class Chosen:
 
 
 def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
-    """Choose healthy earlier windows for each host of `windows`. Never raises; notes say what is
-    missing."""
+    """Choose healthy earlier windows for each host of `windows`.
+
+    Never raises; notes say what is missing.
+    """
     found: list[Window] = []
     names: list[str] = []
     notes: list[Note] = []
@@ -77,13 +79,16 @@ def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
 
 
 def _same_job(entry: Entry, job: str, owner: int) -> bool:
-    """Whether an entry is of the same user's job; entries without a known owner match only unknown
-    owners."""
+    """Whether an entry is of the same user's job.
+
+    Entries without a known owner match only unknown owners.
+    """
     return entry.owner == owner and of_user(entry.job, entry.owner) == of_user(job, owner)
 
 
 def serves(entry: Entry) -> bool:
-    """Whether a window is healthy and long enough to be a baseline."""
+    """Whether a window can be a baseline: healthy, imbalanced or without peers, with enough
+    steps."""
     judged = entry.status in ("healthy", "imbalance") or (entry.status == "unknown" and entry.peerless)
     return judged and entry.steps >= limits.STEPS_LEAST and np.isfinite(entry.step_p50)
 
@@ -117,8 +122,10 @@ def _rows(window: Window, job: str) -> list[dict[str, object]]:
 
 
 def _roles(window: Window, job: str) -> str | None:
-    """Distinct roles of the job's ranks, like `Entry.roles`; None if the window has none of its
-    ranks."""
+    """Distinct roles of the job's ranks, like `Entry.roles`.
+
+    None if the window has none of its ranks.
+    """
     rows = _rows(window, job)
     return ",".join(sorted({str(row["role"]) for row in rows})) if rows else None
 

@@ -195,8 +195,10 @@ def most_grown(reference: Reference, fleet: Fleet) -> GrownFunction | None:
 
 
 def most_grown_helper(reference: Reference, fleet: Fleet, least_s: float) -> GrownFunction | None:
-    """The function of loaders or other threads that grew most, by at least `least_s`; excludes
-    waiting."""
+    """The function of loaders or other threads that grew most, by at least `least_s`.
+
+    Excludes waiting.
+    """
     if not reference.fleets:
         return None
     found = []

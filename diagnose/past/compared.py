@@ -36,10 +36,11 @@ _NOBODY: Ints = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The fleet and scene for comparing ranks. The first `count` rows are today's ranks, the rest
-    earlier ones.
+    """The fleet and scene for comparing ranks.
 
-    `grown`: rows that are no references; `alone`: those of them that are compared with themselves."""
+    The first `count` rows are today's ranks, the rest earlier ones. `grown`: rows that are no
+    references; `alone`: those of them that are compared with themselves.
+    """
 
     fleet: Fleet
     scene: Scene

@@ -111,8 +111,10 @@ class History:
             pass
 
     def add(self, window: Window, verdict: Verdict) -> Entry:
-        """Store a window (of one job) with its verdict, within the size limit. Atomic. Raises
-        OutputFailed."""
+        """Store a window (of one job) with its verdict, within the size limit.
+
+        Atomic. Raises OutputFailed.
+        """
         with self._locked() as place:
             remove_left(place)
             name = self._write(window, verdict)
@@ -212,16 +214,20 @@ class History:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def entries(self, job: str | None = None, host: str | None = None) -> tuple[Entry, ...]:
-        """Stored entries, oldest first; none if the history is missing, unreadable or not
-        trusted."""
+        """Stored entries, oldest first.
+
+        Empty if the history is missing, unreadable or not trusted.
+        """
         if self.strange:
             return ()
         return tuple(sorted(self._read_index(job, host), key=lambda entry: (entry.start, entry.name)))
 
     @property
     def strange(self) -> str:
-        """Reason not to trust the history (others could have written it); '' if it is safe or
-        absent."""
+        """Reason not to trust the history (others could have written it).
+
+        '' if it is safe or absent.
+        """
         try:
             with opened_folder(self.folder), opened_folder(self.folder / _WINDOWS):
                 return ""

@@ -62,8 +62,10 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Repute:
-    """Record of one component. `nats`: ln M; `needed`: threshold for it; `excess`: median share of
-    the step."""
+    """Record of one component.
+
+    `nats`: ln M; `needed`: threshold for it; `excess`: median share of the step.
+    """
 
     kind: str
     component: str

@@ -26,8 +26,10 @@ _TONES = {"healthy": "good", "fault": "bad", "hang": "bad"}
 
 
 def report_of(fleet: Fleet, verdict: Verdict, others: Sequence[Verdict] = ()) -> Report:
-    """Build the report. `others`: verdicts on other jobs in the same windows, shown by their first
-    lines."""
+    """Build the report.
+
+    `others`: verdicts on other jobs in the same windows, shown by their first lines.
+    """
     chosen = choose(fleet, verdict)
     still = verdict.status == "hang" or not np.isfinite(fleet.steps.seconds).any()
     return Report(

@@ -42,8 +42,10 @@ class Accused:
 
 @dataclass(frozen=True, slots=True)
 class HeatFunction:
-    """One row of the heat map. `waits`: time in it is waiting for other ranks, so that none is lost
-    there."""
+    """One row of the heat map.
+
+    `waits`: time in it is waiting for other ranks, so that none is lost there.
+    """
 
     name: str
     place: str
@@ -80,8 +82,10 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """Steps of one rank. `parts_s`: parts x steps, in the order of timeline.PARTS; NaN where a step
-    is missing."""
+    """Steps of one rank.
+
+    `parts_s`: parts x steps, in the order of timeline.PARTS; NaN where a step is missing.
+    """
 
     who: str
     parts_s: Floats
@@ -105,8 +109,10 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Flame:
-    """One frame of the shown rank's stacks, callers first. `above_s`: difference to the median
-    peer."""
+    """One frame of the shown rank's stacks, callers first.
+
+    `above_s`: difference to the median peer.
+    """
 
     parent: int
     name: str
@@ -120,8 +126,10 @@ class Flame:
 
 @dataclass(frozen=True, slots=True)
 class FlameGraph:
-    """Flame graph of the shown rank. `unit`: what its seconds refer to, 'per step' or 'of the
-    window'."""
+    """Flame graph of the shown rank.
+
+    `unit`: what its seconds refer to, 'per step' or 'of the window'.
+    """
 
     who: str
     peers: int
@@ -132,8 +140,10 @@ class FlameGraph:
 
 @dataclass(frozen=True, slots=True)
 class CounterLine:
-    """One counter of the shown rank next to its peers'. Bars: shares of the largest of the three,
-    below 0: none."""
+    """One counter of the shown rank next to its peers'.
+
+    Bars: shares of the largest of the three, below 0: none.
+    """
 
     name: str
     meaning: str

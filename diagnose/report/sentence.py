@@ -23,8 +23,10 @@ _OF_MANY = (
 
 
 def sentence_of(verdict: Verdict) -> str:
-    """Who, what and what it costs, in one sentence; or that no rank is odd, or why that is
-    unknown."""
+    """Who, what and what it costs, in one sentence.
+
+    Or that no rank is odd, or why that is unknown.
+    """
     if verdict.suspects:
         return accusation_of(verdict.suspects[0], verdict.guessed)
     count = count_of(verdict)
@@ -38,8 +40,11 @@ def sentence_of(verdict: Verdict) -> str:
 
 
 def accusation_of(suspect: Suspect, guessed: tuple[int, ...]) -> str:
-    """Sentence on a suspect: 'Rank 3 on node-0: augment (train.py:56) takes longer there than on
-    its peers, which costs 0.1 s of each 0.3 s step (33 %).'"""
+    """Sentence on a suspect: who, what, and the price.
+
+    'Rank 3 on node-0: augment (train.py:56) takes longer there than on its peers, which costs 0.1 s
+    of each 0.3 s step (33 %).'
+    """
     template = _template(suspect)
     what = " ".join(_filled(template.removeprefix("^"), suspect).split())
     who = "" if template.startswith("^") else _who(suspect, guessed)

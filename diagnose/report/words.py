@@ -45,8 +45,10 @@ def count_of(verdict: Verdict) -> str:
 
 
 def accusation(suspect: Suspect, guessed: tuple[int, ...], whole: bool = False) -> str:
-    """Suspect, cause and price in one phrase; a guessed rank number gets '?'. `whole`: do not
-    shorten names."""
+    """Suspect, cause and price in one phrase; a guessed rank number gets '?'.
+
+    `whole`: do not shorten names.
+    """
     what, most = f"{suspect.component}/{suspect.cause}", WHOLE if whole else NAME
     if suspect.component == "storage" and suspect.instance:
         what += f" {short(suspect.instance, most)}"
@@ -74,8 +76,10 @@ def subject(suspect: Suspect, guessed: tuple[int, ...]) -> str:
 
 
 def price(suspect: Suspect) -> str:
-    """Cost as a phrase, ' costs 0.1 s of each 0.3 s step (33 %)', or its replacement for hangs and
-    hidden costs."""
+    """Cost as a phrase, ' costs 0.1 s of each 0.3 s step (33 %)'.
+
+    For a hang the time without progress; for a cost near 0 that it is hidden behind others' stalls.
+    """
     if suspect.lost_percent >= 100:  # a hang: the whole step in progress is lost
         how_long = suspect.lost_seconds_per_step
         return ", no progress" if math.isnan(how_long) else f", no progress for {seconds(how_long)}"

@@ -120,8 +120,10 @@ class _File:
         return ConfigError(f"{self.name}: {f'line {line}: ' if line else ''}{words}")
 
     def checked(self, value: object, default: _Kind, *keys: str) -> _Kind:
-        """Convert a value to the type of its default. Raises ConfigError. `keys`: path to the value
-        in the file."""
+        """Convert a value to the type of its default.
+
+        Raises ConfigError. `keys`: path to the value in the file.
+        """
         mistake = _mistake(value, default)
         if mistake:
             raise self.wrong(f"{keys[-1]} must be {mistake}", *keys)

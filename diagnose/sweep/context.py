@@ -39,8 +39,10 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Change of a counter since the last sweep, `seconds` ago. `first`: there is no earlier
-    reading."""
+    """Change of a counter since the last sweep, `seconds` ago.
+
+    `first`: there is no earlier reading.
+    """
 
     amount: float
     seconds: float
@@ -48,8 +50,10 @@ class Growth:
 
     @property
     def per_hour(self) -> float:
-        """Change per hour; intervals below a minute count as one, so that a quick second sweep does
-        not exaggerate."""
+        """Change per hour.
+
+        Intervals below a minute count as one, so that a quick second sweep does not exaggerate.
+        """
         return self.amount / max(self.seconds, 60.0) * 3600.0
 
     @property
@@ -124,8 +128,10 @@ class Context:
         return Path(self.root).joinpath(*parts)
 
     def text(self, *parts: str) -> str | None:
-        """Content of a small file, stripped; None if absent or unreadable now. Raises
-        PermissionError."""
+        """Content of a small file, stripped; None if absent or unreadable now.
+
+        Raises PermissionError.
+        """
         try:
             return read_file(str(self.path(*parts)), 65536).decode("utf-8", "replace").strip()
         except PermissionError:
@@ -143,11 +149,11 @@ class Context:
     # --- from sweep to sweep
 
     def grown(self, key: str, value: float | None, lifetime: bool = False) -> Growth:
-        """Change of a counter since the last sweep; stores the value for the next. `lifetime`: it
-        survives boots.
+        """Change of a counter since the last sweep; stores the value for the next.
 
-        `value` None: unreadable now. Then nothing has grown, and the next sweep compares with the
-        old reading as long as that is valid."""
+        `lifetime`: it survives boots. `value` None: unreadable now. Then nothing has grown, and the
+        next sweep compares with the old reading as long as that is valid.
+        """
         then = self.earlier.counters.get((self.id, key))
         if value is None:
             self.unread.add(key)
@@ -166,15 +172,17 @@ class Context:
         return Growth(amount, max(seconds, 0.0), False)
 
     def stays(self, reading: Reading, asked: bool) -> bool:
-        """Whether an earlier reading of a counter not read now is still valid. `asked`: a read was
-        attempted."""
+        """Whether an earlier reading of a counter not read now is still valid.
+
+        `asked`: a read was attempted.
+        """
         if reading.boot == self.boot:
             return asked or self.uptime_s - reading.uptime_s <= UNASKED_S
         return self.now_s - reading.time_s <= UNASKED_S
 
     def told_before(self, key: str) -> bool:
-        """Whether an earlier sweep called `tells(key)`, within the validity of a counter; refreshes
-        the entry."""
+        """Whether an earlier sweep called `tells(key)`, within the validity of a counter; keeps the
+        entry."""
         word = self.recall(key)
         if word is None:
             return False

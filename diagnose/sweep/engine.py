@@ -31,11 +31,12 @@ _TEXT_CAP = 400
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A finished sweep. Times are Unix seconds. `skipped`: (check, reason) where the check does not
-    apply.
+    """A finished sweep.
 
-    `unread`: (check, key) of known counters that were not read; `unfinished`: checks that failed or
-    were late, so that their findings may be incomplete."""
+    Times are Unix seconds. `skipped`: (check, reason) where the check does not apply. `unread`:
+    (check, key) of known counters that were not read; `unfinished`: checks that failed or were
+    late, so that their findings may be incomplete.
+    """
 
     host: str
     time_s: float
@@ -59,8 +60,10 @@ class Sweep:
 
 
 class _Running:
-    """A check on its thread. Only `finish` writes the public attributes, as a late thread may go on
-    at any time."""
+    """A check on its thread.
+
+    Only `finish` writes the public attributes, as a late thread may go on at any time.
+    """
 
     def __init__(self, check: Check, context: Context) -> None:
         self.check, self.context = check, context

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result. `read`: the source; `value` in `unit`: what it gave; `since_s`: Unix time the
-    state began."""
+    """One result.
+
+    `read`: the source; `value` in `unit`: what it gave; `since_s`: Unix time the state began.
+    """
 
     id: str
     state: str

@@ -1,11 +1,11 @@
-"""Run the hook: a program that gets the JSON of a critical sweep on standard input, to drain the
-host, say.
+"""Run the hook: a program that gets the JSON of a critical sweep, to drain the host, say.
 
 It runs as root with only the caller's variables that it needs to find its cluster: PATH is fixed,
 the working folder is `/`, new files are private. It must belong to root, on a path only root can
 change. When it ends or its time is up, all its processes end too, including daemons, which become
 our children as orphans. It first gets SIGTERM and a few seconds to undo incomplete work. A hook
-that is rejected, fails or hangs is noted; it never changes the result."""
+that is rejected, fails or hangs is noted; it never changes the result.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ def environment(given: Mapping[str, str], content: Mapping[str, Any]) -> dict[st
 
 
 def run_hook(program: str, content: dict[str, Any], timeout_s: float) -> str:
-    """Run the program in its own session. Returns a note if it was rejected or failed, '' if not.
-    Never raises."""
+    """Run the program in its own session.
+
+    Returns a note if it was rejected or failed, '' if not. Never raises.
+    """
     try:
         real = trusted_program(program)
     except (OSError, UnsafePlace) as error:
@@ -108,8 +110,10 @@ def _none_left() -> Iterator[None]:
 
 
 def _children() -> frozenset[int]:
-    """Pids of this process's children; empty where the kernel does not list them
-    (CONFIG_PROC_CHILDREN)."""
+    """Pids of this process's children.
+
+    Empty where the kernel does not list them (CONFIG_PROC_CHILDREN).
+    """
     found: set[int] = set()
     for of_thread in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -142,8 +146,7 @@ def _watch(child: subprocess.Popen[bytes], timeout_s: float) -> bytes:
 
 @contextlib.contextmanager
 def _in_memory(data: bytes) -> Iterator[IO[bytes]]:
-    """Yield a file in memory with `data`: works on a full disk, and never blocks if the hook does
-    not read."""
+    """Yield a file in memory with `data`, so that neither a full disk nor an idle reader blocks."""
     with os.fdopen(os.memfd_create("sweep.json", os.MFD_CLOEXEC), "wb+") as file:
         file.write(data)
         file.flush()

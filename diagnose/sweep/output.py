@@ -24,8 +24,10 @@ _ORDER = {CRITICAL: 0, WARNING: 1, UNKNOWN: 2, OK: 3}
 
 
 def as_json(sweep: Sweep) -> dict[str, Any]:
-    """Convert to one JSON object: schema, host, time, findings, summary, notes; all text
-    cleaned."""
+    """Convert to one JSON object: schema, host, time, findings, summary, notes.
+
+    All text cleaned.
+    """
     counts = Counter(finding.state for finding in sweep.findings)
     content: dict[str, Any] = {
         "schema": SCHEMA,
@@ -117,8 +119,10 @@ def syslog_lines(sweep: Sweep) -> Iterator[tuple[int, str]]:
 
 
 def as_prometheus(sweep: Sweep, per_process: Collection[str] = ()) -> str:
-    """Convert to Prometheus text format. Process instances are merged under their check, to limit
-    labels."""
+    """Convert to Prometheus text format.
+
+    Process instances are merged under their check, to limit labels.
+    """
     worst: dict[tuple[str, str], int] = {}
     values: dict[tuple[str, str, str], float] = {}
     for finding in sweep.findings:
@@ -158,8 +162,10 @@ def as_prometheus(sweep: Sweep, per_process: Collection[str] = ()) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file in one step, readable by others (an exporter). Raises OutputFailed, without
-    partial files."""
+    """Replace a file in one step, readable by others (an exporter).
+
+    Raises OutputFailed, without partial files.
+    """
     try:
         with opened_folder(path.parent, of_others=True) as folder:
             remove_left_files(folder)  # remains of a service that was killed while writing

@@ -44,8 +44,10 @@ class Owed:
 
 
 def owed(words: Mapping[tuple[str, str], str], done: Sweep) -> tuple[Owed, ...]:
-    """Entries to deliver after a sweep, its own findings first. Never raises. `words`: of earlier
-    sweeps."""
+    """Entries to deliver after a sweep, its own findings first.
+
+    Never raises. `words`: of earlier sweeps.
+    """
     fresh = (
         Owed(replace(one, since_s=done.time_s if one.since_s is None else one.since_s), done.uptime_s, done.boot)
         for one in done.findings

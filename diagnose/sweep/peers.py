@@ -57,7 +57,9 @@ class Odd:
 
 def read_sweeps(places: Sequence[Path]) -> tuple[tuple[HostSweep, ...], tuple[str, ...]]:
     """Read the newest sweep of each host from files and folders, with notes on unusable files.
-    BadData if none."""
+
+    BadData if none.
+    """
     files: list[Path] = []
     for place in places:
         if place.is_dir():
@@ -114,8 +116,10 @@ def parse_sweep(data: bytes) -> tuple[str, HostSweep]:
 
 
 def odd_ones(sweeps: Sequence[HostSweep], per_process: Iterable[str] = ()) -> tuple[Odd, ...]:
-    """Outliers, largest first; none with fewer than three hosts. `per_process`: checks to leave
-    out."""
+    """Outliers, largest first; none with fewer than three hosts.
+
+    `per_process`: checks to leave out.
+    """
     left_out = set(per_process)
     keys = sorted({key for sweep in sweeps for key in sweep.values if key[0] not in left_out})
     words: list[Odd] = []

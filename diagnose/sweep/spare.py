@@ -28,7 +28,7 @@ Words = Mapping[tuple[str, str], str]
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """A folder of root's in memory."""
+    """The copy of the stored texts: a file in a folder of root's on a memory file system."""
 
     folder: Path
 
@@ -46,8 +46,10 @@ class Spare:
             return None
 
     def write(self, after: float | None, words: Words) -> str:
-        """Store the texts, a fair part per check if they are too many; returns a note, or ''. Never
-        raises."""
+        """Store the texts, a fair part per check if they are too many; returns a note, or ''.
+
+        Never raises.
+        """
         rows, size = [], 0
         for (identifier, key), word in interleave(group_by(words.items(), lambda item: item[0][0])):
             row = (str(identifier), str(key), str(word))  # a damaged database may return any type

@@ -372,7 +372,7 @@ def _remember(
 
 
 def _prune(database: sqlite3.Connection, now_s: float, retention_days: float) -> None:
-    """Delete rows beyond the retention, and future ones; nothing after a clock leap.
+    """Delete rows beyond the retention, and future ones, unless the clock leapt; limit the rows.
     No leap is assumed if sweeps reach from before the retention until now without a long gap."""
     oldest = now_s - retention_days * budgets.DAY_S
     old = database.execute("SELECT max(time) FROM sweeps WHERE time < ?", (oldest,)).fetchone()[0]

@@ -54,8 +54,10 @@ def _drift(entries: Sequence[Point], now_s: float) -> Finding | None:
 
 
 def mean_between(points: Sequence[Point], start_s: float, end_s: float) -> float:
-    """Mean of a stepwise constant series over an interval. Points are sorted; the first is not
-    after the start."""
+    """Mean of a stepwise constant series over an interval.
+
+    Points are sorted; the first is not after the start.
+    """
     area, total = 0.0, 0.0
     for index, point in enumerate(points):
         following = points[index + 1].time_s if index + 1 < len(points) else end_s

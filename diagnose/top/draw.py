@@ -197,8 +197,10 @@ def _legend(width: int, signs: Glyphs) -> list[Line]:
 
 
 def wrapped(text: str, width: int, indent: str) -> list[str]:
-    """Wrap to `width` columns, keeping numbers with their units; overlong words lose their
-    middle."""
+    """Wrap to `width` columns, keeping numbers with their units.
+
+    Overlong words lose their middle.
+    """
     told: list[str] = []
     for word in _words(text, width - len(indent)):
         if told and len(told[-1]) + 1 + len(word) <= width:

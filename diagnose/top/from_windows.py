@@ -176,8 +176,10 @@ def _most(heat: Heat | None, row: int) -> tuple[str, str]:
 
 
 def _counter_rows(window: Window, host_too: bool) -> list[CounterRow]:
-    """Counters of a window; the host's own only if `host_too`, as every job's window repeats
-    them."""
+    """Counters of a window.
+
+    The host's own only if `host_too`, as every job's window repeats them.
+    """
     names = [each.name for each in fields_of(CounterRow)]
     rows = [CounterRow(**{name: row[name] for name in names}) for row in window.counters.select(names).to_pylist()]
     return [row for row in rows if host_too or row.scope != "host"]

@@ -25,7 +25,7 @@ _TIMES = {"cpu.throttled_s": "held back by a CPU quota"}
 
 
 def counters_now(rows: Iterable[CounterRow], window_s: float) -> tuple[CounterNow, ...]:
-    """CPU use, then all counters that are not 0."""
+    """CPU use in words, then all other counters that are not negligible."""
     table = list(rows)
     cpus_s = next((row.limit for row in table if row.name == "cpu.busy_s" and row.limit), 0.0)
     found = []

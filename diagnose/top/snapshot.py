@@ -29,8 +29,10 @@ class RankNow:
 
 @dataclass(frozen=True, slots=True)
 class SuspectNow:
-    """A suspect in words. `seen`: in how many of the last `looks` windows; `now`: in the last one
-    too."""
+    """A suspect in words.
+
+    `seen`: in how many of the last `looks` windows; `now`: in the last one too.
+    """
 
     words: str
     seen: int = 1
@@ -40,8 +42,10 @@ class SuspectNow:
 
 @dataclass(frozen=True, slots=True)
 class JobNow:
-    """One job's ranks on this host. `steps_s`: its last steps, oldest first; `usual_s`: usual step,
-    None: unknown."""
+    """One job's ranks on this host.
+
+    `steps_s`: its last steps, oldest first; `usual_s`: usual step, None: unknown.
+    """
 
     title: str
     ranks: tuple[RankNow, ...]

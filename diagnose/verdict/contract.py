@@ -40,8 +40,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """The suspect device: 'gpu2', 'eth0', '/data (ext4 254:1)'. `comm`, `pid`: process that uses
-    it, if any."""
+    """The suspect device: 'gpu2', 'eth0', '/data (ext4 254:1)'.
+
+    `comm`, `pid`: process that uses it, if any.
+    """
 
     name: str
     comm: str = ""

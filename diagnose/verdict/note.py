@@ -122,8 +122,10 @@ LONGER_TELLS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One line besides the suspects. `rank`: number of the only rank it is about; -1: several or
-    none."""
+    """One line besides the suspects.
+
+    `rank`: number of the only rank it is about; -1: several or none.
+    """
 
     code: NoteCode
     text: str

@@ -1,10 +1,10 @@
-"""Stacks of all ranks in a hang as one tree, showing where ranks are and which did not follow the
-others.
+"""Stacks of all ranks in a hang as one tree, which shows the ranks that did not follow the others.
 
 Each node is a frame with its ranks; `missing` are ranks in the caller's frame but not in this one.
-Numbers are folded to `0-3,6`, so that 10,000 ranks in one place take one short line. Below a frame,
+Numbers are folded to `0-3,6`, so that 10,000 ranks in one frame take one short line. Below a frame,
 those with fewer ranks come first. A leaf in brackets is no Python function: a wait, native code, a
-process that ended."""
+process that ended.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ NAME, _FILE = 60, 400
 
 @dataclass(frozen=True, slots=True)
 class StackNode:
-    """A frame in the tree. `ranks`, `missing`: sorted numbers. `file`: '' for a wait or native
-    code."""
+    """A frame in the tree.
+
+    `ranks`, `missing`: sorted numbers. `file`: '' for a wait or native code.
+    """
 
     name: str
     file: str
@@ -114,8 +116,10 @@ def unfold(text: str) -> tuple[int, ...]:
 
 
 def lines(node: StackNode) -> Iterator[tuple[int, str]]:
-    """Yield depth and text of each line; a chain of frames with equal ranks is one line,
-    abbreviated."""
+    """Yield depth and text of each line.
+
+    A chain of frames with equal ranks is one line, abbreviated.
+    """
     stack = [(0, node)]
     while stack:
         depth, top = stack.pop()

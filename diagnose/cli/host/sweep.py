@@ -97,8 +97,10 @@ def _call_hook(done: Sweep, due: Sequence[Owed], store: Store, hook: str, timeou
 
 
 def _tell(done: Sweep, options: Options, config: Config, per_process: Collection[str]) -> int:
-    """Write metrics, print the findings, log them, and return the exit code. A failure does not
-    stop the rest."""
+    """Write metrics, print and log the findings, and return the exit code.
+
+    A failure of one does not stop the others.
+    """
     notes, failed = [], False
     if options.textfile is not None:
         try:
@@ -146,8 +148,10 @@ def explain(identifier: str) -> int:
 
 
 def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
-    """Compare many hosts' sweeps; return 1 if one is odd, else the code of the worst host's
-    state."""
+    """Compare many hosts' sweeps.
+
+    Return 1 if one is odd, else the code of the worst host's state.
+    """
     from rankscope.diagnose.sweep.peers import odd_ones, read_sweeps
 
     with patience("reading sweeps and comparing them", lines=False):
@@ -183,8 +187,10 @@ def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
 
 
 def choose(checks: Sequence[Check], only: Sequence[str], skip: Sequence[str]) -> tuple[Check, ...]:
-    """Select the checks to run by id, or by family (the part before the point). Raises
-    UsageError."""
+    """Select the checks to run by id, or by family (the part before the point).
+
+    Raises UsageError.
+    """
     wanted = _named(checks, only) if only else tuple(checks)
     unwanted = {check.id for check in _named(checks, skip)} if skip else set()
     return tuple(check for check in wanted if check.id not in unwanted)

@@ -1,5 +1,7 @@
-"""Options of `rankscope sweep`; the work is in `rankscope.diagnose.cli.host.sweep`, imported on
-call."""
+"""Options of `rankscope sweep`.
+
+The work is in `rankscope.diagnose.cli.host.sweep`, imported on call.
+"""
 
 from __future__ import annotations
 

@@ -154,8 +154,7 @@ def _complain(text: str) -> None:
 
 @contextlib.contextmanager
 def _screen() -> Iterator[tuple[Show, Say]]:
-    """Draw on the whole terminal; at the end restore it, with the last snapshot above the
-    prompt."""
+    """Draw on the whole terminal; at the end restore it and print the last snapshot."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text

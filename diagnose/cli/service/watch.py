@@ -93,16 +93,20 @@ def run(
 
 
 def guard() -> NoReturn:
-    """Guard this host while others attach probes (probes/warden.py), with few rights. Never
-    returns."""
+    """Guard this host while others attach probes (probes/warden.py), with few rights.
+
+    Never returns.
+    """
     if os.geteuid() != 0:
         raise NotPermitted("guarding a host needs root")
     warden.guard_host()
 
 
 def _is_guarded() -> bool:
-    """Whether a user who blocks forks while a probe is attached can be cut off. Waits for a
-    starting guard."""
+    """Whether a user who blocks forks while a probe is attached can be cut off.
+
+    Waits for a starting guard.
+    """
     until_s = time.monotonic() + _GUARD_STARTS_S
     while not (found := warden.able() or warden.guarded()) and time.monotonic() < until_s:
         time.sleep(0.2)
@@ -123,8 +127,10 @@ def _for_now() -> Iterator[None]:
 
 
 def _others(out: str, spool: Path | None) -> Others:
-    """Set up the connection to other hosts through a store. Raises UsageError, OutputFailed if
-    unusable."""
+    """Set up the connection to other hosts through a store.
+
+    Raises UsageError, OutputFailed if unusable.
+    """
     # Imported here, as bucket clients are only needed with a store.
     from rankscope.observer.window.store.place import is_uri, shown_of
     from rankscope.observer.window.store.spool import DEFAULT_FOLDER, Spool
@@ -137,8 +143,10 @@ def _others(out: str, spool: Path | None) -> Others:
 
 @contextlib.contextmanager
 def _kernel_log() -> Iterator[Callable[[], Sequence[KernelMessage]]]:
-    """Yield a function that returns new kernel log messages; none, with a warning, if it is
-    unreadable."""
+    """Yield a function that returns new kernel log messages.
+
+    Without access it returns none, and a warning is printed.
+    """
     with contextlib.ExitStack() as held:
         logged: Callable[[], Sequence[KernelMessage]] = tuple
         try:
@@ -150,8 +158,10 @@ def _kernel_log() -> Iterator[Callable[[], Sequence[KernelMessage]]]:
 
 @contextlib.contextmanager
 def _port(number: int | None) -> Iterator[Callable[[Callable[[], str]], None] | None]:
-    """Yield the function that answers scrapes; None if not wanted or, with a warning, if the port
-    is taken."""
+    """Yield the function that answers scrapes, or None.
+
+    None if no port is wanted, or if it is taken, which is reported.
+    """
     try:
         port = MetricsPort(number) if number is not None else None
     except PortTaken as error:

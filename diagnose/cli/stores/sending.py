@@ -13,8 +13,10 @@ _WITHIN_S = 60.0  # retry time; later windows retry again
 
 
 class Sending:
-    """Delivery of this host's windows to one store. Raises OutputFailed, before observing, if the
-    spool is unusable."""
+    """Delivery of this host's windows to one store.
+
+    Raises OutputFailed, before observing, if the spool is unusable.
+    """
 
     def __init__(self, uri: str, spool: Path | None) -> None:
         self.shown = shown_of(uri)

@@ -1,5 +1,4 @@
-"""Match the steps of two hosts: a step ends with a collective, which ends on all ranks at the same
-time.
+"""Match the steps of two hosts by their ends, which are ends of collectives and so simultaneous.
 
 E(i): end of step i on the reference host; e(j): end of step j on another; both in Unix time by
 their own clocks.
@@ -12,7 +11,8 @@ rest(k)     median over j of |d(j) - offset(k)|: small where step lengths agree 
 Choose the shift with the least |offset|. If the next one's is less than twice as large (from a
 third of a step on), clocks cannot decide: then the least rest, if the other rest is twice as large;
 else the shift is unknown, and a note says so. If a clock may be an hour off (`far_offset`), every
-shift is tried by lengths alone."""
+shift is tried by lengths alone.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _numbers_behind(reference_s: Floats, ends_s: Floats, step_s: float) -> Float
     before = after - 1
     after = np.minimum(after, len(reference_s) - 1)
     nearest = np.where(np.abs(reference_s[before] - ends_s) <= np.abs(reference_s[after] - ends_s), before, after)
-    observed = np.abs(reference_s[nearest] - ends_s) <= step_s  # by both hosts; NaN is not
+    observed = np.abs(reference_s[nearest] - ends_s) <= step_s  # seen by both hosts; False for NaN
     return nan_median(np.where(observed, nearest - np.arange(ends_s.shape[1]), np.nan), 1)
 
 

@@ -37,11 +37,11 @@ _Any = TypeVar("_Any", Window, Shown)
 
 
 def with_right_clocks(windows: Sequence[_Any], elsewhere: Sequence[_Any]) -> tuple[list[_Any], list[_Any], list[Note]]:
-    """Add windows whose clock was wrong to those they belong with.
+    """Correct the start of windows whose host clock was wrong but whose steps match the others'.
 
     For each job, windows of `windows` off the time of most hosts, and windows of `elsewhere`, are
-    corrected if they show the same steps. Returns the windows with corrected ones, the latter
-    uncorrected, and notes.
+    tried. Returns `windows` with the corrected ones added or replaced, the originals of the
+    corrected ones, and notes.
     """
     right: list[_Any] = []
     were: list[_Any] = []
@@ -72,10 +72,11 @@ def _most(windows: Sequence[_Any]) -> tuple[list[_Any], list[_Any]]:
 
 
 def _set_right(windows: Sequence[_Any], others: Sequence[_Any]) -> tuple[list[tuple[_Any, _Any]], list[Note]]:
-    """Pair windows of `others` that observed the same time as `windows` with corrected copies; and
-    notes.
+    """Pair windows of `others` that observed the same time as `windows` with corrected copies.
 
-    Takes at most one window per host, and none with ranks that are present already."""
+    Also returns notes. Takes at most one window per host, and none with ranks that are present
+    already.
+    """
     found: list[tuple[_Any, _Any]] = []
     off: list[tuple[float, str]] = []
     there = {_who(window) for window in windows}

@@ -27,8 +27,10 @@ _SHIFTS = (0, -1, 1)  # on a tie the first
 
 
 def in_sequence(stays: StayRows, steps: Steps) -> Slots | None:
-    """Build `Slots` by the order of collectives; None where ranks differ in them, or stays are not
-    waiting."""
+    """Build `Slots` by the order of collectives.
+
+    None where ranks differ in them, or stays are not waiting.
+    """
     if steps.number is None or not len(stays.rank):
         return None
     ranks, columns = steps.number.shape
@@ -92,8 +94,10 @@ def _cube(stay: Floats, column: Ints, columns: int) -> tuple[Floats, Ints]:
 
 
 def _part_waited(cube: Floats, wait: Floats) -> float:
-    """Share of the excess stays that is waiting: 1 if it fits the wait in nearly all steps, 0 if
-    too few steps."""
+    """Share of the excess stays that is waiting.
+
+    1 if the excess is within the wait in nearly all steps; 0 if too few steps are known.
+    """
     waiting = (cube - least_stays(cube)[None]).sum(axis=2)
     known = np.isfinite(waiting) & np.isfinite(wait)
     if known.any(axis=0).sum() < limits.STEPS_LEAST:

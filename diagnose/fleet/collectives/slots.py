@@ -31,8 +31,10 @@ def read_slots(table: pa.Table, rows: Ints, steps: Steps) -> Slots | None:
 
 
 def _by_steps(stays: StayRows, steps: Steps) -> Slots | None:
-    """Put the k-th collective of each rank's own step in slot k; None if operations differ or stays
-    are not waiting."""
+    """Put the k-th collective of each rank's own step in slot k.
+
+    None if operations differ or stays are not waiting.
+    """
     if steps.number is None:
         return None
     _, of_a_step = np.unique(stays.rank * (int(stays.step.max()) + 1) + stays.step, return_counts=True)
@@ -70,8 +72,7 @@ def _operations(stays: StayRows, width: int) -> tuple[str, ...]:
 
 
 def _is_the_waiting(cube: Floats, wait: Floats) -> bool:
-    """Whether the stays of a step add up to its waiting, within 10 % and 2 ms, on nearly all ranks
-    and steps."""
+    """Whether the stays of nearly all steps add up to their waiting, within 10 % and 2 ms."""
     total = cube.sum(axis=2)
     known = np.isfinite(total) & np.isfinite(wait)
     if known.sum() < limits.NEARLY_ALL * np.isfinite(wait).sum():
@@ -81,7 +82,9 @@ def _is_the_waiting(cube: Floats, wait: Floats) -> bool:
 
 
 def transfer(slots: Slots) -> Floats:
-    """Transfer time per step: sum over slots of the least stay, seconds; NaN where some rank lacks
-    a slot."""
+    """Transfer time per step: sum over slots of the least stay, seconds.
+
+    NaN where some rank lacks a slot.
+    """
     least = least_stays(slots.stay_s)
     return np.asarray(least.sum(axis=1), dtype=np.float64)

@@ -15,7 +15,7 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class StayRows:
-    """One entry per stay of a rank in a collective, as columns."""
+    """Rows of the table, as columns: each is the stay of a rank in one collective of one step."""
 
     rank: Ints
     step: Ints  # step number in the rank's window
@@ -37,10 +37,12 @@ def stay_rows(table: pa.Table, rows: Ints, last_step: int) -> StayRows:
 
 
 def made_each(table: pa.Table, rows: Ints, steps: Steps) -> float:
-    """Median over ranks of the number of collectives per step; 1 if unknown. `rows`: as in
-    `read_slots`.
+    """Median over ranks of the number of collectives per step; 1 if unknown.
 
-    = 1 + (made - 1) · min(Σ waiting / Σ stays, 1)      overlapping collectives count as one"""
+    `rows`: as in `read_slots`.
+
+    = 1 + (made - 1) · min(Σ waiting / Σ stays, 1)      overlapping collectives count as one
+    """
     stay_s = floats(table, "stay_s")
     counted = (rows >= 0) & np.isfinite(stay_s) & (stay_s >= 0)
     ranks = len(steps.seconds)
@@ -53,8 +55,10 @@ def made_each(table: pa.Table, rows: Ints, steps: Steps) -> float:
 
 
 def columns_of(stays: StayRows, number: Ints) -> Ints:
-    """Column of each row's step, -1 if none. `number`: ranks x columns, step number in the rank's
-    window."""
+    """Column of each row's step, -1 if none.
+
+    `number`: ranks x columns, step number in the rank's window.
+    """
     last = int(stays.step.max())
     column = np.full((len(number), last + 1), -1, dtype=np.int64)  # by rank and step number
     owner, place = np.nonzero((number >= 0) & (number <= last))
@@ -63,8 +67,10 @@ def columns_of(stays: StayRows, number: Ints) -> Ints:
 
 
 def least_stays(stay: Floats) -> Floats:
-    """Least stay by step and slot over the ranks that have the step; NaN if unknown for some of
-    them."""
+    """Least stay by step and slot over the ranks that have the step.
+
+    NaN if unknown for some of them.
+    """
     has_step = np.asarray(np.isfinite(stay).any(axis=2))
     missing = (np.isnan(stay) & has_step[:, :, None]).any(axis=0)
     least = np.where(np.isfinite(stay), stay, np.inf).min(axis=0)

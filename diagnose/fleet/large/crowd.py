@@ -48,8 +48,10 @@ _USED = [
 
 @dataclass(frozen=True, slots=True)
 class EveryStep:
-    """Own time and wait as ranks x steps (like Steps in fleet/model.py). `usual_s`: usual step, 0:
-    no steps."""
+    """Own time and wait as ranks x steps (like Steps in fleet/model.py).
+
+    `usual_s`: usual step, 0: no steps.
+    """
 
     usual_s: float
     own_s: Singles
@@ -84,10 +86,11 @@ class Crowd:
 
 
 def crowd_of(seen: Survey, job: str, windows: Sequence[int], grid: Grid | None, notes: list[Note]) -> Crowd:
-    """Build the columns of a job's ranks in these windows; append notes on windows and ranks to
-    `notes`.
+    """Build the columns of a job's ranks in these windows.
 
-    `grid`: the grid by which the survey put this job's steps in columns, if it did."""
+    Append notes on windows and ranks to `notes`. `grid`: the grid by which the survey put this
+    job's steps in columns, if it did.
+    """
     manifests = [seen.manifests[number] for number in windows]
     names, host_of_window = distinct_texts([about.host for about in seen.manifests])
     begins_s = np.zeros(len(names))
@@ -153,8 +156,10 @@ class _Rows:
 
 
 def _steps(seen: Survey, job: str, ranks: _Rows, grid: Grid | None, notes: list[Note]) -> tuple[Columns, EveryStep]:
-    """Assemble the steps of all ranks: those already in columns and the remaining ones; add
-    notes."""
+    """Assemble the steps of all ranks: those already in columns and the remaining ones.
+
+    Add notes.
+    """
     hosts, pieces = ranks.hosts, seen.placed.get(job, ())
     rows = ranks.of[ints(seen.steps, ROW)]
     sane = can_be(seen.steps, ranks.window_s)

@@ -79,10 +79,11 @@ def started(engine: str, workers: int | None = None) -> Iterator[Executor]:
 
 
 def of_arrays(pool: Executor) -> Executor:
-    """Executor for large arrays of this process: its threads, as many as workers; Dask's own
-    workers.
+    """Executor for large arrays of this process: its threads, as many as workers.
 
-    Threads need no copies. With a cluster of Ray they are as many as processors available here."""
+    Dask's own workers. Threads need no copies. With a cluster of Ray they are as many as processors
+    available here.
+    """
     return pool.threads if isinstance(pool, (_Processors, _RayExecutor)) else pool
 
 
@@ -93,8 +94,10 @@ def let_go(pool: Executor) -> None:
 
 
 class _Processors(ProcessPoolExecutor):
-    """Executor of this host: processes read windows; threads work on arrays, where numpy releases
-    the GIL."""
+    """Executor of this host: processes read windows.
+
+    Threads work on arrays, where numpy releases the GIL.
+    """
 
     def __init__(self, workers: int) -> None:
         isolate_children()
@@ -141,10 +144,10 @@ def _dask(workers: int) -> Iterator[Executor]:
 
 @contextmanager
 def beginning(engine: str, workers: int | None = None) -> Iterator[None]:
-    """Start a slow engine (Ray) in the background for a `started` inside this block. Raises
-    EngineMissing.
+    """Start a slow engine (Ray) in the background for a `started` inside this block.
 
-    Errors of the start are raised at the first use."""
+    Raises EngineMissing. Errors of the start are raised at the first use.
+    """
     check(engine)
     if engine != "ray":
         yield

@@ -59,8 +59,10 @@ def read_in_full(
 
 
 def _read(wanted: Sequence[_Wanted]) -> tuple[dict[str, pa.Table], Unread]:
-    """Read the tables of a group of hosts on a worker; none if nothing can be read. Also lists the
-    unreadable."""
+    """Read the tables of a group of hosts on a worker; none if nothing can be read.
+
+    Also lists the unreadable.
+    """
     unread: Unread = []
     windows: list[Window] = []
     for each, found in zip(wanted, read_each([each.source for each in wanted], unread), strict=True):

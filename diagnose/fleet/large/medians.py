@@ -1,9 +1,11 @@
-"""Exact medians over millions of ranks, by group and column. Blocks of ranks are tasks; no process
-sorts all.
+"""Exact medians over millions of ranks, by group and column.
+
+Blocks of ranks are tasks; no process sorts all.
 
 bracket  from a sample of each group: values four standard errors of the median's rank to each side
 block    number of known values, number below the bracket, and the values inside: a sixteenth
-median   the middle values, counted from those below; of the column if the bracket misses them"""
+median   the middle values, counted from those below; of the column if the bracket misses them
+"""
 
 from __future__ import annotations
 
@@ -64,8 +66,10 @@ def medians(matrices: Sequence[Singles], group: Ints, pool: Executor) -> list[Fl
 
 
 def _bracket(sample: Singles) -> Singles:
-    """Lower and upper bound by column; -inf and inf if the sample is too small, NaN if it is all
-    NaN."""
+    """Lower and upper bound by column.
+
+    -inf and inf if the sample is too small, NaN if it is all NaN.
+    """
     ordered = np.sort(sample, axis=0)  # NaN last
     known = (~np.isnan(sample)).sum(axis=0)
     away = np.ceil(2 * np.sqrt(known)).astype(np.int64)  # the rank of a median has a standard error of sqrt(n) / 2
@@ -91,8 +95,10 @@ class _Inside:
 
 
 def _inside(matrices: Sequence[Singles], group: Ints, large: Sequence[int], brackets: Singles) -> _Inside:
-    """Count and collect a block's values against the brackets of the groups `large`. Runs on a
-    worker."""
+    """Count and collect a block's values against the brackets of the groups `large`.
+
+    Runs on a worker.
+    """
     shape = (len(matrices), len(large), matrices[0].shape[1])
     known, below = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     inside: list[list[list[Singles]]] = [[[] for _ in large] for _ in matrices]
@@ -109,8 +115,10 @@ def _inside(matrices: Sequence[Singles], group: Ints, large: Sequence[int], brac
 
 
 def _middle(inside: Singles, known: int, below: int) -> float | None:
-    """Median of `known` values, `below` of them below `inside`; None if `inside` does not contain
-    it."""
+    """Median of `known` values, `below` of them below `inside`.
+
+    None if `inside` does not contain it.
+    """
     if not known:
         return float("nan")
     low, high = (known - 1) // 2 - below, known // 2 - below

@@ -31,8 +31,10 @@ def is_nodes(text: str) -> bool:
 
 
 def members(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield (kind, group name, host) for each label that names a group. ValueError if not a list of
-    nodes."""
+    """Yield (kind, group name, host) for each label that names a group.
+
+    ValueError if not a list of nodes.
+    """
     try:
         nodes = json.loads(text)["items"]
         for node in nodes:

@@ -52,8 +52,10 @@ def short_scratch() -> Iterator[str]:
 
 
 def start_ray(workers: int, folder: str) -> None:
-    """Connect to the cluster of RAY_ADDRESS, else start our own. EngineOpen if others could use
-    ours as root."""
+    """Connect to the cluster of RAY_ADDRESS, else start our own.
+
+    EngineOpen if others could use ours as root.
+    """
     import ray
 
     address = os.environ.get("RAY_ADDRESS")
@@ -71,8 +73,10 @@ def start_ray(workers: int, folder: str) -> None:
 
 
 def _asks_who_comes() -> bool:
-    """Whether Ray serves only clients with its token, which is set here; False if this Ray knows no
-    tokens."""
+    """Whether Ray serves only clients with its token, which is set here.
+
+    False if this Ray knows no tokens.
+    """
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:

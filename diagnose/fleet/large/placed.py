@@ -1,9 +1,9 @@
-"""Put steps in columns where they are read: workers get the grid of a job and return matrices of
-their ranks.
+"""Put steps in columns where they are read: workers get a job's grid and return matrices.
 
 A few windows of a large job, evenly spread, define its iterations (`grids_of`), so that the columns
 are known before the other windows are read. What compares all ranks is done in one process
-(crowd.py)."""
+(crowd.py).
+"""
 
 from __future__ import annotations
 

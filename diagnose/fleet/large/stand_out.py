@@ -88,8 +88,10 @@ def _few_distinct(values: Ints) -> tuple[Ints, Ints]:
 
 
 def _magnitude(values: Floats) -> Ints:
-    """Power-of-two class relative to the median, within ±8; an edge may split one role in two,
-    which is harmless."""
+    """Power-of-two class relative to the median, within ±8.
+
+    An edge may split one role in two, which is harmless.
+    """
     median = max(float(np.median(values)), 1e-9)
     return np.asarray(np.round(np.log2(np.maximum(values, 1e-9 * median) / median)).clip(-8, 8), dtype=np.int64)
 
@@ -102,8 +104,10 @@ def _oddness(crowd: Crowd, by_steps: Singles) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """Result from the steps: `odd`, oddness of each rank in floors; `longest`, ranks with most own
-    time in a step."""
+    """Result from the steps: `odd`, oddness of each rank in floors.
+
+    `longest`, ranks with most own time in a step.
+    """
 
     odd: Singles
     longest: Ints
@@ -125,8 +129,10 @@ def _shown(crowd: Crowd, role: Ints, pool: Executor) -> _Shown:
 
 
 def _of_block(own: Singles, wait: Singles, usual: _Usual, step_s: float) -> _Shown:
-    """Oddness and longest ranks of a block, compared with `usual` (of all ranks). Runs on a
-    worker."""
+    """Oddness and longest ranks of a block, compared with `usual` (of all ranks).
+
+    Runs on a worker.
+    """
     floor_s = max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS)
     gap = own - usual.rows[0][usual.which]
     parts = [gap, *np.array_split(gap, 3, axis=1)] if gap.shape[1] >= 3 else [gap]

@@ -88,8 +88,10 @@ def survey(sources: Sequence[Source], grids: Mapping[str, Grid] | None = None) -
 
 
 def together(surveys: Iterable[tuple[int, Survey]]) -> Survey:
-    """Join surveys of several groups in order; each comes with the index of its first source among
-    all."""
+    """Join surveys of several groups in order.
+
+    Each comes with the index of its first source among all.
+    """
     manifests: list[Manifest] = []
     source: list[int] = []
     begins_s: list[float] = []

@@ -75,8 +75,10 @@ def fleet_of(timings: Timings, job: str) -> Fleet:
 
 
 def with_untimed(timings: Timings, fleet: Fleet) -> Timings | None:
-    """Add untimed parts of steps as a function of their own; None if no rank is waited for
-    meanwhile."""
+    """Add untimed parts of steps as a function of their own.
+
+    None if no rank is waited for meanwhile.
+    """
     more = not_timed(fleet.steps.own_s, fleet.steps.wait_s, distinct_texts(fleet.ranks.role)[1])
     if not more.any():
         return None
@@ -128,8 +130,10 @@ def _inside(timings: Timings, begin: int, end: int) -> Bools:
 
 
 def _steps_of(timings: Timings, row: Ints, ranks: int, notes: list[Note]) -> tuple[Ints, Ints]:
-    """Steps known for at least half of the ranks, and the column of every timing (-1: other steps);
-    adds a note."""
+    """Steps known for at least half of the ranks, and the column of every timing (-1: other steps).
+
+    Adds a note.
+    """
     labels, column = np.unique(timings.step, return_inverse=True)
     pairs = np.unique(row.astype(np.int64) * len(labels) + column)
     holders = np.bincount(pairs % len(labels), minlength=len(labels))
@@ -146,8 +150,10 @@ def _steps_of(timings: Timings, row: Ints, ranks: int, notes: list[Note]) -> tup
 def _seen(
     timings: Timings, numbers: Ints, labels: Ints, cell: Ints, shape: tuple[int, int], notes: list[Note]
 ) -> Bools:
-    """Mark (rank, step) cells that are whole: no bad row, and at least half of the rank's usual
-    rows; adds notes."""
+    """Mark complete (rank, step) cells: no bad row, and at least half of the rank's usual rows.
+
+    Adds notes on the others.
+    """
     rows = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
     there = rows > 0
     usual = (
@@ -284,8 +290,10 @@ def _collects(timings: Timings) -> Bools:
 
 
 def _deviation(timings: Timings, rows: Ints, inverse: Ints, column: Ints, steps: Ints) -> Floats:
-    """Standard deviation of each pattern's seconds over the rank's usable steps; a step without it
-    counts as 0."""
+    """Standard deviation of each pattern's seconds over the rank's usable steps.
+
+    A step without it counts as 0.
+    """
     width = int(column.max(initial=0)) + 1
     cells, cell = np.unique(inverse * width + column[rows], return_inverse=True)
     seconds = np.bincount(cell.reshape(-1), weights=timings.seconds[rows], minlength=len(cells))
@@ -301,11 +309,11 @@ def _deviation(timings: Timings, rows: Ints, inverse: Ints, column: Ints, steps:
 def _pipelines(
     timings: Timings, row: Ints, column: Ints, ranks: Ranks, matrix: Callable[[Bools], Floats]
 ) -> Pipelines | None:
-    """Pipelines of equal roles that exchange messages: the k-th rank of every role. None if there
-    are none.
+    """Pipelines of equal roles that exchange messages: the k-th rank of every role.
 
-    The time in a message includes filling the pipeline, so the transfer is taken from the other
-    collectives."""
+    None if there are none. The time in a message includes filling the pipeline, so the transfer is
+    taken from the other collectives.
+    """
     roles, code = distinct_texts(ranks.role)
     sizes = np.bincount(code)
     if len(roles) < 2 or "" in roles or len(set(sizes.tolist())) > 1:

@@ -19,8 +19,10 @@ from rankscope.probes.arrays import Ints
 
 
 def one_world(timings: Timings) -> Timings:
-    """Timings of the part with most ranks times steps; all of them if the number of ranks did not
-    change."""
+    """Timings of the part with most ranks times steps.
+
+    All of them if the number of ranks did not change.
+    """
     numbers, row = np.unique(timings.rank, return_inverse=True)
     labels, column = np.unique(timings.step, return_inverse=True)
     row, column = row.reshape(-1), column.reshape(-1).astype(np.int64)

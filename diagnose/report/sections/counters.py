@@ -30,8 +30,10 @@ _RATIO = 1.5  # ratio to the others' median (or its inverse) that is highlighted
 
 
 def counters_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> tuple[CounterLine, ...]:
-    """Counters that the verdict rests on, then those that differ most from the others'; similar
-    ones are left out."""
+    """Counters that the verdict rests on, then those that differ most from the others'.
+
+    Similar ones are left out.
+    """
     told = " ".join(evidence.measure for suspect in verdict.suspects for evidence in suspect.evidence)
     found: list[tuple[bool, float, CounterLine]] = []
     for name in fleet.counters.names():

@@ -32,8 +32,10 @@ _WAITS = "collective"
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """The shown rank's stacks, callers first; anything other than Python as extra nodes at the
-    end."""
+    """The shown rank's stacks, callers first.
+
+    Anything other than Python as extra nodes at the end.
+    """
 
     parent: Ints
     frame: tuple[StackFrame, ...]  # for a non-Python leaf: its caller's
@@ -111,8 +113,10 @@ def _rows_of_peers(table: Patterns, chosen: Chosen, training: Bools) -> list[Int
 
 
 def _selfs(table: Patterns, tree: _Tree, rows: Ints, seconds: Floats, waiting: Bools) -> Floats:
-    """Own seconds of each node; work in functions unknown to the tree counts for the nearest known
-    caller."""
+    """Own seconds of each node.
+
+    Work in functions unknown to the tree counts for the nearest known caller.
+    """
     own = np.zeros(len(tree.parent))
     for row in rows.tolist():
         code, kind = int(table.stack.codes[row]), _WAITS if waiting[row] else table.kind.at(row)

@@ -50,8 +50,10 @@ def _longest(seconds: Floats, bundled: int) -> Ints:
 
 
 def _onset(fleet: Fleet, verdict: Verdict) -> tuple[int, str]:
-    """Column at which the first suspect's slowness began, and the time in words; -1, '' if
-    unknown."""
+    """Column at which the first suspect's slowness began, and the time in words.
+
+    -1, '' if unknown.
+    """
     since = verdict.suspects[0].since if verdict.suspects else None
     if since is None:
         return -1, ""

@@ -52,8 +52,10 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Hanging:
-    """Finding on a process. `waits`: it waits for something of the host; `never_ran`: not since the
-    last sweep."""
+    """Finding on a process.
+
+    `waits`: it waits for something of the host; `never_ran`: not since the last sweep.
+    """
 
     finding: Finding
     waits: bool
@@ -112,8 +114,10 @@ class _FirstLook:
             self._thread = None
 
     def result(self) -> tuple[list[_Waiting], float]:
-        """Waiting processes, and the time (time.monotonic) at which the pass ended. Raises what the
-        pass raised."""
+        """Waiting processes, and the time (time.monotonic) at which the pass ended.
+
+        Raises what the pass raised.
+        """
         self._asked.set()
         if self._thread is None:
             self._run()
@@ -129,8 +133,10 @@ class _FirstLook:
 
 
 def _silent(context: Context, usage: Usage) -> Finding:
-    """Finding on a mount that did not answer: a slow answer may be load, one that never comes is a
-    fault."""
+    """Finding on a mount that did not answer.
+
+    A slow answer may be load; one that never comes is a fault.
+    """
     mount = usage.mount
     key = f"silent {mount.mount_point} {mount.source}"
     hung_s = hangs_for_s(context, key)
@@ -151,8 +157,10 @@ def _silent(context: Context, usage: Usage) -> Finding:
 
 
 def _hanging(context: Context, one: _Waiting, until: float) -> _Hanging:
-    """Finding on a process that did not run between both passes. `until`: deadline for reading
-    stacks (monotonic)."""
+    """Finding on a process that did not run between both passes.
+
+    `until`: deadline for reading stacks (monotonic).
+    """
     still_s = still_for_s(context, f"{one.pid}.{one.start_ticks}", one.switches)
     lasts = still_s is not None and still_s >= context.number("critical_s")
     waits = Held("", False)

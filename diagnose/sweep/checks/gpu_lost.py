@@ -62,8 +62,10 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _known(context: Context) -> tuple[set[str], int]:
-    """PCI addresses of GPUs that answered earlier and are still the host's; number since given to
-    virtual machines."""
+    """PCI addresses of GPUs that answered earlier and are still the host's.
+
+    Number since given to virtual machines.
+    """
     seen = {key.removeprefix(_SEEN) for check, key in context.earlier.words if check == ID and key.startswith(_SEEN)}
     given_away = {address for address in seen if is_given_away(context.root, address)}
     return seen - given_away, len(given_away)

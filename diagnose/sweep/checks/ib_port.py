@@ -104,8 +104,10 @@ def _expected_but_off(context: Context, ports: tuple[Port, ...]) -> int:
 
 
 def _before(context: Context, port: Port) -> str:
-    """Stored rate of a port seen active in an earlier sweep; '' if none was, or another card has
-    its name."""
+    """Stored rate of a port seen active in an earlier sweep.
+
+    '' if none was, or another card has its name.
+    """
     return "" if another_card(context, port.number, _function(context, port)) else context.recall(port.number) or ""
 
 

@@ -34,8 +34,10 @@ _STACKS_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Thread:
-    """A hanging thread. `by_driver`: it hangs in the NVIDIA driver; else the cause is not
-    visible."""
+    """A hanging thread.
+
+    `by_driver`: it hangs in the NVIDIA driver; else the cause is not visible.
+    """
 
     tid: int
     start_ticks: int
@@ -110,14 +112,15 @@ def _user(context: Context, pid: int) -> int:
     try:
         return read_status(pid, context.root).uid
     except (OSError, ValueError):
-        return -1  # it has ended
+        return -1  # it ended meanwhile
 
 
 def _hanging(context: Context, stat: ProcStat, until: float) -> list[_Thread] | None:
-    """Threads of a process that hang in the driver; for a zombie without such, those with
-    unreadable stacks.
+    """Threads of a process that hang in the driver.
 
-    None if the time (`until`, time.monotonic) is up first."""
+    For a zombie without such, those with unreadable stacks. None if the time (`until`,
+    time.monotonic) is up first.
+    """
     driver: list[_Thread] = []
     hidden: list[_Thread] = []
     try:
@@ -147,7 +150,7 @@ def _stands(context: Context, stat: ProcStat, one: _Thread) -> bool:
     try:
         now = read_stat(stat.pid, context.root, one.tid)
     except (OSError, ValueError):
-        return False  # it has ended
+        return False  # it ended meanwhile
     same = (now.state, now.start_ticks) == ("D", one.start_ticks)
     return same and _switches(context, stat.pid, one.tid) == one.switches
 

@@ -157,8 +157,10 @@ def is_network(fs_type: str) -> bool:
 
 
 def of_user(mount: Mount) -> bool:
-    """Whether an unprivileged user mounted it (fusermount), and so decides whether it answers, is
-    full or read-only."""
+    """Whether an unprivileged user mounted it (fusermount).
+
+    Such a user decides whether it answers, is full or read-only.
+    """
     owner = _OWNER.search(mount.super_options)
     return mount.fs_type.startswith("fuse") and owner is not None and owner[1].strip("0") != ""
 
@@ -178,10 +180,11 @@ def left_out(context: Context) -> int:
 
 
 def usages(context: Context, patience_s: float = 1.0) -> tuple[Usage, ...]:
-    """Ask all reachable mounts for their usage, once per sweep. Raises Unreadable if they cannot be
-    asked.
+    """Ask all reachable mounts for their usage, once per sweep.
 
-    A mount without an answer within `patience_s` has `answered` False."""
+    Raises Unreadable if they cannot be asked. A mount without an answer within `patience_s` has
+    `answered` False.
+    """
     return context.shared.get("usages", lambda: _ask(context, mounts(context), patience_s))
 
 
@@ -243,8 +246,10 @@ def _ask(context: Context, wanted: tuple[Mount, ...], patience_s: float) -> tupl
 
 
 def _way(mount: Mount, known: Mapping[int, Mount]) -> str:
-    """Ids of the mounts on the way to a mount, its own last, without users' mounts; '' if
-    unknown."""
+    """Ids of the mounts on the way to a mount, its own last, without users' mounts.
+
+    '' if unknown.
+    """
     way: list[str] = []
     at = known.get(mount.mount_id)
     while at is not None and len(way) < _MAX_NESTED:  # a namespace that changes during reading may contain a cycle
@@ -255,8 +260,10 @@ def _way(mount: Mount, known: Mapping[int, Mount]) -> str:
 
 
 def _ask_child(questions: Sequence[tuple[str, str, str]], wanted: tuple[Mount, ...], patience_s: float) -> list[Usage]:
-    """Ask mounts in a child process, up to the first without an answer. Raises Unreadable if the
-    child fails."""
+    """Ask mounts in a child process, up to the first without an answer.
+
+    Raises Unreadable if the child fails.
+    """
     with os.fdopen(os.memfd_create("mounts"), "w+b") as asked:  # a full pipe would block
         asked.write("\0".join(itertools.chain.from_iterable(questions)).encode("utf-8", "surrogateescape"))
         asked.seek(0)

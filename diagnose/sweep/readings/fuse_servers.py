@@ -1,11 +1,11 @@
-"""Find out who serves a FUSE file system: only for servers of the host's own root is silence the
-host's fault.
+"""Find out who serves a FUSE file system: only the host's own root, or somebody else.
 
-Root mounts FUSE file systems whose servers run elsewhere: a CSI driver passes /dev/fuse to a pod.
-Such a mount says nothing about the host. So the holders of the connection's /dev/fuse are searched:
-the mount is the host's if all of them are root's, in the user, process and mount namespaces of
-process 1. In: /proc/PID/fd, /proc/PID/fdinfo (`fuse_connection`; Linux before 6.16 has none, there
-each holder counts for all mounts), /proc/PID/ns."""
+Only in the first case is a missing answer the host's fault: root also mounts FUSE file systems
+whose servers run elsewhere, as when a CSI driver passes /dev/fuse to a pod. So the holders of the
+connection's /dev/fuse are searched: the mount is the host's if all of them are root's, in the user,
+process and mount namespaces of process 1. In: /proc/PID/fd, /proc/PID/fdinfo (`fuse_connection`;
+Linux before 6.16 has none, there each holder counts for all mounts), /proc/PID/ns.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +59,10 @@ def _mount_namespace(root: Path) -> int:
 
 
 def _holds(pid: int, connection: int, until_s: float, root: Path) -> bool:
-    """Whether a process has the connection open. Raises OSError if that cannot be seen (except for
-    process 1)."""
+    """Whether a process has the connection open.
+
+    Raises OSError if that cannot be seen (except for process 1).
+    """
     refused = (PermissionError,) if pid == 1 else ()
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, *refused):
         for name in ask(pid, os.listdir, proc_path(root, pid, "fd")):

@@ -34,8 +34,10 @@ def on_bus(context: Context) -> list[str]:
 
 
 def gpus(context: Context) -> tuple[Gpu, ...]:
-    """GPUs that answer. Raises NotApplicable without the NVIDIA driver, Unreadable if NVML does not
-    work."""
+    """GPUs that answer.
+
+    Raises NotApplicable without the NVIDIA driver, Unreadable if NVML does not work.
+    """
     if not loaded(context):
         raise NotApplicable("no NVIDIA driver is loaded here")
     found = reading(context)
@@ -45,8 +47,10 @@ def gpus(context: Context) -> tuple[Gpu, ...]:
 
 
 def telling(context: Context, tells: Callable[[Gpu], bool], nobody: str) -> tuple[Gpu, ...]:
-    """GPUs for which `tells` holds. Raises NotApplicable with the text `nobody` if there are
-    none."""
+    """GPUs for which `tells` holds.
+
+    Raises NotApplicable with the text `nobody` if there are none.
+    """
     found = tuple(gpu for gpu in gpus(context) if tells(gpu))
     if not found:
         raise NotApplicable(nobody)
@@ -54,10 +58,10 @@ def telling(context: Context, tells: Callable[[Gpu], bool], nobody: str) -> tupl
 
 
 def fallen_silent(context: Context, told: tuple[Gpu, ...], what: str) -> Iterator[Finding]:
-    """Yield UNKNOWN for GPUs that reported a value earlier and do not now, so that they do not pass
-    as healthy.
+    """Yield UNKNOWN for GPUs that no longer report a value, so that they do not pass as healthy.
 
-    `told`: GPUs that report it now; `what`: the value's name."""
+    `told`: GPUs that report it now; `what`: the value's name.
+    """
     now = {gpu.uuid for gpu in told}
     for gpu in gpus(context):
         key = f"tells {gpu.uuid}"

@@ -15,8 +15,10 @@ from rankscope.probes.host.procfs import ROOT, proc_path, read_file
 
 
 def awake_s(context: Context) -> float:
-    """Seconds since boot without suspension; /proc/uptime includes it, the kernel's log does
-    not."""
+    """Seconds since boot without suspension.
+
+    /proc/uptime includes it, the kernel's log does not.
+    """
     return time.monotonic() if context.root == ROOT else context.uptime_s
 
 
@@ -26,8 +28,10 @@ def since(context: Context, lasting_s: float) -> str:
 
 
 def lasting_s(context: Context, word: str | None) -> float | None:
-    """Seconds since the start in a stored entry; None if there is none, or it is from another
-    boot."""
+    """Seconds since the start in a stored entry.
+
+    None if there is none, or it is from another boot.
+    """
     boot, _, began = (word or "").rpartition(" ")
     try:
         seconds = awake_s(context) - float(began)
@@ -44,8 +48,10 @@ def hangs_for_s(context: Context, key: str) -> float | None:
 
 
 def still_for_s(context: Context, key: str, switches: str) -> float | None:
-    """Seconds since a task last ran; None if no earlier sweep saw these context switches. Stores
-    the start."""
+    """Seconds since a task last ran; None if no earlier sweep saw these context switches.
+
+    Stores the start.
+    """
     ran, _, began = (context.recall(key) or "").partition(" ")
     seconds = lasting_s(context, began) if ran == switches else None
     context.keep(key, f"{switches} {since(context, seconds or 0.0)}")

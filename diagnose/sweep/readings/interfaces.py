@@ -13,8 +13,10 @@ _MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One interface. `speed_mbps`, counters: None if the driver reports none; `model`:
-    vendor:device of its PCI card."""
+    """One interface.
+
+    `speed_mbps`, counters: None if the driver reports none; `model`: vendor:device of its PCI card.
+    """
 
     name: str
     state: str

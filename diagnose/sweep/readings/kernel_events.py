@@ -21,8 +21,10 @@ MLX5_HEALTH = "mlx5-health"
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One kind of event. The expression matches from the beginning of a line; its group is the
-    instance."""
+    """One kind of event.
+
+    The expression matches from the beginning of a line; its group is the instance.
+    """
 
     name: str
     family: str
@@ -167,8 +169,8 @@ def logged_events(context: Context) -> tuple[Event, ...]:
 def _of_this_host(context: Context, event: Event) -> Event:
     """Downgrade an event to a warning if this host is not the cause.
 
-    Such as an event of a virtual function, which the driver reports dead whenever SR-IOV is
-    switched off (the bus no longer lists it then), or of a disk that a user may have attached.
+    That is so for a virtual function, which the driver reports dead whenever SR-IOV is switched off
+    (the bus no longer lists it then), and for a disk that a user may have attached.
     """
     if event.name == MLX5_HEALTH:
         device = context.path("sys/bus/pci/devices", event.instance)

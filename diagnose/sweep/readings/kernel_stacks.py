@@ -57,8 +57,10 @@ _OF_MEMORY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a task waits for, in words; '' if nothing of the host. `seen` False: neither stack nor
-    wchan is readable."""
+    """What a task waits for, in words; '' if nothing of the host.
+
+    `seen` False: neither stack nor wchan is readable.
+    """
 
     by: str
     seen: bool
@@ -85,8 +87,10 @@ def held(pid: int, tid: int | None = None, root: Path = ROOT) -> Held:
 
 
 def _loop_devices(root: Path) -> bool:
-    """Whether a loop device is in use; unreadable counts as yes, so that no disk is reported
-    wrongly."""
+    """Whether a loop device is in use.
+
+    Unreadable counts as yes, so that no disk is reported wrongly.
+    """
     try:
         with os.scandir(Path(root) / "sys/block") as blocks:
             return any(

@@ -34,8 +34,10 @@ class Missing:
 
 
 def function_of(context: Context, *device: str) -> str:
-    """PCI address of the device that a `device` link leads to; '' if it is no physical PCI
-    function."""
+    """PCI address of the device that a `device` link leads to.
+
+    '' if it is no physical PCI function.
+    """
     link = context.path(*device)
     if is_part(str(link)):
         return ""
@@ -58,8 +60,10 @@ def another_card(context: Context, name: str, function: str) -> bool:
 
 
 def missing(context: Context, here: Collection[str], functions: Collection[str]) -> Iterator[Missing]:
-    """Yield the missing ports. `here`: names of present ports; `functions`: their addresses, in
-    case of renaming."""
+    """Yield the missing ports.
+
+    `here`: names of present ports; `functions`: their addresses, in case of renaming.
+    """
     for check, key in sorted(context.earlier.words):
         name = key.removeprefix(_SEEN)
         if check != context.id or name == key or name in here:

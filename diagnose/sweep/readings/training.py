@@ -23,8 +23,10 @@ _RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK")
 
 @dataclass(frozen=True, slots=True)
 class LaunchedRank:
-    """A process with a launched rank's environment: the rank or a descendant. `run`: name of the
-    run."""
+    """A process with a launched rank's environment: the rank or a descendant.
+
+    `run`: name of the run.
+    """
 
     pid: int
     stat: ProcStat
@@ -44,8 +46,10 @@ class Launched:
 
 
 def claims(root: Path, among: Sequence[int]) -> Launched:
-    """Find launched processes among these pids, without those that end or do not answer. Never
-    raises."""
+    """Find launched processes among these pids, without those that end or do not answer.
+
+    Never raises.
+    """
     return patiently(lambda: _claims(root, among))
 
 
