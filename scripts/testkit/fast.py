@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent
 UNIT = REPOSITORY / "tests/unit"
@@ -91,10 +93,18 @@ def main() -> int:
         for command in (["check", "."], ["format", "--check", "."])
         if subprocess.run([TOOLS / "ruff", *command, "--no-cache", "--quiet"], cwd=REPOSITORY, check=False).returncode
     ]
-    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *sys.argv[1:]]
+    # By its file: `-m` also looks into the folder that we are in.
+    command = [
+        sys.executable,
+        str(Path(pytest.__file__).with_name("__main__.py")),
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *sys.argv[1:],
+    ]
     with tempfile.TemporaryDirectory(prefix="rankscope-fast-") as folder:
         started = [
-            _Session(Path(folder, str(number)), [*pytest, *files])
+            _Session(Path(folder, str(number)), [*command, *files])
             for number, files in enumerate(shares(runs, sessions))
         ]
         try:

@@ -118,12 +118,11 @@ class Holder:
         _expect(self.process, "holds")
 
     def end(self) -> None:
-        """End all of it."""
+        """End the processes; safe to call twice."""
         for process in (self.server, self.process, self.last_resort):
             process.kill()
         for process in (self.server, self.process, self.last_resort):
             process.wait()
-        subprocess.run(["umount", "-l", self.served], check=True)
 
 
 def _expect(process: subprocess.Popen[str], word: str) -> None:
@@ -140,3 +139,4 @@ def holder(folder: Path, library: Path) -> Iterator[Holder]:
         yield one
     finally:
         one.end()
+        subprocess.run(["umount", "-l", one.served], check=True)

@@ -22,7 +22,7 @@ MOST_S = 1.0
 MOST_BYTES = 64 << 20
 _REST_EVERY = 256  # inputs between two looks at what is held at rest
 _PAGE_BYTES = resource.getpagesize()
-_OURS = str(Path(__file__).resolve().parents[2])
+_OURS = str(Path(__file__).resolve().parents[3])
 
 
 class TooSlow(BaseException):

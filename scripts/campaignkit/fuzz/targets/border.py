@@ -161,10 +161,8 @@ def _serve(messages: Sequence[tuple[bytes, int]], content: bytes) -> None:
     services = Broker(served=SERVED(), orders=lambda _: {})
     try:
         for text, count in messages:
-            files = [wire.file_in_memory("told") for _ in range(count)]
+            files = [wire.file_in_memory("told", lambda file: file.write(content)) for _ in range(count)]
             handed += files
-            for file in files:
-                os.write(file, content)
             socket.send_fds(theirs, [text], files)
         theirs.shutdown(socket.SHUT_WR)
         run._serve(
@@ -221,7 +219,8 @@ def _seeds() -> tuple[bytes, ...]:
         "load": {"hz": 99, "ranks": 8, "processes": 64, "threads": 256, "verbose": False}, "unload": {},
         "attach": {"function": "rs_enter_0", "offsets": [16, 4096], "on_return": False, "place": 3}, "release": {"links": [7]},
         "withdrawn": {}, "rest": {}, "wake": {}, "order": {}, "costs": {}, "socket": {"pid": 7, "protocol": 4}, "ras": {"pid": 7},
-        "stand": {"tid": os.getpid(), "nice": -5}, "kernel_log": {}, "reader": {}, "end_reader": {"pid": 7, "kill": True},
+        "priority": {"tid": os.getpid(), "nice": -5, "yields_s": 1.0}, "kernel_log": {}, "reader": {},
+        "end_reader": {"pid": 7, "kill": True},
         "uts_name": {"pid": 7}, "open_devices": {}, "pyspy_start": {"pid": 7, "duration_s": 1.5, "rate_hz": 19, "idle": False},
         "pyspy_ended": {"pid": 7}, "pyspy_end": {"pid": 7}, "say": {"text": "observing\x1b[2J"}, "seen": {},
         "window": {"files": ["manifest.json"]}, "failed": {"error": "BadData", "number": None, "text": "x"}, "done": {},

@@ -19,7 +19,7 @@ from rankscope.unwinder.interpreter.offsets import DEBUG_OFFSETS_BYTES, TABLES, 
 from rankscope.unwinder.interpreter.threads import list_threads
 from rankscope.unwinder.names.code import Symboliser, read_str
 
-_RECORDINGS = Path(__file__).resolve().parents[3] / "tests/data/unwinder"
+_RECORDINGS = Path(__file__).resolve().parents[4] / "tests/data/unwinder"
 _EDIT = struct.Struct("<HHQ")  # the piece, the place in it, eight bytes
 _MOST_EDITS = 32
 _ENVIRON = 0x10_0000
