@@ -1,1 +1,1 @@
-"""The command line: one file per command, and how verdicts are printed and remembered."""
+"""The command line: one file per command, and printing and storing of verdicts."""

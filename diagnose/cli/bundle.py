@@ -1,4 +1,5 @@
-"""`rankscope bundle`: windows in one small file without names, which gives the same verdict anywhere."""
+"""`rankscope bundle`: pack windows into one small file without names, for the same verdict
+anywhere."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from rankscope.probes.errors import EXIT_HEALTHY
 def run(
     folders: tuple[Path | str, ...], baseline: tuple[Path | str, ...], place: Path, keep_names: bool, as_json: bool
 ) -> int:
-    """Write the bundle. Exit code 0: nothing is judged."""
+    """Write the bundle and return exit code 0. `keep_names`: do not replace names."""
     free_place(place)
     with patience("reading windows") as say:
         windows, earlier = list(load(folders).windows), list(load_baseline(baseline, folders))

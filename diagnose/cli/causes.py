@@ -1,4 +1,5 @@
-"""`rankscope causes`: what can be named, by what it shows, and how often that was right in the recorded windows."""
+"""`rankscope causes`: list the causes, their evidence, and how often each was right in recorded
+windows."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from rankscope.diagnose.hypotheses.causes import SCHEMA, TABLE, Counted, counted
 
 
 def run(*, as_json: bool) -> int:
-    """Print the table of hypotheses; always 0."""
+    """Print the table of hypotheses; the exit code is always 0."""
     found, cases = counted()
     if as_json:
         rows = [

@@ -1,4 +1,5 @@
-"""`rankscope diagnose`, `rankscope report`: from window folders, a file of timings, or this host now, to one verdict for each job."""
+"""`rankscope diagnose`, `rankscope report`: one verdict per job, from windows, timings, or this
+host now."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ from rankscope.observer.window.jobs import names
 from rankscope.observer.window.store.users import rename_jobs
 from rankscope.probes.errors import UsageError
 
-AUTO = "auto"  # a folder of this name: ./auto
+AUTO = "auto"  # for a folder of this name write ./auto
 
 
 def run(
@@ -60,9 +61,10 @@ def run(
     topology: Path | None = None,
     flight_recorder: Path | None = None,
 ) -> int:
-    """Print the verdicts; the exit code of the worst. `history`: None is the usual folder. `keep`: put what is observed here into it.
+    """Print the verdicts and return the exit code of the worst.
 
-    `html`: a file to write the verdicts to as a page as well. `out`: a folder for the windows that are observed here.
+    `history`: None for the usual folder; `keep`: store windows observed here in it; `html`: file
+    for a page as well; `out`: folder for windows observed here.
     """
     _sensible(folders, baseline, steps, pids, html, out, flight_recorder)
     with patience("reading the flight recorder's dumps"):
@@ -79,7 +81,7 @@ def run(
     automatic = AUTO in map(str, baseline)
     store = History(history if history is not None else DEFAULT_FOLDER)
     shared = read_topology(topology) if topology is not None else ()
-    # Before observing: a bad baseline or history must not cost a window.
+    # Before observing, so that a bad baseline or history does not cost a window.
     with patience("reading the baseline"):
         earlier = () if automatic or folders else load_baseline(baseline)
     if history is not None and keep and not folders:
@@ -97,7 +99,7 @@ def run(
         if keep:
             for trouble in remember(store, windows, verdicts):
                 complain(trouble)
-        # Last: what cannot be written must cost neither the verdict nor the history.
+        # Last, so that a failed write costs neither the verdict nor the history.
         if out is not None:
             for window in windows:
                 write_window(window, out)
@@ -130,7 +132,10 @@ def _sensible(
     folders: Sequence[Path | str], baseline: Sequence[Path | str], steps: Path | None, pids: Sequence[int], html: Path | None,
     out: Path | None, flight_recorder: Path | None,
 ) -> None:  # fmt: skip
-    """UsageError where these do not go together; OutputFailed where a page cannot be written."""
+    """Check options.
+
+    UsageError if they do not go together, OutputFailed if a page cannot be written.
+    """
     if html is not None:
         free_place(html)
     if folders and pids:
@@ -146,7 +151,7 @@ def _sensible(
 
 
 def _of_timings(steps: Path, html: Path | None) -> Verdict:
-    """The verdict on somebody's timings, and its page."""
+    """Judge a file of timings, and write its page if wanted."""
     with patience("reading timings and judging them") as say:
         verdict = judge_file(steps)
         if html is not None:
@@ -158,7 +163,8 @@ def _of_timings(steps: Path, html: Path | None) -> Verdict:
 def report(
     folders: tuple[Path | str, ...], baseline: tuple[Path | str, ...], job: str | None, place: Path, as_json: bool
 ) -> int:
-    """Write the page and say its first line; the exit code of the worst verdict."""
+    """Write the page, print the first line of each verdict, and return the exit code of the
+    worst."""
     free_place(place)
     with patience("reading windows") as say:
         loaded = load(folders)
@@ -183,14 +189,15 @@ def _page_too(place: Path | None, windows: Sequence[Window], verdicts: Sequence[
 
 
 def _page_of(place: Path, windows: Sequence[Window], verdicts: Sequence[Verdict]) -> None:
-    """The page on the first verdict that is one: of what could not be judged nothing can be drawn. BadData where none could."""
+    """Write the page on the first verdict that could be judged. Raises BadData if none could."""
     drawn = sorted(verdicts, key=is_unjudged)
     _write_page(place, gather(windows, drawn[0].job), drawn)
 
 
 def _write_page(place: Path, fleet: Fleet, verdicts: Sequence[Verdict]) -> None:
-    """The page on the first verdict, which is on this fleet; of the others their first lines."""
-    # Here, as a verdict in text needs no template engine.
+    """Write the page on the first verdict, which is on this fleet, with first lines of the
+    others."""
+    # Imported here, as a verdict in text needs no template engine.
     from rankscope.diagnose.report.build import report_of
     from rankscope.diagnose.report.render import render
 
@@ -201,7 +208,10 @@ def _judge_all(
     loaded: Loaded, earlier: Sequence[Window], wanted: str | None, history: History | None, shared: Sequence[Group],
     flight: Sequence[Blame] = (),
 ) -> list[Verdict]:  # fmt: skip
-    """One verdict for each job that is meant, the worst first. A baseline is for the jobs that it holds, if it holds one of them."""
+    """One verdict for each selected job, worst first.
+
+    A baseline that holds some of the jobs is used for these alone.
+    """
     windows, earlier = rename_jobs(loaded.windows, earlier)
     roll, notes = roll_call(windows), list(loaded.notes)
     found = jobs_in(roll, wanted)
@@ -227,7 +237,7 @@ def _judge_all(
 def _judge_large(
     found: Sources, wanted: str | None, engine: str, shared: Sequence[Group], baseline: Sequence[Source]
 ) -> list[Verdict]:
-    """As _judge_all, of thousands of hosts."""
+    """Judge thousands of hosts: one verdict for each selected job, worst first."""
     with engines.started(engine) as pool:
         judged = diagnose_large(found, wanted, pool, shared, baseline)
         verdicts = [replace(verdict, title=title) for title, verdict in judged]
@@ -235,7 +245,7 @@ def _judge_large(
 
 
 def _print(verdicts: Sequence[Verdict], as_json: bool, verbose: bool) -> int:
-    """`verdicts`: the worst first; its exit code is that of the command. History, windows and page come after it, whoever reads this."""
+    """Print the verdicts (worst first) and return the exit code, also if the reader is gone."""
     with telling("the verdict") as told:
         if as_json:
             print(to_json(*verdicts))

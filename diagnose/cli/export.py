@@ -1,4 +1,4 @@
-"""`rankscope export`: windows in the formats of other tools."""
+"""`rankscope export`: convert windows to formats of other tools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rankscope.probes.errors import EXIT_HEALTHY, BadData, UsageError
 
 
 def run(folders: tuple[Path | str, ...], job: str | None, wanted: str, place: Path, as_json: bool) -> int:
-    """Write one job of the windows into a file. Exit code 0: exporting does not judge."""
+    """Write one job of the windows into a file, and return exit code 0."""
     if wanted not in FORMATS:
         raise UsageError(f"--to {clean(wanted, 40)!r} is none of {', '.join(FORMATS)}")
     free_place(place)

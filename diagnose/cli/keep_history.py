@@ -1,6 +1,6 @@
-"""Every window of this host that was observed is kept in the history, with what was judged of it.
+"""Store every window observed on this host in the history, with its verdict.
 
-Memory is a side benefit: where it cannot be written the verdict stands, and one line says so.
+A failure does not affect the verdict: it is reported in one line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from rankscope.probes.errors import RankscopeError
 
 
 def remember(history: History, windows: Sequence[Window], verdicts: Sequence[Verdict] = ()) -> tuple[str, ...]:
-    """Keep these windows. `verdicts`: of their jobs; jobs without one are judged here. Returns what went wrong, in lines."""
+    """Store these windows; return errors as lines.
+
+    `verdicts`: of their jobs; other jobs are judged here.
+    """
     of_job: dict[tuple[str, ...], Verdict] = {(verdict.job,): verdict for verdict in verdicts}
     troubles = []
     for window in windows:

@@ -1,7 +1,8 @@
-"""Observe this host until the verdict is told, or for as long as may be.
+"""Observe this host until a verdict is reached, or the time limit.
 
-A window that cannot tell (too few steps, a stall that was seen twice) is followed by a longer one at once, with the probes that are
-loaded. What was told of a job stands; what only time could tell is judged again. Whoever interrupts the second look gets the first.
+An inconclusive window (too few steps, a stall seen twice) is followed at once by a longer one with
+the same probes. Conclusive verdicts stay; only inconclusive jobs are judged again. An interrupt
+during the second window yields the first verdict.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Judge = Callable[[Sequence["Window"]], list[Verdict]]
 
 
 class Told:
-    """What was observed and said of each job so far."""
+    """Windows and verdicts so far, by job."""
 
     def __init__(self, window_s: float, at_most_s: float) -> None:
         self._left_s, self._last_s = at_most_s - window_s, window_s
@@ -38,11 +39,15 @@ class Told:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """The worst first."""
+        """Verdicts so far, worst first."""
         return worst_first(self._verdicts.values())
 
     def hear(self, windows: Sequence[Window], verdicts: Sequence[Verdict]) -> tuple[float, str] | None:
-        """How long to observe further, and why; None: it is enough. Jobs of which the last window told enough keep its verdict."""
+        """Add windows and verdicts.
+
+        Return how long to observe further, and why, or None if that is enough. Jobs with a
+        conclusive verdict keep it.
+        """
         settled = {job for job, before in self._verdicts.items() if further_s(before) is None}
         for verdict in verdicts:
             if verdict.job not in settled:
@@ -64,7 +69,7 @@ class Told:
             return None
         longest_s, verdict = max(wanted, key=lambda each: each[0])
         next_s = float(round(min(longest_s, self._left_s)))
-        if next_s <= self._last_s:  # as much again would tell as little
+        if next_s <= self._last_s:  # an equal window would not be conclusive either
             return None
         self._left_s -= next_s
         self._last_s = next_s
@@ -74,16 +79,17 @@ class Told:
 def observe_until_told(
     window_s: float, at_most_s: float, job: str | None, pids: tuple[int, ...], verbose: bool, judge: Judge
 ) -> tuple[list[Window], list[Verdict]]:
-    """What was observed of this host, and a verdict for each job, the worst first. `at_most_s`: of all windows together.
+    """Observe this host; return the windows, and one verdict per job, worst first.
 
-    Raises what the recorder raises, as long as nothing is told.
+    `at_most_s`: limit for all windows together. Errors of the recorder are raised only before a
+    first verdict.
     """
-    # Here: windows that lie in folders are judged without it.
+    # Imported here, as judging stored windows does not need it.
     with paused():
         from rankscope.observer.recorder import RecordOptions, know_tables, record_on
 
         know_tables()
-    # Judged by itself: no other host's window is put beside it, so it need not wait for a common beginning.
+    # Judged alone, without other hosts' windows, so no common beginning is needed.
     options = RecordOptions(window_s=window_s, align_s=0.0, pids=pids, job=job, verbose=verbose)
     told = Told(window_s, at_most_s)
     with progress() as say:
@@ -110,5 +116,5 @@ def observe_until_told(
 
 
 def _reason(verdict: Verdict) -> Note:
-    """Why a longer window is wanted."""
+    """The note that asks for a longer window."""
     return next(note for note in verdict.notes if note.code in LONGER_TELLS)

@@ -1,4 +1,5 @@
-"""The command line: `rankscope COMMAND`. One exit code per situation (the project's README.md); never a stack trace."""
+"""The command line: `rankscope COMMAND`. One exit code per situation (see the project's README.md);
+no stack traces."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ from rankscope.probes.errors import EXIT_MISSING, EXIT_NOT_PERMITTED, EXIT_USAGE
 
 EXIT_INTERRUPTED = 130
 EXIT_INTERNAL = 70
-_REMEDIES = {  # where the host lacks something that nobody below had words for
+_REMEDIES = {  # for errors without an own help text
     errno.EMFILE: "Raise the limit on open files (ulimit -n).",
     errno.ENFILE: "Raise fs.file-max, or find who holds so many files (lsof).",
     errno.ENOMEM: "Raise the limit on memory (ulimit -v, MemoryMax), or take a shorter --window.",
@@ -307,18 +308,18 @@ def completion(shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash,
 
 def main() -> None:
     """Entry point of the `rankscope` command."""
-    for stream in (sys.stdout, sys.stderr):  # a terminal of another encoding gets escapes for what it cannot show
+    for stream in (sys.stdout, sys.stderr):  # escape characters that the terminal's encoding lacks
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line; its exit code. Every error becomes one line on stderr."""
+    """Run one command line and return its exit code. Every error becomes one line on stderr."""
     prepare_completion()
     try:
         code = app(arguments, standalone_mode=False)
-        if code == EXIT_INTERRUPTED:  # what Typer makes of an interrupt
+        if code == EXIT_INTERRUPTED:  # Typer's code for an interrupt
             raise KeyboardInterrupt
     except RankscopeError as error:
         return _say(error, error.help, error.exit_code)
@@ -327,7 +328,7 @@ def run(arguments: list[str]) -> int:
     except SystemExit as end:
         if not isinstance(end.__context__, BrokenPipeError):
             raise
-        # What Typer makes of a reader (head, less) that has gone: nothing more to say, and nothing to flush at exit.
+        # Typer's exit when the reader (head, less) is gone: print and flush nothing more.
         from rankscope.diagnose.cli.output import say_no_more
 
         say_no_more(sys.stdout)
@@ -338,14 +339,14 @@ def run(arguments: list[str]) -> int:
         return _say(error, _REMEDIES.get(error.errno or 0, ""), EXIT_MISSING)
     except MemoryError as error:
         return _say(f"not enough memory{f': {error}' if str(error) else ''}", _REMEDIES[errno.ENOMEM], EXIT_MISSING)
-    except ImportError as error:  # of what is loaded only where it is needed
+    except ImportError as error:  # of modules loaded on demand
         return _say(error, f"Run scripts/setup again. {_REMEDIES[errno.ENOMEM]}", EXIT_MISSING)
     except Exception as error:
         if (said := _usage_error(error)) is not None:
             return said
         if room.refused_a_thread(error):
             return _say("the host lets no thread be started", room.THREADS_HELP, EXIT_MISSING)
-        if room.limited() and isinstance(error, SystemError):  # of libraries in C that get no memory and do not say so
+        if room.limited() and isinstance(error, SystemError):  # from C libraries that fail to report a lack of memory
             return _say(f"not enough memory, it seems: {error}", _REMEDIES[errno.ENOMEM], EXIT_MISSING)
         if "-v" in arguments or "--verbose" in arguments:
             traceback.print_exc()
@@ -356,7 +357,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _usage_error(error: Exception) -> int | None:
-    """The exit code if the command line was wrong. Typer brings its own click or uses the one installed: go by name."""
+    """The exit code if the command line was wrong, else None. Recognises click's errors by name.
+
+    Typer may use its own copy of click.
+    """
     names = {base.__name__ for base in type(error).__mro__}
     if "ClickException" not in names:
         return None
@@ -375,10 +379,10 @@ def _say(message: object, remedy: str, code: int) -> int:
 
     line = clean(" ".join(str(message).split()), 400)
     said = f"rankscope: {line}{'. ' + remedy if remedy else ''}"
-    if sys.stderr.isatty():  # a terminal would break words; what reads a pipe wants one line
+    if sys.stderr.isatty():  # wrap for a terminal; a pipe gets one line
         width = shutil.get_terminal_size().columns
         said = textwrap.fill(said, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    with contextlib.suppress(OSError):  # nobody reads it
+    with contextlib.suppress(OSError):  # stderr is closed
         sys.stderr.write(f"{said}\n")
     return code
 

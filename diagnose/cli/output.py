@@ -1,7 +1,8 @@
-"""What commands share: lines as wide as the terminal, progress on stderr, tables, JSON on stdout, results that are one file.
+"""Output shared by commands: terminal-wide lines, progress on stderr, tables, JSON, and result
+files.
 
-rich draws progress on a terminal; its import takes 50 ms, so it is made where something is drawn, never at the start.
-"""
+rich draws progress on a terminal; its import takes 50 ms, so it is imported only when something is
+drawn."""
 
 from __future__ import annotations
 
@@ -26,18 +27,21 @@ from rankscope.observer.window.staging import write_file
 from rankscope.probes.errors import EXIT_CRITICAL, EXIT_MISSING, OutputFailed
 
 WIDTH = 80
-NARROWEST, WIDEST = 40, 200  # what is narrower is wrapped by the terminal; what is wider nobody reads
+NARROWEST, WIDEST = 40, 200  # limits of the line width; wider lines are hard to read
 
 
 def width_of(out: TextIO) -> int:
-    """Columns of a line: the terminal's, within reason."""
+    """Line width: the terminal's, limited to NARROWEST .. WIDEST; WIDTH for no terminal."""
     if not out.isatty():
         return WIDTH
     return min(max(shutil.get_terminal_size((WIDTH, 24)).columns, NARROWEST), WIDEST)
 
 
 def wrap(text: str, indent: str, width: int, whole: bool = False) -> list[str]:
-    """The text in lines of `width` columns. What is longer than a line loses its middle; `whole`: it goes on in the next line."""
+    """Wrap a text to `width` columns.
+
+    Overlong words lose their middle, or are continued if `whole`.
+    """
     room = width - len(indent)
     if not whole:
         text = re.sub(rf"\S{{{room + 1},}}", lambda found: short(found[0], room), text)
@@ -46,7 +50,8 @@ def wrap(text: str, indent: str, width: int, whole: bool = False) -> list[str]:
 
 
 def tell(text: str, indent: str = "") -> None:
-    """A sentence on stdout, its further lines behind `indent`: no terminal gets a cut word or path; a pipe gets one line."""
+    """Print a sentence: wrapped with `indent` on a terminal without breaking words, one line to a
+    pipe."""
     if sys.stdout.isatty():
         width = width_of(sys.stdout)
         text = textwrap.fill(
@@ -57,7 +62,10 @@ def tell(text: str, indent: str = "") -> None:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """A function that tells the operator on stderr what is going on: on a terminal in one line that is gone at the end."""
+    """Yield a function that reports progress on stderr.
+
+    A terminal shows it as one line, which disappears at the end.
+    """
     if not sys.stderr.isatty():
         yield _say
         return
@@ -66,8 +74,8 @@ def progress() -> Iterator[Callable[[str], None]]:
     from rich.text import Text
 
     began = time.monotonic()
-    # Drawn only when there is something to say: a thread that redraws would cost CPU time while a job is observed.
-    # stdout stays what it is: it may be a pipe, and what a command prints belongs there.
+    # Draw only on news: a redrawing thread would cost CPU time while a job is observed. Leave
+    # stdout alone: it may be a pipe for the command's output.
     console = Console(stderr=True)
     with Live(
         console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
@@ -80,15 +88,15 @@ def progress() -> Iterator[Callable[[str], None]]:
         yield draw
 
 
-_PATIENCE_S = 1.2  # with the start of Python two seconds: longer nobody looks at a terminal on which nothing moves
+_PATIENCE_S = 1.2  # with Python's start two seconds: the limit for a silent terminal
 
 
 @contextmanager
 def patience(what: str, lines: bool = True) -> Iterator[Callable[[str], None]]:
-    """For work that may take long and does not observe: soon stderr says what goes on, on a terminal with the time that it has taken.
-    The function that is given tells what is done now. By a timer of the process: no thread, as some of the work forks.
+    """Report long work on stderr after a delay; a terminal also shows the elapsed time.
 
-    `lines`: whether who reads a pipe is told, too; cron makes a mail of it.
+    For work that does not observe. Yields a function that sets the present activity. Uses a process
+    timer, not a thread, as some work forks. `lines`: report to a pipe too (cron would mail it).
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda _: None
@@ -98,7 +106,7 @@ def patience(what: str, lines: bool = True) -> Iterator[Callable[[str], None]]:
 
     def tick(*_: object) -> None:
         if terminal:
-            room = width_of(sys.stderr) - 1  # a line that the terminal wraps could not be taken back
+            room = width_of(sys.stderr) - 1  # a wrapped line could not be erased
             shown[0] = short(f"{time.monotonic() - began:4.0f} s  {clean(doing[0], 70)}", room)
             with suppress(OSError):
                 sys.stderr.write(f"\r{shown[0]}\x1b[K")
@@ -124,31 +132,34 @@ def patience(what: str, lines: bool = True) -> Iterator[Callable[[str], None]]:
 
 
 def _say(text: str, most: int = 200) -> None:
-    with suppress(OSError):  # who has gone need not be told, and what is done goes on
+    with suppress(OSError):  # a closed stderr must not stop the work
         sys.stderr.write(f"{clean(text, most)}\n")
         sys.stderr.flush()
 
 
 def complain(text: str) -> None:
-    """What went wrong beside what was asked for, in one line on stderr."""
+    """Report a side failure in one line on stderr."""
     _say(f"rankscope: {text}", 300)
 
 
 @dataclass
 class Telling:
-    """Whether all could be said. A reader that has gone (head, less) is no failure."""
+    """Whether all output could be written. A reader that is gone (head, less) is no failure."""
 
     failed: bool = False
 
     def code(self, code: int) -> int:
-        """The exit code of a command whose result was this one."""
+        """The exit code, given that of the command's result."""
         return EXIT_MISSING if self.failed and code != EXIT_CRITICAL else code
 
 
 @contextmanager
 def telling(what: str) -> Iterator[Telling]:
-    """For what is printed before all is done: where stdout does not take it, what is left is done nevertheless, and `what` is complained
-    of. Nothing more is said on stdout then."""
+    """Print results before the rest of the work, which goes on if stdout fails.
+
+    A failure to print `what` is reported on stderr; a closed pipe is not. Nothing more goes to
+    stdout then.
+    """
     told = Telling()
     try:
         yield told
@@ -162,8 +173,9 @@ def telling(what: str) -> Iterator[Telling]:
 
 
 def say_no_more(stream: TextIO) -> None:
-    """What it still holds, and what comes, goes nowhere: Python, at its end, would complain of it with an exit code of its own."""
-    with suppress(OSError, ValueError):  # no file of the system
+    """Redirect a stream to nowhere, so that Python does not fail with its own exit code when
+    flushing at exit."""
+    with suppress(OSError, ValueError):  # not a system file
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:
             os.dup2(nowhere, stream.fileno())
@@ -176,7 +188,7 @@ def print_json(content: Any) -> None:
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO | None = None) -> None:
-    """A table as wide as it must be. A terminal folds what is too long for it; a pipe gets a row a line, whole."""
+    """Print a table: folded to the width of a terminal; whole rows, one per line, for a pipe."""
     out = sys.stdout if stream is None else stream
     cells = [[clean(cell) for cell in row] for row in rows]
     if out.isatty():
@@ -188,7 +200,8 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], stream: Tex
 
 
 def _draw_table(heads: Sequence[str], cells: Sequence[Sequence[str]], out: TextIO, least: int = 6) -> None:
-    """As wide as the terminal: the widest columns are folded until all fit, none to less than `least` characters."""
+    """Draw a table as wide as the terminal, folding the widest columns, none below `least`
+    characters."""
     width, sizes = width_of(out), [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     gap = " " * (1 if width < WIDTH else 2)
     while sum(sizes) + len(gap) * (len(sizes) - 1) > width and max(sizes) > least:
@@ -202,7 +215,10 @@ def _draw_table(heads: Sequence[str], cells: Sequence[Sequence[str]], out: TextI
 
 
 def _folded(cell: str, size: int) -> list[str]:
-    """A cell in lines of so many characters. A word that is too long for a line is parted behind a sign, if it has one."""
+    """Fold a cell into lines of `size` characters.
+
+    Overlong words break after punctuation if possible.
+    """
     lines = [""]
     for word in cell.split(" "):
         parts = (
@@ -220,13 +236,13 @@ def _folded(cell: str, size: int) -> list[str]:
 
 
 class OutputThere(OutputFailed):
-    """There is something under the name that a result was to get."""
+    """The name for a result is taken."""
 
     help = "Remove it, or give another name: nothing that is there is ever written over."
 
 
 def free_place(place: Path) -> None:
-    """See that a file could be made there, before it costs a window. OutputFailed where it could not."""
+    """Check that a file could be created, before observing. Raises OutputFailed."""
     if os.path.lexists(place):
         raise OutputThere(f"{place} is there already")
     if not place.parent.is_dir():
@@ -234,7 +250,7 @@ def free_place(place: Path) -> None:
 
 
 def write_result(place: Path, content: bytes) -> None:
-    """A new file, whole or not at all, for nobody else to read. OutputFailed where that cannot be."""
+    """Write a new private file atomically. Raises OutputFailed."""
     try:
         write_file(place, content)
     except FileExistsError:

@@ -26,10 +26,10 @@ def run(
     *, out: Path | str, window_s: float, job: str | None, pids: tuple[int, ...], as_json: bool, verbose: bool,
     history: Path | None = None, spool: Path | None = None,
 ) -> int:  # fmt: skip
-    """Write the windows into `out` and say what they hold. Exit code 0: recording does not judge.
+    """Observe, write the windows into `out`, and print what they hold; return exit code 0.
 
-    `out`: a folder, or the URI of a store; `spool`: where windows wait until the store has them.
-    `history`: where the windows are kept as well, with what is judged of them.
+    `out`: a folder, or the URI of a store; `spool`: folder for windows until the store has them;
+    `history`: folder in which the windows are also stored, with verdicts.
     """
     with paused():
         from rankscope.observer.recorder import RecordOptions, know_tables, record
@@ -44,7 +44,7 @@ def run(
     _print(done, [sending.keep(each.window) for each in done] if sending is not None else [], as_json, verbose)
     trouble = sending.deliver() if sending is not None else None
     if history is not None:
-        # Here, as recording alone needs nothing of the diagnoser: 0.3 s of CPU.
+        # Imported here, as recording does not need the diagnoser: 0.3 s of CPU.
         from rankscope.diagnose.cli.keep_history import remember
         from rankscope.diagnose.past.history import History
 
@@ -56,13 +56,13 @@ def run(
 
 
 def _sending(uri: str, spool: Path | None) -> Sending:
-    from rankscope.diagnose.cli.stores.sending import Sending  # here, as a folder wants nothing of it: 0.03 s of CPU
+    from rankscope.diagnose.cli.stores.sending import Sending  # not needed for a folder: 0.03 s of CPU
 
     return Sending(uri, spool)
 
 
 def _print(done: list[Recorded], sent_to: list[str], as_json: bool, verbose: bool) -> None:
-    """`sent_to`: where each window goes, if it goes to a store."""
+    """Print the recorded windows. `sent_to`: destinations in a store, if any."""
     places = sent_to or [str(recorded.folder) for recorded in done]
     if as_json:
         print_json(
@@ -95,5 +95,5 @@ def _print(done: list[Recorded], sent_to: list[str], as_json: bool, verbose: boo
 
 
 def _steps(window: Window) -> int:
-    """Complete steps of a rank: the most that any has."""
+    """Complete steps of the rank that has most."""
     return max(Counter(window.steps.column("rank").to_pylist()).values(), default=0)

@@ -1,5 +1,8 @@
-"""The verdict for a person at 3 a.m.: the first line is the answer. Lines as wide as the terminal, 80 columns elsewhere, colour where
-wanted. No word is cut: a name that is too long for a line is shortened in its middle, and stands there whole with -v."""
+"""The verdict as text for a person at 3 a.m.: the first line is the answer.
+
+Lines are as wide as the terminal, else 80 columns; coloured where wanted. No word is cut: a name
+too long for a line is shortened in its middle, and whole with -v.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from rankscope.diagnose.verdict.stack_tree import StackNode
 
 _AGAINST_SHOWN = 2
 _STACKS_SHOWN = 16
-# Words of ours, explained where they first appear.
+# Terms explained at their first appearance.
 _EXPLAINED = {
     "own time": "own time (what it works itself)",
     "time in collectives (the culprit waits least)": "time in collectives (all leave them together: who comes last waits least)",
@@ -27,7 +30,7 @@ _COLOURS = {"healthy": "32", "fault": "31", "imbalance": "33", "hang": "31;1", "
 
 
 def print_reports(verdicts: Sequence[Verdict], out: TextIO, verbose: bool = False) -> None:
-    """One report after the other. Of several jobs the first line says how each of them is."""
+    """Write one report per verdict; with several jobs, first a line with the status of each."""
     width = width_of(out)
     if len(verdicts) > 1:
         said = "; ".join(f"{verdict.status.upper()} {clean(verdict.title or verdict.job, 100)}" for verdict in verdicts)
@@ -50,7 +53,7 @@ def print_report(verdict: Verdict, out: TextIO, verbose: bool = False) -> None:
 
 
 def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Iterator[str]:
-    """Lines of the report, each at most `width` columns."""
+    """Yield the lines of the report, each at most `width` columns."""
 
     def lines(text: str, indent: int) -> list[str]:
         return wrap(text, " " * indent, width, verbose)
@@ -68,7 +71,7 @@ def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Itera
         yield from stack_lines(verdict.stacks, verbose, width)
     yield ""
     yield from lines(f"  job    {words.context(verdict, verbose)}", 9)
-    # The first note of an unknown verdict is its reason, and the headline has said it.
+    # The first note of an unknown verdict is in the headline already.
     notes = verdict.notes[1:] if verdict.status == "unknown" else verdict.notes
     shown = notes if verbose else notes[: budgets.SHOWN]
     for note in shown:
@@ -78,7 +81,10 @@ def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Itera
 
 
 def stack_lines(tree: StackNode, verbose: bool, width: int, option: str = "-v") -> Iterator[str]:
-    """Where all ranks are; those that are alone first. `option`: what shows the rest."""
+    """Yield lines with the position of all ranks, branches with fewer ranks first.
+
+    `option`: shows the rest.
+    """
     told = list(stack_tree.lines(tree))
     shown = told if verbose else told[:_STACKS_SHOWN]
     for number, (depth, text) in enumerate(shown):

@@ -1,7 +1,7 @@
-"""The way into the `rankscope` command: whatever keeps it from starting ends with 69 or 70.
+"""Start the `rankscope` command; any failure to start ends with exit code 69 or 70.
 
-Python itself ends with 1 and 2 where it cannot import a module or dies of an exception, and those are results here: 1 slow, 2 critical.
-So nothing is imported above but what every Python has.
+Python itself exits with 1 or 2 on import errors and exceptions, which mean slow and critical here.
+So only modules that every Python has are imported at the top.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _CRITICAL, _MISSING, _INTERNAL, _INTERRUPTED = 2, 69, 70, 130
 
 
 def main() -> None:
-    """Run the command line and end the process."""
+    """Run the command line and end the process with its exit code."""
     open_all()
     end_when_asked()
     spare_threads()
-    gc.disable()  # until the command begins (collector.py)
+    gc.disable()  # enabled when the command begins (collector.py)
     try:
         from rankscope.diagnose.no_pandas import spare_pandas
 
@@ -46,18 +46,19 @@ def main() -> None:
 
 
 def open_all() -> None:
-    """A stream that is closed (`>&-`) is one to nowhere: the next file that is opened, a store say, would get its number."""
+    """Open closed standard streams (`>&-`) to nowhere, so that no file opened later gets their
+    number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            nowhere = os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            nowhere = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
             setattr(sys, name, open(nowhere, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
 
 
 def end_when_asked() -> None:
-    """SIGTERM and SIGHUP end a command as Ctrl-C does: it says what it found so far, and removes what it made. Once: not while it does so.
+    """Let SIGTERM and SIGHUP, once, end a command like Ctrl-C: it prints results so far and cleans
+    up.
 
-    SIGHUP stays ignored where it is (nohup). Forks get what they would have without this.
-    """
+    An ignored SIGHUP stays ignored (nohup). Forked children get the default handlers back."""
     heard = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
 
     def end(*_: object) -> None:
@@ -76,16 +77,17 @@ def end_when_asked() -> None:
 
 
 def spare_threads() -> None:
-    """No threads for linear algebra: there is little of it here. To be called before numpy is loaded.
+    """Disable threads for linear algebra, of which little is needed. Call before numpy is imported.
 
-    It starts one for each processor as it is loaded, and each spins for a while: 0.1 s of CPU on two processors, beside ranks that want
-    them. Each takes 60 MB of addresses or more, and where those are limited (ulimit -v) the OpenBLAS in scipy waits for ever.
+    OpenBLAS starts one per processor on import, and each spins for a while: 0.1 s of CPU on two
+    processors, next to ranks that need them. Each takes 60 MB of address space or more; if that is
+    limited (ulimit -v), scipy's OpenBLAS hangs.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def make_room() -> None:
-    """Where memory is limited, take less, and load nothing for which there is no room."""
+    """Save address space where memory is limited."""
     from rankscope.probes import room
 
     if room.limited():
@@ -99,11 +101,11 @@ def _complain(line: str, code: int) -> int:
 
 
 def _flushed(code: int) -> int:
-    """The exit code once all is said. Python would end with 120 where what is left cannot be written (a full disk, say)."""
+    """Flush the streams and return the exit code; Python's own would be 120 on a full disk, say."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _say_no_more(sys.stdout)  # the reader (head, less) has what it wants
+        _say_no_more(sys.stdout)  # the reader (head, less) is gone
     except (OSError, ValueError) as error:
         said = _complain(f"the output could not be written: {error}", _MISSING)
         code = code if code == _CRITICAL else said
@@ -111,12 +113,12 @@ def _flushed(code: int) -> int:
     try:
         sys.stderr.flush()
     except (OSError, ValueError):
-        _say_no_more(sys.stderr)  # nobody hears complaints: the code says it
+        _say_no_more(sys.stderr)  # stderr is closed: only the exit code remains
     return code
 
 
 def _say_no_more(stream: TextIO) -> None:
-    """As `output.say_no_more`, which may be what cannot be imported."""
+    """Redirect a stream to nowhere; a copy of `output.say_no_more`, which may fail to import."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

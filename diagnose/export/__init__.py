@@ -1,1 +1,1 @@
-"""What a window holds, in the formats of tools that others use."""
+"""Export a window to formats of other tools."""

@@ -1,4 +1,5 @@
-"""Folded stacks (Brendan Gregg's flamegraph.pl, inferno, speedscope): one stack a line, frames apart by ';', then microseconds."""
+"""Folded stacks (flamegraph.pl, inferno, speedscope): a stack per line, frames separated by ';',
+microseconds."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from rankscope.observer.window.stacks import StackFrame
 
 
 def folded(fleet: Fleet) -> bytes:
-    """The rank is the first frame: one file serves all."""
+    """Export folded stacks; the rank is the first frame, so that one file contains all."""
     lines: dict[str, int] = {}
     for sample in samples_of(fleet):
         stack = ";".join([_name(rank_name(sample)), *map(_frame, sample.frames)])
@@ -22,5 +23,5 @@ def _frame(frame: StackFrame) -> str:
 
 
 def _name(text: str) -> str:
-    """Without what separates frames."""
+    """Replace the frame separator in a name."""
     return text.replace(";", ":")

@@ -1,4 +1,4 @@
-"""The formats, by the names that the command knows."""
+"""Export formats by the names that the command accepts."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ FORMATS: dict[str, Callable[[Fleet], bytes]] = {
     "perfetto": perfetto,
     "csv": steps_csv,
 }
-OF_STEPS = ("perfetto", "csv")  # what holds nothing where no step was seen
+OF_STEPS = ("perfetto", "csv")  # empty if no step was seen

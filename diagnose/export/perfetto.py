@@ -1,5 +1,8 @@
-"""Perfetto (ui.perfetto.dev) and chrome://tracing, as Trace Event JSON: a process for each rank, its steps as slices, what they went
-into as counters. A window has no course inside a step: what it went into is in the slice's arguments."""
+"""Trace Event JSON for Perfetto (ui.perfetto.dev) and chrome://tracing.
+
+Each rank is a process, its steps are slices, their parts are counters and slice arguments: a window
+does not say when within a step a part occurred.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ _PARTS = ("own_s", "wait_s", "io_s", "sched_s", "sync_s")
 
 
 def perfetto(fleet: Fleet) -> bytes:
-    """JSON; times are microseconds since the window began, by the clock of the first rank's host."""
+    """Export steps as JSON.
+
+    Times are microseconds since the window began, by the first rank's host's clock.
+    """
     events: list[dict[str, Any]] = []
     for row, number in enumerate(fleet.ranks.number.tolist()):
         host = clean(fleet.ranks.host[row])
@@ -26,7 +32,8 @@ def perfetto(fleet: Fleet) -> bytes:
         events.append({"ph": "M", "name": "process_sort_index", "args": {"sort_index": number}, **common})
         events.append({"ph": "M", "name": "thread_name", "args": {"name": "steps"}, **common})
         events += _steps(fleet, row, common)
-    # No displayTimeUnit: some releases of the trace processor take it for the unit of all times, and steps become a thousand times longer.
+    # No displayTimeUnit: some trace processors apply it to all times, so that steps become a
+    # thousand times longer.
     content = {"traceEvents": events, "otherData": {"job": clean(fleet.title or fleet.job)}}
     return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("utf-8")
 
@@ -34,10 +41,10 @@ def perfetto(fleet: Fleet) -> bytes:
 def _steps(fleet: Fleet, row: int, common: dict[str, Any]) -> list[dict[str, Any]]:
     steps = fleet.steps
     events: list[dict[str, Any]] = []
-    known = (steps.seconds[row] > 0) & (np.abs(steps.start_s) <= budgets.DAY_S)  # whatever a forged window says
+    known = (steps.seconds[row] > 0) & (np.abs(steps.start_s) <= budgets.DAY_S)  # a forged window may contain anything
     shown = np.flatnonzero(known & (steps.seconds[row] <= budgets.DAY_S))
-    # Steps begin when the reference rank's do; where this rank's overlaps the next by that, slices of one track must not.
-    # Whole microseconds: readers match ends by equality, and sums of fractions are not equal.
+    # Steps begin with the reference rank's, so one may overlap the next, which slices of a track
+    # must not. Whole microseconds: readers match ends by equality, which fractions would break.
     starts = np.round(steps.start_s[shown] * 1e6).astype(np.int64).tolist()
     for column, start, following in zip(shown.tolist(), starts, [*starts, None][1:], strict=False):
         length = round(float(steps.seconds[row, column]) * 1e6)

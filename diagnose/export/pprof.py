@@ -1,8 +1,8 @@
-"""pprof (github.com/google/pprof, proto/profile.proto): a gzipped protocol buffer, read by `go tool pprof`, Pyroscope and others.
+"""pprof (github.com/google/pprof, proto/profile.proto): gzipped protobuf for `go tool pprof`,
+Pyroscope and others.
 
-Every sample bears its rank, host, role and kind as labels: `pprof -tagfocus rank=3`, `-tagroot rank`.
-The message is small and has not changed in years: it is written here, without a dependency for it.
-"""
+Every sample has rank, host, role and kind as labels: `pprof -tagfocus rank=3`, `-tagroot rank`. The
+message is small and stable, so it is encoded here without a dependency."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rankscope.diagnose.export.stacks import samples_of
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.observer.window.stacks import StackFrame
 
-# Numbers of fields in profile.proto.
+# Field numbers in profile.proto.
 _SAMPLE_TYPE, _SAMPLE, _LOCATION, _FUNCTION, _TEXT, _TIME, _DURATION, _PERIOD_TYPE, _PERIOD, _DEFAULT = (
     1,
     2,
@@ -31,7 +31,7 @@ _LABELS = ("rank", "host", "role", "kind")
 
 
 def pprof(fleet: Fleet) -> bytes:
-    """Executions and nanoseconds of every stack of every rank."""
+    """Export executions and nanoseconds of every stack of every rank."""
     texts: dict[str, int] = {"": 0}
 
     def text(said: str) -> int:

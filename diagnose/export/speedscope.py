@@ -1,4 +1,4 @@
-"""speedscope (https://www.speedscope.app/file-format-schema.json): a profile for each rank, the culprit's opened first."""
+"""speedscope (https://www.speedscope.app/file-format-schema.json): a profile per rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def speedscope(fleet: Fleet) -> bytes:
-    """JSON; weights are seconds."""
+    """Export stacks as JSON; weights are seconds."""
     frames: dict[StackFrame, int] = {}
     profiles: dict[int, dict[str, Any]] = {}
     for sample in samples_of(fleet):

@@ -1,7 +1,8 @@
-"""The stacks of a fleet with their seconds, as profilers want them: the critical path of each rank, Python and what is below it.
+"""Stacks of a fleet with their seconds, for profilers: each rank's critical path, Python and leaves
+below it.
 
-seconds = β · length of the window: the time in which this was on the rank's critical path. Stacks of one rank add up to its window.
-"""
+seconds = β · length of the window: time on the rank's critical path. A rank's stacks add up to its
+window."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from rankscope.observer.window.stacks import StackFrame
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One stack of one rank, root first. What is no Python is the last frame, in square brackets, without a file."""
+    """One stack of one rank, root first.
+
+    A last frame in square brackets, without a file, is no Python function.
+    """
 
     rank: int
     host: str
@@ -29,7 +33,7 @@ class Sample:
 
 
 def samples_of(fleet: Fleet) -> Iterator[Sample]:
-    """Rank by rank, the longest first."""
+    """Yield samples rank by rank, longest first."""
     table, ranks = fleet.patterns, fleet.ranks
     share = table.share
     rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (share > 0))
@@ -53,5 +57,5 @@ def samples_of(fleet: Fleet) -> Iterator[Sample]:
 
 
 def rank_name(sample: Sample) -> str:
-    """'rank 3 on node-0'."""
+    """Name the sample's rank, 'rank 3 on node-0'."""
     return f"rank {sample.rank}{' on ' + sample.host if sample.host else ''}"

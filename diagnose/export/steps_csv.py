@@ -1,4 +1,5 @@
-"""CSV for tables and notebooks: what each step of each rank went into, in the columns that `rankscope diagnose --steps FILE` reads."""
+"""CSV of step parts by rank, for tables and notebooks, in the columns that `diagnose --steps FILE`
+reads."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ COLUMNS = ("rank", "step", "function", "kind", "seconds", "role", "host", "waits
 
 
 def steps_csv(fleet: Fleet) -> bytes:
-    """One row per rank, step and part of it."""
+    """Export one row per rank, step and part of the step."""
     steps, text = fleet.steps, io.StringIO()
     work = steps.own_s - steps.io_s - steps.sched_s - steps.sync_s
     parts = (
@@ -35,6 +36,6 @@ def steps_csv(fleet: Fleet) -> bytes:
 
 
 def _plain(text: str) -> str:
-    """No spreadsheet takes it for a formula."""
+    """Escape a text that a spreadsheet would take for a formula."""
     said = clean(text)
     return f"'{said}" if said[:1] in "=+-@" and said else said

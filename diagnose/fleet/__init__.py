@@ -1,1 +1,1 @@
-"""Windows or timings in, one fleet out."""
+"""Build one fleet from windows or timings."""

@@ -1,7 +1,7 @@
 """Counters of a fleet as columns, found by name and then by rank without a search.
 
-100,000 ranks bring millions of counters: rows stay in arrays, sorted once by (name, rank), and only the few that are asked
-for become `Counter` objects.
+100,000 ranks bring millions of counters: rows stay in arrays, sorted once by (name, rank), and
+become `Counter` objects only on demand.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """One row per counter; `rank` is the row in Ranks, -1 for all of the host. `minimum`, `maximum`, `limit`: NaN if none."""
+    """Table of counters, one row each; `rank` is the row in Ranks, -1 for the whole host.
+
+    `minimum`, `maximum` and `limit` are NaN where there is none.
+    """
 
     observed_on: Labels
     scope: Labels
@@ -53,7 +56,7 @@ class Columns:
 
 
 class Counters:
-    """All counters of a fleet. Built once; rows are numbers into `table`."""
+    """All counters of a fleet, indexed once by name and rank; a row is a row number of `table`."""
 
     def __init__(self, table: Columns | None = None) -> None:
         self.table = table if table is not None else _nothing()
@@ -76,16 +79,17 @@ class Counters:
         return last > first
 
     def names(self, prefix: str = "") -> tuple[str, ...]:
-        """Names that occur and begin with `prefix`, sorted."""
+        """Counter names that occur and begin with `prefix`, sorted."""
         return tuple(sorted(name for name in self._edges if name.startswith(prefix) and name in self))
 
     def rows(self, name: str) -> Ints:
-        """Rows of the counters of this name, in the order of ranks."""
+        """Rows of the counters with this name, ordered by rank."""
         first, last = self._edges.get(name, (0, 0))
         return self._order[first:last]
 
     def rows_of(self, name: str, ranks: Ints | int) -> Ints:
-        """Rows of the counters of this name of these ranks (rows in Ranks)."""
+        """Rows of the counters with this name on these ranks (rows in Ranks; -1: the host's
+        own)."""
         first, last = self._edges.get(name, (0, 0))
         if first == last:
             return self._order[:0]
@@ -100,8 +104,10 @@ class Counters:
         return rows
 
     def total(self, name: str, ranks: Ints, without: Ints | None = None) -> Floats:
-        """Of each of these ranks (rows in Ranks) the sum of its counters of this name; NaN where it has none. `without`: of each rank in
-        Ranks the process (pid) whose are left out."""
+        """Sum of the counters with this name by rank; NaN for a rank that has none.
+
+        `ranks`: rows in Ranks. `without`: by row in Ranks, the pid whose counters are excluded.
+        """
         table, rows = self.table, self.rows_of(name, ranks)
         if without is not None:
             rows = rows[table.pid[rows] != without[table.rank[rows]]]
@@ -127,16 +133,16 @@ class Counters:
         )
 
     def named(self, name: str) -> Iterator[Counter]:
-        """The counters of this name."""
+        """Yield every counter with this name."""
         return (self.at(int(row)) for row in self.rows(name))
 
     def moved(self, name: str) -> Iterator[Counter]:
-        """The counters of this name that are above 0."""
+        """Yield the counters with this name whose value is above 0."""
         rows = self.rows(name)
         return (self.at(int(row)) for row in rows[self.table.value[rows] > 0])
 
     def of(self, name: str, ranks: Ints | int) -> Iterator[Counter]:
-        """The counters of this name of these ranks."""
+        """Yield the counters with this name on these ranks (rows in Ranks; -1: the host's own)."""
         return (self.at(int(row)) for row in self.rows_of(name, ranks))
 
 

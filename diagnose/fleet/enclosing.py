@@ -1,9 +1,10 @@
-"""Generators, comprehensions and lambdas belong to the function that holds them.
+"""Attribute generators, comprehensions and lambdas to the function that encloses them.
 
-`busy.<locals>.<genexpr>` is held by `busy` of the same file. Its line is that of the nearest `busy` among its callers, else of any
-`busy` that was seen in that file, else the frame's own. Before CPython 3.11 a frame is called `<genexpr>` alone: then the nearest
-caller of the same file that begins above it holds it. What has no holder keeps its name: a lambda at the top of a file.
-Applied to stacks as well as to names of functions, so that the time of both is one function's.
+`busy.<locals>.<genexpr>` is enclosed by `busy` of the same file. Its line is that of the nearest
+`busy` among its callers, else of any `busy` seen in that file, else the frame's own. Before CPython
+3.11 a frame is named `<genexpr>` alone: then the nearest caller in the same file that begins above
+it encloses it. A frame without an enclosing function keeps its name, such as a lambda at the top of
+a file. Stacks and function names are both rewritten, so that their times add up to one function.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ _Place = tuple[str, str]  # name, file
 
 
 def is_nameless(name: str) -> bool:
-    """Whether this is the name of a generator, a comprehension or a lambda."""
+    """Whether a function name is that of a generator, a comprehension or a lambda."""
     return name.endswith(_NAMELESS)
 
 
 def holder_name(name: str) -> str:
-    """The function that holds it by its qualified name; '' where the name does not say."""
+    """Name of the enclosing function by the qualified name.
+
+    '' where the name does not contain it.
+    """
     end = len(name)
     while name.endswith(_NAMELESS, 0, end):
         end = max(name.rfind(".", 0, end), 0)
@@ -41,7 +45,11 @@ def holder_name(name: str) -> str:
 
 
 def holder_of(frame: StackFrame, callers: Sequence[StackFrame], lines: Mapping[_Place, int]) -> StackFrame:
-    """The function that holds a frame. `callers`: root first, held already; `lines`: of functions that were seen."""
+    """Enclosing function of a frame; the frame itself if it has a name or nothing encloses it.
+
+    `callers`: root first, rewritten already. `lines`: first line of each function seen, by name and
+    file.
+    """
     if not is_nameless(frame.name):
         return frame
     name = holder_name(frame.name)
@@ -59,7 +67,8 @@ def _may_hold(caller: StackFrame, frame: StackFrame) -> bool:
 
 
 def with_holders(patterns: Patterns) -> Patterns:
-    """The same patterns, all that is nameless under the name of its holder."""
+    """Rename nameless functions, callers, stack frames and GIL holders to their enclosing
+    functions."""
     if not any(map(is_nameless, (*patterns.name.values, *patterns.caller.values, *_names(patterns.stack)))):
         return patterns
     lines: dict[_Place, int] = {}
@@ -78,7 +87,10 @@ def _names(stack: Stacks) -> list[str]:
 
 
 def _held(stack: Stacks, lines: Mapping[_Place, int]) -> Stacks:
-    """The tree with holders in place of what they hold. A frame that its own caller holds is one with it."""
+    """Replace nameless frames of the stack tree.
+
+    Merge a frame with its caller if that encloses it.
+    """
     nameless = np.array([is_nameless(name) for name in _names(stack)], dtype=bool)
     wanted = np.flatnonzero(nameless[stack.frame]) if len(nameless) else np.empty(0, dtype=np.int64)
     if not len(wanted):
@@ -86,7 +98,7 @@ def _held(stack: Stacks, lines: Mapping[_Place, int]) -> Stacks:
     frames = list(stack.frames)
     place = {frame: number for number, frame in enumerate(frames)}
     frame, parent = stack.frame.copy(), stack.parent.copy()
-    same = np.arange(len(parent))  # the node that each one becomes
+    same = np.arange(len(parent))  # node number after merging
     for node in wanted.tolist():  # a caller has the smaller number
         callers = [frames[code] for code in _path(int(parent[node]), parent, frame)]
         holder = holder_of(frames[int(frame[node])], callers, lines)
@@ -109,7 +121,10 @@ def _path(node: int, parent: Ints, frame: Ints) -> list[int]:
 
 
 def _renamed(patterns: Patterns, names: Labels, rows: Ints, lines: Mapping[_Place, int]) -> tuple[Labels, Ints]:
-    """Names and lines of the rows, as the leaf of their stack says; without a stack as the qualified name says."""
+    """Rename rows by the leaf of their stack, or by the qualified name if they have no stack.
+
+    Returns the labels and the line of every pattern; only `rows` are changed.
+    """
     place = {text: code for code, text in enumerate(names.values)}
     nameless = np.array([is_nameless(name) for name in names.values], dtype=bool)
     codes, line, stack = names.codes.copy(), patterns.line.copy(), patterns.stack

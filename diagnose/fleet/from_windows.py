@@ -1,4 +1,5 @@
-"""Tables of windows as the columns of a fleet. No Python loop runs over steps or patterns."""
+"""Convert the tables of windows into columns of a fleet, without a Python loop over steps or
+patterns."""
 
 from __future__ import annotations
 
@@ -36,24 +37,30 @@ from rankscope.probes.errors import NoRanks
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables of several windows as one. Labels keep their dictionaries, which become one."""
+    """Concatenate tables of several windows.
+
+    Merge the dictionaries of their label columns into one.
+    """
     return pa.concat_tables([table.replace_schema_metadata(None) for table in tables]).unify_dictionaries()
 
 
 def constant(text: str, rows: int) -> pa.DictionaryArray:
-    """A column of labels that says the same in each row."""
+    """A label column that holds the same text in each of `rows` rows."""
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([text], pa.string()))
 
 
 def shifted(table: pa.Table, column: str, by: int) -> pa.Table:
-    """The table with `by` added to the row numbers in a column; -1 stays."""
+    """Add `by` to the row numbers in a column of the table; -1 (none) stays -1."""
     numbers = ints(table, column)
     moved = pa.array(np.where(numbers >= 0, numbers + by, -1))
     return table.set_column(table.schema.get_field_index(column), column, moved)
 
 
 def rows_of(table: pa.Table, numbers: Ints) -> Ints:
-    """Row in Ranks of every table row's rank; -1 where the rank is not of this job."""
+    """Row in Ranks for each table row, by its column `rank`.
+
+    -1 where the rank is not of this job.
+    """
     wanted = ints(table, "rank")
     if len(numbers) == 0:
         return np.full(len(wanted), -1, np.int64)
@@ -62,7 +69,10 @@ def rows_of(table: pa.Table, numbers: Ints) -> Ints:
 
 
 def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
-    """One row per rank of the job, sorted by number. Raises NoRanks if there is none."""
+    """Build `Ranks`: one row per rank of the job, sorted by number.
+
+    Raises NoRanks if there is none.
+    """
     unique, first, _ = present(table, notes)
     table = table.take(pa.array(first))
     host, node = labels(table, "observed_on"), labels(table, "node")
@@ -92,8 +102,11 @@ def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
 
 
 def present(table: pa.Table, notes: list[Note]) -> tuple[Ints, Ints, Bools]:
-    """The numbers of the ranks, rising, the row of the first report of each, and whether one is not there that its launcher started beside
-    it. Who is missing is told. Raises NoRanks."""
+    """Find the distinct ranks of a job's table.
+
+    Returns their numbers, rising; the row of the first report of each; and whether a rank that the
+    same launcher started is missing. Adds notes on ranks reported twice or missing. Raises NoRanks.
+    """
     if table.num_rows == 0:
         raise NoRanks("no rank was found in the window")
     numbers = ints(table, "rank")
@@ -117,13 +130,13 @@ def present(table: pa.Table, notes: list[Note]) -> tuple[Ints, Ints, Bools]:
 
 
 def _worlds(table: pa.Table) -> Ints:
-    """How many ranks the job of each has; 0 where nobody says, or more than any job has."""
+    """World size of the job by table row; 0 where unknown or above budgets.WORLD_MOST."""
     said = ints(table, "world_size")
     return np.where(said <= budgets.WORLD_MOST, said, 0)
 
 
 def _not_here(table: pa.Table, lacking: Bools) -> Iterator[Note]:
-    """Ranks that their siblings' launcher started on a host with a window and that are not in it, and numbers that are guesses."""
+    """Yield notes on ranks missing from a host that has a window, and on guessed rank numbers."""
     some = table.filter(pa.array(lacking))
     if some.num_rows:
         for gone in missing_ranks(_places(some, "job")).values():
@@ -138,9 +151,12 @@ def _not_here(table: pa.Table, lacking: Bools) -> Iterator[Note]:
 
 
 def gone(table: pa.Table, counters: pa.Table, ranks: Ranks, seen: Ints) -> tuple[Gone, ...]:
-    """Ranks that nobody saw and that are missed: the census did not find them on the host on which they should run, or NCCL says that
-    they do not answer. `table`: the ranks of the job; `seen`: the numbers of all, of which these may be some. Who was only not asked for
-    (--pid) is none of them."""
+    """Find ranks that no window shows although they should exist.
+
+    A rank is gone if the census missed it on the host it should run on, or if NCCL says that it
+    does not answer. `table`: the ranks of the job; `seen`: the numbers of all observed ranks,
+    possibly more than in `table`. Ranks that are only not selected (--pid) do not count.
+    """
     claimed = (equals(counters, "name", RANK_GONE) | equals(counters, "name", NCCL_SILENT)) & (
         floats(counters, "value") > 0
     )
@@ -164,7 +180,7 @@ def gone(table: pa.Table, counters: pa.Table, ranks: Ranks, seen: Ints) -> tuple
 
 
 def _should_be_here(table: pa.Table) -> dict[int, str]:
-    """The host of each rank that is not there and of which the numbers of its siblings tell that it should be."""
+    """Map each missing rank number to its host, where the numbers of its siblings determine it."""
     some = table.filter(pa.array(_incomplete(table)))
     by_host = missing_ranks(_places(some, "observed_on"))
     return {
@@ -173,7 +189,7 @@ def _should_be_here(table: pa.Table) -> dict[int, str]:
 
 
 def _places(table: pa.Table, job: str) -> Iterator[LocalRank]:
-    """Where ranks run. `job`: the column by which they are told apart."""
+    """Yield where each rank runs; the column named by `job` tells jobs (or hosts) apart."""
     columns = (texts(table, job), texts(table, "observed_on"), texts(table, "container"))
     names = ("netns", "rank", "local_rank", "world_size", "local_world_size")
     places = zip(*columns, *(ints(table, name).tolist() for name in names), strict=True)
@@ -181,7 +197,8 @@ def _places(table: pa.Table, job: str) -> Iterator[LocalRank]:
 
 
 def _incomplete(table: pa.Table) -> Bools:
-    """Ranks of one job at places (host, container, network) of which not every local rank is there once: of a million ranks few."""
+    """Mark ranks at a place (host, container, network) that lacks some local rank or has one
+    twice."""
     local, size = ints(table, "local_rank"), ints(table, "local_world_size")
     codes = (labels(table, "observed_on").codes, labels(table, "container").codes, ints(table, "netns"))
     place = distinct_rows(codes)
@@ -190,7 +207,7 @@ def _incomplete(table: pa.Table) -> Bools:
     inside = (local >= 0) & (local < size)
     seat = distinct_rows((place, local))
     first = np.empty(int(seat.max(initial=-1)) + 1, dtype=np.int64)
-    first[seat[::-1]] = np.arange(len(seat))[::-1]  # of several the last one written stays
+    first[seat[::-1]] = np.arange(len(seat))[::-1]  # the last write wins: the first row of each seat
     once = np.bincount(place[first], inside[first], len(most))
     whole = (once == most) & (np.bincount(place, minlength=len(most)) == most)
     return np.asarray(~whole[place] & (size > 0), dtype=bool)
@@ -205,7 +222,10 @@ def _guessed(table: pa.Table) -> tuple[int, ...]:
 
 
 def _host_names(hosts: Labels, nodes: Labels) -> tuple[str, ...]:
-    """The host's name; where its ranks see different node names (containers), the name that the rank itself sees."""
+    """Host name by rank.
+
+    The rank's own node name where the ranks of one host see different ones (containers).
+    """
     several = several_nodes(hosts, nodes)
     pairs = zip(hosts.codes.tolist(), nodes.codes.tolist(), several[hosts.codes].tolist(), strict=True)
     return tuple(
@@ -214,7 +234,7 @@ def _host_names(hosts: Labels, nodes: Labels) -> tuple[str, ...]:
 
 
 def several_nodes(hosts: Labels, nodes: Labels) -> Bools:
-    """Of each value of `hosts`, whether its ranks see different node names."""
+    """Mark each value of `hosts` whose ranks see more than one node name."""
     least, most = (np.full(len(hosts.values), start, dtype=np.int64) for start in (len(nodes.values), -1))
     np.minimum.at(least, hosts.codes, nodes.codes)
     np.maximum.at(most, hosts.codes, nodes.codes)
@@ -222,7 +242,7 @@ def several_nodes(hosts: Labels, nodes: Labels) -> Bools:
 
 
 def patterns(table: pa.Table, stacks: pa.Table, rows: Ints) -> Patterns:
-    """This job's patterns; `rows` is the row in Ranks of every table row, -1 for others."""
+    """Build this job's `Patterns`; `rows` is the row in Ranks of every table row, -1 for others."""
     keep = rows >= 0
     table = table.filter(pa.array(keep))
     per_step = floats(table, "per_step_s")
@@ -272,7 +292,7 @@ def _holders(table: pa.Table) -> Holders:
 
 
 def _told(detail: Labels, holder: Holders) -> Labels:
-    """Details as people are told them: of a wait for the GIL, who held it."""
+    """Pattern details as people read them: for a wait for the GIL, the function that held it."""
     if not holder.values:
         return detail
     place = {text: code for code, text in enumerate(detail.values)}
@@ -281,7 +301,10 @@ def _told(detail: Labels, holder: Holders) -> Labels:
 
 
 def pauses(table: pa.Table, rows: Ints) -> Pauses:
-    """This job's pauses; `rows` as for patterns. Rows that cannot be are left out."""
+    """Build this job's `Pauses`, without impossible rows.
+
+    `rows` is the row in Ranks by table row, -1: other jobs.
+    """
     total, p50 = floats(table, "total_s"), floats(table, "p50_s")
     keep = (rows >= 0) & (ints(table, "count") > 0) & (total > 0) & (p50 > 0) & np.isfinite(total + p50)
     table = table.filter(pa.array(keep))
@@ -304,7 +327,10 @@ def pauses(table: pa.Table, rows: Ints) -> Pauses:
 
 
 def flows(table: pa.Table, rows: Ints) -> Flows:
-    """This job's TCP connections."""
+    """Build this job's `Flows` (TCP connections).
+
+    `rows` is the row in Ranks by table row, -1 for other jobs.
+    """
     keep = rows >= 0
     table = table.filter(pa.array(keep))
     numbers = {
@@ -339,7 +365,8 @@ def flows(table: pa.Table, rows: Ints) -> Flows:
 
 
 def counters(table: pa.Table, rows: Ints) -> Counters:
-    """Counters of this job's ranks and of their hosts; what is not a number is left out."""
+    """Build `Counters` of this job's ranks and of their hosts, without values that are not
+    finite."""
     value = floats(table, "value")
     keep = ((rows >= 0) | (ints(table, "rank") < 0)) & np.isfinite(value)
     table = table.filter(pa.array(keep))
@@ -363,7 +390,7 @@ def counters(table: pa.Table, rows: Ints) -> Counters:
 
 
 def _finite(table: pa.Table, name: str) -> Floats:
-    """A column in which what is endless is not known."""
+    """A table column as floats with NaN in place of infinities."""
     values = floats(table, name)
     endless = np.isinf(values)
     return np.where(endless, np.nan, values) if endless.any() else values

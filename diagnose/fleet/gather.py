@@ -1,4 +1,4 @@
-"""Windows in, fleet out: the hosts of one job at one moment (roll_call.py), one after the other."""
+"""Build a fleet from windows: the hosts of one job in windows of the same time (roll_call.py)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from rankscope.observer.window.manifest import EVENTS_DROPPED, Manifest
 from rankscope.observer.window.store.users import rename_jobs
 from rankscope.probes.arrays import Ints
 
-DETAILS = ("patterns", "stacks", "pauses", "flows", "counters", "collectives")  # the tables beside ranks and steps
-_STACK_COLUMNS = {"patterns": "stack", "stacks": "parent"}  # that hold numbers of rows of the table stacks
+DETAILS = ("patterns", "stacks", "pauses", "flows", "counters", "collectives")  # tables besides ranks and steps
+_STACK_COLUMNS = {"patterns": "stack", "stacks": "parent"}  # columns that refer to rows of the table stacks
 
-# What a count of losses means to people; the names are those of probes/bpf/counters.py.
+# What each loss counter means, in words for notes; names as in probes/bpf/counters.py.
 _LOST = {
     "walk_failed": "Python stacks could not be read", "walk_stale": "Python stacks changed while they were read",
     "walk_disturbed": "Python stacks changed while they were read", "walk_truncated": "Python stacks were too deep to be read to their end",
@@ -44,7 +44,7 @@ _LOST = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What windows are about, beside ranks and what these did."""
+    """Job, time span and observation quality of the selected windows."""
 
     job: str
     title: str
@@ -57,8 +57,11 @@ class Setting:
 
 
 def gather(windows: Sequence[Window], job: str | None = None, agreed_s: float | None = None) -> Fleet:
-    """Concatenate the windows of one job at one moment: which ones, says roll_call.choose, which also says what it raises. `agreed_s`: when
-    they were to begin, where that was agreed on."""
+    """Build the fleet of one job from the windows that cover the same time.
+
+    roll_call.choose selects the windows and says what it raises. `agreed_s`: Unix time at which
+    they were to begin, if that was agreed on.
+    """
     (windows,) = rename_jobs(windows)
     notes: list[Note] = []
     chosen, mine = choose(roll_call(windows), job, notes, partial(_usual_step_s, windows), agreed_s)
@@ -83,7 +86,7 @@ def _usual_step_s(windows: Sequence[Window], job: str) -> float | None:
 
 
 def joined(windows: Sequence[Window], name: str) -> pa.Table:
-    """One table of all windows, with the host in each row; numbers of stacks count on from window to window."""
+    """Concatenate one table of all windows; add the host to each row and renumber stacks."""
     pieces = []
     for window in windows:
         table = getattr(window, name)
@@ -93,7 +96,10 @@ def joined(windows: Sequence[Window], name: str) -> pa.Table:
 
 
 def counted_on(name: str, pieces: Iterable[tuple[pa.Table, int]]) -> pa.Table:
-    """The tables of this name as one. Each comes with how many rows its table `stacks` has: numbers of those count on."""
+    """Concatenate tables of this name, renumbering references to stacks.
+
+    Each piece comes with the number of rows of its own table `stacks`.
+    """
     column = _STACK_COLUMNS.get(name)
     moved, stacks = [], 0
     for table, more in pieces:
@@ -103,7 +109,7 @@ def counted_on(name: str, pieces: Iterable[tuple[pa.Table, int]]) -> pa.Table:
 
 
 def setting_of(job: str, manifests: Sequence[Manifest], ranks: pa.Table, notes: list[Note]) -> Setting:
-    """`ranks`: the table of these windows."""
+    """Derive the `Setting` from the manifests and the table `ranks`; add notes on lost events."""
     for about in manifests:
         if about.notes:
             notes.extend(Note(NoteCode.OBSERVER, clean(note, 300)) for note in about.notes)
@@ -125,7 +131,7 @@ def setting_of(job: str, manifests: Sequence[Manifest], ranks: pa.Table, notes: 
 
 
 def note_strangers(ranks: pa.Table, job: str, numbers: Ints, notes: list[Note]) -> None:
-    """A note where ranks of other jobs have these numbers."""
+    """Add a note if ranks of other jobs have some of these numbers."""
     strangers = ints(ranks, "rank")[~equals(ranks, "job", job)]
     if np.isin(strangers, numbers).any():
         text = "another job on these hosts has ranks of the same numbers: record with --job to tell them apart"
@@ -141,7 +147,10 @@ def _hosts(ranks: Ranks, manifests: Sequence[Manifest]) -> Hosts:
 def fleet_of(
     setting: Setting, ranks: Ranks, steps: Steps, tables: Mapping[str, pa.Table], notes: Sequence[Note]
 ) -> Fleet:
-    """The fleet. `tables`: the DETAILS; of ranks that are not among `ranks` nothing is kept."""
+    """Assemble the fleet.
+
+    `tables`: those named in DETAILS; rows of ranks not in `ranks` are dropped.
+    """
     rows = {name: from_windows.rows_of(tables[name], ranks.number) for name in DETAILS if name != "stacks"}
     return Fleet(
         job=setting.job,
@@ -165,14 +174,16 @@ def fleet_of(
 
 
 def _title(ranks: pa.Table, job: str) -> str:
-    """What most ranks of the job call it: a learner and its actors may run different scripts."""
+    """The most frequent job title among the job's ranks: a learner and its actors may run different
+    scripts."""
     title = labels(of_job(ranks.select(["job", "title"]), job), "title")
     counted = zip(np.bincount(title.codes, minlength=len(title.values)).tolist(), title.values, strict=True)
     return max(counted, default=(0, ""))[1]
 
 
 def _lost_events(manifests: Sequence[Manifest]) -> int:
-    """Events dropped between the kernel and the observers. A host says the same in the windows of all its jobs: it counts once."""
+    """Events dropped between kernel and observers, counting each host once though every job's
+    window repeats it."""
     lost: dict[str, int] = {}
     for about in manifests:
         if not about.losses:

@@ -1,4 +1,5 @@
-"""Columns of a fleet: those of the window's tables (observer/window/store/columns.py), who held the GIL, and rows that are different."""
+"""Column types of a fleet: labels of the window tables (observer/window/store/columns.py), GIL
+holders, and numbering of distinct rows and texts."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class GilHolder:
-    """Who held the GIL: a function ('' and 0 where it was not seen) on a thread."""
+    """The function and thread that held the GIL; '' and 0 where the function was not seen."""
 
     name: str
     file: str
@@ -36,14 +37,14 @@ class GilHolder:
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The holder in words, for a pattern's detail."""
         place = f"{self.name} ({self.file.rpartition('/')[2]}:{self.line}) on " if self.name else ""
         return f"held by {place}{self.thread}"
 
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """One code per row, a number in `values`; -1 where nobody knows or something else was waited for."""
+    """GIL holder by row, as an index into `values`; -1: unknown, or not a wait for the GIL."""
 
     codes: Ints
     values: tuple[GilHolder, ...]
@@ -53,14 +54,14 @@ class Holders:
         return self.values[number] if number >= 0 else None
 
     def followed_by(self, other: Holders, rows: Ints) -> Holders:
-        """The rows of both, of `other` only these."""
+        """Append the given rows of another column."""
         codes = other.codes[rows]
         moved = np.where(codes >= 0, codes + len(self.values), -1)
         return Holders(np.concatenate([self.codes, moved]), (*self.values, *other.values))
 
 
 def distinct_rows(columns: tuple[Ints, ...]) -> Ints:
-    """One integer per distinct row of the columns."""
+    """Number the distinct rows of the columns: equal rows have equal numbers, from 0."""
     key = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         if len(column) == 0:
@@ -73,8 +74,11 @@ def distinct_rows(columns: tuple[Ints, ...]) -> Ints:
 
 
 def distinct_texts(texts: Sequence[str]) -> tuple[tuple[str, ...], Ints]:
-    """The distinct texts in rising order, and for each text its place among them. An array of numpy's would give each the room of the
-    longest, and whoever writes a window chooses how long that is."""
+    """Distinct texts, sorted, and the index of each text among them.
+
+    A numpy array would give each text the room of the longest, which whoever writes a window
+    chooses.
+    """
     found = sorted(set(texts))
     place = {text: number for number, text in enumerate(found)}
     return tuple(found), np.fromiter(map(place.__getitem__, texts), dtype=np.int64, count=len(texts))

@@ -1,8 +1,9 @@
-"""The fleet: all that is known about one job at one moment, as columns (gather.py fills them).
+"""The fleet: all that is known about one job in one window of time, as columns (filled by
+gather.py).
 
-Ranks are rows 0..R-1, sorted by rank number; every other table refers to ranks by that row. Steps are matrices of R rows
-and S columns, a column being one iteration of the whole job. 100,000 ranks are possible: no dicts, no rows.
-"""
+Ranks are rows 0..R-1, sorted by rank number; every other table refers to ranks by that row. Steps
+are matrices of R rows and S columns, a column being one iteration of the whole job. Columns instead
+of objects make 100,000 ranks possible."""
 
 from __future__ import annotations
 
@@ -25,12 +26,15 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A rank that nobody saw, and that is missed. `communicator`: one of NCCL in which it does not answer."""
+    """A rank that should exist and was not observed.
+
+    `communicator`: an NCCL communicator in which it does not answer.
+    """
 
     number: int
-    host: str  # '' where that has no window
+    host: str  # '' where its host has no window
     observed_on: str
-    by_census: bool = False  # the observer looked for it
+    by_census: bool = False  # the observer searched and did not find it
     communicator: str = ""
 
 
@@ -39,12 +43,12 @@ class Ranks:
     """One row per rank, sorted by rank number."""
 
     number: Ints
-    host: tuple[str, ...]  # the name the operator knows: the node name, where ranks of one host see different ones
+    host: tuple[str, ...]  # the operator's name for it: the node name, where ranks of one host see different ones
     observed_on: tuple[str, ...]  # the host whose observer saw it
     netns: Ints
     role: tuple[str, ...]
-    world_size: Ints  # 0 where nobody says; bounded by budgets.WORLD_MOST
-    pid: Ints  # -1: nobody saw it (with_gone)
+    world_size: Ints  # 0: unknown; at most budgets.WORLD_MOST
+    pid: Ints  # -1: not observed (with_gone)
     addresses: tuple[tuple[str, ...], ...]
     cpus: tuple[str, ...]
     state: tuple[str, ...]
@@ -53,27 +57,30 @@ class Ranks:
     in_collective_s: Floats
     ended_s: Floats  # below 0: before the window; NaN: did not end
     exit_status: Floats  # as waitpid gives it; NaN: not known
-    gpus: tuple[tuple[str, ...], ...] = ()  # 'gpu2'; () where nobody knows
+    gpus: tuple[tuple[str, ...], ...] = ()  # 'gpu2'; (): unknown
     nics: tuple[tuple[str, ...], ...] = ()  # 'mlx5_3', 'eth0'
     guessed: tuple[int, ...] = ()  # numbers that are guesses
-    gpu_ids: tuple[str, ...] = ()  # UUIDs of its GPUs; '' where nobody says
-    machine: tuple[str, ...] = ()  # what names the host whatever it is called
-    age_s: Floats | None = None  # how long each process had run when the window began; NaN, None: not known
+    gpu_ids: tuple[str, ...] = ()  # UUIDs of its GPUs; '': unknown
+    machine: tuple[str, ...] = ()  # identifies the host whatever its name
+    age_s: Floats | None = None  # age of each process when the window began; NaN, None: unknown
 
     def __len__(self) -> int:
         return len(self.number)
 
     def missing(self) -> Ints:
-        """Numbers of ranks that the job has and nobody saw here."""
+        """Rank numbers below the world size that were not observed, rising."""
         return numbers_missing(self.number, int(self.world_size.max(initial=0)))
 
     @property
     def seen(self) -> Bools:
-        """Whether there was a process of it."""
+        """Whether a process of each rank was observed."""
         return self.pid >= 0
 
     def with_gone(self, gone: Sequence[Gone]) -> Ranks:
-        """Behind these, whose rows they keep, those that had ended before anybody looked."""
+        """Append rows for ranks that had ended before the observation.
+
+        Existing rows keep their place.
+        """
         count = len(gone)
         if not count:
             return self
@@ -97,12 +104,12 @@ class Ranks:
             values = getattr(self, name)
             if isinstance(values, np.ndarray):
                 joined[name] = np.concatenate([values, more])
-            elif values:  # what nobody knows of any stays so
+            elif values:  # an empty column means unknown for all
                 joined[name] = values + more
         return replace(self, **joined)
 
     def taken(self, rows: Ints) -> Ranks:
-        """These rows alone."""
+        """Select these rows."""
         kept = {}
         for each in fields(self):
             values = getattr(self, each.name)
@@ -115,7 +122,7 @@ class Ranks:
 
 
 def numbers_missing(numbers: Ints, world: int) -> Ints:
-    """Those from 0 to `world` that are not among `numbers`, rising."""
+    """Numbers from 0 to `world` - 1 that are not among `numbers`, rising."""
     gone = np.ones(world, dtype=bool)
     gone[numbers[(numbers >= 0) & (numbers < world)]] = False
     return np.flatnonzero(gone)
@@ -123,7 +130,7 @@ def numbers_missing(numbers: Ints, world: int) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Matrices of ranks x steps, NaN where a rank has no such step. Seconds."""
+    """Matrices of ranks x steps in seconds; NaN where a rank has no such step."""
 
     start_s: Floats  # one per column: start of the step on the reference rank
     seconds: Floats
@@ -132,7 +139,7 @@ class Steps:
     io_s: Floats
     sched_s: Floats
     sync_s: Floats
-    # The step's number in its rank's window; -1 where the rank has no such step.
+    # Step number in the rank's window; -1 where the rank has no such step.
     number: Ints | None = field(default=None, kw_only=True)
 
     @property
@@ -141,15 +148,15 @@ class Steps:
 
     @property
     def of_each(self) -> Ints:
-        """How many steps each rank has; 1 where it has none, to divide by."""
+        """Number of steps by rank; 1 for a rank without steps, so that it can divide."""
         return self.of_those(np.arange(len(self.seconds)))
 
     def of_those(self, rows: Ints) -> Ints:
-        """The same of these ranks."""
+        """Number of steps of these ranks (rows); 1 for a rank without steps."""
         return np.asarray(np.maximum(np.isfinite(self.seconds[rows]).sum(axis=1), 1), dtype=np.int64)
 
     def taken(self, rows: Ints) -> Steps:
-        """The steps of these ranks alone."""
+        """Select the steps of these ranks (rows)."""
         matrices = {
             name: getattr(self, name)[rows] for name in ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
         }
@@ -158,7 +165,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """What ranks spent their time on: one row per rank, thread, function and stack."""
+    """Where ranks spent their time: one row per rank, thread, function and stack."""
 
     rank: Ints  # row in Ranks
     thread: Labels
@@ -176,39 +183,39 @@ class Patterns:
     bytes: Ints | None = None  # moved in the window
     mu: Floats | None = None  # mean utilisation of the function's resource; NaN where it is not known
     sigma: Floats | None = None  # its standard deviation
-    holder: Holders | None = None  # who held the GIL while it was waited for
-    native: Labels | None = None  # most samples of a running Python function: in 'kernel', a native function, ''
+    holder: Holders | None = None  # function that held the GIL during the wait
+    native: Labels | None = None  # native code of most running samples: 'kernel', a function, or ''
 
     def __len__(self) -> int:
         return len(self.rank)
 
     @property
     def share(self) -> Floats:
-        """β where it can be a share; 0 where it cannot, as in windows that somebody forged."""
+        """β by row, 0 where it is outside [0, 1], as in forged windows."""
         known: Floats = np.where((self.beta >= 0) & (self.beta <= 1), self.beta, 0.0)
         return known
 
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """What ranks do in a few of their steps only, and make them longer by: one row per rank and function."""
+    """Functions that lengthen only a few steps of a rank: one row per rank and function."""
 
     rank: Ints  # row in Ranks
     name: Labels
     file: Labels
     line: Ints
-    inside: Labels  # what of a library is called in the function then; '' where the function itself is
-    more: Bools  # the function is in all other steps as well: the seconds are what it takes more than there
+    inside: Labels  # library function that it calls then; '': its own code
+    more: Bools  # it runs in all other steps too: seconds count only the excess over those
     count: Ints  # steps
     total_s: Floats
     p50_s: Floats  # of one step
     wait_s: Floats  # part of total_s inside collectives
     step: Ints  # numbers of the steps in their ranks' windows, row after row
-    first: Ints  # where those of each row begin, and where the last one's end
+    first: Ints  # offsets into `step` by row, plus the end
 
     @classmethod
     def none(cls) -> Pauses:
-        """Where nothing was seen of any."""
+        """An empty table, for windows without pauses."""
         no, nothing, unnamed = np.empty(0, np.int64), np.empty(0), Labels(np.empty(0, np.int64), ())
         first = np.zeros(1, np.int64)
         return cls(no, unnamed, unnamed, no, unnamed, no > 0, no, nothing, nothing, nothing, no, first)
@@ -217,13 +224,13 @@ class Pauses:
         return len(self.rank)
 
     def steps_of(self, row: int) -> Ints:
-        """Numbers of the steps of one row; of many only the first."""
+        """Step numbers of one row; only the first ones if there are many."""
         return self.step[int(self.first[row]) : int(self.first[row + 1])]
 
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """TCP connections of ranks, as seen by the local end."""
+    """TCP connections of ranks, as seen from the local end."""
 
     rank: Ints
     local: tuple[str, ...]  # address without port
@@ -232,16 +239,17 @@ class Flows:
     sent_bytes: Floats
     received_bytes: Floats
     retransmitted_bytes: Floats
-    sending_s: Floats  # busy - rwnd_limited - sndbuf_limited: time in which only the network held the data back
-    unacknowledged_s: Floats  # busy - rwnd_limited: data was out, and not for want of room at the receiver
+    sending_s: Floats  # busy - rwnd_limited - sndbuf_limited: time limited by the network alone
+    unacknowledged_s: Floats  # busy - rwnd_limited: data in flight, not limited by the receiver's window
     rtt_s: Floats
     min_rtt_s: Floats
-    # Both ways since the connection was opened; NaN where it is not known, or the other end is no rank of the job that was seen here.
+    # Both ways since the connection opened; NaN: unknown, or the other end is no observed rank of
+    # the job.
     exchanged_bytes: Floats | None = None
 
     @classmethod
     def none(cls) -> Flows:
-        """Where no connection was seen."""
+        """An empty table, for windows without connections."""
         return cls(np.empty(0, np.int64), (), (), (), *(np.empty(0) for _ in range(7)))
 
     def __len__(self) -> int:
@@ -250,37 +258,39 @@ class Flows:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Stays in the collectives of each step (fleet/collectives/slots.py reads them, model/slots.py uses them)."""
+    """Stays in the collectives of each step (read by fleet/collectives/slots.py, used by
+    model/slots.py)."""
 
     stay_s: Floats  # ranks x steps x slots, seconds; NaN where it is not known
     ops: tuple[str, ...]  # one per slot
-    whole: bool = True  # whether the stays of a step are all the waiting that it shows, and nothing else
-    part: float = 1.0  # of collectives that overlap, how much of their stays is waiting: so much of them stands here
+    whole: bool = True  # whether the stays of a step add up to its waiting
+    part: float = 1.0  # share of the stays that is waiting where collectives overlap; `stay_s` is scaled by it
 
     def since(self, first: int) -> Slots:
-        """The same from step `first` on."""
+        """Drop the steps before step `first`."""
         return replace(self, stay_s=self.stay_s[:, first:])
 
 
 @dataclass(frozen=True, slots=True)
 class Pipelines:
-    """Which ranks pass micro-batches to one another, and how many in each step."""
+    """Pipeline of each rank, micro-batches per step, own time outside micro-batches, and transfer
+    time."""
 
     member: Ints  # one per rank: number of its pipeline
     micro_batches: int
     once_s: Floats  # ranks x steps: own time in functions that run less often than once per micro-batch
-    usual_once_s: Floats  # what of it is usual: the peers' median in the step, or the rank's own over the steps, whichever is less
-    transfer_s: Floats  # per step: least stay of any rank in each collective that is no message, added up
+    usual_once_s: Floats  # its usual part: the lesser of the peers' median in the step and the rank's own median
+    transfer_s: Floats  # per step: sum over collectives other than messages of the least stay of any rank
 
     def since(self, first: int) -> Pipelines:
-        """The same from step `first` on."""
+        """Drop the steps before step `first`."""
         once, usual = self.once_s[:, first:], self.usual_once_s[:, first:]
         return Pipelines(self.member, self.micro_batches, once, usual, self.transfer_s[first:])
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All that is known about one job at one moment."""
+    """All that is known about one job in one window of time."""
 
     job: str
     start: float  # unix time; NaN where the data has no clock
@@ -292,31 +302,29 @@ class Fleet:
     flows: Flows
     counters: Counters
     notes: tuple[Note, ...]
-    sampling_s: float = limits.SAMPLING_S  # what a sample of a stack stands for
-    lacking: tuple[Lacking, ...] = ()  # sources that were not there, on some of the hosts
-    unseen: tuple[Lacking, ...] = ()  # other hosts of the job, left out as these sources were not there
+    sampling_s: float = limits.SAMPLING_S  # interval between stack samples
+    lacking: tuple[Lacking, ...] = ()  # sources missing on some of the hosts
+    unseen: tuple[Lacking, ...] = ()  # sources missing on other hosts of the job, which were left out for that
     lost_events: int = 0  # between kernel and observers, on all hosts
-    timed: bool = False  # from timings that somebody else measured: no scheduler noise floor, no counters
+    timed: bool = False  # from a file of timings (--steps): no scheduler noise floor, no counters
     pipelines: Pipelines | None = None
     slots: Slots | None = None
-    collectives: float = 1.0  # how many a rank makes in a step
+    collectives: float = 1.0  # number that a rank makes in a step
     pauses: Pauses = field(default_factory=Pauses.none)
-    title: str = ""  # what people call the job; '' where nobody says
-    groups: tuple[Group, ...] = ()  # hosts that share a rack, a switch, a file system, where somebody says so
-    flight: tuple[
-        Blame, ...
-    ] = ()  # who keeps the others waiting by their flight recorders, where somebody gives the dumps
-    gone: tuple[Gone, ...] = ()  # ranks that are no process any more; of a fleet that is here whole
-    looked_at: int = 0  # of a large fleet, how many ranks were compared, these among them; 0: these are all
-    looked_at_hosts: frozenset[str] = frozenset()  # and on which hosts; empty: on those of these ranks
-    longest: int = 0  # and how many of each step are here because of all they were the longest in it
+    title: str = ""  # the job's name for people; '': unknown
+    groups: tuple[Group, ...] = ()  # hosts that share a rack, a switch, a file system (--topology)
+    flight: tuple[Blame, ...] = ()  # ranks the others wait for, by dumps of NCCL's flight recorder (if given)
+    gone: tuple[Gone, ...] = ()  # ranks without a process; only known if the whole fleet was read
+    looked_at: int = 0  # in a large fleet: ranks compared in all, including these; 0: just these
+    looked_at_hosts: frozenset[str] = frozenset()  # hosts of the compared ranks; empty: those of these ranks
+    longest: int = 0  # ranks per step that were read because they are the longest of all
 
     @property
     def hosts(self) -> tuple[str, ...]:
         return tuple(sorted(set(self.ranks.host) - {""}))
 
     def pause_columns(self, entry: int) -> Ints:
-        """The columns of `steps` in which a pause (row of `pauses`) is."""
+        """Columns of `steps` in which a pause occurs; `entry` is a row of `pauses`."""
         numbers = self.steps.number
         if numbers is None or not self.steps.count:
             return np.empty(0, np.int64)
@@ -324,7 +332,10 @@ class Fleet:
         return np.flatnonzero(among).astype(np.int64)
 
     def bytes_per_step(self, kind: str, name: str = "") -> Floats:
-        """What the functions of a kind (of this name, if one is given) move, one entry per rank; 0 where nobody counts."""
+        """Bytes moved per step by the functions of a kind (and name, if given), by rank.
+
+        0 where not counted.
+        """
         table, steps = self.patterns, self.steps.of_each
         if table.bytes is None:
             return np.zeros(len(steps))

@@ -1,11 +1,12 @@
-"""Which windows of a job are of one moment.
+"""Select the windows of a job that cover the same time.
 
-    moment    windows that share at least half of one of them: of that with which windows of most hosts do
-    besides   of hosts without one: what shares STEPS_FEW steps with these, as steps are compared one by one
-              of a job that stands still: what was seen after a while that was shorter than what was seen still
+    same time  windows that overlap by at least half of one of them; the group with most hosts wins
+    besides    windows of hosts without one: those that share STEPS_FEW steps with the group, since steps
+               are compared one by one; or, in a job without progress, those after a gap shorter than the
+               silence that was observed
 
-Hosts that were asked to look at once begin later where loading takes long, and a host that is busy is the one to be seen.
-No Python loop runs over ranks.
+Hosts that were asked to observe at once begin later where loading takes long, and a busy host is
+the one to look at. No Python loop runs over ranks.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.store.summary import WINDOW
 from rankscope.probes.arrays import Floats, Ints
 
-COLUMNS = (WINDOW, "rank", "last_progress_s")  # of the ranks, that are needed here
+COLUMNS = (WINDOW, "rank", "last_progress_s")  # columns of the table of ranks that are used here
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows of one job: of which hosts, when they begin and for how long; and of their ranks, window by window, the numbers and how
-    long they were silent at the end (NaN: all the time)."""
+    """The windows of one job: host, start and length of each; and their ranks.
+
+    `of_rank`, `rank`, `silent_s`: by rank, sorted by window: window, number, seconds without
+    progress at the end of the window (NaN: the whole window).
+    """
 
     hosts: tuple[str, ...]
     start: Floats
@@ -43,7 +47,8 @@ class Windows:
 
     @classmethod
     def of(cls, manifests: Sequence[Manifest], numbers: Sequence[int], ranks: pa.Table) -> Windows:
-        """`numbers`: rising, of all windows that the table of ranks has."""
+        """Build from the manifests with these `numbers` (rising: all windows in the table of
+        ranks)."""
         about = [manifests[number] for number in numbers]
         start, seconds = (np.array([getattr(each, name) for each in about]) for name in ("start", "seconds"))
         window = ints(ranks, WINDOW)
@@ -53,7 +58,7 @@ class Windows:
         return cls(tuple(each.host for each in about), start, seconds, of_rank, ints(ranks, "rank")[order], silent_s)
 
     def ranks_of(self, window: int) -> slice:
-        """The rows of its ranks."""
+        """Slice of the rank rows of one window."""
         first, last = np.searchsorted(self.of_rank, (window, window + 1)).tolist()
         return slice(first, last)
 
@@ -66,8 +71,11 @@ def of_one_moment(
     agreed_s: float | None,
     notes: list[Note],
 ) -> list[int]:
-    """Of these windows of a job, rising, those of one moment, the newest first; the others are told. Where several moments have as many
-    hosts it is the newest, or the nearest to that which was agreed on. `step_s`: a usual step, None where nobody knows."""
+    """Select the windows of a job that cover the same time, newest first; add a note on the others.
+
+    `numbers`: of the windows, rising. Among groups with equally many hosts choose the newest, or
+    the one nearest to `agreed_s`. `step_s`: usual step length, None if unknown.
+    """
     windows = Windows.of(manifests, numbers, ranks)
     best = _most_hosts(windows, agreed_s)
     best = np.concatenate([best, _of_the_same(windows, best, step_s)])
@@ -83,7 +91,7 @@ def _most_hosts(windows: Windows, agreed_s: float | None) -> Ints:
     start, half = windows.start[order], windows.seconds[order] / 2
     first, last = np.searchsorted(start, start - half, "right"), np.searchsorted(start, start + half, "left")
     wanted = start if agreed_s is None else -np.abs(start - agreed_s)
-    there = Counter[str]()  # of the windows from `low` on and before `high`
+    there = Counter[str]()  # windows per host among `low` .. `high` - 1
     low = high = 0
     best = (0, -np.inf, 0)
     for at, (begin, end) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
@@ -101,7 +109,7 @@ def _most_hosts(windows: Windows, agreed_s: float | None) -> Ints:
 
 
 def _of_the_same(windows: Windows, moment: Ints, step_s: float | None) -> Ints:
-    """What else tells of this moment, of hosts and ranks that have no window of it."""
+    """Further windows that belong to the group, from hosts and ranks that have none in it."""
     inside = np.isin(windows.of_rank, moment)
     hosts, ranks = {windows.hosts[at] for at in moment.tolist()}, set(windows.rank[inside].tolist())
     begins_s, seconds = median(windows.start[moment]), median(windows.seconds[moment])
@@ -126,8 +134,11 @@ def _of_the_same(windows: Windows, moment: Ints, step_s: float | None) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Silence:
-    """Of windows that begin together: how long all of their ranks were silent at the end, whether one was not all the time, and how long
-    the windows are."""
+    """Absence of progress in windows that begin together.
+
+    `least_s`: shortest silence of a rank at the end; `moved`: whether any rank made progress;
+    `seconds`: length.
+    """
 
     least_s: float
     moved: bool
@@ -135,12 +146,15 @@ class _Silence:
 
     @classmethod
     def of(cls, silent_s: Floats, seconds: float) -> _Silence:
-        """`silent_s`: of each rank; NaN: all the time."""
+        """Summarise the silence by rank (NaN: the whole window) in windows of this length."""
         least_s = float(np.nan_to_num(silent_s, nan=seconds).min(initial=np.inf))
         return cls(least_s, bool(np.isfinite(silent_s).any()), seconds)
 
     def after(self, earlier: _Silence) -> float:
-        """For how long nothing moved at the end of the earlier windows and all through these; -inf where something did."""
+        """Seconds without any progress at the end of `earlier` and throughout this window.
+
+        -inf if there was progress.
+        """
         stood = not self.moved and earlier.least_s >= min(limits.STALL_SECONDS, earlier.seconds)
         return earlier.least_s + self.seconds if stood else -np.inf
 

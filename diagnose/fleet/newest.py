@@ -1,7 +1,8 @@
-"""Of what a store names: the objects of one moment of each job, of the newest moments the one that most hosts have. Pure.
+"""Choose which objects of a store to read: for each job the newest time with most hosts. Pure.
 
-Names are anybody's who may write there: one byte may be called the windows of 400 hosts. So a moment of several that was chosen by its
-names is looked at before it is believed: what says that it holds most hosts, and whether anything in it can be read.
+Object names are not trusted: anybody with write access can name one byte as windows of 400 hosts.
+Where a job has windows of several times, the claimed host counts are checked on samples, and so is
+whether anything can be read, before one is chosen.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ from dataclasses import dataclass, field
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.store.objects import Found
 
-NEWEST = 5  # moments of a job: hosts that are late with one are not late with five
+NEWEST = 5  # window times considered per job: no host is late by five
 _SAME_MOMENT_S = 5  # windows begin at multiples of it
-_TOGETHER_S = 120.0  # between the objects of one moment: a minute of tries, and what a host needs to end a window
-_SAMPLE = 16  # of one moment those that claim most, then as many spread over it: of junk, or another version, not one is a window
+_TOGETHER_S = 120.0  # largest gap between uploads for one time: a minute of retries, and finishing a window
+_SAMPLE = 16  # objects checked per time: largest claims first, then evenly spread; junk fails all of them
 _ROUNDS = 3
-_ASKED_MOST = NEWEST * _SAMPLE  # of one job: newest moments of a large fleet, and more of a few hosts
-HostsIn = Callable[[Sequence[Found]], Sequence[int]]  # of how many hosts each is in truth; none where it cannot be read
+_ASKED_MOST = NEWEST * _SAMPLE  # objects checked per job
+HostsIn = Callable[[Sequence[Found]], Sequence[int]]  # actual number of hosts in each object; 0 if unreadable
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Of the objects of a store: the paths of one moment of each job; and `absent` and `together` as in Sources."""
+    """The chosen objects of a store: paths of one time for each job.
+
+    `absent`, `together` as in Sources.
+    """
 
     chosen: set[str]
     absent: list[Found]
@@ -31,7 +35,7 @@ class Best:
 
 
 def newest(found: Sequence[Found], hosts_in: HostsIn, notes: list[Note]) -> Best:
-    """Of the objects of a store; `notes` is told of the moments that are left."""
+    """Choose the objects to read; add a note on the times that are skipped."""
     of_job: dict[str, list[Found]] = {}
     for each in sorted(found, key=lambda one: -one.key.start):
         of_job.setdefault(each.key.job, []).append(each)
@@ -45,7 +49,7 @@ def newest(found: Sequence[Found], hosts_in: HostsIn, notes: list[Note]) -> Best
         best, passed = _best(moments, hosts_in) if len(moments) > 1 else (moments[0], 0)
         unreadable += passed
         chosen.update(each.path for each in best)
-        if len(best) < len(mine) and all(each.key.host for each in best):  # of what was put together nobody knows whose
+        if len(best) < len(mine) and all(each.key.host for each in best):  # merged objects do not name their hosts
             here = {each.key.host for each in best} | {""}
             before = {each.key.host for moment in moments[:NEWEST] for each in moment} - here
             put_s = sorted(each.put_s for each in best)[len(best) // 2]
@@ -68,14 +72,20 @@ def newest(found: Sequence[Found], hosts_in: HostsIn, notes: list[Note]) -> Best
 
 @dataclass(slots=True)
 class _Looks:
-    """What was looked at of one job. `seen`: of how many hosts it is, by path; `left`: how many more may be looked at."""
+    """Checked objects of one job.
+
+    `seen`: actual hosts by path; `left`: number of checks still allowed.
+    """
 
     hosts_in: HostsIn
     seen: dict[str, int] = field(default_factory=dict)
     left: int = _ASKED_MOST
 
     def at(self, some: Sequence[Found]) -> Sequence[Found]:
-        """Look at those that were not looked at yet, all together; those."""
+        """Check those of `some` not checked yet, in one batch up to the limit.
+
+        Return the checked ones.
+        """
         new = [each for each in some if each.path not in self.seen][: self.left]
         self.left -= len(new)
         for each, hosts in zip(new, self.hosts_in(new) if new else (), strict=True):
@@ -84,8 +94,11 @@ class _Looks:
 
 
 def _best(moments: list[Sequence[Found]], hosts_in: HostsIn) -> tuple[Sequence[Found], int]:
-    """The moment with most hosts of the newest, the first where several have them; and how many moments were taken out, as nothing of
-    them can be read. Where the looks are used up, by what is known then; where nothing of all that was looked at can be read, the first."""
+    """The newest window time with most hosts, and the number of times skipped as unreadable.
+
+    When the checks are used up, decide by what is known; if nothing could be read, return the first
+    choice.
+    """
     looks = _Looks(hosts_in)
     first: Sequence[Found] = ()
     left, passed = list(moments), 0
@@ -104,13 +117,16 @@ def _best(moments: list[Sequence[Found]], hosts_in: HostsIn) -> tuple[Sequence[F
 
 
 def _hosts(moment: Sequence[Found], looks: _Looks) -> int:
-    """As its objects say, those that were looked at in truth."""
+    """Number of hosts: the actual one of checked objects, the claimed one of the others."""
     return sum(looks.seen.get(each.path, each.key.hosts) for each in moment)
 
 
 def _lies(moment: Sequence[Found], looks: _Looks) -> bool:
-    """Whether something of a moment that says that it is of several hosts is of fewer. Where all that were looked at together say the truth
-    the others are believed; else as large a part of them as of those that were looked at last."""
+    """Check objects that claim several hosts; return whether any holds fewer than claimed.
+
+    If all of a sample tell the truth the rest is believed; else the claims of unchecked objects are
+    scaled by the share of true ones in the last sample.
+    """
     claims = sorted((each for each in moment if not each.key.host), key=lambda each: -each.key.hosts)
     lies = False
     part: Sequence[Found] = claims[:_SAMPLE]
@@ -127,7 +143,10 @@ def _lies(moment: Sequence[Found], looks: _Looks) -> bool:
 
 
 def _is_readable(moment: Sequence[Found], looks: _Looks) -> bool:
-    """Whether anything that was looked at can be read; of the objects of one host one is looked at, and some more where that one cannot."""
+    """Whether any checked object is readable.
+
+    Checks one object of a single host, and more if that one fails.
+    """
     if any(looks.seen.get(each.path) for each in moment):
         return True
     some = _spread([each for each in moment if each.key.host])
@@ -151,6 +170,9 @@ def _moments(newest_first: Sequence[Found]) -> list[Sequence[Found]]:
 
 
 def _not_from_the_future(found: Sequence[Found]) -> Sequence[Found]:
-    """Without what came before the moment that it says: a few hosts' clocks are ahead. Where many are it is the store's that is behind."""
+    """Drop objects uploaded before their claimed start (a host's clock runs ahead).
+
+    If that is half of them or more the store's clock is slow: then keep all.
+    """
     ahead = {each.path for each in found if each.key.start > each.put_s}
     return [each for each in found if each.path not in ahead] if 0 < 2 * len(ahead) < len(found) else found

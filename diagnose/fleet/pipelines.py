@@ -1,11 +1,13 @@
-"""Pipelines seen from outside: ranks that wait for messages (send, recv) of one another, besides collectives.
+"""Pipelines recognised from outside: ranks that wait for messages (send, recv) besides collectives.
 
-A slow stage makes the stages after it wait for its activations and those before it for its gradients; with a flush at the end of the
-step everybody waits for everybody. Whoever suffers most waits longest, so own time, not waiting, is compared: ranks of one
-stage with each other, and the replay (model/replay.py) runs each pipeline of m micro-batches through.
+A slow stage makes later stages wait for its activations and earlier ones for its gradients; with a
+flush at the end of the step all ranks wait for all. The most affected rank waits longest, so own
+time is compared, not waiting: ranks of one stage with each other, and the replay (model/replay.py)
+runs each pipeline of m micro-batches.
 
-The k-th ranks of the stages are one pipeline; m is how often a rank receives per step, on the median rank that does.
-The transfer is what the collectives that are no messages take at least (slots.py), where that is known, else nothing.
+The k-th ranks of the stages form one pipeline; m is the number of receives per step of the median
+rank that receives. The transfer time is the least stay in the collectives that are no messages
+(slots.py), if known, else 0.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ MESSAGES = ("send", "recv", "receive", "isend", "irecv", "p2p")
 
 
 def message_names(fleet: Fleet) -> Ints:
-    """Codes of the pattern names that are messages."""
+    """Codes of the pattern names that are point-to-point messages."""
     names = fleet.patterns.name.values
     return np.array(
         [code for code, name in enumerate(map(str.lower, names)) if any(word in name for word in MESSAGES)],
@@ -31,7 +33,7 @@ def message_names(fleet: Fleet) -> Ints:
 
 
 def find_pipelines(fleet: Fleet, roles: Ints) -> Pipelines | None:
-    """The pipelines of a live job; None where no messages are passed or stages are of different sizes."""
+    """Pipelines of an observed job; None where no messages are passed or stages differ in size."""
     table = fleet.patterns
     rows = np.flatnonzero(
         (table.kind.codes == table.kind.code("collective")) & np.isin(table.name.codes, message_names(fleet))

@@ -1,7 +1,8 @@
-"""Ports (NICs, or the NVLinks of a GPU) of a fleet as columns: one row per port, one array per counter.
+"""Ports (NICs, or the NVLinks of a GPU) of a fleet: a row per port, an array per counter.
 
-A port is (observed host, network namespace of its rank, instance): interfaces of one name exist in every namespace. A port that
-several ranks share has counters of no rank: it belongs to those that name it among their own.
+A port is (observed host, network namespace of its rank, instance), since each namespace has
+interfaces of the same names. Counters of a port that several ranks share belong to no rank: they
+are matched with the ranks that list the port.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Values are NaN where a port has no such counter. Only ports that a rank of the job uses."""
+    """The ports used by ranks of the job.
+
+    Counter values are NaN where a port has no such counter.
+    """
 
     rank: Ints  # row in fleet.ranks: the first rank that uses it
     instance: tuple[str, ...]
     prefix: str
-    counted: Mapping[str, tuple[Ints, Ints]]  # counter name → rows of `table`, and the port (an entry here) of each
+    counted: Mapping[str, tuple[Ints, Ints]]  # counter name → rows of `table`, and the port of each (index here)
     table: Columns
 
     def __len__(self) -> int:
@@ -38,26 +42,30 @@ class Ports:
         return self._of_each(name, self.table.limit)
 
     def lowest(self, name: str) -> Floats:
-        """The counter's minimum over the window."""
+        """Minimum of a counter over the window, by port."""
         return self._of_each(name, self.table.minimum)
 
     @property
     def bytes(self) -> Floats:
-        """The busier direction; NaN where neither is counted."""
+        """Bytes in the busier direction, by port; NaN where neither is counted."""
         sent, received = (self.value(f"{self.prefix}{way}_bytes") for way in ("tx", "rx"))
         return np.asarray(np.fmax(sent, received), dtype=np.float64)
 
     def _of_each(self, name: str, column: Floats) -> Floats:
-        """Made for names that are asked for alone: how many names there are is chosen by whoever writes the windows."""
+        """Column values of one counter by port.
+
+        Built on demand: the number of names is unbounded, since whoever writes the windows chooses
+        them.
+        """
         array = np.full(len(self), np.nan)
         if name in self.counted:
             rows, place = self.counted[name]
-            array[place[::-1]] = column[rows][::-1]  # several ranks on one port report it alike: the first counts
+            array[place[::-1]] = column[rows][::-1]  # ranks that share a port report the same value: use the first
         return array
 
 
 def ports(fleet: Fleet, prefix: str) -> Ports:
-    """The ports that have counters beginning with `prefix` ('nic.') and are used by a rank."""
+    """The ports that a rank uses and that have counters beginning with `prefix` ('nic.')."""
     counters, table = fleet.counters, fleet.counters.table
     names = counters.names(prefix)
     owner = _owners(fleet, names)
@@ -77,7 +85,10 @@ def ports(fleet: Fleet, prefix: str) -> Ports:
 
 
 def _owners(fleet: Fleet, names: tuple[str, ...]) -> Ints:
-    """Per counter row the rank that uses the port: its own, else the first that names the port; -1 if none does."""
+    """Rank that uses the port, by counter row: its own, else the first that lists the port.
+
+    -1 if none.
+    """
     table = fleet.counters.table
     owner: Ints = table.rank.copy()
     shared = [row for name in names for row in fleet.counters.rows_of(name, -1).tolist()]
@@ -101,10 +112,11 @@ def _keys(fleet: Fleet, rows: Ints, owner: Ints) -> Ints:
 
 
 def classes(capability: Floats) -> Ints:
-    """A class per port: ports of one nominal capability (to 4 %) are peers; those that do not say are a class of their own.
+    """Group ports into classes of one nominal capability (to 4 %).
 
-    InfiniBand does not say what a port could do: a degraded one looks like a slower model. So what at most a quarter of the
-    ports has is no class of its own, but joins the largest.
+    Unknown capability is a class too. InfiniBand does not report what a port could do, so a
+    degraded one looks like a slower model. Hence a class with at most a quarter of the ports joins
+    the largest class.
     """
     known = np.isfinite(capability) & (capability > 0)
     found = np.full(len(capability), -1, dtype=np.int64)
@@ -117,7 +129,10 @@ def classes(capability: Floats) -> Ints:
 
 
 def peers_of(values: Floats, group: Ints) -> tuple[Floats, Floats, Ints]:
-    """Per port (median, robust_sd, number) over the other ports of its class; NaN, NaN, 0 without any."""
+    """Median, robust sd and number of the other ports in each port's class.
+
+    NaN, NaN, 0 if it has none.
+    """
     middle, spread = np.full(len(values), np.nan), np.full(len(values), np.nan)
     count = np.zeros(len(values), dtype=np.int64)
     for each in np.unique(group):
@@ -127,7 +142,7 @@ def peers_of(values: Floats, group: Ints) -> tuple[Floats, Floats, Ints]:
         count[members] = len(members) - 1
         middle[members] = peers_median(values[members, None], np.zeros_like(members))[:, 0]
         spread[members] = robust_sd_of_others(values[members])
-    # A port that does not report the value itself still has peers.
+    # A port without the value has peers all the same.
     for each in np.unique(group[~np.isfinite(values)]):
         members = (group == each) & ~np.isfinite(values)
         others = values[(group == each) & np.isfinite(values)]
@@ -137,7 +152,7 @@ def peers_of(values: Floats, group: Ints) -> tuple[Floats, Floats, Ints]:
 
 
 def grown(values: Floats, group: Ints, least: float) -> Bools:
-    """Ports whose events reach `least` and ten times the median of their peers."""
+    """Mark ports whose event count is at least `least` and ten times their peers' median."""
     if not (values >= least).any():  # nearly always
         return np.zeros(len(values), dtype=np.bool_)
     middle = np.nan_to_num(peers_of(values, group)[0])

@@ -1,13 +1,16 @@
-"""Who are peers? What the data says; else ranks that do the same: equal function sets, messages per step, bytes per collective.
+"""Roles: which ranks are peers.
 
-Ranks whose work no other rank does, and that all others wait for: the same program on a slow path, or other work by design.
+The job's own roles if given; else ranks with equal functions, messages and bytes. A group of ranks
+that differs from all others, and for which the others wait, is either the same program on a slow
+path (then it joins its peers) or other work by design (then it is a role of its own):
 
-own, wait    of a group of ranks: the median over them of their medians over the steps, of own time and of the stay in collectives
-awaited      own is above that of the others by the floor of effect; the others stay longer in collectives by half of that; and the ranks
-             work while the others do: their stay is shorter than half of the least own time of the others. A learner that works when its
-             actors have done so stays in collectives while they act
-same         a tenth of the work of each of the others is on stacks that the ranks have as well: a step of the same program that takes
-             another way (a fallback, a compiler, a check) shares the rest of it, a learner shares nothing with those that play
+own, wait    of a group: median over its ranks of their median own time, and of their median collective wait
+awaited      own exceeds the others' by the effect floor; the others wait longer by at least half of that;
+             and the group works at the same time: its wait is shorter than half of the others' least own
+             time. (A learner that works when its actors have finished waits while they act.)
+same         a tenth of each other rank's work is on stacks that the group has too: a step of the same
+             program that takes another path (a fallback, a compiler, a check) shares the rest of it, a
+             learner shares nothing with its actors
 """
 
 from __future__ import annotations
@@ -29,15 +32,18 @@ _ALIKE = 0.3  # Jaccard similarity of the functions of one role
 
 
 def roles(fleet: Fleet) -> Ints:
-    """A role code per rank: what the data says, else ranks that run the same functions.
+    """Role code by rank: the given role, else ranks that run the same functions.
 
-    Function sets (Python and collective functions with beta >= 2 %) are merged while their Jaccard similarity with
-    the largest set of a role is at least 0.3, and roles that have the same functions, not as much of them. A role of one rank
-    would have no peers: it joins the largest role. What is left is split by messages per step and by the volumes of collectives
-    (stages of a pipeline run the same code), and by work that excludes each other (`_by_own_functions`), but for ranks of the same
-    program that all others wait for (`rejoined`).
-    In timings every call is known, so there roles are told by the collectives and messages that ranks take part in.
-    Ranks of hosts whose GPUs are not seen (no NVML) are peers of each other only: their own time is measured in another way.
+    Function sets (Python and collective functions with beta >= 2 %) are merged while their Jaccard
+    similarity with the largest set of a role is at least 0.3; so are roles with the same functions
+    in other proportions. A role of one rank has no peers and joins the largest. The rest is split
+    by messages per step and bytes per collective (pipeline stages run the same code), and by
+    mutually exclusive work (`_by_own_functions`), except for ranks of the same program that all
+    others wait for (`rejoined`).
+
+    In timings (--steps) every call is known, so roles follow from the collectives and messages of
+    each rank. Ranks on hosts without GPU data (no NVML) are peers only of each other: their own
+    time is measured differently.
     """
     found, unseen = _same_work(fleet), blind(fleet)
     return (
@@ -48,7 +54,7 @@ def roles(fleet: Fleet) -> Ints:
 
 
 def blind(fleet: Fleet) -> Bools:
-    """Which ranks are on hosts none of whose ranks show their GPU's activity, while it is seen on all of another host."""
+    """Mark ranks on hosts where no rank shows GPU activity, while all ranks of another host do."""
     table = fleet.patterns
     rows = (table.kind.codes == table.kind.code("gpu")) & (table.thread.codes == table.thread.code("training"))
     seen = np.zeros(len(fleet.ranks), dtype=bool)
@@ -79,8 +85,11 @@ def _same_work(fleet: Fleet) -> Ints:
 
 
 def alike(sets: Bools, counts: Ints, has: Bools | None = None) -> Ints:
-    """Sets (rows) that are merged with the most frequent one of a role while their Jaccard similarity with it is at least 0.3. `has`:
-    what of either set counts as common where both have it; nothing but the sets themselves where None."""
+    """Code by set (row): merge sets with a more frequent one while their Jaccard similarity is >=
+    0.3.
+
+    `counts`: frequency of each set. `has`: members counted as common where both sets have them;
+    None: `sets`."""
     has = sets if has is None else has
 
     def joins(leader: int, others: Ints) -> Bools:
@@ -96,10 +105,11 @@ def alike(sets: Bools, counts: Ints, has: Bools | None = None) -> Ints:
 
 
 def _led(order: Ints, joins: Callable[[int, Ints], Bools]) -> Ints:
-    """Of each of these the number of the first leader that it joins; who joins none leads those behind it. After budgets.EXAMINED leaders
-    nobody is asked any more, and each that is left has a number of its own: a job has a few roles, not one for every other rank.
+    """Number of the first leader that each entry joins.
 
-    `joins`: which of the others join a leader.
+    An entry that joins none becomes the next leader. After budgets.EXAMINED leaders each remaining
+    entry gets a number of its own: a real job has few roles. `joins(leader, others)`: which of the
+    others join.
     """
     code = np.empty(len(order), dtype=np.int64)
     left = np.arange(len(order))
@@ -115,10 +125,11 @@ def _led(order: Ints, joins: Callable[[int, Ints], Bools]) -> Ints:
 
 
 def _same_functions(share: Floats, found: Ints) -> Ints:
-    """Merge roles that do the same, and only not as much of it: of two slow ranks the others are seen in nothing but waiting, and do what
-    these do all the same. Of the functions with beta >= 2 % in one of two roles those are common that both have at all.
+    """Merge roles that have the same functions in other proportions.
 
-    A role has what half of its ranks have.
+    Of two slow ranks, say, the peers show little but waiting. Compare the functions with beta >= 2
+    % in either of two roles; those are common that both have at all. A role has a function if half
+    of its ranks do.
     """
     sizes = np.bincount(found)
     if len(sizes) < 2:
@@ -131,9 +142,10 @@ def _same_functions(share: Floats, found: Ints) -> Ints:
 
 
 def _distinct(sets: Bools) -> tuple[Ints, Ints, Ints]:
-    """Of sets (rows) that are not alike, in rising order, the first row of each; of each row which one it is; how many rows each has.
+    """Distinct rows of a boolean matrix, in rising order.
 
-    np.unique compares rows member by member; these are compared as strings of bits.
+    Returns the first row of each, the index of each row's match, and the counts. Faster than
+    np.unique over axis 0, since rows are compared as bit strings.
     """
     packed = np.packbits(sets, axis=1)
     _, first, which, count = np.unique(
@@ -149,13 +161,14 @@ def _passes_messages(fleet: Fleet) -> bool:
 
 
 def _by_own_functions(fleet: Fleet, found: Ints, mostly: bool = False) -> Ints:
-    """Split roles by work that excludes each other: a learner and its actors, say. A role of one rank is right here.
+    """Split roles by mutually exclusive work, such as a learner and its actors.
 
-    own(r, f) = sum of β of the rank's python and io with f anywhere on the stack. Ranks a and b do different work if some f has
-    own(a, f) >= 2 % and own(b, f) = 0, and some other one the other way round: a slow function is foreign to the peers as well,
-    but its rank does what they do besides. Each rank joins the first leader that it does not differ from. `mostly`: f holds half of
-    the rank's work or more. So the stages of a pipeline, which begin and end with a function of their own, stay together, and a
-    server of parameters and its workers do not.
+    Roles of one rank are allowed. own(r, f) = sum of β of the rank's python and io with f anywhere
+    on the stack. Ranks a and b do different work if own(a, f) >= 2 % and own(b, f) = 0 for some f,
+    and the other way round for another f: a slow function is missing on the peers too, but its rank
+    also does what they do. Each rank joins the first leader from which it does not differ.
+    `mostly`: f must hold at least half of the rank's work. So pipeline stages, which begin and end
+    with functions of their own, stay together; a parameter server and its workers do not.
     """
     own = _inclusive(fleet)
     if own is None:
@@ -184,7 +197,10 @@ def _by_own_functions(fleet: Fleet, found: Ints, mostly: bool = False) -> Ints:
 
 
 def _inclusive(fleet: Fleet) -> Floats | None:
-    """Ranks x frames: share of the window in which the frame is on the training thread's stack at work; None where that is not known."""
+    """Ranks x frames: share of the window with the frame on the working training thread's stack.
+
+    None: unknown.
+    """
     table, ranks = fleet.patterns, len(fleet.ranks)
     rows = table.thread.codes == table.thread.code("training")
     rows &= np.isin(table.kind.codes, [table.kind.code("python"), table.kind.code("io")]) & (table.stack.codes >= 0)
@@ -192,31 +208,32 @@ def _inclusive(fleet: Fleet) -> Floats | None:
     stacks, stack = distinct(table.stack.codes[places])
     if (
         len(stacks) == 0
-        or ranks <= 2  # of two that differ neither would have a peer
+        or ranks <= 2  # two different ranks would have no peers
         or ranks * max(len(table.stack.frames), len(stacks)) > budgets.PARTS_MOST
         or len(stacks) * len(table.stack.frames) > budgets.CELLS_MOST
     ):
         return None
-    # The rank's shares by stack, and which frames are on each stack.
+    # Shares by rank and stack, and frames by stack.
     shares = np.zeros((ranks, len(stacks)))
     np.add.at(shares, (table.rank[places], stack.reshape(-1)), table.beta[places])
     on = np.zeros((len(stacks), len(table.stack.frames)))
     number, node = np.arange(len(stacks)), stacks
-    while len(node):  # all stacks at once, a frame of each
+    while len(node):  # all stacks at once, one frame each
         on[number, table.stack.frame[node]] = 1.0
         node = table.stack.parent[node]
         number, node = number[node >= 0], node[node >= 0]
-    if ((shares > 0).sum(axis=1) == 0).any():  # a rank without stacks: nothing is foreign to it
+    if ((shares > 0).sum(axis=1) == 0).any():  # for a rank without stacks nothing is foreign
         return None
     return np.asarray(shares @ on, dtype=np.float64)
 
 
 def _by_volumes(fleet: Fleet, found: Ints) -> Ints:
-    """Split roles by what their ranks communicate: messages per step, and bytes per step in each collective.
+    """Split roles by what their ranks communicate: messages per step, bytes per step in each
+    collective.
 
-    Values of one column are one group as long as the next larger one is less than twice as large: no edge cuts through ranks
-    that do the same. A group of one has no peers: its role stays whole, unless all of its groups have at least two.
-    """
+    Values of a column form one group as long as the next larger is less than twice as large, so
+    that no fixed edge separates equal ranks. A role is split only if each part has at least two
+    ranks, which thus have peers."""
     table, ranks = fleet.patterns, len(fleet.ranks)
     rows = np.flatnonzero(
         (table.kind.codes == table.kind.code("collective")) & (table.thread.codes == table.thread.code("training"))
@@ -247,7 +264,7 @@ def _by_volumes(fleet: Fleet, found: Ints) -> Ints:
 
 
 def _groups(values: Floats, least: float) -> Ints:
-    """0 below `least`; else the number of the group that the value falls into, groups being a factor of 2 apart."""
+    """Group number by value, groups being a factor of 2 apart; 0 below `least`."""
     order = np.argsort(values, kind="stable")
     ordered = np.maximum(values[order], least)
     group = np.cumsum(np.concatenate(([0], (ordered[1:] >= limits.CONCENTRATED * ordered[:-1]).astype(np.int64))))
@@ -258,11 +275,14 @@ def _groups(values: Floats, least: float) -> Ints:
 
 
 def _by_function(fleet: Fleet) -> Floats | None:
-    """Ranks x functions (Python and collectives): beta on the training thread; None where there are none."""
+    """Ranks x functions (Python and collectives): beta on the training thread.
+
+    None where there are none.
+    """
     table = fleet.patterns
     kinds = [table.kind.code("python"), table.kind.code("collective")]
     rows = np.flatnonzero(np.isin(table.kind.codes, kinds) & (table.thread.codes == table.thread.code("training")))
-    # Ranks x names must fit: what is never 0.1 % of a window adds up to nothing.
+    # Ranks x names must fit: rows below 0.1 % of a window are negligible.
     if len(rows) * len(fleet.ranks) > budgets.CELLS_MOST:
         rows = rows[table.beta[rows] >= 1e-3]
     if len(rows) == 0:
@@ -274,7 +294,10 @@ def _by_function(fleet: Fleet) -> Floats | None:
 
 
 def _largest(names: Ints, key: Ints, rows: Ints, weight: Floats | Ints, ranks: int) -> tuple[Ints, int, Ints]:
-    """Of each row its column, how many columns there are, and the rows: of more names than fit beside so many ranks the largest."""
+    """Limit the names to the heaviest that fit into ranks x names.
+
+    Return column by row, column count, rows.
+    """
     room = max(budgets.CELLS_MOST // max(ranks, 1), 1)
     if len(names) <= room:
         return key, len(names), rows
@@ -285,7 +308,8 @@ def _largest(names: Ints, key: Ints, rows: Ints, weight: Floats | Ints, ranks: i
 
 
 def _by_collectives(fleet: Fleet) -> Ints:
-    """Ranks that take part in the same collectives and messages, about equally often (a factor of 2 apart, as bytes are)."""
+    """Group ranks that make the same collectives and messages about equally often (within a factor
+    of 2)."""
     table, ranks = fleet.patterns, len(fleet.ranks)
     steps = fleet.steps.of_each
     rows = np.flatnonzero(table.kind.codes == table.kind.code("collective"))
@@ -295,7 +319,7 @@ def _by_collectives(fleet: Fleet) -> Ints:
     count = np.zeros((ranks, width))
     np.add.at(count, (table.rank[rows], column), table.count[rows])
     each = count / steps[:, None]
-    signature = np.stack([_groups(column, 0.5) for column in each.T], axis=1)  # less is not a part of every step
+    signature = np.stack([_groups(column, 0.5) for column in each.T], axis=1)  # a lower count is not in every step
     unique, inverse, counts = np.unique(signature, axis=0, return_inverse=True, return_counts=True)
     inverse = inverse.reshape(-1)
     large = np.flatnonzero(counts >= 2)
@@ -304,17 +328,15 @@ def _by_collectives(fleet: Fleet) -> Ints:
     nearest = np.arange(len(unique))
     for index in np.flatnonzero(counts < 2)[
         : limits.PEERS_SAMPLED
-    ]:  # no peers: to the role that differs in fewest collectives
+    ]:  # no peers: join the role that differs in fewest collectives
         nearest[index] = large[np.argmin((unique[large] != unique[index]).sum(axis=1))]
     found: Ints = nearest[inverse]
     return found
 
 
 def rejoined(fleet: Fleet, before: Ints, after: Ints) -> Ints:
-    """Put ranks that `after` sets apart from their role `before` back into it where they are slow peers.
-
-    Returns the role code of each rank.
-    """
+    """Role code by rank: put ranks that `after` splits from role `before` back if they are slow
+    peers."""
     result: Ints = after.copy()
     for role in np.unique(before):
         parts, sizes = np.unique(after[before == role], return_counts=True)
@@ -328,7 +350,7 @@ def rejoined(fleet: Fleet, before: Ints, after: Ints) -> Ints:
 
 
 def are_awaited(fleet: Fleet, ranks: Ints, others: Ints) -> bool:
-    """Whether these others wait for the ranks, which work longer than they, and at the same time."""
+    """Whether the others wait for these ranks, which work longer and at the same time."""
     steps = fleet.steps
     if steps.count < limits.STEPS_LEAST or len(fleet.ranks) < limits.SEVERAL:
         return False
@@ -348,7 +370,8 @@ def _same_program(fleet: Fleet, ranks: Ints, others: Ints) -> bool:
 
 
 def _work_by_stack(fleet: Fleet, ranks: Ints, others: Ints) -> tuple[Floats, Floats]:
-    """Ranks x stacks, of either group: share of the window in which the training thread computes or reads with this stack."""
+    """Ranks x stacks for both groups: share of the window in which the training thread works on
+    this stack."""
     table, rows = fleet.patterns, np.append(ranks, others)
     mine = np.isin(table.rank, rows) & (table.thread.codes == table.thread.code("training"))
     mine &= np.isin(table.kind.codes, [table.kind.code("python"), table.kind.code("io")])

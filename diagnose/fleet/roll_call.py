@@ -1,6 +1,6 @@
-"""Who is in the windows: their ranks in one table; and which job, which moment and whose ranks are judged.
+"""Select what is diagnosed from windows: the job, the windows of the same time, and their ranks.
 
-No Python loop runs over ranks: of a million of them there are 125,000 windows.
+No Python loop runs over ranks: a million of them come in 125,000 windows.
 """
 
 from __future__ import annotations
@@ -34,31 +34,32 @@ def _nobody_knows(_: str) -> float | None:
 
 
 class JobUnknown(BadData):
-    """A job that was asked for is in none of the windows."""
+    """The requested job is in none of the windows."""
 
     help = "Name one of these, or leave --job out."
 
 
 @dataclass(frozen=True, slots=True)
 class RollCall:
-    """What windows are about, and the ranks of all of them: the table `ranks`, with the number of each row's window."""
+    """Manifests of windows, and all their ranks in one table with the number of each row's
+    window."""
 
     manifests: tuple[Manifest, ...]
     ranks: pa.Table
 
     def of(self, job: str) -> pa.Table:
-        """The ranks of one job."""
+        """Rows of the table `ranks` that belong to one job."""
         return of_job(self.ranks, job)
 
 
 def of_job(ranks: pa.Table, job: str) -> pa.Table:
-    """The ranks of one job."""
+    """Rows of a table of ranks that belong to one job."""
     mine = equals(ranks, "job", job)
     return ranks if mine.all() else ranks.filter(pa.array(mine))
 
 
 def roll_call(windows: Sequence[Window]) -> RollCall:
-    """The ranks of these windows."""
+    """Collect the manifests and ranks of these windows. Raises NoRanks if there is no window."""
     pieces = [numbered(window.ranks, number) for number, window in enumerate(windows)]
     if not pieces:
         raise NoRanks("no rank was found in the window")
@@ -66,15 +67,16 @@ def roll_call(windows: Sequence[Window]) -> RollCall:
 
 
 def numbered(table: pa.Table, window: int) -> pa.Table:
-    """A window's table with the window's number in each row."""
+    """Append the window's number as a column to its table."""
     number = pa.array(np.full(table.num_rows, window, np.int32))
     return table.replace_schema_metadata(None).append_column(WINDOW, number)
 
 
 def jobs_in(roll: RollCall, wanted: str | None = None) -> dict[str, str]:
-    """The jobs in windows with their titles, the largest first: all, or those that are meant by a name.
+    """Jobs in the windows with their titles, largest first.
 
-    Raises NoRanks where there is none, BadData where none of them is meant.
+    Only those that match `wanted`, if given. Raises NoRanks where there is none, JobUnknown
+    (BadData) where none matches.
     """
     known = roll.ranks.select(["job", "title", WINDOW])
     if known["job"].null_count:
@@ -87,7 +89,7 @@ def jobs_in(roll: RollCall, wanted: str | None = None) -> dict[str, str]:
     sizes: dict[str, int] = {}
     titles: dict[str, dict[str, int]] = {}
     later = distinct_texts(title_of.values)[1]
-    # Of one window what most of its ranks say: the last one of each window, by how many say it, then by name.
+    # Title by window: the most frequent among its ranks, then the last by name; it sorts last.
     order = np.lexsort((later[each[:, 2]], counts, each[:, 1], each[:, 0]))
     each, counts = each[order], counts[order]
     last = np.flatnonzero(np.append((each[1:, :2] != each[:-1, :2]).any(axis=1), True)) if len(each) else order
@@ -114,8 +116,11 @@ def jobs_in(roll: RollCall, wanted: str | None = None) -> dict[str, str]:
 
 
 def largest(roll: RollCall, found: Mapping[str, str], notes: list[Note]) -> dict[str, str]:
-    """Of jobs as `jobs_in` has them those that are judged, each for itself: each user's largest before another's second, as anybody has as
-    many jobs as he names. The others are told."""
+    """Limit the jobs of `jobs_in` to JOBS_MOST, taking each user's largest before any user's
+    second.
+
+    That order matters since a user can name any number of jobs. Adds a note that lists the jobs
+    left out."""
     if len(found) <= JOBS_MOST:
         return dict(found)
     owner = _owners(roll)
@@ -133,7 +138,7 @@ def largest(roll: RollCall, found: Mapping[str, str], notes: list[Note]) -> dict
 
 
 def _owners(roll: RollCall) -> dict[str, int]:
-    """The user of each job; -1 where nobody knows. Of whose ranks some have ended, and so are nobody's, it is the others'."""
+    """User id by job; -1 if unknown. Ended ranks have no owner: the others' counts."""
     known = roll.ranks.select(["job", "owner"])
     job = labels(known, "job")
     owner = np.full(len(job.values), -1, dtype=np.int64)
@@ -148,10 +153,10 @@ def choose(
     step_of: Callable[[str], float | None] = _nobody_knows,
     agreed_s: float | None = None,
 ) -> tuple[str, list[int]]:
-    """The job, and the numbers of the windows that are judged.
+    """Choose the job with most ranks (among those that match `job`) and the numbers of its windows.
 
-    The job is the one with most ranks of those that `job` means, or of all; the moment as `windows_of` has it; `step_of`: a job's usual
-    step. Raises BadData if no window holds the job, NoRanks if no window holds any rank.
+    Windows as in `windows_of`; `step_of`: usual step of a job. Raises BadData if no window holds
+    the job, NoRanks if no window holds a rank.
     """
     chosen = _choose_job(roll, job, notes)
     return chosen, windows_of(roll, chosen, notes, step_of(chosen), agreed_s)
@@ -160,8 +165,11 @@ def choose(
 def windows_of(
     roll: RollCall, job: str, notes: list[Note], step_s: float | None = None, agreed_s: float | None = None
 ) -> list[int]:
-    """The numbers of the windows of one job that are judged: of the moment at which most hosts were observed, each rank once. Of several
-    such moments it is the newest, or the nearest to that which was agreed on. `step_s`: a usual step, None where nobody knows."""
+    """Numbers of the windows of a job to diagnose: those of the time with most hosts, each rank
+    once.
+
+    Among several such times choose the newest, or the nearest to `agreed_s`. `step_s`: usual step,
+    None: unknown."""
     ranks = of_job(roll.ranks.select(["job", *COLUMNS]), job)
     mine = _choose_moment(roll.manifests, ranks, step_s, agreed_s, notes)
     if others := others_of_its_name(roll, job):
@@ -171,7 +179,7 @@ def windows_of(
 
 
 def others_of_its_name(roll: RollCall, job: str) -> list[str]:
-    """Jobs of other users whose processes say the same name."""
+    """Jobs of other users that have the same name, sorted."""
     known = labels(roll.ranks.select(["job"]), "job").values
     return sorted(each for each in known if each != job and without_user(each) == without_user(job))
 
@@ -192,7 +200,7 @@ def _choose_moment(
     mine = distinct(ints(ranks, WINDOW))[0].tolist()
     start = np.fromiter((manifests[number].start for number in mine), dtype=np.float64, count=len(mine))
     least_s = min(map(_SECONDS, map(manifests.__getitem__, mine)))
-    if float(np.ptp(start)) < least_s / 2:  # as it is nearly always
+    if float(np.ptp(start)) < least_s / 2:  # the usual case
         return [mine[at] for at in np.argsort(-start, kind="stable").tolist()]
     return of_one_moment(manifests, mine, ranks, step_s, agreed_s, notes)
 
@@ -200,7 +208,10 @@ def _choose_moment(
 def _each_rank_once(
     manifests: Sequence[Manifest], mine: list[int], window: Ints, number: Ints, notes: list[Note]
 ) -> list[int]:
-    """Of two windows of one host that hold the same ranks the one with more of them, or the newer; times count from a window's begin."""
+    """Keep one of several windows of a host that share ranks: the one with most, or the newest.
+
+    Adds a note. Whole windows are dropped because times count from a window's begin.
+    """
     if len(set(map(_HOST, map(manifests.__getitem__, mine)))) == len(mine):
         return mine
     of_host: dict[str, list[int]] = {}

@@ -1,9 +1,10 @@
-"""Where windows come from: window folders, folders of them, bundles, and stores of objects (a bucket, or a folder that hosts share).
+"""Where windows come from: window folders, folders of them, bundles, and stores of objects.
 
-A window folder was named by somebody: what is wrong with it ends the command. In a store lies what many hosts put there: what cannot be
-read is left out, and counted. A store holds the windows of weeks; by their names only those of one moment of each job are read: of the
-newest moments the one with most hosts (newest.py). What a listing does not say is not believed either: who is missing is told by the
-world size.
+A store is a bucket or a folder that hosts share. A window folder was named by the user: an error in
+it ends the command. A store holds objects of many hosts: unreadable ones are left out and counted.
+It holds windows of weeks; by name, only those of one time per job are read: of the newest times the
+one with most hosts (newest.py). A listing is not trusted to be complete either: the world size
+tells which ranks are missing.
 """
 
 from __future__ import annotations
@@ -39,16 +40,19 @@ from rankscope.observer.window.store.same_names import rename_hosts
 from rankscope.observer.window.store.tidy import once
 from rankscope.probes.errors import BadData
 
-_AT_ONCE = 16  # objects that are fetched together: a store answers in tens of milliseconds
+_AT_ONCE = 16  # objects fetched in parallel: a store answers in tens of milliseconds
 
 
 _Kind = TypeVar("_Kind")
-Unread = list[str]  # where an object lies that cannot be read, and why
+Unread = list[str]  # location of each unreadable object, and why
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A window folder or a bundle (`store` is ''), or an object of a store. `host`: as its name says it, '' where that is of several."""
+    """A window folder or bundle (`store` is ''), or an object of a store.
+
+    `host`: as in the object's name, '' if it holds several hosts.
+    """
 
     store: str
     path: str
@@ -56,16 +60,18 @@ class Source:
     host: str = ""
 
     def __reduce__(self) -> tuple[type[Source], tuple[str, str, int, str]]:
-        """Workers are sent 125,000 of them: by its values one takes a third of the time that it takes field by field."""
+        """Pickle by values: 125,000 of them go to workers, three times as fast as field by
+        field."""
         return Source, (self.store, self.path, self.hosts, self.host)
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is to be read, and what there is to say about where it lies.
+    """The objects and folders to read, with notes on the places they come from.
 
-    Of hosts of a store that are not among the chosen: `absent`, an object of each that had one of the moments before; `together`, one of
-    each other that came into the store with the chosen ones and says another moment, as where a clock is wrong.
+    For hosts of a store that are not among the chosen: `absent`, an object of each that had one at
+    earlier times; `together`, an object of each that uploaded with the chosen ones and claims
+    another time (a wrong clock).
     """
 
     chosen: tuple[Source, ...]
@@ -76,19 +82,23 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Windows, and what was met on the way to them."""
+    """Windows that were read, and notes on what was left out."""
 
     windows: tuple[Window, ...]
     notes: tuple[Note, ...]
 
 
 def load(places: Iterable[Path | str], every_moment: bool = False) -> Loaded:
-    """The windows of these folders and stores. BadData, one clear line, where there is none; StoreFailed."""
+    """Read the windows of these folders and stores.
+
+    Raises BadData (one clear line) if none, StoreFailed.
+    """
     return load_found(find(places, every_moment))
 
 
 def load_baseline(given: Sequence[Path | str], places: Iterable[Path | str] = ()) -> tuple[Window, ...]:
-    """The windows of a baseline: those that are given, of stores all; else those that came with the bundles among `places`."""
+    """Read the baseline: all windows of the given places, else those in the bundles among
+    `places`."""
     if given:
         return load(given, every_moment=True).windows
     bundles = [Path(place) for place in places if not is_uri(str(place)) and is_bundle(Path(place))]
@@ -96,7 +106,10 @@ def load_baseline(given: Sequence[Path | str], places: Iterable[Path | str] = ()
 
 
 def load_found(found: Sources) -> Loaded:
-    """All that was found, and of hosts with a wrong clock what is of the same moment. BadData where nothing can be read; StoreFailed."""
+    """Read all found sources, and correct hosts whose clock is wrong.
+
+    Raises BadData if nothing is readable, StoreFailed.
+    """
     windows, notes = read(found.chosen)
     if found.chosen and not windows:
         raise BadData(f"none of {len(found.chosen)} windows can be read: {notes[0].text}")
@@ -115,7 +128,8 @@ def load_found(found: Sources) -> Loaded:
 
 
 def absent_notes(gone: Sequence[Source]) -> Iterator[Note]:
-    """The note of hosts that have no window of the moment, with the ranks that they had before."""
+    """Yield a note on hosts that have no window of the chosen time, with the ranks they had
+    before."""
     if not gone:
         return
     each = []
@@ -127,7 +141,11 @@ def absent_notes(gone: Sequence[Source]) -> Iterator[Note]:
 
 
 def find(places: Iterable[Path | str], every_moment: bool = False) -> Sources:
-    """What lies in these places. `every_moment`: of a store all of its windows. BadData where one of them holds no window."""
+    """List the sources in these places.
+
+    `every_moment`: all windows of a store, not just the newest. Raises BadData where a place holds
+    no window.
+    """
     chosen: list[Source] = []
     notes: list[Note] = []
     absent: list[Source] = []
@@ -145,25 +163,28 @@ def find(places: Iterable[Path | str], every_moment: bool = False) -> Sources:
             best = Best({found.path for found in there}, [], []) if every_moment else _newest(uri, there, notes)
             chosen += (_source(uri, found) for found in there if found.path in best.chosen)
             absent += (_source(uri, found) for found in best.absent)
-            # A store that was copied: all came at one time.
+            # In a copied store all objects have one upload time: limit them.
             together += (_source(uri, found) for found in best.together[: 4 * _AT_ONCE])
     return Sources(tuple(chosen), tuple(notes), tuple(absent), tuple(together))
 
 
 def read(sources: Sequence[Source]) -> tuple[list[Window], list[Note]]:
-    """The windows in these sources, each once, in their order; what of the stores could not be read is counted in the notes."""
+    """Read the windows in these sources, each once, in order; a note counts unreadable objects."""
     unread: Unread = []
     found = once(window for windows in read_each(sources, unread) for window in windows)
     return found, [left_out(unread)] if unread else []
 
 
 def read_each(sources: Sequence[Source], unread: Unread) -> Iterator[list[Window]]:
-    """The windows in each of these sources; those that cannot be read go into `unread`."""
+    """Yield the list of windows in each source; append unreadable ones to `unread`."""
     return _each(sources, unread, decode, list, lambda window: (window.manifest,))
 
 
 def read_parts(sources: Sequence[Source], unread: Unread, wanted: Mapping[str, Sequence[str]]) -> Iterator[list[Part]]:
-    """The same, of each window these columns of these tables."""
+    """Yield for each source its windows, limited to these columns of these tables.
+
+    Failures go to `unread`.
+    """
     return _each(
         sources,
         unread,
@@ -174,7 +195,7 @@ def read_parts(sources: Sequence[Source], unread: Unread, wanted: Mapping[str, S
 
 
 def read_summaries(sources: Sequence[Source], unread: Unread) -> Iterator[list[Summary]]:
-    """The same, of each source its summary."""
+    """Yield for each source its summary; failures go to `unread`."""
     return _each(
         sources,
         unread,
@@ -211,7 +232,7 @@ def _each(
 
 
 def _refuse_others(source: Source, inside: Sequence[Manifest]) -> None:
-    """Who may write under one host's name speaks for that one alone. BadData."""
+    """Raise BadData if an object named after one host holds windows of another host or time."""
     for about in inside if source.host else ():
         if not fits(source.path, about):
             raise BadData(
@@ -220,13 +241,13 @@ def _refuse_others(source: Source, inside: Sequence[Manifest]) -> None:
 
 
 def left_out(unread: Unread) -> Note:
-    """The note of objects that could not be read."""
+    """A note on objects that could not be read."""
     more = f", and {len(unread) - 1} more" if len(unread) > 1 else ""
     return Note(NoteCode.OBJECTS_LEFT_OUT, f"left out, as it cannot be read: {clean(unread[0], 300)}{more}")
 
 
 def _fetched(sources: Sequence[Source], pool: ThreadPoolExecutor) -> Iterator[bytes | BadData | None]:
-    """The bytes of each object in order: from a bucket several at a time, from a folder one after the other."""
+    """Yield the bytes of each object in order, several at a time from a bucket."""
     for at in range(0, len(sources), 4 * _AT_ONCE):
         part = sources[at : at + 4 * _AT_ONCE]
         far = any(each.store and not open_store(each.store).local for each in part)
@@ -234,7 +255,7 @@ def _fetched(sources: Sequence[Source], pool: ThreadPoolExecutor) -> Iterator[by
 
 
 def _fetch(source: Source) -> bytes | BadData | None:
-    """None where it is gone."""
+    """Bytes of an object of a store; None if it is gone or `source` is no object."""
     if not source.store:
         return None
     try:
@@ -246,7 +267,7 @@ def _fetch(source: Source) -> bytes | BadData | None:
 
 
 def _as_store(place: Path) -> str | None:
-    """The URI of a local folder, or file, that holds objects; None where it holds none by their names."""
+    """URI of a local folder or file that holds objects by its names; None if it holds none."""
     if place.suffix == ".parquet" and place.is_file():
         return place.absolute().as_uri()
     try:
@@ -269,7 +290,7 @@ def _folders(place: Path, may_be_none: bool) -> tuple[Path, ...]:
 
 
 def _is_open_window(place: Path) -> bool:
-    """What somebody closed beside the objects of a store is none."""
+    """Whether a path is a readable window; an unreadable folder inside a store is none."""
     try:
         return is_window(place)
     except OSError:
@@ -277,7 +298,7 @@ def _is_open_window(place: Path) -> bool:
 
 
 def _listed(uri: str, notes: list[Note]) -> Sequence[objects.Found]:
-    """The objects of a store. BadData where there is none."""
+    """List the objects of a store. Raises BadData where there is none."""
     store = open_store(uri)
     there = objects.listing(store)
     closed = [f"{store.at(path)}: closed to us" for path in there.closed]
@@ -298,7 +319,10 @@ def _source(uri: str, found: objects.Found) -> Source:
 
 
 def _newest(uri: str, there: Sequence[objects.Found], notes: list[Note]) -> Best:
-    """Of a store what is of the newest common moment. What was looked at to find it and cannot be read is told."""
+    """Choose the objects of the newest common time.
+
+    Add a note on unreadable ones met on the way.
+    """
     unread: dict[str, str] = {}
 
     def hosts_in(some: Sequence[objects.Found]) -> list[int]:
@@ -311,7 +335,7 @@ def _newest(uri: str, there: Sequence[objects.Found], notes: list[Note]) -> Best
         return hosts
 
     best = newest(there, hosts_in, notes)
-    elsewhere = [why for path, why in unread.items() if path not in best.chosen]  # what is chosen is read once more
+    elsewhere = [why for path, why in unread.items() if path not in best.chosen]  # chosen objects are read again later
     if elsewhere:
         notes.append(left_out(elsewhere))
     return best

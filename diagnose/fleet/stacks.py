@@ -1,4 +1,4 @@
-"""Python stacks of a fleet as one tree, whatever windows they come from."""
+"""Python stacks of a fleet as one tree, across windows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from rankscope.probes.arrays import Ints
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """A column of stacks: one code per row, -1 for none; the code is a node of the tree, and the node's frame the leaf.
+    """A column of stacks: a tree node by row, -1 for none.
 
-    `parent`: the caller's node, always a smaller number, -1 for a root. `frame`: a node's number in `frames`.
+    The node's frame is the leaf of the stack. `parent`: the caller's node, always a smaller number,
+    -1 for a root. `frame`: the node's index in `frames`.
     """
 
     codes: Ints
@@ -24,12 +25,12 @@ class Stacks:
 
     @classmethod
     def none(cls, rows: int) -> Stacks:
-        """Where no stacks were taken."""
+        """A column of `rows` rows without stacks."""
         nothing = np.empty(0, dtype=np.int64)
         return cls(np.full(rows, -1, dtype=np.int64), nothing, nothing, ())
 
     def of(self, node: int) -> list[StackFrame]:
-        """The frames of a stack, root first."""
+        """Frames of the stack that ends at a node, root first."""
         found = []
         while node >= 0:
             found.append(self.frames[int(self.frame[node])])
@@ -37,7 +38,7 @@ class Stacks:
         return found[::-1]
 
     def followed_by(self, other: Stacks, rows: Ints) -> Stacks:
-        """The rows of both, of `other` only these. Stacks that both have keep one number."""
+        """Append the given rows of another column; stacks in both keep one node."""
         place = {frame: number for number, frame in enumerate(self.frames)}
         number = np.array([place.setdefault(frame, len(place)) for frame in other.frames], dtype=np.int64)
         theirs = number[other.frame] if len(number) else other.frame
@@ -53,12 +54,12 @@ class Stacks:
 
 
 def merged(codes: Ints, parent: Ints, frame: Ints, frames: tuple[StackFrame, ...]) -> Stacks:
-    """A forest in which the same stack may stand more than once, as a tree in which each stands once, after its caller.
+    """Merge equal stacks of a forest into one tree in which each occurs once, after its caller.
 
-    Level by level, from the roots: nodes are the same whose callers are the same and whose frames are.
+    Works level by level from the roots: nodes are equal if their callers and frames are.
     """
     edge = np.sort((parent + 1) * max(len(frames), 1) + frame)
-    if (edge[1:] > edge[:-1]).all() and (parent < np.arange(len(parent))).all():  # as each window has it
+    if (edge[1:] > edge[:-1]).all() and (parent < np.arange(len(parent))).all():  # a tree already: one window
         return Stacks(codes, parent, frame, frames)
     same = np.full(len(parent), -1, dtype=np.int64)  # the new number of each node
     new_parent, new_frame = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]

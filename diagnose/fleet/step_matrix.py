@@ -1,11 +1,12 @@
-"""Steps of all ranks as matrices: the columns are the steps of one reference rank, the same iteration of the job in every row.
+"""Steps of all ranks as matrices: a column is one iteration of the job, a step of one reference
+rank.
 
-A rank's step belongs to the column that began nearest to it in time, within three quarters of a usual step. Windows begin at different
-times and clocks differ: times are compared in Unix time, each host's moved by what align.py finds.
+A rank's step belongs to the column whose start is nearest in time, within three quarters of a usual
+step. Windows begin at different times and clocks differ: times are compared in Unix time, corrected
+by host with the offsets from align.py.
 
-All that is asked of the reference rank is in its `Grid`: whoever has that can put the steps of any hosts in columns by themselves, as
-the workers of a large fleet do (large/placed.py).
-"""
+`Grid` holds all that is needed of the reference rank: with it, workers of a large fleet can put the
+steps of any hosts in columns independently (large/placed.py)."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class NoRoomForSteps(BadData):
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Which host each rank is on, and the Unix time at which the window of each begins."""
+    """Host index by rank, and the Unix time at which the window of each host begins."""
 
     names: tuple[str, ...]
     of_rank: Ints
@@ -45,9 +46,12 @@ class Hosts:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The iterations of a job as its reference rank has them. `origin_s`: Unix time at which that rank's window begins, by its host's
-    clock; `begins_s`, `ends_s`: of its steps since then, rising; `step_s`: a usual step of the ranks that show about as many; `window_s`: a
-    usual window."""
+    """The iterations of a job, as steps of its reference rank.
+
+    `origin_s`: Unix time at which that rank's window begins, by its host's clock; `begins_s`,
+    `ends_s`: of its steps, relative to that, rising; `step_s`: usual step of ranks with a usual
+    number of steps; `window_s`: usual window.
+    """
 
     rank: int
     origin_s: float
@@ -59,7 +63,8 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """When the steps of the reference rank begin, and what is to be added to the times of each host to compare them with that."""
+    """Starts of the reference rank's steps, and by host the seconds to add to its times to compare
+    with them."""
 
     grid_s: Floats
     added_s: Floats
@@ -67,21 +72,22 @@ class Columns:
 
     @property
     def near_s(self) -> float:
-        """A step belongs to no column that is farther away."""
+        """Largest distance in seconds between a step and its column."""
         return (1 - limits.LARGE_SHARE) * self.step_s
 
     @classmethod
     def of(cls, grid: Grid | None, hosts: Hosts, clocks: Clocks) -> Columns:
-        """`grid`: None where there are no steps."""
+        """Build from the grid and clock offsets. `grid`: None where there are no steps."""
         if grid is None:
             return cls(np.empty(0), np.zeros(len(hosts.names)), 0.0)
         return cls(grid.begins_s, hosts.begins_s - grid.origin_s + clocks.offset_s, grid.step_s)
 
 
 def read_steps(table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts, window_s: float, notes: list[Note]) -> Steps:
-    """The steps of all ranks. `rows`: row in Ranks of every table row, -1 for others; `numbers`: of the ranks.
+    """Build the step matrices of all ranks.
 
-    Notes are added on steps that were left out, and on clocks.
+    `rows`: row in Ranks by table row, -1 for others; `numbers`: of the ranks. Adds notes on steps
+    that were left out, and on clocks.
     """
     rows = possible(table, rows, window_s, notes)
     counts = steps_of_each(rows, len(numbers))
@@ -93,14 +99,14 @@ def read_steps(table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts, window_
 
 
 def possible(table: pa.Table, rows: Ints, window_s: float, notes: list[Note]) -> Ints:
-    """`rows` with -1 for steps whose durations cannot be."""
+    """Set `rows` to -1 for steps with impossible durations, and add a note on them."""
     keep = can_be(table, window_s)
     note_absurd(int(((rows >= 0) & ~keep).sum()), notes)
     return np.where(keep, rows, -1)
 
 
 def can_be(table: pa.Table, window_s: float) -> Bools:
-    """Which steps have durations that can be."""
+    """Mark table rows whose durations are possible, block by block."""
     keep = np.ones(table.num_rows, dtype=np.bool_)
     for first in range(0, len(keep), budgets.BLOCK):
         keep[first : first + budgets.BLOCK] = _sane(table.slice(first, budgets.BLOCK), window_s)
@@ -108,18 +114,18 @@ def can_be(table: pa.Table, window_s: float) -> Bools:
 
 
 def note_absurd(count: int, notes: list[Note]) -> None:
-    """A note on so many steps that were left out."""
+    """Add a note on `count` steps left out as impossible, if any."""
     if count:
         notes.append(Note(NoteCode.STEPS_IMPOSSIBLE, f"{count} steps had impossible durations and were left out"))
 
 
 def steps_of_each(rows: Ints, ranks: int) -> Ints:
-    """How many steps each rank shows."""
+    """Number of steps by rank; `rows` of -1 are ignored."""
     return np.asarray(np.bincount(rows + 1, minlength=ranks + 1)[1:], dtype=np.int64)
 
 
 def note_counts(counts: Ints, notes: list[Note]) -> None:
-    """A note where ranks show another number of steps than is usual."""
+    """Add a note if some ranks show an unusual number of steps."""
     if not counts.any():
         return
     odd = int((~_as_usual(counts)).sum())
@@ -129,8 +135,11 @@ def note_counts(counts: Ints, notes: list[Note]) -> None:
 
 
 def grid_of(table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts, window_s: float) -> Grid | None:
-    """The iterations of the job as the first rank with the usual number of steps has them, of those whose windows begin when most do: what
-    is outside of that one's window is compared with nobody's. None where there are none."""
+    """Choose the reference rank and build its grid; None if there are no steps.
+
+    The reference is the first rank with a usual number of steps, among those whose windows begin
+    when most do: steps of others outside its window cannot be compared.
+    """
     known = rows >= 0
     if not known.any():
         return None
@@ -156,10 +165,11 @@ def grid_of(table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts, window_s: 
 
 
 def clocks_against(grid: Grid | None, table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts) -> Clocks:
-    """Every host's clock against the reference rank's, by the ends of the steps of one rank of each.
+    """Estimate each host's clock offset to the reference rank, from the step ends of one rank per
+    host.
 
-    Of each host the rank with most steps; of the reference rank's host this. 0 for hosts that show no steps.
-    """
+    Uses the rank with most steps, or the reference rank itself on its host; 0 for hosts without
+    steps."""
     unknown = Clocks(np.zeros(len(hosts.names)), np.zeros(len(hosts.names), dtype=np.bool_))
     if grid is None or not (rows >= 0).any():
         return unknown
@@ -167,10 +177,10 @@ def clocks_against(grid: Grid | None, table: pa.Table, rows: Ints, numbers: Ints
     counts = steps_of_each(rows, len(numbers))
     longest = np.full(len(hosts.names), -1, dtype=np.int64)
     order = np.argsort(counts, kind="stable")
-    longest[host[order]] = order  # the last one written has most steps
+    longest[host[order]] = order  # the last write has most steps
     reference = np.flatnonzero((numbers == grid.rank) & (added[host] == 0))
     longest[host[reference]] = reference
-    shown = np.zeros(len(numbers) + 1, dtype=np.bool_)  # the last one: of steps of nobody
+    shown = np.zeros(len(numbers) + 1, dtype=np.bool_)  # index -1: steps of no rank
     shown[longest[longest >= 0]] = True
     mine = np.flatnonzero(shown[rows])
     owner = host[rows[mine]]
@@ -186,7 +196,7 @@ def clocks_against(grid: Grid | None, table: pa.Table, rows: Ints, numbers: Ints
 
 
 def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: Sequence[str] = COLUMNS) -> Steps:
-    """The matrices; what is not named is left empty."""
+    """Fill the step matrices; matrices not in `names` have no columns."""
     grid, ranks = columns.grid_s, len(hosts.of_rank)
     if not len(grid) or not (rows >= 0).any():
         return Steps(grid[:0], *(np.empty((ranks, 0)) for _ in COLUMNS))
@@ -207,7 +217,7 @@ def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: S
         away = np.abs(start - grid[cell])
         near = np.flatnonzero(away <= columns.near_s)
         if crowded.any():
-            near = near[np.argsort(-away[near], kind="stable")]  # of two for one column the nearer is written last
+            near = near[np.argsort(-away[near], kind="stable")]  # of two steps for one column the nearer wins
         at, chosen = (row[near], cell[near]), inside[near]
         for name in names:
             matrices[name][at] = np.nan_to_num(floats(part, name)[chosen])
@@ -217,7 +227,7 @@ def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: S
 
 
 def hold(ranks: int, columns: int, steps: int) -> None:
-    """NoRoomForSteps where there is not, in words."""
+    """Raise NoRoomForSteps if the matrices would be far larger than the steps read."""
     if not has_room(ranks, columns, steps):
         raise NoRoomForSteps(
             f"{ranks} ranks are claimed and show {steps} steps in all, where one has {columns}: they cannot be compared"
@@ -225,13 +235,18 @@ def hold(ranks: int, columns: int, steps: int) -> None:
 
 
 def has_room(ranks: int, columns: int, steps: int) -> bool:
-    """Whether matrices of so many ranks are not far larger than the steps that were read: a host may claim any number of ranks and show a
-    step of none, and each would have a row as long as the others'."""
+    """Whether the matrices are not far larger than the steps that were read.
+
+    A host may claim any number of ranks without steps, and each would get a full row.
+    """
     return ranks * columns <= max(budgets.CELLS_MOST, budgets.EMPTY_MOST * steps)
 
 
 def _crowded(grid: Floats, start: Floats, cell: Ints, number: Ints, near_s: float) -> Bools:
-    """Of each rank, whether two of its steps belong to one column."""
+    """Mark ranks with two steps in one column.
+
+    `number`: rank index by step; `near_s`: largest distance.
+    """
     near = np.abs(start - grid[cell]) <= near_s
     places = (int(number.max(initial=-1)) + 1, len(grid))
     count = np.bincount(number[near] * len(grid) + cell[near], minlength=places[0] * places[1])
@@ -239,14 +254,16 @@ def _crowded(grid: Floats, start: Floats, cell: Ints, number: Ints, near_s: floa
 
 
 def _in_phase(start: Floats, cell: Ints, those: Ints, number: Ints, columns: Columns) -> None:
-    """Put steps of `those` in the columns from which they are always as far, of ranks that come into more columns so; in place.
+    """Correct a rank's constant distance to the columns where this fills more columns.
 
-    The steps of a rank that begin half a step before or after the others' would come to the column before in some steps, and to the one
-    behind in others: every second column would have two, or none. How far away they are is known but for whole steps, as an angle is:
+    Changes arrays in place. Steps that begin half a step from the reference's fall sometimes into
+    the column before, sometimes into the one after: columns would have two, or none. The distance
+    is known modulo whole steps, like an angle:
 
-    distance = step / 2π · angle of the mean over its steps of exp(2πi · (start - nearest column) / step)
+    distance = step / 2π · angle of the mean over its steps of exp(2πi · (start - nearest column) /
+    step)
 
-    From then on `start` is without that distance.
+    It is subtracted from `start` of the corrected ranks. `those`: indices of the steps to treat.
     """
     grid, mine = columns.grid_s, number[those]
     turn = np.exp(2j * np.pi * (start[those] - grid[cell[those]]) / columns.step_s)
@@ -259,11 +276,14 @@ def _in_phase(start: Floats, cell: Ints, those: Ints, number: Ints, columns: Col
 
 
 def _blocks(rows: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Which rows of the table are worked on together, and the number of each one's rank among these; all steps of a rank in one block."""
+    """Yield blocks of table rows with the rank index of each within its block.
+
+    A rank stays in one block.
+    """
     keep = np.flatnonzero(rows >= 0)
     row = rows[keep]
     begins = np.concatenate(([0], np.flatnonzero(row[1:] != row[:-1]) + 1))
-    if np.bincount(row[begins]).max() > 1:  # a rank's steps lie in several places
+    if np.bincount(row[begins]).max() > 1:  # a rank's steps are not contiguous
         yield keep, row
         return
     cuts = [0]
@@ -276,7 +296,7 @@ def _blocks(rows: Ints) -> Iterator[tuple[Ints, Ints]]:
 
 
 def _sane(table: pa.Table, window_s: float) -> Bools:
-    """Which rows have durations that can be."""
+    """Mark rows whose durations are finite, not negative and within twice the window."""
     start, length, own, wait = (floats(table, name) for name in ("start_s", "seconds", "own_s", "wait_s"))
     sane = np.isfinite(start) & np.isfinite(length) & (length > 0) & (length <= 2 * window_s)
     sane &= np.isfinite(own) & np.isfinite(wait) & (own >= 0) & (wait >= 0) & (own <= 2 * window_s)
@@ -288,13 +308,13 @@ def _usual(counts: Ints) -> int:
 
 
 def _as_usual(counts: Ints) -> Bools:
-    """Of each rank, whether it shows about as many steps as is usual. Who tells several for one of the job's has most of all."""
+    """Mark ranks with about the usual number of steps, within 20 % or 2."""
     usual = _usual(counts)
     return np.asarray(np.abs(counts - usual) <= max(2, 0.2 * usual), dtype=np.bool_)
 
 
 def _nearest(grid: Floats, start: Floats) -> Ints:
-    """The column whose start is nearest, the earlier one of two that are equally near."""
+    """Column whose start is nearest; the earlier one of two at equal distance."""
     after = np.clip(np.searchsorted(grid, start), 1, max(len(grid) - 1, 1))
     before, after = after - 1, np.minimum(after, len(grid) - 1)
     return np.where(np.abs(start - grid[before]) <= np.abs(grid[after] - start), before, after)

@@ -1,1 +1,1 @@
-"""What PyTorch's flight recorder says of a hang."""
+"""Evaluate dumps of PyTorch's flight recorder in a hang."""

@@ -1,14 +1,13 @@
-"""Who is missing, by the flight recorders of all ranks. Pure.
+"""Find the ranks that block a hang, from the flight recorder dumps of all ranks. Pure.
 
-Of a group g and its collective s, which some member has enqueued and not finished:
+For group g and collective s that some member has enqueued and not finished, a rank is
+  missing     if it has enqueued only collectives before s
+  unfinished  if it has enqueued s and not finished it, while another has: its device is stuck
+  other       if it has enqueued another operation, or number of elements, as s than most members
+  silent      if it left no dump
 
-  missing     has enqueued only collectives before s: it did not come
-  unfinished  has enqueued s and not finished it, while another member has: its device does not
-  other       has enqueued another operation as s, or another number of elements, than most of the members
-  silent      left no dump
-
-A rank whose first pending collective misses another member waits for that one and is not accused; ranks that wait for one another in a
-circle all are.
+A rank whose first pending collective lacks another member waits for that one and is no suspect;
+ranks that wait for each other in a circle are all suspects.
 """
 
 from __future__ import annotations
@@ -23,15 +22,19 @@ from rankscope.diagnose.flight.dumps import Dump, Group, Pending
 from rankscope.probes.errors import BadData
 
 MISSING, UNFINISHED, OTHER, SILENT = "missing", "unfinished", "other", "silent"
-# Members of all collectives in which ranks wait, together: a few seconds. Of 130,000 ranks 150 in which all meet; who hangs waits in few.
+# Most members of all pending collectives together: some seconds, or 150 collectives of 130,000
+# ranks. Hangs have few.
 _LOOKED_AT_MOST = budgets.PARTS_MOST * 4
-# The inputs of these are alike on all members; of others (all-to-all, scatter) they need not be.
+# Operations whose inputs have equal size on all members, unlike all-to-all or scatter.
 _ALIKE = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast", "barrier")
 
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """One rank, and the collective that shows it. `waiting`: ranks that have enqueued it and wait; `said`: what differs, of `other`."""
+    """A blocking rank with the collective that shows it.
+
+    `waiting`: ranks that have enqueued it and wait; `said`: what differs, for `other`.
+    """
 
     rank: int
     how: str
@@ -43,7 +46,10 @@ class Blame:
 
 
 def blames(dumps: Sequence[Dump]) -> tuple[Blame, ...]:
-    """Those who keep the others waiting, by rank; nobody where nothing is pending."""
+    """Blocking ranks, sorted by rank; none if nothing is pending.
+
+    Raises BadData if there are too many members.
+    """
     of_rank = {dump.rank: dump for dump in dumps}
     first = _first_pending(dumps)
     if sum(len(group.ranks) for group, _ in first) > _LOOKED_AT_MOST:
@@ -60,7 +66,7 @@ def blames(dumps: Sequence[Dump]) -> tuple[Blame, ...]:
 
 
 def _first_pending(dumps: Sequence[Dump]) -> dict[tuple[Group, int], dict[int, Pending]]:
-    """(group, sequence) → who has it pending; of each rank and group the earliest alone, for the later ones wait for that."""
+    """Ranks by (group, sequence) of their earliest pending collective in each group."""
     found: dict[tuple[Group, int], dict[int, Pending]] = {}
     for dump in dumps:
         earliest: dict[Group, Pending] = {}
@@ -97,7 +103,7 @@ def _unfinished(
 
 
 def _others(of_rank: Mapping[int, Dump], group: Group, sequence: int, waiting: Mapping[int, Pending]) -> list[Blame]:
-    """Where all have come, and not to the same: those of the smaller part, who are fewer than half."""
+    """Members with another operation or size than most, if more than half agree."""
     del of_rank
     shapes = {
         rank: (mine.operation, mine.elements if mine.operation in _ALIKE else 0) for rank, mine in waiting.items()
@@ -119,9 +125,10 @@ def _others(of_rank: Mapping[int, Dump], group: Group, sequence: int, waiting: M
 def _waits_for_another(
     of_rank: Mapping[int, Dump], rank: int, absent: dict[tuple[Group, int], tuple[int, ...]]
 ) -> bool:
-    """Whether a member has not come to the first collective that this rank has not finished; the later ones wait for that.
+    """Whether another member has not reached this rank's first unfinished collective.
 
-    `absent`: two who have not come to a collective, kept for all who wait there; one of two is another than the rank.
+    `absent`: cache by collective of up to two members that have not reached it, which is enough to
+    find another.
     """
     dump = of_rank.get(rank)
     if dump is None or not dump.pending:

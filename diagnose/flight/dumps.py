@@ -1,7 +1,7 @@
-"""Dumps of PyTorch's flight recorder, one file per rank, read without executing them.
+"""Read dumps of PyTorch's flight recorder, one file per rank, without executing them.
 
-A dump is a pickle of plain data (pickles.py), written by the job: its owner may have written anything. Formats:
-torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x.
+A dump is a pickle of plain data (pickles.py) written by the job, whose owner may have written
+anything. Formats: torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ from rankscope.diagnose.flight import pickles
 from rankscope.probes.errors import BadData
 from rankscope.probes.host.folders import read_plain
 
-FILE_BYTES_MOST = budgets.FILE_BYTES_MOST  # 2,000 entries with their stacks are 4 MB
-RANKS_MOST = budgets.WORLD_MOST // 8  # each has a file of its own
+FILE_BYTES_MOST = budgets.FILE_BYTES_MOST  # 2,000 entries with stacks take 4 MB
+RANKS_MOST = budgets.WORLD_MOST // 8  # one file each
 _TENSORS_MOST = budgets.EXAMINED
 _DIMENSIONS_MOST = _TENSORS_MOST // 4
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of processes, the same on all its members: what it is for, and their ranks. It is looked up for each of them: hashed once."""
+    """A process group: description and ranks, equal on all members.
+
+    The hash is cached, as lookups are frequent.
+    """
 
     words: str
     ranks: tuple[int, ...]
@@ -42,7 +45,7 @@ class Group:
 
 @dataclass(slots=True)
 class _Known:
-    """What ranks of one job say in the same words, kept once: a thousand ranks name the thousand members of a group."""
+    """Cache of groups and member lists: a thousand ranks name the same thousand members."""
 
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)
     groups: dict[Group, Group] = field(default_factory=dict)
@@ -50,7 +53,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A collective that a rank has enqueued and not finished. `elements`: of its inputs, together."""
+    """A collective that a rank has enqueued and not finished. `elements`: total of its inputs."""
 
     group: Group
     sequence: int
@@ -60,7 +63,10 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What one rank says. enqueued, completed: the last collective of each group, by sequence number; -1: none. pending: in order."""
+    """Dump of one rank.
+
+    `enqueued`, `completed`: last sequence number by group, -1: none; `pending`: in order.
+    """
 
     rank: int
     enqueued: Mapping[Group, int]
@@ -69,7 +75,10 @@ class Dump:
 
 
 def read_folder(folder: Path) -> tuple[Dump, ...]:
-    """All dumps of a folder, by rank: files whose names end with a rank's number. BadData where there is none, or one is none."""
+    """Read all dumps of a folder, sorted by rank; file names end with the rank number.
+
+    Raises BadData if there are none, or one is invalid.
+    """
     try:
         named = [(found, path) for path in folder.iterdir() if (found := re.search(r"(\d{1,6})$", path.name))]
     except OSError as error:
@@ -93,12 +102,12 @@ def _content(path: Path) -> bytes:
 
 
 def parse(content: bytes, rank: int, known: _Known | None = None) -> Dump:
-    """One dump. BadData where it is none."""
+    """Parse one dump. Raises BadData if it is invalid."""
     try:
         return _dump(pickles.load(content), rank, known or _Known())
     except BadData as error:
         raise BadData(f"the dump of rank {rank}: {error}") from None
-    except Exception as error:  # whatever a damaged file makes of the reader
+    except Exception as error:  # a damaged file may raise anything
         raise BadData(f"the dump of rank {rank} cannot be read: {type(error).__name__}") from None
 
 
@@ -124,7 +133,10 @@ def _dump(content: Mapping[str, Any], rank: int, known: _Known) -> Dump:
 
 
 def _numbered(groups: Mapping[str, Group], status: Mapping[Any, Any], entries: Sequence[Any]) -> dict[str, Group]:
-    """Number of a group on this rank → group. Both numbers and names grow as groups are made; entries give both."""
+    """Map the numbers of groups on this rank to the groups.
+
+    Numbers and names grow as groups are made; entries contain both.
+    """
     found: dict[str, Group] = {}
     if len(groups) == len(status) and all(map(str.isdigit, groups)):
         found = dict(
@@ -155,14 +167,17 @@ def _pending(groups: Mapping[str, Group], entry: Mapping[str, Any]) -> Pending |
 
 
 def _text(said: object) -> str:
-    """A name, or a number that is one. BadData for anything else: to put a list of lists into words may take for ever."""
+    """Convert a name or number to text.
+
+    BadData for other types: formatting nested lists may take for ever.
+    """
     if not isinstance(said, (str, int)):
         raise BadData("a name in it is none")
     return str(said)
 
 
 def _ranks(said: object, known: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """`[0, 2]`, as the dump writes the members of a group; `known`: those that were put into numbers already."""
+    """Parse the members of a group, such as `[0, 2]`, using the cache `known`."""
     if isinstance(said, str):
         if said not in known:
             known[said] = _numbers(json.loads(said) if len(said) < RANKS_MOST * len("131071, ") else None)

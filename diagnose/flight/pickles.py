@@ -1,8 +1,10 @@
-"""Pickles of plain data: dicts, lists, tuples, strings, numbers. Nothing is executed; their length bounds the time and the room they take.
+"""Load pickles of plain data: dicts, lists, tuples, strings, numbers. Nothing is executed.
 
-Whatever else a pickle may hold makes objects, by calling functions that it names; no such instruction is let through, nor one that
-makes the reader take memory by its number. A part may stand in several places: sixty bytes can tell of more than a computer can
-go through, one by one. So what they unfold to is counted first. No key is a tuple: to look one up goes through all of it.
+Other pickle instructions make objects by calling named functions; these are rejected, as are
+instructions that allocate memory by a number. Parts may be referenced repeatedly, so sixty bytes
+can describe more than a computer can traverse: the unfolded size is counted first. Tuples as keys
+are rejected too, since each lookup hashes all of them. So the length of a file bounds time and
+memory.
 """
 
 from __future__ import annotations
@@ -15,26 +17,29 @@ from typing import Any
 from rankscope.diagnose import budgets
 from rankscope.probes.errors import BadData
 
-PARTS_MOST = budgets.PARTS_MOST  # a dump of PyTorch's default length, 2,000 entries, has some 100,000
+PARTS_MOST = budgets.PARTS_MOST  # PyTorch's default of 2,000 entries has some 100,000
 _SIMPLE = frozenset((
     "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG1", "FLOAT", "BINFLOAT", "STRING", "SHORT_BINSTRING",
     "BINSTRING", "BINUNICODE", "SHORT_BINUNICODE", "UNICODE", "EMPTY_LIST", "EMPTY_DICT",
 ))  # fmt: skip
 _KEPT = frozenset(("BINPUT", "LONG_BINPUT", "MEMOIZE"))
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-# On the stack as it is checked: what may be a key, what may not, and a mark.
+# Kinds on the simulated stack: allowed as key, not allowed, and a mark.
 _PLAIN, _TUPLE, _MARK = "plain", "tuple", "mark"
 
 
 class _NoObjects(pickle.Unpickler):
-    """Finds no class: beside the check, a second lock on the same door."""
+    """An unpickler that finds no class: a second safeguard besides the check."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise BadData(f"it asks for {module}.{name}: it is no plain data")
 
 
 def load(content: bytes) -> Any:
-    """The data. BadData where it is not plain, or more than it may be; whatever else pickle raises of one that is damaged."""
+    """Load plain data.
+
+    Raises BadData if not plain or too large, and any error of pickle if damaged.
+    """
     _check(content)
     found = _NoObjects(io.BytesIO(content)).load()
     if _unfolded(found) > PARTS_MOST:
@@ -43,7 +48,10 @@ def load(content: bytes) -> Any:
 
 
 def _check(content: bytes) -> None:
-    """Goes through the instructions as pickle will, with the kinds of things in place of the things."""
+    """Simulate the instructions with kinds instead of values.
+
+    Raises BadData for a forbidden one.
+    """
     stack: list[str] = []
     memo: dict[int, str] = {}
     for count, (instruction, argument, _) in enumerate(pickletools.genops(content)):
@@ -78,7 +86,7 @@ def _check(content: bytes) -> None:
 
 
 def _mark(stack: list[str]) -> int:
-    """Where the last mark stands; IndexError where there is none."""
+    """Index of the last mark. IndexError if there is none."""
     at = len(stack) - 1
     while at >= 0 and stack[at] != _MARK:
         at -= 1
@@ -88,7 +96,7 @@ def _mark(stack: list[str]) -> int:
 
 
 def _unfolded(whole: Any) -> int:
-    """How many parts there are if each is counted wherever it stands. BadData where one holds itself."""
+    """Number of parts, each counted at every reference. Raises BadData for cycles."""
     known: dict[int, int] = {}
     waiting: list[Any] = [whole]
     begun: set[int] = set()
@@ -111,7 +119,7 @@ def _unfolded(whole: Any) -> int:
 
 
 def _parts(one: Any) -> list[Any]:
-    """What lies in a container; a dict's keys are no containers."""
+    """Elements of a container; a dict's values."""
     if isinstance(one, dict):
         return list(one.values())
     return list(one) if isinstance(one, (list, tuple)) else []

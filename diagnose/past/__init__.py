@@ -1,1 +1,1 @@
-"""Earlier windows of the same job."""
+"""Earlier windows of the same job as a baseline, and the history that stores them."""

@@ -1,7 +1,8 @@
-"""Time as space: a rank as it was in earlier windows stands beside it as a peer of its own.
+"""Use a rank's earlier windows as its peers.
 
-The fleet gets a row for the rank as it was in each baseline window, and these rows and the rank have a role of their own. All that is
-known about peers then holds as it is (model/excess.py, model/attribute.py, hypotheses/rank).
+The fleet gets a row for the rank in each baseline window, and these rows and the rank form a role
+of their own. All peer comparisons then apply unchanged (model/excess.py, model/attribute.py,
+hypotheses/rank).
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from rankscope.diagnose.fleet.model import Fleet, Patterns, Ranks, Steps
 from rankscope.diagnose.fleet.stacks import Stacks
 from rankscope.probes.arrays import Floats, Ints
 
-RANKS_MOST = limits.PEERS_SAMPLED * 2  # of a fleet that is extended so: it is copied
+RANKS_MOST = limits.PEERS_SAMPLED * 2  # largest fleet that is extended, since it is copied
 _Table = TypeVar("_Table", Ranks, Patterns)
 
 
 def with_past(fleet: Fleet, roles: Ints, past: Sequence[Fleet], rows: Ints) -> tuple[Fleet, Ints]:
-    """The fleet with further rows for these ranks (rows) as they were in each of the earlier fleets, and the roles of all its rows."""
+    """Extend the fleet by rows for these ranks in each earlier fleet.
+
+    Return it with the roles of all rows.
+    """
     ranks, patterns, steps = fleet.ranks, fleet.patterns, fleet.steps
     codes = [roles]
     following = int(roles.max()) + 1
@@ -47,7 +51,7 @@ def with_past(fleet: Fleet, roles: Ints, past: Sequence[Fleet], rows: Ints) -> t
 
 
 def _joined(now: _Table, then: _Table, rows: Ints) -> _Table:
-    """The rows of `now`, and these rows of `then`, column by column."""
+    """Append the given rows of `then` to `now`, column by column."""
     columns: dict[str, Any] = {}
     for field in fields(now):
         mine: Any = getattr(now, field.name)
@@ -75,7 +79,7 @@ def _labels(now: Labels, then: Labels, rows: Ints) -> Labels:
 def _joined_steps(now: Steps, then: Steps, rows: Ints) -> Steps:
     def both(mine: Floats, theirs: Floats) -> Floats:
         added = np.full((len(rows), mine.shape[1]), np.nan)
-        if theirs.shape[1]:  # the past has no steps in common with now: any of them will do, in turn
+        if theirs.shape[1]:  # past steps match no present ones: use them in turn
             added[:] = theirs[rows][:, np.arange(mine.shape[1]) % theirs.shape[1]]
         return np.vstack([mine, added])
 

@@ -1,10 +1,11 @@
-"""`--baseline auto`: which windows of the history are healthy earlier ones of the same job, host and role.
+"""`--baseline auto`: choose healthy earlier windows of the same job, host and role from the
+history.
 
-A window can serve if it ended before the judged one began, is of the same job, user and host, its ranks have the same roles and the
-same world size, it has steps enough, and its verdict was healthy or an imbalance (by design: nobody's fault); or `unknown` only
-because none of its ranks has a peer. Where windows differ, those in which steps took 10 % longer than in the fastest third are left
-out: a slow-down that nobody recognised at the time must not become what is normal. Of the rest the newest few are taken.
-"""
+A window qualifies if it ended before the present one began, is of the same job, user and host, with
+the same roles and world size and enough steps, and its verdict was healthy or imbalance (designed),
+or unknown only because no rank has a peer. Among these, windows with steps 10 % longer than the
+fastest third are left out: a slow-down that was not recognised must not become normal. The newest
+few of the rest are used."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ from rankscope.observer.window.jobs import of_user
 from rankscope.observer.window.store.users import called
 
 MOST = FLEETS_MOST  # windows per host
-_LOOKED_AT = MOST * 20  # newest ones per host
+_LOOKED_AT = MOST * 20  # newest entries considered per host
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What was chosen: the windows, their names, and why so (or why none)."""
+    """The chosen windows, their names, and notes on the choice or on why there is none."""
 
     windows: tuple[Window, ...]
     names: tuple[str, ...]
@@ -38,7 +39,10 @@ class Chosen:
 
 
 def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
-    """Healthy earlier windows for each host of `windows`. Nothing is ever raised: no history is said in the notes."""
+    """Choose healthy earlier windows for each host of `windows`.
+
+    Never raises; notes say what is missing.
+    """
     found: list[Window] = []
     names: list[str] = []
     notes: list[Note] = []
@@ -47,8 +51,8 @@ def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
         if roles is None:
             continue
         host, owner = window.manifest.host, owner_of(window, job)
-        # Whoever gives a job the name of another's must not say what is normal there; nor that there is no past, where the census
-        # called the job otherwise because of him.
+        # A user who copies another's job name must neither define what is normal there, nor hide
+        # its past where the census renamed the job because of that.
         entries = [entry for entry in history.entries(None, host) if _same_job(entry, job, owner)]
         before = [entry for entry in entries if entry.start + entry.seconds <= window.manifest.start + 1e-3]
         alike = [entry for entry in before if (entry.roles, entry.world_size) == (roles, world)]
@@ -75,12 +79,16 @@ def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
 
 
 def _same_job(entry: Entry, job: str, owner: int) -> bool:
-    """Whether it is the same user's job. Of whom nobody knows whose it was that is no user's."""
+    """Whether an entry is of the same user's job.
+
+    Entries without a known owner match only unknown owners.
+    """
     return entry.owner == owner and of_user(entry.job, entry.owner) == of_user(job, owner)
 
 
 def serves(entry: Entry) -> bool:
-    """Whether a window may be what others are compared with."""
+    """Whether a window can be a baseline: healthy, imbalanced or without peers, with enough
+    steps."""
     judged = entry.status in ("healthy", "imbalance") or (entry.status == "unknown" and entry.peerless)
     return judged and entry.steps >= limits.STEPS_LEAST and np.isfinite(entry.step_p50)
 
@@ -114,7 +122,10 @@ def _rows(window: Window, job: str) -> list[dict[str, object]]:
 
 
 def _roles(window: Window, job: str) -> str | None:
-    """The different roles of the job's ranks, as `Entry.roles`; None where the window has no rank of it."""
+    """Distinct roles of the job's ranks, like `Entry.roles`.
+
+    None if the window has none of its ranks.
+    """
     rows = _rows(window, job)
     return ",".join(sorted({str(row["role"]) for row in rows})) if rows else None
 

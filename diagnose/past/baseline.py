@@ -1,8 +1,9 @@
-"""Earlier windows of the same job: time as well as space.
+"""Compare with earlier windows of the same job.
 
-Slow everywhere: step p50 exceeds the baseline's by 10 % and no rank is odd. The function is the one whose median over
-ranks grew most. By design: what was there before of an excess over the peers is an imbalance, not a fault (solve/by_design.py).
-Of several baseline windows the median counts, of every figure.
+Slow everywhere: the median step exceeds the baseline's by 10 % and no rank is odd; the function is
+the one whose median over ranks grew most. By design: an excess over the peers that existed before
+is an imbalance, not a fault (solve/by_design.py). Each figure is the median over the baseline
+windows.
 """
 
 from __future__ import annotations
@@ -27,31 +28,35 @@ from rankscope.diagnose.verdict.note import Note
 from rankscope.observer.window.folder import Window, folder_name
 from rankscope.probes.errors import BadData
 
-FLEETS_MOST = 5  # earlier moments that are compared with
+FLEETS_MOST = 5  # most earlier window times to compare with
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the baseline windows say."""
+    """Figures of the baseline windows."""
 
     about: Baseline
     step_p50: float
-    step_p50_spread: float  # between baseline windows, or within the only one: seconds
+    step_p50_spread: float  # seconds; between baseline windows, or within a single one
     excess: dict[int, float]  # rank number → excess over its peers then, seconds per step
     own: dict[int, float]  # rank number → own time then, seconds per step
     functions: dict[tuple[str, str, str, int, str], float]  # median over ranks, seconds per step
     notes: tuple[Note, ...]
     fleets: tuple[Fleet, ...] = ()  # the windows themselves, newest first
-    demand: Demand = NO_DEMAND  # of the CPU
+    demand: Demand = NO_DEMAND  # CPU demand
 
     @property
     def least_growth_s(self) -> float:
-        """What is longer than before by less may be so by accident, or was so between the baseline windows."""
+        """Smallest growth in seconds per step that is neither chance nor variation between baseline
+        windows."""
         return self._least_s(limits.ALONE_SHARE)
 
     @property
     def least_growth_of_function_s(self) -> float:
-        """The same, where one function is known to hold it: a host that became slower makes all of them longer."""
+        """Smallest growth of a single function, in seconds per step.
+
+        Lower than `least_growth_s`, since a slower host would make all functions longer.
+        """
         return self._least_s(limits.EFFECT_SHARE)
 
     def _least_s(self, share: float) -> float:
@@ -60,7 +65,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class GrownFunction:
-    """The function that grew most between the baseline and now, on the median rank."""
+    """The function with the largest growth since the baseline, on the median rank."""
 
     function: Function
     detail: str
@@ -73,7 +78,10 @@ class GrownFunction:
 
 
 def read_baseline(windows: Sequence[Window], job: str, source: str = "given") -> Reference:
-    """Summarise the baseline (of which `source` says where it is from). BadData if it holds no window of `job` or no steps."""
+    """Summarise the baseline windows of `job`. Raises BadData if there are none, or too few steps.
+
+    `source`: where they come from.
+    """
     moments: list[Fleet] = []
     for start in sorted({round(window.manifest.start / max(window.manifest.seconds, 1.0)) for window in windows}):
         group = [w for w in windows if round(w.manifest.start / max(w.manifest.seconds, 1.0)) == start]
@@ -97,7 +105,7 @@ def read_baseline(windows: Sequence[Window], job: str, source: str = "given") ->
 
 
 def reference_of(usable: Sequence[Fleet], about: Baseline) -> Reference:
-    """What these fleets of one job, oldest first and at least one, say together; `about` without its step time."""
+    """Combine fleets of one job, oldest first, into a Reference; `about` lacks the step time."""
     medians = [float(np.nanmedian(fleet.steps.seconds)) for fleet in usable]
     newest = usable[-1]
     found = [differences(fleet.steps.own_s, roles(fleet), p50) for fleet, p50 in zip(usable, medians, strict=True)]
@@ -126,7 +134,7 @@ def reference_of(usable: Sequence[Fleet], about: Baseline) -> Reference:
 
 
 def code_changed(reference: Reference, fleet: Fleet) -> bool:
-    """Whether the job ran other code then: functions of both times hold less than half of the time of either.
+    """Whether the job ran other code then: common functions are less than half of either's time.
 
     shared = Σ min(before(f), now(f)) / min(Σ before, Σ now)   f: Python and GPU functions, by name and file
     """
@@ -146,8 +154,10 @@ def _by_place(functions: Mapping[tuple[str, str, str, int, str], float]) -> dict
 
 
 def function_medians(fleet: Fleet, thread: str = "training") -> dict[tuple[str, str, str, int, str], float]:
-    """Median over ranks of each function's seconds per step on the training thread, or on others of a kind; waiting left out. The queue
-    for a CPU is one, wherever in the code the thread is put into it."""
+    """Median over ranks of each function's seconds per step on the training thread (or kind of
+    thread).
+
+    Excludes waiting for ranks. The run-queue wait is one function wherever it occurs."""
     table = fleet.patterns
     rows = np.flatnonzero((table.thread.codes == table.thread.code(thread)) & ~collectives(table))
     if len(rows) == 0:
@@ -167,7 +177,10 @@ def function_medians(fleet: Fleet, thread: str = "training") -> dict[tuple[str, 
 
 
 def most_grown(reference: Reference, fleet: Fleet) -> GrownFunction | None:
-    """The function with the largest growth; None if none grew. Of the queue for a CPU what the ranks make for themselves is as before."""
+    """The function with the largest growth; None if none grew.
+
+    Run-queue wait that the ranks cause by their own demand counts as known before.
+    """
     now, before = function_medians(fleet), dict(reference.functions)
     for key in [key for key in now if key[0] == "sched" and key[-1] == "queue"]:
         before[key] = before.get(key, 0.0) + float(np.median(queue_of_demand_s(fleet, reference.demand)))
@@ -182,7 +195,10 @@ def most_grown(reference: Reference, fleet: Fleet) -> GrownFunction | None:
 
 
 def most_grown_helper(reference: Reference, fleet: Fleet, least_s: float) -> GrownFunction | None:
-    """What the loaders or other threads of the ranks do that grew most, by `least_s` at least; what they wait for is none."""
+    """The function of loaders or other threads that grew most, by at least `least_s`.
+
+    Excludes waiting.
+    """
     if not reference.fleets:
         return None
     found = []

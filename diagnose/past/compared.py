@@ -1,12 +1,15 @@
-"""Who is compared with whom where earlier windows are known: time decides who may serve as a reference.
+"""Choose reference ranks with the help of earlier windows.
 
-growth(r) = own(r) now - own(r) in the baseline - q(r)       trimmed means over steps, median over the baseline windows; q: the queue
-                                                             for a CPU that the rank makes for itself by wanting more of it (demand.py)
+growth(r) = own(r) now - own(r) in the baseline - q(r)
+            own: trimmed mean over steps; baseline: median over its windows;
+            q: run-queue wait that the rank causes by wanting more CPU (demand.py)
 
-A rank grew if its growth exceeds max(10 % of the baseline step, 0.5 ms, 3 times the spread of the baseline), and is as it was below half
-of that. Where some of a role are as they were, those that grew are no reference for anybody, however many they are: most ranks may be
-slow. Where all of a role grew while ranks of other roles are as they were, and the step grew by half as much at least, so that the
-others wait for them, each is compared with itself (as_peers.py). Where all grew it is everybody (hypotheses/job/slow_everywhere.py).
+A rank grew if its growth exceeds max(10 % of the baseline step, 0.5 ms, 3 times the baseline's
+spread), and is unchanged below half of that. If some of a role are unchanged, those that grew are
+no references, however many: most ranks may be slow. If all of a role grew while other roles are
+unchanged, and the step grew by at least half as much, so that the others wait for them, each is
+compared with itself (as_peers.py). If all ranks grew, all are slow
+(hypotheses/job/slow_everywhere.py).
 """
 
 from __future__ import annotations
@@ -33,9 +36,10 @@ _NOBODY: Ints = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What ranks are compared in. `count`: its first rows are the ranks of today, those behind them are ranks as they were.
+    """The fleet and scene for comparing ranks.
 
-    `grown`: rows that are no reference from the start; `alone`: of these, who is compared with itself, and is waited for.
+    The first `count` rows are today's ranks, the rest earlier ones. `grown`: rows that are no
+    references; `alone`: those of them that are compared with themselves.
     """
 
     fleet: Fleet
@@ -45,7 +49,7 @@ class Compared:
     alone: Ints
 
     def about(self, rows: Ints) -> list[Note]:
-        """With what suspects (rows) are compared, where it is not with their peers of today alone."""
+        """Notes on the references of these suspects (rows), if not just today's peers."""
         found = []
         if len(own := np.intersect1d(rows, self.alone)):
             text = f"{self._who(own)}: compared with the past ('peers' are earlier windows), because no rank does the same work"
@@ -60,7 +64,7 @@ class Compared:
 
 
 def compared(fleet: Fleet, scene: Scene, reference: Reference | None) -> Compared:
-    """The ranks beside each other, and where earlier windows say so beside themselves."""
+    """Choose how to compare: with peers, with unchanged peers only, or with the rank's own past."""
     count = len(fleet.ranks)
     if reference is None:
         return Compared(fleet, scene, count, _NOBODY, _NOBODY)
@@ -80,7 +84,7 @@ def compared(fleet: Fleet, scene: Scene, reference: Reference | None) -> Compare
 
 
 def growth_s(fleet: Fleet, own: Floats, reference: Reference) -> Floats:
-    """By how much each rank takes longer than in the baseline, seconds per step; NaN where nobody knows."""
+    """Growth of each rank's own time over the baseline, seconds per step; NaN if unknown."""
     before = [reference.own.get(int(number), np.nan) for number in fleet.ranks.number]
     queue_s = queue_of_demand_s(fleet, reference.demand)
     return np.asarray(trimmed_mean(own) - np.array(before) - queue_s, dtype=np.float64)

@@ -1,10 +1,11 @@
-"""The queue for a CPU that ranks make for themselves: who wants more CPU than before stands in it for longer, and nobody took it.
+"""Run-queue wait that ranks cause themselves: a rank that wants more CPU than before queues for
+longer.
 
 w(r)   CPU seconds per step that a rank wants: of its process and its loaders
-q(r) = min(before(r) · max(w(r) / w(r) before - 1, 0), max(now(r) - before(r), 0))       before, now: seconds per step in the queue
+q(r) = min(before(r) · max(w(r) / w(r) before - 1, 0), max(now(r) - before(r), 0))
+       before, now: run-queue wait, seconds per step
 
-That it grows in proportion is the least it does: ranks that fill their cores stand there for longer than that.
-"""
+Growth in proportion is a lower bound: ranks that fill their cores queue for longer than that."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from rankscope.probes.arrays import Floats
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What ranks wanted and had to wait for, by number: medians over windows, seconds per step."""
+    """CPU demand and run-queue wait by rank number: medians over windows, seconds per step."""
 
     wanted: dict[int, float]
     queued: dict[int, float]
@@ -32,7 +33,7 @@ NO_DEMAND = Demand({}, {})
 
 
 def demand_of(fleets: Sequence[Fleet]) -> Demand:
-    """Of windows of one job. A rank of which a window does not tell is told of by the others."""
+    """Demand from windows of one job; a rank missing in some is described by the others."""
     told = [(fleet.ranks.number.tolist(), _of_each(fleet)) for fleet in fleets]
     wanted, queued = (
         median_of_each([dict(zip(numbers, each[kind].tolist(), strict=True)) for numbers, each in told])
@@ -42,7 +43,7 @@ def demand_of(fleets: Sequence[Fleet]) -> Demand:
 
 
 def queue_of_demand_s(fleet: Fleet, before: Demand) -> Floats:
-    """q of each rank of the fleet (its rows), seconds per step; 0 where nobody counted, or knows how it was."""
+    """q of each rank of the fleet, seconds per step; 0 where not counted, or unknown before."""
     numbers = fleet.ranks.number.tolist()
     wanted, stood = (np.array([of.get(number, np.nan) for number in numbers]) for of in (before.wanted, before.queued))
     if not np.isfinite(wanted).any():
@@ -54,5 +55,5 @@ def queue_of_demand_s(fleet: Fleet, before: Demand) -> Floats:
 
 
 def _of_each(fleet: Fleet) -> tuple[Floats, Floats]:
-    """Of each rank the CPU that it wants, and how long it stands in the queue, seconds per step."""
+    """CPU demand and run-queue wait of each rank, seconds per step."""
     return wanted_s(fleet, np.arange(len(fleet.ranks))) / fleet.steps.of_each, trimmed_mean(queued_s(fleet))

@@ -1,8 +1,8 @@
-"""What a window says of ports and PCIe devices: the places of their rates while they move data, among devices of one nominal speed.
+"""Votes of one window on ports and PCIe devices: their excess among devices of one nominal speed.
 
-excess = usual / rate - 1, usual the median rate of its class: what the device's transfers take longer than those of its peers.
-
-A port is named by its host's machine and its own name, a PCIe device by its machine and address: a card that is moved begins anew.
+excess = usual / rate - 1, usual being the median rate of the class: how much longer transfers take.
+A port is identified by its host's machine id and name, a PCIe device by machine id and address; a
+moved card starts anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KINDS = {"port": "nic.", "pcie": "pcie."}
 
 
 def device_votes(fleet: Fleet) -> Iterator[Vote]:
-    """Of each class of devices that a rank uses and whose rate is measured."""
+    """Yield votes for each class of devices that ranks use and whose rate is measured."""
     ranks = fleet.ranks
     machines = ranks.machine or ("",) * len(ranks)
     for kind, prefix in _KINDS.items():

@@ -1,16 +1,18 @@
-"""The history of windows: an embedded store in one folder, Parquet throughout.
+"""The history of windows: a store in one folder, in Parquet.
 
-    DIR/windows/<name>/     a window folder as observer/window/folder.py writes it, and verdict.json: what was judged then
-    DIR/index.parquet       one row per window (`INDEX`); only a cache: rebuilt from the folders where it is lost or damaged
-    DIR/lock                held by whoever writes
+    DIR/windows/<name>/   a window folder (observer/window/folder.py) with its verdict, verdict.json
+    DIR/index.parquet     one row per window (`INDEX`); a cache, rebuilt if lost or damaged
+    DIR/lock              locked while writing
 
-Nothing is ever half there. A window is written under a `.partial-` name beside its destination, flushed and renamed; the index
-is replaced by a rename; both under the lock, which the kernel releases when a writer is killed. What a killed writer leaves
-(a `.partial-` folder, a window that is not in the index) the next one of that host removes or takes in. Readers take no lock: they see the
-index before or after a write, and skip a window that was removed meanwhile.
+Writes are atomic. A window is written under a `.partial-` name next to its destination, flushed and
+renamed; so is the index; both under the lock, which the kernel releases when a writer is killed.
+The next writer of that host removes or indexes what a killed one left (a `.partial-` folder, a
+window not in the index). Readers take no lock: they see the index before or after a write, and skip
+removed windows.
 
-Whole windows are kept (about 10 KB per rank), `cap_bytes` of each host, which removes the oldest by itself: of the user that
-has most. What another host made, also one of its name, or what cannot be read, nobody removes.
+Windows are stored whole (about 10 KB per rank), up to `cap_bytes` per host; a host removes its own
+oldest, of the user that has most. No host removes windows of another (also one of the same name),
+or unreadable ones.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from rankscope.probes.host.folders import UnsafePlace, opened_folder, read_plain
 DEFAULT_FOLDER = Path("/var/lib/rankscope/history")
 CAP_BYTES = budgets.STORE_BYTES_MOST
 _INDEX, _WINDOWS, _LOCK, _VERDICT = "index.parquet", "windows", "lock", "verdict.json"
-_ASKED_MOST = 256  # manifests that are read while the lock is held: milliseconds, and of a slow disk of 10 ms each 3 s
+_ASKED_MOST = 256  # manifests read under the lock: milliseconds, or 3 s on a disk with 10 ms each
 
 INDEX = pa.schema(
     [
@@ -64,16 +66,16 @@ INDEX = pa.schema(
         pa.field("step_p50", pa.float64(), False),
         pa.field("bytes", pa.int64(), False),
         pa.field("owner", pa.int64(), False),
-        pa.field("machine", pa.string(), True, {"absent": NOTHING}),  # the youngest; without it nothing is read anew
+        pa.field("machine", pa.string(), True, {"absent": NOTHING}),  # added last; an index without it is not rebuilt
     ]
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One kept window of one job on one host. `start` Unix time."""
+    """One stored window of one job on one host. `start`: Unix time."""
 
-    name: str  # of its folder
+    name: str  # folder name
     job: str
     host: str
     start: float
@@ -83,20 +85,20 @@ class Entry:
     roles: str  # the different roles of its ranks, sorted, joined by ','
     status: str  # of the verdict
     suspects: str  # 'component/cause rank 3; …'
-    peerless: bool  # no rank of it has a peer: only time can judge it
+    peerless: bool  # no rank has a peer: only earlier windows can judge it
     steps: int  # complete steps of a rank
     step_p50: float  # seconds; NaN without steps
     bytes: int  # on disk
-    owner: int = -1  # user id whose job it was; -1 unknown
-    machine: str | None = ""  # what tells hosts of one name apart; None: an older index does not say
+    owner: int = -1  # user id of the job's owner; -1: unknown
+    machine: str | None = ""  # machine id, distinguishes hosts of one name; None: from an older index
 
     def is_of_host_of(self, other: Entry) -> bool:
-        """Whether one host made both; hosts may have one name. What names no machine is of none that does."""
+        """Whether the same host made both, by name and machine id (names may coincide)."""
         return (self.host, self.machine) == (other.host, other.machine)
 
 
 class History:
-    """A history folder. Nothing is touched before `add`."""
+    """A history folder; nothing is written before `prepare` or `add`."""
 
     def __init__(self, folder: Path = DEFAULT_FOLDER, cap_bytes: int = CAP_BYTES) -> None:
         self.folder, self._cap_bytes = folder, cap_bytes
@@ -104,12 +106,15 @@ class History:
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Make the folder (0700) and see that it can be written. Raises OutputFailed."""
+        """Create the folder (0700) and check that it is writable. Raises OutputFailed."""
         with self._locked():
             pass
 
     def add(self, window: Window, verdict: Verdict) -> Entry:
-        """Keep a window (of one job) and what was judged of it. Raises OutputFailed, with nothing half-written."""
+        """Store a window (of one job) with its verdict, within the size limit.
+
+        Atomic. Raises OutputFailed.
+        """
         with self._locked() as place:
             remove_left(place)
             name = self._write(window, verdict)
@@ -124,14 +129,14 @@ class History:
         return entries[-1]
 
     def _write(self, window: Window, verdict: Verdict) -> str:
-        """The window folder, complete, with its verdict; its name."""
+        """Write the window folder with its verdict; return its name."""
         return write_window(window, self.folder / _WINDOWS, {_VERDICT: to_json(verdict).encode()}).name
 
     def _within_cap(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The newest entries that fit, always the one that was just written (the last); and all that other hosts wrote.
+        """Entries that fit the limit: the new one (last), the newest others, and all of other
+        hosts.
 
-        Of the user with most the oldest goes: nobody's windows drive out another's past.
-        """
+        Removes the oldest of the user that has most, so that no user displaces another's past."""
         new, now_s = entries[-1], time.time()
         of_user: dict[int, deque[Entry]] = {}
         mine_all = (one for one in entries[:-1] if one.is_of_host_of(new))
@@ -147,10 +152,11 @@ class History:
         return [*sorted(kept, key=lambda each: each.start), new]
 
     def _reconciled(self, new: str) -> list[Entry]:
-        """The index as the folders say: without windows that are gone, with windows that a killed writer did not enter.
+        """The index matched with the folders: without removed windows, with windows not indexed
+        yet.
 
-        A folder that cannot be read now is left alone: the disk may be sick, or a newer version wrote it.
-        """
+        A folder that cannot be read now is skipped: the disk may be failing, or a newer version
+        wrote it."""
         names = {path.name for path in (self.folder / _WINDOWS).iterdir()} - {new}
         there = {name for name in names if not name.startswith(PARTIAL)}
         known = [entry for entry in self._read_index() if entry.name in there]
@@ -158,8 +164,10 @@ class History:
         return [*known, *(entry for name in missing if (entry := self._entry_of_folder(name)) is not None)]
 
     def _with_machines(self, entries: Sequence[Entry], host: str) -> list[Entry]:
-        """The same, with the machine of entries of this host's name from an older index: of the oldest, which go first. Of more the
-        next time; until then they are of no machine, and stay."""
+        """Fill in the machine id of this host's entries from an older index, oldest first, some per
+        call.
+
+        Until then such entries belong to no machine and are not removed."""
         unknown = [entry for entry in entries if entry.machine is None and entry.host == host]
         asked = sorted(unknown, key=lambda each: each.start)[:_ASKED_MOST]
         known = {entry.name: replace(entry, machine=self._machine_of(entry.name)) for entry in asked}
@@ -186,7 +194,7 @@ class History:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """A descriptor of the folder, which nobody else writes meanwhile."""
+        """Open the folder and take its lock; yields a descriptor of the folder."""
         try:
             with opened_folder(self.folder, make=True) as place:
                 if os.fstat(place).st_uid == os.geteuid():
@@ -206,14 +214,20 @@ class History:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def entries(self, job: str | None = None, host: str | None = None) -> tuple[Entry, ...]:
-        """What is kept, oldest first. Nothing where there is no history, or none that can be read; or others could have written it."""
+        """Stored entries, oldest first.
+
+        Empty if the history is missing, unreadable or not trusted.
+        """
         if self.strange:
             return ()
         return tuple(sorted(self._read_index(job, host), key=lambda entry: (entry.start, entry.name)))
 
     @property
     def strange(self) -> str:
-        """Why others could have written it: what they say was normal is not believed. '' where they could not, or nothing is there."""
+        """Reason not to trust the history (others could have written it).
+
+        '' if it is safe or absent.
+        """
         try:
             with opened_folder(self.folder), opened_folder(self.folder / _WINDOWS):
                 return ""
@@ -223,24 +237,24 @@ class History:
             return ""
 
     def window(self, entry: Entry) -> Window | None:
-        """The window of an entry; None where it is gone or damaged."""
+        """The window of an entry; None if it is gone or damaged."""
         try:
             return read_window(self._place(entry.name))
         except BadData:
             return None
 
     def _read_index(self, job: str | None = None, host: str | None = None) -> list[Entry]:
-        # As a table of a window is read: a damaged file that is scanned as a dataset can end the process.
+        # Read like a window's table: scanning a damaged file as a dataset can crash the process.
         try:
             rows = cast(with_absent(read_table(self.folder / _INDEX, INDEX), INDEX), INDEX).to_pylist()
         except (OSError, pa.ArrowException, KeyError, ValueError):
             return self._from_folders(job, host)
-        # A name leads nowhere else, whoever wrote it.
+        # Ignore names that lead out of the folder.
         found = [entry for row in rows if "/" not in (entry := Entry(**row)).name and entry.name not in ("", ".", "..")]
         return [entry for entry in found if job in (None, entry.job) and host in (None, entry.host)]
 
     def _from_folders(self, job: str | None, host: str | None) -> list[Entry]:
-        """The index, lost or damaged, from the windows themselves."""
+        """Rebuild the index from the window folders."""
         place = self.folder / _WINDOWS
         names = sorted(path.name for path in place.iterdir() if (path / MANIFEST).is_file()) if place.is_dir() else []
         found = [entry for name in names if (entry := self._entry_of_folder(name)) is not None]
@@ -290,14 +304,14 @@ def _described(name: str, window: Window, verdict: dict[str, Any], size_bytes: i
 
 
 def owner_of(window: Window, job: str) -> int:
-    """The user whose job it is; -1 where no observer said, or several."""
+    """User id of the job's owner; -1 if unknown or ambiguous."""
     ranks = window.ranks.select(("job", "owner")).to_pylist()
     owners = {int(row["owner"]) for row in ranks if row["job"] == job}
     return owners.pop() if len(owners) == 1 else -1
 
 
 def _size(folder: Path) -> int:
-    """Bytes on disk, whole blocks."""
+    """Bytes on disk, in whole blocks."""
     total = 0
     for path in folder.iterdir():
         with suppress(OSError):

@@ -1,16 +1,16 @@
-"""What each component was like in all jobs it worked in: a GPU, a host, a port, a PCIe device. One SQLite file.
+"""Long-term record of each component over all jobs: a GPU, a host, a port, a PCIe device.
 
-In each job and window every rank has a place among its peers by its excess: nothing is thrown away because it is too small to accuse.
-A component that is a little slow, always, has a high place in one job after the other, in whatever host it is plugged in and whatever
-that is called: its name is the GPU's UUID, the machine's id.
+In each job and window every rank votes by its place among its peers, however small its excess. A
+component that is always a little slow has a high place in job after job, in any host and under any
+name: it is identified by the GPU's UUID or the machine id. All is in one SQLite file with the table
 
-votes      one row for each component and job: its normal score among how many peers, the mean over the job's windows
-           (`../stats/detector.py` says what is made of these)
+votes      one row per component and job: normal score and number of peers, mean over the windows
+           (`../stats/detector.py` evaluates them)
 
-A vote counts once for each position, that is a job's title and the rank's number: rank 0 may be slower because it is rank 0, and a job
-that is started again on the same hosts says nothing new. Who only ever stood in one position is never named.
-
-Named is who has M >= h, h = (components) · (votes of each in WEEKS weeks): one false name in so many weeks of the fleet, on average.
+A vote counts once per position, that is job title and rank number: rank 0 may be slower because it
+is rank 0, and a job restarted on the same hosts adds nothing. A component seen in one position only
+is never named. Named are components with M >= h, h = (components) · (votes of each in WEEKS weeks):
+on average one false name in that many weeks of the fleet.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from rankscope.probes.errors import OutputFailed
 from rankscope.probes.host.clocks import NEVER_SO_LONG_S
 from rankscope.probes.host.folders import create_file, opened_folder
 
-WEEKS = 1000.0  # of the fleet, in which one false name is one too many
-PEERS_LEAST = 4  # of fewer a place says nothing
+WEEKS = 1000.0  # average time of the fleet per false name
+PEERS_LEAST = 4  # with fewer a place is meaningless
 _WEEK_S = budgets.DAY_S * 7
-_KEPT_S = _WEEK_S * 26  # what was half a year ago is no reputation any more
+_KEPT_S = _WEEK_S * 26  # half a year
 _TABLE = """create table if not exists votes (
     kind text not null, component text not null, job text not null, position text not null, host text not null, start real not null,
     score real not null, peers integer not null, excess real not null, windows integer not null, primary key (kind, component, job)
@@ -44,7 +44,10 @@ _TABLE = """create table if not exists votes (
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """A component's place in one window of a job. `position`: what it did there; `excess`: of the step, above its peers."""
+    """A component's score in one window of a job.
+
+    `position`: job title and rank number; `excess`: over its peers, as a share of the step.
+    """
 
     kind: str  # gpu | host | port | pcie
     component: str
@@ -59,11 +62,14 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Repute:
-    """What is known of one component. `nats`: ln M; `needed`: from which on it is named; `excess`: median share of the step."""
+    """Record of one component.
+
+    `nats`: ln M; `needed`: threshold for it; `excess`: median share of the step.
+    """
 
     kind: str
     component: str
-    host: str  # where it was last
+    host: str  # last host
     jobs: int
     excess: float
     nats: float
@@ -71,41 +77,41 @@ class Repute:
 
     @property
     def named(self) -> bool:
-        """Whether it is always a little slow, beyond doubt."""
+        """Whether it is reliably a little slow in all jobs."""
         return self.nats >= self.needed
 
 
 class Reputations:
-    """The file. What cannot be written is OutputFailed."""
+    """The SQLite file of votes. Its methods raise OutputFailed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def add(self, votes: Iterable[Vote], now_s: float) -> int:
-        """Keep these votes, once each however often they come; how many are new. Old ones go."""
+        """Store these votes, each once, and delete expired ones; return the number of new ones."""
         with self._opened() as base:
             before, newest_s = _count(base), _newest_s(base, now_s)
             base.executemany(
-                # the mean over the windows of a job; a window that comes again is not newer
+                # mean over the windows of a job; a repeated window is not newer
                 "insert into votes values (:kind, :component, :job, :position, :host, :start, :score, :peers, :excess, 1)"
                 " on conflict do update set score = (score * windows + excluded.score) / (windows + 1),"
                 " excess = (excess * windows + excluded.excess) / (windows + 1), windows = windows + 1,"
                 " start = excluded.start, host = excluded.host where excluded.start > start",
                 [{name: getattr(vote, name) for name in Vote.__slots__} for vote in votes],
             )
-            # Where only a clock that is years ahead makes them old, as those that come now say it too, none go: all would.
+            # Delete nothing if a clock years ahead makes all votes look old.
             if newest_s is None or now_s - newest_s <= NEVER_SO_LONG_S:
                 base.execute("delete from votes where start < ?", (now_s - _KEPT_S,))
             return _count(base) - before
 
     def all(self) -> list[Repute]:
-        """Every component, the worst first."""
+        """Every component, worst first."""
         if not self.path.exists():
             return []
         with self._opened() as base:
             rows = base.execute(
                 "select kind, component, position, host, start, score, peers, excess from votes"
-                # a damaged file holds anything
+                # skip invalid rows of a damaged file
                 " where typeof(kind) || typeof(component) || typeof(position) || typeof(host) = 'texttexttexttext'"
                 " and typeof(start) || typeof(score) || typeof(excess) = 'realrealreal' and typeof(peers) = 'integer' and peers >= ?"
                 " order by kind, component, start, job",
@@ -123,7 +129,7 @@ class Reputations:
         try:
             with opened_folder(self.path.parent, make=True) as place:
                 if not self.path.exists():
-                    os.close(create_file(place, self.path.name))  # 0600 before anything is in it
+                    os.close(create_file(place, self.path.name))  # 0600 before anything is written
                 with closing(sqlite3.connect(self.path, timeout=30.0)) as base, base:
                     base.execute(_TABLE)
                     yield base
@@ -132,7 +138,7 @@ class Reputations:
 
 
 def _newest_s(base: sqlite3.Connection, now_s: float) -> float | None:
-    """When the newest vote is of, those of moments to come left out; None where there is none."""
+    """Unix time of the newest vote that is not in the future; None if none."""
     found: float | None = base.execute(
         "select max(start) from votes where typeof(start) = 'real' and start <= ?", (now_s,)
     ).fetchone()[0]
@@ -144,7 +150,7 @@ def _count(base: sqlite3.Connection) -> int:
 
 
 def _of_kind(kind: str, rows: list[tuple[str, str, str, str, float, float, int, float]]) -> Iterator[Repute]:
-    """`rows`: of each component in order of time."""
+    """Evaluate the components of one kind. `rows`: each component's votes in order of time."""
     counted: dict[str, list[tuple[str, str, str, str, float, float, int, float]]] = {}
     for row in rows:
         mine = counted.setdefault(row[1], [])
@@ -160,7 +166,7 @@ def _of_kind(kind: str, rows: list[tuple[str, str, str, str, float, float, int, 
 
 
 def needed_nats(components: int, votes: int, starts: list[float]) -> float:
-    """ln h: as many votes as all components cast in WEEKS weeks, at the pace at which they did."""
+    """ln h: the number of votes that all components cast in WEEKS weeks at the present pace."""
     weeks = max((max(starts) - min(starts)) / _WEEK_S, 1.0) if starts else 1.0
     return float(np.log(max(votes / weeks, components, 1) * WEEKS))
 
@@ -168,7 +174,7 @@ def needed_nats(components: int, votes: int, starts: list[float]) -> float:
 def votes_of(
     kind: str, job: str, start: float, names: list[str], positions: list[str], hosts: list[str], excess: Floats
 ) -> list[Vote]:
-    """The votes of one group of peers in one window; `excess`: of each, as a share of the step."""
+    """Votes of one group of peers in one window. `excess`: of each, as a share of the step."""
     known = np.flatnonzero(np.isfinite(excess))
     if len(known) < PEERS_LEAST:
         return []

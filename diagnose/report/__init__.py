@@ -1,1 +1,1 @@
-"""One verdict with what it rests on, as one file for a browser; and the sentences in which a verdict is told anywhere."""
+"""One verdict with its evidence as one HTML file, and the sentences in which verdicts are told."""

@@ -1,4 +1,4 @@
-"""A fleet and its verdict as the content of a report."""
+"""Build the content of a report from a fleet and its verdict."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _TONES = {"healthy": "good", "fault": "bad", "hang": "bad"}
 
 
 def report_of(fleet: Fleet, verdict: Verdict, others: Sequence[Verdict] = ()) -> Report:
-    """`others`: verdicts on other jobs in the same windows; only their first lines are told."""
+    """Build the report.
+
+    `others`: verdicts on other jobs in the same windows, shown by their first lines.
+    """
     chosen = choose(fleet, verdict)
     still = verdict.status == "hang" or not np.isfinite(fleet.steps.seconds).any()
     return Report(
@@ -83,7 +86,7 @@ def _accused(suspect: Suspect, verdict: Verdict) -> Accused:
 
 
 def _about_counters(fleet: Fleet, chosen: Chosen) -> str:
-    """Whose counters these are, and beside whose; '' where there are none."""
+    """Whose counters are shown, and with whose they are compared; '' if there are none."""
     if not len(fleet.counters):
         return ""
     who = clean(chosen.named(fleet, chosen.culprit))

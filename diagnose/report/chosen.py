@@ -1,4 +1,5 @@
-"""Whom a report shows: the culprit, or who is furthest from its peers; and the peer that stands for the others."""
+"""Choose the rank that a report shows, the suspect or the rank farthest from its peers, and a
+typical peer."""
 
 from __future__ import annotations
 
@@ -12,22 +13,26 @@ from rankscope.diagnose.stats.robust import nan_median, peers_median
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-PEERS_MOST = 256  # of one role that are compared with: a median of more is no other one
+PEERS_MOST = 256  # peers compared with: enough for a stable median
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Rows of fleet.ranks. `peer` is -1 where there is none; `peers`: of the culprit's role, not accused, the nearest to their median."""
+    """Ranks to show, as rows of fleet.ranks.
+
+    `peer`: -1 if there is none; `peers`: unsuspected ranks of the same role, nearest to their
+    median first.
+    """
 
     culprit: int
     peer: int
     peers: Ints
     roles: Ints
     accused: Bools
-    above_s: Floats  # own time per step above the innocent peers' median; NaN where it is not known
+    above_s: Floats  # own time per step above the unsuspected peers' median; NaN: unknown
 
     def named(self, fleet: Fleet, row: int) -> str:
-        """'rank 3 on node-0'."""
+        """Name a rank, 'rank 3 on node-0'; a guessed number gets '?'."""
         host = fleet.ranks.host[row]
         number = int(fleet.ranks.number[row])
         guess = "?" if number in fleet.ranks.guessed else ""
@@ -35,7 +40,8 @@ class Chosen:
 
 
 def choose(fleet: Fleet, verdict: Verdict) -> Chosen:
-    """The first suspect's rank that is furthest above its peers; of nobody's the furthest of all."""
+    """Choose the rank farthest above its peers: of the first suspect, or of all if there is
+    none."""
     groups = roles(fleet)
     named = {rank for suspect in verdict.suspects for rank in suspect.ranks}
     accused = np.isin(fleet.ranks.number, np.array(sorted(named), dtype=np.int64))
@@ -50,7 +56,8 @@ def choose(fleet: Fleet, verdict: Verdict) -> Chosen:
 
 
 def _peers(groups: Ints, accused: Bools, own_s: Floats, culprit: int) -> Ints:
-    """Of the culprit's role without the accused (with them, where there is nobody else), the nearest to their median first."""
+    """Unsuspected ranks of the same role (suspects if there are no others), nearest to their median
+    first."""
     alike = groups == groups[culprit]
     alike[culprit] = False
     found = np.flatnonzero(alike & ~accused)

@@ -1,4 +1,4 @@
-"""What a report shows, as frozen data: made from a fleet and its verdict (build.py), drawn by page.html."""
+"""Content of a report as frozen data, made by build.py and drawn by page.html."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rankscope.probes.arrays import Floats
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """What must be understood at a glance. `tone`: good | bad | doubt, which decides the colour."""
+    """Summary at the top of the page. `tone`: good | bad | doubt, for the colour."""
 
     status: str
     tone: str
     sentence: str
-    price: str  # what it costs, in another currency than the sentence; '' where nobody is accused
+    price: str  # cost as idle ranks; '' without suspects
     action: str
-    about: str  # job, ranks, steps, moment
+    about: str  # job, ranks, steps, time
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Accused:
-    """One suspect."""
+    """One suspect as shown on the page."""
 
     sentence: str
     code: str  # component/cause
@@ -42,7 +42,10 @@ class Accused:
 
 @dataclass(frozen=True, slots=True)
 class HeatFunction:
-    """One row of the heat map. `waits`: time in it is waiting for others: nobody loses it there."""
+    """One row of the heat map.
+
+    `waits`: time in it is waiting for other ranks, so that none is lost there.
+    """
 
     name: str
     place: str
@@ -63,8 +66,12 @@ class HeatRank:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Ranks x functions. `share`: of the rank's critical path, 0..1. `above_s`: seconds per step more than the median peer, never below
-    0, NaN where that says nothing (waiting, no steps, no peers). `left_out`: ranks nearest to their peers, where there are too many."""
+    """Heat map of ranks x functions.
+
+    `share`: of the rank's critical path, 0..1; `above_s`: seconds per step above the median peer,
+    at least 0, NaN if undefined (waiting, no steps, no peers); `left_out`: number of ranks not
+    shown, nearest to their peers.
+    """
 
     functions: tuple[HeatFunction, ...]
     ranks: tuple[HeatRank, ...]
@@ -75,7 +82,10 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """The steps of one rank. `parts_s`: parts x steps, in the order of timeline.PARTS; NaN where it has no such step."""
+    """Steps of one rank.
+
+    `parts_s`: parts x steps, in the order of timeline.PARTS; NaN where a step is missing.
+    """
 
     who: str
     parts_s: Floats
@@ -84,8 +94,11 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Steps of the culprit above those of a peer. `bundled`: each bar is the longest of so many steps. `onset`: bar at which it
-    began, -1 for none."""
+    """Steps of the shown rank above those of a peer.
+
+    `bundled`: each bar is the longest of this many steps; `onset`: bar at which the slowness began,
+    -1: none.
+    """
 
     tracks: tuple[Track, ...]
     longest_s: float
@@ -96,7 +109,10 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Flame:
-    """One frame of the culprit's stacks, a caller before whom it calls. `above_s`: more than the median peer, below 0 for less."""
+    """One frame of the shown rank's stacks, callers first.
+
+    `above_s`: difference to the median peer.
+    """
 
     parent: int
     name: str
@@ -110,18 +126,24 @@ class Flame:
 
 @dataclass(frozen=True, slots=True)
 class FlameGraph:
-    """`unit`: what the seconds are of: 'per step', or 'of the window'."""
+    """Flame graph of the shown rank.
+
+    `unit`: what its seconds refer to, 'per step' or 'of the window'.
+    """
 
     who: str
     peers: int
     unit: str
     frames: tuple[Flame, ...]
-    more: tuple[Flame, ...]  # frames that take more than on the median peer by themselves, the worst first
+    more: tuple[Flame, ...]  # frames whose own time is above the median peer's, worst first
 
 
 @dataclass(frozen=True, slots=True)
 class CounterLine:
-    """One counter of the culprit beside its peers. The bars are shares of the largest of the three, 0..1; below 0 for none."""
+    """One counter of the shown rank next to its peers'.
+
+    Bars: shares of the largest of the three, below 0: none.
+    """
 
     name: str
     meaning: str
@@ -137,7 +159,7 @@ class CounterLine:
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """Somebody or something that was looked at and is not accused."""
+    """A rank or observation that was examined and is no suspect."""
 
     what: str
     why: str
@@ -145,9 +167,12 @@ class Considered:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A frame in which ranks stand: a line of the tree, a caller before whom it calls. `level`: how often ranks parted above it.
-    `ranks`: '' where they are those of the line before; `but`: the few that were with them in the caller and are not here.
-    `waits_for`: what they do there, of the last frame; '' in the others."""
+    """A line of the stack tree: a frame in which ranks are, callers first.
+
+    `level`: number of branchings above it; `ranks`: '' if the same as in the line before; `but`:
+    the few ranks in the caller and not here; `waits_for`: what ranks do in the last frame, '' in
+    others.
+    """
 
     level: int
     ranks: str
@@ -159,7 +184,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything on the page, from the top down. None and (): there is nothing to show."""
+    """Everything on the page, from the top. None and (): nothing to show."""
 
     title: str
     version: str

@@ -1,8 +1,9 @@
-"""The content of a report as one HTML file that needs nothing else: no network, no other file, no inline code but ours.
+"""Render a report as one self-contained HTML file: no network, no other file, no foreign inline
+code.
 
-Everything that a job could have named is escaped by jinja2; what the script reads is JSON in which nothing can end its element. The
-page's own policy allows the one style and the one script by their hashes, and forbids every request.
-"""
+jinja2 escapes everything that a job could have named; the script reads JSON that cannot end its
+element. The page's policy allows its one style and one script by their hashes, and forbids every
+request."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ from rankscope.probes.arrays import Floats
 _HERE = Path(__file__).parent
 _LETTER = "[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]"  # Hebrew, Arabic, Syriac and their forms
 _FROM_THE_RIGHT = re.compile(rf"{_LETTER}(?:\w*{_LETTER})?")
-_UNKNOWN = 0xFFFF  # of a cell of the heat map
-_HEIGHT = 1000  # of a chart, in its own units
+_UNKNOWN = 0xFFFF  # code of an unknown heat map cell
+_HEIGHT = 1000  # chart height in SVG units
 
 
 def render(report: Report) -> str:
-    """The whole page."""
+    """Render the whole page."""
     style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -49,7 +50,8 @@ def render(report: Report) -> str:
 
 
 def straight(text: str) -> str:
-    """The same with a mark (U+200E) behind all that is written from right to left: what follows, a number say, stays where it is."""
+    """Add U+200E after right-to-left text, so that following text such as a number stays in
+    place."""
     return _FROM_THE_RIGHT.sub("\\g<0>\N{LEFT-TO-RIGHT MARK}", text)
 
 
@@ -58,7 +60,7 @@ def _hash(text: str) -> str:
 
 
 def _safe_json(data: Any) -> str:
-    """JSON that may stand in a script element: nothing in it can end the element or begin a comment."""
+    """Encode JSON for a script element: it cannot end the element or begin a comment."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -82,7 +84,7 @@ def _heat(heat: Heat | None) -> dict[str, Any] | None:
 
 
 def _packed(values: Floats, largest: float) -> str:
-    """Shares of the largest value as 16 bits each, little endian, in base64."""
+    """Encode shares of the largest value as 16-bit little-endian integers in base64."""
     scaled = np.round(values / (largest or 1.0) * (_UNKNOWN - 1))
     return base64.b64encode(np.where(np.isfinite(scaled), scaled, _UNKNOWN).astype("<u2").tobytes()).decode()
 
@@ -112,7 +114,7 @@ def _numbers(values: Floats) -> list[float | None]:
 
 
 def _bars(track: Track, longest_s: float) -> list[str]:
-    """One SVG path per part: its piece of every step's bar, from the bottom up."""
+    """One SVG path per part with its piece of every step's bar, from the bottom up."""
     tops = np.cumsum(np.nan_to_num(track.parts_s), axis=0) * _HEIGHT / longest_s
     paths = []
     for part in range(len(track.parts_s)):

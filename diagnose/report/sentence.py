@@ -1,4 +1,4 @@
-"""The verdict in one sentence for who does not know the words, with its price."""
+"""The verdict as one sentence for readers who do not know the terms, with its price."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from rankscope.diagnose.report.words import WORDS, count_of, file_of, place_of, 
 from rankscope.diagnose.text import clean, seconds
 from rankscope.diagnose.verdict.contract import ASLEEP, Suspect, Verdict, process_text
 
-# Fields of the sentences that causes register: {function|otherwise}, {instance|…}, {process|…} (that uses the instance), {place|…} (the
-# instance and the file that uses it). What stands in [brackets] is left out where its field is not known. ^: it says itself who it is.
+# Fields of registered sentences: {function|otherwise}, {instance|…}, {process|…} (that uses the
+# instance), {place|…} (the instance and the file that uses it). Text in [brackets] is dropped if
+# its field is unknown. ^: the sentence names its subject itself.
 _FIELD = re.compile(r"\[(?P<before>[^][{}]*)\{(?P<optional>\w+)\}\]|\{(?P<field>\w+)\|(?P<otherwise>[^{}]*)\}")
 _SLEEPS = "{function|its Python code} sleeps"
 _OF_MANY = (
@@ -22,7 +23,10 @@ _OF_MANY = (
 
 
 def sentence_of(verdict: Verdict) -> str:
-    """Who, what, what it costs; or that nobody is at fault, or why that cannot be told."""
+    """Who, what and what it costs, in one sentence.
+
+    Or that no rank is odd, or why that is unknown.
+    """
     if verdict.suspects:
         return accusation_of(verdict.suspects[0], verdict.guessed)
     count = count_of(verdict)
@@ -36,7 +40,11 @@ def sentence_of(verdict: Verdict) -> str:
 
 
 def accusation_of(suspect: Suspect, guessed: tuple[int, ...]) -> str:
-    """'Rank 3 on node-0: augment (train.py:56) takes longer there than on its peers, which costs 0.1 s of each 0.3 s step (33 %).'"""
+    """Sentence on a suspect: who, what, and the price.
+
+    'Rank 3 on node-0: augment (train.py:56) takes longer there than on its peers, which costs 0.1 s
+    of each 0.3 s step (33 %).'
+    """
     template = _template(suspect)
     what = " ".join(_filled(template.removeprefix("^"), suspect).split())
     who = "" if template.startswith("^") else _who(suspect, guessed)
@@ -62,7 +70,7 @@ def _template(suspect: Suspect) -> str:
 
 
 def _filled(template: str, suspect: Suspect) -> str:
-    """Fill in a template: in one pass, so that no name which a target chose is taken for a field."""
+    """Fill in a template in one pass, so that names chosen by targets are not taken for fields."""
     fields = {"function": place_of(suspect.function) if suspect.function is not None else ""}
     instance = clean(suspect.instance, 80)
     if "{process|" in template and suspect.instances:
@@ -92,7 +100,7 @@ def _price(suspect: Suspect) -> str:
 
 
 def price_of(verdict: Verdict) -> str:
-    """What all suspects cost together, as ranks that stand idle; '' where nobody is accused."""
+    """What all suspects cost together, as idle ranks, in words; '' without suspects."""
     ranks = len(verdict.ranks)
     if not verdict.suspects or not ranks:
         return ""

@@ -1,4 +1,4 @@
-"""A verdict in words: what the terminal and the browser say alike."""
+"""Phrases of a verdict that terminal and browser share."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rankscope.diagnose.verdict.contract import AGAINST, DEVICES, Evidence, Susp
 from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import EXCUSES
 
-NAME, HOST = 60, 40  # characters of a name that is no more than named
+NAME, HOST = 60, 40  # characters shown of a name
 WHOLE = budgets.NAME_MOST
-WORDS = budgets.TEXT_MOST  # characters of evidence in words: two files and a function
+WORDS = budgets.TEXT_MOST  # characters of textual evidence: two files and a function
 _STATUS = {"fault": "FAULT", "hang": "HANG", "imbalance": "IMBALANCE"}
 
 
 def answer(verdict: Verdict, whole: bool = False) -> str:
-    """The first line of all: how it is, who it is, what it costs. `whole`: no name is shortened."""
+    """The first line: status, suspect and cost. `whole`: do not shorten names."""
     count = count_of(verdict)
     where = (
         f" on {len(verdict.hosts)} hosts" if len(verdict.hosts) > 1 else f" on {short(''.join(verdict.hosts), HOST)}"
@@ -40,12 +40,15 @@ def answer(verdict: Verdict, whole: bool = False) -> str:
 
 
 def count_of(verdict: Verdict) -> str:
-    """'8 ranks'."""
+    """Number of ranks in words, '8 ranks'."""
     return f"{len(verdict.ranks)} ranks" if len(verdict.ranks) != 1 else "1 rank"
 
 
 def accusation(suspect: Suspect, guessed: tuple[int, ...], whole: bool = False) -> str:
-    """Who, what, and the price. A number that is a guess is followed by '?'."""
+    """Suspect, cause and price in one phrase; a guessed rank number gets '?'.
+
+    `whole`: do not shorten names.
+    """
     what, most = f"{suspect.component}/{suspect.cause}", WHOLE if whole else NAME
     if suspect.component == "storage" and suspect.instance:
         what += f" {short(suspect.instance, most)}"
@@ -59,13 +62,13 @@ def accusation(suspect: Suspect, guessed: tuple[int, ...], whole: bool = False) 
 
 
 def _few(instances: str) -> str:
-    """Of many names the first two: 'mlx5_0, mlx5_1 and 6 more'."""
+    """Shorten a list of names to 'mlx5_0, mlx5_1 and 6 more'."""
     names = instances.split(", ")
     return instances if len(names) <= 4 else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
 def subject(suspect: Suspect, guessed: tuple[int, ...]) -> str:
-    """'rank 3? on node-0'."""
+    """Ranks and host of a suspect, 'rank 3? on node-0'."""
     who = rank_list(suspect.ranks) if suspect.ranks else ""
     who += "?" if set(suspect.ranks) & set(guessed) else ""
     host = f"on {short(suspect.host, HOST)}" if suspect.host else ""
@@ -73,8 +76,11 @@ def subject(suspect: Suspect, guessed: tuple[int, ...]) -> str:
 
 
 def price(suspect: Suspect) -> str:
-    """' costs 0.1 s of each 0.3 s step (33 %)', and what there is in its place where no step ends, or none would be shorter."""
-    if suspect.lost_percent >= 100:  # a hang: the step in progress is lost altogether
+    """Cost as a phrase, ' costs 0.1 s of each 0.3 s step (33 %)'.
+
+    For a hang the time without progress; for a cost near 0 that it is hidden behind others' stalls.
+    """
+    if suspect.lost_percent >= 100:  # a hang: the whole step in progress is lost
         how_long = suspect.lost_seconds_per_step
         return ", no progress" if math.isnan(how_long) else f", no progress for {seconds(how_long)}"
     if suspect.lost_percent < 0.05:
@@ -85,37 +91,37 @@ def price(suspect: Suspect) -> str:
 
 
 def place_of(function: Function, most: int = NAME) -> str:
-    """'augment (train.py:88)'."""
+    """Function with location, 'augment (train.py:88)'."""
     name = short(function.name, most)
     return f"{name} ({file_of(function, most)})" if function.file else name
 
 
 def file_of(function: Function, most: int = NAME) -> str:
-    """'train.py:88'."""
+    """Location of a function, 'train.py:88'."""
     return f"{short(function.file.rpartition('/')[2], most)}:{function.line}"
 
 
 def for_and_against(suspect: Suspect) -> tuple[list[Evidence], list[Evidence]]:
-    """The evidence, apart."""
+    """Split the evidence into that for and that against the suspect."""
     against = [evidence for evidence in suspect.evidence if evidence.source.startswith(AGAINST)]
     return [evidence for evidence in suspect.evidence if not evidence.source.startswith(AGAINST)], against
 
 
 def sureness(suspect: Suspect) -> str:
-    """'94 %; it began at 2026-01-01T00:00:00Z'."""
+    """Confidence and onset, '94 %; it began at 2026-01-01T00:00:00Z'."""
     since = f"; it began at {moment(suspect.since)}" if suspect.since is not None else ""
     return f"{100 * suspect.confidence:.0f} %{since}"
 
 
 def evidence_line(evidence: Evidence) -> str:
-    """'time in augment: 0.1 s/step; 3 peers 4 ms'."""
+    """Evidence as one line, 'time in augment: 0.1 s/step; 3 peers 4 ms'."""
     text = f"{clean(evidence.measure)}: {measure(evidence.value, evidence.unit)}"
     expected = expected_of(evidence)
     return f"{text}; {expected}" if expected else text
 
 
 def expected_of(evidence: Evidence) -> str:
-    """'3 peers 4 ms'; '' where there is nothing to compare with. The unit is said once."""
+    """Expected value in words, '3 peers 4 ms'; '' if there is none."""
     if evidence.expected is None:
         return ""
     expected = measure(evidence.expected, "s" if evidence.unit == "s/step" else evidence.unit)
@@ -125,7 +131,7 @@ def expected_of(evidence: Evidence) -> str:
 
 
 def measure(value: float | str, unit: str) -> str:
-    """A value with its unit, as people say it."""
+    """Format a value with its unit for people."""
     if isinstance(value, str):
         return clean(value, WORDS)
     if unit in ("s", "s/step"):
@@ -137,7 +143,7 @@ def measure(value: float | str, unit: str) -> str:
 
 
 def context(verdict: Verdict, verbose: bool = False) -> str:
-    """Which job, how many ranks, how long its steps are, and when that was."""
+    """Job, ranks, hosts, step times and window time, as one line."""
     steps = verdict.step_seconds
     where = f" on {_hosts(verdict.hosts)}" if verdict.hosts else ""
     job = short(verdict.title or verdict.job, WHOLE if verbose else 120)
@@ -154,7 +160,7 @@ def context(verdict: Verdict, verbose: bool = False) -> str:
 
 
 def moment(unix: float) -> str:
-    """A moment in UTC to the second; '?' for what is no date."""
+    """Format Unix time in UTC to the second; '?' for an invalid date."""
     return (timestamp(unix) or "?").replace(".000Z", "Z")
 
 

@@ -1,9 +1,9 @@
-"""The configuration file (TOML): thresholds and known quirks, checked strictly; a mistake is named with its line.
+"""The configuration file (TOML): thresholds and known exceptions, validated; errors name the line.
 
 [sweep]
 fail_on = "warning"          # ok below this: unknown (default), warning, critical
-timeout_s = 4.0              # for all checks together; they run side by side
-confirm_s = 10.0             # what is critical must be so again after this long
+timeout_s = 4.0              # for all checks together, which run in parallel
+confirm_s = 10.0             # a critical finding must still be so after this time
 retention_days = 14
 skip = ["ib.flap"]
 
@@ -48,7 +48,7 @@ class ConfigError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What the operator set; the defaults where nothing was."""
+    """The operator's settings, with defaults for the rest."""
 
     fail_on: str = UNKNOWN
     timeout_s: float = 4.0
@@ -61,21 +61,22 @@ class Config:
 
     @property
     def longest_s(self) -> float:
-        """How long a sweep takes at most: two looks, the time between them, and the hook."""
+        """Longest duration of a sweep in seconds: two passes, the pause between them, and the
+        hook."""
         return 2 * self.timeout_s + self.confirm_s + self.hook_timeout_s + GRACE_S
 
     def settings(self, check: Check) -> Mapping[str, Setting]:
-        """The settings of a check: its defaults with what the file says."""
+        """Settings of a check: its defaults, overridden by the file."""
         return {**check.settings, **self.overrides.get(check.id, {})}
 
     def ignored(self, identifier: str) -> tuple[str, ...]:
-        """Patterns of instances of a check that are known and accepted."""
+        """Patterns of a check's instances that the operator accepts as they are."""
         patterns = self.overrides.get(identifier, {}).get("ignore", ())
         return patterns if isinstance(patterns, tuple) else ()
 
 
 def read_config(path: Path, checks: Sequence[Check]) -> Config:
-    """Reads and checks a configuration file. Raises ConfigError."""
+    """Read and validate a configuration file that only root can write. Raises ConfigError."""
     try:
         with os.fdopen(open_plain(path), "rb") as stream:
             why = others_can_write(os.fstat(stream.fileno()))
@@ -85,7 +86,7 @@ def read_config(path: Path, checks: Sequence[Check]) -> Config:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: line {data[: error.start].count(10) + 1}: not UTF-8") from error
-    if why:  # it can name a program that root runs
+    if why:  # the file can name a program that root runs
         raise ConfigError(f"{path}: {why}; chmod go-w, chown root")
     if len(data) > CONFIG_CAP:
         raise ConfigError(f"{path}: longer than {CONFIG_CAP} bytes")
@@ -93,7 +94,7 @@ def read_config(path: Path, checks: Sequence[Check]) -> Config:
 
 
 def parse_config(text: str, checks: Sequence[Check], name: str = "configuration") -> Config:
-    """Checks a configuration. Raises ConfigError with the line of the first mistake."""
+    """Validate a configuration's text. Raises ConfigError with the line of the first mistake."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -109,7 +110,7 @@ def parse_config(text: str, checks: Sequence[Check], name: str = "configuration"
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """The text of a configuration, for saying where a mistake is."""
+    """Text and name of a configuration, for error messages with a line number."""
 
     text: str
     name: str
@@ -119,7 +120,10 @@ class _File:
         return ConfigError(f"{self.name}: {f'line {line}: ' if line else ''}{words}")
 
     def checked(self, value: object, default: _Kind, *keys: str) -> _Kind:
-        """A value of the kind of its default; `keys` is the way to it. Raises ConfigError."""
+        """Convert a value to the type of its default.
+
+        Raises ConfigError. `keys`: path to the value in the file.
+        """
         mistake = _mistake(value, default)
         if mistake:
             raise self.wrong(f"{keys[-1]} must be {mistake}", *keys)
@@ -131,7 +135,10 @@ class _File:
 
 
 def _mistake(value: object, default: Setting) -> str:
-    """What a value must be and is not; '' where it is right. A bool is a number in Python, but never a threshold."""
+    """Description of the expected type where a value does not fit its default; '' if it fits.
+
+    A bool is a number in Python, but never a threshold.
+    """
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "true or false"
     if isinstance(default, (int, float)):
@@ -145,7 +152,7 @@ def _mistake(value: object, default: Setting) -> str:
 
 
 def _general(file: _File, given: object, known: Mapping[str, Check]) -> Config:
-    """The table [sweep]."""
+    """Validate the table [sweep]. Raises ConfigError."""
     if not isinstance(given, dict):
         raise file.wrong("[sweep] must be a table", "sweep")
     names = [one.name for one in fields(Config) if one.name != "overrides"]
@@ -167,7 +174,7 @@ def _general(file: _File, given: object, known: Mapping[str, Check]) -> Config:
 
 
 def _overrides(file: _File, sections: object, known: Mapping[str, Check]) -> dict[str, Mapping[str, Setting]]:
-    """The tables [check."ID"]."""
+    """Validate the tables [check."ID"]: settings by check. Raises ConfigError."""
     if not isinstance(sections, dict):
         raise file.wrong('[check."ID"] must be a table', "check")
     overrides: dict[str, Mapping[str, Setting]] = {}
@@ -189,7 +196,10 @@ def _overrides(file: _File, sections: object, known: Mapping[str, Check]) -> dic
 
 
 def line_of(text: str, keys: Sequence[str]) -> int:
-    """The line (from 1) of the deepest part of a path of keys; 0 if it is not found. tomllib keeps no positions."""
+    """Line number (from 1) of the longest matching prefix of a key path; 0 if absent.
+
+    Needed because tomllib keeps no positions.
+    """
     header: tuple[str, ...] = ()
     best, depth = 0, 0
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,6 +1,6 @@
-"""The second look: what is critical must be so twice, some seconds apart, before anybody is drained or woken.
+"""Confirm critical findings by a second pass some seconds later, before a host is drained.
 
-Links train again and drivers come back from a reset within seconds; a single odd answer of a driver is none the second time.
+Links retrain and drivers recover from a reset within seconds; a single odd answer is not repeated.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from rankscope.probes.host.procfs import ROOT
 
 
 def confirmed(first: Sweep, checks: Sequence[Check], config: Config, earlier: Earlier, root: Path = ROOT) -> Sweep:
-    """The sweep, with what was critical only once as a warning. Checks that found nothing critical are not asked again.
+    """Repeat the checks with critical findings; downgrade what is not critical twice to a warning.
 
-    Counters are held against the same earlier sweep as at the first look: an error that came since is there both times. What could not be
-    looked at again is no critical finding and no false alarm: its counters stay as they were, for the next sweep to see them grow.
+    Both passes compare counters with the same earlier sweep, so new errors show in both. A finding
+    that could not be checked again becomes a warning, and its counters keep their old values, so
+    that the next sweep sees the growth.
     """
     critical = _in_state(first, CRITICAL)
     if not critical:
@@ -33,7 +34,7 @@ def confirmed(first: Sweep, checks: Sequence[Check], config: Config, earlier: Ea
     second = sweep([check for check in checks if check.id in doubted], config, earlier, root)
     blind = _in_state(second, UNKNOWN) | {
         (identifier, "") for identifier, _ in second.skipped
-    }  # a driver that went away, say
+    }  # such as an unloaded driver
     once = critical - _in_state(second, CRITICAL)
     read = {counter[:2] for counter in second.counters}
     unread = {key for key in _grown(first, earlier) - read if key[0] in {one[0] for one in once}}
@@ -54,7 +55,7 @@ def confirmed(first: Sweep, checks: Sequence[Check], config: Config, earlier: Ea
 
 
 def _grown(of: Sweep, earlier: Earlier) -> set[tuple[str, str]]:
-    """(check, key) of the counters that are not what they were."""
+    """(check, key) of the counters that differ from the earlier sweep, or whose boot does."""
     return {
         (identifier, key)
         for identifier, key, value in of.counters

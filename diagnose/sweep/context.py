@@ -1,8 +1,9 @@
-"""What a check is given: where to read, its settings, what the last sweep read, and how to say what it found.
+"""The interface of a check: files to read, settings, results of earlier sweeps, and ways to report
+findings.
 
-Counters are judged by `grown`, their change since the last sweep; `recall` and `keep` are for what else must be known
-from sweep to sweep ("this port was up"). Both are scoped to the check, so checks run side by side without a lock.
-"""
+Counters are judged with `grown`, their change since the last sweep; `recall` and `keep` store other
+facts between sweeps ("this port was up"). Both are scoped to the check, so parallel checks need no
+lock."""
 
 from __future__ import annotations
 
@@ -16,20 +17,20 @@ from rankscope.diagnose.severity import CRITICAL, OK, UNKNOWN, WARNING
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.probes.host.procfs import ROOT, read_file
 
-# For so long a counter stays as it was when a check does not ask for it: a device that cannot be looked at for a moment, or has gone and
-# comes back, brings what grew meanwhile along. One that stays away is forgotten. One that is asked for and cannot be read stays for as long
-# as the host has not booted: after that the device may be another one, or count no more.
+# How long a counter's reading is kept after the last read by its check: a device may be absent for
+# a while and return with a higher count. A counter that is read in vain keeps its reading until the
+# next boot, after which the device may be another one.
 UNASKED_S = 86400.0
 _Value = TypeVar("_Value")
 Setting = float | bool | str | tuple[str, ...]
 
 
 class NotApplicable(Exception):
-    """The host has nothing that the check could look at. Not an error, not unknown."""
+    """The host lacks what the check examines. Neither an error nor unknown."""
 
 
 class Unreadable(Exception):
-    """The check cannot judge; `right` names what it would need to (a capability, an option)."""
+    """The check cannot judge; `right` names the missing capability or option."""
 
     def __init__(self, message: str, right: str = "") -> None:
         super().__init__(message)
@@ -38,7 +39,10 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Change of a counter since the last sweep, `seconds` ago. `first`: there was no earlier reading to compare with."""
+    """Change of a counter since the last sweep, `seconds` ago.
+
+    `first`: there is no earlier reading.
+    """
 
     amount: float
     seconds: float
@@ -46,18 +50,21 @@ class Growth:
 
     @property
     def per_hour(self) -> float:
-        """Rate; an interval of less than a minute counts as one, so that a quick second sweep does not exaggerate."""
+        """Change per hour.
+
+        Intervals below a minute count as one, so that a quick second sweep does not exaggerate.
+        """
         return self.amount / max(self.seconds, 60.0) * 3600.0
 
     @property
     def share(self) -> float:
-        """Growth per second: for counters of seconds, the share of the time."""
+        """Change per second: for counters in seconds, the share of the time."""
         return self.amount / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A counter as an earlier sweep read it: when (Unix time and seconds since boot), and in which boot."""
+    """A counter's value in an earlier sweep, with Unix time, seconds since boot, and boot id."""
 
     value: float
     time_s: float
@@ -67,14 +74,15 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What earlier sweeps left, by (check, key)."""
+    """Results stored by earlier sweeps, by (check, key)."""
 
     counters: Mapping[tuple[str, str], Reading] = field(default_factory=dict)
     words: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 class Shared:
-    """Readings that several checks use: made once per sweep, by whoever asks first."""
+    """Cache of readings that several checks use, made once per sweep by the first check that needs
+    them."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -92,7 +100,7 @@ class Shared:
 
 @dataclass(slots=True)
 class Context:
-    """One check's view of one sweep. Times: `now_s` Unix time, `uptime_s` since boot."""
+    """A check's view of one sweep. `now_s`: Unix time; `uptime_s`: seconds since boot."""
 
     id: str
     settings: Mapping[str, Setting]
@@ -109,18 +117,21 @@ class Context:
     # --- settings and files
 
     def number(self, name: str) -> float:
-        """A threshold of this check."""
+        """A numeric setting of this check. Raises TypeError if it is not a number."""
         value = self.settings[name]
         if not isinstance(value, (int, float)):
             raise TypeError(f"{self.id}: setting {name} is no number")
         return float(value)
 
     def path(self, *parts: str) -> Path:
-        """A path below the root that is looked at."""
+        """Path below the inspected root."""
         return Path(self.root).joinpath(*parts)
 
     def text(self, *parts: str) -> str | None:
-        """A small file, stripped; None if it is not there or cannot be read now. Raises PermissionError."""
+        """Content of a small file, stripped; None if absent or unreadable now.
+
+        Raises PermissionError.
+        """
         try:
             return read_file(str(self.path(*parts)), 65536).decode("utf-8", "replace").strip()
         except PermissionError:
@@ -129,7 +140,7 @@ class Context:
             return None
 
     def integer(self, *parts: str) -> int | None:
-        """A small file with one number; None if there is none. Raises PermissionError."""
+        """Number in a small file; None if there is none. Raises PermissionError."""
         try:
             return int(self.text(*parts) or "")
         except ValueError:
@@ -138,36 +149,40 @@ class Context:
     # --- from sweep to sweep
 
     def grown(self, key: str, value: float | None, lifetime: bool = False) -> Growth:
-        """Change of a counter; kept for the next sweep. `lifetime`: the device keeps it over a boot.
+        """Change of a counter since the last sweep; stores the value for the next.
 
-        None: it could not be read now. Nothing has grown then, and the next sweep is held against the reading that is there, while
-        that counts.
+        `lifetime`: it survives boots. `value` None: unreadable now. Then nothing has grown, and the
+        next sweep compares with the old reading as long as that is valid.
         """
         then = self.earlier.counters.get((self.id, key))
         if value is None:
             self.unread.add(key)
             return Growth(0.0, 0.0, then is None or not self.stays(then, True))
-        value = float(value)  # a dead device answers all ones: more than 63 bits are no integer of SQLite's
+        value = float(value)  # a dead device answers all ones; SQLite integers have 63 bits
         self.counters[key] = value
         if then is None:
             return Growth(0.0, 0.0, True)
         rebooted = bool(then.boot and self.boot and then.boot != self.boot)
         if rebooted and not lifetime:
             return Growth(max(0.0, value), self.uptime_s, False)
-        # What was read in an earlier boot is at least as old as this one, whatever the clock says.
+        # A reading from an earlier boot is at least as old as this boot, whatever the clock says.
         seconds = max(self.now_s - then.time_s, self.uptime_s) if rebooted else self.uptime_s - then.uptime_s
-        # A counter that fell was reset, by a driver reload say: all that it shows now came since.
+        # A lower value means a reset (a driver reload, say): the whole count is new.
         amount = value - then.value if value >= then.value else max(0.0, value)
         return Growth(amount, max(seconds, 0.0), False)
 
     def stays(self, reading: Reading, asked: bool) -> bool:
-        """Whether an earlier reading still counts, of what could not be read now."""
+        """Whether an earlier reading of a counter not read now is still valid.
+
+        `asked`: a read was attempted.
+        """
         if reading.boot == self.boot:
             return asked or self.uptime_s - reading.uptime_s <= UNASKED_S
         return self.now_s - reading.time_s <= UNASKED_S
 
     def told_before(self, key: str) -> bool:
-        """Whether an earlier sweep saw something tell, by `tells`; for as long as a counter that is asked for and cannot be read stays."""
+        """Whether an earlier sweep called `tells(key)`, within the validity of a counter; keeps the
+        entry."""
         word = self.recall(key)
         if word is None:
             return False
@@ -175,24 +190,24 @@ class Context:
         try:
             stays = self.stays(Reading(0.0, float(since), 0.0, boot), True)
         except ValueError:
-            stays, word = True, self._now()  # an older word says no time
+            stays, word = True, self._now()  # an entry without a time
         if stays:
             self.keep(key, word)
         return stays
 
     def tells(self, key: str) -> None:
-        """That something tells now."""
+        """Record that the source named by `key` reports now."""
         self.keep(key, self._now())
 
     def _now(self) -> str:
         return f"{self.boot} {self.now_s:.0f}"
 
     def recall(self, key: str) -> str | None:
-        """What an earlier sweep kept."""
+        """Text that an earlier sweep stored under this key; None if none."""
         return self.earlier.words.get((self.id, key))
 
     def keep(self, key: str, word: str) -> None:
-        """Remember for the sweeps to come."""
+        """Store a text (up to 500 characters) for later sweeps."""
         self.words[key] = word[:500]
 
     # --- results
@@ -203,7 +218,7 @@ class Context:
 
     def bad(self, state: str, read: str, value: float | str | None, *, expected: str, why: str, action: str,
             instance: str = "", unit: str = "", since_s: float | None = None) -> Finding:  # fmt: skip
-        """A warning or critical finding; every part must be said."""
+        """A warning or critical finding; all parts are required."""
         return Finding(self.id, state, instance, read, value, unit, expected, why, action, since_s)
 
     def warning(self, read: str, value: float | str | None, *, expected: str, why: str, action: str,
@@ -219,7 +234,7 @@ class Context:
 
     def judged(self, value: float, warning: float, critical: float, read: str, *, why: str, action: str, what: str,
                instance: str = "", unit: str = "") -> Finding:  # fmt: skip
-        """A level against two thresholds (bad when above); `what` names the quantity."""
+        """A finding from a value and two thresholds (bad above); `what` names the quantity."""
         state = CRITICAL if value > critical else WARNING if value > warning else OK
         expected = f"{what} at most {warning:g}{' ' + unit if unit else ''}"
         if state == OK:

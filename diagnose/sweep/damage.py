@@ -1,8 +1,8 @@
-"""Whether a database that SQLite calls damaged is so, or was only not read.
+"""Tell a damaged SQLite database from one that could not be read.
 
-SQLite tells the two apart for the first page alone: of a page further on that the disk did not give it says "malformed". So before a file
-is called damaged all of it is read, and SQLite asked once more: it then finds in the page cache what was read. Of damage that leaves every
-page in order it says nothing: that shows in the values (`sound`).
+SQLite distinguishes them only for the first page; for an unreadable later page it says "malformed"
+too. So the whole file is read before it is called damaged, and SQLite is tried again, which then
+finds it in the page cache. Damage that leaves pages in order shows only in the values (`sound`).
 """
 
 from __future__ import annotations
@@ -17,24 +17,27 @@ from typing import Any, TypeVar
 
 from rankscope.probes.host.folders import open_plain
 
-# A damaged file makes sqlite complain in words that are no UTF-8, or ask for as much memory as its numbers say; what does not go into its
-# 64 bits is an OverflowError.
+# On a damaged file sqlite may produce invalid UTF-8 or huge allocations; numbers beyond 64 bits
+# raise OverflowError.
 FAILURES = (sqlite3.Error, UnicodeError, MemoryError, OverflowError)
 BESIDE = ("-wal", "-shm", "-journal")
 _PART_BYTES = 1 << 20
-_MOST_BYTES = 1 << 30  # the tables are bounded at a tenth of it: the size of a damaged inode keeps no sweep reading
+_MOST_BYTES = 1 << 30  # ten times the largest store: a damaged inode's size must not keep a sweep reading
 _Found = TypeVar("_Found")
 
 
 def sound(rows: Iterable[Sequence[Any]], *kinds: type | UnionType) -> Iterator[Sequence[Any]]:
-    """Rows whose fields are of these kinds, one after the other. SQLite keeps in a field what it is given, whatever its column is declared
-    as: one byte makes a blob of a text."""
+    """Yield the rows whose fields have these types: SQLite stores any type in any column, damage
+    included."""
     return (row for row in rows if all(map(isinstance, row, kinds)))
 
 
 def unless_unread(path: Path, use: Callable[[], _Found]) -> _Found:
-    """What `use` makes of a database, in a second attempt where the first one meets damage. FAILURES that it raises then are damage, or (as
-    OperationalError) the disk's or another process's trouble. OSError where the disk does not give all of the file."""
+    """Call `use` on a database; if it fails, read the whole file and try once more.
+
+    A FAILURE in the second attempt means damage, or (OperationalError) a disk or lock problem.
+    OSError if the disk cannot read the file.
+    """
     try:
         return use()
     except FAILURES:
@@ -43,7 +46,7 @@ def unless_unread(path: Path, use: Callable[[], _Found]) -> _Found:
 
 
 def _read_through(path: Path) -> None:
-    """Reads a database and what SQLite keeps beside it. OSError."""
+    """Read a database and SQLite's files next to it into the page cache. Raises OSError."""
     _read(path)
     for suffix in BESIDE:
         with suppress(FileNotFoundError):

@@ -1,8 +1,9 @@
-"""One sweep: every check on its own thread, all with the same deadline; what they found, with the time each state began.
+"""Run one sweep: each check on its own thread, with a common deadline; collect findings.
 
-A check that fails, lacks a right, gets no thread or does not end in time is one UNKNOWN finding; it never ends the sweep. A thread that
-hangs in the kernel (a dead mount) is left behind: it is a daemon thread and ends with the process; what it had found counts. Of a
-check that finds very much the worst is kept: nobody hides trouble behind a crowd of warnings.
+A check that fails, lacks a right, gets no thread or is late yields one UNKNOWN finding and never
+ends the sweep. A thread that hangs in the kernel (a dead mount) is abandoned: it is a daemon thread
+and ends with the process; findings it made count. Of very many findings of a check the most severe
+are used, so that no flood of warnings hides a problem.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ _TEXT_CAP = 400
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A finished sweep. `skipped`: (check, why) where there was nothing to look at. Times in Unix seconds.
+    """A finished sweep.
 
-    `unread`: (check, key) of counters that could not be read, or that nobody asked for; `unfinished`: checks that failed or were
-    late, which told a part at most.
+    Times are Unix seconds. `skipped`: (check, reason) where the check does not apply. `unread`:
+    (check, key) of known counters that were not read; `unfinished`: checks that failed or were
+    late, so that their findings may be incomplete.
     """
 
     host: str
@@ -58,7 +60,10 @@ class Sweep:
 
 
 class _Running:
-    """A check on its thread. What has no underscore is set by `finish` alone: the thread of a late check may go on at any moment."""
+    """A check on its thread.
+
+    Only `finish` writes the public attributes, as a late thread may go on at any time.
+    """
 
     def __init__(self, check: Check, context: Context) -> None:
         self.check, self.context = check, context
@@ -82,7 +87,7 @@ class _Running:
         try:
             for finding in self.check.run(self.context):
                 self._found.append(finding)
-                if len(self._found) >= 2 * MAX_FINDINGS_PER_CHECK:  # at each one it would take too long
+                if len(self._found) >= 2 * MAX_FINDINGS_PER_CHECK:  # sorting at every finding would take too long
                     self._found = _worst(self._found)
         except NotApplicable as why:
             if not self._found:
@@ -107,7 +112,7 @@ class _Running:
         )
 
     def finish(self, deadline: float, limit_s: float) -> None:
-        """Wait for it until the deadline (time.monotonic)."""
+        """Wait for the check until the deadline (time.monotonic) and collect its results."""
         if self._began:
             self._thread.join(max(0.0, deadline - time.monotonic()))
         if not self._began or not self._thread.is_alive():
@@ -117,14 +122,14 @@ class _Running:
             late = self.context.unknown(
                 "", f"did not end within {limit_s:g} s", action="Look for a stuck mount or device; see fs.stuck."
             )
-            # Its thread may still write into all of these: what the sweep reads from now on is another one. Of its counters none is
-            # kept: one that was read may have grown and not been told yet, so that the next sweep has to see it grow.
+            # Copy, as the thread may still write. Drop its counters: growth may not have been
+            # reported yet, so the next sweep has to see it.
             self.findings, self.unfinished = [*_worst(self._found.copy()), late], True
             self.context = replace(self.context, counters={}, words=self.context.words.copy(), unread=set())
 
 
 def _worst(found: list[Finding]) -> list[Finding]:
-    """Those that weigh most, as many as one check may have, in the order that they came in."""
+    """The most severe findings, up to the limit per check, in their original order."""
     places = sorted(range(len(found)), key=lambda place: -weight(found[place].state))
     return [found[place] for place in sorted(places[:MAX_FINDINGS_PER_CHECK])]
 
@@ -132,7 +137,7 @@ def _worst(found: list[Finding]) -> list[Finding]:
 def sweep(
     checks: Sequence[Check], config: Config, earlier: Earlier, root: Path = ROOT, now_s: float | None = None
 ) -> Sweep:
-    """Run the checks side by side. Never raises for what a check does."""
+    """Run the checks in parallel and collect their findings. Never raises for errors of a check."""
     began, cpu_began = time.monotonic(), time.process_time()
     now = time.time() if now_s is None else now_s
     uptime, boot = _boot(root)
@@ -164,7 +169,8 @@ def sweep(
 
 
 def _unread(running: Sequence[_Running], earlier: Earlier) -> set[tuple[str, str]]:
-    """(check, key) of all counters that are known and were not read now, by checks that ended or asked for them."""
+    """(check, key) of known, valid counters not read now, for checks that ended or tried to read
+    them."""
     contexts = {one.check.id: one.context for one in running}
     unfinished = {one.check.id for one in running if one.unfinished}
     return {
@@ -178,12 +184,12 @@ def _unread(running: Sequence[_Running], earlier: Earlier) -> set[tuple[str, str
 
 
 def is_ignored(config: Config, identifier: str, instance: str) -> bool:
-    """Whether the operator knows of trouble of this instance, and has accepted it."""
+    """Whether the operator accepts findings of this instance (setting `ignore`)."""
     return any(fnmatch.fnmatchcase(instance, pattern) for pattern in config.ignored(identifier))
 
 
 def _without_quirks(findings: Iterable[Finding], config: Config) -> tuple[list[Finding], int]:
-    """Findings made printable, without the instances that the configuration says to ignore."""
+    """Clean the findings' text, and drop accepted instances; also returns how many were dropped."""
     kept, ignored = [], 0
     for finding in findings:
         if finding.state not in (OK, UNKNOWN) and is_ignored(config, finding.id, finding.instance):
@@ -205,7 +211,7 @@ def _without_quirks(findings: Iterable[Finding], config: Config) -> tuple[list[F
 
 
 def _boot(root: Path) -> tuple[float, str]:
-    """(seconds since boot, id of the boot); 0 and '' where they cannot be read."""
+    """Seconds since boot and boot id; '' if the latter cannot be read."""
     base = str(root).rstrip("/")
     try:
         uptime = float(read_file(f"{base}/proc/uptime", 256).split()[0])

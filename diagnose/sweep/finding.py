@@ -1,4 +1,5 @@
-"""What a check found. One Finding per thing looked at (a disk, a port, a GPU), or one for the whole host."""
+"""A check's result: one Finding per examined thing (a disk, a port, a GPU), or one for the whole
+host."""
 
 from __future__ import annotations
 
@@ -7,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result. `read` is the source, `value` what it said (in `unit`), `since_s` the Unix time the state began."""
+    """One result.
+
+    `read`: the source; `value` in `unit`: what it gave; `since_s`: Unix time the state began.
+    """
 
     id: str
     state: str

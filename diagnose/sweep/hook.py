@@ -1,9 +1,10 @@
-"""The hook: a program that gets the JSON of a critical sweep on its standard input, to drain the host, say.
+"""Run the hook: a program that gets the JSON of a critical sweep, to drain the host, say.
 
-Run as root with nothing of the caller's but what it needs to find its cluster: PATH is fixed, the folder is `/`, files it makes are
-its own. It must belong to root, on a path that only root can change. When it ends, or the time is up, all that it started ends, also
-what became a daemon meanwhile: orphans of it are given to us. It is told to end first (SIGTERM) and has a moment to take back what it has
-not done whole. A hook that is refused, fails or hangs is said in a note; it never changes the result.
+It runs as root with only the caller's variables that it needs to find its cluster: PATH is fixed,
+the working folder is `/`, new files are private. It must belong to root, on a path only root can
+change. When it ends or its time is up, all its processes end too, including daemons, which become
+our children as orphans. It first gets SIGTERM and a few seconds to undo incomplete work. A hook
+that is rejected, fails or hangs is noted; it never changes the result.
 """
 
 from __future__ import annotations
@@ -26,22 +27,26 @@ PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _PASSED_ON = ("NODE_NAME", "SLURMD_NODENAME", "SLURM_CONF", "KUBECONFIG", "SCONTROL", "KUBECTL")
 _PASSED_ON_WITH = ("RANKSCOPE_", "KUBERNETES_SERVICE_")
 _OUTPUT_CAP = 200
-GRACE_S = 5.0  # of one that is told to end; of a short time a part
+GRACE_S = 5.0  # after SIGTERM; less if the time limit is short
 _GRACE_PART = 6
 _POLL_S = 0.05
-_LET_GO_S = 2.0  # for what was killed to be gone; what the kernel holds for longer keeps nobody waiting
+_LET_GO_S = 2.0  # to wait for killed processes; no longer, as they may hang in the kernel
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def environment(given: Mapping[str, str], content: Mapping[str, Any]) -> dict[str, str]:
-    """What a hook is told: the host, the state, and how to find its cluster."""
+    """Environment of a hook: host, state, fixed PATH, and the caller's variables for finding the
+    cluster."""
     kept = {name: value for name, value in given.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_WITH)}
     said = {"RANKSCOPE_HOST": content["host"], "RANKSCOPE_STATE": content["summary"]["state"]}
     return {**kept, "PATH": PATH, "LANG": "C.UTF-8", **said}
 
 
 def run_hook(program: str, content: dict[str, Any], timeout_s: float) -> str:
-    """Runs the program in a session of its own; a note if it was refused or failed, '' if not. Never raises."""
+    """Run the program in its own session.
+
+    Returns a note if it was rejected or failed, '' if not. Never raises.
+    """
     try:
         real = trusted_program(program)
     except (OSError, UnsafePlace) as error:
@@ -67,7 +72,7 @@ def _run(program: str, real: Path, content: dict[str, Any], timeout_s: float) ->
     _signal(child, signal.SIGKILL)
     if child.stderr is not None:
         child.stderr.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):  # where the kernel does not let go of it nobody waits
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang in the kernel
         child.wait(_LET_GO_S)
     words = f": {last}" if (last := complaint(said)) else ""
     if late:
@@ -76,14 +81,17 @@ def _run(program: str, real: Path, content: dict[str, Any], timeout_s: float) ->
 
 
 def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """To the whole session: of a shell alone the children would live on."""
+    """Signal the whole session: killing only a shell would leave its children."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
 
 
 @contextlib.contextmanager
 def _none_left() -> Iterator[None]:
-    """What is started inside ends with it, also what left its session and its parents: it becomes ours, and is killed."""
+    """Kill all processes started inside the block, even those that left their session or parent.
+
+    As child subreaper, this process inherits and kills orphans.
+    """
     before, of_libc = _children(), ctypes.CDLL(None)
     of_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -102,7 +110,10 @@ def _none_left() -> Iterator[None]:
 
 
 def _children() -> frozenset[int]:
-    """Ours now; none where the kernel does not list them (CONFIG_PROC_CHILDREN)."""
+    """Pids of this process's children.
+
+    Empty where the kernel does not list them (CONFIG_PROC_CHILDREN).
+    """
     found: set[int] = set()
     for of_thread in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -111,12 +122,12 @@ def _children() -> frozenset[int]:
 
 
 def complaint(said: bytes) -> str:
-    """The end of what a hook wrote on its standard error, in one line. Never raises."""
+    """End of a hook's standard error, as one line. Never raises."""
     return " ".join(said.decode("utf-8", "replace").split())[-_OUTPUT_CAP:]
 
 
 def _watch(child: subprocess.Popen[bytes], timeout_s: float) -> bytes:
-    """Waits for it; the end of what it complained."""
+    """Wait for the hook up to `timeout_s`, and return the end of its standard error."""
     deadline, said = time.monotonic() + timeout_s, b""
     assert child.stderr is not None
     os.set_blocking(child.stderr.fileno(), False)
@@ -135,7 +146,7 @@ def _watch(child: subprocess.Popen[bytes], timeout_s: float) -> bytes:
 
 @contextlib.contextmanager
 def _in_memory(data: bytes) -> Iterator[IO[bytes]]:
-    """A file that is on no disk: a full one keeps no hook from running, and a hook that does not read keeps nobody waiting."""
+    """Yield a file in memory with `data`, so that neither a full disk nor an idle reader blocks."""
     with os.fdopen(os.memfd_create("sweep.json", os.MFD_CLOEXEC), "wb+") as file:
         file.write(data)
         file.flush()

@@ -1,4 +1,5 @@
-"""A sweep as text, JSON (rankscope.sweep/1), Prometheus textfile and syslog lines. Nothing here prints."""
+"""Format a sweep as text, JSON (rankscope.sweep/1), Prometheus textfile and syslog lines, without
+printing."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ _ORDER = {CRITICAL: 0, WARNING: 1, UNKNOWN: 2, OK: 3}
 
 
 def as_json(sweep: Sweep) -> dict[str, Any]:
-    """One object: schema, host, time, findings, summary, notes. All text is fit to be shown."""
+    """Convert to one JSON object: schema, host, time, findings, summary, notes.
+
+    All text cleaned.
+    """
     counts = Counter(finding.state for finding in sweep.findings)
     content: dict[str, Any] = {
         "schema": SCHEMA,
@@ -59,10 +63,11 @@ def as_json(sweep: Sweep) -> dict[str, Any]:
 
 
 def as_text(sweep: Sweep, verbose: bool = False, width: int | None = None) -> Iterator[str]:
-    """What is wrong first, then one line per check; with verbose every finding. `width`: columns of the terminal, None where it is none.
+    """Yield text lines: problems first, then one line per check; with `verbose` every finding.
 
-    The last line begins with the state, and no other line does: whoever drains on an exit code looks for it, since an interpreter that
-    cannot start has exit codes too. Where it is no terminal it is one line, however long.
+    `width`: columns of the terminal, None if it is none. Only the last line begins with the state:
+    scripts that drain on an exit code look for it, since an interpreter that cannot start has exit
+    codes too. Without a terminal that line is never wrapped.
     """
     return (clean(line) for line in _text(sweep, verbose, width))
 
@@ -102,7 +107,7 @@ def _text(sweep: Sweep, verbose: bool, terminal: int | None) -> Iterator[str]:
 
 
 def syslog_lines(sweep: Sweep) -> Iterator[tuple[int, str]]:
-    """(syslog priority, line) for everything wrong, and one for the whole sweep."""
+    """Yield (syslog priority, line) for every problem, and one for the whole sweep."""
     priorities = {CRITICAL: 2, WARNING: 4, UNKNOWN: 5, OK: 6}
     for finding in sweep.findings:
         if finding.state != OK:
@@ -114,7 +119,10 @@ def syslog_lines(sweep: Sweep) -> Iterator[tuple[int, str]]:
 
 
 def as_prometheus(sweep: Sweep, per_process: Collection[str] = ()) -> str:
-    """The text format. Instances that are processes are summed up under their check: labels stay few."""
+    """Convert to Prometheus text format.
+
+    Process instances are merged under their check, to limit labels.
+    """
     worst: dict[tuple[str, str], int] = {}
     values: dict[tuple[str, str, str], float] = {}
     for finding in sweep.findings:
@@ -154,10 +162,13 @@ def as_prometheus(sweep: Sweep, per_process: Collection[str] = ()) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file in one step; readable by others, since an exporter reads it. Raises OutputFailed, with nothing half-written."""
+    """Replace a file in one step, readable by others (an exporter).
+
+    Raises OutputFailed, without partial files.
+    """
     try:
         with opened_folder(path.parent, of_others=True) as folder:
-            remove_left_files(folder)  # a service writes again and again, and may be killed as often
+            remove_left_files(folder)  # remains of a service that was killed while writing
             put_file(folder, path.name, lambda file: file.write(text.encode()), public=True, lasting=False)
     except OSError as error:
         raise OutputFailed(f"{path}: {error.strerror}") from error
@@ -189,7 +200,7 @@ def _label(text: str) -> str:
 
 
 def _wrap(text: str, indent: str, width: int) -> list[str]:
-    """Lines of so many columns, without a cut word; what is longer than a line stays whole."""
+    """Split a text into lines of `width` columns without breaking words."""
     return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 

@@ -1,9 +1,10 @@
-"""What the hook is owed: critical findings that no later sweep makes again, and that no hook ended well for yet.
+"""Critical findings still to be delivered to the hook: no later sweep repeats them, and no hook
+succeeded yet.
 
-An error that was counted is there at one sweep: the next one sees no growth. If its hook fails then (three nodes are drained already, the
-controller is away), or there is none (a sweep by hand), the host would never be drained. So it is kept among the words of the state
-folder, and told to the hook with the next sweep that has one. Pure.
-"""
+A counted error shows in one sweep; the next sees no growth. If its hook fails (three nodes are
+drained already, the controller is down) or there was none (a manual sweep), the host would never be
+drained. So the finding is stored in the state folder and passed to the hook of the next sweep that
+has one. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +18,21 @@ from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.probes.fair import group_by, interleave
 
-ID = "hook.owed"  # among the words of checks; no check is called so
-# What is critical by growth. All else (a port that is down) is found again while it is so, and owed to nobody when it is so no more.
+ID = "hook.owed"  # key among the stored texts; no check has this id
+# Checks with critical findings by growth. All others (a port that is down) repeat while the problem
+# lasts.
 OF_GROWTH = frozenset(("cpu.mce", "gpu.ecc", "ib.flap", "mem.ecc", "pcie.aer"))
-# One alone drains the host: more make the reason longer, nothing else.
+# One alone drains the host: more only lengthen the reason.
 MOST_OWED = 16
-# Of one boot and of a day: after that somebody has repaired the host, or will look at what the sweep said before they trust it.
+# Valid in one boot, for a day: by then the host was repaired, or somebody will read the sweep
+# before using it.
 OWED_S = budgets.DAY_S
 _TEXTS = ("id", "instance", "read", "unit", "expected", "why", "action")
 
 
 @dataclass(frozen=True, slots=True)
 class Owed:
-    """A critical finding, and when it was made (seconds since boot, and of which boot)."""
+    """A critical finding, with the boot and the seconds since boot when it was made."""
 
     finding: Finding
     uptime_s: float
@@ -41,7 +44,10 @@ class Owed:
 
 
 def owed(words: Mapping[tuple[str, str], str], done: Sweep) -> tuple[Owed, ...]:
-    """What is owed after a sweep, its own findings first; `words` are those of earlier sweeps. Never raises."""
+    """Entries to deliver after a sweep, its own findings first.
+
+    Never raises. `words`: of earlier sweeps.
+    """
     fresh = (
         Owed(replace(one, since_s=done.time_s if one.since_s is None else one.since_s), done.uptime_s, done.boot)
         for one in done.findings
@@ -54,12 +60,12 @@ def owed(words: Mapping[tuple[str, str], str], done: Sweep) -> tuple[Owed, ...]:
 
 
 def as_words(entries: Iterable[Owed]) -> tuple[tuple[str, str, str], ...]:
-    """As the store keeps them."""
+    """Encode the entries for the store."""
     return tuple((ID, one.key, json.dumps([one.uptime_s, one.boot, asdict(one.finding)])) for one in entries)
 
 
 def again(entries: Iterable[Owed], done: Sweep) -> tuple[Finding, ...]:
-    """What of it this sweep did not find itself, for the hook."""
+    """Findings for the hook that this sweep did not make itself."""
     now = {(one.id, one.instance) for one in done.findings if one.state == CRITICAL}
     findings = (one.finding for one in entries)
     return tuple(
@@ -77,7 +83,7 @@ def _earlier(words: Mapping[tuple[str, str], str], done: Sweep) -> Iterable[Owed
 
 
 def _parse(word: str) -> Owed | None:
-    """None for a word that is no entry of ours."""
+    """Decode a stored entry; None if it is invalid."""
     try:
         uptime_s, boot, told = json.loads(word)
         value = told["value"] if isinstance(told["value"], (float, str)) else None

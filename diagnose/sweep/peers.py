@@ -1,10 +1,10 @@
-"""Many hosts' sweeps side by side: what is odd about one of them.
+"""Compare the sweeps of many hosts and find outliers.
 
 In: JSON of `rankscope sweep --json`, one file per host. A value is odd
-- as words (versions, link speeds): where more than two thirds of at least three hosts agree, and this host differs;
-- as a number: |value - median| ≥ 4 robust standard deviations (never below 5 % of the median), significant at 1 % after
-  Benjamini and Hochberg over all comparisons;
-- by absence: where more than two thirds have the finding, and this host does not.
+- as text (versions, link speeds): if over two thirds of three or more hosts agree, and one differs;
+- as a number: |value - median| ≥ 4 robust standard deviations (never below 5 % of the median),
+  significant at 1 % after Benjamini and Hochberg over all comparisons;
+- if missing: over two thirds have the finding, and this host does not.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from rankscope.probes.host.folders import read_plain
 
 MAX_FILES, LEAST_HOSTS = 20_000, 3
 _AGREE, _Z, _FLOOR = 2 / 3, 4.0, 0.05
-# Values that differ between healthy hosts, such as how full a disk is: not compared as numbers.
+# Values that differ between healthy hosts, such as disk usage: not compared as numbers.
 _NOT_NUMBERS = frozenset({"disk.full", "disk.slow", "mem.pressure", "os.limits", "os.kmsg", "fs.stuck", "job.orphans"})
 
 
 @dataclass(frozen=True, slots=True)
 class HostSweep:
-    """One host's sweep, as far as it is compared: (check, instance) → value and state."""
+    """Comparable part of one host's sweep: its state, and values by (check, instance)."""
 
     host: str
     state: str
@@ -44,7 +44,7 @@ class HostSweep:
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """One thing about one host that differs from the others. `z` 0 for words."""
+    """A value of one host that differs from the others'. `z`: robust z score, 0 for text."""
 
     host: str
     id: str
@@ -56,7 +56,10 @@ class Odd:
 
 
 def read_sweeps(places: Sequence[Path]) -> tuple[tuple[HostSweep, ...], tuple[str, ...]]:
-    """The newest sweep of each host in files and folders, and what could not be used. Raises BadData if nothing can."""
+    """Read the newest sweep of each host from files and folders, with notes on unusable files.
+
+    BadData if none.
+    """
     files: list[Path] = []
     for place in places:
         if place.is_dir():
@@ -81,7 +84,7 @@ def read_sweeps(places: Sequence[Path]) -> tuple[tuple[HostSweep, ...], tuple[st
 
 
 def parse_sweep(data: bytes) -> tuple[str, HostSweep]:
-    """(time, sweep) of one file. Raises ValueError."""
+    """Parse one file into (time, sweep). Raises ValueError."""
     try:
         content = json.loads(data)
     except RecursionError as error:
@@ -113,7 +116,10 @@ def parse_sweep(data: bytes) -> tuple[str, HostSweep]:
 
 
 def odd_ones(sweeps: Sequence[HostSweep], per_process: Iterable[str] = ()) -> tuple[Odd, ...]:
-    """What is odd, worst first; nothing with fewer than three hosts."""
+    """Outliers, largest first; none with fewer than three hosts.
+
+    `per_process`: checks to leave out.
+    """
     left_out = set(per_process)
     keys = sorted({key for sweep in sweeps for key in sweep.values if key[0] not in left_out})
     words: list[Odd] = []

@@ -1,9 +1,10 @@
-"""All checks: every module of `rankscope.diagnose.sweep.checks` is one. Adding a check is adding a file.
+"""Find all checks: every module in `rankscope.diagnose.sweep.checks` is one, so a new check is a
+new file.
 
-A check module has: a docstring (what `--explain` prints; its first line is what `--list` prints), `ID`, `SETTINGS`
-(its thresholds with their defaults) and `run(context)`, which yields Findings or raises NotApplicable or Unreadable.
-`PER_PROCESS = True` says that its instances are processes: too many to be Prometheus labels.
-"""
+A check module has: a docstring (printed by `--explain`; its first line by `--list`), `ID`,
+`SETTINGS` (its thresholds with their defaults) and `run(context)`, which yields Findings or raises
+NotApplicable or Unreadable. `PER_PROCESS = True`: its instances are processes, too many to be
+Prometheus labels."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from rankscope.diagnose.sweep.finding import Finding
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check. `settings` are its defaults."""
+    """One check; `settings` are its defaults."""
 
     id: str
     title: str
@@ -31,7 +32,7 @@ class Check:
 
 
 def all_checks() -> tuple[Check, ...]:
-    """Every check, by id."""
+    """Load every check, sorted by id."""
     found = []
     for module_info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"{package.__name__}.{module_info.name}")

@@ -1,7 +1,8 @@
-"""A copy of the words in memory, while the state folder takes nothing.
+"""Copy of the stored texts in memory, used while the state folder cannot be written.
 
-Whoever keeps its disk full would else keep a hanging mount from ever being critical: that it hung at the sweep before would be forgotten.
-It counts until the state folder takes a sweep again, or the host boots.
+Otherwise a user who fills the disk could keep a hanging mount from ever becoming critical, as each
+sweep would forget the one before. Valid until the state folder takes a sweep again, or the host
+boots.
 """
 
 from __future__ import annotations
@@ -20,19 +21,22 @@ from rankscope.probes.host.folders import opened_folder, read_ours
 
 PLACE = Path("/run/rankscope/sweep")
 _FILE = "words.json"
-# Memory that is nobody's to fill: a word is some 100 bytes, and a user can have very many processes that wait.
+# Limit on memory: a text has some 100 bytes, and a user can have very many waiting processes.
 _MOST_BYTES = 1 << 20
 Words = Mapping[tuple[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """A folder of root's, in memory. `after`: the last sweep that the state folder took (Unix time); None where it cannot be read."""
+    """The copy of the stored texts: a file in a folder of root's on a memory file system."""
 
     folder: Path
 
     def read(self, after: float | None) -> Words | None:
-        """The words of the sweeps since that one; None where there is none. Never raises."""
+        """Read the texts stored since the sweep `after`; None if there are none. Never raises.
+
+        `after`: Unix time of the last sweep that the state folder took; None if unknown.
+        """
         try:
             since, rows = json.loads(read_ours(self.folder, [_FILE], 2 * _MOST_BYTES))
             return (
@@ -42,10 +46,13 @@ class Spare:
             return None
 
     def write(self, after: float | None, words: Words) -> str:
-        """Keeps them, some of each check where they are too many. What is to be said of it; '' for nothing. Never raises."""
+        """Store the texts, a fair part per check if they are too many; returns a note, or ''.
+
+        Never raises.
+        """
         rows, size = [], 0
         for (identifier, key), word in interleave(group_by(words.items(), lambda item: item[0][0])):
-            row = (str(identifier), str(key), str(word))  # a damaged database gives anything
+            row = (str(identifier), str(key), str(word))  # a damaged database may return any type
             size += len(json.dumps(row))
             if size > _MOST_BYTES:
                 break
@@ -53,15 +60,15 @@ class Spare:
         content = json.dumps((after, rows)).encode()
         try:
             with opened_folder(self.folder, make=True) as folder:
-                remove_left_files(folder)  # nobody else does: this memory is given back at the next boot only
+                remove_left_files(folder)  # freed only here, or at the next boot
                 put_file(folder, _FILE, lambda file: file.write(content), lasting=False)
         except (OSError, OutputFailed):
-            return ""  # that nothing is remembered was said of the state folder
+            return ""  # the failure of the state folder was noted already
         left = len(words) - len(rows)
         return f"{left} of {len(words)} words for the next sweep were too many for {self.folder}" if left else ""
 
     def clear(self) -> None:
-        """The state folder took a sweep. Never raises."""
+        """Delete the copy, once the state folder has taken a sweep. Never raises."""
         with suppress(OSError, OutputFailed), opened_folder(self.folder) as folder:
             remove_left_files(folder)
             os.unlink(_FILE, dir_fd=folder)

@@ -1,9 +1,9 @@
-"""The state folder: what the last sweep read, and the history of findings with retention; one SQLite file and one lock.
+"""The state folder: readings of the last sweep, and a history of findings; SQLite and a lock.
 
-Nothing is written elsewhere, but for words that it does not take (`spare.py`). A file that is damaged, or no store of ours, is kept aside
-under another name, and said. A disk that is full, read-only or broken is no damage of the file: what can be read is read, the rest is
-said, and the sweep goes on. So it does without memory where the folder cannot be used (not root) or others can write it. History keeps a
-finding only when its state or value changed: some kilobytes per host and day.
+A damaged or foreign file is renamed, with a note. A full, read-only or broken disk is no damage:
+what can be read is used, the rest is noted, and the sweep goes on, as it does without memory if the
+folder cannot be used (not root) or others can write it. History stores a finding only when its
+state or value changed: some kilobytes per host and day.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SweepRunning(RankscopeError):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One entry of the history. `time_s` Unix time."""
+    """One entry of the history. `time_s`: Unix time."""
 
     time_s: float
     id: str
@@ -69,17 +69,17 @@ class Point:
 
 
 class Store:
-    """An open state folder, or none at all (`folder` None): then nothing is remembered."""
+    """An open state folder; with `folder` None nothing is remembered."""
 
     def __init__(
         self, folder: Path | None, database: sqlite3.Connection | None, notes: list[str], spare: Spare | None = None
     ) -> None:
         self.folder, self._database, self.notes, self._spare = folder, database, notes, spare
-        self._words: Words = {}  # of the last sweep; once this one is saved, of this one
-        self._spared = False  # the state folder did not take this sweep: what the spare has counts at the next one
+        self._words: Words = {}  # texts of the last saved sweep
+        self._spared = False  # this sweep went to the spare, which the next one will use
 
     def earlier(self) -> Earlier:
-        """What the last sweep left. Never raises: what cannot be read is said in the notes."""
+        """Load the last sweep's counters and texts. Never raises: adds notes on failures."""
         found = self._remembered()
         if self._spare is not None and (words := self._spare.read(self._last())) is not None:
             found = replace(found, words=words)
@@ -94,15 +94,13 @@ class Store:
         except FAILURES as error:
             self.notes.append(f"the last sweep could not be read ({error}); counters cannot be judged")
         except OSError as error:
-            self._database = None  # else this sweep would be written over what is only not read
+            self._database = None  # do not overwrite what could not be read
             self.notes.append(_no_memory(self.folder / STATE_FILE, error))
         return Earlier()
 
     def save(self, sweep: Sweep, ran: tuple[str, ...], retention_days: float) -> Sweep:
-        """Writes a sweep in one transaction; the sweep with `since_s` filled in for every finding. Never raises.
-
-        Checks that did not run (`ran` has those that did) keep what they knew.
-        """
+        """Write a sweep in one transaction; return it with `since_s` filled in. Never raises.
+        `ran`: ids of the checks that ran; other checks keep their stored data."""
         anew = _words_anew(sweep, set(ran))
         kept = {key: word for key, word in self._words.items() if key[0] not in anew}
         kept.update(((identifier, key), word) for identifier, key, word in sweep.words)
@@ -126,7 +124,7 @@ class Store:
         return replace(sweep, findings=tuple(_since(finding, sweep.time_s) for finding in sweep.findings))
 
     def _last(self) -> float | None:
-        """When the last sweep was that the state folder took (Unix time). Never raises."""
+        """Unix time of the last sweep stored in the state folder; None if unknown. Never raises."""
         if self._database is None:
             return None
         try:
@@ -136,7 +134,7 @@ class Store:
         return row[0] if row is not None and isinstance(row[0], float) else None
 
     def paid(self, keys: Iterable[str]) -> None:
-        """The hook ended well: it is owed these no more. Never raises."""
+        """Delete delivered entries after the hook succeeded. Never raises; notes a failure."""
         gone = {(owed.ID, key) for key in keys}
         failure = ""
         if self._database is not None:
@@ -145,7 +143,7 @@ class Store:
             except FAILURES as error:
                 failure = f" ({error})"
         if self._spare is not None and (self._spared or failure):
-            # Else an operator who mends the host and resumes it without a boot would see it drained again.
+            # Otherwise a host that was repaired and resumed without a boot would be drained again.
             self._words = {key: word for key, word in self._words.items() if key not in gone}
             self._spare.write(self._last(), self._words)
             left = self._spare.read(self._last())
@@ -156,7 +154,8 @@ class Store:
         self.notes.append(f"that the hook ended well could not be remembered{failure}; the next sweep calls it again")
 
     def history(self, since_s: float, until_s: float) -> tuple[Point, ...]:
-        """Entries between two Unix times, oldest first; what a clock that was ahead left is after the second. Never raises."""
+        """History between two Unix times, oldest first; newer entries are of a wrong clock. Never
+        raises."""
         if self._database is None:
             return ()
         try:
@@ -171,7 +170,7 @@ class Store:
 
 
 def _earlier(database: sqlite3.Connection) -> Earlier:
-    """FAILURES."""
+    """Read counters and texts from the database, skipping invalid rows. Raises FAILURES."""
     counters = database.execute("SELECT id, key, value, time, uptime, boot FROM counters")
     words = database.execute("SELECT id, key, word FROM words")
     return Earlier(
@@ -185,7 +184,7 @@ def _no_memory(place: Path, error: BaseException) -> str:
 
 
 def _write(database: sqlite3.Connection, sweep: Sweep, ran: tuple[str, ...], retention_days: float) -> Sweep:
-    """All of a sweep or nothing. Raises sqlite3.Error."""
+    """Write a sweep in one transaction; fill in `since_s`. Raises sqlite3.Error."""
     with database:
         database.execute("BEGIN IMMEDIATE")
         known = sound(database.execute("SELECT * FROM current"), str, str, str, float | None, float | None)
@@ -212,10 +211,8 @@ def _write(database: sqlite3.Connection, sweep: Sweep, ran: tuple[str, ...], ret
 
 @contextmanager
 def open_store(folder: Path, spare: Spare | None = None, patience_s: float = 0.0) -> Iterator[Store]:
-    """The state folder, locked against other sweeps, which may have so long to end; `spare`: for words that it does not take.
-
-    Raises SweepRunning.
-    """
+    """Open the state folder, locked against other sweeps. Raises SweepRunning after `patience_s`.
+    `spare`: folder in memory for texts that the state folder cannot take."""
     try:
         with opened_folder(folder, make=True) as place:
             lock = _lock_file(place)
@@ -237,7 +234,7 @@ def open_store(folder: Path, spare: Spare | None = None, patience_s: float = 0.0
 
 
 def _lock_file(place: int) -> int:
-    """The lock; on a read-only file system the one that is there."""
+    """Open the lock file; on a read-only file system the existing one."""
     flags = os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         return os.open(_LOCK, os.O_RDWR | os.O_CREAT | flags, 0o600, dir_fd=place)
@@ -246,7 +243,7 @@ def _lock_file(place: int) -> int:
 
 
 def _locked(lock: int, patience_s: float) -> None:
-    """Waits until no other sweep has the lock. Raises SweepRunning."""
+    """Take the lock, waiting up to `patience_s`. Raises SweepRunning."""
     until = time.monotonic() + patience_s
     while True:
         try:
@@ -260,17 +257,18 @@ def _locked(lock: int, patience_s: float) -> None:
 
 
 def _make_file(place: int) -> None:
-    """The state file, empty, where there is none: in the folder that was checked, and nowhere else, whatever has its name by now."""
-    with suppress(OSError):  # a full or read-only disk; who connects says so
+    """Create an empty state file if missing, in the verified folder even if its path changed."""
+    with suppress(OSError):  # a full or read-only disk; connecting reports it
         os.close(os.open(STATE_FILE, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=place))
 
 
 class _OtherVersion(sqlite3.OperationalError):
-    """A store of another version of Rankscope: nothing is wrong with it."""
+    """The store belongs to another version of Rankscope, and is intact."""
 
 
 def _open(path: Path, notes: list[str]) -> sqlite3.Connection | None:
-    """The store. OperationalError is the disk's or another's trouble; DatabaseError itself, once all of the file was read, damage of it."""
+    """Open the database; None, with a note, if unusable. Renames a damaged one. OperationalError is
+    a problem of the disk or a lock, any other error after a full read damage."""
     try:
         return unless_unread(path, partial(_connect, path))
     except (sqlite3.OperationalError, OSError, MemoryError) as error:
@@ -292,7 +290,7 @@ def _open(path: Path, notes: list[str]) -> sqlite3.Connection | None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """To a file that is there: none is made, as the folder may bear another name by now."""
+    """Connect to an existing file. Never creates one: the path may lead elsewhere by now."""
     database = sqlite3.connect(f"file:{quote(str(path))}?mode=rw", timeout=1.0, isolation_level=None, uri=True)
     try:
         version = database.execute("PRAGMA user_version").fetchone()[0]
@@ -303,7 +301,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         database.executescript(_TABLES)
         if version != _VERSION:
             database.execute(f"PRAGMA user_version = {_VERSION}")
-        # Losing one sweep in a power cut does no harm. Waiting for a slow disk in every sweep would.
+        # Losing a sweep in a power cut is harmless; waiting for a slow disk every time is not.
         database.execute("PRAGMA synchronous = OFF")
         for table, columns in (("counters", 6), ("words", 3), ("current", 5), ("sweeps", 4), ("history", 6)):
             found = len(database.execute(f"PRAGMA table_info({table})").fetchall())
@@ -320,7 +318,7 @@ def _since(finding: Finding, since_s: float) -> Finding:
 
 
 class _Current(NamedTuple):
-    """What the last sweep found of one instance. `since` in Unix seconds."""
+    """The last sweep's finding of one instance. `since`: Unix seconds."""
 
     state: str | None = None
     value: float | None = None
@@ -328,10 +326,10 @@ class _Current(NamedTuple):
 
 
 def _forget(database: sqlite3.Connection, sweep: Sweep, ran: set[str]) -> None:
-    """Drop what this sweep says anew. A check that could not look keeps its counters: the growth over the gap is judged next time.
+    """Delete stored rows that this sweep replaces.
 
-    One that told a part keeps all that it did not tell: a port that it did not come to was up none the less. What the hook is owed
-    every sweep says anew.
+    A check that could not look keeps its counters, so that growth over the gap is judged next time;
+    an incomplete check keeps what it did not report. Each sweep rewrites entries for the hook.
     """
     part = set(sweep.unfinished)
     for identifier in _told(sweep, ran):
@@ -343,23 +341,23 @@ def _forget(database: sqlite3.Connection, sweep: Sweep, ran: set[str]) -> None:
 
 
 def _told(sweep: Sweep, ran: set[str]) -> set[str]:
-    """Checks that told all that they look at."""
+    """Ids of checks that finished and reported a known state."""
     return (ran & {finding.id for finding in sweep.findings if finding.state != UNKNOWN}) - set(sweep.unfinished)
 
 
 def _words_anew(sweep: Sweep, ran: set[str]) -> set[str]:
-    """Those whose earlier words this sweep replaces."""
+    """Ids whose stored texts this sweep replaces."""
     return ({key[0] for key in sweep.words} | {owed.ID}) - set(sweep.unfinished) | _told(sweep, ran)
 
 
 def _remember(
     database: sqlite3.Connection, finding: Finding, current: Mapping[tuple[str, str], _Current], time_s: float
 ) -> Finding:
-    """Write one finding, into the history too if it changed; the finding with the time its state began."""
+    """Write a finding, also into the history if it changed; fill in `since_s`."""
     before = current.get((finding.id, finding.instance), _Current())
     value = float(finding.value) if isinstance(finding.value, (int, float)) else None
     lasts = before.state == finding.state and before.since is not None
-    # What began at a moment to come, by a clock that was ahead, has begun by now.
+    # A start in the future comes from a clock that was ahead: use now.
     since = finding.since_s or (min(before.since or 0.0, time_s) if lasts else time_s)
     database.execute(
         "INSERT OR REPLACE INTO current VALUES (?, ?, ?, ?, ?)",
@@ -374,10 +372,8 @@ def _remember(
 
 
 def _prune(database: sqlite3.Connection, now_s: float, retention_days: float) -> None:
-    """What is older than the retention goes, and what a clock that was ahead left; nothing where only a leap of the clock makes it old.
-
-    It is none where sweeps reach from before the retention until now: this clock has been so for that long.
-    """
+    """Delete rows beyond the retention, and future ones, unless the clock leapt; limit the rows.
+    No leap is assumed if sweeps reach from before the retention until now without a long gap."""
     oldest = now_s - retention_days * budgets.DAY_S
     old = database.execute("SELECT max(time) FROM sweeps WHERE time < ?", (oldest,)).fetchone()[0]
     since = database.execute("SELECT min(time) FROM sweeps WHERE time BETWEEN ? AND ?", (oldest, now_s))
@@ -390,7 +386,7 @@ def _prune(database: sqlite3.Connection, now_s: float, retention_days: float) ->
 
 
 def _leap(database: sqlite3.Connection, now_s: float) -> str:
-    """That the clock leapt since the last sweep, in words; '' where it did not."""
+    """A note if the clock leapt since the last sweep; '' if not."""
     times = database.execute("SELECT time FROM sweeps WHERE typeof(time) = 'real' ORDER BY rowid DESC LIMIT 1")
     last = times.fetchone()
     if last is None or abs(now_s - last[0]) <= NEVER_SO_LONG_S:

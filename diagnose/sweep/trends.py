@@ -1,7 +1,8 @@
-"""What drifts: error rates that doubled and temperatures that climbed, from the history of earlier sweeps.
+"""Detect drift from the history: error rates that doubled and temperatures that climbed.
 
-The history holds changes, so values are weighted by how long they lasted. The last day is compared with everything before it
-(three days at least). Links that renegotiated down need no history of values: pcie.link, net.speed and ib.port remember the best.
+The history stores changes, so values are weighted by their duration. The last day is compared with
+all before it (three days at least). Links that negotiated down need no history: pcie.link,
+net.speed and ib.port remember the best value.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def trends(points: Iterable[Point], now_s: float) -> tuple[Finding, ...]:
 
 
 def _drift(entries: Sequence[Point], now_s: float) -> Finding | None:
-    """What one series did in the last day, if that is worth a warning."""
+    """A warning if one series drifted in the last day, else None."""
     began_s = entries[0].time_s
     if now_s - began_s < budgets.DAY_S + BASELINE_S:
         return None
@@ -53,7 +54,10 @@ def _drift(entries: Sequence[Point], now_s: float) -> Finding | None:
 
 
 def mean_between(points: Sequence[Point], start_s: float, end_s: float) -> float:
-    """Mean of a stepwise constant series over an interval. Points in order of time, the first not after the start."""
+    """Mean of a stepwise constant series over an interval.
+
+    Points are sorted; the first is not after the start.
+    """
     area, total = 0.0, 0.0
     for index, point in enumerate(points):
         following = points[index + 1].time_s if index + 1 < len(points) else end_s

@@ -1,1 +1,1 @@
-"""What the ranks of a host do now, on a terminal."""
+"""Live view of a host's ranks on a terminal."""

@@ -1,7 +1,7 @@
-"""A snapshot as lines of any width from 40 to 200 columns. Pure.
+"""Draw a snapshot as lines of 40 to 200 columns. Pure.
 
-A bar says where a rank's time goes, one character for each class; the legend at the bottom says which. Of more ranks than there is
-room for the accused are shown first, then those that wait least for the others: they are whom the others wait for.
+A bar shows where a rank's time goes, one character per class, with a legend at the bottom. If there
+is no room for all ranks, suspects come first, then those that wait least: the others wait for them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from rankscope.diagnose.text import held, rank_list, seconds, short
 from rankscope.diagnose.top.snapshot import OTHERS, OWN, PARTS, JobNow, RankNow, Snapshot, SuspectNow
 
 NARROWEST, WIDEST = 40, 200
-_WIDE = 72  # from here on there is room for times beside the bar
+_WIDE = 72  # from this width on, times fit next to the bar
 _RANK, _STEP, _TIME = 6, 9, 9  # columns
-_NAME = 14  # the least that is left for what a rank works on
-_HELD = "\N{NO-BREAK SPACE}"  # what stands on both sides of it stays in one line
-_BARS = ("where its time goes", "time")  # above them, by room
+_NAME = 14  # least width for what a rank works on
+_HELD = "\N{NO-BREAK SPACE}"  # never broken across lines
+_BARS = ("where its time goes", "time")  # column heads, by width
 
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """What a terminal can show: a character for each of PARTS, the steps of a sparkline, a mark for the accused."""
+    """Characters of a terminal: one for each of PARTS, the steps of a sparkline, a mark for
+    suspects."""
 
     parts: str = "█▓▒%·"
     spark: str = "▁▂▃▄▅▆▇█"
@@ -37,7 +38,7 @@ ASCII = Glyphs("#=+%.", "_.-:=+*#", "<", "~")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`tone`: title, bad, good, doubt, soft, or '' for plain."""
+    """One line of text. `tone`: title, bad, good, doubt, soft, or '' for plain."""
 
     text: str
     tone: str = ""
@@ -47,7 +48,7 @@ _TONES = {"healthy": "good", "fault": "bad", "hang": "bad", "imbalance": "doubt"
 
 
 def lines(snapshot: Snapshot, width: int, height: int, glyphs: Glyphs | None = None) -> list[Line]:
-    """All of it, no line longer than `width`, and no more lines than `height` if ranks can be left out for it."""
+    """Draw the snapshot, at most `width` columns; ranks are left out to fit `height`."""
     signs = glyphs or Glyphs()
     width = min(max(width, NARROWEST), WIDEST)
     head = [Line(_heading(snapshot, width, signs), "title")]
@@ -64,7 +65,7 @@ def lines(snapshot: Snapshot, width: int, height: int, glyphs: Glyphs | None = N
 
 
 def plain(snapshot: Snapshot) -> list[str]:
-    """For what is no terminal: a line for each job, one for each suspect, one for the host."""
+    """Draw for output that is no terminal: a line per job, per suspect, and for the host."""
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.at))
     told = []
     for job in snapshot.jobs:
@@ -80,7 +81,7 @@ def plain(snapshot: Snapshot) -> list[str]:
 
 
 def _heading(snapshot: Snapshot, width: int, signs: Glyphs) -> str:
-    """Who looks is left out where there is no room for it."""
+    """First line; without the source if there is no room."""
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.at))
     said = f"rankscope top {clock}  {snapshot.host}"
     whole = f"{said}  {snapshot.source}"
@@ -115,7 +116,7 @@ def _suspect(one: SuspectNow) -> str:
 
 
 def sparkline(values: Sequence[float], room: int, signs: Glyphs) -> str:
-    """The last values, one character each, from 0 to the largest: what is twice as high lasts twice as long."""
+    """The last values, one character each, scaled from 0 to the largest."""
     last = list(values)[-room:]
     most = max(last, default=0.0)
     if most <= 0:
@@ -166,7 +167,7 @@ def _time(rank: RankNow, part: int) -> str:
 
 
 def _bar(parts: Sequence[float], room: int, signs: Glyphs) -> str:
-    """As many characters of each class as is its share: where a class ends is rounded, so that all together end where they should."""
+    """Draw shares as characters; rounding the end of each class keeps the total width exact."""
     whole = max(sum(parts), 1.0)
     ends = [round(room * end / whole) for end in accumulate(parts, initial=0.0)]
     return "".join(sign * (end - begin) for sign, (begin, end) in zip(signs.parts, pairwise(ends), strict=False))
@@ -196,7 +197,10 @@ def _legend(width: int, signs: Glyphs) -> list[Line]:
 
 
 def wrapped(text: str, width: int, indent: str) -> list[str]:
-    """In lines of `width` columns, a number with its unit; a word that is longer than a line loses its middle."""
+    """Wrap to `width` columns, keeping numbers with their units.
+
+    Overlong words lose their middle.
+    """
     told: list[str] = []
     for word in _words(text, width - len(indent)):
         if told and len(told[-1]) + 1 + len(word) <= width:

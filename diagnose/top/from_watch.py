@@ -1,6 +1,7 @@
-"""Snapshots from what the service of this host writes down anyway: the ring of its black box, a line for each job every 5 s. Pure.
+"""Snapshots from the black box of this host's service: a line per job every 5 s. Pure.
 
-The service sees when steps end and how long ranks wait in them, no stacks: what a rank works on is not told, who is named is.
+The service sees step ends and waits, but no stacks: suspects are named, what a rank works on is
+not.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from rankscope.diagnose.top.snapshot import OTHERS, OWN, PARTS, CounterNow, JobN
 from rankscope.diagnose.watch.alarms import SILENT_S
 
 SOURCE = "from rankscope watch"
-_OLD_S = 15.0  # three lines of a job: it has gone, or the service has
+_OLD_S = 15.0  # three lines of a job: it or the service has ended
 _BEAT_S = 1.0
 _STEPS = 200
 
 
 def snapshot_of(lines: Iterable[dict[str, Any]], counters: tuple[CounterNow, ...], host: str, now: float) -> Snapshot:
-    """`lines`: of the ring, oldest first; `now`: Unix time."""
+    """Build a snapshot. `lines`: of the black box, oldest first; `now`: Unix time."""
     by_job: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         if float(line["time"]) > now + _BEAT_S:
-            continue  # the clock was ahead then: how old it is nobody knows
+            continue  # the clock was ahead then: its age is unknown
         if isinstance(line.get("job"), str) and isinstance(line.get("ranks"), list):
             by_job.setdefault(line["job"], []).append(line)
     fresh = {job: told for job, told in by_job.items() if now - float(told[-1]["time"]) <= _OLD_S}
@@ -39,7 +40,7 @@ def _job(job: str, told: list[dict[str, Any]]) -> JobNow:
     troubles = [clean(str(one), 20) for one in said] if isinstance(said, list) else []
     named = clean(str(last.get("named") or ""), 300)
     usual_s = _number(last.get("usual_s"))
-    late_s = max(SILENT_S, limits.STEPS_LEAST * (usual_s or 0.0))  # as the service itself counts silence
+    late_s = max(SILENT_S, limits.STEPS_LEAST * (usual_s or 0.0))  # same threshold as the service's
     rows = [row for row in last["ranks"] if isinstance(row, dict) and isinstance(row.get("rank"), int)]
     ranks = tuple(_rank(row, late_s) for row in rows)
     return JobNow(
@@ -54,7 +55,7 @@ def _job(job: str, told: list[dict[str, Any]]) -> JobNow:
 
 
 def _steps(told: list[dict[str, Any]]) -> tuple[float, ...]:
-    """Of a synchronous job any rank shows the steps of all: those of its first rank here."""
+    """Steps of the first rank, which represents all ranks of a synchronous job."""
     found: list[float] = []
     for line in told:
         first = next((row for row in line["ranks"] if isinstance(row, dict)), {})

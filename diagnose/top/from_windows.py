@@ -1,4 +1,5 @@
-"""Snapshots from windows that were just observed and judged: the latest says where the time goes, the last few who is suspected."""
+"""Snapshots from windows just observed and judged: times from the latest, suspects from the last
+few."""
 
 from __future__ import annotations
 
@@ -25,20 +26,20 @@ from rankscope.observer.window.folder import Window
 from rankscope.observer.window.rows import CounterRow
 from rankscope.probes.errors import BadData
 
-LOOKS = 6  # windows that suspects are counted over
-_STEPS = 200  # a sparkline is no longer
-_PART_OF = {"io": FILES, "sched": CPU, "sync": LOCKS}  # all other kinds are work, or waiting
+LOOKS = 6  # windows over which suspects are counted
+_STEPS = 200  # longest sparkline
+_PART_OF = {"io": FILES, "sched": CPU, "sync": LOCKS}  # other kinds are work or waiting
 
 
 @dataclass(slots=True)
 class Course:
-    """What was seen of one job, window after window."""
+    """Steps and suspects of one job over its windows."""
 
     steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=_STEPS))
     accused: deque[dict[tuple[object, ...], str]] = field(default_factory=lambda: deque(maxlen=LOOKS))
 
     def take(self, window: Window) -> JobNow:
-        """The job as it is in this window."""
+        """Add a window and return the job's present state."""
         try:
             fleet = gather([window])
             verdict = judge(fleet)
@@ -58,7 +59,7 @@ class Course:
         )
 
     def _unknown(self, window: Window, error: BadData) -> JobNow:
-        """A job of whose window nothing can be made: the others are shown as ever."""
+        """State of a job whose window cannot be evaluated."""
         self.accused.append({})
         return JobNow(
             title=short(window.manifest.jobs[0], 60),
@@ -70,7 +71,7 @@ class Course:
         )
 
     def _suspects(self) -> tuple[SuspectNow, ...]:
-        """Those of the last windows: of the latest first, then those that were seen most often."""
+        """Suspects of the last windows: the latest window's first, then the most frequent."""
         latest = self.accused[-1]
         words: dict[tuple[object, ...], str] = {}
         for found in self.accused:
@@ -82,14 +83,15 @@ class Course:
 
 @dataclass(slots=True)
 class Scene:
-    """The jobs of a host. `source`: who looks, in words."""
+    """The jobs of a host. `source`: description of the observer."""
 
     source: str
     courses: dict[str, Course] = field(default_factory=dict)
     latest: dict[str, tuple[Window, JobNow]] = field(default_factory=dict)
 
     def take(self, window: Window) -> Snapshot:
-        """One window more, of one job. Jobs whose last window is two of them old have gone."""
+        """Add a window of one job, drop jobs without a window for twice its length, and return a
+        snapshot."""
         job, about = window.manifest.jobs[0], window.manifest
         self.latest[job] = window, self.courses.setdefault(job, Course()).take(window)
         for other, (last, _) in list(self.latest.items()):
@@ -106,7 +108,7 @@ class Scene:
 
 
 def _who(suspect: Suspect) -> tuple[object, ...]:
-    """What makes two accusations the same."""
+    """Key by which suspects of different windows are equal."""
     function = suspect.function
     return (
         suspect.component,
@@ -142,7 +144,7 @@ def _ranks(fleet: Fleet, verdict: Verdict) -> tuple[RankNow, ...]:
 
 
 def _parts(fleet: Fleet) -> list[tuple[float, ...]]:
-    """Of each rank the shares of its critical path by class; () where nothing of it was seen."""
+    """Shares of each rank's critical path by class; () if nothing was seen."""
     table = fleet.patterns
     part_of = np.array([_PART_OF.get(kind, OWN) for kind in table.kind.values], dtype=np.int64)
     training = table.thread.codes == table.thread.code("training")
@@ -157,8 +159,8 @@ def _parts(fleet: Fleet) -> list[tuple[float, ...]]:
 
 
 def _most(heat: Heat | None, row: int) -> tuple[str, str]:
-    """What it works on most, and where that is: the accused function on a rank that is accused, else the largest that is no waiting
-    for others."""
+    """What a rank works on most, and its location: a suspect's function, else the largest besides
+    waiting."""
     if heat is None or row >= len(heat.ranks):
         return "", ""
     share = heat.share[row]
@@ -174,7 +176,10 @@ def _most(heat: Heat | None, row: int) -> tuple[str, str]:
 
 
 def _counter_rows(window: Window, host_too: bool) -> list[CounterRow]:
-    """Those of the host are in the window of each job: they are taken from the latest."""
+    """Counters of a window.
+
+    The host's own only if `host_too`, as every job's window repeats them.
+    """
     names = [each.name for each in fields_of(CounterRow)]
     rows = [CounterRow(**{name: row[name] for name in names}) for row in window.counters.select(names).to_pylist()]
     return [row for row in rows if host_too or row.scope != "host"]

@@ -1,4 +1,4 @@
-"""The host's counters of a few seconds in words. Pure."""
+"""The host's counters over a few seconds, in words. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rankscope.diagnose.text import clean, seconds
 from rankscope.diagnose.top.snapshot import CounterNow
 from rankscope.observer.window.rows import CounterRow
 
-# Host-wide, of all CPUs together or of the wall time: how they are called.
+# Names of host-wide counters: shares of all CPUs, and of wall time.
 _OF_CPUS = {"cpu.busy_s": "CPU", "cpu.steal_s": "stolen by the hypervisor", "cpu.softirq_s": "interrupts"}
 _OF_TIME = {
     "psi.cpu.some_s": "CPU pressure", "psi.memory.some_s": "memory pressure", "psi.io.some_s": "I/O pressure",
 }  # fmt: skip
-# What a well host has none of: growth is said whatever device it is on.
+# Absent on a healthy host: growth is shown for any device.
 _EVENTS = {
     "memory.oom_kills": "killed for want of memory", "memory.swapped_in_pages": "pages swapped in",
     "memory.direct_reclaim_pages": "pages freed in need", "gpu.ecc_uncorrected": "GPU memory errors",
@@ -25,7 +25,7 @@ _TIMES = {"cpu.throttled_s": "held back by a CPU quota"}
 
 
 def counters_now(rows: Iterable[CounterRow], window_s: float) -> tuple[CounterNow, ...]:
-    """How busy the CPUs are, then what is not 0."""
+    """CPU use in words, then all other counters that are not negligible."""
     table = list(rows)
     cpus_s = next((row.limit for row in table if row.name == "cpu.busy_s" and row.limit), 0.0)
     found = []
@@ -48,6 +48,6 @@ def counters_now(rows: Iterable[CounterRow], window_s: float) -> tuple[CounterNo
 
 
 def _once(table: list[CounterRow], name: str) -> float:
-    """Of a group that several ranks are in the time counts once."""
+    """Sum over groups, since several ranks of one group report the same time."""
     groups = {row.instance: row.value for row in table if row.name == name}
     return sum(groups.values())

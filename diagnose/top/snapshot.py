@@ -1,4 +1,5 @@
-"""What is shown of one moment. Frozen data: from windows (from_windows.py) or from the service (from_watch.py), to lines (draw.py)."""
+"""State of a host at one time, as frozen data: from windows (from_windows.py) or the service
+(from_watch.py)."""
 
 from __future__ import annotations
 
@@ -10,8 +11,11 @@ OWN, FILES, CPU, LOCKS, OTHERS = range(len(PARTS))
 
 @dataclass(frozen=True, slots=True)
 class RankNow:
-    """One rank. `parts`: shares of its time in the order of PARTS; () where nobody knows. `most`: what it works on most, with its share,
-    and in which place; '' where no stacks were seen. `state`: '' for a rank that runs as it should."""
+    """One rank. `parts`: shares of its time in the order of PARTS, (): unknown.
+
+    `most`, `place`: what it works on most, with share, and location; '' without stacks; `state`: ''
+    if running.
+    """
 
     number: int
     guessed: bool = False
@@ -25,7 +29,10 @@ class RankNow:
 
 @dataclass(frozen=True, slots=True)
 class SuspectNow:
-    """Who is accused, in words. `seen`: in how many of the last `looks`; `now`: in the last one of them as well."""
+    """A suspect in words.
+
+    `seen`: in how many of the last `looks` windows; `now`: in the last one too.
+    """
 
     words: str
     seen: int = 1
@@ -35,7 +42,10 @@ class SuspectNow:
 
 @dataclass(frozen=True, slots=True)
 class JobNow:
-    """One job's ranks on this host. `steps_s`: its last steps, the oldest first; `usual_s`: where somebody knows what is usual."""
+    """One job's ranks on this host.
+
+    `steps_s`: its last steps, oldest first; `usual_s`: usual step, None: unknown.
+    """
 
     title: str
     ranks: tuple[RankNow, ...]
@@ -48,7 +58,7 @@ class JobNow:
 
 @dataclass(frozen=True, slots=True)
 class CounterNow:
-    """A counter of the host in words: 'memory pressure', '12 %'. `sick`: worth a colour."""
+    """A host counter in words: 'memory pressure', '12 %'. `sick`: highlight it."""
 
     name: str
     amount: str
@@ -57,7 +67,7 @@ class CounterNow:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One moment of one host. `at`: Unix time; `source`: who looked, in words."""
+    """State of a host at Unix time `at`. `source`: description of the observer."""
 
     at: float
     host: str

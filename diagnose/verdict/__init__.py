@@ -1,1 +1,1 @@
-"""The verdict: rankscope.verdict/1."""
+"""The verdict, schema rankscope.verdict/1."""

@@ -1,4 +1,5 @@
-"""The verdict as JSON, schema `rankscope.verdict/1`: times are ISO 8601 in UTC, durations are seconds, what is not known is null."""
+"""The verdict as JSON, schema `rankscope.verdict/1`: ISO 8601 times in UTC, seconds, null for
+unknown."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ VERDICT_SCHEMA = "rankscope.verdict/1"
 
 
 def to_json(verdict: Verdict, *others: Verdict) -> str:
-    """The verdict as indented JSON, strictly valid: no NaN, no control characters from targets.
+    """Format the verdict as indented, strictly valid JSON: no NaN, no control characters from
+    targets.
 
-    `others`: of the other jobs in the same windows, as `other_jobs`, which is there only where there are such.
-    """
+    `others`: verdicts on other jobs in the same windows, added as `other_jobs` if there are any."""
     found = _verdict(verdict)
     if others:
         found["other_jobs"] = [_verdict(other) for other in others]
@@ -45,7 +46,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "suspects": [_suspect(suspect) for suspect in verdict.suspects],
         "notes": [clean(note.text, budgets.NOTE_MOST) for note in verdict.notes],
     }
-    if verdict.stacks is not None:  # of a hang alone
+    if verdict.stacks is not None:  # only for a hang
         found["stacks"] = stack_tree.as_json(verdict.stacks)
     return found
 
@@ -108,7 +109,7 @@ def _number(value: float | None, digits: int = 6) -> float | None:
 
 
 def timestamp(unix: float) -> str | None:
-    """ISO 8601 in UTC with milliseconds; None for what is no date."""
+    """Format Unix time as ISO 8601 in UTC with milliseconds; None for an invalid date."""
     try:
         return datetime.fromtimestamp(unix, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):

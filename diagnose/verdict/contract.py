@@ -1,4 +1,4 @@
-"""The verdict as frozen dataclasses, the components, and the exit code. Its JSON: as_json.py."""
+"""The verdict as frozen dataclasses, with components and exit code. JSON: as_json.py."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ STATUSES = ("healthy", "fault", "imbalance", "hang", "unknown")
 COMPONENTS = (
     "gpu", "nvlink", "pcie", "nic", "network", "cpu", "memory", "storage", "python", "process", "workload",
 )  # fmt: skip
-# What each may be accused of is registered where it is proposed: hypotheses/registry.py.
+# Their causes are registered by the hypotheses: hypotheses/registry.py.
 
-AGAINST = "against: "  # how the source of evidence begins that speaks against the suspect
-ASLEEP = (
-    "asleep, by a call like time.sleep"  # the value of evidence about a function that waits for nothing but the clock
-)
+AGAINST = "against: "  # prefix of `source` for evidence against the suspect
+ASLEEP = "asleep, by a call like time.sleep"  # evidence value for a function that only waits for the clock
 
-DEVICES = ("gpu", "nvlink", "pcie", "nic")  # components of which there are several on a host, named by instance
+DEVICES = ("gpu", "nvlink", "pcie", "nic")  # components with several instances per host
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One measurement that speaks for a suspect, or against it (`source` then begins with AGAINST).
+    """One measurement for a suspect, or against it (`source` then begins with AGAINST).
 
-    `peers`: how many peers `expected` is the median of; 0 if none.
+    `peers`: number of peers whose median is `expected`; 0 if none.
     """
 
     source: str
@@ -42,7 +40,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Which one of its kind is accused: 'gpu2', 'eth0', '/data (ext4 254:1)'. `comm`, `pid`: the process that uses it, if one does."""
+    """The suspect device: 'gpu2', 'eth0', '/data (ext4 254:1)'.
+
+    `comm`, `pid`: process that uses it, if any.
+    """
 
     name: str
     comm: str = ""
@@ -50,17 +51,17 @@ class Instance:
 
     @property
     def text(self) -> str:
-        """'gpu2', 'gpu2 by trainer (4711)'."""
+        """The device with its process: 'gpu2', 'gpu2 by trainer (4711)'."""
         who = process_text(self.comm, self.pid)
         return f"{self.name} by {who}" if who else self.name
 
 
 def process_text(comm: str, pid: int) -> str:
-    """'trainer (4711)'; the name alone where nobody knows the number."""
+    """Format a process as 'trainer (4711)', or by name alone if the pid is unknown."""
     return f"{comm} ({pid})" if pid >= 0 else comm
 
 
-SCOPES = ("rank", "role", "host", "link", "group", "all")  # whom a cause touches
+SCOPES = ("rank", "role", "host", "link", "group", "all")  # what a cause affects
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +79,11 @@ class Suspect:
     evidence: tuple[Evidence, ...]
     action: str
     scope: str = "rank"
-    guess: bool = False  # nothing witnesses the cause
+    guess: bool = False  # no counter confirms the cause
 
     @property
     def instance(self) -> str:
-        """The instances in words, 'gpu6, gpu4': the first few of many."""
+        """The first few instances in words, 'gpu6, gpu4'."""
         return ", ".join(one.text for one in self.instances[: budgets.INSTANCES_SHOWN])
 
 
@@ -95,7 +96,7 @@ class StepSeconds:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The windows that the verdict compared with."""
+    """The windows that the verdict was compared with."""
 
     windows: int
     ranks: int
@@ -120,13 +121,13 @@ class Verdict:
     suspects: tuple[Suspect, ...]
     notes: tuple[Note, ...]
     steps: int = 0
-    title: str = ""  # what people call the job; '' where nobody says
-    guessed: tuple[int, ...] = ()  # ranks whose numbers are guesses
-    stacks: StackNode | None = None  # of a hang: where all ranks are
+    title: str = ""  # the job's name for people; '': unknown
+    guessed: tuple[int, ...] = ()  # ranks with guessed numbers
+    stacks: StackNode | None = None  # for a hang: where all ranks are
 
     @property
     def exit_code(self) -> int:
-        """0 nothing wrong, 1 slow or degraded, 2 critical, 3 could not judge."""
+        """Exit code: 0 nothing wrong, 1 slow or degraded, 2 critical, 3 could not judge."""
         codes = {
             "healthy": EXIT_HEALTHY,
             "fault": EXIT_DEGRADED,
@@ -140,5 +141,5 @@ _WORST_FIRST = (EXIT_CRITICAL, EXIT_DEGRADED, EXIT_UNKNOWN, EXIT_HEALTHY)
 
 
 def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """The verdicts on several jobs by how bad they are."""
+    """Sort verdicts on several jobs by severity, worst first."""
     return sorted(verdicts, key=lambda verdict: _WORST_FIRST.index(verdict.exit_code))

@@ -1,4 +1,4 @@
-"""A function as the verdict names it."""
+"""A function as named in the verdict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function as the verdict names it."""
+    """A function as named in the verdict: kind, name, file and first line."""
 
     kind: str
     name: str

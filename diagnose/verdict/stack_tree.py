@@ -1,8 +1,9 @@
-"""The stacks of all ranks of a hang as one tree: who is where, and who of those that came so far did not go on.
+"""Stacks of all ranks in a hang as one tree, which shows the ranks that did not follow the others.
 
-Each node is a frame with the ranks that have it; `missing` are ranks that have its caller's frame and not this one. Numbers are folded,
-`0-3,6`, so that 10,000 ranks that wait in one place are one short line. Laggards first: of the frames below one, those of fewer ranks.
-A leaf in brackets is no function of Python's: what is waited for, native code, the end of the process.
+Each node is a frame with its ranks; `missing` are ranks in the caller's frame but not in this one.
+Numbers are folded to `0-3,6`, so that 10,000 ranks in one frame take one short line. Below a frame,
+those with fewer ranks come first. A leaf in brackets is no Python function: a wait, native code, a
+process that ended.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ NAME, _FILE = 60, 400
 
 @dataclass(frozen=True, slots=True)
 class StackNode:
-    """A frame. ranks, missing: sorted numbers. `file` is '' where it is no Python function: what is waited for, or native code."""
+    """A frame in the tree.
+
+    `ranks`, `missing`: sorted numbers. `file`: '' for a wait or native code.
+    """
 
     name: str
     file: str
@@ -30,27 +34,27 @@ class StackNode:
 
     @property
     def place(self) -> str:
-        """'train.py:81'; '' where it is no Python function."""
+        """Short location, 'train.py:81'; '' if it is no Python function."""
         return clean(f"{self.file.rpartition('/')[2]}:{self.line}", 80) if self.file else ""
 
     @property
     def state(self) -> str:
-        """'waits for other ranks (allreduce)' of a leaf in brackets; '' of a function."""
+        """Text of a leaf in brackets, 'waits for other ranks (allreduce)'; '' for a function."""
         return clean(self.name[1:-1]) if not self.file and self.name[:1] == "[" and self.name[-1:] == "]" else ""
 
     @property
     def text(self) -> str:
-        """'backward (train.py:81)'."""
+        """Name with location, 'backward (train.py:81)'."""
         return f"{short(self.name, NAME)} ({self.place})" if self.place else short(self.name, NAME)
 
     @property
     def but(self) -> str:
-        """'rank 5', where all ranks of the caller but a few are here; '' elsewhere: who is where stands beside it."""
+        """The missing ranks, 'rank 5', if fewer than those here; else ''."""
         return rank_list(self.missing) if 0 < len(self.missing) < len(self.ranks) else ""
 
     @property
     def chain(self) -> list[StackNode]:
-        """It and the frames below it up to where its ranks part: the same ranks have all of them."""
+        """This node and the frames below it down to where its ranks diverge."""
         chain = [self]
         while len(chain[-1].children) == 1 and chain[-1].children[0].ranks == self.ranks:
             chain.append(chain[-1].children[0])
@@ -58,13 +62,13 @@ class StackNode:
 
     @property
     def ending(self) -> tuple[int, ...]:
-        """The ranks that have no frame below this one, where others do."""
+        """Ranks without a frame below this one, where others have one."""
         below = {rank for child in self.children for rank in child.ranks}
         return tuple(rank for rank in self.ranks if rank not in below) if self.children else ()
 
 
 def fold(ranks: Iterable[int]) -> str:
-    """'0-3,6' of sorted numbers; '' of none."""
+    """Format sorted numbers as '0-3,6'; '' for none."""
     spans: list[list[int]] = []
     for rank in ranks:
         if spans and rank == spans[-1][1] + 1:
@@ -75,7 +79,7 @@ def fold(ranks: Iterable[int]) -> str:
 
 
 def as_json(node: StackNode) -> dict[str, Any]:
-    """The tree for programs."""
+    """Convert the tree to JSON-compatible data."""
     return {
         "function": clean(node.name, 400), "file": clean(node.file, _FILE), "line": node.line, "ranks": fold(node.ranks),
         "missing": fold(node.missing), "children": [as_json(child) for child in node.children],
@@ -83,9 +87,9 @@ def as_json(node: StackNode) -> dict[str, Any]:
 
 
 def from_json(content: Any) -> StackNode | None:
-    """The tree of what `as_json` made; None of what it did not make."""
+    """Parse what `as_json` made; None for anything else."""
     try:
-        # Above the frames the root, below them what is waited for, between them what is left out.
+        # Levels besides frames: the root, a wait, and an omission.
         return _node(content, budgets.DEPTH_MOST + 3)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
@@ -100,7 +104,7 @@ def _node(content: Any, depth: int) -> StackNode:
 
 
 def unfold(text: str) -> tuple[int, ...]:
-    """The numbers of '0-3,6'. ValueError where they are none, or more than any job has."""
+    """Parse '0-3,6' into numbers. ValueError if invalid, or more than WORLD_MOST."""
     found: list[int] = []
     for span in filter(None, text.split(",")):
         first, _, last = span.partition("-")
@@ -112,7 +116,10 @@ def unfold(text: str) -> tuple[int, ...]:
 
 
 def lines(node: StackNode) -> Iterator[tuple[int, str]]:
-    """Depth and text of each line. Frames that the same ranks have one below the other are one line: the first and the last two."""
+    """Yield depth and text of each line.
+
+    A chain of frames with equal ranks is one line, abbreviated.
+    """
     stack = [(0, node)]
     while stack:
         depth, top = stack.pop()
@@ -124,7 +131,7 @@ def lines(node: StackNode) -> Iterator[tuple[int, str]]:
 
 
 def _chain_text(chain: list[StackNode]) -> str:
-    """'main (train.py:140) > 3 frames > backward (tensor.py:9) > [futex]'."""
+    """Format a chain as 'main (train.py:140) > 3 frames > backward (tensor.py:9) > [futex]'."""
     if not chain:
         return "in different places"
     words = [one.text for one in chain]

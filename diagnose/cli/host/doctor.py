@@ -1,4 +1,4 @@
-"""`rankscope doctor`: can this host be observed?"""
+"""`rankscope doctor`: check whether this host can be observed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MARKS = {True: "ok", False: "missing", None: "unknown"}
 
 
 def run(*, as_json: bool, verbose: bool) -> int:
-    """Print what was found; 69 if something required is missing, or no verdict can be had here."""
+    """Print the findings; return 69 if something required is missing, else 0."""
     from rankscope.diagnose.hypotheses.causes import unseen_without
     from rankscope.observer.doctor import examine
     from rankscope.observer.sources import Seen
@@ -38,7 +38,7 @@ def run(*, as_json: bool, verbose: bool) -> int:
         )
         return EXIT_MISSING if blocked else EXIT_HEALTHY
     width = width_of(sys.stdout)
-    indent = " " * (_NAMES_END if width > 2 * _NAMES_END - 10 else _MARK_END)  # beside the names, or below them
+    indent = " " * (_NAMES_END if width > 2 * _NAMES_END - 10 else _MARK_END)  # next to the names, or below them
     for finding in findings:
         mark = _MARKS[finding.ok] if finding.required or finding.ok is not False else "absent"
         head = f"{mark:{_MARK_END}}{short(finding.name, _NAMES_END - _MARK_END - 1)}"

@@ -1,7 +1,7 @@
-"""Lines to the log of this host, by the socket that journald or syslogd reads. Who has stopped reading keeps nobody waiting.
+"""Send lines to this host's log through the socket of journald or syslogd, with a deadline.
 
-syslog(3) waits for ever: a reader that is stopped, or waits for a disk that is gone, takes eleven lines and no more, and cron starts a
-sweep every five minutes.
+syslog(3) would wait for ever: if the reader is stopped, or waits for a dead disk, the socket takes
+eleven lines and no more, while cron starts a sweep every five minutes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Iterable
 from rankscope.probes.host.procfs import reason
 
 PLACE = "/dev/log"
-PATIENCE_S = 2.0  # for all lines together: who reads takes them in milliseconds
+PATIENCE_S = 2.0  # for all lines together; a working reader takes milliseconds
 _DAEMON = 3 << 3
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def log(lines: Iterable[tuple[int, str]]) -> str:
-    """Send (priority, line) each; why not all were taken, '' where they were. Never raises."""
+    """Send each (priority, line); return why not all were taken, or ''. Never raises."""
     waiting = [_message(priority, line) for priority, line in lines]
     all_of_them, until = len(waiting), time.monotonic() + PATIENCE_S
     try:
@@ -37,7 +37,7 @@ def log(lines: Iterable[tuple[int, str]]) -> str:
 
 
 def _connected() -> socket.socket:
-    """OSError."""
+    """Connect to the log's socket, datagram or stream. Raises OSError."""
     for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
         reader = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
         try:
@@ -52,9 +52,9 @@ def _connected() -> socket.socket:
 
 
 def _send(reader: socket.socket, message: bytes, until: float) -> None:
-    """OSError; TimeoutError where it is not taken until then."""
+    """Send a message until the deadline. Raises OSError, TimeoutError."""
     if reader.type == socket.SOCK_STREAM:
-        message += b"\0"  # as syslog(3): what ends a line there
+        message += b"\0"  # line terminator of stream sockets, as in syslog(3)
     while message:
         try:
             message = message[reader.send(message) :]

@@ -1,4 +1,4 @@
-"""`rankscope ranks`: the training processes found here, and what was rejected and why."""
+"""`rankscope ranks`: list the training processes of this host, and rejected ones with reasons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def run(*, as_json: bool, verbose: bool) -> int:
-    """Print the census, which a process without rights makes; 3 if there is no rank. ObserverEnded, OutOfMemory."""
+    """Print the census, made by an unprivileged process; return 0, or 3 without ranks.
+
+    Raises ObserverEnded, OutOfMemory.
+    """
     from rankscope.observer.sight import see
 
     with patience("looking for training processes"):
@@ -31,7 +34,7 @@ def run(*, as_json: bool, verbose: bool) -> int:
 
 
 def _warn(text: str) -> None:
-    begin = "\r\x1b[K" if sys.stderr.isatty() else ""  # in place of the time that it takes
+    begin = "\r\x1b[K" if sys.stderr.isatty() else ""  # overwrite the progress line
     sys.stderr.write(f"{begin}rankscope: {clean(text, 300)}\n")
 
 
@@ -77,20 +80,21 @@ def _rank(found: FoundRank) -> dict[str, Any]:
 
 
 def _reason(rejected: Rejected, devices: Mapping[int, str]) -> str:
-    """Why it is no rank; of one process with several devices that as well."""
+    """Why a process is no rank, including that it drives several devices."""
     what = devices.get(rejected.pid)
     return f"{rejected.reason}, one process that drives {what}" if what else rejected.reason
 
 
 def _loaders(found: FoundRank) -> int:
-    """Processes that feed it with data, or may: all but compilers and the keepers of multiprocessing."""
+    """Number of worker processes that may feed the rank with data: not compilers or multiprocessing
+    helpers."""
     from rankscope.observer.census.workers import FEEDING
 
     return sum(worker.kind in FEEDING for worker in found.workers)
 
 
 def _job_names(ranks: Sequence[FoundRank], verbose: bool) -> dict[str, str]:
-    """What each job is called here; by title and identity with -v."""
+    """Display name of each job; title and identity with -v."""
     from rankscope.observer.window.jobs import names
 
     titles = {found.identity.job: found.identity.title for found in reversed(ranks)}
@@ -102,7 +106,7 @@ def _print(sight: Sight, verbose: bool) -> None:
     if census.ranks:
         ordered = sorted(census.ranks, key=lambda found: (found.identity.job, found.identity.rank))
         names = _job_names(ordered, verbose)
-        told_once = sys.stdout.isatty() and not verbose  # ranks of a job have one command line, which is long
+        told_once = sys.stdout.isatty() and not verbose  # ranks of a job share one long command line
         heads = ["RANK", "PID", "NODE", "WORKERS", "PYTHON", "JOB", "COMMAND"]
         rows = [
             [f"{f.identity.rank}{'?' if f.guessed else ''}", str(f.identity.pid), f.identity.node or f.identity.host,

@@ -32,7 +32,7 @@ DEFAULT_STATE = Path("/var/lib/rankscope/sweep")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line of one sweep."""
+    """Options of one sweep."""
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
@@ -48,12 +48,12 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Sweep this host; 0 ok, 1 warning, 2 critical, 3 unknown."""
+    """Sweep this host and return the exit code: 0 ok, 1 warning, 2 critical, 3 unknown."""
     checks = all_checks()
     config = _config(options, checks)
     chosen = choose(checks, options.only, (*options.skip, *config.skip))
     spare = Spare(PLACE) if (options.root, options.state) == (ROOT, DEFAULT_STATE) else None
-    # Another sweep may just be draining this host: a prolog that does not wait for it would let a job start.
+    # Another sweep may be draining this host: without waiting, a prolog would let a job start.
     waiting = open_store(options.state, spare, config.longest_s)
     with patience("checking this host", lines=False), waiting as store:
         earlier = store.earlier()
@@ -65,14 +65,16 @@ def run(options: Options) -> int:
         if not options.only:
             drifts = trends(store.history(done.time_s - config.retention_days * 86400, done.time_s), done.time_s)
             done = replace(done, findings=(*done.findings, *drifts))
-        # Before the store is closed: what the hook did not do is owed, and no other sweep may call it meanwhile.
+        # Before the store is closed, so that failures are stored and no other sweep calls the hook
+        # meanwhile.
         told = _call_hook(done, _wanted(due, chosen, config), store, options.hook or config.hook, config.hook_timeout_s)
         done = replace(done, notes=(*store.notes, *told))
     return _tell(done, options, config, {check.id for check in checks if check.per_process})
 
 
 def _wanted(due: Sequence[Owed], chosen: Sequence[Check], config: Config) -> tuple[Owed, ...]:
-    """What is owed of the checks that run, without what the operator has accepted meanwhile."""
+    """Undelivered findings of the checks that run, without those that the operator accepts by
+    now."""
     ids = {check.id for check in chosen}
     return tuple(
         one for one in due if one.finding.id in ids and not is_ignored(config, one.finding.id, one.finding.instance)
@@ -80,7 +82,7 @@ def _wanted(due: Sequence[Owed], chosen: Sequence[Check], config: Config) -> tup
 
 
 def _call_hook(done: Sweep, due: Sequence[Owed], store: Store, hook: str, timeout_s: float) -> tuple[str, ...]:
-    """The hook, if it is to be called; what is to be said of that. A disk that takes nothing keeps it from nothing."""
+    """Call the hook if needed, and return notes on it. Works even if the disk takes nothing."""
     more = again(due, done)
     if not hook or (done.state != CRITICAL and not more):
         return ()
@@ -95,7 +97,10 @@ def _call_hook(done: Sweep, due: Sequence[Owed], store: Store, hook: str, timeou
 
 
 def _tell(done: Sweep, options: Options, config: Config, per_process: Collection[str]) -> int:
-    """Whom a sweep has to be told after the hook; the exit code. A disk that takes nothing keeps nobody else from hearing of it."""
+    """Write metrics, print and log the findings, and return the exit code.
+
+    A failure of one does not stop the others.
+    """
     notes, failed = [], False
     if options.textfile is not None:
         try:
@@ -110,7 +115,7 @@ def _tell(done: Sweep, options: Options, config: Config, per_process: Collection
         else:
             for line in as_text(done, options.verbose, width_of(sys.stdout) if sys.stdout.isatty() else None):
                 print(line)
-    # Last: whoever reads that log may have stopped.
+    # Last, as the log's reader may have stopped.
     if options.to_syslog and (untold := log(syslog_lines(done))):
         complain(untold)
     told.failed = told.failed or failed
@@ -118,7 +123,7 @@ def _tell(done: Sweep, options: Options, config: Config, per_process: Collection
 
 
 def list_checks(as_json_wanted: bool) -> int:
-    """All checks with one line each."""
+    """Print all checks with one line each; return exit code 0."""
     checks = all_checks()
     if as_json_wanted:
         print_json([{"id": check.id, "title": check.title, "settings": dict(check.settings)} for check in checks])
@@ -128,7 +133,7 @@ def list_checks(as_json_wanted: bool) -> int:
 
 
 def explain(identifier: str) -> int:
-    """What one check reads and how it judges, with its settings. Raises UsageError."""
+    """Print what one check reads and how it judges, with its settings. Raises UsageError."""
     (check,) = _named(all_checks(), (identifier,), exact=True)
     print(f"{check.id}\n")
     for paragraph in check.explanation.split("\n\n"):
@@ -143,7 +148,10 @@ def explain(identifier: str) -> int:
 
 
 def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
-    """Many hosts' sweeps side by side; 1 if one is odd, else what the worst host's state says."""
+    """Compare many hosts' sweeps.
+
+    Return 1 if one is odd, else the code of the worst host's state.
+    """
     from rankscope.diagnose.sweep.peers import odd_ones, read_sweeps
 
     with patience("reading sweeps and comparing them", lines=False):
@@ -179,7 +187,10 @@ def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
 
 
 def choose(checks: Sequence[Check], only: Sequence[str], skip: Sequence[str]) -> tuple[Check, ...]:
-    """The checks to run: ids, or the part before the point for a whole family. Raises UsageError."""
+    """Select the checks to run by id, or by family (the part before the point).
+
+    Raises UsageError.
+    """
     wanted = _named(checks, only) if only else tuple(checks)
     unwanted = {check.id for check in _named(checks, skip)} if skip else set()
     return tuple(check for check in wanted if check.id not in unwanted)

@@ -1,4 +1,7 @@
-"""The arguments of `rankscope sweep`; the work is in `rankscope.diagnose.cli.host.sweep`, imported only when it is called."""
+"""Options of `rankscope sweep`.
+
+The work is in `rankscope.diagnose.cli.host.sweep`, imported on call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The options of `watch`, `top`, `trigger` and `blackbox`, apart so that `--help` need not import the service."""
+"""Options of `watch`, `top`, `trigger` and `blackbox`, separate so that `--help` does not import
+the service."""
 
 from __future__ import annotations
 

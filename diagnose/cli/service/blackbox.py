@@ -1,4 +1,5 @@
-"""`rankscope blackbox`: what the service kept of the last minutes before a hang or a death."""
+"""`rankscope blackbox`: show what the service recorded in the last minutes before a hang or a
+death."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ _NOW = "now"
 
 
 def run(*, state: Path, name: str | None, as_json: bool) -> int:
-    """List what is frozen, or show one of it (`now`: the ring as it is). UsageError; UnsafePlace where others could have written it."""
+    """List the frozen recordings, or show one (`now`: the running one).
+
+    Raises UsageError; UnsafePlace if others could have written it.
+    """
     box = state / "blackbox"
     if box.is_dir():
         with opened_folder(box):
@@ -74,7 +78,7 @@ def _show(folder: Path, as_json: bool) -> int:
 
 
 def _print_stacks(event: dict[str, Any]) -> None:
-    """Where all ranks were in the closer look, if there was one and it saw a hang."""
+    """Print where all ranks were in the closer look, if it saw a hang."""
     judged = event.get("verdict")
     tree = from_json(judged.get("stacks")) if isinstance(judged, dict) else None
     if tree is not None:

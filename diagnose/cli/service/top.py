@@ -1,4 +1,4 @@
-"""`rankscope top`: what the ranks of this host do now, drawn again and again on a terminal, told in lines elsewhere."""
+"""`rankscope top`: live view of this host's ranks, drawn on a terminal, as lines elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rankscope.observer.window.folder import Window
 from rankscope.probes.errors import EXIT_HEALTHY, NoRanks, NotPermitted
 
 _READ_EVERY_S = 2.0  # the service writes every 5 s
-_ANEW_S = 600.0  # then the ranks of the host are sought anew, and what was gathered is let go
+_ANEW_S = 600.0  # after this time search for ranks again and drop collected data
 _NO_RANKS_S = 5.0
 _STYLES = {"title": "bold", "bad": "red", "good": "green", "doubt": "yellow", "soft": "dim"}
 
@@ -35,11 +35,11 @@ Say = Callable[[str], None]
 
 
 class _Enough(Exception):
-    """As many updates as were asked for."""
+    """The requested number of updates is reached."""
 
 
 def run(*, state: Path, window_s: float, job: str | None, updates: int, as_json: bool) -> int:
-    """Until Ctrl-C or SIGTERM, or `updates` updates. Exit code 0: nothing is judged for whoever asks."""
+    """Show updates until Ctrl-C, SIGTERM, or `updates` of them; return exit code 0."""
     if os.geteuid() != 0:
         raise NotPermitted("observing other users' processes needs root, and so does what the service keeps")
     place = WatchPlace(state)
@@ -53,7 +53,7 @@ def run(*, state: Path, window_s: float, job: str | None, updates: int, as_json:
 
 
 def _counted(show: Show, updates: int) -> Show:
-    """`show`, that ends all after so many updates; 0: never."""
+    """Wrap `show` to raise _Enough after `updates` calls; 0: never."""
     shown = 0
 
     def counted(snapshot: Snapshot) -> None:
@@ -70,7 +70,7 @@ def _counted(show: Show, updates: int) -> Show:
 
 
 def _from_watch(place: WatchPlace, job: str | None, show: Show) -> None:
-    """What the service writes down, with the host's own counters, until the service ends."""
+    """Show what the service records, with the host's own counters, until the service ends."""
     host = socket.gethostname()
     while True:
         gauges, began_s = Gauges(()), time.monotonic()
@@ -88,16 +88,16 @@ def _is_meant(line: dict[str, Any], job: str) -> bool:
 
 
 def _by_itself(window_s: float, job: str | None, show: Show, say: Say, patient: bool) -> None:
-    """Window after window. `patient`: where there is no rank, wait for one."""
-    # Here, as the service's readers need none of it: 0.3 s of CPU.
+    """Observe window after window. `patient`: wait for a rank if there is none."""
+    # Imported here, as reading from the service does not need it: 0.3 s of CPU.
     from rankscope.diagnose.top.from_windows import Scene
     from rankscope.observer.recorder import RecordOptions, follow
 
     scene = Scene(f"windows of {window_s:g} s, observed here")
-    options = RecordOptions(window_s=window_s, job=job, align_s=0.0)  # nobody else observes with it
+    options = RecordOptions(window_s=window_s, job=job, align_s=0.0)  # observed alone
 
     def take(windows: Sequence[Window]) -> None:
-        """One update for all jobs of a moment."""
+        """Show one update for all jobs of a window."""
         for snapshot in [scene.take(window) for window in windows][-1:]:
             show(snapshot)
 
@@ -120,7 +120,7 @@ def _by_itself(window_s: float, job: str | None, show: Show, say: Say, patient: 
 
 @contextlib.contextmanager
 def _shown(as_json: bool) -> Iterator[tuple[Show, Say]]:
-    """How a snapshot is shown, and how the operator is told what goes on until there is one."""
+    """Yield a function that shows a snapshot, and one that reports progress before the first."""
     if as_json:
         yield _print_json, _complain
     elif not sys.stdout.isatty():
@@ -135,7 +135,7 @@ def _print_json(snapshot: Snapshot) -> None:
 
 
 def _finite(content: Any) -> Any:
-    """What is no number becomes null."""
+    """Replace NaN and infinities by None."""
     if isinstance(content, dict):
         return {name: _finite(value) for name, value in content.items()}
     if isinstance(content, (list, tuple)):
@@ -154,7 +154,7 @@ def _complain(text: str) -> None:
 
 @contextlib.contextmanager
 def _screen() -> Iterator[tuple[Show, Say]]:
-    """The whole terminal, given back at the end; what was shown last stays above the prompt."""
+    """Draw on the whole terminal; at the end restore it and print the last snapshot."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text

@@ -16,7 +16,7 @@ class NobodyWatches(MissingFeature):
 
 
 def run(*, state: Path, job: str | None) -> int:
-    """Leave the request where the service looks every second. NobodyWatches, OutputFailed."""
+    """Write a request, which the service reads every second. Raises NobodyWatches, OutputFailed."""
     place = WatchPlace(state)
     if not place.is_held():
         raise NobodyWatches(f"no rankscope watch holds {state}")

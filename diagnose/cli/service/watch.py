@@ -1,4 +1,4 @@
-"""`rankscope watch`: the service of a host, in the foreground until it is told to end."""
+"""`rankscope watch`: the service of a host, run in the foreground."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TOLD_HOOKS = (
     "hardware",
     "verdict",
     "over",
-)  # of events that are not all well, and of those that say it is well again
+)  # kinds for which the hook is called, unless the state is ok (except "over")
 
 
 def run(
@@ -52,8 +52,10 @@ def run(
     routine: bool, as_json: bool, out: str | None = None, spool: Path | None = None,
     per_hour: int = WINDOWS_PER_HOUR, otlp: str = "",
 ) -> int:  # fmt: skip
-    """Watch until SIGTERM or SIGINT. Exit code 0; that of OverBudget where the service takes too much itself, of NotNow where the host has
-    no room for it."""
+    """Watch until SIGTERM or SIGINT, and return exit code 0.
+
+    Raises OverBudget if the service itself takes too much, NotNow if the host has no room for it.
+    """
     if os.geteuid() != 0:
         raise NotPermitted("watching other users' processes needs root")
     place = WatchPlace(state)
@@ -91,14 +93,20 @@ def run(
 
 
 def guard() -> NoReturn:
-    """Be the program that guards this host while others put probes in (probes/warden.py), with few rights of those that we have."""
+    """Guard this host while others attach probes (probes/warden.py), with few rights.
+
+    Never returns.
+    """
     if os.geteuid() != 0:
         raise NotPermitted("guarding a host needs root")
     warden.guard_host()
 
 
 def _is_guarded() -> bool:
-    """Whether somebody can cut off a user who holds up every fork while a probe is put in. The guard may be starting just now."""
+    """Whether a user who blocks forks while a probe is attached can be cut off.
+
+    Waits for a starting guard.
+    """
     until_s = time.monotonic() + _GUARD_STARTS_S
     while not (found := warden.able() or warden.guarded()) and time.monotonic() < until_s:
         time.sleep(0.2)
@@ -107,7 +115,8 @@ def _is_guarded() -> bool:
 
 @contextlib.contextmanager
 def _for_now() -> Iterator[None]:
-    """What the host has no room for ends the service with a code after which it is started again. NotNow."""
+    """Convert a temporary lack of resources to NotNow, whose exit code lets systemd restart the
+    service."""
     try:
         yield
     except (OSError, MemoryError, RankscopeError) as error:
@@ -118,8 +127,11 @@ def _for_now() -> Iterator[None]:
 
 
 def _others(out: str, spool: Path | None) -> Others:
-    """The way to other hosts through a store. UsageError, OutputFailed, where it cannot be one."""
-    # Here, as a service without one needs nothing that speaks with buckets.
+    """Set up the connection to other hosts through a store.
+
+    Raises UsageError, OutputFailed if unusable.
+    """
+    # Imported here, as bucket clients are only needed with a store.
     from rankscope.observer.window.store.place import is_uri, shown_of
     from rankscope.observer.window.store.spool import DEFAULT_FOLDER, Spool
 
@@ -131,7 +143,10 @@ def _others(out: str, spool: Path | None) -> Others:
 
 @contextlib.contextmanager
 def _kernel_log() -> Iterator[Callable[[], Sequence[KernelMessage]]]:
-    """What the kernel logs from now on; nothing where it cannot be read, with a word about it."""
+    """Yield a function that returns new kernel log messages.
+
+    Without access it returns none, and a warning is printed.
+    """
     with contextlib.ExitStack() as held:
         logged: Callable[[], Sequence[KernelMessage]] = tuple
         try:
@@ -143,7 +158,10 @@ def _kernel_log() -> Iterator[Callable[[], Sequence[KernelMessage]]]:
 
 @contextlib.contextmanager
 def _port(number: int | None) -> Iterator[Callable[[Callable[[], str]], None] | None]:
-    """What answers scrapes; None where nobody wants it, or the port is in use, with a word about it: the jobs are watched all the same."""
+    """Yield the function that answers scrapes, or None.
+
+    None if no port is wanted, or if it is taken, which is reported.
+    """
     try:
         port = MetricsPort(number) if number is not None else None
     except PortTaken as error:
@@ -160,7 +178,7 @@ def _port(number: int | None) -> Iterator[Callable[[Callable[[], str]], None] | 
 
 
 class _Speaker:
-    """Where events go: a line on stdout (the journal), the log, the hook."""
+    """Distribute events: a line on stdout (the journal), the log, the hook."""
 
     def __init__(self, place: WatchPlace, hooks: Hooks, as_json: bool) -> None:
         self._place, self._hooks, self._as_json = place, hooks, as_json
@@ -172,28 +190,28 @@ class _Speaker:
         try:
             missed = _STDOUT.write(sys.stdout, json.dumps(content, ensure_ascii=False) if self._as_json else event.line)
             self._complain(f"{missed} lines before this one were not read; the log has them" if missed else "")
-        except OSError:  # nobody listens any more: the log and the hook do
+        except OSError:  # stdout is closed: use the log and the hook only
             sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for good
         try:
             self._place.log(content)
             self._log_works = True
-        except (OSError, ValueError, RankscopeError) as error:  # ValueError: a number that JSON has not
+        except (OSError, ValueError, RankscopeError) as error:  # ValueError: NaN or infinity
             if self._log_works:
                 _complain(f"the log cannot be written: {error}")
             self._log_works = False
         if event.state == OK:
             self._hooks.over(content)
-        # What another host judged that one's hook is told of, and ours where it is about this host.
+        # Another host's verdict goes to that host's hook, and to ours if it is about this host.
         here = not event.details.get("judged_by") or content.get("drain_host") == self._host
         if here and event.kind in _TOLD_HOOKS and (event.state != OK or event.kind == "over"):
             self._complain(self._hooks.tell(content, event.state, event.user))
 
     def tend(self) -> None:
-        """Once a round: hooks that wait are started."""
+        """Start waiting hooks; called once per round."""
         self._complain(self._hooks.tend())
 
     def close(self) -> None:
-        """Nothing more will be said."""
+        """End the hooks; no more events will come."""
         self._complain(self._hooks.close())
 
     @staticmethod

@@ -1,1 +1,1 @@
-"""What a shell and its user get: completion, manual pages."""
+"""Shell integration: completion, manual pages, help."""

@@ -1,4 +1,5 @@
-"""`rankscope completion SHELL`: what makes a shell complete commands and options; and the answer when the shell asks."""
+"""`rankscope completion SHELL`: print the completion script, and answer the shell's completion
+requests."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from rankscope.diagnose.text import clean
 from rankscope.probes.errors import EXIT_HEALTHY, UsageError
 
 SHELLS = ("bash", "zsh", "fish")
-ASKED = "_RANKSCOPE_COMPLETE"  # is set by the shell's script when it wants to know how a line may go on
+ASKED = "_RANKSCOPE_COMPLETE"  # set by the shell's script in a completion request
 
 
 def run(shell: str) -> int:
-    """Print the script for a shell. Nothing is installed: whose shell it is decides."""
+    """Print the completion script for a shell, without installing it; return exit code 0."""
     from typer.completion import get_completion_script  # type: ignore[attr-defined]  # made for its own --show-completion
 
     if shell not in SHELLS:
@@ -22,7 +23,7 @@ def run(shell: str) -> int:
 
 
 def prepare() -> None:
-    """Make typer understand a shell that asks, where one does."""
+    """Initialise typer's completion if the shell requests it."""
     if ASKED in os.environ:
         from typer.completion import completion_init  # type: ignore[attr-defined]
 

@@ -1,7 +1,7 @@
-"""Manual pages, made from the same command line that `--help` tells of: `python -m rankscope.diagnose.cli.shell.man DIR` (scripts/package).
+"""Make manual pages from the command line's help: `python -m rankscope.diagnose.cli.shell.man DIR`
+(scripts/package).
 
-One page for the program, one for each command. man(7) macros alone: groff and mandoc both know them.
-"""
+One page for the program and one per command, in man(7) macros, which groff and mandoc both know."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _EXAMPLES = (
 
 
 def pages(version: str, date: str) -> dict[str, str]:
-    """The text of each page by its file name. `date`: YYYY-MM-DD."""
-    group: Any = typer.main.get_command(app)  # click's, or what typer brings of it: neither has types for both
+    """Text of each page by file name. `date`: YYYY-MM-DD."""
+    group: Any = typer.main.get_command(app)  # click's or typer's copy of it, without common types
     context = group.make_context("rankscope", [], resilient_parsing=True)
     found = {"rankscope.1": "\n".join(_program(group, context, version, date)) + "\n"}
     for name in group.list_commands(context):
@@ -128,13 +128,13 @@ def _tail(others: Sequence[str]) -> Iterator[str]:
 
 
 def _argument(parameter: Any) -> str:
-    """'DIR', '[DIR]...': what may be left out in brackets, what may come again with dots."""
+    """Format an argument, 'DIR' or '[DIR]...': optional in brackets, repeatable with dots."""
     name = rf"\fI{text(parameter.metavar or parameter.name.upper())}\fR"
     return (name if parameter.required else f"[{name}]") + ("..." if parameter.nargs == -1 else "")
 
 
 def _forms(forms: str) -> str:
-    """'-v, --verbose' in bold, what follows an option as it is."""
+    """Format option names, '-v, --verbose', in bold and their values plain."""
     return re.sub(r"(?<!\S)-{1,2}[A-Za-z][A-Za-z-]*", lambda found: rf"\fB{text(found[0])}\fR", forms).replace(
         "...", r"\&..."
     )
@@ -145,12 +145,12 @@ def _paragraphs(told: str) -> list[str]:
 
 
 def prose(said: str) -> str:
-    """The same, in lines that people can read in the source too."""
+    """Escape a text for roff, wrapped to readable lines."""
     return "\n".join(text(line) for line in textwrap.wrap(said, 78, break_long_words=False, break_on_hyphens=False))
 
 
 def text(said: str) -> str:
-    """As roff takes it: a backslash, a minus, and what would be a request at the beginning of a line."""
+    """Escape a line for roff: backslashes, minus signs, and a leading dot or quote."""
     escaped = (
         said.replace("\\", r"\e").replace("-", r"\-").replace("…", "...").replace("→", r"\(->").replace("’", r"\(cq")
     )

@@ -1,4 +1,4 @@
-"""`--help` in the words of its user, as wide as the terminal: arguments by their names, commands with all that is said of them."""
+"""Help as wide as the terminal, with plain argument names and complete command descriptions."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from rankscope.diagnose.cli.output import WIDTH, width_of
 
 
 class PlainCommand(TyperCommand):
-    """A command whose arguments are told as `DIR`, where typer would have `DIR <list[str]>`."""
+    """A command whose help names arguments `DIR` instead of typer's `DIR <list[str]>`."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it: what it was typed with is understood, and all that takes is loaded."""
+        """Run the parsed command, after enabling the cyclic garbage collector (collector.py)."""
         collector.begin()
         return super().invoke(ctx)
 
     def get_help(self, ctx: Any) -> str:
-        """The help, in lines of the terminal."""
+        """Format the help for the terminal's width."""
         ctx.terminal_width = _columns()
         return super().get_help(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """The arguments, then the options."""
+        """Write the arguments, then the options."""
         for title, kind in (("Arguments", "argument"), ("Options", "option")):
             told = [each.get_help_record(ctx) for each in self.get_params(ctx) if each.param_type_name == kind]
             records = [
@@ -36,15 +36,15 @@ class PlainCommand(TyperCommand):
 
 
 class PlainGroup(TyperGroup):
-    """The list of the commands, none of whose lines ends in `...`."""
+    """The list of commands, with descriptions that are never cut by `...`."""
 
     def get_help(self, ctx: Any) -> str:
-        """The help, in lines of the terminal."""
+        """Format the help for the terminal's width."""
         ctx.terminal_width = _columns()
         return super().get_help(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Each command with the first paragraph of what it says of itself."""
+        """Write each command with the first paragraph of its help."""
         said = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         records = [(name, " ".join((one.help or "").split("\n\n")[0].split())) for name, one in said if one is not None]
         _write(formatter, "Commands", records)
@@ -55,7 +55,7 @@ def _columns() -> int:
 
 
 def _write(formatter: Any, title: str, records: Iterable[tuple[str, str]]) -> None:
-    """A list of names with what is said of each, beside it where there is room."""
+    """Write a section of names with descriptions, next to the name if there is room."""
     if records:
         with formatter.section(title):
             formatter.write_dl(list(records), col_max=min(30, formatter.width // 3))

@@ -1,1 +1,1 @@
-"""Commands about what lies in stores, and about what is known over many windows. See README.md."""
+"""Commands about stores, and about records over many windows. See README.md."""

@@ -1,4 +1,4 @@
-"""`rankscope reputation`: which GPU, which host is always a little slow, over all jobs that were seen."""
+"""`rankscope reputation`: GPUs and hosts that are always a little slow, over all jobs seen."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _SHOWN = 10
 
 
 def run(places: tuple[str, ...], *, keep: Path | None, as_json: bool, verbose: bool) -> int:
-    """Take in the windows of these places, and print who is named; 1 where somebody is. `keep`: the file, None for the usual one."""
+    """Add votes from these windows, print the named components; return 1 if there are any.
+
+    `keep`: the file of votes, None for the usual one.
+    """
     book = Reputations(keep or FILE)
     with patience("reading windows of every moment"):
         new = book.add(_votes(load(places, every_moment=True).windows), time.time()) if places else 0
@@ -57,7 +60,7 @@ def _print(known: Sequence[Repute], named: Sequence[Repute], verbose: bool) -> N
 
 
 def _votes(windows: Sequence[Window]) -> Iterator[Vote]:
-    """Of each job and moment."""
+    """Yield the votes of each job and window time; report what is left out."""
     if not windows:
         return
     roll = roll_call(windows)
@@ -79,14 +82,17 @@ def _votes(windows: Sequence[Window]) -> Iterator[Vote]:
         for moment in moments:
             try:
                 found = votes(gather(moment, job))
-            except BadData as error:  # what is there of one job keeps no other from voting
+            except BadData as error:  # unusable data of one job must not stop others
                 complain(f"a moment of {clean(job, 60)} is left out: {error}")
                 continue
             yield from found
 
 
 def _windows_of(roll: RollCall) -> dict[str, list[int]]:
-    """By job its windows. Of a window few are asked, as each reads it once more: each user's largest before another's second."""
+    """Windows by job, limited to JOBS_MOST jobs per window, each user's largest before any user's
+    second.
+
+    The limit is needed because each job reads the window again."""
     known = roll.ranks.filter(roll.ranks["job"].is_valid())
     job = labels(known, "job")
     keys = ints(known, WINDOW).astype(np.int64) * len(job.values) + job.codes
@@ -99,7 +105,7 @@ def _windows_of(roll: RollCall) -> dict[str, list[int]]:
     turn = _place_in(np.append(0, np.cumsum((np.diff(window) != 0) | (np.diff(owner) != 0)))[: len(window)])
     order = np.lexsort((code, -ranks, turn, window))
     window, code = window[order], code[order]
-    place = _place_in(window)  # of the job in its window
+    place = _place_in(window)  # rank of the job in its window
     found: dict[str, list[int]] = {}
     for number, its in zip(window[place < JOBS_MOST].tolist(), code[place < JOBS_MOST].tolist(), strict=True):
         found.setdefault(job.values[its], []).append(number)
@@ -107,7 +113,7 @@ def _windows_of(roll: RollCall) -> dict[str, list[int]]:
 
 
 def _place_in(group: Ints) -> Ints:
-    """Of each its place among those of its group; groups are numbers that rise."""
+    """Index of each entry within its group; group numbers rise."""
     return np.asarray(np.arange(len(group)) - np.searchsorted(group, group), dtype=np.int64)
 
 

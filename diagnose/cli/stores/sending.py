@@ -1,4 +1,4 @@
-"""Windows on their way to a store: into the spool, and from there, with those that wait since earlier, to the store."""
+"""Send windows to a store through the spool, with those still waiting from earlier."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from rankscope.observer.window.folder import Window
 from rankscope.observer.window.store.place import StoreFailed, shown_of
 from rankscope.observer.window.store.spool import DEFAULT_FOLDER, Spool
 
-_WITHIN_S = 60.0  # tries; a store that is away for longer gets the windows with the next one
+_WITHIN_S = 60.0  # retry time; later windows retry again
 
 
 class Sending:
-    """The way of this host's windows to one store. OutputFailed, before anything is observed, where they could not be kept."""
+    """Delivery of this host's windows to one store.
+
+    Raises OutputFailed, before observing, if the spool is unusable.
+    """
 
     def __init__(self, uri: str, spool: Path | None) -> None:
         self.shown = shown_of(uri)
@@ -21,11 +24,11 @@ class Sending:
         self.spool.prepare()
 
     def keep(self, window: Window) -> str:
-        """Keep one window until it is there; where it will be."""
+        """Add a window to the spool; return its future address in the store."""
         return f"{self.shown}/{self.spool.add(window)}"
 
     def deliver(self) -> StoreFailed | None:
-        """Send what waits; what kept some of it from going."""
+        """Send what is waiting; return the error if something remains."""
         sys.stdout.flush()
         done = self.spool.deliver(_WITHIN_S)
         if not done.waiting:

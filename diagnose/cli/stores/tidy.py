@@ -1,4 +1,4 @@
-"""`rankscope prune` and `rankscope compact`: what lies in a store for long."""
+"""`rankscope prune` and `rankscope compact`: maintain a store."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from rankscope.probes.errors import EXIT_HEALTHY, UsageError
 
 
 def prune(place: str, *, older_than_days: float, dry: bool, clock_is_right: bool, as_json: bool) -> int:
-    """Remove windows that began more than so many days ago. Exit code 0: there is nothing to judge. ClockInDoubt, which ends with 3."""
+    """Remove windows that began more than `older_than_days` ago; return exit code 0.
+
+    Raises ClockInDoubt, which ends with 3.
+    """
     store = _store(place)
     with patience("looking through the store"):
-        clocks = Clocks(time.time(), math.nan if dry else objects.clock(store))  # asking the store is writing there
+        clocks = Clocks(time.time(), math.nan if dry else objects.clock(store))  # this writes to the store
         done = tidy.prune(store, older_than_days * budgets.DAY_S, clocks, dry=dry, clock_is_right=clock_is_right)
     _print("would be removed" if dry else "removed", done, as_json)
     return EXIT_HEALTHY
 
 
 def compact(place: str, *, as_json: bool) -> int:
-    """Put the windows of each shard of each moment into one object."""
+    """Merge the windows of each shard and window time into one object; return exit code 0."""
     with patience("putting windows together"):
         done = tidy.compact(_store(place), time.time())
     _print("put together", done, as_json)

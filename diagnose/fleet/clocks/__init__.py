@@ -1,1 +1,1 @@
-"""Which moments of two hosts are the same."""
+"""Clock offsets between hosts."""

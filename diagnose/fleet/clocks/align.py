@@ -1,15 +1,17 @@
-"""Which steps of two hosts are the same? A step ends with a collective, which ends on all ranks at one moment, up to their clocks.
+"""Match the steps of two hosts by their ends, which are ends of collectives and so simultaneous.
 
-E(i): end of step i on the reference host; e(j): end of step j on another one; both in Unix time by the clock of their own host.
-k0          median over j of nearest(j) - j, nearest(j) the step of the reference whose end is nearest in time
+E(i): end of step i on the reference host; e(j): end of step j on another; both in Unix time by
+their own clocks.
+
+k0          median over j of nearest(j) - j, nearest(j) being the reference step that ends nearest in time
 d(j)        E(j + k) - e(j), for the shifts k = k0 - 1, k0, k0 + 1
 offset(k)   median over j of d(j): how far the other clock is behind, if k is the right shift
-rest(k)     median over j of |d(j) - offset(k)|: what is left is small where the lengths of the steps agree one by one
+rest(k)     median over j of |d(j) - offset(k)|: small where step lengths agree one by one
 
-The shift is the one with the least |offset|. Where the next one's is less than twice as large (that is from a third of a step on), the
-clocks do not tell; then the one with the least rest, if the other's is twice as large; else it is not known, and a note says so.
-
-A clock may be an hour off (`far_offset`): then every shift is tried, and only the lengths tell.
+Choose the shift with the least |offset|. If the next one's is less than twice as large (from a
+third of a step on), clocks cannot decide: then the least rest, if the other rest is twice as large;
+else the shift is unknown, and a note says so. If a clock may be an hour off (`far_offset`), every
+shift is tried by lengths alone.
 """
 
 from __future__ import annotations
@@ -23,22 +25,25 @@ from rankscope.diagnose.stats.robust import deviations, median, nan_median
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
 
-STEPS_MOST = 512  # of each host: a median needs no more
+STEPS_MOST = 512  # steps used per host: enough for a median
 _SHIFTS = np.array([-1, 0, 1])
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """One entry per host: what is to be added to its times, seconds, 0 where nothing is known; and whether the match is unsure."""
+    """Clock correction by host: seconds to add to its times (0: unknown), and whether the match is
+    unsure."""
 
     offset_s: Floats
     unsure: Bools
 
 
 def align(reference_s: Floats, ends_s: Floats, step_s: float) -> Clocks:
-    """`reference_s`: ends of the reference host's steps, rising; `ends_s`: hosts x steps, each row rising, NaN behind the last.
+    """Match the steps of each host to the reference by their ends, and estimate its clock offset.
 
-    All in seconds of one scale, by each host's own clock; `step_s`: a usual step.
+    `reference_s`: ends of the reference's steps, rising; `ends_s`: hosts x steps, rows rising, NaN
+    after the last. Both in seconds from one origin by each host's own clock. `step_s`: a usual
+    step.
     """
     reference_s, ends_s = reference_s[:STEPS_MOST], ends_s[:, :STEPS_MOST]
     if not len(reference_s) or not ends_s.size:
@@ -64,9 +69,10 @@ def align(reference_s: Floats, ends_s: Floats, step_s: float) -> Clocks:
 
 
 def far_offset(reference_s: Floats, ends_s: Floats) -> float | None:
-    """How far a clock is behind the reference's, by the lengths of their steps alone; None where these do not tell.
+    """Offset of a clock to the reference, by step lengths alone; None if these cannot decide.
 
-    Both rising, as for `align`. At least half of the shorter one must be the same steps, to what clocks are said to differ from.
+    Arguments rise, as in `align`. At least half of the shorter series must match within
+    CLOCK_NOTE_S.
     """
     reference_s, ends_s = reference_s[:STEPS_MOST], ends_s[:STEPS_MOST]
     common = max(min(len(reference_s), len(ends_s)) // 2, limits.STEPS_FEW)
@@ -81,24 +87,25 @@ def far_offset(reference_s: Floats, ends_s: Floats) -> float | None:
     found.sort()
     if not found or found[0][0] > limits.CLOCK_NOTE_S:
         return None
-    # Steps too alike to tell.
+    # Steps too alike to decide.
     if len(found) > 1 and found[1][0] < max(limits.CONCENTRATED * found[0][0], limits.EFFECT_SECONDS):
         return None
     return found[0][1]
 
 
 def _numbers_behind(reference_s: Floats, ends_s: Floats, step_s: float) -> Floats:
-    """Per host, by how many the numbers of its steps are less than those of the reference that end nearest; NaN: nothing in common."""
+    """By host, how much lower its step numbers are than those of the reference steps ending
+    nearest; NaN: none near."""
     after = np.searchsorted(reference_s, np.nan_to_num(ends_s)).clip(1, max(len(reference_s) - 1, 1))
     before = after - 1
     after = np.minimum(after, len(reference_s) - 1)
     nearest = np.where(np.abs(reference_s[before] - ends_s) <= np.abs(reference_s[after] - ends_s), before, after)
-    observed = np.abs(reference_s[nearest] - ends_s) <= step_s  # by both hosts; NaN is not
+    observed = np.abs(reference_s[nearest] - ends_s) <= step_s  # seen by both hosts; False for NaN
     return nan_median(np.where(observed, nearest - np.arange(ends_s.shape[1]), np.nan), 1)
 
 
 def clock_notes(hosts: tuple[str, ...], clocks: Clocks) -> list[Note]:
-    """What to say of clocks that differ, and of hosts whose steps could not be matched for sure."""
+    """Notes on clocks that differ, and on hosts whose steps could not be matched reliably."""
     notes: list[Note] = []
     late = np.flatnonzero(np.abs(clocks.offset_s) > limits.CLOCK_NOTE_S)
     if len(late):

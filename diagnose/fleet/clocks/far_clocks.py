@@ -1,7 +1,8 @@
-"""Hosts whose clocks are wrong by more than a window: they observed the same moment, and their windows say another one.
+"""Correct windows whose host clock is wrong by more than a window, so that they claim another time.
 
-A step ends with a collective, which ends on all ranks at one moment: where a window has the same steps as the others, one by one, the
-difference is the clock's (align.py). Whoever shows other steps did observe another moment, and is left alone.
+A step ends with a collective, which ends on all ranks at the same time: if a window has the same
+step lengths as the others, one by one, the difference is the clock's (align.py). Windows with other
+steps did observe another time, and are not changed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from rankscope.probes.arrays import Floats
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is needed of a window: its ranks (job, rank) and its steps (rank, start_s, seconds)."""
+    """Part of a window needed to compare clocks: ranks (job, rank) and steps (rank, start_s,
+    seconds)."""
 
     manifest: Manifest
     ranks: pa.Table
@@ -35,9 +37,11 @@ _Any = TypeVar("_Any", Window, Shown)
 
 
 def with_right_clocks(windows: Sequence[_Any], elsewhere: Sequence[_Any]) -> tuple[list[_Any], list[_Any], list[Note]]:
-    """These windows, and of `elsewhere` those that are of the same moment; the latter as they were; and what to say.
+    """Correct the start of windows whose host clock was wrong but whose steps match the others'.
 
-    Of each job the moment is that of most hosts; what of `windows` is of another one and shows the same steps is put to it.
+    For each job, windows of `windows` off the time of most hosts, and windows of `elsewhere`, are
+    tried. Returns `windows` with the corrected ones added or replaced, the originals of the
+    corrected ones, and notes.
     """
     right: list[_Any] = []
     were: list[_Any] = []
@@ -56,7 +60,7 @@ def with_right_clocks(windows: Sequence[_Any], elsewhere: Sequence[_Any]) -> tup
 
 
 def _most(windows: Sequence[_Any]) -> tuple[list[_Any], list[_Any]]:
-    """Those of the moment of most hosts, and the others."""
+    """Split windows into those of the time with most hosts, and the others."""
     moments: list[list[_Any]] = []
     for window in sorted(windows, key=lambda one: -one.manifest.start):
         if moments and moments[-1][0].manifest.start - window.manifest.start < window.manifest.seconds / 2:
@@ -68,9 +72,10 @@ def _most(windows: Sequence[_Any]) -> tuple[list[_Any], list[_Any]]:
 
 
 def _set_right(windows: Sequence[_Any], others: Sequence[_Any]) -> tuple[list[tuple[_Any, _Any]], list[Note]]:
-    """Of `others` those that are of the moment of `windows`, as they were and with the start by the clocks of these; and what to say.
+    """Pair windows of `others` that observed the same time as `windows` with corrected copies.
 
-    One window of each host at most, and none of ranks that are there already.
+    Also returns notes. Takes at most one window per host, and none with ranks that are present
+    already.
     """
     found: list[tuple[_Any, _Any]] = []
     off: list[tuple[float, str]] = []
@@ -81,7 +86,7 @@ def _set_right(windows: Sequence[_Any], others: Sequence[_Any]) -> tuple[list[tu
             continue
         offset_s = _offset(windows, other)
         later_s = other.manifest.start - windows[0].manifest.start
-        # Else it did begin at another time, by a clock that is right.
+        # Otherwise the clock is right and the window began at another time.
         if offset_s is not None and abs(offset_s) >= abs(later_s) / 2:
             there.add(_who(other))
             ranks |= mine
@@ -102,7 +107,7 @@ def _offset(windows: Sequence[_Any], other: _Any) -> float | None:
 
 
 def _ends(window: Window | Shown) -> Floats:
-    """When the steps of the rank that has most of them end, Unix time."""
+    """Unix times, sorted, at which the steps of the rank with most steps end."""
     rank = ints(window.steps, "rank")
     each, counts = np.unique(rank, return_counts=True)
     mine = rank == each[np.argmax(counts)]

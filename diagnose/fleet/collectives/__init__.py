@@ -1,1 +1,1 @@
-"""Stays in single collectives, side by side for all ranks."""
+"""Stays in single collectives, aligned over all ranks."""

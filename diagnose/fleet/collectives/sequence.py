@@ -1,15 +1,17 @@
-"""Collectives of all ranks side by side in the order in which they were made, wherever each rank's own steps begin.
+"""Align the collectives of all ranks by their order in the window, wherever each rank's own steps
+begin.
 
-The k-th collective of a rank is the k-th of all others: a rank whose step begins at another collective than its peers' has the same ones.
-Windows of hosts begin a moment apart, and a collective that was under way may be the first of one rank and not of another: a rank's are
-moved by the one place, if any, at which most operations are the reference rank's (the one with most collectives). A collective is of the
-step in which most ranks have it; a step with another number of them than usual is left out.
+The k-th collective of a rank is the k-th of all others, even if its step begins at another
+collective. Windows of hosts do not begin together, and a running collective may be the first of one
+rank only: a rank is shifted by at most one position, to where most operations equal those of the
+reference rank (the one with most collectives). A collective belongs to the step in which most ranks
+have it; steps with an unusual number of collectives are left out.
 
-They count where they can be what a rank waits: Σ over k of (stay(r,s,k) - least stay of any rank in k) <= waiting of r in s, within 10 %
-and 2 ms. Stays may hold queues for a CPU and own work besides, as all ranks have them: these are in the least. Collectives that several
-threads make at once, or that nobody waits for before the next one, are longer than all waiting: of these counts the part that is waited,
-Σ waiting / Σ of the above, in the lost time that is told, and of no reason to accuse.
-"""
+Stays count as far as they can be waiting: Σ over k of (stay(r,s,k) - least stay of any rank in k)
+<= waiting of r in s, within 10 % and 2 ms. Stays may include run-queue waits and own work that all
+ranks share: these are in the least stay. Collectives made by several threads at once, or not
+awaited before the next, exceed all waiting: then only the part Σ waiting / Σ excess stays counts,
+for lost time and not as evidence."""
 
 from __future__ import annotations
 
@@ -21,11 +23,14 @@ from rankscope.diagnose.fleet.model import Slots, Steps
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.probes.arrays import Floats, Ints
 
-_SHIFTS = (0, -1, 1)  # of equals the first
+_SHIFTS = (0, -1, 1)  # on a tie the first
 
 
 def in_sequence(stays: StayRows, steps: Steps) -> Slots | None:
-    """The stays by the order of the collectives; None where ranks make different ones, or where they are longer than what is waited."""
+    """Build `Slots` by the order of collectives.
+
+    None where ranks differ in them, or stays are not waiting.
+    """
     if steps.number is None or not len(stays.rank):
         return None
     ranks, columns = steps.number.shape
@@ -59,7 +64,7 @@ def in_sequence(stays: StayRows, steps: Steps) -> Slots | None:
 
 
 def _moved(values: Ints, shift: int) -> Ints:
-    """Each row moved by so many places; -1 where there is nothing."""
+    """Shift each row by `shift` positions; -1 fills the gap."""
     result = np.full_like(values, -1)
     result[:, max(shift, 0) : values.shape[1] + min(shift, 0)] = values[
         :, max(-shift, 0) : values.shape[1] - max(shift, 0)
@@ -68,9 +73,10 @@ def _moved(values: Ints, shift: int) -> Ints:
 
 
 def _cube(stay: Floats, column: Ints, columns: int) -> tuple[Floats, Ints]:
-    """Ranks x columns x slots, and the slot of each collective, -1 where it is left out; no slots where there are none, or too many.
+    """Arrange stays as ranks x columns x slots, with the slot of each collective (-1: left out).
 
-    `stay`: ranks x collectives; `column`: of each.
+    Returns no slots if there are none or too many. `stay`: ranks x collectives; `column`: of each
+    collective.
     """
     nothing = np.empty((len(stay), columns, 0)), np.empty(0, dtype=np.int64)
     if not len(column):
@@ -88,8 +94,10 @@ def _cube(stay: Floats, column: Ints, columns: int) -> tuple[Floats, Ints]:
 
 
 def _part_waited(cube: Floats, wait: Floats) -> float:
-    """How much of what ranks stay longer than the last one is waiting: 1 where it is no more than they wait, in nearly all steps; 0 where
-    too few steps are known."""
+    """Share of the excess stays that is waiting.
+
+    1 if the excess is within the wait in nearly all steps; 0 if too few steps are known.
+    """
     waiting = (cube - least_stays(cube)[None]).sum(axis=2)
     known = np.isfinite(waiting) & np.isfinite(wait)
     if known.any(axis=0).sum() < limits.STEPS_LEAST:

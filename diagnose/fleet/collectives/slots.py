@@ -1,6 +1,7 @@
-"""The stays of every collective of every step, out of the windows' table `collectives`.
+"""Stays of every collective of every step, from the window table `collectives`.
 
-Slot by slot of each rank's own steps, where these are all of the waiting; else in the order in which the ranks made them (sequence.py).
+Slot by slot within each rank's own steps, where these add up to all the waiting; else in the order
+of the collectives (sequence.py).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from rankscope.probes.arrays import Floats, Ints
 
 
 def read_slots(table: pa.Table, rows: Ints, steps: Steps) -> Slots | None:
-    """The stays of a job from the table `collectives`; `rows`: row in Ranks of every table row, -1 for others.
+    """Build `Slots` from the table `collectives`; `rows`: row in Ranks by table row, -1 for others.
 
-    None where there are none, where ranks make different collectives, or where they are not what the steps wait.
+    None where there are none, where ranks make different collectives, or where stays are not the
+    steps' waiting.
     """
     if table.num_rows == 0 or steps.number is None or steps.count == 0:
         return None
@@ -29,7 +31,10 @@ def read_slots(table: pa.Table, rows: Ints, steps: Steps) -> Slots | None:
 
 
 def _by_steps(stays: StayRows, steps: Steps) -> Slots | None:
-    """The k-th of each rank's own step in slot k; None where that is not the same operation, or not the waiting of the steps."""
+    """Put the k-th collective of each rank's own step in slot k.
+
+    None if operations differ or stays are not waiting.
+    """
     if steps.number is None:
         return None
     _, of_a_step = np.unique(stays.rank * (int(stays.step.max()) + 1) + stays.step, return_counts=True)
@@ -42,9 +47,10 @@ def _by_steps(stays: StayRows, steps: Steps) -> Slots | None:
 
 
 def _cube(stays: StayRows, number: Ints, width: int) -> Floats:
-    """Ranks x columns x slots, seconds, NaN where nothing is known. `number`: ranks x columns, the step's number in its rank's window.
+    """Ranks x columns x slots of stays in seconds, NaN if unknown.
 
-    A step with more collectives than usual is left out: which of them is which is not known.
+    `number`: ranks x columns, step number in the rank's window. A step with more than `width`
+    collectives is left out, since they cannot be identified.
     """
     at = columns_of(stays, number)
     inside = (at >= 0) & (stays.slot < width)
@@ -56,7 +62,7 @@ def _cube(stays: StayRows, number: Ints, width: int) -> Floats:
 
 
 def _operations(stays: StayRows, width: int) -> tuple[str, ...]:
-    """The operation in each slot; () where it is not the same in nine of ten."""
+    """Most frequent operation by slot; () where it is below nine of ten in some slot."""
     count = np.zeros((width, len(stays.names)), dtype=np.int64)
     inside = stays.slot < width
     np.add.at(count, (stays.slot[inside], stays.op[inside]), 1)
@@ -66,7 +72,7 @@ def _operations(stays: StayRows, width: int) -> tuple[str, ...]:
 
 
 def _is_the_waiting(cube: Floats, wait: Floats) -> bool:
-    """Whether the stays of a step add up to its waiting, within 10 % and 2 ms, on most ranks and steps."""
+    """Whether the stays of nearly all steps add up to their waiting, within 10 % and 2 ms."""
     total = cube.sum(axis=2)
     known = np.isfinite(total) & np.isfinite(wait)
     if known.sum() < limits.NEARLY_ALL * np.isfinite(wait).sum():
@@ -76,6 +82,9 @@ def _is_the_waiting(cube: Floats, wait: Floats) -> bool:
 
 
 def transfer(slots: Slots) -> Floats:
-    """Per step, the sum over slots of the least stay, seconds; NaN where a slot is not known of every rank that has the step."""
+    """Transfer time per step: sum over slots of the least stay, seconds.
+
+    NaN where some rank lacks a slot.
+    """
     least = least_stays(slots.stay_s)
     return np.asarray(least.sum(axis=1), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Stays in single collectives: rows of the windows' table `collectives`, and matrices of them."""
+"""Stays in single collectives: rows of the window table `collectives`, and matrices of them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class StayRows:
-    """Rows of the table, one entry each: who stayed how long in the how-many-th collective of its how-many-th step."""
+    """Rows of the table, as columns: each is the stay of a rank in one collective of one step."""
 
     rank: Ints
-    step: Ints  # as the rank's window numbers it
+    step: Ints  # step number in the rank's window
     slot: Ints
-    sequence: Ints  # the how-many-th of the rank's window
+    sequence: Ints  # index of the collective in the rank's window
     stay_s: Floats
-    op: Ints  # number of the operation's name
+    op: Ints  # index in `names`
     names: tuple[str, ...]
 
 
 def stay_rows(table: pa.Table, rows: Ints, last_step: int) -> StayRows:
-    """The rows that can be: of a rank of the job, in a step that it has, with a number in place of its stay."""
+    """Select the valid rows: of a rank of the job, in an existing step, with a finite stay >= 0."""
     step, slot, stay, op = ints(table, "step"), ints(table, "slot"), floats(table, "stay_s"), labels(table, "op")
     kept: Bools = (rows >= 0) & (step >= 0) & (step <= last_step) & (slot >= 0) & np.isfinite(stay) & (stay >= 0)
     names = tuple(map(str, op.values))
@@ -37,10 +37,11 @@ def stay_rows(table: pa.Table, rows: Ints, last_step: int) -> StayRows:
 
 
 def made_each(table: pa.Table, rows: Ints, steps: Steps) -> float:
-    """How many collectives a rank makes in a step one after another, median over ranks; 1 where that is not known. `rows`: as of
-    `stay_rows`.
+    """Median over ranks of the number of collectives per step; 1 if unknown.
 
-    = 1 + (made - 1) · min(Σ waiting / Σ stays, 1)      of such as overlap several are one: who waits for the last waits for all
+    `rows`: as in `read_slots`.
+
+    = 1 + (made - 1) · min(Σ waiting / Σ stays, 1)      overlapping collectives count as one
     """
     stay_s = floats(table, "stay_s")
     counted = (rows >= 0) & np.isfinite(stay_s) & (stay_s >= 0)
@@ -54,16 +55,22 @@ def made_each(table: pa.Table, rows: Ints, steps: Steps) -> float:
 
 
 def columns_of(stays: StayRows, number: Ints) -> Ints:
-    """The column of each row's step, -1 where it has none. `number`: ranks x columns, the step's number in its rank's window."""
+    """Column of each row's step, -1 if none.
+
+    `number`: ranks x columns, step number in the rank's window.
+    """
     last = int(stays.step.max())
-    column = np.full((len(number), last + 1), -1, dtype=np.int64)  # of each rank's step number
+    column = np.full((len(number), last + 1), -1, dtype=np.int64)  # by rank and step number
     owner, place = np.nonzero((number >= 0) & (number <= last))
     column[owner, number[owner, place]] = place
     return np.asarray(column[stays.rank, stays.step], dtype=np.int64)
 
 
 def least_stays(stay: Floats) -> Floats:
-    """Least stay per step and slot over the ranks that have the step; NaN where it is not known of all of them."""
+    """Least stay by step and slot over the ranks that have the step.
+
+    NaN if unknown for some of them.
+    """
     has_step = np.asarray(np.isfinite(stay).any(axis=2))
     missing = (np.isnan(stay) & has_step[:, :, None]).any(axis=0)
     least = np.where(np.isfinite(stay), stay, np.inf).min(axis=0)

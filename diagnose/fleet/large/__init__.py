@@ -1,1 +1,1 @@
-"""Fleets of thousands of hosts: surveyed by many workers, and read in full only where it matters. See README.md."""
+"""Fleets of thousands of hosts: surveyed by many workers, few hosts read in full. See README.md."""

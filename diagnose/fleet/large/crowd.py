@@ -1,7 +1,8 @@
-"""All ranks of a large fleet by what tells who is odd: their steps, whether they ran, what they are like. The rest of them is read of few.
+"""All ranks of a large fleet as columns that suffice to find odd ones: steps, state, and summary
+values.
 
-The survey's tables become columns here, sorted by the ranks' numbers; no Python loop runs over ranks.
-"""
+All else is read only for a few ranks. Rows are sorted by rank number; no Python loop runs over
+ranks."""
 
 from __future__ import annotations
 
@@ -47,7 +48,10 @@ _USED = [
 
 @dataclass(frozen=True, slots=True)
 class EveryStep:
-    """Ranks x steps, as Steps has them (fleet/model.py). `usual_s`: how long a step takes; 0 where there is none."""
+    """Own time and wait as ranks x steps (like Steps in fleet/model.py).
+
+    `usual_s`: usual step, 0: no steps.
+    """
 
     usual_s: float
     own_s: Singles
@@ -56,7 +60,7 @@ class EveryStep:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """One row per rank, sorted by number. `called`: the hosts by the names that operators know."""
+    """One row per rank, sorted by number. `called`: host names as operators know them."""
 
     setting: Setting
     number: Ints
@@ -70,21 +74,22 @@ class Crowd:
     ended_s: Floats
     steps: EveryStep
     columns: Columns
-    works: Ints  # a set of 64
+    works: Ints  # set of functions hashed into 64 bits
     messages: Floats
     moved: Floats
     rate_hz: Floats
-    link_from: Labels  # addresses of that connection, whose rate it is
+    link_from: Labels  # ends of the connection that `rate_hz` is about
     link_to: Labels
     errors: Floats
     errors_hz: Floats
-    lacking: Bools  # whether a rank that its launcher started beside it is not there
+    lacking: Bools  # a rank started by the same launcher is missing
 
 
 def crowd_of(seen: Survey, job: str, windows: Sequence[int], grid: Grid | None, notes: list[Note]) -> Crowd:
-    """The ranks of a job in these windows. What is to be said of windows and ranks goes into `notes`.
+    """Build the columns of a job's ranks in these windows.
 
-    `grid`: what the survey put this job's steps in columns by, if it did.
+    Append notes on windows and ranks to `notes`. `grid`: the grid by which the survey put this
+    job's steps in columns, if it did.
     """
     manifests = [seen.manifests[number] for number in windows]
     names, host_of_window = distinct_texts([about.host for about in seen.manifests])
@@ -103,13 +108,13 @@ def crowd_of(seen: Survey, job: str, windows: Sequence[int], grid: Grid | None, 
     observed, node = labels(table, "observed_on"), labels(table, "node")
     place = {name: at for at, name in enumerate(names)}
     hosts = Hosts(names, np.array([place.get(name, -1) for name in observed.values])[observed.codes], begins_s)
-    row_of = np.full(seen.ranks.num_rows + 1, -1, dtype=np.int64)  # the last one: of steps of nobody
+    row_of = np.full(seen.ranks.num_rows + 1, -1, dtype=np.int64)  # index -1: steps of no rank
     row_of[ints(table, ROW)] = np.arange(len(number))
     window_s = grid.window_s if grid is not None else setting.seconds
     left_out = ~np.isin(np.arange(len(seen.manifests)), windows)
     of_window = np.where(left_out, -1, host_of_window)
     ranks = _Rows(row_of, number, hosts, of_window, window_s)
-    with ThreadPoolExecutor(1) as beside:  # steps are put together by numpy, which lets others run
+    with ThreadPoolExecutor(1) as beside:  # numpy releases the GIL while it assembles the steps
         steps = beside.submit(_steps, seen, job, ranks, grid, notes)
         return Crowd(
             setting=setting,
@@ -138,7 +143,10 @@ def crowd_of(seen: Survey, job: str, windows: Sequence[int], grid: Grid | None, 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The ranks of a crowd. `of`, `of_window`: their rows by those of the survey's table, their hosts by window; -1 for others."""
+    """Ranks of a crowd by survey row, and hosts by window.
+
+    `of`: rank row by row of the survey's table; `of_window`: host index by window; -1 for others.
+    """
 
     of: Ints
     numbers: Ints
@@ -148,7 +156,10 @@ class _Rows:
 
 
 def _steps(seen: Survey, job: str, ranks: _Rows, grid: Grid | None, notes: list[Note]) -> tuple[Columns, EveryStep]:
-    """The steps of all: those that are in columns already, and the others."""
+    """Assemble the steps of all ranks: those already in columns and the remaining ones.
+
+    Add notes.
+    """
     hosts, pieces = ranks.hosts, seen.placed.get(job, ())
     rows = ranks.of[ints(seen.steps, ROW)]
     sane = can_be(seen.steps, ranks.window_s)
@@ -173,7 +184,7 @@ def _steps(seen: Survey, job: str, ranks: _Rows, grid: Grid | None, notes: list[
     columns = Columns.of(grid, hosts, clocks)
     hold(len(counts), len(columns.grid_s), int(counts.sum()))
     shape, rows_there = (len(counts), len(columns.grid_s)), [ranks.of[piece.rows] for piece in pieces]
-    # A rank is in one piece: where all are, nothing is left empty.
+    # Each rank is in one piece at most: if all are, no cell needs initialising.
     whole = sum(int((at >= 0).sum()) for at in rows_there) == len(counts)
     matrices = {name: np.empty(shape, np.float32) if whole else np.full(shape, np.nan, np.float32) for name in SEEN}
 

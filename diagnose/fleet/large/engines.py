@@ -1,11 +1,11 @@
-"""Where the work on a large fleet is done: this host's processors, a Ray cluster or a Dask cluster, each a `concurrent.futures.Executor`.
+"""Engines for large fleets, each a `concurrent.futures.Executor`: this host, a Ray or a Dask
+cluster.
 
-    local    as many processes as there are processors for us
-    ray      the cluster of RAY_ADDRESS, else one on this host             (rankscope[ray])
-    dask     the scheduler of DASK_SCHEDULER_ADDRESS, else threads of ours  (rankscope[dask])
+    local    as many processes as this host has processors for us
+    ray      the cluster of RAY_ADDRESS, else one on this host                (rankscope[ray])
+    dask     the scheduler of DASK_SCHEDULER_ADDRESS, else threads of our own (rankscope[dask])
 
-Workers of a cluster need rankscope in their environment, and must reach the store by the same URI.
-"""
+Workers of a cluster need rankscope installed, and must reach the store by the same URI."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ ENGINES = ("local", "ray", "dask")
 
 
 class EngineMissing(RankscopeError):
-    """An engine that was asked for is not installed."""
+    """The requested engine is not installed."""
 
     help = "Install it where rankscope is (pip install 'rankscope[ray]' or 'rankscope[dask]'), or use --engine local."
     exit_code = EXIT_MISSING
 
 
 class EngineFailed(RankscopeError):
-    """An engine died, or cannot be reached. Windows are only read: nothing is lost."""
+    """An engine died or cannot be reached. Windows are only read, so nothing is lost."""
 
     help = "Run the command again, or with --engine local."
     exit_code = EXIT_MISSING
 
 
 def check(engine: str) -> None:
-    """UsageError where there is no such engine, EngineMissing where it is not installed."""
+    """Raise UsageError if the engine's name is unknown, EngineMissing if it is not installed."""
     if engine not in ENGINES:
         raise UsageError(f"--engine must be one of {', '.join(ENGINES)}")
     try:
         if engine == "ray":
-            from ray import init  # noqa: F401  # a folder of that name can be imported, too
+            from ray import init  # noqa: F401  # importing `ray` alone would accept any folder of that name
         if engine == "dask":
             from distributed import Client  # noqa: F401
     except ImportError:
@@ -58,7 +58,10 @@ def check(engine: str) -> None:
 
 @contextmanager
 def started(engine: str, workers: int | None = None) -> Iterator[Executor]:
-    """The engine, ready to work; `workers`: so many of this host's, where it is not a cluster's. EngineFailed where it breaks."""
+    """Start the engine and yield its executor. Raises EngineFailed if it breaks.
+
+    `workers`: processes or threads on this host; ignored for a cluster.
+    """
     check(engine)
     begin = {"local": _local, "ray": _ray, "dask": _dask}[engine]
     try:
@@ -70,25 +73,31 @@ def started(engine: str, workers: int | None = None) -> Iterator[Executor]:
         if type(error).__module__.partition(".")[0] not in ("ray", "distributed", "dask", "concurrent", "builtins"):
             raise
         if isinstance(error, (ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError)):
-            raise  # of ours: not the engine's
+            raise  # an error of our own code
         line = (str(error).splitlines() or [""])[0][:160]
         raise EngineFailed(f"the engine {engine} failed: {type(error).__name__} {line}".rstrip()) from error
 
 
 def of_arrays(pool: Executor) -> Executor:
-    """Where large arrays that this process holds are worked on: threads, to which nothing need be sent, as many as the engine has workers
-    of this host; with a cluster's, as many as it has processors for us. Dask's workers."""
+    """Executor for large arrays of this process: its threads, as many as workers.
+
+    Dask's own workers. Threads need no copies. With a cluster of Ray they are as many as processors
+    available here.
+    """
     return pool.threads if isinstance(pool, (_Processors, _RayExecutor)) else pool
 
 
 def let_go(pool: Executor) -> None:
-    """Nothing more is asked of it: its processes end beside what is done here. `started` waits until they have."""
+    """Release the executor: its processes end in the background; `started` waits for them."""
     if isinstance(pool, (_Processors, _RayExecutor)):
         pool.let_go()
 
 
 class _Processors(ProcessPoolExecutor):
-    """This host's processors: processes read windows, and threads work on arrays, where numpy lets others run."""
+    """Executor of this host: processes read windows.
+
+    Threads work on arrays, where numpy releases the GIL.
+    """
 
     def __init__(self, workers: int) -> None:
         isolate_children()
@@ -98,12 +107,12 @@ class _Processors(ProcessPoolExecutor):
         self._ending: Thread | None = None
 
     def let_go(self) -> None:
-        """Its processes end meanwhile."""
+        """Start shutting down in the background."""
         self._ending = Thread(target=self.shutdown)
         self._ending.start()
 
     def end(self) -> None:
-        """They have ended, whatever they were asked for."""
+        """Shut down, cancel what is pending, and wait."""
         if self._ending is not None:
             self._ending.join()
         self.shutdown(cancel_futures=True)
@@ -135,8 +144,10 @@ def _dask(workers: int) -> Iterator[Executor]:
 
 @contextmanager
 def beginning(engine: str, workers: int | None = None) -> Iterator[None]:
-    """An engine that takes seconds to start does so beside what is done here and in `started`, inside of this, until it is asked for
-    something: what fails is said then. EngineMissing."""
+    """Start a slow engine (Ray) in the background for a `started` inside this block.
+
+    Raises EngineMissing. Errors of the start are raised at the first use.
+    """
     check(engine)
     if engine != "ray":
         yield
@@ -161,7 +172,7 @@ def _ray(workers: int) -> Iterator[Executor]:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """Ray, which is there when the future is done, until nobody needs it."""
+    """A starting Ray: `ready` is done when it runs (or failed), `over` is set when it may stop."""
 
     ready: Future[None] = field(default_factory=Future)
     over: Event = field(default_factory=Event)
@@ -169,7 +180,8 @@ class _Begun:
 
 @contextmanager
 def _begun(workers: int) -> Iterator[_Begun]:
-    """Ray's processes end with the thread that started them: one that lives as long."""
+    """Run Ray from a thread that lives as long as this block, since Ray's processes end with their
+    thread."""
     begun = _Begun()
     thread = Thread(target=_keep_ray, args=(workers, begun), daemon=True)
     thread.start()
@@ -189,23 +201,23 @@ def _keep_ray(workers: int, begun: _Begun) -> None:
             ours = not ray.is_initialized()
             if ours:
                 start_ray(workers, folder)
-        except BaseException as error:  # whoever waits for it waits no longer
+        except BaseException as error:  # wake up whoever waits for it
             begun.ready.set_exception(error)
             return
         begun.ready.set_result(None)
         begun.over.wait()
         if ours:
-            ray.shutdown()  # what its workers sent stays where it is, as long as somebody holds it
+            ray.shutdown()  # results that are referenced stay valid
 
 
 _BEGUN: ContextVar[_Begun | None] = ContextVar("begun", default=None)
 
 
 class _RayExecutor(Executor):
-    """Ray's tasks as futures, from when it is there. A task whose worker dies is tried again elsewhere, by Ray itself.
+    """Ray tasks as futures, once Ray runs. Ray itself retries a task whose worker dies.
 
-    What goes there and comes back is packed here: Ray's own way asks Python about each object, and a group of hosts is a thousand of them.
-    Arrays go beside it, as they are.
+    Arguments and results are pickled here: Ray's own way calls Python per object, and a group of
+    hosts has a thousand. Arrays are passed out of band, uncopied.
     """
 
     def __init__(self, begun: _Begun, threads: ThreadPoolExecutor) -> None:
@@ -225,11 +237,11 @@ class _RayExecutor(Executor):
         return unpacked
 
     def let_go(self) -> None:
-        """Its processes end meanwhile."""
+        """Let Ray's processes end in the background."""
         self._begun.over.set()
 
 
-_Packed = tuple[bytes, Sequence[pickle.PickleBuffer]]  # an object, and the arrays in it
+_Packed = tuple[bytes, Sequence[pickle.PickleBuffer]]  # a pickled object and its arrays
 
 
 def _packed(what: object) -> _Packed:
@@ -248,7 +260,7 @@ def _unpack(to: Future[Any], packed: Future[_Packed]) -> None:
 
 
 def _call(data: bytes, arrays: Sequence[pickle.PickleBuffer]) -> _Packed:
-    """Runs on a worker, which is this job's alone."""
+    """Run a packed call on a worker, which serves this job alone."""
     spare_pandas()
     fn, args, kwargs = pickle.loads(data, buffers=arrays)
     return _packed(fn(*args, **kwargs))

@@ -1,6 +1,7 @@
-"""The hosts of which everything is read: workers read them, and put the tables of each group of them together.
+"""Read all tables of selected hosts: workers read them and concatenate the tables of each group.
 
-What thirty hosts say is sent in one piece, in a fraction of the time that their windows take; and one process has few pieces to join.
+Thirty hosts' tables in one piece transfer faster than window by window, and leave few pieces to
+join.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from rankscope.observer.window.store.users import by_user
 from rankscope.probes.errors import BadData
 
 _TABLES = ("ranks", "steps", *DETAILS)
-_HOSTS = 32  # read at once: some megabytes, a tenth of a second
-_Whose = tuple[str, str, float]  # a window's host by its own name, the machine, and the start by its own clock
+_HOSTS = 32  # hosts per task: some megabytes, a tenth of a second
+_Whose = tuple[str, str, float]  # a window's own host name, machine, and start by its own clock
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A source, and of which of its windows everything is wanted, with the name and the start that the survey gives each."""
+    """A source, and its wanted windows with the host name and start that the survey assigns to
+    each."""
 
     source: Source
     windows: Mapping[_Whose, tuple[str, float]]
@@ -37,7 +39,10 @@ class _Wanted:
 def read_in_full(
     sources: Sequence[Source], seen: Survey, numbers: Iterable[int], notes: list[Note], pool: Executor
 ) -> dict[str, pa.Table]:
-    """All tables of these windows of the survey, by name. What could not be read goes into `notes`; BadData where nothing could."""
+    """Read all tables of these windows of the survey, by name, on the workers of `pool`.
+
+    Adds a note on windows that could not be read. Raises BadData if none could.
+    """
     of_source: dict[int, dict[_Whose, tuple[str, float]]] = {}
     for number in numbers:
         about = seen.manifests[number]
@@ -54,7 +59,10 @@ def read_in_full(
 
 
 def _read(wanted: Sequence[_Wanted]) -> tuple[dict[str, pa.Table], Unread]:
-    """The tables of a group of hosts, none where none can be read, and what cannot. Runs on a worker."""
+    """Read the tables of a group of hosts on a worker; none if nothing can be read.
+
+    Also lists the unreadable.
+    """
     unread: Unread = []
     windows: list[Window] = []
     for each, found in zip(wanted, read_each([each.source for each in wanted], unread), strict=True):

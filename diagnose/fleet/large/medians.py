@@ -1,8 +1,10 @@
-"""Exact medians over millions of ranks, by group and column. Blocks of ranks are tasks of the engine; no process sorts all.
+"""Exact medians over millions of ranks, by group and column.
 
-bracket  of a sample of each group: the values that lie four standard errors of a median's place below and above the sample's median
-block    how many of its values are known, how many lie below the bracket, and those inside it: a sixteenth of them
-median   the middle ones, counted from the values below; where the bracket does not hold these, that of the whole column
+Blocks of ranks are tasks; no process sorts all.
+
+bracket  from a sample of each group: values four standard errors of the median's rank to each side
+block    number of known values, number below the bracket, and the values inside: a sixteenth
+median   the middle values, counted from those below; of the column if the bracket misses them
 """
 
 from __future__ import annotations
@@ -16,16 +18,19 @@ import numpy as np
 from rankscope.diagnose.stats.robust import ROWS, nan_median
 from rankscope.probes.arrays import Floats, Ints, Singles
 
-_SAMPLE = 1 << 12  # ranks of a group: of fewer all
+_SAMPLE = 1 << 12  # ranks sampled per group; a smaller group is used whole
 
 
 def blocks(rows: int) -> list[slice]:
-    """Rows that are one task: megabytes, some hundredths of a second."""
+    """Slices of rows that form one task each: megabytes, some hundredths of a second."""
     return [slice(at, at + ROWS) for at in range(0, rows, ROWS)]
 
 
 def medians(matrices: Sequence[Singles], group: Ints, pool: Executor) -> list[Floats]:
-    """Of each matrix (ranks x columns) its medians, groups x columns; NaN where nothing is known. `group`: by rank, from 0 on."""
+    """Medians of each matrix (ranks x columns) by group and column; NaN where nothing is known.
+
+    `group`: group number by rank, from 0.
+    """
     groups, columns = int(group.max(initial=-1)) + 1, matrices[0].shape[1]
     found = [np.full((groups, columns), np.nan) for _ in matrices]
     brackets = np.full((2, len(matrices), groups, columns), np.nan, dtype=np.float32)
@@ -61,10 +66,13 @@ def medians(matrices: Sequence[Singles], group: Ints, pool: Executor) -> list[Fl
 
 
 def _bracket(sample: Singles) -> Singles:
-    """Lowest and highest value by column, -inf and inf where the sample is too small to tell; NaN where it knows nothing."""
+    """Lower and upper bound by column.
+
+    -inf and inf if the sample is too small, NaN if it is all NaN.
+    """
     ordered = np.sort(sample, axis=0)  # NaN last
     known = (~np.isnan(sample)).sum(axis=0)
-    away = np.ceil(2 * np.sqrt(known)).astype(np.int64)  # the place of a median has a standard error of sqrt(n) / 2
+    away = np.ceil(2 * np.sqrt(known)).astype(np.int64)  # the rank of a median has a standard error of sqrt(n) / 2
     low, high = (known - 1) // 2 - away, known // 2 + away
     each, last = np.arange(sample.shape[1]), len(sample) - 1
     return np.array(
@@ -78,7 +86,8 @@ def _bracket(sample: Singles) -> Singles:
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """Of a block, by matrix, group and column: values that are known, that lie below the bracket, and those inside it."""
+    """Part of a block by matrix, group and column: count known, count below the bracket, values
+    inside it."""
 
     known: Ints
     below: Ints
@@ -86,7 +95,10 @@ class _Inside:
 
 
 def _inside(matrices: Sequence[Singles], group: Ints, large: Sequence[int], brackets: Singles) -> _Inside:
-    """Runs on a worker. `large`: the groups that are meant."""
+    """Count and collect a block's values against the brackets of the groups `large`.
+
+    Runs on a worker.
+    """
     shape = (len(matrices), len(large), matrices[0].shape[1])
     known, below = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     inside: list[list[list[Singles]]] = [[[] for _ in large] for _ in matrices]
@@ -103,7 +115,10 @@ def _inside(matrices: Sequence[Singles], group: Ints, large: Sequence[int], brac
 
 
 def _middle(inside: Singles, known: int, below: int) -> float | None:
-    """The median of `known` values of which `below` lie below those inside; None where it is not among these."""
+    """Median of `known` values, `below` of them below `inside`.
+
+    None if `inside` does not contain it.
+    """
     if not known:
         return float("nan")
     low, high = (known - 1) // 2 - below, known // 2 - below

@@ -1,8 +1,9 @@
-"""Which nodes of a Kubernetes cluster share a rack or a switch: from what `kubectl get nodes -o json` says of their labels. Pure.
+"""Groups of Kubernetes nodes (rack, switch, file system), from the labels in `kubectl get nodes -o
+json`. Pure.
 
-A label's key tells the kind: those of NVIDIA's Topograph (both generations), of Amazon's and Google's clusters, of the GPU operator, and
-whatever ends with rack, switch or filesystem, as `example.com/rack`. A host is called by `kubernetes.io/hostname`, else as its node.
-"""
+A label's key gives the kind: keys of NVIDIA's Topograph (both generations), of Amazon's and
+Google's clusters, of the GPU operator, and any that ends with rack, switch or filesystem, like
+`example.com/rack`. The host is `kubernetes.io/hostname`, else the node's name."""
 
 from __future__ import annotations
 
@@ -25,12 +26,15 @@ _HOST = "kubernetes.io/hostname"
 
 
 def is_nodes(text: str) -> bool:
-    """Whether a text looks like JSON, which no other source of groups is."""
+    """Whether a text looks like JSON, which no other topology format does."""
     return text.lstrip()[:1] == "{"
 
 
 def members(text: str) -> Iterator[tuple[str, str, str]]:
-    """Kind and name of a group, and a host in it. ValueError where the text is no list of nodes."""
+    """Yield (kind, group name, host) for each label that names a group.
+
+    ValueError if not a list of nodes.
+    """
     try:
         nodes = json.loads(text)["items"]
         for node in nodes:

@@ -1,6 +1,7 @@
-"""Ray and Dask where no cluster is named: on this host, for us alone, and neither takes modules from the folder that is stood in.
+"""Start Ray or Dask on this host where no cluster is named, reachable by this user alone.
 
-Both run whatever Python reaches them, as who started them. So nothing of ours listens that asks nobody who he is.
+Both run any Python that reaches them with the rights of their owner. So nothing we start listens
+without authentication, and neither imports modules from the current folder.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any
 from rankscope.probes.errors import EXIT_MISSING, RankscopeError
 from rankscope.probes.scratch import scratch
 
-_NO_PAGE = "127.0.0.1:0"  # None is port 8787 of every address
+_NO_PAGE = "127.0.0.1:0"  # None would mean port 8787 on every address
 
 
 class EngineOpen(RankscopeError):
-    """It would run, as root, what any user of this host sends it."""
+    """The engine would run, as root, what any user of this host sends it."""
 
     help = "Say which cluster (RAY_ADDRESS), take a newer Ray (2.52 or later), or --engine local."
     exit_code = EXIT_MISSING
@@ -26,8 +27,12 @@ class EngineOpen(RankscopeError):
 
 @contextmanager
 def dask_options(workers: int) -> Iterator[dict[str, Any]]:
-    """Threads of this process, that no network reaches: without certificates a scheduler of Dask serves who connects. Most of the work is
-    pyarrow's and numpy's, and those let others run. Its pages say nothing, and what it imports from is no folder that all users share."""
+    """Options for a Dask of threads in this process, which no network reaches.
+
+    Without certificates a Dask scheduler serves anybody who connects. Most work is pyarrow's and
+    numpy's, which release the GIL. Its web pages are off, and its folder is private, since it
+    imports from there.
+    """
     import dask
 
     quiet: dict[str, list[str]] = {f"distributed.{who}.http.routes": [] for who in ("scheduler", "worker")}
@@ -40,42 +45,53 @@ def dask_options(workers: int) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def short_scratch() -> Iterator[str]:
-    """A folder that is ours; the name is short, as Ray's sockets lie in it, and those have 107 characters."""
+    """Make a private folder with a short name for Ray's sockets, whose paths have at most 107
+    characters."""
     with scratch(os.environ.get("RAY_TMPDIR") or "/tmp", "rs-") as folder:
         yield str(folder.path)
 
 
 def start_ray(workers: int, folder: str) -> None:
-    """The cluster of RAY_ADDRESS, else one of our own. EngineOpen where that would be anybody's."""
+    """Connect to the cluster of RAY_ADDRESS, else start our own.
+
+    EngineOpen if others could use ours as root.
+    """
     import ray
 
     address = os.environ.get("RAY_ADDRESS")
     said: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if not (address or "").startswith("ray://"):  # a client's job has no folder
+    if not (address or "").startswith("ray://"):  # a Ray client has no job folder
         said["job_config"] = _without_folder()
     if address:
         ray.init(address=address, **said)
         return
     if not _asks_who_comes() and os.geteuid() == 0:
         raise EngineOpen("this Ray asks nobody who he is: what any user sends it would be run by root")
-    # local: without it a cluster is sought first, by a file in /tmp that anybody may have put there
+    # local: otherwise Ray first looks for a cluster by a file in /tmp that anybody may have put
+    # there
     ray.init(address="local", num_cpus=workers, include_dashboard=False, _temp_dir=folder, **said)
 
 
 def _asks_who_comes() -> bool:
-    """Whether Ray serves only who has its token, which it is given here. False for one that knows none."""
+    """Whether Ray serves only clients with its token, which is set here.
+
+    False if this Ray knows no tokens.
+    """
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         from ray._raylet import AuthenticationMode, Config, get_authentication_mode
     except ImportError:
         return False
-    Config.initialize("")  # it read the environment as it was loaded
+    Config.initialize("")  # reload: it read the environment at import
     return bool(get_authentication_mode() == AuthenticationMode.TOKEN)
 
 
 def _without_folder() -> Any:
-    """Ray puts the current folder before Python's own on every worker, but where a job says that it brings a folder along."""
+    """A job configuration that keeps Ray from putting the current folder first in sys.path of
+    workers.
+
+    Ray does not do so for jobs that claim to bring a folder along."""
     from ray.job_config import JobConfig
 
     class Job(JobConfig):  # type: ignore[misc]  # Ray has no types here

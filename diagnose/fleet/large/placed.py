@@ -1,7 +1,8 @@
-"""Steps put in columns where they were read: the grid of a job goes to the workers, and each returns matrices of its ranks.
+"""Put steps in columns where they are read: workers get a job's grid and return matrices.
 
-A few windows of a large job, at even distances, say what its iterations are (`grids_of`); what every other rank's steps are held against
-is then known before these are read. The rest of the comparing is of all ranks together, and done in one place (crowd.py).
+A few windows of a large job, evenly spread, define its iterations (`grids_of`), so that the columns
+are known before the other windows are read. What compares all ranks is done in one process
+(crowd.py).
 """
 
 from __future__ import annotations
@@ -33,18 +34,19 @@ from rankscope.observer.window.store.summary import WINDOW
 from rankscope.probes.arrays import Ints
 from rankscope.probes.errors import NoRanks
 
-ROW = "row"  # column of the steps: the row of their rank in the table of ranks
-SEEN = ("own_s", "wait_s")  # of all ranks; the others only of whom everything is read
-MANY = 256  # windows of a job: of fewer one process puts all steps in columns, and needs no sample
-_SAMPLE = 32  # windows: 256 ranks, of whose numbers of steps a median is the job's
+ROW = "row"  # column of the steps table: row of the step's rank in the ranks table
+SEEN = ("own_s", "wait_s")  # matrices of all ranks; others only for ranks read in full
+MANY = 256  # windows of a job: below this, one process places all steps, without a sample
+_SAMPLE = 32  # windows: 256 ranks, enough for the median number of steps
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Steps of ranks of one job in the columns of its grid.
+    """Steps of one job's ranks in the columns of its grid.
 
-    `rows`: of the table of ranks; `matrices`: by name of SEEN, ranks x columns; `counts`, `absurd`: steps of each rank, and those that were
-    left out; `windows`, `clocks`: the windows that these ranks are in, and their clocks against the reference rank's.
+    `rows`: of the table of ranks; `matrices`: by name of SEEN, ranks x columns; `counts`, `absurd`:
+    steps of each rank, and those left out as impossible; `windows`, `clocks`: the windows of these
+    ranks, and their clocks against the reference rank's.
     """
 
     rows: Ints
@@ -56,10 +58,10 @@ class Placed:
 
 
 def sample_of(sources: Sequence[Source]) -> list[Source]:
-    """Of each job with many objects in a store a few, at even distances."""
+    """A few evenly spread sources of each job with many objects in a store."""
     of_job: dict[str, list[Source]] = {}
     for each in sources:
-        if each.store:  # a window folder does not say its job
+        if each.store:  # a window folder's path does not name its job
             of_job.setdefault(each.path.rpartition("/window=")[0], []).append(each)
     chosen: list[Source] = []
     for mine in of_job.values():
@@ -69,7 +71,7 @@ def sample_of(sources: Sequence[Source]) -> list[Source]:
 
 
 def grids_of(roll: RollCall, begins_s: Sequence[float], steps: pa.Table) -> dict[str, Grid]:
-    """The grids of the jobs in a sample of windows."""
+    """Grids of the jobs in a sample of windows, by job."""
     try:
         jobs = jobs_in(roll) if roll.manifests else {}
     except NoRanks:
@@ -87,8 +89,11 @@ def grids_of(roll: RollCall, begins_s: Sequence[float], steps: pa.Table) -> dict
 
 
 def placed(job: str, grid: Grid, ranks: pa.Table, begins_s: Sequence[float], steps: pa.Table) -> Placed | None:
-    """The steps of a job's ranks in these windows; None where it has none there, or these ranks show too few for their matrices: then they
-    stay in the table, and whether there is room is asked of all ranks together (crowd.py). No other job waits for that here."""
+    """Place the steps of a job's ranks in these windows.
+
+    None if it has no ranks there, or too few steps for their matrices: then the steps stay in the
+    table, and room is checked for all ranks together (crowd.py).
+    """
     mine = _Members.of(ranks, job, None, begins_s)
     if not len(mine.rows):
         return None
@@ -103,14 +108,15 @@ def placed(job: str, grid: Grid, ranks: pa.Table, begins_s: Sequence[float], ste
     if (rows >= 0).any():
         found = filled(steps, rows, mine.hosts, columns, SEEN)
         matrices = {name: getattr(found, name).astype(np.float32) for name in SEEN}
-    else:  # none of them shows a step
+    else:  # no steps at all
         matrices = {name: np.full((len(mine.rows), len(columns.grid_s)), np.nan, dtype=np.float32) for name in SEEN}
     return Placed(mine.rows, matrices, steps_of_each(rows, len(mine.rows)), absurd, mine.windows, clocks)
 
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """Ranks of one job: their rows in the table, their numbers; the windows they are in, each as a host of its own."""
+    """Ranks of one job: rows in the table, numbers, and their windows, each treated as a host of
+    its own."""
 
     rows: Ints
     numbers: Ints
@@ -120,7 +126,7 @@ class _Members:
 
     @classmethod
     def of(cls, ranks: pa.Table, job: str, windows: Ints | None, begins_s: Sequence[float]) -> _Members:
-        """`windows`: only in these."""
+        """Select the job's ranks; `windows`: only in these, None: in all."""
         here, window = equals(ranks, "job", job), ints(ranks, WINDOW)
         rows = np.flatnonzero(here if windows is None else here & np.isin(window, windows))
         each, of_rank = np.unique(window[rows], return_inverse=True)
@@ -128,7 +134,7 @@ class _Members:
         return cls(rows, ints(ranks, "rank")[rows], each, hosts, ranks.num_rows)
 
     def rows_of(self, steps: pa.Table) -> Ints:
-        """Of each step which of these ranks it is of; -1: of none."""
-        place = np.full(self.in_table + 1, -1, dtype=np.int64)  # the last one: of steps of nobody
+        """Index among these ranks by step; -1 for steps of other ranks."""
+        place = np.full(self.in_table + 1, -1, dtype=np.int64)  # index -1: steps of no rank
         place[self.rows] = np.arange(len(self.rows))
         return place[ints(steps, ROW)]

@@ -1,17 +1,19 @@
-"""Which hosts of a large fleet are read in full.
+"""Choose the hosts of a large fleet that are read in full.
 
-d(r,s) = own(r,s) - median over the role of own(q,s);  excess(r) = 10 % trimmed mean of d over the steps, or over any third of them
+d(r,s) = own(r,s) - median over the role of own(q,s)
+excess(r) = 10 % trimmed mean of d over the steps, or over any third of them
 
-Who may be odd         excess(r) >= 0.8 floors (a rank is asked at all from one floor on), or it waits less than its role by as much, or
-                       it has three steps that are a quarter of a step too long; who stopped, ended, is silent or shows no steps;
-                       whose slowest connection is slow beside those of its role; whose host counted errors of a device; beside whom
-                       a rank is not there that the same launcher started
-Who makes steps long   the ranks that are longest in each step: without them nobody knows what a step would be without somebody
-A sample of peers      hosts at even distances, and of each role enough
-Who they talk to       the hosts at the other ends of slow connections, and of those of the sample: a link is judged by both of its ends
+Possibly odd ranks   excess(r) >= 0.8 floors (suspects need one), or waiting less than the role by
+                     as much; three steps longer by a quarter of a step; stopped, ended, silent or
+                     without steps; a slow connection compared with the role; device errors on the host; a
+                     missing rank of the same launcher
+Longest ranks        the longest in each step: they decide how long steps would be without a suspect
+Sample of peers      hosts at even distances, and enough of each role
+Ends of connections  hosts at the other ends of slow connections and of the sample's connections
 
-All ranks of such hosts are read. The role is what the data says, else ranks whose functions, messages and bytes are alike.
-What is asked of every rank is a task of the engine for each block of them: their steps go there, a number of each comes back.
+All ranks of such hosts are read. Roles are the given ones, else ranks alike in functions, messages
+and bytes. Computations on all ranks are tasks by block: they get the steps and return one number
+per rank.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ from rankscope.diagnose.fleet.roles import alike
 from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
 from rankscope.probes.arrays import Bools, Floats, Ints, Singles
 
-_MOST_HOSTS = 512  # that may be odd: of more the oddest; a fleet in which more are has no odd ones
-_SAMPLE_HOSTS = 256  # 2,000 ranks: a median of them is off by 3 % of the spread
-LONGEST = 4  # ranks of each step
+_MOST_HOSTS = 512  # most possibly odd hosts: the oddest first; with more of them none is an outlier
+_SAMPLE_HOSTS = 256  # 2,000 ranks: their median is accurate to 3 % of the spread
+LONGEST = 4  # ranks per step
 
 
 def hosts_to_read(crowd: Crowd, pool: Executor) -> frozenset[str]:
-    """The hosts (by the observer's name) of whom everything is wanted. `pool`: where blocks of ranks are worked on."""
+    """Hosts (observer's names) to read in full. `pool`: executor for blocks of ranks."""
     role = _roles(crowd)
     of_rank = crowd.hosts.of_rank
     names = crowd.hosts.names
@@ -50,12 +52,12 @@ def hosts_to_read(crowd: Crowd, pool: Executor) -> frozenset[str]:
     chosen[[place for place in np.argsort(-worst, kind="stable")[:_MOST_HOSTS] if worst[place] > 0]] = True
     chosen[of_rank[shown.longest]] = True
     here = np.unique(of_rank)
-    sample = _SAMPLE_HOSTS // 2 if any(crowd.link_to.values) else _SAMPLE_HOSTS  # half of them, where it is pairs
+    sample = _SAMPLE_HOSTS // 2 if any(crowd.link_to.values) else _SAMPLE_HOSTS  # half if link peers are added
     sampled = np.zeros(len(names), dtype=bool)
     sampled[here[np.linspace(0, len(here) - 1, min(sample, len(here))).astype(np.int64)]] = True
     chosen |= sampled
     chosen[_other_ends(crowd, (slow & chosen[of_rank]) | sampled[of_rank])] = True
-    for one in range(int(role.max(initial=-1)) + 1):  # few: a role is a stage, a learner, an actor
+    for one in range(int(role.max(initial=-1)) + 1):  # few roles: stages, a learner, its actors
         members = np.flatnonzero(role == one)
         lacking = limits.PEERS_EXACT - int(chosen[of_rank[members]].sum())
         if lacking > 0:
@@ -75,7 +77,8 @@ def _roles(crowd: Crowd) -> Ints:
 
 
 def _few_distinct(values: Ints) -> tuple[Ints, Ints]:
-    """np.unique with return_inverse, of values that are few though far apart: a million are not sorted."""
+    """Like np.unique with return_inverse, but without sorting a million values, of which few are
+    distinct."""
     encoded = pa.array(values).dictionary_encode()
     each = encoded.dictionary.to_numpy()
     order = np.argsort(each)
@@ -85,20 +88,26 @@ def _few_distinct(values: Ints) -> tuple[Ints, Ints]:
 
 
 def _magnitude(values: Floats) -> Ints:
-    """In what factor of two around the median: an edge that cuts through ranks that do the same makes two roles of one, no more."""
+    """Power-of-two class relative to the median, within ±8.
+
+    An edge may split one role in two, which is harmless.
+    """
     median = max(float(np.median(values)), 1e-9)
     return np.asarray(np.round(np.log2(np.maximum(values, 1e-9 * median) / median)).clip(-8, 8), dtype=np.int64)
 
 
 def _oddness(crowd: Crowd, by_steps: Singles) -> Floats:
-    """By how many floors a rank may be odd; 0 who is not."""
+    """Oddness by rank, in effect floors; 0 for ordinary ranks."""
     errors = (crowd.errors > 0) | (crowd.errors_hz > limits.EVENTS_HZ)
     return np.asarray(by_steps + 100.0 * _strange(crowd) + 10.0 * errors)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What steps show: `odd`, by how many floors each rank may be; `longest`, the ranks that work longest in each step."""
+    """Result from the steps: `odd`, oddness of each rank in floors.
+
+    `longest`, ranks with most own time in a step.
+    """
 
     odd: Singles
     longest: Ints
@@ -120,7 +129,10 @@ def _shown(crowd: Crowd, role: Ints, pool: Executor) -> _Shown:
 
 
 def _of_block(own: Singles, wait: Singles, usual: _Usual, step_s: float) -> _Shown:
-    """The same of some ranks, and what is usual among all. Runs on a worker."""
+    """Oddness and longest ranks of a block, compared with `usual` (of all ranks).
+
+    Runs on a worker.
+    """
     floor_s = max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS)
     gap = own - usual.rows[0][usual.which]
     parts = [gap, *np.array_split(gap, 3, axis=1)] if gap.shape[1] >= 3 else [gap]
@@ -133,7 +145,7 @@ def _of_block(own: Singles, wait: Singles, usual: _Usual, step_s: float) -> _Sho
 
 
 def _highest(own: Singles) -> Ints:
-    """The rows of the highest values of each column."""
+    """Rows of the LONGEST highest values of each column."""
     count = min(LONGEST, len(own))
     by_step = np.ascontiguousarray(np.nan_to_num(own).T)
     return np.asarray(np.argpartition(by_step, len(own) - count, axis=1)[:, len(own) - count :].reshape(-1))
@@ -141,14 +153,17 @@ def _highest(own: Singles) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Usual:
-    """What the peers of each rank show per step (`peers_median`): `rows`, by matrix, one row for all of a large role. `which`: by rank."""
+    """Peers' median per step of each rank.
+
+    `rows`: by matrix, one row for a large role, one per rank of a small one; `which`: row by rank.
+    """
 
     rows: Sequence[Floats]
     which: Ints
 
     @classmethod
     def of(cls, matrices: Sequence[Singles], role: Ints, pool: Executor) -> _Usual:
-        """Of the steps of all ranks."""
+        """Compute from the step matrices of all ranks."""
         sizes = np.bincount(role)
         large = np.flatnonzero(sizes > limits.PEERS_EXACT)
         place = np.full(len(sizes), -1, dtype=np.int64)
@@ -168,20 +183,21 @@ class _Usual:
         return cls([np.concatenate(each) for each in rows], which)
 
     def of_rows(self, rows: slice) -> _Usual:
-        """Of some ranks, with no more than these need."""
+        """Restrict to a slice of ranks and the rows they need."""
         each, which = np.unique(self.which[rows], return_inverse=True)
         return _Usual([values[each] for values in self.rows], which.reshape(-1))
 
 
 def _strange(crowd: Crowd) -> Bools:
-    """Who did not run all the time."""
+    """Mark ranks that did not run all the time: stopped, ended, silent outside collectives, or
+    without steps."""
     still = ~crowd.running | (crowd.stopped_s > 0) | np.isfinite(crowd.ended_s)
     known = np.isfinite(crowd.steps.own_s).any(axis=1)
     patience_s = max(limits.STEPS_LEAST * crowd.steps.usual_s, limits.STALL_SECONDS)
     if known.any():
         still |= ~known
     silent = np.nan_to_num(crowd.last_progress_s, nan=np.inf) > patience_s
-    return np.asarray(still | (silent & (crowd.in_collective_s <= 0)))  # who is in a collective waits for others
+    return np.asarray(still | (silent & (crowd.in_collective_s <= 0)))  # a rank in a collective waits for others
 
 
 def _slow_links(crowd: Crowd, role: Ints) -> Bools:
@@ -193,7 +209,7 @@ def _slow_links(crowd: Crowd, role: Ints) -> Bools:
 
 
 def _other_ends(crowd: Crowd, among: Bools) -> Ints:
-    """The hosts to which these ranks' slowest connections lead."""
+    """Hosts at the other end of these ranks' slowest connections."""
     at = {address: number for number, address in enumerate(crowd.link_from.values) if address}
     host_of = np.full(len(crowd.link_from.values), -1, dtype=np.int64)
     host_of[crowd.link_from.codes] = crowd.hosts.of_rank

@@ -1,7 +1,8 @@
-"""Windows of many hosts → their ranks and steps as two tables, and what each rank is like, as columns of the table of ranks.
+"""Survey windows of many hosts: their ranks with summary values, and their steps, as two tables.
 
-Of each object only its summary is read (observer/window/store/summary.py says what is in it); of one without it is computed. Steps of jobs
-whose grid is known are put in columns at once (placed.py), and are in no table.
+Only the summary of each object is read (see observer/window/store/summary.py), or computed if it
+has none. Steps of jobs with a known grid are put in columns at once (placed.py) and are in no
+table.
 """
 
 from __future__ import annotations
@@ -27,13 +28,17 @@ from rankscope.observer.window.store.same_names import rename_hosts
 from rankscope.observer.window.store.summary import STEP_COLUMNS, WINDOW
 from rankscope.observer.window.store.users import ranks_by_user
 
-GROUP = 1024  # hosts: megabytes, a quarter of a second; a task costs who asks for it two milliseconds on Ray
+GROUP = 1024  # hosts per task: megabytes, a quarter of a second; submitting a task to Ray takes 2 ms
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Windows of a group of hosts. `source`: by window, the number of its source in the group; `begins_s`: when it begins by its own host's
-    clock; each rank names its window, each step the row of its rank; `placed`: by job, its steps that are in columns already."""
+    """Windows of a group of hosts.
+
+    `source`: index of its source in the group, by window; `begins_s`: start by the host's own
+    clock, by window; a rank names its window, a step the row of its rank; `placed`: by job, steps
+    already in columns.
+    """
 
     manifests: tuple[Manifest, ...]
     source: tuple[int, ...]
@@ -49,11 +54,14 @@ class Survey:
 
 
 def survey(sources: Sequence[Source], grids: Mapping[str, Grid] | None = None) -> Survey:
-    """Read a group of hosts; `grids`: of jobs whose steps are to be put in columns. Runs on a worker."""
+    """Read the summaries of a group of hosts. Runs on a worker.
+
+    `grids`: by job, grids for placing steps in columns.
+    """
     manifests: list[Manifest] = []
     source: list[int] = []
     ranks: list[pa.Table] = []
-    before: list[int] = []  # windows before those of each table
+    before: list[int] = []  # index of the first window of each table
     unread: Unread = []
     for place, found in enumerate(read_summaries(sources, unread)):
         for each in found:
@@ -80,7 +88,10 @@ def survey(sources: Sequence[Source], grids: Mapping[str, Grid] | None = None) -
 
 
 def together(surveys: Iterable[tuple[int, Survey]]) -> Survey:
-    """Surveys of several groups, in their order, each with the number of its first source among all."""
+    """Join surveys of several groups in order.
+
+    Each comes with the index of its first source among all.
+    """
     manifests: list[Manifest] = []
     source: list[int] = []
     begins_s: list[float] = []
@@ -108,10 +119,10 @@ def together(surveys: Iterable[tuple[int, Survey]]) -> Survey:
 
 
 def with_right_clocks(seen: Survey, some: Survey, elsewhere: Survey) -> tuple[Survey, list[Note]]:
-    """Of `elsewhere`, hosts that `seen` has not, the windows of its moment, with the start by the clocks of `some` of its windows.
+    """Windows of `elsewhere` that observed the same time on hosts missing in `seen`, with corrected
+    starts.
 
-    And what is to be said of clocks.
-    """
+    Clocks are compared with `some` of the windows of `seen`. Also returns notes on clocks."""
     others = {number: _shown(elsewhere, number) for number in range(len(elsewhere.manifests))}
     new = [each for each in others.values() if not _has(seen, each.ranks)]
     known = [_shown(some, number) for number in range(len(some.manifests))]
@@ -122,13 +133,13 @@ def with_right_clocks(seen: Survey, some: Survey, elsewhere: Survey) -> tuple[Su
 
 
 def _has(seen: Survey, ranks: pa.Table) -> bool:
-    """Whether one of these ranks is there already."""
+    """Whether the survey already contains one of these ranks."""
     same = np.isin(ints(seen.ranks, "rank"), ints(ranks, "rank"))
     return any(bool((same & equals(seen.ranks, "job", job)).any()) for job in set(texts(ranks, "job")))
 
 
 def _only(seen: Survey, wanted: Mapping[int, Manifest]) -> Survey:
-    """These windows, about which now this is said."""
+    """Restrict to these windows, with the given manifests."""
     numbers = np.array(sorted(wanted), dtype=np.int64)
     window = ints(seen.ranks, WINDOW)
     rows = np.flatnonzero(np.isin(window, numbers))
@@ -159,7 +170,7 @@ def _shown(seen: Survey, window: int) -> Shown:
 
 
 def _steps(ranks: pa.Table) -> pa.Table:
-    """One row per step."""
+    """Table with one row per step, from the list columns of the ranks."""
     lists = {name: ranks[name].combine_chunks() for name in STEP_COLUMNS}
     counts = pc.list_value_length(lists[STEP_COLUMNS[0]]).to_numpy()
     row = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
@@ -167,7 +178,7 @@ def _steps(ranks: pa.Table) -> pa.Table:
 
 
 def _short(ranks: pa.Table) -> pa.Table:
-    """Texts as labels: of a million ranks few are different."""
+    """Dictionary-encode the text columns: a million ranks have few distinct texts."""
     for place, column in enumerate(ranks.schema):
         if pa.types.is_string(column.type):
             ranks = ranks.set_column(place, column.name, ranks[column.name].dictionary_encode())

@@ -1,13 +1,14 @@
-"""Which hosts are behind one switch, in one rack, on one file system: from a file. Pure, but for reading it.
+"""Read from a file which hosts share a switch, a rack or a file system. Pure, except for reading
+it.
 
-host,rack,switch,filesystem          a table with these columns (any of the last three), one row for each host
+host,rack,switch,filesystem     a table with these columns (any of the last three), a row per host
 node-001,r1,leaf-1,/scratch-a
 
-SwitchName=leaf-1 Nodes=node-[001-032]     or Slurm's topology.conf; switches of switches are the hosts below them
-SwitchName=spine  Switches=leaf-[1-8]
+SwitchName=leaf-1 Nodes=node-[001-032]   or Slurm's topology.conf; a switch of switches has all
+SwitchName=spine  Switches=leaf-[1-8]    their hosts
 
-{"items": [{"metadata": {"labels": …     or the labels of Kubernetes' nodes (node_labels.py): kubectl get nodes -o json
-"""
+{"items": [{"metadata": {"labels": …     or labels of Kubernetes nodes (node_labels.py), as in
+                                         kubectl get nodes -o json"""
 
 from __future__ import annotations
 
@@ -25,23 +26,21 @@ from rankscope.probes.host.folders import read_plain
 
 KINDS = ("rack", "switch", "filesystem")
 _MOST_BYTES, _MOST_HOSTS = 256 << 20, 2_000_000
-_MOST_CHARACTERS = (
-    32 * _MOST_HOSTS
-)  # of all names that lists of hosts stand for: a line of some bytes stands for millions
+_MOST_CHARACTERS = 32 * _MOST_HOSTS  # limit on expanded host names: a short line can expand to millions
 _RANGE = re.compile(r"([^\[\],]*)\[([0-9,\-]+)\]([^\[\],]*)")
 _SLURM = re.compile(r"\s*SwitchName\s*=", re.IGNORECASE)
 _MARKS = re.compile(r"[\[\],]")
 
 
 class BadTopology(BadData):
-    """A file that does not say which hosts share something."""
+    """The file is no valid topology."""
 
     help = "Mend the file, or leave --topology out."
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Hosts that share something: a rack, a switch, a file system."""
+    """A named rack, switch or file system and the hosts that share it."""
 
     kind: str
     name: str
@@ -49,7 +48,7 @@ class Group:
 
 
 def read_topology(path: Path) -> tuple[Group, ...]:
-    """The groups in a file. BadData, with the line that is wrong."""
+    """Read the groups from a file. Raises BadTopology (BadData), with the wrong line."""
     try:
         text = read_plain(path, _MOST_BYTES).decode(errors="replace")
     except OSError as error:
@@ -61,7 +60,7 @@ def read_topology(path: Path) -> tuple[Group, ...]:
 
 
 def parse(text: str) -> tuple[Group, ...]:
-    """The groups in a text. ValueError."""
+    """Parse the groups in a text of any of the formats. Raises ValueError."""
     lines = text.splitlines()
     if node_labels.is_nodes(text):
         groups = _nodes(text)
@@ -105,13 +104,13 @@ def _table(lines: list[str]) -> tuple[Group, ...]:
 
 @dataclass(slots=True)
 class Room:
-    """How much the lists of hosts of one file may still stand for."""
+    """Remaining limit on names and characters that the host lists of one file may expand to."""
 
     names: int = 2 * _MOST_HOSTS
     characters: int = _MOST_CHARACTERS
 
     def take(self, name: str) -> None:
-        """Room for one name more. ValueError where there is none."""
+        """Count one more name. Raises ValueError beyond the limit."""
         self.names -= 1
         self.characters -= len(name)
         if self.names < 0 or self.characters < 0:
@@ -136,7 +135,8 @@ def _slurm(lines: list[str]) -> tuple[Group, ...]:
 
 
 def _with_below(nodes: Mapping[str, set[str]], below: Mapping[str, list[str]]) -> dict[str, frozenset[str]]:
-    """The hosts below each switch, each switch looked at once, after those below it. ValueError where one is below itself."""
+    """All hosts below each switch, from the bottom up. Raises ValueError for cycles or too many
+    hosts."""
     whole: dict[str, frozenset[str]] = {}
     members = 0
     for top in below:
@@ -149,7 +149,7 @@ def _with_below(nodes: Mapping[str, set[str]], below: Mapping[str, list[str]]) -
                 if name in whole:
                     continue
                 parts = [whole[other] for other in below[name] if other in whole]
-                # A switch that only stands above another one shares its hosts.
+                # A switch above a single other one has the same set of hosts.
                 alike = len(parts) == 1 and not nodes[name]
                 whole[name] = parts[0] if alike else frozenset(nodes[name]).union(*parts)
                 members += 0 if alike else len(whole[name])
@@ -164,7 +164,10 @@ def _with_below(nodes: Mapping[str, set[str]], below: Mapping[str, list[str]]) -
 
 
 def expand(names: str, room: Room | None = None) -> Iterator[str]:
-    """The names in Slurm's list of hosts: `a[01-03,7],b`. ValueError where it is none, or names more than there is room for."""
+    """Yield the names of a Slurm host list, `a[01-03,7],b`.
+
+    Raises ValueError if invalid or beyond `room`.
+    """
     room = room or Room()
     for part in _parts(names):
         for name in _expanded(part):
@@ -173,7 +176,10 @@ def expand(names: str, room: Room | None = None) -> Iterator[str]:
 
 
 def _parts(names: str) -> Iterator[str]:
-    """What commas outside of brackets part. ValueError."""
+    """Split a host list at commas outside of brackets.
+
+    Raises ValueError if brackets do not match.
+    """
     began, inside = 0, False
     for mark in _MARKS.finditer(names):
         if mark[0] == ",":

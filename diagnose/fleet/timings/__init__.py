@@ -1,1 +1,1 @@
-"""Timings that somebody else measured (`--steps FILE`), read, checked, and made a fleet."""
+"""Timings from another source (`--steps FILE`): read, checked, and converted into a fleet."""

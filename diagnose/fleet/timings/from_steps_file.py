@@ -1,8 +1,10 @@
-"""Timings in, fleet out: the rules of the diagnoser are the same for observed windows and for anybody's timings.
+"""Convert timings into a fleet, so that the same rules apply to observed windows and to timings.
 
-own(r,s)  = sum of the seconds of rank r in step s that contain no waiting       wait(r,s) = the rest
-T(s)      = median over ranks of own + wait where ranks agree (within 10 %): they do if nothing overlaps; else own + wait
-            of the busiest rank of the step, because the rank for which all others wait does not wait itself
+own(r,s)  = sum of the seconds of rank r in step s that contain no waiting
+wait(r,s) = the other seconds
+T(s)      = median over ranks of own + wait where ranks agree (within 10 %), as they do without
+            overlap; else own + wait of the rank with most own time, since the rank for which all
+            others wait does not wait itself
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _P2P = ("send", "recv", "receive", "isend", "irecv", "p2p")
 
 
 def fleet_of(timings: Timings, job: str) -> Fleet:
-    """The fleet that these timings describe."""
+    """Build the fleet from timings. Raises BadData if its matrices would be too large."""
     notes = [*timings.notes, Note(NoteCode.TIMINGS_ALONE, "from timings alone: no counters, no stacks, no clock")]
     numbers, row = np.unique(timings.rank, return_inverse=True)
     labels, column = _steps_of(timings, row, len(numbers), notes)
@@ -73,7 +75,10 @@ def fleet_of(timings: Timings, job: str) -> Fleet:
 
 
 def with_untimed(timings: Timings, fleet: Fleet) -> Timings | None:
-    """The timings of this fleet with what nobody timed as a function of its own; None where nobody is waited for meanwhile."""
+    """Add untimed parts of steps as a function of their own.
+
+    None if no rank is waited for meanwhile.
+    """
     more = not_timed(fleet.steps.own_s, fleet.steps.wait_s, distinct_texts(fleet.ranks.role)[1])
     if not more.any():
         return None
@@ -82,7 +87,7 @@ def with_untimed(timings: Timings, fleet: Fleet) -> Timings | None:
 
 
 def _with(timings: Timings, more: Floats, numbers: Ints, labels: Ints) -> Timings:
-    """The timings with what nobody timed (`more`: ranks x steps, seconds) as a function of its own."""
+    """Append rows for the untimed seconds (`more`: ranks x steps) as one function."""
     rank, step = np.nonzero(more)
     count = len(rank)
     first = {int(number): index for index, number in reversed(list(enumerate(timings.rank.tolist())))}
@@ -105,13 +110,13 @@ def _with(timings: Timings, more: Floats, numbers: Ints, labels: Ints) -> Timing
 
 
 def apart(timings: Timings, begin: int, end: int) -> tuple[Timings, Timings]:
-    """The timings of all other columns of their fleet, and of columns begin..end (the end left out)."""
+    """Split timings into those outside and inside columns `begin` to `end` - 1 of their fleet."""
     inside = _inside(timings, begin, end)
     return timings.taken(~inside), timings.taken(inside)
 
 
 def between(timings: Timings, begin: int, end: int) -> Timings:
-    """The timings of columns begin..end (the end left out) of their fleet."""
+    """Timings of columns `begin` to `end` - 1 of their fleet."""
     return timings.taken(_inside(timings, begin, end))
 
 
@@ -125,7 +130,10 @@ def _inside(timings: Timings, begin: int, end: int) -> Bools:
 
 
 def _steps_of(timings: Timings, row: Ints, ranks: int, notes: list[Note]) -> tuple[Ints, Ints]:
-    """The steps that at least half of the ranks have, and the column of every timing; -1 for the others."""
+    """Steps known for at least half of the ranks, and the column of every timing (-1: other steps).
+
+    Adds a note.
+    """
     labels, column = np.unique(timings.step, return_inverse=True)
     pairs = np.unique(row.astype(np.int64) * len(labels) + column)
     holders = np.bincount(pairs % len(labels), minlength=len(labels))
@@ -142,7 +150,10 @@ def _steps_of(timings: Timings, row: Ints, ranks: int, notes: list[Note]) -> tup
 def _seen(
     timings: Timings, numbers: Ints, labels: Ints, cell: Ints, shape: tuple[int, int], notes: list[Note]
 ) -> Bools:
-    """Which rank has which step, whole: no bad row in it, and at least half of the rows it usually has."""
+    """Mark complete (rank, step) cells: no bad row, and at least half of the rank's usual rows.
+
+    Adds notes on the others.
+    """
     rows = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
     there = rows > 0
     usual = (
@@ -223,7 +234,7 @@ def _ranks(timings: Timings, numbers: Ints, row: Ints, notes: list[Note]) -> Ran
 
 
 def _first(labels: Labels, row: Ints, count: int) -> tuple[str, ...]:
-    """Each rank's first text that is not empty."""
+    """First non-empty text of each rank."""
     if labels.values == ("",):
         return ("",) * count
     named = np.flatnonzero(labels.codes != labels.code(""))
@@ -244,7 +255,7 @@ def _patterns(timings: Timings, row: Ints, column: Ints, usable: Bools, steps: I
     """One row per rank, function and kind: seconds per step over the rank's usable steps."""
     rows = np.flatnonzero(usable)
     collective = KINDS.index("collective")
-    # What waits is waiting, of whatever kind; a collective that does not wait is pure transfer: the rank's own time.
+    # Rows that wait count as collectives. A collective that does not wait is transfer: own time.
     kind = np.where(timings.waits, collective, timings.kind)[rows]
     moved = (~timings.waits & (timings.kind == collective))[rows]
     names = len(timings.function.values)
@@ -252,7 +263,7 @@ def _patterns(timings: Timings, row: Ints, column: Ints, usable: Bools, steps: I
     unique, inverse = np.unique(key, return_inverse=True)
     inverse = inverse.reshape(-1)
     total = np.bincount(inverse, weights=timings.seconds[rows], minlength=len(unique))
-    happened = np.where(timings.seconds[rows] > 0, timings.count[rows], 0)  # a column that others have, and 0 here
+    happened = np.where(timings.seconds[rows] > 0, timings.count[rows], 0)  # 0 s: other ranks have this function
     count = np.bincount(inverse, weights=happened, minlength=len(unique))
     rank, name = unique // 2 // len(KINDS) // names, unique // 2 // len(KINDS) % names
     none = Labels(np.zeros(len(unique), np.int64), ("",))
@@ -274,12 +285,15 @@ def _patterns(timings: Timings, row: Ints, column: Ints, usable: Bools, steps: I
 
 
 def _collects(timings: Timings) -> Bools:
-    """Which functions are garbage collection, by their name."""
+    """Mark functions that are garbage collection by their name."""
     return np.array([bool(_COLLECTOR.fullmatch(value)) for value in timings.function.values], dtype=bool)
 
 
 def _deviation(timings: Timings, rows: Ints, inverse: Ints, column: Ints, steps: Ints) -> Floats:
-    """Standard deviation over the rank's usable steps of each pattern's seconds; a step without it counts as 0."""
+    """Standard deviation of each pattern's seconds over the rank's usable steps.
+
+    A step without it counts as 0.
+    """
     width = int(column.max(initial=0)) + 1
     cells, cell = np.unique(inverse * width + column[rows], return_inverse=True)
     seconds = np.bincount(cell.reshape(-1), weights=timings.seconds[rows], minlength=len(cells))
@@ -295,9 +309,10 @@ def _deviation(timings: Timings, rows: Ints, inverse: Ints, column: Ints, steps:
 def _pipelines(
     timings: Timings, row: Ints, column: Ints, ranks: Ranks, matrix: Callable[[Bools], Floats]
 ) -> Pipelines | None:
-    """Which ranks form a pipeline: the k-th of every role, where roles are of one size and messages go between them.
+    """Pipelines of equal roles that exchange messages: the k-th rank of every role.
 
-    A stay in a message contains the filling of the pipeline, so the transfer is taken from the other collectives.
+    None if there are none. The time in a message includes filling the pipeline, so the transfer is
+    taken from the other collectives.
     """
     roles, code = distinct_texts(ranks.role)
     sizes = np.bincount(code)
@@ -325,7 +340,8 @@ def _pipelines(
 
 
 def _micro_batches(timings: Timings, row: Ints, column: Ints) -> tuple[int, Bools]:
-    """Executions per step of the own function that takes most time (1 if nobody says), and which functions run as often."""
+    """Executions per step of the longest own function (1 if unknown), and the functions that run as
+    often."""
     names = len(timings.function.values)
     own = np.flatnonzero(~timings.waits & (column >= 0))
     if len(own) == 0:

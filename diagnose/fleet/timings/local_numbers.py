@@ -1,8 +1,8 @@
-"""Ranks that were numbered from 0 on each host anew (LOCAL_RANK): several hosts have the same numbers in the same steps.
+"""Renumber ranks that count from 0 on each host (LOCAL_RANK): several hosts have the same numbers
+and steps.
 
-Taken for one rank they would be reports of one and the same by several sources, of which the first counts: most of the job would be lost.
-One rank that two hosts report is no such thing: then the first report counts.
-"""
+Otherwise they would count as repeated reports of one rank, of which only the first is used, and
+most of the job would be lost. A single rank reported by two hosts is not renumbered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from rankscope.probes.arrays import Ints
 
 
 def global_numbers(rank: Ints, step: Ints, host: Labels, usable: Ints, notes: list[Note]) -> Ints:
-    """The rank of every row, other ones for each host where most numbers stand for a rank of each. `usable`: rows that can be right."""
+    """Rank of every row, made unique across hosts if most numbers occur on several; adds a note.
+
+    `usable`: indices of rows that may be right.
+    """
     named = [code for code in sorted(range(len(host.values)), key=host.values.__getitem__) if host.values[code]]
     place = np.full(len(host.values), -1, dtype=np.int64)
     place[named] = np.arange(len(named))
@@ -36,7 +39,7 @@ def global_numbers(rank: Ints, step: Ints, host: Labels, usable: Ints, notes: li
 
 
 def _on_several(rank: Ints, step: Ints, host: Ints, hosts: int) -> bool:
-    """Whether most ranks are on several hosts in most of their steps."""
+    """Whether most ranks occur on several hosts in most of their steps."""
     numbers, row = np.unique(rank, return_inverse=True)
     steps, column = np.unique(step, return_inverse=True)
     cell = row.reshape(-1).astype(np.int64) * len(steps) + column.reshape(-1)

@@ -1,11 +1,13 @@
-"""What nobody timed of a step, where somebody is waited for meanwhile: that is own work of whom the others wait for.
+"""Count the untimed part of a step as own time of the rank, where others wait for it meanwhile.
 
-U(r,s)    = T(s) - own(r,s) - wait(r,s)                    T: length of the step, the median over ranks of own + wait
-more(r,s) = U(r,s) - median over the peers of r of U(·,s)  what all ranks of a role do untimed is no difference
+T(s)      = length of the step, the median over ranks of own + wait
+U(r,s)    = T(s) - own(r,s) - wait(r,s)
+more(r,s) = U(r,s) - median over the peers of r of U(·,s): what all ranks of a role lack is ignored
 
-If more is 1 % of the step on average on some rank, and its peers stay in collectives longer than it does by half of that at least,
-U(r,s) - least U of its role in the step counts as own time of every rank, as the function `not timed`: whether somebody is late by it
-more than by accident is judged as of any other function. Where nobody timed any waiting, what is not timed is taken for waiting.
+If `more` is on average 1 % of the step on some rank, and its peers wait longer in collectives by at
+least half of that, U(r,s) - least U of the role in the step becomes own time of every rank of the
+role, as the function `not timed`, which is then judged like any other. If no waiting was timed,
+untimed is waiting.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ NAME = "not timed"
 
 
 def not_timed(own: Floats, wait: Floats, roles: Ints) -> Floats:
-    """Ranks x steps, seconds; 0 where a rank's time is accounted for. `own`, `wait`: the same shape, NaN where a step is missing."""
+    """Untimed own seconds as ranks x steps; 0 where a rank's time is accounted for.
+
+    `own`, `wait`: the same shape, NaN where a step is missing.
+    """
     nothing = np.zeros_like(own)
     if not own.size or not np.nansum(wait) > 0:
         return nothing

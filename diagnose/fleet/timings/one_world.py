@@ -1,9 +1,10 @@
-"""A job that was started anew with more or fewer ranks in the middle of its file: the largest part with the same ranks.
+"""Select the largest part of a file in which the ranks are the same, for jobs restarted at another
+size.
 
-Who computes how long depends on how many share the work: steps of other worlds are no past to compare with. A rank whose steps begin
-later or end earlier than the file's, by a tenth of them at least, marks the edge of a world; the world with most steps of ranks is kept.
-A single rank that comes or goes is a rank that is missing, and changes no world.
-"""
+Work per rank depends on the number of ranks, so steps at another size are no baseline. Several
+ranks whose steps begin later or end earlier than the file's, by a tenth of it or more, mark a
+change; the part with most (rank, step) pairs is used. A single rank that comes or goes counts as
+missing, not as a change."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ from rankscope.probes.arrays import Ints
 
 
 def one_world(timings: Timings) -> Timings:
-    """The timings of the part of the job that had most ranks for most steps; all of them where their number did not change."""
+    """Timings of the part with most ranks times steps.
+
+    All of them if the number of ranks did not change.
+    """
     numbers, row = np.unique(timings.rank, return_inverse=True)
     labels, column = np.unique(timings.step, return_inverse=True)
     row, column = row.reshape(-1), column.reshape(-1).astype(np.int64)
@@ -50,7 +54,7 @@ def one_world(timings: Timings) -> Timings:
 
 
 def _edges(first: Ints, end: Ints, steps: int) -> Ints:
-    """The steps at which several ranks come or go."""
+    """Steps at which several ranks begin or end."""
     margin = limits.FEW * steps
     moments = np.concatenate([first[first >= margin], end[end <= steps - margin]])
     found, count = np.unique(moments, return_counts=True)

@@ -1,10 +1,13 @@
-"""What a column of a file of timings may mean where the file does not say it, or says it of all: other readings of the same timings.
+"""Alternative interpretations of columns in a file of timings whose meaning it leaves open.
 
-the whole   a column that is called the step and in nearly every step holds at least what all others hold together, contains them: what it
-            has more is work that nobody else timed. Counted as a part it would make steps twice as long, and hide who works in it.
-mixed       a column that contains waiting and is no communication contains work as well, a stopwatch around forward and backward, say.
-            Taken for waiting it hides who works longer: that rank waits less elsewhere, and the sums are the same. Taken for work it
-            shows who, or which group of ranks that wait for one another inside it.
+The whole: a column named like a step, which in nearly every step is at least the sum of all others,
+contains them: its excess is untimed work. Counted as a part it would double the step and hide slow
+ranks.
+
+Mixed: a column that contains waiting but is no communication also contains work, such as a
+stopwatch around forward and backward. As waiting it hides slow ranks, since they wait less
+elsewhere and the sums agree. As work it shows the rank, or the group of ranks that wait for each
+other in it.
 """
 
 from __future__ import annotations
@@ -27,12 +30,12 @@ _WHOLE = re.compile(
 
 
 def mixed(timings: Timings) -> Bools:
-    """Which rows contain waiting, and by their kind work as well."""
+    """Mark rows that contain waiting and, by their kind, work as well."""
     return np.asarray(timings.waits & (timings.kind != KINDS.index("collective")))
 
 
 def mixed_as_work(timings: Timings) -> Timings | None:
-    """The timings with what is mixed as work; None where nothing is."""
+    """Count mixed rows as work, with a note; None if there are none."""
     rows = mixed(timings)
     if not rows.any():
         return None
@@ -42,7 +45,7 @@ def mixed_as_work(timings: Timings) -> Timings | None:
 
 
 def without_whole(timings: Timings) -> Timings:
-    """The timings with, in place of a column that contains the others, what it holds beside them."""
+    """Replace a column that contains all others by its excess over them, with a note."""
     cell = _cells(timings)
     total = np.bincount(cell, weights=timings.seconds)
     for code, name in enumerate(timings.function.values):
@@ -59,11 +62,11 @@ def without_whole(timings: Timings) -> Timings:
             or holds.mean() < limits.NEARLY_ALWAYS
         ):
             continue
-        # A step of which the others are a part is no step where they were not timed.
+        # Drop the column in steps where the others were not timed.
         kept = np.ones(len(timings), dtype=bool)
         kept[rows] = both[cell[rows]]
         seconds = timings.seconds.copy()
-        share = seconds[rows] / np.maximum(whole[cell[rows]], 1e-300)  # of several rows of one step
+        share = seconds[rows] / np.maximum(whole[cell[rows]], 1e-300)  # split among several rows of one step
         seconds[rows] = share * np.maximum(whole - others, 0.0)[cell[rows]]
         waits = timings.waits.copy()
         waits[rows] = False
@@ -74,7 +77,7 @@ def without_whole(timings: Timings) -> Timings:
 
 
 def _cells(timings: Timings) -> Ints:
-    """A number for each rank and step."""
+    """A number by row for its (rank, step) pair."""
     rank = np.unique(timings.rank, return_inverse=True)[1].reshape(-1)
     steps, step = np.unique(timings.step, return_inverse=True)
     found = np.unique(rank * len(steps) + step.reshape(-1), return_inverse=True)[1]

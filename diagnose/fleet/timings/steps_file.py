@@ -1,12 +1,11 @@
-"""Timings that somebody else measured (`--steps FILE`, Parquet or CSV): read, checked, and turned into columns.
+"""Read and check a file of timings (`--steps FILE`, Parquet or CSV) into columns.
 
-Columns: `rank` int, `step` int, `function` text, `kind` (python, gpu, memory, collective, io, sync, sched), `seconds`
-float; optional `role` text, `host` text, `count` int (executions in this row), `waits` bool (the time contains waiting
-for other ranks; true for collectives where the column is missing). A row is one execution, or the sum of a step.
-
-A row that cannot be right is counted in the notes, never repaired. What is left of its step on its rank would be too
-little, and would make others look slow: that step of that rank is left out as a whole. A function that is unusable in
-more than half of its rows is left out of every rank instead.
+Required: `rank` int, `step` int, `function` text, `kind` (python, gpu, memory, collective, io,
+sync, sched), `seconds` float. Optional: `role` text, `host` text, `count` int (executions in this
+row), `waits` bool (includes waiting for other ranks; by default true for collectives). A row is one
+execution, or the sum of a step. Rows that cannot be right are counted in notes, not repaired; their
+step is left out on that rank, since its rest would be too short and make others look slow. A
+function with more than half of its rows unusable is left out.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ REQUIRED = ("rank", "step", "function", "kind", "seconds")
 OPTIONAL = ("role", "host", "count", "waits")
 ROWS_MOST = budgets.CELLS_MOST * 4
 BYTES_MOST = ROWS_MOST << 6  # 64 a row
-BROKEN_MOST = ROWS_MOST >> 10  # each is asked about: 3 million took 30 s
+BROKEN_MOST = ROWS_MOST >> 10  # one callback each: 3 million took 30 s
 STEP_MOST = 1 << sys.float_info.mant_dig
 _ALIASES = {
     "cuda": "gpu", "kernel": "gpu", "compute": "gpu",
@@ -46,13 +45,13 @@ _ALIASES = {
     "comm": "collective", "communication": "collective", "nccl": "collective", "p2p": "collective",
     "cpu": "python", "file": "io", "disk": "io", "lock": "sync",
 }  # fmt: skip
-_BROKEN = b"broken-lines"  # metadata: lines with another number of columns than the first
+_BROKEN = b"broken-lines"  # metadata key: number of lines with a wrong number of columns
 _NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?$"
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """One row per usable timing; `bad_rank` and `bad_step` name the steps that lost a row."""
+    """Usable timings as columns; `bad_rank`, `bad_step`: the (rank, step) pairs that lost a row."""
 
     rank: Ints
     step: Ints
@@ -72,7 +71,7 @@ class Timings:
         return len(self.rank)
 
     def taken(self, rows: Bools, *notes: Note) -> Timings:
-        """These rows alone, with more notes."""
+        """Select these rows, and append notes."""
 
         def chosen(labels: Labels) -> Labels:
             return Labels(labels.codes[rows], labels.values)
@@ -93,7 +92,7 @@ class Timings:
 
 
 def read_timings(path: Path) -> Timings:
-    """Read and check one file. Raises BadData, one clear line, if nothing in it can be used."""
+    """Read and check one file. Raises BadData, one clear line, if nothing is usable."""
     table = _load(path)
     name = clean(path.name, 80)
     missing = [column for column in REQUIRED if column not in table.column_names]
@@ -105,7 +104,7 @@ def read_timings(path: Path) -> Timings:
 
 
 def check(table: pa.Table, name: str) -> Timings:
-    """Keep what can be right, count what cannot."""
+    """Select the usable rows of a table; notes count the others. `name`: of the file."""
     notes: list[Note] = []
     if broken := int((table.schema.metadata or {}).get(_BROKEN, b"0")):
         text = f"{broken} lines have another number of columns than the first and were left out"
@@ -122,7 +121,7 @@ def check(table: pa.Table, name: str) -> Timings:
         notes.append(Note(NoteCode.FUNCTIONS_UNUSABLE, text))
     left_out = np.isin(function.codes, useless)
     keep = ~bad & ~left_out
-    spoilt = bad & placed & ~left_out & (kind >= 0)  # a kind that is none says nothing about the rest of the step
+    spoilt = bad & placed & ~left_out & (kind >= 0)  # an unknown kind does not spoil the rest of the step
     if not keep.any():
         raise BadData(f"{name}: no usable row of {table.num_rows}")
     count, counted = _counts(table, name)
@@ -149,7 +148,8 @@ def check(table: pa.Table, name: str) -> Timings:
 
 
 def _unusable(placed: Bools, function: Labels, kind: Ints, seconds: Floats, name: str, notes: list[Note]) -> Bools:
-    """Rows that cannot be right, with a note on each reason. `placed`: rank and step are known. Raises BadData if no row is left."""
+    """Mark rows that cannot be right, and add notes. Raises BadData if no row is left.
+    `placed`: rows whose rank and step are valid."""
     reasons = (
         ("without a rank and step that are whole numbers from 0", ~placed),
         ("without a function", placed & (function.codes == function.code(""))),
@@ -202,7 +202,7 @@ def _parquet(file: BinaryIO, name: str) -> pa.Table:
     texts = {column for column, kind in zip(schema.names, schema.types, strict=True) if pa.types.is_string(kind)}
     words = [column for column in wanted if column in texts]
     table = pq.ParquetFile(file, read_dictionary=words).read(columns=wanted)
-    table.validate(full=True)  # text is text, and every word of a dictionary is there
+    table.validate(full=True)  # valid UTF-8, and dictionary indices within range
     return table.select(wanted).rename_columns([column.strip().lower() for column in wanted])
 
 
@@ -241,9 +241,9 @@ def _csv(file: BinaryIO, head: bytes, path: str) -> pa.Table:
 
 
 def _written_out(words: pa.DictionaryArray) -> int:
-    """Bytes of a column in which each row has its own copy of its word."""
+    """Bytes of a text column if written out without its dictionary; 0 for numbers."""
     if not (pa.types.is_string(words.type.value_type) or pa.types.is_large_string(words.type.value_type)):
-        return 0  # numbers, which are as long as their row
+        return 0  # numbers: no longer than their row
     used = pc.take(pc.binary_length(words.dictionary).cast(pa.int64()), words.indices)
     return int(pc.sum(used).as_py() or 0)
 
@@ -259,7 +259,7 @@ def _plain(table: pa.Table, column: str, name: str) -> pa.Array:
 
 
 def _numbers(table: pa.Table, column: str, name: str) -> Floats:
-    """The column as floats, NaN where there is no number."""
+    """A column as floats, NaN where there is no number. Raises BadData."""
     values = _plain(table, column, name)
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         text = pc.utf8_trim_whitespace(values)
@@ -278,7 +278,7 @@ def _texts(table: pa.Table, column: str, name: str) -> Labels:
         raise BadData(f"{name}: column {column} holds {clean(str(values.type), 40)}, not text")
     try:
         texts_there = values.cast(pa.string())
-    except pa.ArrowException as error:  # bytes of a fixed size, a time in a zone that is none
+    except pa.ArrowException as error:  # bytes of fixed size, an unknown time zone
         raise BadData(f"{name}: column {column} holds {clean(str(values.type), 40)}, not text") from error
     encoded = pc.fill_null(texts_there, "").dictionary_encode()
     codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
@@ -296,7 +296,7 @@ def _optional(table: pa.Table, column: str, rows: Ints, name: str) -> Labels:
 
 
 def _kinds(table: pa.Table, name: str) -> Ints:
-    """Index in KINDS; -1 where the kind is none of them."""
+    """Index in KINDS by row; -1 for an unknown kind."""
     labels = _texts(table, "kind", name)
     known = [_ALIASES.get(value.lower(), value.lower()) for value in labels.values]
     codes = np.array([KINDS.index(value) if value in KINDS else -1 for value in known], dtype=np.int64)
@@ -335,7 +335,7 @@ def _whole(values: Floats, most: int) -> Bools:
 
 
 def _useless(function: Labels, bad: Bools, placed: Bools) -> Ints:
-    """Codes of the functions of which more than half of the rows are bad."""
+    """Codes of the functions with more than half of their rows bad."""
     rows = placed & (function.codes != function.code(""))
     width = len(function.values)
     every = np.bincount(function.codes[rows], minlength=width)
@@ -344,10 +344,11 @@ def _useless(function: Labels, bad: Bools, placed: Bools) -> Ints:
 
 
 def _repeated(rank: Ints, step: Ints, function: Ints, kind: Ints, seconds: Floats, notes: list[Note]) -> Bools:
-    """Rows that say again what another row says.
+    """Mark rows that repeat another row, and add a note.
 
-    Several rows of one function in one step may be as many executions. A row is a repetition if an equal one stands before
-    it and its function has more rows in that step than it has in the median step; or if the whole step is there twice over.
+    Equal rows of a function in a step may be several executions. A row is a repetition if an equal
+    one precedes it and its function has more rows there than in the median step; or if all rows
+    occur twice.
     """
     order = np.lexsort((seconds, kind, function, step, rank))
     same_cell = (np.diff(rank[order]) == 0) & (np.diff(step[order]) == 0) & (np.diff(function[order]) == 0)
@@ -374,7 +375,7 @@ def _repeated(rank: Ints, step: Ints, function: Ints, kind: Ints, seconds: Float
 
 
 def _twice_over(rank: Ints, step: Ints, function: Ints, keep: Bools, usual: Floats, notes: list[Note]) -> Bools:
-    """Later rows of steps in which every function has at least twice its usual number of rows: reported by two sources."""
+    """Mark later rows of steps in which all functions have twice their usual rows (two sources)."""
     rows = np.flatnonzero(keep)
     order = rows[np.lexsort((rows, function[rows], step[rows], rank[rows]))]
     new_step = np.concatenate(([True], (np.diff(rank[order]) != 0) | (np.diff(step[order]) != 0)))
@@ -385,7 +386,7 @@ def _twice_over(rank: Ints, step: Ints, function: Ints, keep: Bools, usual: Floa
     twice = size >= 2 * allowed
     cell_of_group = cell[new]
     all_twice = np.bincount(cell_of_group, weights=twice) == np.bincount(cell_of_group)
-    several = np.bincount(cell_of_group) > 1  # one function only: two executions are as likely
+    several = np.bincount(cell_of_group) > 1  # a single function may as well have run twice
     place = np.arange(len(order)) - np.flatnonzero(new)[group]
     late = (all_twice & several)[cell] & (place >= allowed[group])
     result = np.zeros(len(rank), dtype=bool)

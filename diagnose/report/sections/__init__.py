@@ -1,1 +1,1 @@
-"""What a page shows, one file for each section."""
+"""Sections of the page, one file each."""

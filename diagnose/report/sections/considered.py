@@ -1,4 +1,5 @@
-"""Who and what was looked at and is not accused, and why: ranks above their peers, and the notes of the verdict, each in its place."""
+"""Ranks above their peers that are no suspects, with reasons, and the verdict's notes by
+section."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from rankscope.diagnose.text import clean, seconds
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import ACQUITTED, NoteCode
 
-# Notes that say why somebody is not accused; how the steps ran; all others say what could not be seen.
+# Notes on why a rank is no suspect; on the course of the steps; all others are on what could not be
+# seen.
 _DROPPED = ACQUITTED | {
     NoteCode.COUNTER_IDLE, NoteCode.ALL_LOW, NoteCode.DESIGNED, NoteCode.OWN_PAST, NoteCode.MAJORITY, NoteCode.SELDOM,
     NoteCode.SELDOM_LITTLE,
@@ -28,7 +30,7 @@ _COURSE = {
 
 
 def considered(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> tuple[Considered, ...]:
-    """Ranks that are above their peers and not accused, the furthest first; then what the notes say of others."""
+    """Ranks above their peers that are no suspects, farthest first; then notes on others."""
     told = [Considered("", clean(note.text, budgets.NOTE_MOST)) for note in verdict.notes if note.code in _DROPPED]
     if verdict.status in ("hang", "unknown") or fleet.steps.count < limits.STEPS_LEAST:
         return tuple(told)
@@ -36,12 +38,12 @@ def considered(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> tuple[Consider
 
 
 def course_of(verdict: Verdict) -> tuple[str, ...]:
-    """Notes on how the steps ran."""
+    """Texts of notes on the course of the steps."""
     return tuple(clean(note.text, budgets.NOTE_MOST) for note in verdict.notes if note.code in _COURSE)
 
 
 def unseen_by(verdict: Verdict) -> tuple[str, ...]:
-    """Notes on what could not be seen."""
+    """Texts of notes on what could not be observed."""
     return tuple(clean(note.text, budgets.NOTE_MOST) for note in verdict.notes if note.code not in _DROPPED | _COURSE)
 
 

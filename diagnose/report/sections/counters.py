@@ -1,7 +1,8 @@
-"""Counters of the culprit and its host beside those of the others: the same counter of the same kind of thing.
+"""Counters of the shown rank and its host next to those of others: same counter, same kind of
+device.
 
-A window holds what a counter grew by, or its mean level, never its course: when it moved is told by the steps alone.
-"""
+A window contains a counter's growth or mean level, not its course, so only steps show when it
+moved."""
 
 from __future__ import annotations
 
@@ -20,16 +21,19 @@ from rankscope.observer.window.counter_names import COUNTER_NAMES
 from rankscope.probes.arrays import Floats, Ints
 
 LINES_MOST = 12
-# Of a description: what is only for who reads the table of names.
+# Parts of a description that only matter in the table of names.
 _ASIDE = re.compile(
     r"^scope \w+(, instance [^:]*)?: |^instance ('[^']*'|= \w+)(: )?|^gauge: |[;,] (instance|likewise|scope) .*$"
     r"| \((observer/|limit|\w+\.py)[^)]*\)"
 )
-_RATIO = 1.5  # times the others' median, or less than the inverse of it: worth a look, no judgement
+_RATIO = 1.5  # ratio to the others' median (or its inverse) that is highlighted; not a threshold of the verdict
 
 
 def counters_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> tuple[CounterLine, ...]:
-    """Those that the verdict rests on first, then those that differ most from the others'. What is alike is left out."""
+    """Counters that the verdict rests on, then those that differ most from the others'.
+
+    Similar ones are left out.
+    """
     told = " ".join(evidence.measure for suspect in verdict.suspects for evidence in suspect.evidence)
     found: list[tuple[bool, float, CounterLine]] = []
     for name in fleet.counters.names():
@@ -52,7 +56,7 @@ def _is_mine(fleet: Fleet, chosen: Chosen, rows: Ints) -> Ints:
 
 
 def _worst(fleet: Fleet, rows: Ints) -> Ints:
-    """Of many instances (processes that took the CPU, ports) the one with most."""
+    """The row with the largest value among instances of one counter."""
     if not len(rows):
         return rows
     value = fleet.counters.table.value[rows]
@@ -60,7 +64,8 @@ def _worst(fleet: Fleet, rows: Ints) -> Ints:
 
 
 def _others(fleet: Fleet, chosen: Chosen, rows: Ints, mine: int) -> Floats:
-    """The same of the peers (of a host: of the other hosts), each with the largest of its instances."""
+    """Values of the same counter on peers (for a host counter: on other hosts), the largest
+    instance of each."""
     table = fleet.counters.table
     if table.rank[mine] >= 0:
         rows = rows[np.isin(table.rank[rows], chosen.peers)]
@@ -77,7 +82,7 @@ def _others(fleet: Fleet, chosen: Chosen, rows: Ints, mine: int) -> Floats:
 
 
 def _line(fleet: Fleet, name: str, row: int, others: Floats) -> tuple[CounterLine, float]:
-    """The line, and how far apart culprit and others are, as a share of the larger of both."""
+    """Build the line, and the relative difference between the shown rank and the others."""
     counter = fleet.counters.at(row)
     middle = median(others) if len(others) else float("nan")
     largest = max(abs(each) for each in (counter.value, middle, counter.limit, 1e-300) if np.isfinite(each))
@@ -97,7 +102,7 @@ def _line(fleet: Fleet, name: str, row: int, others: Floats) -> tuple[CounterLin
 
 
 def amount_of(value: float, unit: str) -> str:
-    """A counter's value as people say it."""
+    """Format a counter's value for people."""
     if unit == "s":
         return seconds(value) if value >= 0 else f"{value:.3g} s"
     if unit in ("bytes", "bytes/s") and value >= 0:
@@ -110,7 +115,7 @@ def amount_of(value: float, unit: str) -> str:
 
 
 def meaning_of(name: str) -> str:
-    """What a counter counts, from the list that the rooms agree on; '' where it is not in it."""
+    """Description of a counter from the shared table of names; '' if it is not there."""
     told = COUNTER_NAMES.get(name)
     if told is None:
         told = next((text for known, text in COUNTER_NAMES.items() if "<" in known and _fits(name, known)), "")

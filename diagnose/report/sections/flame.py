@@ -1,10 +1,12 @@
-"""The culprit's stacks beside those of the median peer.
+"""Flame graph of the shown rank compared with the median peer.
 
-width(frame)  = Σ seconds per step of the patterns in which the frame is (of the window, where no step was seen)
-above(frame)  = width(frame) - median over the peers of the same, waiting for other ranks left out; frames are the same whose callers are
-self          = the frame without what it calls: where a function is slow, and not somebody below it
-What is no Python (files, locks, collectives, the run queue) is a leaf of its own below the function that was executing, and what has no
-stack (kernels of a GPU) stands beside them.
+width(frame)  = Σ seconds per step of the patterns with this frame (of the window if no steps)
+above(frame)  = width(frame) - median over the peers, without waiting for ranks;
+                frames are the same if they and their callers are
+self          = the frame without its callees: shows where a function itself is slow
+
+Anything other than Python (files, locks, collectives, the run queue) is a leaf below the function
+that executed; patterns without a stack (GPU kernels) are separate roots.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from rankscope.diagnose.text import clean
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-_LEAST = 0.002  # of the whole width: what is narrower than a hair is left out
+_LEAST = 0.002  # narrowest frame shown, as a share of the whole width
 _FRAMES_MOST = 1500
 _MORE_MOST = 8
 _WAITS = "collective"
@@ -30,18 +32,21 @@ _WAITS = "collective"
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """The culprit's stacks: callers before whom they call, what is no Python as nodes of its own behind all others."""
+    """The shown rank's stacks, callers first.
+
+    Anything other than Python as extra nodes at the end.
+    """
 
     parent: Ints
-    frame: tuple[StackFrame, ...]  # of a leaf that is no Python: that of its caller
+    frame: tuple[StackFrame, ...]  # for a non-Python leaf: its caller's
     kind: tuple[str, ...]
-    name: tuple[str, ...]  # of a leaf that is no Python: the operation
-    nearest: Ints  # for each node of the fleet's tree: itself or its nearest caller in here; -1 for none
+    name: tuple[str, ...]  # for a non-Python leaf: the operation
+    nearest: Ints  # by node of the fleet's tree: its index here, or that of the nearest caller; -1: none
     leaves: dict[tuple[int, str, str], int]
 
 
 def flames_of(fleet: Fleet, chosen: Chosen) -> FlameGraph | None:
-    """None where no stack was taken of the culprit."""
+    """Build the flame graph; None if the rank has no stacks."""
     table = fleet.patterns
     training = (table.thread.codes == table.thread.code("training")) & (table.share > 0)
     mine = np.flatnonzero(training & (table.rank == chosen.culprit))
@@ -68,10 +73,10 @@ def flames_of(fleet: Fleet, chosen: Chosen) -> FlameGraph | None:
 
 
 def _tree_of(table: Patterns, rows: Ints, waiting: Bools) -> _Tree:
-    """The stacks of these patterns."""
+    """Build the tree of the stacks of these patterns."""
     stacks = table.stack
     known = np.zeros(len(stacks.parent), dtype=bool)
-    for leaf in np.unique(stacks.codes[rows]).tolist():  # -1: without a stack
+    for leaf in np.unique(stacks.codes[rows]).tolist():  # -1: no stack
         node = leaf
         while node >= 0 and not known[node]:
             known[node] = True
@@ -100,7 +105,7 @@ def _tree_of(table: Patterns, rows: Ints, waiting: Bools) -> _Tree:
 
 
 def _rows_of_peers(table: Patterns, chosen: Chosen, training: Bools) -> list[Ints]:
-    """The rows of every peer of whom a stack was taken."""
+    """Pattern rows of each peer that has patterns on the training thread."""
     rows = np.flatnonzero(training & np.isin(table.rank, chosen.peers))
     order = rows[np.argsort(table.rank[rows], kind="stable")]
     edges = np.flatnonzero(np.diff(table.rank[order])) + 1
@@ -108,7 +113,10 @@ def _rows_of_peers(table: Patterns, chosen: Chosen, training: Bools) -> list[Int
 
 
 def _selfs(table: Patterns, tree: _Tree, rows: Ints, seconds: Floats, waiting: Bools) -> Floats:
-    """Seconds of each node without what it calls; what the culprit never calls counts for who would call it, if it is work."""
+    """Own seconds of each node.
+
+    Work in functions unknown to the tree counts for the nearest known caller.
+    """
     own = np.zeros(len(tree.parent))
     for row in rows.tolist():
         code, kind = int(table.stack.codes[row]), _WAITS if waiting[row] else table.kind.at(row)
@@ -120,7 +128,7 @@ def _selfs(table: Patterns, tree: _Tree, rows: Ints, seconds: Floats, waiting: B
 
 
 def _with_below(tree: _Tree, own: Floats) -> Floats:
-    """Each node with all that it calls."""
+    """Sum of each node and all its callees."""
     total: Floats = own.copy()
     for node in range(len(total) - 1, -1, -1):
         if tree.parent[node] >= 0:
@@ -129,13 +137,13 @@ def _with_below(tree: _Tree, own: Floats) -> Floats:
 
 
 def _laid_out(tree: _Tree, width: Floats, above: Floats) -> tuple[Flame, ...]:
-    """Frames from the left, the widest first below each caller."""
+    """Lay out frames from left to right, the widest first below each caller."""
     below: dict[int, list[int]] = {}
     for node, parent in enumerate(tree.parent.tolist()):
         below.setdefault(parent, []).append(node)
     whole = float(width[tree.parent < 0].sum())
     frames: list[Flame] = []
-    waiting = [(-1, -1, 0.0, 0)]  # node, its place in `frames`, where it begins, how deep its callees lie
+    waiting = [(-1, -1, 0.0, 0)]  # node, index in `frames`, left edge, depth of callees
     while waiting:
         node, place, left, level = waiting.pop()
         for each in sorted(below.get(node, []), key=lambda one: -width[one]):
@@ -148,7 +156,7 @@ def _laid_out(tree: _Tree, width: Floats, above: Floats) -> tuple[Flame, ...]:
 
 
 def _most_above(tree: _Tree, own: Floats, above: Floats) -> tuple[Flame, ...]:
-    """What takes more than on the peers by itself, waiting left out: that is the others' time."""
+    """Frames whose own time exceeds the peers' most, without waiting for ranks."""
     least = _LEAST * float(own.sum())
     order = [node for node in np.argsort(-above, kind="stable").tolist() if tree.kind[node] != _WAITS]
     return tuple(

@@ -1,7 +1,8 @@
-"""The heat map: which function takes how much of which rank's critical path, and how much more than on its peers.
+"""The heat map: each function's share of each rank's critical path, and its excess over the peers.
 
 share(r,f)  = Σ β over the patterns of f on the training thread of r
-above(r,f)  = max(0, Σ seconds per step - median of that over the innocent peers of r)        waiting counts for nobody
+above(r,f)  = max(0, Σ seconds per step - median of that over the unsuspected peers of r);
+              undefined for waiting
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.probes.arrays import Floats, Ints
 
-FUNCTIONS_MOST = 24  # what can be read
+FUNCTIONS_MOST = 24  # readable at once
 RANKS_MOST = 10_000  # 24 functions, two measures of 2 bytes, in base64: 1.3 MB
 _CANDIDATES = 128
-_ODD = 10  # of the functions are shown for being more than on the peers, the others for their share
-_LEAST_SHARE = 0.002  # of the critical path: below that it is a few samples
-_CALLED = ("io", "sync")  # kinds whose name says little without who called
+_ODD = 10  # functions shown for their excess over the peers; the others for their share
+_LEAST_SHARE = 0.002  # share of the critical path; less is a few samples
+_CALLED = ("io", "sync")  # kinds whose name needs the caller to be meaningful
 
 
 def heat_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> Heat | None:
-    """The heat map; None where no function was seen."""
+    """Build the heat map; None if no function was seen."""
     table = fleet.patterns
     beta = table.share
     rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (beta > 0))
@@ -42,7 +43,7 @@ def heat_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> Heat | None:
     share, per_step = (np.zeros((len(fleet.ranks), len(kept))) for _ in range(2))
     np.add.at(share, at, beta[rows][inside])
     possible = (table.per_step_s >= 0) & (table.per_step_s <= fleet.seconds)
-    seconds = np.where(possible, table.per_step_s, np.nan)  # NaN where no step was seen
+    seconds = np.where(possible, table.per_step_s, np.nan)  # NaN: no steps
     np.add.at(per_step, at, seconds[rows][inside])
     waiting = waits(table)[rows[first[kept]]]
     above = np.maximum(per_step - peers_median(per_step, chosen.roles, ~chosen.accused), 0.0)
@@ -62,7 +63,7 @@ def heat_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> Heat | None:
 
 
 def _functions(fleet: Fleet, rows: Ints) -> tuple[Ints, Ints]:
-    """A number per row for its function, and for each number the first of its rows."""
+    """Function number by row, and the first row of each function."""
     table = fleet.patterns
     kind = table.kind.codes[rows]
     of_caller = np.isin(kind, [table.kind.code(name) for name in _CALLED])
@@ -74,7 +75,7 @@ def _functions(fleet: Fleet, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _heaviest(beta: Floats, function: Ints, rank: Ints) -> Ints:
-    """The functions that take most of any one rank's critical path, the heaviest first."""
+    """Functions with the largest share of any rank's critical path, heaviest first."""
     count = int(function.max()) + 1
     pairs, which = np.unique(rank * count + function, return_inverse=True)
     of_pair = np.bincount(which.reshape(-1), beta)
@@ -86,7 +87,7 @@ def _heaviest(beta: Floats, function: Ints, rank: Ints) -> Ints:
 
 
 def _columns(share: Floats, above: Floats) -> list[int]:
-    """Which functions are shown: those that are most above the peers', and the heaviest; the heaviest first."""
+    """Functions to show: those most above the peers, and the heaviest; sorted by share."""
     odd = np.where(np.isnan(above), 0.0, above).max(axis=0)
     chosen = [int(each) for each in np.argsort(-odd, kind="stable")[:_ODD] if odd[each] > 0]
     mean = share.mean(axis=0)
@@ -116,7 +117,7 @@ def _shown(fleet: Fleet, row: int, waits: bool, accused: bool) -> HeatFunction:
 
 
 def _ranks(fleet: Fleet, chosen: Chosen) -> Ints:
-    """All of them; of too many the accused, and those furthest from their peers."""
+    """Ranks to show: all, or if too many the suspects and those farthest from their peers."""
     everyone = np.arange(len(fleet.ranks))
     if len(everyone) <= RANKS_MOST:
         return everyone

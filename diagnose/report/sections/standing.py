@@ -1,6 +1,7 @@
-"""Where the ranks of a hang are: the tree of their stacks as lines of a page.
+"""Where the ranks of a hang are: the tree of their stacks as lines of the page.
 
-What is the same on many stacks is told once, with the ranks that are there; laggards first (as STAT does).
+A part common to many stacks is shown once, with its ranks; branches with fewer ranks come first
+(like STAT).
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from rankscope.diagnose.report.content import Standing
 from rankscope.diagnose.text import clean, rank_list, short
 from rankscope.diagnose.verdict.stack_tree import NAME, StackNode
 
-LINES_MOST = 400  # of the page: a tree of more has no shape that anybody sees
-_CHAIN_BEGIN, _CHAIN_END = 2, 6  # frames of a chain that are told: where it starts, and where the ranks are
+LINES_MOST = 400  # a larger tree is unreadable
+_CHAIN_BEGIN, _CHAIN_END = 2, 6  # frames of a chain that are shown: its first and last ones
 
 
 def standing_of(tree: StackNode) -> tuple[Standing, ...]:
-    """The tree as lines, a caller before whom it calls, those who are few before those who are many."""
+    """Convert the tree to lines, callers first, branches with fewer ranks first."""
     told: list[Standing] = []
     if tree.missing:
         told.append(Standing(0, rank_list(tree.missing), "", "", "", "in none of these windows"))
@@ -35,7 +36,7 @@ def standing_of(tree: StackNode) -> tuple[Standing, ...]:
 
 
 def _chain(chain: list[StackNode], level: int) -> list[Standing]:
-    """The frames that the same ranks have, one below the other; what they wait for stands beside the last."""
+    """Lines for a chain of frames with equal ranks; the last one says what they wait for."""
     state = chain[-1].state
     frames = chain[:-1] if state else chain
     lines = [Standing(level, "", "", short(node.name, NAME), node.place, "") for node in frames]

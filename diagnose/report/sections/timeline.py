@@ -1,4 +1,4 @@
-"""The steps of the culprit above those of a peer, each step by what it went into."""
+"""Steps of the shown rank above those of a peer, each split into parts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.probes.arrays import Floats, Ints
 
 PARTS = ("own work", "files", "waits for a CPU", "locks and other threads", "waits for other ranks", "not known")
-BARS_MOST = 480  # as many as a screen shows apart
+BARS_MOST = 480  # bars that a screen can distinguish
 
 
 def timeline_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> Timeline | None:
-    """None where no step was seen of the culprit."""
+    """Build the timeline; None if no step of the rank was seen."""
     shown = [row for row in (chosen.culprit, chosen.peer) if row >= 0]
     if not fleet.steps.count or not np.isfinite(fleet.steps.seconds[chosen.culprit]).any():
         return None
@@ -35,14 +35,14 @@ def _track(fleet: Fleet, chosen: Chosen, row: int, columns: Ints) -> Track:
     work = np.maximum(steps.own_s[row] - io_s - sched_s - sync_s, 0.0)
     rest = np.maximum(steps.seconds[row] - steps.own_s[row] - steps.wait_s[row], 0.0)
     parts = np.stack([work, io_s, sched_s, sync_s, steps.wait_s[row], rest])
-    parts = np.clip(np.nan_to_num(parts, posinf=0.0), 0.0, fleet.seconds)  # whatever a forged window says
+    parts = np.clip(np.nan_to_num(parts, posinf=0.0), 0.0, fleet.seconds)  # a forged window may contain anything
     parts[:, ~np.isfinite(steps.seconds[row])] = np.nan
     bars = parts[:, columns]
     return Track(clean(chosen.named(fleet, row)), bars, np.asarray(bars.sum(axis=0)))
 
 
 def _longest(seconds: Floats, bundled: int) -> Ints:
-    """Of so many steps at a time the longest of the culprit: a mean would hide what is rare."""
+    """Column of the rank's longest step in each bundle; a mean would hide rare ones."""
     known = np.nan_to_num(seconds, nan=-1.0)
     padded = np.concatenate([known, np.full(-len(known) % bundled, -2.0)]).reshape(-1, bundled)
     columns: Ints = np.argmax(padded, axis=1) + np.arange(len(padded)) * bundled
@@ -50,7 +50,10 @@ def _longest(seconds: Floats, bundled: int) -> Ints:
 
 
 def _onset(fleet: Fleet, verdict: Verdict) -> tuple[int, str]:
-    """The step at which the first suspect began to cost, and when that was."""
+    """Column at which the first suspect's slowness began, and the time in words.
+
+    -1, '' if unknown.
+    """
     since = verdict.suspects[0].since if verdict.suspects else None
     if since is None:
         return -1, ""

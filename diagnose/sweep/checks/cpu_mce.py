@@ -47,7 +47,8 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def parse_exceptions(data: bytes) -> dict[str, int]:
-    """Machine-check exceptions by CPU; none where the architecture has no such line. Never raises."""
+    """Machine-check exceptions by CPU from /proc/interrupts; empty if the architecture has no such
+    line. Never raises."""
     lines = data.split(b"\n")
     cpus = [word.decode("ascii", "replace") for word in lines[0].split() if word.startswith(b"CPU")]
     for line in lines:

@@ -27,8 +27,8 @@ def run(context: Context) -> Iterator[Finding]:
     off = parse_cpu_list(present) - parse_cpu_list(online)
     before = parse_cpu_list(context.recall("online") or "")
     smt = context.text("sys/devices/system/cpu/smt/control") or ""
-    smt_off = smt in ("off", "forceoff") or smt.isdigit()  # a number: of so many threads per core
-    # Of a CPU that is off the kernel says no more whether it is a second thread.
+    smt_off = smt in ("off", "forceoff") or smt.isdigit()  # a number: threads per core
+    # For an offline CPU the kernel does not say whether it is a second thread.
     lost = frozenset() if smt_off else off & before
     context.keep("online", _ranges(before & parse_cpu_list(present) | parse_cpu_list(online)))
     if lost or (off and not smt_off):
@@ -43,7 +43,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _ranges(cpus: frozenset[int]) -> str:
-    """'0-3,8': short enough to be kept, however many CPUs there are; cut at a comma if not."""
+    """Format CPUs as '0-3,8', cut at a comma to 500 characters."""
     spans: list[list[int]] = []
     for cpu in sorted(cpus):
         if spans and cpu == spans[-1][1] + 1:

@@ -48,7 +48,7 @@ def _scsi(context: Context) -> Iterator[Finding]:
             count = int(text or "", 16)
         except ValueError:
             continue
-        # Disks count an error for every command that they do not know, and are asked such commands when probed: allow a few.
+        # Disks count unknown commands as errors, and get some when probed: allow a few.
         grown = context.grown(disk, count)
         if grown.amount > context.number("scsi_errors"):
             yield context.warning(
@@ -62,7 +62,7 @@ def _nvme(context: Context) -> Iterator[Finding]:
         state = context.text("sys/class/nvme", controller, "state")
         if state is None or state in ("live", "new"):
             continue
-        lasting_s = hangs_for_s(context, f"{controller} away")  # whichever state it goes through
+        lasting_s = hangs_for_s(context, f"{controller} away")  # in any state but live
         lasts = state == "dead" or (lasting_s is not None and lasting_s >= context.number("critical_s"))
         yield context.bad(
             CRITICAL if lasts else WARNING, f"/sys/class/nvme/{controller}/state", state, instance=controller, expected="live",

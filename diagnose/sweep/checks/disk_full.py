@@ -27,7 +27,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def judge(context: Context, usage: Usage) -> Finding:
-    """One file system."""
+    """Judge one file system by bytes and inodes used."""
     warning, critical = context.number("warning_percent"), context.number("critical_percent")
     scarce = usage.free_bytes < context.number("free_gb") * 1e9
     read_only = "ro" in usage.mount.super_options.split(",")

@@ -20,7 +20,7 @@ from rankscope.probes.host.mounts import Mount
 
 ID = "disk.readonly"
 SETTINGS: dict[str, float] = {}
-_ERRORS = "errors "  # before a mount point
+_ERRORS = "errors "  # key prefix of a mount point
 
 
 def run(context: Context) -> Iterator[Finding]:
@@ -31,7 +31,7 @@ def run(context: Context) -> Iterator[Finding]:
         logged = [event for event in logged_events(context) if event.family == READONLY]
         remounted = {event.instance for event in logged if event.state == CRITICAL}
     except Unreadable:
-        remounted = set()  # the log cannot be read; os.kmsg says so
+        remounted = set()  # os.kmsg reports an unreadable log
     writable = _fstab(context.text("etc/fstab") or "")
     for mount in found:
         state, reason = _judge(context, mount, remounted, writable)
@@ -52,7 +52,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _judge(context: Context, mount: Mount, remounted: set[str], writable: set[str]) -> tuple[str, str]:
-    """(state, why); no reason where nothing is wrong."""
+    """State of a mount and the reason; no reason if nothing is wrong."""
     options = mount.super_options.split(",")
     if "shutdown" in options or "emergency_ro" in options:
         return CRITICAL, "the file system shut itself down after an error"
@@ -72,7 +72,7 @@ def _judge(context: Context, mount: Mount, remounted: set[str], writable: set[st
 
 
 def _keep_errors(context: Context, mount: Mount, errors: int | str | None) -> None:
-    """How many there were when it was last seen writable."""
+    """Store the error count from when the mount was last seen writable."""
     if errors is not None:
         context.keep(_ERRORS + mount.mount_point, f"{errors}")
 
@@ -82,27 +82,28 @@ def _errors(context: Context, mount: Mount) -> int | None:
 
 
 def _driver_says(context: Context, mount: Mount, name: str) -> int | None:
-    """A number that the file system's driver tells of it."""
+    """A number from the file system driver's folder in /sys/fs; None if absent."""
     numbers = (context.integer("sys/fs", mount.fs_type, device, name) for device in kernel_names(context, mount))
     return next((number for number in numbers if number is not None), None)
 
 
 def _new_errors(context: Context, mount: Mount) -> int:
-    """Errors since it was seen writable: ext4 counts them for ever, and an operator may make a file system with old ones read-only."""
+    """Errors since the mount was last seen writable: ext4 counts old ones for ever."""
     errors, before = _errors(context, mount) or 0, context.recall(_ERRORS + mount.mount_point) or ""
     if before.isdecimal():
-        return errors - int(before) if errors >= int(before) else errors  # fsck sets the count to 0
+        return errors - int(before) if errors >= int(before) else errors  # fsck resets the count
     last_s = _driver_says(context, mount, "last_error_time")
     return 0 if last_s is not None and last_s < context.now_s - context.uptime_s else errors
 
 
 def _read_only(mount: Mount) -> bool:
-    """The whole file system, not this mount of it: what a sandbox or a container mounts read-only is no fault."""
+    """Whether the file system itself is read-only, not just this mount of it (a sandbox or a
+    container)."""
     return "ro" in mount.super_options.split(",")
 
 
 def _fstab(text: str) -> set[str]:
-    """Mount points that fstab says are mounted writable, explicitly."""
+    """Mount points that fstab explicitly mounts writable."""
     points = set()
     for line in text.splitlines()[:4096]:
         words = line.split("#", 1)[0].split()

@@ -31,11 +31,13 @@ from rankscope.probes.host.procfs import pids, proc_path, read_file, read_stat
 from rankscope.probes.patience import patiently
 
 ID = "fs.stuck"
-# A file server that hands over to another is away for 15 to 90 s, and sweeps before and after jobs follow each other within seconds.
+# A file server's failover takes 15 to 90 s, and sweeps before and after jobs follow each other
+# within seconds.
 SETTINGS = {"patience_s": 1.0, "wait_s": 0.5, "critical_s": 120.0, "most_shown": 20.0}
 PER_PROCESS = True
 KTHREADD = 2
-# How long stacks are read, in seconds; who comes later counts as one whose stack may not be read. One takes about 0.05 ms.
+# Time for reading stacks, s (about 0.05 ms each); processes after that count as having unreadable
+# stacks.
 _STACKS_S = 1.0
 
 
@@ -50,7 +52,10 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Hanging:
-    """What is told of a process; whether the host keeps it, and whether it has not run since the last sweep."""
+    """Finding on a process.
+
+    `waits`: it waits for something of the host; `never_ran`: not since the last sweep.
+    """
 
     finding: Finding
     waits: bool
@@ -58,7 +63,7 @@ class _Hanging:
 
 
 def run(context: Context) -> Iterator[Finding]:
-    # Mounts first, and nobody waits for processes to tell of them: those of users may use up the time that there is.
+    # Mounts first, and reported before processes, since users' processes may use up the time.
     first = _FirstLook(context)
     silent: list[Usage] = []
     unasked: Unreadable | None = None
@@ -79,7 +84,7 @@ def run(context: Context) -> Iterator[Finding]:
         before = set(waiting)
         among = {one.pid for one in waiting}
         stuck = [one for one in patiently(lambda: _uninterruptible(context, among)) if one in before]
-    # Not the first by number: any user can have processes that hang without harm, with lower numbers than one that the host keeps.
+    # Not in order of pid: any user can have harmlessly hanging processes with lower pids.
     until = time.monotonic() + _STACKS_S
     hanging = [_hanging(context, one, until) for one in interleave(group_by(stuck, lambda one: one.user))]
     hanging.sort(key=lambda one: (weight(one.finding.state), one.waits, one.never_ran), reverse=True)
@@ -91,10 +96,10 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 class _FirstLook:
-    """The first look at processes, on a thread of its own: mounts that hang leave no time for it afterwards.
+    """First pass over processes, on its own thread, as hanging mounts leave no time for it
+    afterwards.
 
-    It begins when mounts that answer have all done so (`patience_s`), or when `result` is asked for.
-    """
+    It begins after `patience_s`, when working mounts have answered, or when `result` is called."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -109,7 +114,10 @@ class _FirstLook:
             self._thread = None
 
     def result(self) -> tuple[list[_Waiting], float]:
-        """Who waited, and when the look ended (time.monotonic). Raises what it raised."""
+        """Waiting processes, and the time (time.monotonic) at which the pass ended.
+
+        Raises what the pass raised.
+        """
         self._asked.set()
         if self._thread is None:
             self._run()
@@ -125,12 +133,16 @@ class _FirstLook:
 
 
 def _silent(context: Context, usage: Usage) -> Finding:
-    """A mount that did not answer: a slow answer may be load, which is no fault; one that never comes is."""
+    """Finding on a mount that did not answer.
+
+    A slow answer may be load; one that never comes is a fault.
+    """
     mount = usage.mount
     key = f"silent {mount.mount_point} {mount.source}"
     hung_s = hangs_for_s(context, key)
     lasts = hung_s is not None and hung_s >= context.number("critical_s")
-    # Whatever lives on this host answers from memory; what does not may only be slow, as the host is.
+    # Local file systems answer from memory; without a known wait a silent one may just be slow,
+    # like the host.
     at_fault = lasts and (usage.network or usage.waits != "")
     if at_fault and mount.fs_type.startswith("fuse"):
         at_fault = of_the_host(mount, context.root)
@@ -145,12 +157,15 @@ def _silent(context: Context, usage: Usage) -> Finding:
 
 
 def _hanging(context: Context, one: _Waiting, until: float) -> _Hanging:
-    """A process that did not run while it was looked at. `until`: when to look at stacks no more (time.monotonic)."""
+    """Finding on a process that did not run between both passes.
+
+    `until`: deadline for reading stacks (monotonic).
+    """
     still_s = still_for_s(context, f"{one.pid}.{one.start_ticks}", one.switches)
     lasts = still_s is not None and still_s >= context.number("critical_s")
     waits = Held("", False)
     if time.monotonic() < until:
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # it ended meanwhile
             waits = held(one.pid, root=context.root)
     where = f": it waits for {waits.by}" if waits.by else ""
     if waits.seen and not waits.by:
@@ -170,7 +185,7 @@ def _uninterruptible(context: Context, among: set[int] | None) -> list[_Waiting]
     for pid in pids(context.root) if among is None else sorted(among):
         try:
             stat = read_stat(pid, context.root)
-            # Some drivers' kernel threads always wait in D; the hung-task lines of os.kmsg tell of those that hang.
+            # Kernel threads of some drivers always wait in D; os.kmsg reports hung ones.
             if stat.state != "D" or stat.ppid == KTHREADD:
                 continue
             status = read_file(proc_path(context.root, pid, "status"), 65536)

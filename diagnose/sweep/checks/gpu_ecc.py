@@ -31,11 +31,11 @@ def run(context: Context) -> Iterator[Finding]:
             else:
                 yield context.ok("NVML", "off", instance=name)
             continue
-        # Volatile counts begin anew with every driver load.
+        # Volatile counts restart with every driver load.
         lost = context.grown(f"{gpu.uuid}.uncorrected", gpu.ecc_uncorrected)
         corrected = context.grown(f"{gpu.uuid}.corrected", gpu.ecc_corrected)
         if gpu.ecc_enabled is None and gpu.ecc_uncorrected is None and lost.first:
-            continue  # it has none
+            continue  # a GPU without ECC
         judged = True
         if lost.amount:
             yield context.critical(

@@ -62,14 +62,17 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _known(context: Context) -> tuple[set[str], int]:
-    """Addresses of those that answered in earlier sweeps, without those that a virtual machine was given since; how many these are."""
+    """PCI addresses of GPUs that answered earlier and are still the host's.
+
+    Number since given to virtual machines.
+    """
     seen = {key.removeprefix(_SEEN) for check, key in context.earlier.words if check == ID and key.startswith(_SEEN)}
     given_away = {address for address in seen if is_given_away(context.root, address)}
     return seen - given_away, len(given_away)
 
 
 def _short(bus: str) -> str:
-    """NVML writes 00000000:3b:00.0, /sys writes 0000:3b:00.0."""
+    """Convert NVML's address 00000000:3b:00.0 to that of /sys, 0000:3b:00.0."""
     domain, _, rest = bus.partition(":")
     return f"{domain[-4:]}:{rest}"
 

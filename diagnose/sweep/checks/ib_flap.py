@@ -27,7 +27,7 @@ def run(context: Context) -> Iterator[Finding]:
     counted = False
     for port in context.shared.get("ib", lambda: read_ports(context.root, interfaces=False)):
         downs = port.count("link_downed")
-        # By its card: a driver that is loaded anew may give another one the name.
+        # Keyed by card: a reloaded driver may give its name to another.
         function = function_of(context, "sys/class/infiniband", port.device, "device")
         grown = context.grown(f"{function or port.device}/{port.port}", downs)
         read = f"/sys/class/infiniband/{port.device}/ports/{port.port}/counters/link_downed"
@@ -51,7 +51,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _at_fault(context: Context, port: Port) -> bool:
-    """Whether nobody but the host's operator can have switched it off and on."""
+    """Whether only the host's operator can have switched the port off and on."""
     device = context.path("sys/class/infiniband", port.device)
     if is_part(str(device / "device")):
         return False

@@ -23,7 +23,7 @@ from rankscope.probes.ports.reader import read_ports
 
 ID = "ib.port"
 SETTINGS = {"ports": 0.0, "rate_gbps": 0.0, "critical_s": 120.0}
-_OFF = " off"  # behind the rate of a port that was switched off since it was active
+_OFF = " off"  # suffix of the stored rate of a port that was switched off since
 _ACTION = "Check cable, transceiver and switch port (ibdiagnet, mlxlink)."
 
 
@@ -69,7 +69,7 @@ def _judge(context: Context, port: Port, ports: tuple[Port, ...]) -> Finding:
             )  # fmt: skip
         return context.ok(read, port.rate_gbps, instance=port.number, unit="Gbit/s")
     if before:
-        # Whoever switches it on again may not have a cable in it: what is active then counts.
+        # It may be switched on again without a cable: mark it as off.
         context.keep(port.number, f"{best:g}{_OFF}" if port.off else before)
         remember(context, port.number, function)
     value = f"{port.state} ({port.physical})"
@@ -96,14 +96,18 @@ def _judge(context: Context, port: Port, ports: tuple[Port, ...]) -> Finding:
 
 
 def _expected_but_off(context: Context, ports: tuple[Port, ...]) -> int:
-    """How many of the ports that there should be somebody switched off: those seen active, and of the others who cannot be one too many."""
+    """Number of expected ports that are switched off: those seen active, and others needed to reach
+    the setting."""
     off = [_before(context, port) != "" for port in ports if port.off]
     unused = len(ports) - int(min(context.number("ports"), len(ports)))
     return sum(off) + max(0, off.count(False) - unused)
 
 
 def _before(context: Context, port: Port) -> str:
-    """What earlier sweeps kept of a port that they saw active; '' of one that they did not."""
+    """Stored rate of a port seen active in an earlier sweep.
+
+    '' if none was, or another card has its name.
+    """
     return "" if another_card(context, port.number, _function(context, port)) else context.recall(port.number) or ""
 
 

@@ -28,7 +28,8 @@ def run(context: Context) -> Iterator[Finding]:
     orphans = []
     for members in runs.values():
         inside = {member.pid for member in members}
-        # A run is alive if one of its processes has a parent outside of it that is not process 1: its launcher.
+        # A run is alive if a process has a parent outside of the run other than process 1: its
+        # launcher.
         if any(member.stat.ppid not in inside and member.stat.ppid != 1 for member in members):
             continue
         orphans += [member for member in members if context.uptime_s - member.stat.start_s >= context.number("age_s")]

@@ -26,7 +26,7 @@ def run(context: Context) -> Iterator[Finding]:
         word = context.recall(f"{gpu.uuid}") or "0"
         expected = max(siblings, int(word) if word.isdigit() else 0)
         if not expected:
-            continue  # not wired here: a single GPU, or none connected
+            continue  # no links on this host: a single GPU, or none connected
         judged += 1
         context.keep(f"{gpu.uuid}", str(expected))
         if now < expected:

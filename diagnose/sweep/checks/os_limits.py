@@ -23,7 +23,7 @@ def run(context: Context) -> Iterator[Finding]:
     limit = context.number("used_percent")
     words = (context.text("proc/sys/fs/file-nr") or "").split()
     if len(words) == 3 and all(word.isdigit() for word in words) and int(words[2][:18]):
-        # The default limit on 64 bits is 2^63 - 1, which nobody reaches.
+        # The default limit on 64 bits, 2^63 - 1, is never reached.
         percent = round(100 * int(words[0][:18]) / int(words[2]), 2)
         yield context.judged(
             percent, limit, float("inf"), "/proc/sys/fs/file-nr", instance="file handles", unit="%", what="used file handles",

@@ -27,14 +27,17 @@ from rankscope.probes.patience import patiently
 ID = "os.zombie-gpu"
 SETTINGS = {"wait_s": 0.5, "critical_s": 120.0}
 PER_PROCESS = True
-_MOST_THREADS = 256  # of one process
-# How long threads and stacks are looked at, in seconds: any user can have thousands of both in state D.
+_MOST_THREADS = 256  # examined per process
+# Time for reading threads and stacks, s: any user can have thousands in state D.
 _STACKS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Thread:
-    """A thread that hangs. `by_driver`: in the driver; else nothing says in what."""
+    """A hanging thread.
+
+    `by_driver`: it hangs in the NVIDIA driver; else the cause is not visible.
+    """
 
     tid: int
     start_ticks: int
@@ -72,7 +75,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _told(context: Context, stat: ProcStat, hanging: list[_Thread]) -> Finding:
-    """A process some of whose threads hang, all in the driver or all in what may not be seen."""
+    """Finding on a process with hanging threads: all in the driver, or all with invisible cause."""
     by_driver = hanging[0].by_driver
     times = [
         still_for_s(context, f"{stat.pid}.{one.tid}.{one.start_ticks}", one.switches) for one in hanging if by_driver
@@ -109,12 +112,15 @@ def _user(context: Context, pid: int) -> int:
     try:
         return read_status(pid, context.root).uid
     except (OSError, ValueError):
-        return -1  # it has ended
+        return -1  # it ended meanwhile
 
 
 def _hanging(context: Context, stat: ProcStat, until: float) -> list[_Thread] | None:
-    """Its threads that hang in the driver; of a dead one without such, those of which nothing may be seen. None where that is not known at
-    `until` (time.monotonic)."""
+    """Threads of a process that hang in the driver.
+
+    For a zombie without such, those with unreadable stacks. None if the time (`until`,
+    time.monotonic) is up first.
+    """
     driver: list[_Thread] = []
     hidden: list[_Thread] = []
     try:
@@ -128,7 +134,7 @@ def _hanging(context: Context, stat: ProcStat, until: float) -> list[_Thread] | 
             thread = read_stat(stat.pid, context.root, tid)
             if thread.state != "D":
                 continue
-            switches = _switches(context, stat.pid, tid)  # before the stack: who runs in between hangs from now on
+            switches = _switches(context, stat.pid, tid)  # before the stack, so that a run in between is noticed
             waits = held(stat.pid, tid, context.root)
         except (OSError, ValueError):
             continue  # ended meanwhile
@@ -136,15 +142,15 @@ def _hanging(context: Context, stat: ProcStat, until: float) -> list[_Thread] | 
             driver.append(_Thread(tid, thread.start_ticks, switches, True))
         elif not waits.seen and stat.state == "Z":
             hidden.append(_Thread(tid, thread.start_ticks, switches, False))
-    return driver or hidden  # what hangs elsewhere is fs.stuck's
+    return driver or hidden  # other hangs are reported by fs.stuck
 
 
 def _stands(context: Context, stat: ProcStat, one: _Thread) -> bool:
-    """Whether a thread has not run since it was looked at."""
+    """Whether a thread has not run since the first pass."""
     try:
         now = read_stat(stat.pid, context.root, one.tid)
     except (OSError, ValueError):
-        return False  # it has ended
+        return False  # it ended meanwhile
     same = (now.state, now.start_ticks) == ("D", one.start_ticks)
     return same and _switches(context, stat.pid, one.tid) == one.switches
 
@@ -153,4 +159,4 @@ def _switches(context: Context, pid: int, tid: int) -> str:
     try:
         return switches_of(context, pid, tid)
     except OSError:
-        return ""  # it has ended, which its stat says then
+        return ""  # it ended meanwhile, as its stat will show

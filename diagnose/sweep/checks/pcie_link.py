@@ -50,5 +50,5 @@ def _judge(context: Context, device: PciDevice) -> Finding:
 
 
 def words(link: PciLink) -> str:
-    """'16 GT/s x8'."""
+    """Format a link as '16 GT/s x8'."""
     return f"{link.speed_gts:g} GT/s x{link.width}" if link.speed_gts else f"x{link.width}"

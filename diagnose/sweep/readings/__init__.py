@@ -1,1 +1,1 @@
-"""What several checks read: once per sweep."""
+"""Readings shared by several checks, made once per sweep."""

@@ -1,10 +1,9 @@
-"""Block devices that a user without root may have attached, with any damage on them: whether a device is one, or lies upon one.
+"""Recognise block devices that an unprivileged user may have attached, with any damage on them.
 
-Through udisks a user attaches a loop device with a file of theirs, unlocks an encrypted disk in it (dm-N), and a RAID array in it may be
-put together by itself (mdN). What lies upon such a device is the user's. So is what the log tells of a mapped device that is gone: nobody
-can say any more what it was.
-
-In: /sys/class/block/NAME/slaves, /sys/dev/block/MAJOR:MINOR/slaves, /sys/class/block/dm-N/dm/name.
+Through udisks a user can attach a loop device with an own file, unlock an encrypted disk in it
+(dm-N), and have a RAID array in it assembled (mdN). Anything on such a device is the user's. So is
+a mapped device in the log that no longer exists, since its origin cannot be determined. In:
+/sys/class/block/NAME/slaves, /sys/dev/block/MAJOR:MINOR/slaves, /sys/class/block/dm-N/dm/name.
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ from rankscope.probes.host.mounts import Mount
 
 _ATTACHED = re.compile(r"(?:loop|sr|fd|zram|nbd|rbd|ublkb)\d+(?:p\d+)?")
 _STACKED = re.compile(r"(?:dm-|md).*")
-_PARTITION = re.compile(r"p\d+$")  # of an array: md0p1
-_MAX_UPON = 4  # devices one upon the other
-_MAX_BESIDE = 256  # devices of one layer
+_PARTITION = re.compile(r"p\d+$")  # partition of an array: md0p1
+_MAX_UPON = 4  # layers of devices
+_MAX_BESIDE = 256  # devices per layer
 
 
 def kernel_names(context: Context, mount: Mount) -> tuple[str, ...]:
-    """How the kernel's log and /sys may call the device of a mount."""
+    """Possible names of a mount's device in the kernel log and in /sys."""
     folder, _, device = mount.source.rpartition("/")
     if not folder.startswith("/dev"):
         return ()
     if mount.major:
         found = context.path("sys/dev/block", f"{mount.major}:{mount.minor}").resolve().name
-    else:  # btrfs has a number of its own
+    else:  # btrfs has device numbers of its own
         found = next((name for name in _mapped(context) if _map_name(context, name) == device), "")
     return (device, found) if found else (device,)
 
 
 def mount_is_attached(context: Context, mount: Mount) -> bool:
-    """Whether a mount is of such a device."""
+    """Whether a mount's device may have been attached by a user."""
     if not mount.source.startswith("/dev/"):
         return False
     upon = names(context, "sys/dev/block", f"{mount.major}:{mount.minor}", "slaves") if mount.major else []
@@ -43,7 +42,7 @@ def mount_is_attached(context: Context, mount: Mount) -> bool:
 
 
 def may_be_attached(context: Context, device: str) -> bool:
-    """Whether a device that the log names is one, or was: by the name that the kernel has for it."""
+    """Whether a user may have attached the device with this kernel name from the log."""
     if _STACKED.fullmatch(device) and not context.path("sys/class/block", device).exists():
         return True
     return _any_attached(context, [device])

@@ -1,12 +1,13 @@
-"""How full file systems are, and which do not answer.
+"""Usage of file systems, and mounts that do not answer.
 
-statvfs(2) of a dead network mount never returns, and the thread that called it can never be ended. So a child process asks,
-one mount after the other, and says after each; the mount it stands still at does not answer, the child is killed and
-another one asks the rest. One child costs about 15 ms of CPU.
+statvfs(2) on a dead network mount never returns, and its thread cannot be ended. So a child process
+asks mount after mount and reports after each; if it stops at one, that mount does not answer, the
+child is killed, and another child asks the rest. One child costs about 15 ms of CPU.
 
-A user may mount over a folder of theirs, and so over a mount of the host, or between its folders: then its path leads to a server of
-theirs, who need not answer. So the child goes from folder to folder without asking any of them (O_PATH), looks after each step
-whether the mount that it is in (mnt_id in /proc/self/fdinfo) is one on the way, and asks the descriptor that it ends with.
+A user may mount over an own folder, and so over a mount of the host, or between its folders: then
+the path leads to the user's server, which need not answer. So the child walks from folder to folder
+without asking any server (O_PATH), checks after each step whether it is in a mount on the known way
+(mnt_id in /proc/self/fdinfo), and asks the final descriptor.
 """
 
 from __future__ import annotations
@@ -80,15 +81,18 @@ _NETWORK = (
     "virtiofs",
 )
 _OWNER = re.compile(r"(?:^|,)user_id=(\d+)(?:,|$)")
-# Each is a finding or two, of which a check has 512 at most; a host of many pods has thousands, in memory nearly all of them.
+# Each gives one or two of at most 512 findings; a host of many pods has thousands of mounts, mostly
+# in memory.
 MAX_MOUNTS = 400
 _MAX_NESTED = 200
 _MAX_CHILDREN = 3
-# An interpreter starts in some 20 ms. On a host that has no memory or no disk to spare it takes seconds, which is no mount's fault.
+# An interpreter starts in some 20 ms, but in seconds on a host short of memory or disk, which is no
+# mount's fault.
 _START_S = 2.0
 _LOAD = "Look at the host's memory and disks: mem.pressure, disk.slow."
-# Reads `way`, `base`, `point` for each mount: the ids of the mounts that may be met on the way to it, its own last ('' where ids
-# mean nothing), the folder to begin at, and where it is mounted. Nothing is looked up in a mount before its id was seen.
+# Reads `way`, `base`, `point` for each mount: ids of the mounts allowed on the way to it, its own
+# last ('' without ids), the folder to begin at, and the mount point. Nothing is looked up in a
+# mount before its id was checked.
 _SCRIPT = """
 import os, sys
 
@@ -124,9 +128,12 @@ for way, base, point in zip(words[::3], words[1::3], words[2::3]):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """One mount. `answered` False: it did not in time; `waits`: what of the host was waited for meanwhile, in words, '' if nothing was
-    seen. `error` an errno, 0 if none. Inodes 0: it does not count them. `covered`: another mount lies over it or on the way to it, so that
-    it could not be asked."""
+    """Usage of one mount.
+
+    `answered`: in time; `waits`: what of the host its request waited for, in words; `error`: errno,
+    0 if none; `inodes`: 0 if not counted; `covered`: another mount covers it or its path, so that
+    it was not asked.
+    """
 
     mount: Mount
     answered: bool
@@ -145,30 +152,39 @@ class Usage:
 
 
 def is_network(fs_type: str) -> bool:
-    """Whether a file system lives elsewhere."""
+    """Whether a file system type is served by another host or process."""
     return fs_type.startswith(_NETWORK)
 
 
 def of_user(mount: Mount) -> bool:
-    """Whether a user without root mounted it (fusermount): they decide whether it answers, is full or read-only."""
+    """Whether an unprivileged user mounted it (fusermount).
+
+    Such a user decides whether it answers, is full or read-only.
+    """
     owner = _OWNER.search(mount.super_options)
     return mount.fs_type.startswith("fuse") and owner is not None and owner[1].strip("0") != ""
 
 
 def mounts(context: Context) -> tuple[Mount, ...]:
-    """Mounts of real file systems, one per device, none of users: those of process 1, so that a pod or a sandboxed service
-    sees the host's. Where there are too many, those on disks and in the network first, and of each some of every type."""
+    """Mounts of real file systems, one per device, without those of users.
+
+    Read from process 1, so that a pod or a sandboxed service sees the host's. If there are too
+    many, disks and network come first, in turns by type.
+    """
     return _all_of_host(context)[:MAX_MOUNTS]
 
 
 def left_out(context: Context) -> int:
-    """How many more than that there are."""
+    """Number of mounts beyond MAX_MOUNTS."""
     return max(0, len(_all_of_host(context)) - MAX_MOUNTS)
 
 
 def usages(context: Context, patience_s: float = 1.0) -> tuple[Usage, ...]:
-    """All of them asked that can be reached, once per sweep; those that do not answer within `patience_s` are said so. Raises
-    Unreadable where they cannot be asked."""
+    """Ask all reachable mounts for their usage, once per sweep.
+
+    Raises Unreadable if they cannot be asked. A mount without an answer within `patience_s` has
+    `answered` False.
+    """
     return context.shared.get("usages", lambda: _ask(context, mounts(context), patience_s))
 
 
@@ -199,7 +215,7 @@ def _mounts(context: Context) -> tuple[Mount, ...]:
 
 
 def _foreign(root: Path) -> bool:
-    """Whether process 1 lives in another mount namespace, and may be looked into (CAP_SYS_PTRACE)."""
+    """Whether process 1 has another mount namespace that may be read (CAP_SYS_PTRACE)."""
     try:
         return (
             root == ROOT
@@ -212,7 +228,7 @@ def _foreign(root: Path) -> bool:
 
 def _ask(context: Context, wanted: tuple[Mount, ...], patience_s: float) -> tuple[Usage, ...]:
     base = "/proc/1/root" if _foreign(context.root) else str(context.root)
-    # A tree below another root is no mount namespace of its own: the ids in its mountinfo are not those of its folders.
+    # Below another root (a recorded tree) the ids in mountinfo are not those of the folders.
     known = {mount.mount_id: mount for mount in _all_mounts(context)} if context.root == ROOT else {}
     questions = [(_way(mount, known), base, mount.mount_point) for mount in wanted]
     found: list[Usage] = []
@@ -225,15 +241,18 @@ def _ask(context: Context, wanted: tuple[Mount, ...], patience_s: float) -> tupl
         except Unreadable:
             if all(usage.answered for usage in found):
                 raise
-            break  # one hangs: that is told, whatever else there is
+            break  # report the hanging mount in any case
     return tuple(usage for usage in found if not usage.covered)
 
 
 def _way(mount: Mount, known: Mapping[int, Mount]) -> str:
-    """Ids of the mounts on the way to one, its own last, those of users left out; '' where none are known."""
+    """Ids of the mounts on the way to a mount, its own last, without users' mounts.
+
+    '' if unknown.
+    """
     way: list[str] = []
     at = known.get(mount.mount_id)
-    while at is not None and len(way) < _MAX_NESTED:  # a namespace that changes while it is read may show a circle
+    while at is not None and len(way) < _MAX_NESTED:  # a namespace that changes during reading may contain a cycle
         if not of_user(at):
             way.append(str(at.mount_id))
         at = known.get(at.parent_id)
@@ -241,8 +260,11 @@ def _way(mount: Mount, known: Mapping[int, Mount]) -> str:
 
 
 def _ask_child(questions: Sequence[tuple[str, str, str]], wanted: tuple[Mount, ...], patience_s: float) -> list[Usage]:
-    """Up to the first that does not answer. Raises Unreadable where the child does not come to asking."""
-    with os.fdopen(os.memfd_create("mounts"), "w+b") as asked:  # a pipe that is full waits for who may never read it
+    """Ask mounts in a child process, up to the first without an answer.
+
+    Raises Unreadable if the child fails.
+    """
+    with os.fdopen(os.memfd_create("mounts"), "w+b") as asked:  # a full pipe would block
         asked.write("\0".join(itertools.chain.from_iterable(questions)).encode("utf-8", "surrogateescape"))
         asked.seek(0)
         child = subprocess.Popen(
@@ -258,7 +280,7 @@ def _ask_child(questions: Sequence[tuple[str, str, str]], wanted: tuple[Mount, .
             ready, _, _ = select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))
             chunk = os.read(child.stdout.fileno(), 65536) if ready else b""
             if not chunk:
-                ended = bool(ready)  # killed for memory, say
+                ended = bool(ready)  # killed, for lack of memory, say
                 break
             buffer += chunk
             *complete, buffer = buffer.split(b"\n")
@@ -270,7 +292,7 @@ def _ask_child(questions: Sequence[tuple[str, str, str]], wanted: tuple[Mount, .
     finally:
         child.kill()
         child.stdout.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel: it ends when its mount does
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel until its mount recovers
         child.wait(0.2)
     if ended:
         raise Unreadable("the program that asks the mounts ended before it had asked them all", _LOAD)
@@ -290,7 +312,7 @@ def _usage(mount: Mount, line: bytes) -> Usage:
     used = blocks - free
     return Usage(
         mount, True, 0, blocks * size, available * size,
-        # As df shows it: of what unprivileged users may use.
+        # As in df: relative to what unprivileged users may use.
         100.0 * used / (used + available) if used + available > 0 else 0.0,
         inodes, 100.0 * (inodes - free_inodes) / inodes if inodes > 0 else 0.0,
     )  # fmt: skip

@@ -1,10 +1,10 @@
-"""Who serves a FUSE file system: whether the host's own root, and nobody else, decides if it answers.
+"""Find out who serves a FUSE file system: only the host's own root, or somebody else.
 
-Root mounts FUSE file systems and leaves serving them to others: a CSI driver gives /dev/fuse to a pod. Such a mount says nothing of the
-host, whoever mounted it. So the holders of the connection's /dev/fuse are looked for: the host answers for a mount where all of them are
-root's, in the user, process and mount namespaces of process 1.
-
-In: /proc/PID/fd, /proc/PID/fdinfo (`fuse_connection`; Linux before 6.16 has none, there each holder counts for all mounts), /proc/PID/ns.
+Only in the first case is a missing answer the host's fault: root also mounts FUSE file systems
+whose servers run elsewhere, as when a CSI driver passes /dev/fuse to a pod. So the holders of the
+connection's /dev/fuse are searched: the mount is the host's if all of them are root's, in the user,
+process and mount namespaces of process 1. In: /proc/PID/fd, /proc/PID/fdinfo (`fuse_connection`;
+Linux before 6.16 has none, there each holder counts for all mounts), /proc/PID/ns.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ _FIRST = {"user": 0xEFFFFFFD, "pid": 0xEFFFFFFC}  # PROC_USER_INIT_INO, PROC_PID
 
 
 def of_the_host(mount: Mount, root: Path) -> bool:
-    """Whether all holders of a mount's connection are the host's root. False where none is found, or some process could not be looked at in
-    `LONGEST_S`. Never raises."""
+    """Whether all holders of a mount's connection are the host's root. Never raises.
+
+    False if none is found, or the search exceeds `LONGEST_S`.
+    """
     return patiently(
         partial(_of_the_host, mount.major << _MINOR_BITS | mount.minor, time.monotonic() + LONGEST_S, root)
     )
@@ -49,15 +51,18 @@ def _of_the_host(connection: int, until_s: float, root: Path) -> bool:
 
 
 def _mount_namespace(root: Path) -> int:
-    """The host's. OSError."""
+    """Inode of the host's mount namespace. Raises OSError."""
     try:
         return namespace_inode(1, "mnt", root)
-    except PermissionError:  # process 1 may refuse even root
+    except PermissionError:  # process 1 may deny even root
         return namespace_inode("self", "mnt", root)
 
 
 def _holds(pid: int, connection: int, until_s: float, root: Path) -> bool:
-    """Whether a process has the connection open. OSError where that cannot be seen, but for process 1; who ends meanwhile has none."""
+    """Whether a process has the connection open.
+
+    Raises OSError if that cannot be seen (except for process 1).
+    """
     refused = (PermissionError,) if pid == 1 else ()
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, *refused):
         for name in ask(pid, os.listdir, proc_path(root, pid, "fd")):

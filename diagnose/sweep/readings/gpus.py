@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this host: read once per sweep, or why the GPU checks do not apply."""
+"""NVIDIA GPUs of this host, read once per sweep, or the reason why GPU checks do not apply."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from rankscope.probes.pci.devices import VENDOR_NVIDIA, read_pci
 
 
 def reading(context: Context) -> NvmlReading:
-    """What NVML says, or why it does not. The library is loaded only where the driver is."""
+    """NVML's reading, or why there is none; the library is loaded only if the driver is."""
     if not loaded(context):
         return NvmlReading(absent="the NVIDIA driver is not loaded")
     return context.shared.get("nvml", lambda: read_gpus(context.root))
 
 
 def loaded(context: Context) -> bool:
-    """The NVIDIA driver is loaded."""
+    """Whether the NVIDIA driver is loaded."""
     return context.path("proc/driver/nvidia/version").exists()
 
 
 def on_bus(context: Context) -> list[str]:
-    """PCI addresses of NVIDIA GPUs that the nvidia driver owns, or that no driver owns (not those of virtual machines)."""
+    """PCI addresses of NVIDIA GPUs with the nvidia driver or none (not those of virtual
+    machines)."""
     devices = context.shared.get("pci", lambda: read_pci(context.root))
     return [
         one.address
@@ -33,7 +34,10 @@ def on_bus(context: Context) -> list[str]:
 
 
 def gpus(context: Context) -> tuple[Gpu, ...]:
-    """GPUs that answer. Raises NotApplicable without NVIDIA hardware, Unreadable where there is some but NVML does not work."""
+    """GPUs that answer.
+
+    Raises NotApplicable without the NVIDIA driver, Unreadable if NVML does not work.
+    """
     if not loaded(context):
         raise NotApplicable("no NVIDIA driver is loaded here")
     found = reading(context)
@@ -43,7 +47,10 @@ def gpus(context: Context) -> tuple[Gpu, ...]:
 
 
 def telling(context: Context, tells: Callable[[Gpu], bool], nobody: str) -> tuple[Gpu, ...]:
-    """GPUs that tell what a check asks for. Raises NotApplicable where none does, saying `nobody`."""
+    """GPUs for which `tells` holds.
+
+    Raises NotApplicable with the text `nobody` if there are none.
+    """
     found = tuple(gpu for gpu in gpus(context) if tells(gpu))
     if not found:
         raise NotApplicable(nobody)
@@ -51,7 +58,10 @@ def telling(context: Context, tells: Callable[[Gpu], bool], nobody: str) -> tupl
 
 
 def fallen_silent(context: Context, told: tuple[Gpu, ...], what: str) -> Iterator[Finding]:
-    """That GPUs which told it in an earlier sweep do not now, though others do: nobody may take them for well."""
+    """Yield UNKNOWN for GPUs that no longer report a value, so that they do not pass as healthy.
+
+    `told`: GPUs that report it now; `what`: the value's name.
+    """
     now = {gpu.uuid for gpu in told}
     for gpu in gpus(context):
         key = f"tells {gpu.uuid}"
@@ -62,5 +72,5 @@ def fallen_silent(context: Context, told: tuple[Gpu, ...], what: str) -> Iterato
 
 
 def name_of(gpu: Gpu) -> str:
-    """'gpu2'."""
+    """A GPU's name, 'gpu2'."""
     return f"gpu{gpu.index}"

@@ -1,4 +1,4 @@
-"""Physical network interfaces of this host, as files under /sys/class/net show them; read once per sweep."""
+"""Physical network interfaces from /sys/class/net, read once per sweep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One interface. `speed_mbps` None where the driver does not say, so are counters; `model` is vendor:device of its PCI card."""
+    """One interface.
+
+    `speed_mbps`, counters: None if the driver reports none; `model`: vendor:device of its PCI card.
+    """
 
     name: str
     state: str
@@ -29,7 +32,7 @@ class Nic:
 
 
 def physical(context: Context) -> tuple[Nic, ...]:
-    """Interfaces with a device behind them. Raises PermissionError."""
+    """Interfaces with a device. Raises PermissionError."""
     return context.shared.get("nics", lambda: _read(context))
 
 
@@ -45,7 +48,7 @@ def _read(context: Context) -> tuple[Nic, ...]:
 def _nic(context: Context, name: str) -> Nic:
     base = f"sys/class/net/{name}"
     state = context.text(base, "operstate") or "unknown"
-    speed = context.integer(base, "speed")  # reading it fails while the interface is down
+    speed = context.integer(base, "speed")  # unreadable while the interface is down
     master = context.path(base, "master")
     bonded = master.exists() and (master / "bonding").exists()
     device = context.path(base, "device")
@@ -53,7 +56,7 @@ def _nic(context: Context, name: str) -> Nic:
         name=name,
         state=state,
         flags=_flags(context.text(base, "flags")),
-        # dormant: it has a carrier, and waits for whoever authenticates it (802.1X)
+        # dormant: it has a carrier, and waits for authentication (802.1X)
         up=state == "up" or (state in ("unknown", "dormant") and context.integer(base, "carrier") == 1),
         speed_mbps=speed if speed is not None and 0 < speed < 10_000_000 else None,
         duplex=context.text(base, "duplex") or "",

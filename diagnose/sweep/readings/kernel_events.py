@@ -1,4 +1,4 @@
-"""What lines of the kernel's log mean: one row per kind of event, with its severity and what to do.
+"""Meaning of kernel log lines: one row per kind of event, with severity and action.
 
 To add an event, add a row. Xids are read by probes/gpu/xid.py.
 """
@@ -21,7 +21,10 @@ MLX5_HEALTH = "mlx5-health"
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One kind of event. The expression holds from the beginning of a line; its group, if it has one, is the instance."""
+    """One kind of event.
+
+    The expression matches from the beginning of a line; its group is the instance.
+    """
 
     name: str
     family: str
@@ -32,7 +35,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A line that matched. `time_s` is seconds since boot."""
+    """A matching line. `time_s`: seconds since boot."""
 
     name: str
     family: str
@@ -50,13 +53,15 @@ def _row(name: str, family: str, state: str, expression: str, action: str) -> Pa
 _DISK = "Check the device (smartctl, nvme smart-log) and replace it if it repeats."
 _STUCK = "Look at what the task waits for (its stack is in dmesg); storage or a driver hangs."
 _REBOOT = "Drain the host and reboot it; report the trace to whoever owns the kernel."
-# A disk of the host. Users without root may attach loop devices and removable media of theirs, with any damage on them.
+# A disk of the host: unprivileged users may attach loop devices and removable media, with any
+# damage on them.
 _DEVICE = r"(?!(?:loop|fd|sr|zram)\d)([a-z]\S{1,31})"
 _OOPS_ENDS = r"[0-9a-f]{4,16} \[#\d{1,6}\](?: [A-Z][A-Z_]*(?:\([a-z]+\))?)*$"
-# Every expression is held against the beginning of a line. Whoever can start a program chooses its name (`comm`, 15
-# characters), and the kernel writes lines that begin with it ("NAME[7]: segfault at …", "NAME invoked oom-killer: …") and
-# lines with names of files in them. So an expression is longer than a name before it allows anything, or it holds for the
-# whole line. `critical` is only what a user without root cannot make a healthy kernel say.
+# Expressions match at the beginning of a line. Any user can choose a program's name (`comm`, 15
+# characters), and the kernel writes lines that begin with it ("NAME[7]: segfault at …", "NAME
+# invoked oom-killer: …") or contain file names. So an expression has more fixed text than a name is
+# long, or matches the whole line. `critical` is only what an unprivileged user cannot make a
+# healthy kernel write.
 PATTERNS = (
     _row("soft-lockup", OTHER, CRITICAL, r"watchdog: BUG: soft lockup - (CPU#\d+) stuck for ", _REBOOT),
     _row("hard-lockup", OTHER, CRITICAL, r"(?:NMI )?watchdog: (?:CPU\d+: )?Watchdog detected hard LOCKUP on (cpu ?\d+)", _REBOOT),
@@ -115,7 +120,7 @@ _QUICK = re.compile("|".join(f"(?:{pattern.expression.pattern})" for pattern in 
 
 
 def kernel_log(context: Context) -> tuple[KernelMessage, ...]:
-    """The kernel's log, read once per sweep. Raises Unreadable."""
+    """Messages of the kernel log, read once per sweep. Raises Unreadable."""
     return context.shared.get("kmsg", lambda: _read(context))
 
 
@@ -131,7 +136,7 @@ def _read(context: Context) -> tuple[KernelMessage, ...]:
 
 
 def events(messages: Iterable[KernelMessage]) -> tuple[Event, ...]:
-    """The lines that mean something, in order. Never raises."""
+    """Parse messages into events, in order, ignoring others. Never raises."""
     found = []
     for message in messages:
         if not _QUICK.match(message.text):
@@ -156,14 +161,17 @@ def events(messages: Iterable[KernelMessage]) -> tuple[Event, ...]:
 
 
 def logged_events(context: Context) -> tuple[Event, ...]:
-    """Events of the kernel's log, parsed once per sweep. Raises Unreadable."""
+    """Events of the kernel log, parsed once per sweep. Raises Unreadable."""
     messages = kernel_log(context)
     return context.shared.get("events", lambda: tuple(_of_this_host(context, event) for event in events(messages)))
 
 
 def _of_this_host(context: Context, event: Event) -> Event:
-    """The event, a warning where this host is not to blame: it tells of a virtual function, which the driver calls dead whenever SR-IOV is
-    switched off, by which time the bus does not list it any more; or of a disk that a user may have attached."""
+    """Downgrade an event to a warning if this host is not the cause.
+
+    That is so for a virtual function, which the driver reports dead whenever SR-IOV is switched off
+    (the bus no longer lists it then), and for a disk that a user may have attached.
+    """
     if event.name == MLX5_HEALTH:
         device = context.path("sys/bus/pci/devices", event.instance)
         ours = device.exists() and not (device / "physfn").exists()
@@ -173,17 +181,17 @@ def _of_this_host(context: Context, event: Event) -> Event:
 
 
 def recent(context: Context, time_s: float, hours: float) -> bool:
-    """Whether something of the log happened in the last hours that the host was awake. Log times are such seconds since boot."""
+    """Whether a log time (awake seconds since boot) is within the last `hours`."""
     return awake_s(context) - time_s <= hours * 3600
 
 
 def unix_time(context: Context, time_s: float) -> float:
-    """Unix time of a log time."""
+    """Convert a log time (awake seconds since boot) to Unix time."""
     return context.now_s - (awake_s(context) - time_s)
 
 
 def grouped(found: Sequence[Event]) -> dict[tuple[str, str], list[Event]]:
-    """By (name, instance), each in order."""
+    """Group events by (name, instance), each in order."""
     groups: dict[tuple[str, str], list[Event]] = {}
     for event in found:
         groups.setdefault((event.name, event.instance), []).append(event)

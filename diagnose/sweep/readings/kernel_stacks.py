@@ -1,12 +1,12 @@
-"""What of the host a task hangs in: a driver, a file server, a disk; or nothing of that kind.
+"""What of the host a task hangs in: a driver, a file server, a disk, or none of these.
 
-State D alone accuses nobody: any user can hold a process in it for ever (vfork(2) and a child that sleeps, a FUSE file system of
-their own, a page that userfaultfd(2) keeps back). What counts is where the kernel waits, and only the lowest layers count: the
-lock of a file, say, can be held by somebody who hangs for reasons of their own. Where a page of a process is waited for, only what
-waits for that page counts: a driver that copies from a process waits for whoever is to bring the page, who may be a FUSE server.
-
-In: /proc/PID/task/TID/stack (CAP_SYS_ADMIN); without that right wchan, which names one function and no module. /sys/block: whether
-there are loop devices in use, whose file a user may have given.
+State D alone proves nothing: any user can hold a process in it for ever (vfork(2) and a sleeping
+child, an own FUSE file system, a page withheld by userfaultfd(2)). What counts is where the kernel
+waits, in the innermost layers only: a file lock, say, may belong to a task that hangs for other
+reasons. If a page of a process is waited for, only the wait for that page counts: a driver that
+copies from a process depends on the page's provider, which may be a FUSE server. In:
+/proc/PID/task/TID/stack (CAP_SYS_ADMIN); else wchan, which names one function and no module.
+/sys/block: whether loop devices are in use, whose files may be a user's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rankscope.probes.host.procfs import ROOT, proc_path, read_file
 NVIDIA, DISK = "the NVIDIA driver", "a disk"
 _FRAME = re.compile(r"^\[<[0-9a-f]+>\] ([\w.]+)\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[(\w+)\])?$")
 _STACK_CAP = 16 << 10
-# Module, or how the names of its functions begin where it is built in: what waits there.
+# What a task waits for, by module, or by function prefix if built in.
 _MODULES = {
     **dict.fromkeys(("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem"), NVIDIA),
     "amdgpu": "the AMD GPU driver",
@@ -37,16 +37,17 @@ _FUNCTIONS = {
     "rpc_": "sunrpc", "xprt_": "sunrpc", "nvidia_": "nvidia", "uvm_": "nvidia_uvm", "ptlrpc_": "ptlrpc", "mlx5_": "mlx5_core",
     "nvme_": "nvme_core", "scsi_": "scsi_mod",
 }  # fmt: skip
-# A block device is waited for; these do not say which. It may be a loop device that a user attached.
+# Waits for some block device, maybe a loop device that a user attached.
 _ANY_BLOCK_DEVICE = ("blk_mq_get_tag", "blk_execute_rq", "submit_bio_wait")
-# A frame of these: somebody without root decides how long it takes.
+# Frames whose duration an unprivileged user decides.
 _OF_USERS = re.compile(
     r"^(?:fuse_|handle_userfault|__do_sys_vfork|ptrace_|__refrigerator|.*(?:flock|setlk|posix_lock))"
 )
-# Inwards of such a frame a page of the process's memory is waited for, or the lock of its address space; what lies outwards only
-# wanted it. Faults: x86-64 (`page_fault`, `__do_page_fault` before 5.8), arm64 (`do_mem_abort` in `el1_abort`, once `el1_da`), and
-# what all share; some compilers leave none but the outermost. Then pages taken without a fault, and the drivers' functions that
-# take the lock themselves: what waits in them for it is a function of the kernel that names nobody.
+# Frames inside these wait for a page of the process's memory or for the lock of its address space;
+# outer frames only need it. Faults: x86-64 (`page_fault`, `__do_page_fault` before 5.8), arm64
+# (`do_mem_abort` in `el1_abort`, earlier `el1_da`), and common ones; some compilers leave only the
+# outermost. Then pages pinned without a fault, and driver functions that take the lock themselves,
+# in a kernel function that names no driver.
 _OF_MEMORY = re.compile(
     r"^(?:(?:asm_exc_|exc_|async_|do_async_|do_|__do_|___do_|trace_do_|handle_)?page_fault|do_user_addr_fault|do_mem_abort"
     r"|el1_(?:abort|da)|lock_mm_and_find_vma|handle_mm_fault|fixup_user_fault|faultin_page|hmm_range_fault|populate_vma_page_range"
@@ -56,14 +57,17 @@ _OF_MEMORY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a task waits for, in words; '' where it is nothing of the host. `seen` False: neither stack nor wchan says."""
+    """What a task waits for, in words; '' if nothing of the host.
+
+    `seen` False: neither stack nor wchan is readable.
+    """
 
     by: str
     seen: bool
 
 
 def held(pid: int, tid: int | None = None, root: Path = ROOT) -> Held:
-    """Where a task hangs. Raises OSError where it has ended."""
+    """Find what a task hangs in. Raises OSError if it has ended."""
     base = (pid, "task", tid) if tid is not None else (pid,)
     try:
         text = read_file(proc_path(root, *base, "stack"), _STACK_CAP).decode("ascii", "replace")
@@ -83,7 +87,10 @@ def held(pid: int, tid: int | None = None, root: Path = ROOT) -> Held:
 
 
 def _loop_devices(root: Path) -> bool:
-    """Whether a loop device is in use. What cannot be read counts as one: then nobody is accused."""
+    """Whether a loop device is in use.
+
+    Unreadable counts as yes, so that no disk is reported wrongly.
+    """
     try:
         with os.scandir(Path(root) / "sys/block") as blocks:
             return any(
@@ -98,8 +105,11 @@ def _loop_devices(root: Path) -> bool:
 
 
 def waits_for(frames: list[tuple[str, str]], block_layer: bool = False) -> str:
-    """Of (function, module), innermost first: what of the host is waited for, '' if nothing is. `block_layer`: the block layer's own
-    functions count as a disk, whichever it is. Never raises."""
+    """What of the host a stack waits for, '' if nothing. Never raises.
+
+    `frames`: (function, module), innermost first; `block_layer`: functions of the block layer count
+    as a disk.
+    """
     if any(_OF_USERS.match(function) for function, _ in frames):
         return ""
     inside = itertools.takewhile(lambda frame: not _OF_MEMORY.match(frame[0]), frames)

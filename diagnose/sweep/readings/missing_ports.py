@@ -1,10 +1,12 @@
-"""Ports that earlier sweeps saw active and that the host does not list any more, and what the PCI bus says of their cards.
+"""Ports seen active by earlier sweeps and no longer listed, with the state of their cards on the
+PCI bus.
 
-That a port is gone accuses nobody by itself: an operator removed it, a cloud detached it, a driver is loaded anew, a pod or a virtual
-machine has it. So virtual and sub-functions, USB and what else is no PCI function are not remembered; one that a virtual machine was
-given, or whose card goes on in another namespace, is not missed; one that is missed is so for a day, then it was meant. A fault is only
-what the hardware shows: a card that the bus lists and that does not answer, for longer than its firmware takes to begin anew.
-"""
+A missing port proves no fault: an operator removed it, a cloud detached it, a driver is reloading,
+a pod or a virtual machine has it. So virtual and sub-functions, USB and other non-PCI devices are
+not remembered; a port given to a virtual machine, or whose card works in another namespace, is not
+missing; and a missing one is reported for a day, after which it counts as intended. Only hardware
+shows a fault: a card that the bus lists and that does not answer, for longer than its firmware
+takes to restart."""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ _SEEN = "seen "
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A port by its name. `why` says what became of its card; `dead`: it has not answered for a while."""
+    """A missing port. `why`: state of its card; `dead`: the card has not answered for DEAD_S."""
 
     name: str
     why: str
@@ -32,29 +34,36 @@ class Missing:
 
 
 def function_of(context: Context, *device: str) -> str:
-    """PCI address of what a `device` link leads to; '' where that is no whole function of a card."""
+    """PCI address of the device that a `device` link leads to.
+
+    '' if it is no physical PCI function.
+    """
     link = context.path(*device)
     if is_part(str(link)):
         return ""
     parts = os.path.realpath(link).split("/")
-    # virtio has a device of its own below the function
+    # virtio has its own device below the function
     return next((part for part in reversed(parts[-2:]) if is_address(part)), "")
 
 
 def remember(context: Context, name: str, function: str) -> None:
-    """That a port is active."""
+    """Store that a port is active, with its card's address."""
     if function:
         context.keep(_SEEN + name, function)
 
 
 def another_card(context: Context, name: str, function: str) -> bool:
-    """Whether an earlier sweep saw another card under this name: a driver that is loaded anew gives names in the order that it likes."""
+    """Whether an earlier sweep saw another card under this name, as reloaded drivers may swap
+    names."""
     seen = (context.recall(_SEEN + name) or "").partition(" ")[0]
     return is_address(seen) and function not in ("", seen)
 
 
 def missing(context: Context, here: Collection[str], functions: Collection[str]) -> Iterator[Missing]:
-    """Those that are missed. `here`: the ports that there are, by name; `functions`: where they are (a port that has another name now)."""
+    """Yield the missing ports.
+
+    `here`: names of present ports; `functions`: their addresses, in case of renaming.
+    """
     for check, key in sorted(context.earlier.words):
         name = key.removeprefix(_SEEN)
         if check != context.id or name == key or name in here:
@@ -71,7 +80,7 @@ def missing(context: Context, here: Collection[str], functions: Collection[str])
 
 
 def _card(context: Context, name: str, function: str, missed_s: float) -> Missing | None:
-    """What became of a card; None where its port is not missed."""
+    """Describe the state of a missing port's card; None if the port is not considered missing."""
     card = context.path("sys/bus/pci/devices", function)
     if not card.exists():
         return Missing(name, f"its card {function} has left the PCI bus", False)
@@ -81,7 +90,7 @@ def _card(context: Context, name: str, function: str, missed_s: float) -> Missin
     if is_mute(context.root, function):
         return Missing(name, f"its card {function} does not answer on the PCI bus", missed_s >= DEAD_S)
     if names(context, "sys/bus/pci/devices", function, "infiniband"):
-        return None  # its interface is in the namespace of a pod
+        return None  # its interface is in a pod's namespace
     return Missing(name, f"its card {function} is there, {f'driver {driver}' if driver else 'without a driver'}", False)
 
 

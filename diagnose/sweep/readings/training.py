@@ -1,4 +1,5 @@
-"""Processes that a launcher started as ranks, by their environment alone: cheaper than the observer's census."""
+"""Processes that a launcher started as ranks, found by environment alone, which is cheaper than the
+census."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import ClassVar
 from rankscope.probes.host.procfs import ProcStat, read_environ_bytes, read_stat
 from rankscope.probes.patience import patiently
 
-# Environment variable that names the run → the launcher that sets it.
+# Environment variable that names the run → its launcher.
 LAUNCHERS = {
     b"TORCHELASTIC_RUN_ID": "torchrun",
     b"SLURM_STEP_ID": "Slurm",
@@ -22,7 +23,10 @@ _RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK")
 
 @dataclass(frozen=True, slots=True)
 class LaunchedRank:
-    """A process with the environment of a launched rank: the rank, or anything it started. `run` names the run."""
+    """A process with a launched rank's environment: the rank or a descendant.
+
+    `run`: name of the run.
+    """
 
     pid: int
     stat: ProcStat
@@ -33,7 +37,7 @@ class LaunchedRank:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """All such processes; `refused` counts those that the sweep had no right to look at."""
+    """The launched processes found; `refused`: number of processes that could not be examined."""
 
     ranks: tuple[LaunchedRank, ...]
     refused: int
@@ -42,7 +46,10 @@ class Launched:
 
 
 def claims(root: Path, among: Sequence[int]) -> Launched:
-    """All such processes; those that ended meanwhile, or do not answer, are left out. Never raises."""
+    """Find launched processes among these pids, without those that end or do not answer.
+
+    Never raises.
+    """
     return patiently(lambda: _claims(root, among))
 
 
@@ -70,7 +77,7 @@ def _claims(root: Path, among: Sequence[int]) -> Launched:
                 )
             )
         except PermissionError:
-            refused += pid != 1  # process 1 may refuse even root, and is no rank
+            refused += pid != 1  # process 1 may deny even root, and is no rank
         except (OSError, ValueError):
             continue
     return Launched(tuple(found), refused)

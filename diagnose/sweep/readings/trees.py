@@ -1,4 +1,4 @@
-"""Names of folders that several checks walk."""
+"""Names in folders that several checks list."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX = 8192
 
 
 def names(context: Context, *parts: str) -> list[str]:
-    """Names in a folder, in order; none where there is no such folder. Raises PermissionError."""
+    """Sorted names in a folder; empty if there is none. Raises PermissionError."""
     try:
         return sorted(os.listdir(context.path(*parts)))[:_MAX]  # noqa: PTH208
     except (FileNotFoundError, NotADirectoryError):
@@ -20,6 +20,6 @@ def names(context: Context, *parts: str) -> list[str]:
 
 
 def cpu_folders(context: Context) -> list[str]:
-    """'cpu0', 'cpu1', … in order of number."""
+    """Folder names 'cpu0', 'cpu1', … sorted by number."""
     found = (name for name in names(context, "sys/devices/system/cpu") if _CPU.fullmatch(name))
     return sorted(found, key=lambda name: int(name[3:]))
