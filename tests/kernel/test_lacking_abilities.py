@@ -148,7 +148,8 @@ def test_with_nothing_knocked_out_each_source_is_whole(job: tuple[int, int]) -> 
     ("name", "code", "words"),
     [("samples", 69, "cannot be observed"), ("rs_sched_switch", 69, "cannot be observed"),
      ("collectives", 69, "cannot be observed"), ("uprobes", 69, "cannot be observed"), ("rs_call_site", 69, "cannot be observed"),
-     ("file-calls", 0, "in part: storage/slow-read"), ("flows", 0, "in part: network/loss, network/slow-link"), ("", 0, "can be observed.")],
+     ("file-calls", 0, "in part: storage/slow-read"), ("flows", 0, "in part: network/loss, network/slow-link"),
+     ("", 0, "can be observed.")],
 )  # fmt: skip
 def test_doctor_says_whether_a_verdict_can_be_had_here(name: str, code: int, words: str) -> None:
     command = [Path(sys.executable).with_name("rankscope"), "doctor"]
