@@ -20,10 +20,10 @@ def crunch(until):
 also = [ctypes.CDLL(one) for one in os.environ.get("ALSO", "").split("|") if one]
 print("ready", flush=True)
 while True:
-    crunch(time.perf_counter() + 2 * float(sys.argv[2]))
+    crunch(time.perf_counter() + float(sys.argv[2]))
     reduce(3)
     open("/etc/hostname").read()
-    time.sleep(float(sys.argv[2]))
+    time.sleep(2 * float(sys.argv[2]))
 """
 _JOB = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "10.0.0.9"}
 
@@ -34,12 +34,12 @@ def running(
     rank: int = 0,
     world_size: int = 1,
     port: int = 29771,
-    pause_s: float = 0.005,
+    work_s: float = 0.005,
     options: tuple[str, ...] = (),
     user: int | None = None,
     also: str = "",
 ) -> Iterator[int]:
-    """Its pid. `port`: names the job; `pause_s`: a third of a step; `options`: the rest of its command line; `also`: the name
+    """Its pid. `port`: names the job; `work_s`: a third of a step, in which it computes; `options`: the rest of its command line; `also`: the name
     of another library, with the same function."""
     about = _JOB | {"RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_PORT": str(port)}
     library = folder / "libtorch_cpu.so"
@@ -48,7 +48,7 @@ def running(
         about["ALSO"] = str(shutil.copy(library, folder / also))
     (folder / "train.py").write_text(_PROGRAM)
     with subprocess.Popen(
-        [os.path.realpath(sys.executable), folder / "train.py", library, str(pause_s), *options],
+        [os.path.realpath(sys.executable), folder / "train.py", library, str(work_s), *options],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | about,

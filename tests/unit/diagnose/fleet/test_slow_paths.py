@@ -14,13 +14,16 @@ from rankscope.observer.window.bundle import read_bundle
 RECORDED = Path(__file__).parents[3] / "data" / "slow_paths"
 
 
-@pytest.mark.parametrize(("name", "rank"), [("fallback", 1), ("recompiles", 2), ("scan", 3)])
-def test_the_rank_is_a_peer_of_the_others_and_the_first_suspect(name: str, rank: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "rank", "cause"),
+    [("fallback", 1, "slow-function"), ("recompiles", 2, "recompile"), ("scan", 3, "slow-function")],
+)
+def test_the_rank_is_a_peer_of_the_others_and_the_first_suspect(name: str, rank: int, cause: str) -> None:
     windows = read_bundle(RECORDED / f"{name}.rankscope").windows
     assert len(set(roles(gather(windows)).tolist())) == 1
     verdict = diagnose(windows)
     first = verdict.suspects[0]
-    assert (verdict.status, first.component, first.cause, first.ranks) == ("fault", "python", "slow-function", (rank,))
+    assert (verdict.status, first.component, first.cause, first.ranks) == ("fault", "python", cause, (rank,))
 
 
 def test_no_function_is_named_by_the_mark_of_frames_that_were_left_out() -> None:
