@@ -36,7 +36,7 @@ def clean_all(content: Any) -> Any:
 
 def seconds(value: float) -> str:
     """A duration with two or three significant digits: 0.0813 → '0.081 s', 2.41 → '2.4 s'."""
-    if value == 0:
+    if abs(value) < 5e-5:  # less than the last digit that is shown
         return "0 s"
     if value >= 10:
         return f"{value:.0f} s"
@@ -45,6 +45,11 @@ def seconds(value: float) -> str:
     if value >= 0.01:
         return f"{value:.3f} s"
     return f"{value * 1e3:.1f} ms"
+
+
+def after(word: str, name: str) -> str:
+    """A word with a blank and a name, ' on node-0'; '' where the name is not known."""
+    return f" {word} {name}" if name else ""
 
 
 def held(text: str) -> str:

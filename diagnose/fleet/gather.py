@@ -10,6 +10,7 @@ from operator import attrgetter
 import numpy as np
 import pyarrow as pa
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.collectives.slots import read_slots
 from rankscope.diagnose.fleet.collectives.stays import made_each
@@ -22,7 +23,7 @@ from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
-from rankscope.observer.window.manifest import EVENTS_DROPPED, Manifest
+from rankscope.observer.window.manifest import EVENTS_DROPPED, Loss, Manifest
 from rankscope.observer.window.store.users import rename_jobs
 from rankscope.probes.arrays import Ints
 
@@ -114,7 +115,7 @@ def setting_of(job: str, manifests: Sequence[Manifest], ranks: pa.Table, notes: 
         if about.notes:
             notes.extend(Note(NoteCode.OBSERVER, clean(note, 300)) for note in about.notes)
         for loss in about.losses:
-            if loss.count:
+            if loss.count and not _is_little(loss, about):
                 what = _LOST.get(loss.name, "things were lost")
                 text = f"{about.host}: {loss.count} {what} ({clean(loss.source)}, {clean(loss.name)})"
                 notes.append(Note(NoteCode.EVENTS_LOST, text))
@@ -179,6 +180,14 @@ def _title(ranks: pa.Table, job: str) -> str:
     title = labels(of_job(ranks.select(["job", "title"]), job), "title")
     counted = zip(np.bincount(title.codes, minlength=len(title.values)).tolist(), title.values, strict=True)
     return max(counted, default=(0, ""))[1]
+
+
+def _is_little(loss: Loss, about: Manifest) -> bool:
+    """Whether fewer stacks could not be read than a hundredth of what one training thread has.
+
+    The kernel counts them for all threads of the host, those of libraries and loaders as well.
+    """
+    return loss.name.startswith("walk_") and loss.count < limits.NOTHING * about.sampling_hz * about.seconds
 
 
 def _lost_events(manifests: Sequence[Manifest]) -> int:

@@ -95,6 +95,7 @@ def suspect_from(
         evidence=found.evidence,
         action=found.action or known.action,
         scope=found.scope,
+        still=of_s is None,
     )
 
 

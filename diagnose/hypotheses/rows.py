@@ -370,7 +370,7 @@ def suspects(fleet: Fleet, scene: Scene, rows: Iterable[Row]) -> list[Suspect]:
 
 def _suspect(fleet: Fleet, scene: Scene, row: Row) -> Suspect:
     step_s = scene.step_s + row.found.lost_s if row.rare else scene.step_s
-    without_s = step_s - row.found.lost_s
+    without_s = max(step_s - row.found.lost_s, 0.0)
     told = Evidence("steps", "step as it was, and as it would be without this", step_s, without_s, "s")
     found = replace(row.found, evidence=(*row.found.evidence, told))
     return suspect_from(fleet, found, max(step_s, found.lost_s), row.sure, row.since)

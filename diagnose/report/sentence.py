@@ -6,7 +6,7 @@ import re
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.hypotheses.causes import sentence
-from rankscope.diagnose.report.words import WORDS, count_of, file_of, place_of, subject
+from rankscope.diagnose.report.words import WORDS, cost, count_of, file_of, place_of, subject
 from rankscope.diagnose.text import clean, seconds
 from rankscope.diagnose.verdict.contract import ASLEEP, Suspect, Verdict, process_text
 
@@ -90,13 +90,12 @@ def _filled(template: str, suspect: Suspect) -> str:
 
 
 def _price(suspect: Suspect) -> str:
-    if suspect.lost_percent >= 100:
-        return f", and no step has ended for {seconds(suspect.lost_seconds_per_step)}"
+    if suspect.still:
+        how_long = suspect.lost_seconds_per_step
+        return f", and no step has ended for {seconds(how_long)}" if how_long > 0 else ", and no step ends"
     if suspect.lost_percent < 0.05:
         return "; hidden behind the stalls of others for now"
-    step_s = suspect.lost_seconds_per_step / max(suspect.lost_percent / 100, 1e-9)
-    lost = seconds(suspect.lost_seconds_per_step)
-    return f", which costs {lost} of each {seconds(step_s)} step ({suspect.lost_percent:.0f} %)"
+    return f", which costs {cost(suspect)}"
 
 
 def price_of(verdict: Verdict) -> str:
@@ -105,7 +104,7 @@ def price_of(verdict: Verdict) -> str:
     if not verdict.suspects or not ranks:
         return ""
     lost = min(sum(max(suspect.lost_percent, 0.0) for suspect in verdict.suspects), 100.0)
-    if lost >= 100:
+    if any(suspect.still for suspect in verdict.suspects):
         return f"No rank makes progress: {ranks} ranks stand still." if ranks > 1 else "The rank stands still."
     if lost < 0.05:
         return ""

@@ -80,25 +80,31 @@ def price(suspect: Suspect) -> str:
 
     For a hang the time without progress; for a cost near 0 that it is hidden behind others' stalls.
     """
-    if suspect.lost_percent >= 100:  # a hang: the whole step in progress is lost
+    if suspect.still:
         how_long = suspect.lost_seconds_per_step
-        return ", no progress" if math.isnan(how_long) else f", no progress for {seconds(how_long)}"
+        return f", no progress for {seconds(how_long)}" if how_long > 0 else ", no progress"
     if suspect.lost_percent < 0.05:
         return ", hidden behind the stalls of others for now"
+    return f" costs {cost(suspect)}"
+
+
+def cost(suspect: Suspect) -> str:
+    """Cost of a suspect of a job that runs, '0.1 s of each 0.3 s step (33 %)'; at most the step."""
     step_s = suspect.lost_seconds_per_step / max(suspect.lost_percent / 100, 1e-9)
-    lost = seconds(suspect.lost_seconds_per_step)
-    return f" costs {lost} of each {seconds(step_s)} step ({suspect.lost_percent:.0f} %)"
+    lost_s, percent = min(suspect.lost_seconds_per_step, step_s), min(suspect.lost_percent, 100.0)
+    return f"{seconds(lost_s)} of each {seconds(step_s)} step ({percent:.0f} %)"
 
 
 def place_of(function: Function, most: int = NAME) -> str:
     """Function with location, 'augment (train.py:88)'."""
-    name = short(function.name, most)
+    name = short(function.words, most)
     return f"{name} ({file_of(function, most)})" if function.file else name
 
 
 def file_of(function: Function, most: int = NAME) -> str:
     """Location of a function, 'train.py:88'."""
-    return f"{short(function.file.rpartition('/')[2], most)}:{function.line}"
+    name = short(function.file.rpartition("/")[2], most)
+    return f"{name}:{function.line}" if function.line > 0 else name
 
 
 def for_and_against(suspect: Suspect) -> tuple[list[Evidence], list[Evidence]]:
@@ -136,6 +142,8 @@ def measure(value: float | str, unit: str) -> str:
         return clean(value, WORDS)
     if unit in ("s", "s/step"):
         return seconds(value) + unit[1:]
+    if unit.partition(" ")[0] == "share":
+        return f"{100 * value:.3g} %{clean(unit, 30).removeprefix('share')}"
     if unit == "bytes/s":
         return rate(value)
     number = f"{value:.3g}" if not 1000 <= abs(value) < 1e15 else f"{float(f'{value:.3g}'):,.0f}"  # 6.67e+04: 66,700

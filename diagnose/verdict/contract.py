@@ -80,6 +80,7 @@ class Suspect:
     action: str
     scope: str = "rank"
     guess: bool = False  # no counter confirms the cause
+    still: bool = False  # the job makes no progress: the lost seconds are those of the standstill
 
     @property
     def instance(self) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NOT_TIMED = "not timed"  # name of a function: the part of a step that a file of timings does not cover
+
 
 @dataclass(frozen=True, slots=True)
 class Function:
@@ -13,3 +15,15 @@ class Function:
     name: str
     file: str
     line: int
+
+    @property
+    def words(self) -> str:
+        """The name as it is said in a sentence."""
+        return "what was not timed" if self.name == NOT_TIMED and not self.file else self.name
+
+    @property
+    def place(self) -> str:
+        """The name with what is known of its location: 'augment (/srv/train.py:88)', 'augment'."""
+        if not self.file:
+            return self.words
+        return f"{self.name} ({self.file}:{self.line})" if self.line > 0 else f"{self.name} ({self.file})"

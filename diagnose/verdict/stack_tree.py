@@ -35,7 +35,8 @@ class StackNode:
     @property
     def place(self) -> str:
         """Short location, 'train.py:81'; '' if it is no Python function."""
-        return clean(f"{self.file.rpartition('/')[2]}:{self.line}", 80) if self.file else ""
+        name = self.file.rpartition("/")[2]
+        return clean(f"{name}:{self.line}" if self.line > 0 else name, 80)
 
     @property
     def state(self) -> str:

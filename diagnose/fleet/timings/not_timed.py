@@ -16,9 +16,10 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.stats.robust import mean_of_known, nan_median, peers_median
+from rankscope.diagnose.verdict.function import NOT_TIMED
 from rankscope.probes.arrays import Floats, Ints
 
-NAME = "not timed"
+NAME = NOT_TIMED
 
 
 def not_timed(own: Floats, wait: Floats, roles: Ints) -> Floats:

@@ -68,14 +68,14 @@ def is_at_work(fleet: Fleet, row: int, stalled_s: float) -> bool:
 @cause("storage", "stalled", witness="a hang: one file call does not end", rests_on=[Source.FILE_CALLS],
        says="{place|a file system} does not answer")  # fmt: skip
 @cause("process", "deadlock", witness="others wait, it waits elsewhere",
-       says="{function|it} waits for a lock that is never given free")  # fmt: skip
+       says="{function|it} waits for something that never comes")  # fmt: skip
 @cause("process", "spinning", witness="others wait, it computes", says="{function|it} runs without getting on")
 def why(fleet: Fleet, row: int) -> Absence:
     """Determine why a rank (row of the fleet) does not enter the collective."""
     each = longest_pattern(fleet, row)
     found_at = place_of(fleet.patterns, row)
     if each is None or found_at is None:
-        return Absence("process", "deadlock", None, (), "nothing that was seen")
+        return Absence("process", "deadlock", None, (), "what it does")
     place, share = found_at
     kind = fleet.patterns.kind.at(each)
     component, cause = _cause(fleet, each, share)
@@ -108,7 +108,7 @@ def _cause(fleet: Fleet, each: int, share: float) -> tuple[str, str]:
 
 
 def _share(share: float) -> Evidence:
-    return Evidence("stacks", "for this much of the window", share, None, "share")
+    return Evidence("stacks", "for this much of the window", min(share, 1.0), None, "share")
 
 
 def _other_threads(fleet: Fleet, row: int) -> Iterator[Evidence]:
@@ -119,5 +119,5 @@ def _other_threads(fleet: Fleet, row: int) -> Iterator[Evidence]:
 
 def _what(place: Place, function: Function | None, cause: str) -> str:
     if cause == "gil" and function is not None:
-        return f"{function.name} ({function.file}:{function.line}), which keeps the GIL,"
-    return f"{place.name} ({place.file}:{place.line})" if place.name else "nothing that was seen"
+        return f"{function.place}, which keeps the GIL,"
+    return Function("", place.name, place.file, place.line).place if place.name else "what it does"

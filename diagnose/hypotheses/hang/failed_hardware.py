@@ -20,6 +20,7 @@ from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
 from rankscope.diagnose.hypotheses.registry import cause
+from rankscope.diagnose.text import after
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.observer.sources import Source
 
@@ -101,7 +102,7 @@ def _by_application(fleet: Fleet, row: int, told_of: Iterable[tuple[int, Counter
         what, _, action = xids.meaning(number)
         text = f"Xid {number} on {counter.instance}: {what}, as user code can cause it"
         told = Evidence(source, text, counter.value, None, "events")
-        see = f"{action} See the rank's log and `dmesg -T | grep Xid` on {fleet.ranks.host[row]}."
+        see = f"{action} See the rank's log and `dmesg -T | grep Xid`{after('on', fleet.ranks.host[row])}."
         yield _failure(fleet, row, "gpu", "xid", counter.instance, (told,), see, REPORTED)
 
 
@@ -170,7 +171,8 @@ def _gone(instance: str) -> Evidence:
 
 
 def _lost_action(host: str, instance: str) -> str:
-    return f"Drain {host} and power-cycle it; have {instance} inspected if it falls off the bus again (`dmesg -T | grep Xid`)."
+    see = "`dmesg -T | grep Xid`"
+    return f"Drain {host or 'its host'} and power-cycle it; have {instance} inspected if it falls off the bus again ({see})."
 
 
 def _by_xid(fleet: Fleet, owners: Owners) -> Iterator[Hypothesis]:
@@ -181,7 +183,7 @@ def _by_xid(fleet: Fleet, owners: Owners) -> Iterator[Hypothesis]:
         what, _, action = xids.meaning(number)
         told = Evidence(source, f"Xid {number} on {counter.instance}: {what}", counter.value, None, "events")
         cause = "lost" if xids.means_lost(number) else "xid"
-        see = f"{action} See `dmesg -T | grep Xid` on {fleet.ranks.host[row]}."
+        see = f"{action} See `dmesg -T | grep Xid`{after('on', fleet.ranks.host[row])}."
         yield _failure(fleet, row, "gpu", cause, counter.instance, (told,), see)
 
 
@@ -198,5 +200,5 @@ def _by_memory(fleet: Fleet, owners: Owners) -> Iterator[Hypothesis]:
                 told = Evidence(
                     "nvml", f"{name[4:].replace('_', ' ')} on {counter.instance}", counter.value, 0.0, "events"
                 )
-                action = f"Drain {fleet.ranks.host[row]}, reset {counter.instance}; replace it if the errors return."
+                action = f"Drain {fleet.ranks.host[row] or 'its host'}, reset {counter.instance}; replace it if the errors return."
                 yield _failure(fleet, row, "gpu", "ecc-errors", counter.instance, (told,), action)

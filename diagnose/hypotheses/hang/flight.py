@@ -22,7 +22,7 @@ from rankscope.diagnose.flight.account import OTHER, SILENT, UNFINISHED, Blame, 
 from rankscope.diagnose.flight.dumps import Dump
 from rankscope.diagnose.hypotheses.hang.silence import Standstill
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, REPORTED, Hypothesis, suspect_from
-from rankscope.diagnose.text import rank_list
+from rankscope.diagnose.text import after, rank_list
 from rankscope.diagnose.verdict.contract import Evidence, StepSeconds, Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
 
@@ -75,7 +75,7 @@ def verdict_of(dumps: Sequence[Dump], job: str) -> Verdict:
 def _hypothesis(fleet: Fleet, row: int, blame: Blame) -> Hypothesis:
     on_device = blame.how == UNFINISHED
     host, pid = fleet.ranks.host[row], int(fleet.ranks.pid[row])
-    who = f"rank {blame.rank}" + (f" (pid {pid} on {host})" if pid else "")
+    who = f"rank {blame.rank}" + (f" (pid {pid}{after('on', host)})" if pid else "")
     action = (
         f"Look at the GPU of {who}: `dmesg -T | grep Xid`, `nvidia-smi -q`; its process may also hang in the driver."
         if on_device

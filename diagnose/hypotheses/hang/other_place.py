@@ -16,7 +16,7 @@ from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis
 from rankscope.diagnose.model.still.whereabouts import Place, places
-from rankscope.diagnose.text import rank_list
+from rankscope.diagnose.text import after, rank_list
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 
@@ -57,8 +57,8 @@ def _charge(fleet: Fleet, row: int, place: Place, usual: Place, others: list[int
             Evidence("calls", "no progress of any rank", stalled_s, None, "s", len(fleet.ranks)),
         ),
         action=(
-            f"Compare what pid {pid} on {host} does with the others: it is in another collective than they, or in one of another size. "
-            "Look for a branch that only some ranks take."
+            f"Compare what pid {pid}{after('on', host)} does with the others: it is in another collective than they, or in one of another "
+            "size. Look for a branch that only some ranks take."
         ),
         host=host,
         instance=f"pid {pid}",

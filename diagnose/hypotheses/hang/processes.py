@@ -19,6 +19,7 @@ from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, s
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
 from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.still.starting import is_starting, is_unbegun
+from rankscope.diagnose.text import after
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -110,8 +111,8 @@ def _in_state(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, waiting
         evidence.extend(_waiting_evidence(fleet, waiting, culprits, stalled))
         pids = ", ".join(str(int(ranks.pid[row])) for row in rows[:8])
         action = (
-            f"kill -CONT {pids.replace(',', '')} on {host}, and find who stopped it." if cause == "stopped"
-            else f"See the log of the rank on {host}: its process {pids} ended first."
+            f"kill -CONT {pids.replace(',', '')}{after('on', host)}, and find who stopped it." if cause == "stopped"
+            else _see_why_it_ended(ranks.exit_status[rows[0]], pids, host)
         )  # fmt: skip
         charged = _hypothesis(fleet, rows, cause, CONVICTED, evidence, action)
         found.append(_for_want_of_memory(fleet, rows, charged) if cause == "exited" else charged)
@@ -158,6 +159,16 @@ def _exit_words(status: int) -> str:
     return names.get(number, f"signal {number}")
 
 
+def _see_why_it_ended(status: float, pids: str, host: str) -> str:
+    """The advice for ranks that ended first. SIGKILL leaves nothing in a log of theirs."""
+    if np.isfinite(status) and int(status) & 0x7F == signal.SIGKILL:
+        return (
+            f"Find who sent SIGKILL to process {pids}{after('on', host)}, which ended first: the kernel for want of memory "
+            "(`dmesg -T | grep -i -e oom -e killed`, memory.events), the scheduler (job cancelled, evicted), or a person."
+        )
+    return f"See the log of the rank{after('on', host)}: its process {pids} ended first."
+
+
 def _absent(fleet: Fleet, outside: Bools, silent: Floats, waiting: Bools) -> Standstill | None:
     """Explain the hang by ranks that run but did not come; None where one of them is working."""
     stalled = stalled_s(silent, outside)
@@ -169,7 +180,7 @@ def _absent(fleet: Fleet, outside: Bools, silent: Floats, waiting: Bools) -> Sta
         reason = why(fleet, row)
         evidence = [*reason.evidence, *_waiting_evidence(fleet, waiting, outside, stalled)]
         pid, host = int(fleet.ranks.pid[row]), fleet.ranks.host[row]
-        action = f"Look at {reason.what} in pid {pid} on {host}: all others wait for this rank."
+        action = f"Look at {reason.what} in pid {pid}{after('on', host)}: all others wait for this rank."
         charged = _hypothesis(fleet, [row], reason.cause, REPORTED, evidence, action, reason.function)
         found.append(replace(charged, component=reason.component, instance=reason.instance or charged.instance))
     return Standstill(stalled, tuple(found))
@@ -200,9 +211,7 @@ def _late(fleet: Fleet, behind: dict[int, list[Evidence]], silent: Floats, waiti
     for row, said in sorted(behind.items())[: budgets.INSTANCES_SHOWN]:
         host, pid = fleet.ranks.host[row], int(fleet.ranks.pid[row])
         evidence = [*said, *_waiting_evidence(fleet, waiting, culprits, stalled)]
-        action = (
-            f"Compare what pid {pid} on {host} does with the others: it has not called a collective that they wait in."
-        )
+        action = f"Compare what pid {pid}{after('on', host)} does with the others: it has not called a collective that they wait in."
         found.append(_hypothesis(fleet, [row], "missing-collective", REPORTED, evidence, action))
     return Standstill(stalled, tuple(found))
 

@@ -33,6 +33,7 @@ _ACTIVE = "gpu.foreign_active"
 
 
 @cause("gpu", "contended", scope="host", witness="the same, on the GPUs of all ranks", rests_on=[Source.GPU])
+@cause("gpu", "contended", scope="all", witness="the same, on several hosts", rests_on=[Source.GPU])
 def gpu_users(job: WholeJob) -> list[Row]:
     """Return one row of gpu/contended if other processes use the GPUs of all ranks; else none."""
     fleet, scene = job.fleet, job.scene
@@ -50,7 +51,7 @@ def gpu_users(job: WholeJob) -> list[Row]:
     gpu, who = table.instance.at(most), process_text(table.comm.at(most), int(table.pid[most]))
     evidence = [
         Evidence("nvml", f"share of {gpu} used by others", 100 * float(active.min()), None, "%"),
-        Evidence("functions", "the GPU works, or is waited for, median", median(seconds), None, "s/step"),
+        Evidence("functions", "the GPU works or keeps its rank waiting, median", median(seconds), None, "s/step"),
     ]
     if who:
         evidence.append(Evidence("nvml", "the process that uses it most", who, None, ""))

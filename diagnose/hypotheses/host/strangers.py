@@ -23,6 +23,7 @@ from rankscope.diagnose.hypotheses.rows import Row, clearness
 from rankscope.diagnose.hypotheses.whole_job import WholeJob
 from rankscope.diagnose.model.busy_host import even_queue_s, programs, queued_s, strangers_shares, taken_s
 from rankscope.diagnose.model.replay import repaired
+from rankscope.diagnose.text import after
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats, Ints
 
@@ -76,7 +77,7 @@ def _hypothesis(
     who = name if count == 1 else f"{name} ({count} processes)"
     host = fleet.ranks.host[int(rows[0])]
     evidence = [
-        Evidence("host", "CPUs kept busy by processes that are not of the job", 100 * busy, None, "%"),
+        Evidence("host", "CPUs kept busy by processes that are not of the job", 100 * min(busy, 1.0), None, "%"),
         *(
             Evidence("scheduler", f"CPU taken by {each}, all ranks of the host", seconds, None, "s")
             for each, seconds, _ in took[:budgets.TOLD]
@@ -90,7 +91,7 @@ def _hypothesis(
         lost_s=float("nan"),
         support=CONVICTED,
         evidence=tuple(evidence),
-        action=f"Move or stop {who} on {host}: it takes the CPUs of {'all ranks there alike' if alike else 'these ranks'}.",
+        action=f"Move or stop {who}{after('on', host)}: it takes the CPUs of {'all ranks there alike' if alike else 'these ranks'}.",
         host=host,
         instance=who,
     )

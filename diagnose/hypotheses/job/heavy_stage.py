@@ -76,6 +76,7 @@ def _few_and_awaited(fleet: Fleet, members: Ints) -> bool:
 def _hypothesis(fleet: Fleet, scene: Scene, members: Ints, facts: tuple[float, float, float]) -> Hypothesis:
     over, level, waited = facts
     role = fleet.ranks.role[int(members[0])] or f"like rank {int(fleet.ranks.number[members[0]])}"
+    who = f"Role {role}" if fleet.ranks.role[int(members[0])] else f"The role of {role.removeprefix('like ')}"
     own = trimmed_mean(scene.own[members])
     others = len(fleet.ranks) - len(members)
     evidence = [
@@ -100,7 +101,7 @@ def _hypothesis(fleet: Fleet, scene: Scene, members: Ints, facts: tuple[float, f
         lost_s=float("nan"),
         support=doubt,
         evidence=tuple(evidence),
-        action=f"Role {role} has {seconds(over)} per step more work than the others: move layers away from it, or leave it.{only}",
+        action=f"{who} has {seconds(over)} per step more work than the others: move layers away from it, or leave it.{only}",
         host=common_host(fleet, rows),
         instance=f"role {role}",
         function=function,

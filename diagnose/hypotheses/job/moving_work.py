@@ -60,6 +60,7 @@ from rankscope.diagnose.stats.mixture import OF_ONE, two_kinds
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import seconds
 from rankscope.diagnose.verdict.contract import AGAINST, ASLEEP, Evidence
+from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools, Floats
@@ -158,8 +159,9 @@ def _done_in_turn(fleet: Fleet, signature: _Signature, x: Floats) -> Note | None
     if found is None:
         return None
     frame, takes_s = found
+    place = Function("python", *frame).place
     text = (
-        f"in each step another rank is late: {frame.name} ({frame.file}:{frame.line}) takes {seconds(takes_s)} in some steps of each rank, "
+        f"in each step another rank is late: {place} takes {seconds(takes_s)} in some steps of each rank, "
         "not in the same ones, and nothing in the others: the input is even"
     )
     return Note(NoteCode.MOVING_NOISE, text)
@@ -345,7 +347,7 @@ def _hypothesis(fleet: Fleet, signature: _Signature, found: varying.Varying | No
         evidence=tuple(evidence),
         action=action,
         host=common_host(fleet, rows),
-        instance="moves from rank to rank",
+        instance="moving from rank to rank",
         function=None if pause is None else pause.function,
     )
 
@@ -357,6 +359,6 @@ def _of_pause(pause: varying.Varying) -> tuple[str, str, str]:
     if pause.detail == "gc":
         return "python", "gc", ""
     function = pause.function
-    place = f"{function.name} ({function.file}:{function.line})" if function.file else function.name
+    place = function.place
     cause, does = ("blocking-call", "sleeps") if pause.detail == "sleep" else ("slow-function", "takes")
     return ("python", cause, f"Look at {place}: now and then it {does} long, each time on another rank, and all wait for it.")  # fmt: skip

@@ -101,7 +101,7 @@ def _evidence(fleet: Fleet, seconds: Floats) -> tuple[Evidence, ...]:
     moved = rows[table.value[rows] > 0]
     evidence = [
         Evidence("scheduler", "waiting for a CPU (throttled), median", median(seconds), None, "s/step", len(seconds)),
-        Evidence("cgroup", "cpu.throttled_s, median", median(table.value[moved]), 0.0, "s"),
+        Evidence("cgroup", "held back by the CPU quota of its control group, median", median(table.value[moved]), 0.0, "s"),
     ]  # fmt: skip
     quotas = table.limit[moved]
     if np.isfinite(quotas).any():

@@ -50,7 +50,8 @@ from rankscope.probes.arrays import Floats
 @cause("network", "slow-link", scope="all", witness="transfer longer than in the baseline",
        action="All ranks stay longer in collectives and none waits for another: look at what their links share, a switch or other "
        "traffic, and at changed settings of the collectives.")  # fmt: skip
-@cause("cpu", "contended", scope="all", witness="run queue grew since the baseline")
+@cause("cpu", "contended", scope="all", witness="run queue grew since the baseline",
+       says="it waits longer for a CPU than before")  # fmt: skip
 @cause("storage", "slow-read", scope="all", witness="time in reads since the baseline", rests_on=[Source.FILE_CALLS])
 @cause("storage", "slow-write", scope="all", witness="time in writes since the baseline", rests_on=[Source.FILE_CALLS])
 def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, found: Sequence[Row]) -> list[Row]:
@@ -114,7 +115,7 @@ def _of_function(fleet: Fleet, grown: GrownFunction | None, evidence: tuple[Evid
     """
     place = _called(grown.function) if grown is not None else ""
     if grown is not None and grown.function.file:
-        place += f" ({grown.function.file}:{grown.function.line})"
+        place += grown.function.place.removeprefix(grown.function.name)
     component, cause = _component_of(grown) if grown is not None else ("workload", "slow-everywhere")
     rows = tuple(range(len(fleet.ranks)))
     return Hypothesis(
@@ -149,11 +150,7 @@ def _most_grown(
     ):
         return _of_helper(reference, fleet, leaf) or (leaf, (), False)
     below = found.leaf
-    told = (
-        Evidence("stacks", "deepest frame", f"{below.name} ({below.file}:{below.line})", None, "")
-        if below is not None
-        else None
-    )
+    told = Evidence("stacks", "deepest frame", below.place, None, "") if below is not None else None
     return GrownFunction(found.function, "", found.peers_s, found.own_s), (told,) if told is not None else (), True
 
 

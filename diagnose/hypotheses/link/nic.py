@@ -26,7 +26,7 @@ from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, SEEN, 
 from rankscope.diagnose.hypotheses.link.compared_ports import Found
 from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.stats.robust import median
-from rankscope.diagnose.text import rate
+from rankscope.diagnose.text import after, rate
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools, Floats
@@ -63,8 +63,8 @@ def charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
 def slow_action(host: str, instance: str) -> str:
     """The advice for a port that is slow without a known reason."""
     return (
-        f"{instance} of {host} is slow and reports nothing: check the path behind it (cable, switch port, its counters and congestion "
-        f"control), `ib_write_bw -d {instance.partition('/')[0]}` to another host."
+        f"{instance}{after('of', host)} is slow and reports nothing: check the path behind it (cable, switch port, its counters and "
+        f"congestion control), `ib_write_bw -d {instance.partition('/')[0]}` to another host."
     )
 
 
@@ -100,8 +100,8 @@ def _down_charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
     if fell > 0:
         evidence.append(Evidence("sysfs", f"links lost by {instance}", fell, 0.0, "events", int(found.peers[index])))
     action = (
-        f"{instance} of {host} loses its link: change cable or transceiver, then the switch port (`ibstat {instance.partition('/')[0]}`, "
-        "`dmesg -T | grep -i link`)."
+        f"{instance}{after('of', host)} loses its link: change cable or transceiver, then the switch port "
+        f"(`ibstat {instance.partition('/')[0]}`, `dmesg -T | grep -i link`)."
     )
     ratio = max(1 - lost / max(float(np.mean(transfer)), 1e-9), 0.05)
     return found.charge(fleet, index, "nic", "down", CONVICTED, evidence, action, "", lost, ratio)
@@ -156,7 +156,7 @@ def _speed_charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
     if width[index] < lanes:
         told.append(Evidence("sysfs", f"lanes of {instance}", float(width[index]), float(lanes), "lanes", count))
     action = (
-        f"{instance} of {host} came up below its speed: reseat or change cable and transceiver, look at the switch port's speed "
+        f"{instance}{after('of', host)} came up below its speed: reseat or change cable and transceiver, look at the switch port's speed "
         f"(`ibstat {instance.partition('/')[0]}`, `ethtool <interface>`)."
     )
     support = CONVICTED if measured and count else REPORTED
@@ -188,13 +188,13 @@ def _error_charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
     device = instance.partition("/")[0]
     if errors := tuple(found.events(index, ERRORS)):
         more = tuple(found.events(index, LOSSES))
-        action = f"Bits arrive broken: clean or change cable and transceiver of {instance} on {host} (`mlxlink -d {device} -c`)."
+        action = f"Bits arrive broken: clean or change cable and transceiver of {instance}{after('on', host)} (`mlxlink -d {device} -c`)."
         return found.charge(fleet, index, "nic", "errors", CONVICTED, (*errors, *more, *rates), action)
     if pauses := tuple(found.events(index, PAUSES)):
-        action = f"{instance} of {host} asks its switch to pause: look at its PCIe link and at what else uses it (`ethtool -S`)."
+        action = f"{instance}{after('of', host)} asks its switch to pause: look at its PCIe link and at what else uses it (`ethtool -S`)."
         return found.charge(fleet, index, "nic", "slow", SEEN, (*pauses, *rates), action)
     if losses := tuple(found.events(index, LOSSES)):
         congested = tuple(found.events(index, CONGESTED))
-        action = f"Packets of {instance} on {host} are lost on their way: look at the switches' drops, at congestion control (ECN, PFC)."
+        action = f"Packets of {instance}{after('on', host)} are lost on their way: look at the switches' drops, and at ECN and PFC."
         return found.charge(fleet, index, "network", "loss", CONVICTED, (*losses, *congested, *rates), action)
     return None

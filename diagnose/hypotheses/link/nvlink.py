@@ -22,6 +22,7 @@ from rankscope.diagnose.fleet.ports import peers_of
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.link.compared_ports import Found
 from rankscope.diagnose.hypotheses.registry import cause
+from rankscope.diagnose.text import after
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools, Floats
@@ -60,11 +61,14 @@ def charge(fleet: Fleet, found: Found, index: int, moving: float) -> Hypothesis 
         value, count = float(found.ports.value("nvlink.links_down")[index]), int(found.peers[index])
         links = Evidence("nvml", f"NVLinks of {instance} that are down", value, value - down, "links", count)
         action = (
-            f"See `nvidia-smi nvlink -s{which}` and `dmesg -T | grep -i -e xid -e nvlink` on {host}: reset {instance} with the job "
-            "stopped; if links stay down, drain the host and have bridge, switch and fabricmanager checked."
+            f"See `nvidia-smi nvlink -s{which}` and `dmesg -T | grep -i -e xid -e nvlink`{after('on', host)}: reset {instance} with the "
+            "job stopped; if links stay down, drain the host and have bridge, switch and fabricmanager checked."
         )
         return found.charge(fleet, index, "nvlink", "down", CONVICTED, (links, *rates), action, "", lost, ratio)
-    action = f"See `nvidia-smi nvlink -e{which}` on {host}: links of {instance} repeat what arrives broken; have bridge and switch checked."
+    action = (
+        f"See `nvidia-smi nvlink -e{which}`{after('on', host)}: links of {instance} repeat what arrives broken; have bridge and "
+        "switch checked."
+    )
     told = (*found.events(index, ERRORS), *rates)
     return found.charge(fleet, index, "nvlink", "errors", SEEN, told, action, "", lost, ratio)
 
@@ -72,7 +76,7 @@ def charge(fleet: Fleet, found: Found, index: int, moving: float) -> Hypothesis 
 def slow_action(host: str, instance: str) -> str:
     """The advice for a GPU whose NVLinks are slow without a known reason."""
     return (
-        f"NVLink of {instance} on {host} is slow and reports no error: check `nvidia-smi nvlink -s` and fabricmanager's log, run "
+        f"NVLink of {instance}{after('on', host)} is slow and reports no error: check `nvidia-smi nvlink -s` and fabricmanager's log, run "
         "`nccl-tests all_reduce_perf` inside the host."
     )
 

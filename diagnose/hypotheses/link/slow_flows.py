@@ -40,6 +40,7 @@ from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
 from rankscope.diagnose.hypotheses.link.shapers import shapers, tight_ends
 from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.stats.robust import median
+from rankscope.diagnose.text import after
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.observer.sources import Source
@@ -78,7 +79,7 @@ class End:
         )  # fmt: skip
 
     def __str__(self) -> str:
-        return f"{self.interface or 'the interface'} ({self.address}) of {self.host}"
+        return f"{self.interface or 'the interface'} ({self.address}){after('of', self.host)}"
 
 
 @dataclass(frozen=True, slots=True)

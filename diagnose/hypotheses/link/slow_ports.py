@@ -37,6 +37,7 @@ from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.evidence.pcie_links import degraded, narrow_ranks
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.stats.student import chance, nats
+from rankscope.diagnose.text import after
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools, Floats, Ints
@@ -182,7 +183,7 @@ def _one_link(found: list[Hypothesis]) -> list[Hypothesis]:
     if len(found) != 2 or found[0].ratio < 0.8 * found[1].ratio:
         return found
     one, other = found
-    what = f"as slow, perhaps the other end of the link: {other.instance} of {other.host}"
+    what = f"as slow, perhaps the other end of the link: {other.instance}{after('of', other.host)}"
     end = Evidence("counters", what, 100 * other.ratio, 100.0, "% of the peers' rate")
     rows = tuple(sorted({*one.rows, *other.rows}))
     return [replace(one, rows=rows, evidence=(*one.evidence, end))]

@@ -67,7 +67,7 @@ def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
     flows = [link for link in links if not known & set(link.rows)]
     behaviour = (TRANSFER, transfer_s)
     if losing:  # a trimmed mean and the least stay both leave out the cost of losses
-        behaviour = ("step less the longest own time", float(held.mean()))
+        behaviour = ("step less the longest own time", max(float(held.mean()), 0.0))
     of_ports_s = sum(port.lost_s for port in ports)
     return [
         *(_with_transfer(row, held_up[id(row)], transfer_s) if id(row) in held_up else row for row in ranks),
@@ -85,7 +85,7 @@ def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
 
 def _with_transfer(row: Row, port: Hypothesis, transfer_s: float) -> Row:
     """Return the row about a rank, which also removes what its device costs the transfer."""
-    behaviour = Evidence("steps", TRANSFER, transfer_s, transfer_s - port.lost_s, "s/step")
+    behaviour = Evidence("steps", TRANSFER, transfer_s, max(transfer_s - port.lost_s, 0.0), "s/step")
     told = tuple(each for each in port.evidence if each not in row.found.evidence)
     found = replace(row.found, evidence=(*row.found.evidence, *told, behaviour))
     return replace(row, found=found, step_s=row.step_s + port.lost_s)
@@ -112,7 +112,7 @@ def _row(
         cost; noise and effect floor are compared with that, since each port has a share of one wait
         (slow_ports.py). `rest_s`: the step without the excess of ranks.
     """
-    behaviour = Evidence("steps", measure, measured_s, measured_s - link.lost_s, "s/step")
+    behaviour = Evidence("steps", measure, measured_s, max(measured_s - link.lost_s, 0.0), "s/step")
     onset = scene.onset
     longer = onset is not None and onset.after_s > onset.before_s and np.isfinite(fleet.start)
     since = fleet.start + float(fleet.steps.start_s[onset.column]) if onset is not None and longer else None

@@ -32,6 +32,7 @@ from rankscope.diagnose.model.busy_host import cpus_of
 from rankscope.diagnose.model.demand import wanted_s
 from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.stats.robust import median
+from rankscope.diagnose.text import after
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools
@@ -39,7 +40,7 @@ from rankscope.probes.arrays import Bools
 INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for too many interrupts
 
 
-@cause("cpu", "contended", witness="run queue, and who ran meanwhile", says="{instance|another program} takes its CPU")
+@cause("cpu", "contended", witness="run queue, and who ran meanwhile", says="{instance|something else} takes its CPU")
 @cause("cpu", "quota", witness="throttled time of its control group", rests_on=[Source.HOST],
        says="a CPU quota holds it back",
        action="Raise or remove the CPU quota (cpu.max, cpu.cfs_quota_us, resources.limits.cpu) of this rank's control group.")  # fmt: skip
@@ -107,7 +108,9 @@ def _throttling(case: Case) -> tuple[float, tuple[Evidence, ...]]:
     over = (worst.value - expected) / max(case.steps, 1)
     if over <= 0:
         return 0.0, ()
-    evidence = [Evidence("cgroup", "cpu.throttled_s", worst.value, expected, "s", len(peers))]
+    evidence = [
+        Evidence("cgroup", "held back by the CPU quota of its control group", worst.value, expected, "s", len(peers))
+    ]
     if worst.limit == worst.limit:
         evidence.append(Evidence("cgroup", "cpu quota", worst.limit, None, "CPUs"))
     return over, tuple(evidence)
@@ -210,14 +213,12 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
             cpus = case.fleet.ranks.cpus[case.rank]
             evidence.append(Evidence("process", "allowed CPUs", cpus, None, ""))
             return case.charge("cpu", "affinity", lost_s, CONVICTED, tuple(evidence), instance=cpus)
-        action = (
-            f"The ranks of the job on {case.host} take the CPU from each other: start fewer, or fewer threads of each."
-        )
+        action = f"The ranks of the job{after('on', case.host)} take the CPU from each other: start fewer, or fewer threads of each."
         if not apart:  # they take it from each other, from this rank no more than from another
             lost_s = min(lost_s, (most - usual) / steps)
         support = EXCUSED if apart and takers.ours_s >= limits.LINK_RATIO * most else ALIKE
         return case.charge("cpu", "contended", lost_s, support, tuple(evidence), action)
-    action = f"Find what runs on the CPUs of this rank on {case.host} (pidstat 1, top)."
+    action = f"Find what runs on the CPUs of this rank{after('on', case.host)} (pidstat 1, top)."
     return case.charge("cpu", "contended", lost_s, NO_COUNTER, tuple(evidence), action)
 
 
@@ -232,10 +233,10 @@ def _foreign_charge(case: Case, takers: _Takers, needed: float, lost_s: float, e
     interrupted = INTERRUPTS.match(comm)
     if interrupted is not None and total - _taken_from_peers_s(case, _by_interrupts)[0] >= needed:
         cpu = f"cpu{interrupted[1]}"
-        action = f"See what interrupts {cpu} of {case.host} (/proc/softirqs, mpstat -P ALL 1): steer it to CPUs without ranks."
+        action = f"See what interrupts {cpu}{after('of', case.host)} (/proc/softirqs, mpstat -P ALL 1): steer it to CPUs without ranks."
         return case.charge("cpu", "irq", lost_s, CONVICTED, told, action, cpu)
     who = f"{comm} ({pids[0]})" if len(pids) == 1 else f"{comm} ({len(pids)} processes)" if pids else comm
-    action = f"Move or stop {who} on {case.host}, or give the rank CPUs of its own."
+    action = f"Move or stop {who}{after('on', case.host)}, or give the rank CPUs of its own."
     return case.charge("cpu", "contended", lost_s, CONVICTED, told, action, who)
 
 
@@ -251,7 +252,7 @@ def _own_charge(case: Case, lost_s: float, evidence: list[Evidence]) -> Hypothes
     threads = case.threads
     evidence.append(beside_evidence(case))
     pid = int(case.fleet.ranks.pid[case.rank])
-    which = threads.native or f"see which (top -H -p {pid} on {case.host})"
+    which = threads.native or f"see which (top -H -p {pid}{after('on', case.host)})"
     action = f"Threads of the rank's own process take its CPUs: {which}."
     return case.charge("cpu", "contended", lost_s, NO_COUNTER, tuple(evidence), action)
 
@@ -262,8 +263,8 @@ def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evid
     evidence.append(Evidence("scheduler", "CPU taken by any other process", taken / steps, queued, "s/step"))
     stolen = sum(counter.value for counter in case.host_counters("cpu.steal_s"))
     if stolen >= limits.PART * queued * steps:
-        evidence.append(Evidence("host", "cpu.steal_s", stolen, None, "s"))
-        action = f"The hypervisor gives {case.host} less CPU than it was sold: move the virtual machine."
+        evidence.append(Evidence("host", "CPU time of its host that the hypervisor took", stolen, None, "s"))
+        action = f"The hypervisor gives {case.host or 'this host'} less CPU than it was sold: move the virtual machine."
         return case.charge("cpu", "steal", queued + diffuse, CONVICTED, tuple(evidence), action)
     action = "Nobody else ran: look for a CPU quota on this rank's control group (cpu.max, cpu.cfs_quota_us)."
     return case.charge("cpu", "quota", queued + diffuse, NO_COUNTER, tuple(evidence), action)

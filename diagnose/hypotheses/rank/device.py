@@ -54,10 +54,9 @@ class Beside:
     def known(self) -> bool:
         return self.peers > 0 and math.isfinite(self.expected)
 
-    def evidence(self, source: str, unit: str, measure: str = "", factor: float = 1.0) -> Evidence:
-        what = measure or f"{self.counter.name} of {self.counter.instance}"
+    def evidence(self, source: str, unit: str, measure: str, factor: float = 1.0) -> Evidence:
         expected = self.expected * factor if self.known else None
-        return Evidence(source, what, self.value * factor, expected, unit, self.peers)
+        return Evidence(source, measure, self.value * factor, expected, unit, self.peers)
 
 
 def device_time(case: Case, kind: str, detail: str | None = None) -> DeviceTime | None:
@@ -125,7 +124,6 @@ def of_function(case: Case, kind: str, state: str) -> Hypothesis | None:
     ):
         return None
     function = found.function
-    place = f"{function.name} ({function.file}:{function.line})"
     met_s = sum(each.own_s for each in device.functions if each.caller or each.file)
     times = device.own_s / met_s if met_s > 0 else 1.0
     own_s, peers_s, lost_s = times * found.own_s, times * found.peers_s, times * found.excess_s
@@ -133,8 +131,8 @@ def of_function(case: Case, kind: str, state: str) -> Hypothesis | None:
     short = f", with calls too short for a stack ({unmet} % of it)" if unmet else ""
     evidence = [Evidence("stacks", f"time in {function.name}{short}", own_s, peers_s, "s/step", len(case.peers))]
     evidence += called_by(found)
-    evidence.append(Evidence("stacks", "state in it", state, None, ""))
-    action = f"See why {place} {state} on this rank: its peers do not there."
+    evidence.append(Evidence("stacks", "what it does there", state, None, ""))
+    action = f"See why {function.place} {state} on this rank: its peers do not do so there."
     return case.charge("python", "blocking-call", lost_s, SEEN, tuple(evidence), action, function=function)
 
 

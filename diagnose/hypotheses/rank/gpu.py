@@ -45,6 +45,7 @@ from rankscope.diagnose.hypotheses.rank.device import (
 from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.stats.robust import median
+from rankscope.diagnose.text import after
 from rankscope.diagnose.verdict.contract import Evidence, process_text
 from rankscope.observer.sources import Source
 
@@ -92,9 +93,11 @@ def judge(case: Case) -> Iterator[Hypothesis]:
             return
         weak = tuple(evidence for reason in measured for evidence in reason.evidence)
         gpu = name_of(case)
+        where = f"{gpu or 'this GPU'}{after('of', case.host)}"
+        why_not = f"Timings hold no counters of {where}" if case.fleet.timed else f"Nothing on {where} was reported"
         action = (
-            f"Nothing on {gpu or 'this GPU'} of {case.host} was reported: run `dcgmi diag -r 3` on it with the job stopped, swap "
-            "ranks between GPUs to see whether the slowness stays with the GPU."
+            f"{why_not}: run `dcgmi diag -r 3` on it with the job stopped, swap ranks between GPUs to see whether the slowness "
+            "stays with the GPU."
         )
         yield slow(case, device, "gpu", "slow", action, gpu, weak or _unremarkable(case))
         return
@@ -124,7 +127,7 @@ def name_of(case: Case) -> str:
 def smi(instance: str, what: str, host: str) -> str:
     """The nvidia-smi command for a GPU, such as '`nvidia-smi -i 2 -q -d CLOCK` on node-7'."""
     index = instance.removeprefix("gpu")
-    return f"`nvidia-smi{f' -i {index}' if index.isdigit() else ''} {what}` on {host}"
+    return f"`nvidia-smi{f' -i {index}' if index.isdigit() else ''} {what}`{after('on', host)}"
 
 
 # ---- clocks and their limits ------------------------------------------------------------------------------------------
@@ -208,7 +211,9 @@ def _held_by(case: Case, instance: str) -> tuple[str, tuple[Evidence, ...]]:
 
 def _bit(case: Case, found: Beside) -> Evidence:
     reason = found.counter.name.removeprefix("gpu.throttle.").removesuffix("_s")
-    return found.evidence("nvml", "% of the window", f"throttled by {reason}", 100 / case.fleet.seconds)
+    told = found.evidence("nvml", "% of the window", f"throttled by {reason}", 100 / case.fleet.seconds)
+    # Read at slightly other times than the window begins and ends.
+    return replace(told, value=min(100 / case.fleet.seconds * found.value, 100.0))
 
 
 def _hot(case: Case, instance: str) -> bool:
@@ -237,7 +242,7 @@ def _bits_alone(case: Case) -> Hypothesis | None:
 def _clock_action(case: Case, cause: str, instance: str) -> str:
     if cause == _THERMAL:
         see = smi(instance, "-q -d TEMPERATURE,PERFORMANCE", case.host)
-        return f"{instance} of {case.host} is too hot: check fans, airflow and its neighbours' heat ({see}); move the rank meanwhile."
+        return f"{instance}{after('of', case.host)} is too hot: check fans, airflow and its neighbours ({see}); move the rank meanwhile."
     if cause == _POWER:
         see, cap = smi(instance, "-q -d POWER,PERFORMANCE", case.host), smi(instance, "-pl <watts>", case.host)
         return f"{instance} is held down by its power: see {see}; raise a lowered cap with {cap}, check power supplies and cables."
@@ -259,7 +264,7 @@ def _neighbour(case: Case, device: DeviceTime) -> Hypothesis | None:
         share = total_beside(case, "gpu.foreign_active", gpu)
         if share < limits.EFFECT_SHARE:
             return None
-        active = Evidence("nvml", f"share of {gpu} used by others", 100 * share, 0.0, "%", len(case.peers))
+        active = Evidence("nvml", f"share of {gpu} used by others", 100 * min(share, 1.0), 0.0, "%", len(case.peers))
         return _neighbour_reason(case, users[0], device.own_s * min(share, 1.0), CONVICTED, active)
     holders = sorted(case.counters("gpu.foreign_memory_bytes"), key=lambda counter: -counter.value)
     if not holders:
@@ -274,9 +279,7 @@ def _neighbour(case: Case, device: DeviceTime) -> Hypothesis | None:
 
 def _neighbour_reason(case: Case, user: Counter, predicted_s: float, support: float, what: Evidence) -> Hypothesis:
     gpu, who = user.instance, process_text(user.comm, user.pid)
-    action = (
-        f"Stop {who or 'the other process'} on {case.host} or move it off {gpu} ({smi(gpu, 'pmon -c 1', case.host)})."
-    )
+    action = f"Stop {who or 'the other process'}{after('on', case.host)} or move it off {gpu} ({smi(gpu, 'pmon -c 1', case.host)})."
     more = Evidence("nvml", "the process that uses it most", who, None, "") if who else None
     told = (what, more) if more else (what,)
     found = case.charge("gpu", "contended", predicted_s, support, told, action, gpu)
@@ -308,7 +311,7 @@ def _memory_errors(case: Case) -> Hypothesis | None:
             continue
         instance = found.counter.instance
         see = smi(instance, "-q -d ECC,ROW_REMAPPER", case.host)
-        action = f"Drain {case.host}, reset {instance}, and replace it if the errors return or a remap failed ({see})."
+        action = f"Drain {case.host or 'its host'}, reset {instance}, and replace it if the errors return or a remap failed ({see})."
         evidence = [found.evidence("nvml", "events", f"{name.removeprefix('gpu.').replace('_', ' ')} on {instance}")]
         evidence += [_xid_evidence(counter) for counter in _xids(case) if xids.of_memory(_number(counter))]
         return case.charge("gpu", "ecc-errors", float("nan"), SEEN, tuple(evidence), action, instance)
@@ -321,7 +324,7 @@ def _xid(case: Case) -> Hypothesis | None:
     if not hardware:
         return None
     worst = max(hardware, key=lambda c: (xids.ends_ranks(_number(c)), c.value))
-    action = f"{xids.meaning(_number(worst))[2]} See `dmesg -T | grep Xid` on {case.host}."
+    action = f"{xids.meaning(_number(worst))[2]} See `dmesg -T | grep Xid`{after('on', case.host)}."
     cause = "ecc-errors" if xids.of_memory(_number(worst)) else "lost" if xids.means_lost(_number(worst)) else "xid"
     told = tuple(_xid_evidence(c) for c in hardware[:3])
     return case.charge("gpu", cause, float("nan"), SEEN, told, action, worst.instance)

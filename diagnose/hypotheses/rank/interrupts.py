@@ -33,6 +33,7 @@ from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.busy_host import OF_INTERRUPTS, cpus_of
 from rankscope.diagnose.model.functions import FunctionExcess, sample
 from rankscope.diagnose.stats.robust import median
+from rankscope.diagnose.text import after
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Bools
@@ -80,8 +81,8 @@ def judge(case: Case) -> Iterator[Hypothesis]:
             Evidence("stacks", "computing, all functions", own, peers, "s/step", count),
             Evidence("scheduler", "ready, while no other process ran", queued, 0.0, "s/step", count),
         ),
-        action=f"See what interrupts {share.where} of {case.host} (/proc/softirqs, /proc/interrupts, mpstat -P ALL 1): steer it to "
-        "CPUs without ranks (IRQ affinity, RPS), or stop who sends the packets.",
+        action=f"See what interrupts {share.where}{after('of', case.host)} (/proc/softirqs, /proc/interrupts, mpstat -P ALL 1): steer it "
+        "to CPUs without ranks (IRQ affinity, RPS), or stop who sends the packets.",
         instance=share.where,
         computing_s=max(grown, 0.0),
     )

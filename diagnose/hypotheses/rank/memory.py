@@ -84,7 +84,7 @@ def _given_pages(case: Case) -> Iterator[Hypothesis]:
             "memory", "page-faults", found.excess_s + case.queue_of_function_s, CONVICTED,
             (Evidence("stacks", f"time in {function.name}, mostly in the kernel", found.own_s, found.peers_s, "s/step", len(case.peers)),
              told),
-            f"{function.name} ({function.file}:{function.line}) takes new memory in each step, which the kernel gives and clears page by "
+            f"{function.place} takes new memory in each step, which the kernel gives and clears page by "
             "page: keep the buffers, or let the allocator keep them (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_; huge pages).",
             function=function,
         )  # fmt: skip
@@ -186,7 +186,7 @@ def _limit(case: Case) -> Pressure | None:
         return None
     return Pressure(
         "reclaim", worst.instance, CONVICTED, worst.value,
-        Evidence("cgroup", "memory.limit_hits", worst.value, expected, "events", len(hits)),
+        Evidence("cgroup", "times that its control group was at its memory limit", worst.value, expected, "events", len(hits)),
         "Raise the memory limit (memory.max, resources.limits.memory) of this rank's control group, or let it hold less: "
         "its pages are taken away and read again.",
     )  # fmt: skip
@@ -197,9 +197,14 @@ def _swap(case: Case) -> Pressure | None:
     major = sum(counter.value for counter in case.host_counters("memory.major_faults"))
     if swapped < limits.EVENTS_HZ * case.fleet.seconds or swapped < limits.HOLDS_LEAST * major:
         return None
-    action = f"{case.host} swaps: give it more memory, or run less on it; swapoff where memory allows."
+    action = f"{case.host or 'Its host'} swaps: give it more memory, or run less on it; swapoff where memory allows."
     return Pressure(
-        "swap", "", CONVICTED, swapped, Evidence("host", "memory.swapped_in_pages", swapped, None, "pages"), action
+        "swap",
+        "",
+        CONVICTED,
+        swapped,
+        Evidence("host", "read back from swap on its host", swapped, None, "pages"),
+        action,
     )
 
 
@@ -207,5 +212,13 @@ def _host(case: Case, waited: float) -> Pressure | None:
     stalled = sum(counter.value for counter in case.host_counters("psi.memory.some_s"))
     if stalled < max(limits.HOLDS_LEAST * waited * case.steps, limits.EFFECT_SECONDS * case.steps):
         return None
-    action = f"Memory of {case.host} is short (free, /proc/pressure/memory): see who uses it, and the memory limits of its groups."
-    return Pressure("reclaim", "", REPORTED, 0.0, Evidence("host", "psi.memory.some_s", stalled, None, "s"), action)
+    where = case.host or "its host"
+    action = f"Memory of {where} is short (free, /proc/pressure/memory): see who uses it, and the memory limits of its groups."
+    return Pressure(
+        "reclaim",
+        "",
+        REPORTED,
+        0.0,
+        Evidence("host", "tasks of its host waited for memory", stalled, None, "s"),
+        action,
+    )

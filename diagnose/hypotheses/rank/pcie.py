@@ -35,6 +35,7 @@ from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.model.evidence.pcie_links import Link, degraded
 from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.stats.robust import median
+from rankscope.diagnose.text import after
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.observer.sources import Source
 from rankscope.probes.arrays import Floats
@@ -69,8 +70,11 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     if (copied := _copied_more(case, device)) is not None:
         yield of_function(case, "memory", "copies so much between host and GPU") or _more_data(case, device, copied)
         return
+    why = f"No PCIe counter of this rank{after('on', case.host)} says why"
+    if case.fleet.timed:
+        why = "Timings hold no counters that say why"
     action = (
-        f"No PCIe counter of this rank on {case.host} says why: look at the link (`lspci -vv`, LnkSta), at pinned memory, and on which "
+        f"{why}: look at the link (`lspci -vv`, LnkSta), at pinned memory, and on which "
         "NUMA node the process and its GPU are (`nvidia-smi topo -m`)."
     )
     rate = beside(case, "pcie.burst_hz", lowest=True)
@@ -131,7 +135,7 @@ def worst_errors(case: Case) -> Beside | None:
 def errors_action(instance: str, host: str) -> str:
     """The advice for a link with errors."""
     return (
-        f"Reseat {instance} of {host}, clean its contacts, check riser and cable (`lspci -vv -s {instance}`: DevSta, "
+        f"Reseat {instance}{after('of', host)}, clean its contacts, check riser and cable (`lspci -vv -s {instance}`: DevSta, "
         "`nvidia-smi -q | grep -i replay`): the link repeats what arrives broken."
     )
 

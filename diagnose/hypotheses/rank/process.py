@@ -16,6 +16,7 @@ from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.registry import cause
 from rankscope.diagnose.stats.robust import median
+from rankscope.diagnose.text import after
 from rankscope.diagnose.verdict.contract import Evidence
 
 
@@ -55,5 +56,5 @@ def judge(case: Case) -> Iterator[Hypothesis]:
         yield case.charge(
             "process", "stopped", min(stopped / max(case.steps, 1), case.excess_s), CONVICTED,
             (Evidence("process", "stopped (state T)", stopped, 0.0, "s", len(case.peers)),),
-            f"Find who sends SIGSTOP to pid {int(case.fleet.ranks.pid[case.rank])} on {case.host}.",
+            f"Find who sends SIGSTOP to pid {int(case.fleet.ranks.pid[case.rank])}{after('on', case.host)}.",
         )  # fmt: skip

@@ -37,7 +37,8 @@ _LOCKS = ("futex", "lock", "semaphore", "condition")
        says="{function|its Python code} waits for another thread, process or connection")  # fmt: skip
 @cause("python", "gc", witness="stacks: time in garbage collection", rests_on=[Source.CALLS],
        says="Python's garbage collection stops it[, in {function}]",
-       action="Collect less often: gc.freeze() after start-up, higher gc.set_threshold, fewer cyclic objects.")  # fmt: skip
+       action="Collect less often: where the code calls gc.collect() itself, call it less; else gc.freeze() after start-up, a higher "
+       "gc.set_threshold, fewer cyclic objects.")  # fmt: skip
 @cause("python", "lock", witness="waiting for another thread", says="{function|it} waits for a lock")
 @cause("python", "dataloader", witness="waiting for the next batch",
        says="its data comes late[: the loader's time goes into {function}]")  # fmt: skip
@@ -52,7 +53,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     elif not len(case.functions):
         left = case.excess_s - max(case.sched_excess_s, 0) - max(case.io_excess_s, 0) - max(case.sync_excess_s, 0)
         yield case.charge("python", "slow-function", left, GUESS,
-                     (Evidence("steps", "own time", case.own_s, case.own_s - case.excess_s, "s/step", len(case.peers)),),
+                     (Evidence("steps", "own time", case.own_s, max(case.own_s - case.excess_s, 0.0), "s/step", len(case.peers)),),
                      "No stacks were taken of this rank: `rankscope doctor` says why.")  # fmt: skip
     yield from _waiting_charges(case)
 
@@ -64,16 +65,17 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
         found = asleep  # report a sleep where it occurs, whatever else its callers do
     function = found.function
     leaf = found.leaf
-    what = f"{leaf.name}, called from {function.name}" if leaf is not None and found.of_leaf else function.name
+    what = f"{leaf.name}, called from {function.name}" if leaf is not None and found.of_leaf else function.words
     evidence = [Evidence("stacks", f"time in {what}", found.own_s, found.peers_s, "s/step", len(case.peers))]
     if leaf is not None:
-        evidence.append(Evidence("stacks", "deepest frame", f"{leaf.name} ({leaf.file}:{leaf.line})", None, ""))
+        evidence.append(Evidence("stacks", "deepest frame", leaf.place, None, ""))
     evidence.extend(called_by(found))
-    evidence.append(Evidence("stacks", "state in it", _state(case, found, blocking), None, ""))
+    if blocking or not case.fleet.timed:  # of timings no state was seen
+        evidence.append(Evidence("stacks", "state in it", _state(case, found, blocking), None, ""))
     if case.queue_of_function_s >= limits.FEW * found.excess_s:
         evidence.append(Evidence("scheduler", "in the queue for a CPU meanwhile (as long per second as its peers)",
                                  case.queue_of_function_s, None, "s/step"))  # fmt: skip
-    place = f"{function.name} ({function.file}:{function.line})"
+    place = function.place
     support, component, cause = SEEN, "python", "slow-function"
     action = f"Look at {place}: only on this rank it takes so long."
     if asleep is not None and blocking:
@@ -113,7 +115,9 @@ def _collector_charge(case: Case, excess: float) -> Hypothesis:
         cause="gc",
         lost_s=excess,
         support=SEEN,
-        evidence=(Evidence("stacks", "time in garbage collection", own, own - excess, "s/step", len(case.peers)),),
+        evidence=(
+            Evidence("stacks", "time in garbage collection", own, max(own - excess, 0.0), "s/step", len(case.peers)),
+        ),
         function=found.function if found is not None and not found.spread else None,
     )
 
@@ -145,9 +149,11 @@ def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
     if charges := [charge for helper in helpers for charge in _helper_charges(case, excess, tuple(evidence), helper)]:
         yield from charges
         return
-    name = f"{function.name} ({function.file}:{function.line})" if function else worst.caller or "the training thread"
-    yield case.charge("python", cause, excess, NO_COUNTER, tuple(evidence),
-                 f"See what {name} waits for: another thread or process of the same rank.", function=function)  # fmt: skip
+    name = function.place if function else worst.caller or "the training thread"
+    action = f"See what {name} waits for: another thread or process of the same rank."
+    if (worst.name, worst.detail) == ("pipe", "write"):
+        action = f"The pipe that {name} writes to is full: its reader (a log collector, tee) is slow. Print less, or to a file."
+    yield case.charge("python", cause, excess, NO_COUNTER, tuple(evidence), action, function=function)
 
 
 @dataclass(frozen=True, slots=True)

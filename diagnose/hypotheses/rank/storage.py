@@ -110,4 +110,6 @@ def _hardware(case: Case, detail: str, other_way: str) -> Iterator[Evidence]:
     window, device = case.fleet.seconds, number_in(detail)
     for counter in case.host_counters("disk.busy_s"):
         if device and number_in(counter.instance) == device and counter.value >= limits.NEARLY_ALL * window:
-            yield Evidence("disk", f"{counter.instance} busy", counter.value / window, None, "share of the window")
+            yield Evidence(
+                "disk", f"{counter.instance} busy", min(counter.value / window, 1.0), None, "share of the window"
+            )

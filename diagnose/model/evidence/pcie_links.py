@@ -16,6 +16,7 @@ from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.stats.robust import median
+from rankscope.diagnose.text import after
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Ints
 
@@ -55,7 +56,7 @@ class Link:
 
     def action(self, host: str) -> str:
         return (
-            f"Reseat {self.instance} of {host} and check its riser and slot (`lspci -vv -s {self.instance} | grep Lnk`): the link "
+            f"Reseat {self.instance}{after('of', host)} and check its riser and slot (`lspci -vv -s {self.instance} | grep Lnk`): the link "
             "came up below what both ends can do."
         )
 

@@ -25,6 +25,7 @@ from hardware_builders import (
 
 from rankscope.diagnose.cli.report import report
 from rankscope.diagnose.hypotheses.causes import CAUSES
+from rankscope.diagnose.report.sentence import sentence_of
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.note import NoteCode
 
@@ -147,6 +148,14 @@ def test_what_the_peers_have_as_much_acquits_the_device(everywhere: dict[str, fl
     shared = [("gpu", "contended")] if "gpu.foreign_active" in everywhere else []
     assert [(one.component, one.cause) for one in verdict.suspects if one.scope != "rank"] == shared
     assert len(verdict.suspects) == 1 + len(shared)
+
+
+def test_gpus_that_are_shared_on_several_hosts_are_told_of_all_ranks() -> None:
+    verdict = Machine(ranks=16, everywhere={"gpu.foreign_active": 0.3}).verdict()
+    assert [(one.component, one.cause, one.scope, one.host) for one in verdict.suspects] == [
+        ("gpu", "contended", "all", "")
+    ]
+    assert sentence_of(verdict).startswith("All 16 ranks: somebody else uses the GPU as well, which costs ")
 
 
 @pytest.mark.parametrize("everywhere", [{"pcie.width": 4.0}, {"pcie.replays": 5e4}, {"pcie.aer_correctable": 5e4}],

@@ -31,6 +31,16 @@ def test_other_losses_are_no_lost_events() -> None:
     assert gather([saying(window, losses=(Loss("bpf", "walk_failed", 7),))]).lost_events == 0
 
 
+def test_a_few_stacks_that_could_not_be_read_are_no_news_and_many_are() -> None:
+    """Of 99 samples a second in 20 s a hundredth is 20: the kernel counts them for helper threads as well."""
+    (window,) = build(Job(window_s=20.0))
+    for count, told in ((19, False), (20, True), (500, True)):
+        notes = gather(
+            [saying(window, losses=(Loss("bpf", "walk_failed", count),), sampling_hz=99.0, seconds=20.0)]
+        ).notes
+        assert any("Python stacks could not be read" in str(note) for note in notes) == told
+
+
 def test_the_rate_of_the_samples_is_the_windows_own_and_of_several_the_lowest() -> None:
     first, second = build(Job(ranks=8, hosts=2))
     fleet = gather([saying(first, sampling_hz=499.0), saying(second, sampling_hz=199.0)])

@@ -51,6 +51,12 @@ def test_a_rank_that_ends_by_itself_is_named_first(statuses: list[int | None]) -
     assert "told to end" not in note(verdict)
 
 
+def test_nobody_is_sent_to_a_log_that_a_killed_rank_could_not_write() -> None:
+    killed, failed = (ended(status, None, None, None).suspects[0].action for status in (signal.SIGKILL, 1 << 8))
+    assert killed.startswith("Find who sent SIGKILL to process ") and "See the log" not in killed
+    assert failed.startswith("See the log of the rank on ")
+
+
 def test_a_job_that_comes_to_its_end_is_no_hang() -> None:
     verdict = ended(0, 0, 0, 0)
     assert (verdict.status, note(verdict)) == ("healthy", "ranks 0-3 ended in the window")
