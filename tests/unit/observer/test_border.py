@@ -68,7 +68,7 @@ def test_what_a_look_tells_is_a_sight_or_bad_data(value: Any) -> None:
 @pytest.mark.parametrize(
     "message",
     [line(0, what="pyspy_start", pid=7, duration_s=1, rate_hz=5000, idle=False), line(0, what="release", links=[HUGE]),
-     line(0, what="stand", tid=1, nice=0), line(1, what="attach", function="rs_enter_0", offsets=[-16], on_return=False),
+     line(0, what="priority", tid=1, nice=0, yields_s=0.0), line(1, what="attach", function="rs_enter_0", offsets=[-16], on_return=False),
      line(0, what="uts_name", pid=-1), line(0, what="load", hz=10**9, ranks=1, processes=1, threads=1, verbose=False)],
     ids=lambda one: json.loads(one[1:])["what"],
 )  # fmt: skip

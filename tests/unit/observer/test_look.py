@@ -125,12 +125,12 @@ def _file(data: bytes, flags: int = os.MFD_ALLOW_SEALING) -> int:
 @pytest.mark.parametrize(
     ("files", "most_bytes", "why"),
     [
-        (lambda: [], 99, "of no file"),
-        (lambda: [_file(b"[[]]"), _file(b"[[]]")], 99, "of no file"),
-        (lambda: [_file(b"[[], null]", 0)], 99, "still holds"),
-        (lambda: [_file(b"[[], null]")], 3, "told more than"),
-        (lambda: [_file(b"[[], 7, 8]")], 99, "not asked for"),
-        (None, 99, "told nothing"),
+        (lambda: [], 99, "sent no file"),
+        (lambda: [_file(b"[[]]"), _file(b"[[]]")], 99, "sent no file"),
+        (lambda: [_file(b"[[], null]", 0)], 99, "can still change"),
+        (lambda: [_file(b"[[], null]")], 3, "sent more than"),
+        (lambda: [_file(b"[[], 7, 8]")], 99, "unexpected data"),
+        (None, 99, "sent nothing"),
     ],
 )
 def test_what_a_look_tells_is_one_file_that_nobody_can_change(
