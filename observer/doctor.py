@@ -98,7 +98,7 @@ def _programs(_: Path) -> Requirement:
     if abilities.lacking(abilities.COMPILER) or importlib.util.find_spec("bcc") is None:
         return Requirement(
             name, False, f"not compiled ahead for these sources, and {sys.executable} cannot import bcc",
-            "Install the wheel or the .deb of scripts/package, which contains them; or apt-get install python3-bpfcc (dnf install "
+            "Install a package of scripts/package, which contains them; or apt-get install python3-bpfcc (dnf install "
             "python3-bcc), and use a virtual environment with system site packages.", True,
         )  # fmt: skip
     import bcc  # pyright: ignore[reportMissingImports]

@@ -39,8 +39,8 @@ def running(
     user: int | None = None,
     also: str = "",
 ) -> Iterator[int]:
-    """Its pid. `port`: names the job; `work_s`: a third of a step, in which it computes; `options`: the rest of its command line; `also`: the name
-    of another library, with the same function."""
+    """Its pid. `port`: names the job; `work_s`: a third of a step, in which it computes; `options`: the rest of its command
+    line; `also`: the name of another library, with the same function."""
     about = _JOB | {"RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_PORT": str(port)}
     library = folder / "libtorch_cpu.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, "-xc", "-"], input=_LIBRARY, text=True, check=True)

@@ -28,10 +28,19 @@ def test_help_says_what_is_built_and_how_it_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--nonsense"], ["DIR"], ["--out"], ["--offline"], ["--arch"], ["--arch", "x86"]]
+    "arguments",
+    [["--nonsense"], ["DIR"], ["--out"], ["--offline"], ["--arch"], ["--arch", "x86"], ["--wheel", "--rpm"]],
 )
 def test_wrong_usage_is_64(arguments: list[str]) -> None:
     assert call(*arguments).returncode == 64
+
+
+def test_a_host_without_rpmbuild_is_told_what_to_install(tmp_path: Path) -> None:
+    for tool in ("dirname", "uname"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or "")
+    command = ["/bin/bash", str(SCRIPT), "--rpm", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 69 and "apt-get install rpm" in done.stderr and not (tmp_path / "out").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="programs for the kernel are compiled as root")
