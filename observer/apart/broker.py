@@ -178,10 +178,11 @@ class Broker(Reading):
 
     def pyspy_start(self, _: Sequence[int], *, pid: int, duration_s: float, rate_hz: int, idle: bool) -> Answer:
         """Start py-spy on one process."""
-        if pid in self.samplings or len(self.samplings) >= limits.SAMPLED_MOST:
+        checked = process(pid)  # before anything is started
+        if checked in self.samplings or len(self.samplings) >= limits.SAMPLED_MOST:
             raise ValueError("sampled already, or too many")
         rate = number(rate_hz, "rate", _MOST_HZ + 1)
-        self.samplings[process(pid)] = pyspy.start(pid, _seconds(duration_s), rate, idle is True)
+        self.samplings[checked] = pyspy.start(checked, _seconds(duration_s), rate, idle is True)
         return {}, ()
 
     def pyspy_ended(self, _: Sequence[int], *, pid: int) -> Answer:

@@ -165,6 +165,16 @@ def test_probes_are_detached_once_and_nothing_is_loaded_then(broker: Broker, pro
         broker.answer({"what": "rest"}, ())
 
 
+@pytest.mark.parametrize("pid", [0, -1, 1 << 31, 41.0, True])
+def test_nothing_is_started_on_what_is_no_process(broker: Broker, monkeypatch: pytest.MonkeyPatch, pid: object) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(brokers.pyspy, "start", lambda *asked: started.append(asked))
+    asked = {"what": "pyspy_start", "pid": pid, "duration_s": 2, "rate_hz": 19, "idle": True}
+    with pytest.raises(ValueError, match="no such process"):
+        broker.answer(asked, ())
+    assert started == []
+
+
 def test_what_samples_beside_is_started_once_for_a_process_and_ended(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
