@@ -60,3 +60,13 @@ def running(
             yield job.pid
         finally:
             job.kill()
+
+
+@contextlib.contextmanager
+def job(folder: Path, port: int) -> Iterator[tuple[int, int]]:
+    """The pids of two ranks of one healthy job."""
+    folders = [folder / name for name in ("first", "second")]
+    for one in folders:
+        one.mkdir()
+    with running(folders[0], 0, 2, port, 0.02) as first, running(folders[1], 1, 2, port, 0.02) as second:
+        yield first, second

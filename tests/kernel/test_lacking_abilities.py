@@ -16,13 +16,8 @@ from typing import Any
 import pytest
 import small_rank
 
-from rankscope.diagnose.hypotheses.causes import rests_on
-from rankscope.diagnose.solve.enough import further_s
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer import recorder
 from rankscope.observer.recorder import RecordOptions
-from rankscope.observer.sources import ESSENTIAL, Seen, Source
 from rankscope.observer.window.folder import Window
 from rankscope.probes import abilities
 from rankscope.probes.abilities import (
@@ -96,54 +91,6 @@ def test_without_one_ability_a_window_is_recorded_and_says_so(
         assert window.ranks.column("samples").to_pylist()[0] > 0
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
-    """A healthy job of two ranks."""
-    folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
-    with (
-        small_rank.running(folders[0], 0, 2, 29811, 0.02) as first,
-        small_rank.running(folders[1], 1, 2, 29811, 0.02) as second,
-    ):
-        yield first, second
-
-
-# Each source, each ability and each program that a window of this job needs, one at a time.
-KNOCKED_OUT = {
-    "samples": Source.SAMPLES, "rs_sample": Source.SAMPLES, "clock": Source.SAMPLES,
-    "run-queue": Source.RUN_QUEUE, "rs_sched_switch": Source.RUN_QUEUE, "rs_sched_waking": Source.RUN_QUEUE,
-    "tracepoints": Source.RUN_QUEUE,
-    "collectives": Source.COLLECTIVES, "rs_enter_0": Source.COLLECTIVES, "rs_entry_0": Source.COLLECTIVES,
-    "rs_leave_0": Source.COLLECTIVES, "rs_call_site": Source.COLLECTIVES, "uprobes": Source.COLLECTIVES,
-    "calls": Source.CALLS, "file-calls": Source.FILE_CALLS, "btf": Source.FILE_CALLS, "rs_file_in_0": Source.FILE_CALLS,
-    "rs_file_out_0": Source.FILE_CALLS, "exits": Source.EXITS, "rs_sched_exit": Source.EXITS, "flows": Source.FLOWS,
-    "gpu": Source.GPU, "ports": Source.PORTS, "host-counters": Source.HOST,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", KNOCKED_OUT)
-def test_each_source_is_knocked_out_in_turn_and_nothing_is_said_that_rests_on_it(
-    job: tuple[int, int], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv(abilities.VARIABLE, name)
-    (recorded,) = recorder.record(RecordOptions(window_s=2.0, align_s=0.0, pids=job))
-    source = KNOCKED_OUT[name]
-    state = {one.source: one for one in recorded.window.manifest.sources}[source]
-    assert state.seen is Seen.NOT and state.why, "the window says what it lacks, and why"
-    verdict = diagnose([recorded.window])
-    assert verdict.status != "hang"
-    assert not [one for one in verdict.suspects if source in rests_on(one.component, one.cause, one.scope)]
-    if source in ESSENTIAL:
-        assert (verdict.status, verdict.suspects) == ("unknown", ())
-        assert verdict.notes[0].code is NoteCode.UNSEEN and further_s(verdict) is None
-    else:
-        assert any(note.code is NoteCode.UNSEEN_PART for note in verdict.notes)
-
-
-def test_with_nothing_knocked_out_each_source_is_whole(job: tuple[int, int]) -> None:
-    (recorded,) = recorder.record(RecordOptions(window_s=2.0, align_s=0.0, pids=job))
-    assert not [one for one in recorded.window.manifest.sources if one.seen is Seen.NOT]
-
-
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [("samples", 69, "cannot be observed"), ("rs_sched_switch", 69, "cannot be observed"),
@@ -158,6 +105,12 @@ def test_doctor_says_whether_a_verdict_can_be_had_here(name: str, code: int, wor
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == code and words in said, said
     assert code == 0 or "No verdict is possible without it" in said
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+    with small_rank.job(tmp_path_factory.mktemp("job"), 29811) as pids:
+        yield pids
 
 
 def test_record_and_diagnose_say_first_what_was_missing(job: tuple[int, int], tmp_path: Path) -> None:

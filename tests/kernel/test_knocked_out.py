@@ -1,0 +1,62 @@
+"""Each source, ability and program in turn is taken from an observer of a live job: what rests on it is not said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import small_rank
+
+from rankscope.diagnose.hypotheses.causes import rests_on
+from rankscope.diagnose.solve.enough import further_s
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.observer import recorder
+from rankscope.observer.recorder import RecordOptions
+from rankscope.observer.sources import ESSENTIAL, Seen, Source
+from rankscope.probes import abilities
+
+pytestmark = pytest.mark.beside
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+    with small_rank.job(tmp_path_factory.mktemp("job"), 29812) as pids:
+        yield pids
+
+
+# Each source, each ability and each program that a window of this job needs, one at a time.
+KNOCKED_OUT = {
+    "samples": Source.SAMPLES, "rs_sample": Source.SAMPLES, "clock": Source.SAMPLES,
+    "run-queue": Source.RUN_QUEUE, "rs_sched_switch": Source.RUN_QUEUE, "rs_sched_waking": Source.RUN_QUEUE,
+    "tracepoints": Source.RUN_QUEUE,
+    "collectives": Source.COLLECTIVES, "rs_enter_0": Source.COLLECTIVES, "rs_entry_0": Source.COLLECTIVES,
+    "rs_leave_0": Source.COLLECTIVES, "rs_call_site": Source.COLLECTIVES, "uprobes": Source.COLLECTIVES,
+    "calls": Source.CALLS, "file-calls": Source.FILE_CALLS, "btf": Source.FILE_CALLS, "rs_file_in_0": Source.FILE_CALLS,
+    "rs_file_out_0": Source.FILE_CALLS, "exits": Source.EXITS, "rs_sched_exit": Source.EXITS, "flows": Source.FLOWS,
+    "gpu": Source.GPU, "ports": Source.PORTS, "host-counters": Source.HOST,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KNOCKED_OUT)
+def test_each_source_is_knocked_out_in_turn_and_nothing_is_said_that_rests_on_it(
+    job: tuple[int, int], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(abilities.VARIABLE, name)
+    (recorded,) = recorder.record(RecordOptions(window_s=2.0, align_s=0.0, pids=job))
+    source = KNOCKED_OUT[name]
+    state = {one.source: one for one in recorded.window.manifest.sources}[source]
+    assert state.seen is Seen.NOT and state.why, "the window says what it lacks, and why"
+    verdict = diagnose([recorded.window])
+    assert verdict.status != "hang"
+    assert not [one for one in verdict.suspects if source in rests_on(one.component, one.cause, one.scope)]
+    if source in ESSENTIAL:
+        assert (verdict.status, verdict.suspects) == ("unknown", ())
+        assert verdict.notes[0].code is NoteCode.UNSEEN and further_s(verdict) is None
+    else:
+        assert any(note.code is NoteCode.UNSEEN_PART for note in verdict.notes)
+
+
+def test_with_nothing_knocked_out_each_source_is_whole(job: tuple[int, int]) -> None:
+    (recorded,) = recorder.record(RecordOptions(window_s=2.0, align_s=0.0, pids=job))
+    assert not [one for one in recorded.window.manifest.sources if one.seen is Seen.NOT]
