@@ -62,7 +62,8 @@ def c_type(described: Any) -> Any:
 def _made(described: str) -> Any:
     name, members, *kind = json.loads(described)
     base = ctypes.Union if kind == ["union"] else ctypes.Structure
-    body: dict[str, Any] = {"_pack_": 1} if kind == ["struct_packed"] else {}
+    # Without `_layout_` CPython 3.14 warns, and 3.19 refuses; to earlier ones it means nothing.
+    body: dict[str, Any] = {"_pack_": 1, "_layout_": "ms"} if kind == ["struct_packed"] else {}
     return type(str(name), (base,), {**body, "_fields_": [_member(*member) for member in members]})
 
 
