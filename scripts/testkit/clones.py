@@ -63,7 +63,6 @@ class Clone:
             null = os.open(os.devnull, os.O_RDWR)
             for descriptor in range(3):
                 os.dup2(null, descriptor)
-            _forget_originals()
             sys.path.insert(0, str(self.folder / ".imported"))
             os.environ["PYTHONPATH"] = str(self.folder / ".imported")
             os.environ["CI"] = "1"  # the same examples each time (tests/conftest.py)
@@ -76,14 +75,6 @@ class Clone:
             code = PASSED if ended_with in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else 1
         finally:
             os._exit(code)
-
-
-def _forget_originals() -> None:
-    """Have the packages and tests imported anew: a session of pytest that forks has those of the repository."""
-    for name, module in list(sys.modules.items()):
-        file = str(getattr(module, "__file__", None) or "")
-        if name.partition(".")[0] == "rankscope" or file.startswith(f"{REPOSITORY}/tests/"):
-            del sys.modules[name]
 
 
 @contextlib.contextmanager
