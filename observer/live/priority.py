@@ -28,6 +28,7 @@ class Priorities:
     threads have ended.
     """
 
+    usual: int = field(default_factory=lambda: os.sched_getscheduler(0))  # policy of this process as it began
     _timers: dict[int, threading.Timer] = field(default_factory=dict)
 
     def set(self, tid: int, nice: int, yields_s: float = 0.0) -> None:
@@ -37,7 +38,7 @@ class Priorities:
         """
         if timer := self._timers.pop(tid, None):
             timer.cancel()
-        os.sched_setscheduler(tid, os.SCHED_IDLE if yields_s > 0 else os.SCHED_OTHER, os.sched_param(0))
+        os.sched_setscheduler(tid, os.SCHED_IDLE if yields_s > 0 else self.usual, os.sched_param(0))
         os.setpriority(os.PRIO_PROCESS, tid, nice)
         if yields_s > 0:
             timer = threading.Timer(yields_s, self._end, (tid, nice))

@@ -23,9 +23,23 @@ def policy(tid: int = 0) -> int:
     return os.sched_getscheduler(tid)
 
 
+@pytest.fixture(autouse=True)
+def ordinary(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tests may run at any priority; these begin at the ordinary one."""
+    usual, nice = policy(), os.getpriority(os.PRIO_PROCESS, 0)
+    if os.geteuid() == 0:
+        os.sched_setscheduler(0, OTHER, os.sched_param(0))
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+    monkeypatch.setattr(priority, "_PRIORITIES", Priorities(OTHER))
+    yield
+    if os.geteuid() == 0:
+        os.sched_setscheduler(0, usual, os.sched_param(0))
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+
+
 @pytest.fixture
 def priorities() -> Iterator[Priorities]:
-    made = Priorities()
+    made = Priorities(OTHER)
     yield made
     made.close()
 
