@@ -17,6 +17,7 @@ from pathlib import Path
 from campaignkit import sources
 from campaignkit.campaign import Judged, Keep
 from campaignkit.fuzz import counted, reach
+from campaignkit.fuzz.place import clear
 from campaignkit.fuzz.reach import BY_NAME
 from campaignkit.fuzz.watch import MOST_BYTES, MOST_S
 from campaignkit.reached import Modules, Part
@@ -85,6 +86,7 @@ the fuzzer itself broke.
                 _work(state, most, digests, args)
         finally:
             _keep_counts(list(left), digests, state, keep)
+            clear()  # what workers that were ended have left
 
     def table(self, found: Mapping[str, Result]) -> list[str]:
         """One line per target. edges: of our code, seen by the fuzzer; lines: of the functions that inputs enter."""

@@ -15,11 +15,8 @@ _PREFIX = "rankscope-fuzz-"
 
 @lru_cache(maxsize=1)
 def place() -> Path:
-    home = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-    for left in home.glob(f"{_PREFIX}*"):
-        if not Path(f"/proc/{left.name.rpartition('-')[2]}").exists():
-            shutil.rmtree(left, ignore_errors=True)
-    made = home / f"{_PREFIX}{os.getpid()}"
+    clear()
+    made = _home() / f"{_PREFIX}{os.getpid()}"
     made.mkdir(mode=0o700)
     atexit.register(remove)
     return made
@@ -28,3 +25,14 @@ def place() -> Path:
 def remove() -> None:
     """For who ends without the usual ways out."""
     shutil.rmtree(place(), ignore_errors=True)
+
+
+def clear() -> None:
+    """Remove the folders of processes that have ended."""
+    for left in _home().glob(f"{_PREFIX}*"):
+        if not Path(f"/proc/{left.name.rpartition('-')[2]}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _home() -> Path:
+    return _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
