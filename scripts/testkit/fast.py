@@ -20,6 +20,8 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent
+# By its file: `-m` also looks into the folder that we are in.
+PYTEST = (sys.executable, str(Path(pytest.__file__).with_name("__main__.py")))
 UNIT = REPOSITORY / "tests/unit"
 ASKS_FOR_MORE = re.compile(
     r"\b(subprocess|multiprocessing|Popen|fork|geteuid|sleep|chromium|import torch|store: str|server: str)\b"
@@ -93,15 +95,7 @@ def main() -> int:
         for command in (["check", "."], ["format", "--check", "."])
         if subprocess.run([TOOLS / "ruff", *command, "--no-cache", "--quiet"], cwd=REPOSITORY, check=False).returncode
     ]
-    # By its file: `-m` also looks into the folder that we are in.
-    command = [
-        sys.executable,
-        str(Path(pytest.__file__).with_name("__main__.py")),
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *sys.argv[1:],
-    ]
+    command = [*PYTEST, "-q", "-p", "no:cacheprovider", *sys.argv[1:]]
     with tempfile.TemporaryDirectory(prefix="rankscope-fast-") as folder:
         started = [
             _Session(Path(folder, str(number)), [*command, *files])

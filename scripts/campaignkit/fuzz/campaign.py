@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import multiprocessing
 import shutil
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 from campaignkit import sources
 from campaignkit.campaign import Judged, Keep
 from campaignkit.fuzz import counted, reach
-from campaignkit.fuzz.place import clear
+from campaignkit.fuzz.forks import each_in_a_fork
 from campaignkit.fuzz.reach import BY_NAME
 from campaignkit.fuzz.watch import MOST_BYTES, MOST_S
 from campaignkit.reached import Modules, Part
@@ -86,7 +85,6 @@ the fuzzer itself broke.
                 _work(state, most, digests, args)
         finally:
             _keep_counts(list(left), digests, state, keep)
-            clear()  # what workers that were ended have left
 
     def table(self, found: Mapping[str, Result]) -> list[str]:
         """One line per target. edges: of our code, seen by the fuzzer; lines: of the functions that inputs enter."""
@@ -114,8 +112,7 @@ the fuzzer itself broke.
 
 def parts_of(names: Sequence[str]) -> dict[str, list[Part]]:
     """Statements that each target reaches. Its seeds are run in a process of their own."""
-    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
-        called = dict(zip(names, pool.map(_called_by_seeds, names, chunksize=1), strict=True))
+    called = each_in_a_fork(_called_by_seeds, names)
     modules = Modules(sources.text_of)
     return {name: sources.parts_reached(calls, modules) for name, calls in called.items()}
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from campaignkit.fuzz.forks import each_in_a_fork
 from campaignkit.fuzz.targets import TARGETS
 from campaignkit.reached import PACKAGE
 
@@ -60,12 +61,10 @@ def _lines_of(code: CodeType) -> frozenset[int]:
 
 def counts(names: Sequence[str], state: Path) -> dict[str, tuple[int, int]]:
     """By target: lines reached by its seeds and corpus, and lines of the functions that these enter. Each in a process of its own."""
-    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
-        found = pool.starmap(_count, [(name, state) for name in names], chunksize=1)
-    return dict(zip(names, found, strict=True))
+    return each_in_a_fork(partial(_count, state), names)
 
 
-def _count(name: str, state: Path) -> tuple[int, int]:
+def _count(state: Path, name: str) -> tuple[int, int]:
     target = BY_NAME[name]
     kept = sorted((state / name / "corpus").glob("*"), key=lambda path: path.stat().st_size)[:_MOST_INPUTS]
     reached, every = lines_reached(target.run, [*target.all_seeds(), *(path.read_bytes() for path in kept)])

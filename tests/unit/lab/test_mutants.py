@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from testkit import rooms
 from testkit.clones import REPOSITORY
 from testkit.equivalent import EQUIVALENT, why_equivalent
+from testkit.fast import PYTEST
 from testkit.mutants import mutants_of
 from testkit.rooms import ROOMS, Room
 
@@ -68,8 +68,7 @@ def test_what_was_found_counts_until_the_file_or_the_test_that_noticed_it_change
 @ROOT
 def test_what_survived_a_review_and_a_sample_of_the_day_are_noticed() -> None:
     """In a session of its own: in one that has imported the originals, mutants are not met."""
-    pytest_itself = Path(pytest.__file__).with_name("__main__.py")
     by_hand = Path(__file__).with_name("broken_by_hand.py")
-    command = [sys.executable, pytest_itself, "-q", "-p", "no:cacheprovider", by_hand]
+    command = [*PYTEST, "-q", "-p", "no:cacheprovider", by_hand]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
