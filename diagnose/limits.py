@@ -22,7 +22,7 @@ EFFECT_SECONDS = 0.0005  # what being observed costs a step that has tens of pro
 FEW = 0.1  # less of a whole is its edge, its rounding, or one that is left out; what few values show is uneven by as much of itself
 NOTHING = FEW**2  # less of a step, of a window or of bytes is nothing: a sample or two
 
-# Significance: what a hypothesis needs to be admitted, in nats (hypotheses/rank/selection.py, hypotheses/rows.py).
+# Significance: what a hypothesis needs to be admitted, in nats (infer/causes/rank/selection.py, infer/causes/rows.py).
 # Fitted on the corpus (scripts/corpus): 6.4 accuses no innocent, without some kind of window between 4.5 and 9. Of what lies between, where
 # a third more or less changes fewest verdicts of 1,992: 13 and 16 (9: 9 and 20, 8: 19 and 11).
 SCORE_LEAST = 8.5

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from rankscope.diagnose import budgets
-from rankscope.probes.text import printable
+from rankscope.probes.base.text import printable
 
 
 def clean(text: str, most: int = 200) -> str:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.observer.sources import ESSENTIAL, Seen, States
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
+from rankscope.probes.base.errors import RankscopeError
 from rankscope.probes.bpf import btf, loader, tables
-from rankscope.probes.errors import RankscopeError
 
 _TRACEPOINTS = ("sched/sched_switch", "sched/sched_waking", "sched/sched_process_exit", "syscalls/sys_enter_read")
 

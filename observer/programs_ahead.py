@@ -16,9 +16,9 @@ from pathlib import Path
 
 from rankscope.observer.live import kernel_probes
 from rankscope.observer.watch import pulse
+from rankscope.probes.base.errors import NotPermitted, RankscopeError
 from rankscope.probes.bpf import loader
 from rankscope.probes.bpf.compiler import ahead, compiled
-from rankscope.probes.errors import NotPermitted, RankscopeError
 
 
 def keys(machine: str) -> tuple[str, ...]:

@@ -30,9 +30,9 @@ from rankscope.observer.live.observation import Observation, Progress
 from rankscope.observer.live.priority import giving_way
 from rankscope.observer.live.shares import jobs_with_room, ranks_with_room
 from rankscope.observer.window.jobs import matching, names
-from rankscope.probes import rights
-from rankscope.probes.errors import NoRanks, NotPermitted, UsageError
-from rankscope.probes.host.clocks import Clocks, clock_notes, read_clocks
+from rankscope.probes.base import rights
+from rankscope.probes.base.clocks import Clocks, clock_notes, read_clocks
+from rankscope.probes.base.errors import NoRanks, NotPermitted, UsageError
 
 if TYPE_CHECKING:
     from rankscope.observer.window.folder import Window

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from rankscope.probes.errors import EXIT_MISSING, NotPermitted, RankscopeError
+from rankscope.probes.base.errors import EXIT_MISSING, NotPermitted, RankscopeError
 
 UNSEEN = (RankscopeError, OSError, ValueError, ArithmeticError, LookupError, struct.error)
 """Errors of reading another process, whose memory and files may hold anything: skip it and continue with others."""

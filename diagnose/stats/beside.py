@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose.stats.robust import nan_median
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 
 class Medians:

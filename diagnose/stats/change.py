@@ -37,7 +37,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.stats.pauses import Pauses
 from rankscope.diagnose.stats.robust import CLIP, MAD_TO_SD, long_run_variance, median
-from rankscope.probes.arrays import Bools, Floats
+from rankscope.probes.base.arrays import Bools, Floats
 
 SKIPPED = limits.STEPS_FEW  # first values, excluded: compiling, caches, autotuning
 LEARNT = SKIPPED * 5  # values before anything is reported

@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose.stats.special import normal_quantiles
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.base.arrays import Floats, Ints
 
 SHIFTS = np.array(
     [0.5, 1.0, 1.5, 2.0, 3.0]

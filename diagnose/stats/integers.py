@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from rankscope.probes.arrays import Bools, Ints
+from rankscope.probes.base.arrays import Bools, Ints
 
 
 def distinct(values: Ints) -> tuple[Ints, Ints]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose.stats.robust import nan_median
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.base.arrays import Floats, Ints
 
 
 def medians_of_sums(row: Ints, column: Ints, value: Floats, rows: int, columns: int) -> Floats:

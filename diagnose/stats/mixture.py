@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose.stats.robust import median, robust_sd
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 OF_ONE = 2.3  # distance of the halves of one normal distribution
 

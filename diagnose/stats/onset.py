@@ -9,7 +9,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.stats.robust import long_run_variance, median
 from rankscope.diagnose.stats.student import chance
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.stats.rhythm import find_period
 from rankscope.diagnose.stats.robust import median
-from rankscope.probes.arrays import Bools, Floats
+from rankscope.probes.base.arrays import Bools, Floats
 
 _REMEMBERED = 16
 _VALUES_MOST = _REMEMBERED  # of one pause; longer ones are a change

@@ -20,7 +20,7 @@ import numpy as np
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.stats.onset import Onset, find_onset
 from rankscope.diagnose.stats.robust import median, robust_sd_of
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 # Three thirds of three blocks: the fewest for which an exact test of one third against the rest is
 # below 5 %.

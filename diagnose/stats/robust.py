@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.diagnose import budgets, limits
-from rankscope.probes.arrays import Bools, Floats, Ints, Reals
+from rankscope.probes.base.arrays import Bools, Floats, Ints, Reals
 
 TRIM = limits.FEW
 _In = TypeVar("_In")

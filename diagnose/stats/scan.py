@@ -26,7 +26,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.stats.robust import CLIP, MEANS_LEAST, autocorrelation, median, nan_median, robust_sd
 from rankscope.diagnose.stats.student import chance, combined_freedom, nats, nats_of_normal
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 _SHORTEST = 8
 _GROWTH = 1.5

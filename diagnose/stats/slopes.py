@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose.stats.robust import TRIM
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)

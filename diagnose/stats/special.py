@@ -13,7 +13,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 _NORMAL = NormalDist()
 _TINY = 1e-300

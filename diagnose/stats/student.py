@@ -13,7 +13,7 @@ import sys
 import numpy as np
 
 from rankscope.diagnose.stats.special import log_normal_below, student_below
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 _MOST = 1 / sys.float_info.epsilon  # the normal distribution
 

@@ -26,8 +26,8 @@ from rankscope.diagnose.severity import CRITICAL, UNKNOWN, WARNING
 from rankscope.diagnose.sweep.context import Setting
 from rankscope.diagnose.sweep.hook import GRACE_S
 from rankscope.diagnose.sweep.registry import Check
-from rankscope.probes.errors import UsageError
-from rankscope.probes.host.folders import open_plain, others_can_write
+from rankscope.probes.base.errors import UsageError
+from rankscope.probes.base.folders import open_plain, others_can_write
 
 if sys.version_info >= (3, 11):
     import tomllib

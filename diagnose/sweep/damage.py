@@ -15,7 +15,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar
 
-from rankscope.probes.host.folders import open_plain
+from rankscope.probes.base.folders import open_plain
 
 # On a damaged file sqlite may produce invalid UTF-8 or huge allocations; numbers beyond 64 bits
 # raise OverflowError.

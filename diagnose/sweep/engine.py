@@ -21,7 +21,7 @@ from rankscope.diagnose.sweep.context import Context, Earlier, NotApplicable, Sh
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.registry import Check
 from rankscope.diagnose.text import clean
-from rankscope.probes import room
+from rankscope.probes.base import room
 from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.host.procfs import ROOT, read_file, reason
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from rankscope.probes.host.folders import UnsafePlace, trusted_program
+from rankscope.probes.base.folders import UnsafePlace, trusted_program
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _PASSED_ON = ("NODE_NAME", "SLURMD_NODENAME", "SLURM_CONF", "KUBECONFIG", "SCONTROL", "KUBECTL")

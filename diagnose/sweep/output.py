@@ -15,8 +15,8 @@ from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.text import clean, clean_all
 from rankscope.observer.window.staging import put_file, remove_left_files
-from rankscope.probes.errors import OutputFailed
-from rankscope.probes.host.folders import opened_folder
+from rankscope.probes.base.errors import OutputFailed
+from rankscope.probes.base.folders import opened_folder
 
 SCHEMA = "rankscope.sweep/1"
 _CODES = {OK: 0, WARNING: 1, CRITICAL: 2, UNKNOWN: 3}

@@ -16,7 +16,7 @@ from rankscope.diagnose import budgets
 from rankscope.diagnose.severity import CRITICAL
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
-from rankscope.probes.fair import group_by, interleave
+from rankscope.probes.host.fair import group_by, interleave
 
 ID = "hook.owed"  # key among the stored texts; no check has this id
 # Checks with critical findings by growth. All others (a port that is down) repeat while the problem

@@ -24,8 +24,8 @@ from rankscope.diagnose.severity import STATES
 from rankscope.diagnose.stats.robust import benjamini_hochberg, robust_sd_of
 from rankscope.diagnose.sweep.output import SCHEMA
 from rankscope.diagnose.text import clean
-from rankscope.probes.errors import BadData
-from rankscope.probes.host.folders import read_plain
+from rankscope.probes.base.errors import BadData
+from rankscope.probes.base.folders import read_plain
 
 MAX_FILES, LEAST_HOSTS = 20_000, 3
 _AGREE, _Z, _FLOOR = 2 / 3, 4.0, 0.05

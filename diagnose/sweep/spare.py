@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.observer.window.staging import put_file, remove_left_files
-from rankscope.probes.errors import OutputFailed
-from rankscope.probes.fair import group_by, interleave
-from rankscope.probes.host.folders import opened_folder, read_ours
+from rankscope.probes.base.errors import OutputFailed
+from rankscope.probes.base.folders import opened_folder, read_ours
+from rankscope.probes.host.fair import group_by, interleave
 
 PLACE = Path("/run/rankscope/sweep")
 _FILE = "words.json"

@@ -28,9 +28,9 @@ from rankscope.diagnose.sweep.damage import BESIDE, FAILURES, sound, unless_unre
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.spare import Spare, Words
-from rankscope.probes.errors import EXIT_UNKNOWN, OutputFailed, RankscopeError
-from rankscope.probes.host.clocks import NEVER_SO_LONG_S
-from rankscope.probes.host.folders import opened_folder
+from rankscope.probes.base.clocks import NEVER_SO_LONG_S
+from rankscope.probes.base.errors import EXIT_UNKNOWN, OutputFailed, RankscopeError
+from rankscope.probes.base.folders import opened_folder
 from rankscope.probes.host.procfs import reason
 
 STATE_FILE, _LOCK = "sweep.db", "lock"

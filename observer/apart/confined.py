@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 from rankscope.observer.apart import devices, memory_cap, wire
 from rankscope.observer.apart.wire import Client
 from rankscope.observer.live import limits
-from rankscope.probes import rights
+from rankscope.probes.base import rights
 from rankscope.probes.confine import credentials, seccomp
 from rankscope.probes.mapped.reader import READER
 

@@ -15,7 +15,7 @@ from rankscope.observer.apart.confined import Progress
 from rankscope.observer.apart.reading import Reading
 from rankscope.observer.apart.run import run
 from rankscope.observer.apart.wire import Client
-from rankscope.probes.errors import BadData
+from rankscope.probes.base.errors import BadData
 
 # seconds; 10,000 processes take 0.5 s; file systems that do not answer 8 s, a library of 130 MB
 # some

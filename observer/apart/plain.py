@@ -13,8 +13,8 @@ from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from rankscope.probes.errors import BadData
-from rankscope.probes.text import printable
+from rankscope.probes.base.errors import BadData
+from rankscope.probes.base.text import printable
 
 _CHARACTERS = 65536  # per text; a command line has at most these
 _LARGEST = 1 << 64

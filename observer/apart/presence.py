@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.probes.errors import RankscopeError
+from rankscope.probes.base.errors import RankscopeError
+from rankscope.probes.base.folders import UnsafePlace, opened_folder, others_can_write
+from rankscope.probes.base.text import printable
 from rankscope.probes.host import procfs
-from rankscope.probes.host.folders import UnsafePlace, opened_folder, others_can_write
-from rankscope.probes.text import printable
 
 FOLDER = Path("/run/rankscope/observers")
 _FILE = "places"

@@ -24,8 +24,8 @@ from rankscope.observer.apart import confined, memory_cap, wire
 from rankscope.observer.apart.confined import Progress, Work
 from rankscope.observer.apart.memory_cap import MemoryCap
 from rankscope.observer.live import limits
-from rankscope.probes.errors import EXIT_MISSING, MissingFeature, RankscopeError
-from rankscope.probes.text import printable
+from rankscope.probes.base.errors import EXIT_MISSING, MissingFeature, RankscopeError
+from rankscope.probes.base.text import printable
 
 if TYPE_CHECKING:
     from rankscope.probes.bpf.tables import Table

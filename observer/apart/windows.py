@@ -17,10 +17,10 @@ from rankscope.observer.apart.confined import Progress
 from rankscope.observer.apart.run import run
 from rankscope.observer.apart.wire import Client
 from rankscope.observer.live import limits
+from rankscope.probes.base.errors import BadData
 from rankscope.probes.bpf import tables
 from rankscope.probes.bpf.compiler.compiled import MapShape
 from rankscope.probes.bpf.tables import Table
-from rankscope.probes.errors import BadData
 
 if TYPE_CHECKING:
     from rankscope.observer.window.folder import Window

@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-from rankscope.probes.errors import BadData, RankscopeError
+from rankscope.probes.base.errors import BadData, RankscopeError
 
 _MOST_BYTES = 1 << 20  # the largest, the shapes of all maps, is 20 KB
 _MOST_DESCRIPTORS = 253  # SCM_MAX_FD

@@ -26,13 +26,13 @@ from rankscope.observer.census.identity import (
 )
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.titles import scheduler_job
-from rankscope.probes.fair import Fair, whose
+from rankscope.probes.base.patience import SILENT, Silent, patiently
+from rankscope.probes.base.text import printable
 from rankscope.probes.host import procfs
+from rankscope.probes.host.fair import Fair, whose
 from rankscope.probes.host.maps import mapped_files
 from rankscope.probes.host.namespaces import node_name, owner_uid
 from rankscope.probes.host.procfs import ROOT, ProcStat, proc_path, read_file, reason
-from rankscope.probes.patience import SILENT, Silent, patiently
-from rankscope.probes.text import printable
 
 _PYTHON = re.compile(r"^(python|pypy|pt_main|pt_data|pt_elastic)")
 _VERSION = re.compile(r"/(?:lib)?python(\d\.\d{1,2})t?(?:/|\.so|$)")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.observer.census.found import FoundRank
+from rankscope.probes.base.errors import RankscopeError
 from rankscope.probes.calls.probe import Library, functions_of, mapped_libraries
 from rankscope.probes.calls.row import COLLECTIVE, ENQUEUE
 from rankscope.probes.calls.table import CALL_TABLE
-from rankscope.probes.errors import RankscopeError
 
 _ROWS = tuple(row for row in CALL_TABLE if row.role in (COLLECTIVE, ENQUEUE))
 

@@ -9,11 +9,11 @@ from rankscope.observer.census.candidates import Candidate
 from rankscope.observer.census.containers import Container, find_container
 from rankscope.observer.census.identity import COMMAND_CAP, Claim, RankIdentity
 from rankscope.observer.window.missing import LocalRank
-from rankscope.probes.command_line import shown
+from rankscope.probes.base.command_line import shown
+from rankscope.probes.base.text import printable
 from rankscope.probes.host import procfs
 from rankscope.probes.host.cgroup import best_path, read_entries
 from rankscope.probes.host.namespaces import namespace_inode
-from rankscope.probes.text import printable
 
 
 @dataclass(frozen=True, slots=True)

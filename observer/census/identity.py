@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rankscope.observer.window.jobs import claimed_name
-from rankscope.probes.text import printable
+from rankscope.probes.base.text import printable
 
 COMMAND_CAP = 200
 NAME_CAP = 200

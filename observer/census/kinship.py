@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from rankscope.probes.common_tables import CommonTables
-from rankscope.probes.fair import Fair, whose
+from rankscope.probes.host.common_tables import CommonTables
+from rankscope.probes.host.fair import Fair, whose
 from rankscope.probes.host.namespaces import namespace_inode
 from rankscope.probes.host.procfs import ROOT, open_files, sockets
 

@@ -13,7 +13,7 @@ import re
 import struct
 from pathlib import Path
 
-from rankscope.probes.errors import RankscopeError
+from rankscope.probes.base.errors import RankscopeError
 from rankscope.probes.host.maps import Mapping, read_maps
 from rankscope.probes.host.procfs import ROOT, parse_environ, proc_path, read_link
 from rankscope.probes.mapped.file import open_mapped

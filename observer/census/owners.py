@@ -22,6 +22,7 @@ from pathlib import Path
 from rankscope.observer.census.candidates import Candidate
 from rankscope.observer.census.found import FoundRank, user_of
 from rankscope.observer.census.live_environ import read_live_environ
+from rankscope.probes.base.text import printable
 from rankscope.probes.gpu.model import GpuProcess
 from rankscope.probes.gpu.nvml import read_gpus
 from rankscope.probes.gpu.series import GpuRecording, ProcessUse
@@ -29,7 +30,6 @@ from rankscope.probes.host import procfs
 from rankscope.probes.host.procfs import ROOT
 from rankscope.probes.pci.tree import PcieTree
 from rankscope.probes.sampling.thread import within
-from rankscope.probes.text import printable
 
 _OWN_SHARE = 0.25
 _MAX_DEPTH = 64

@@ -40,10 +40,10 @@ from rankscope.observer.census.rules.members import find_workers, reject_rest
 from rankscope.observer.census.rules.taken import Chosen
 from rankscope.observer.census.titles import runs_anothers, title
 from rankscope.observer.window.missing import missing_ranks
-from rankscope.probes.command_line import is_python
+from rankscope.probes.base.command_line import is_python
+from rankscope.probes.base.patience import patiently
+from rankscope.probes.base.text import printable
 from rankscope.probes.host.procfs import ROOT
-from rankscope.probes.patience import patiently
-from rankscope.probes.text import printable
 
 # In the order in which they apply.
 _RULES = (

@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
-from rankscope.probes.command_line import VALUED, is_python, without_passwords, words_of
-from rankscope.probes.text import printable
+from rankscope.probes.base.command_line import VALUED, is_python, without_passwords, words_of
+from rankscope.probes.base.text import printable
 
 _NAME_CAP = 60
 _SCHEDULERS = (

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rankscope.probes.base.grouped import grouped
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.probe import OpenCall
-from rankscope.probes.grouped import grouped
 from rankscope.probes.sched.probe import ThreadTimes
 
 

@@ -18,13 +18,13 @@ from rankscope.observer.tables.cpu_rows import CpuTotals, CpuUse
 from rankscope.observer.tables.raw import OpenAbsence
 from rankscope.observer.thread.functions import NO_STACK
 from rankscope.observer.window.manifest import Loss, ProbeCost
+from rankscope.probes.base.patience import Silent, patiently
+from rankscope.probes.base.system_calls import known
 from rankscope.probes.calls.launches import LaunchCount
-from rankscope.probes.fair import Fair
 from rankscope.probes.host import procfs
+from rankscope.probes.host.fair import Fair
 from rankscope.probes.network.flows import FlowSummary
-from rankscope.probes.patience import Silent, patiently
 from rankscope.probes.sched import probe as sched
-from rankscope.probes.system_calls import known
 from rankscope.unwinder.names.native import NativeNames
 
 _NO_SYSCALL = 0xFFFF

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from rankscope.probes.common_tables import CommonTables
-from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
 from rankscope.probes.host.block_devices import mount_words
+from rankscope.probes.host.common_tables import CommonTables
+from rankscope.probes.host.fair import Fair, whose
 from rankscope.probes.host.mounts import MOUNTINFO_CAP, Mount, by_device, parse_mountinfo
 from rankscope.probes.host.namespaces import namespace_inode
 

@@ -14,12 +14,12 @@ from rankscope.observer.live.observation import Observation
 from rankscope.observer.live.process_watch import ProcessWatch
 from rankscope.observer.tables.raw import OpenAbsence, RawProcess
 from rankscope.observer.thread.device_calls import MARKER_ROLES, of_roles
+from rankscope.probes.base.text import printable
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.table import CALL_TABLE
 from rankscope.probes.files import probe as files
 from rankscope.probes.host import procfs
-from rankscope.probes.text import printable
 
 _NEAR_THE_END = 0.1  # share of the window
 

@@ -20,12 +20,12 @@ from pathlib import Path
 from rankscope.observer.census.kinship import NET_TCP, Pair, more_connections, parse_net_tcp
 from rankscope.observer.thread import syscalls
 from rankscope.observer.window.schema import ENDED, SOCKET_TO
-from rankscope.probes.common_tables import CommonTables
-from rankscope.probes.fair import Fair, whose
+from rankscope.probes.base.system_calls import known
+from rankscope.probes.base.text import printable
 from rankscope.probes.host import procfs
+from rankscope.probes.host.common_tables import CommonTables
+from rankscope.probes.host.fair import Fair, whose
 from rankscope.probes.host.namespaces import namespace_inode
-from rankscope.probes.system_calls import known
-from rankscope.probes.text import printable
 
 _NOT_OF_A_DESCRIPTOR = ("open", "stat", "rename", "unlink", "mmap", "munmap", "madvise", "sync")
 _BY_DESCRIPTOR = frozenset(

@@ -33,7 +33,7 @@ from rankscope.observer.window.rows import CollectiveRow, CounterRow, FlowRow, P
 from rankscope.observer.window.stacks import StackTree
 from rankscope.observer.window.tables import table_of
 from rankscope.probes.calls.table import CALL_TABLE
-from rankscope.probes.fair import concerning, group_by
+from rankscope.probes.host.fair import concerning, group_by
 from rankscope.probes.host.machine import machine_id
 from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.network.flows import FlowSummary

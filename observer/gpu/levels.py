@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 MOST_CTA_SHARE = 0.25
 _MOST_POWER_SHARE = 0.35  # of the level of computing

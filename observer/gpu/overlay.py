@@ -33,7 +33,7 @@ from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.thread import timeline
 from rankscope.observer.thread.step_times import StepTimes
 from rankscope.observer.thread.timeline import Timeline
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.base.arrays import Bools, Floats, Ints
 
 MOST_UNKNOWN = 0.2
 COPY_LEAST_HZ = 1e9  # slower than any copy between host and GPU that matters to a step

@@ -23,7 +23,7 @@ from rankscope.observer.thread import timeline
 from rankscope.observer.thread.functions import FunctionKey
 from rankscope.observer.thread.samples import Words
 from rankscope.observer.thread.timeline import Timeline
-from rankscope.probes.arrays import Bools, Floats
+from rankscope.probes.base.arrays import Bools, Floats
 
 
 def mark_own_waits(line: Timeline, words: Words, enqueued_s: Floats, steps: FoundSteps) -> tuple[Timeline, Words]:

@@ -20,7 +20,7 @@ from rankscope.observer.thread.resource_use import Use
 from rankscope.observer.thread.samples import Words
 from rankscope.observer.thread.step_times import StepTimes
 from rankscope.observer.thread.timeline import Timeline
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.base.arrays import Floats, Ints
 
 TO_DEVICE, TO_HOST = "host to device", "device to host"
 

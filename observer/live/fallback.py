@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from rankscope.observer.live import limits
 from rankscope.observer.live.process_watch import name_frames
 from rankscope.observer.thread.functions import StackName
-from rankscope.probes.errors import RankscopeError
-from rankscope.probes.fair import about, interleave
+from rankscope.probes.base.errors import RankscopeError
+from rankscope.probes.host.fair import about, interleave
 from rankscope.unwinder.walk import pyspy
 from rankscope.unwinder.walk.pyspy import PySample
 

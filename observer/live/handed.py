@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.probes import rights
+from rankscope.probes.base import rights
 from rankscope.probes.bpf import tables
 from rankscope.probes.bpf.compiler.compiled import Compiled, MapShape
 from rankscope.probes.bpf.functions.walks import Withdrawn

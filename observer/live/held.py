@@ -16,7 +16,7 @@ import numpy as np
 
 from rankscope.observer.live import limits
 from rankscope.observer.live.shares import Places
-from rankscope.probes.arrays import Ints
+from rankscope.probes.base.arrays import Ints
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 

@@ -18,7 +18,7 @@ from typing import Any
 from rankscope.observer.live import handed, sources
 from rankscope.observer.live.handed import LoadedProbes
 from rankscope.observer.window.manifest import Loss, ProbeCost
-from rankscope.probes import rights
+from rankscope.probes.base import rights
 from rankscope.probes.bpf import btf, loader, ring
 from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 from rankscope.probes.bpf.compiler.variants import Generated, together

@@ -25,15 +25,15 @@ from rankscope.observer.live.samplers import Hardware
 from rankscope.observer.live.shares import Room, choose_sampled, entries, room_left
 from rankscope.observer.thread.functions import StackName
 from rankscope.observer.window.manifest import Loss, ProbeCost
+from rankscope.probes.base.patience import patiently
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.launches import LaunchCount
-from rankscope.probes.fair import Fair, group_by, interleave
 from rankscope.probes.host import procfs
+from rankscope.probes.host.fair import Fair, group_by, interleave
 from rankscope.probes.host.procfs import proc_path, read_file
 from rankscope.probes.mapped.reader import READER
 from rankscope.probes.network.flows import FlowTracker
-from rankscope.probes.patience import patiently
 from rankscope.probes.sched import probe as sched
 
 Progress = Callable[[str], None]

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rankscope.probes import rights
-from rankscope.probes.patience import patiently, workers
+from rankscope.probes.base import rights
+from rankscope.probes.base.patience import patiently, workers
 
 AHEAD = -10  # nice value: before ordinary work, after real-time threads
 YIELDS_S = 2.0
@@ -81,7 +81,7 @@ def giving_way() -> Iterator[None]:
     """Run this thread only on idle CPUs, for at most `YIELDS_S` seconds.
 
     For computing alone: processes started in here inherit it. The thread that reads /proc for this
-    one (probes/patience.py) retains its priority, as targets wait for the locks of such a read. So
+    one (probes/base/patience.py) retains its priority, as targets wait for the locks of such a read. So
     does the process that attaches and detaches.
     """
     usual, tid = os.getpriority(os.PRIO_PROCESS, 0), threading.get_native_id()

@@ -18,13 +18,13 @@ from rankscope.observer.live.kernel_probes import KernelProbes
 from rankscope.observer.steps.markers import Call, CallPath
 from rankscope.observer.thread.functions import NO_STACK, StackName
 from rankscope.observer.window.stacks import LEFT_OUT, StackFrame
+from rankscope.probes.base.patience import Silent
+from rankscope.probes.base.text import named
 from rankscope.probes.bpf.counters import MEMBER, RANK
 from rankscope.probes.calls.probe import Library
-from rankscope.probes.fair import about
 from rankscope.probes.host import procfs
+from rankscope.probes.host.fair import about
 from rankscope.probes.host.maps import read_maps
-from rankscope.probes.patience import Silent
-from rankscope.probes.text import named
 from rankscope.unwinder.errors import UNSEEN, NotPython
 from rankscope.unwinder.interpreter import gc, gil
 from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter

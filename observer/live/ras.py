@@ -16,11 +16,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.window.counter_names import NCCL_SILENT
 from rankscope.observer.window.rows import CounterRow
+from rankscope.probes.base.text import printable
 from rankscope.probes.nccl import ras as nccl_ras
 from rankscope.probes.nccl import ras_answer
 from rankscope.probes.nccl.ras import RasSilence
 from rankscope.probes.nccl.ras_answer import Communicator, Place, RasAnswer
-from rankscope.probes.text import printable
 
 STILL_S = 5.0
 _BETWEEN_S = 1.0

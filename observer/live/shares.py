@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from rankscope.observer.census.found import FoundRank, user_of
 from rankscope.observer.live import limits
 from rankscope.observer.live.process_watch import ProcessWatch
-from rankscope.probes.fair import group_by, interleave
+from rankscope.probes.host.fair import group_by, interleave
 
 _PARTS = 8
 

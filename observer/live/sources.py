@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rankscope.observer.sources import Seen, Source, SourceState
 from rankscope.observer.window.manifest import EVENTS_DROPPED, Loss, ProbeCost
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
 from rankscope.probes.bpf.module import Refused
 from rankscope.probes.calls import row
 from rankscope.probes.calls.attached import Untimed
@@ -45,7 +45,7 @@ def programs() -> Mapping[str, Source]:
 
 
 def left_out() -> frozenset[str]:
-    """Return programs disabled by their name or their source's (probes/abilities.py)."""
+    """Return programs disabled by their name or their source's (probes/base/abilities.py)."""
     without = abilities.without()
     if not without:
         return frozenset()

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from rankscope.observer.live import kernel_probes, sources
 from rankscope.observer.live.kernel_probes import KernelProbes
 from rankscope.observer.sources import Seen, Source, SourceState, States, states
+from rankscope.probes.base.errors import RankscopeError
+from rankscope.probes.base.scratch import scratch
 from rankscope.probes.calls.programs import program_rows, programs
 from rankscope.probes.elf.local import LocalFile
-from rankscope.probes.errors import RankscopeError
-from rankscope.probes.scratch import scratch
 
 _PAGE_BYTES = 4096  # of a file that nothing maps: its content never runs
 _OFFSET = 64

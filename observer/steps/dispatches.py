@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.observer.steps.markers import Markers
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 AGREEMENT = 0.9
 AS_OFTEN = 1.5  # halfway to twice as often

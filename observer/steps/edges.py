@@ -11,7 +11,7 @@ import numpy as np
 
 from rankscope.observer.steps.found import LEAST_STAY_S
 from rankscope.observer.steps.markers import Markers
-from rankscope.probes.arrays import Bools, Floats
+from rankscope.probes.base.arrays import Bools, Floats
 
 _AGREEMENT = 0.9
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.base.arrays import Floats, Ints
 
 MIN_REPEATS = 3
 # a shorter wait for the GPU found it ready: the host may have been ahead or behind

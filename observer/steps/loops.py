@@ -19,7 +19,7 @@ import numpy as np
 
 from rankscope.observer.steps.found import MIN_REPEATS
 from rankscope.observer.steps.markers import CallPath, Markers
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.base.arrays import Bools, Floats, Ints
 
 _NEARLY_ALL = 0.9
 _OUTSIDE = 0  # the caller that runs the job's code repeatedly without a loop in it (an actor)

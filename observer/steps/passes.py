@@ -22,7 +22,7 @@ import numpy as np
 from rankscope.observer.steps import loops
 from rankscope.observer.steps.found import MIN_REPEATS, SeenUpdates
 from rankscope.observer.steps.markers import Markers
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.base.arrays import Bools, Floats, Ints
 
 AGREEMENT = 0.9
 _MOST_PASSES = 64

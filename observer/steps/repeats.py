@@ -37,7 +37,7 @@ from rankscope.observer.steps import dispatches, edges, loops
 from rankscope.observer.steps.found import LEAST_STAY_S, MIN_REPEATS, FoundSteps, none
 from rankscope.observer.steps.loops import Turns
 from rankscope.observer.steps.markers import Markers
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.base.arrays import Bools, Floats, Ints
 
 AGREEMENT = 0.9
 # of 60 series of 30 to 400 gaps without any rhythm none reaches it; three calls per step on a busy

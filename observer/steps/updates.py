@@ -20,7 +20,7 @@ import numpy as np
 from rankscope.observer.steps import edges, loops, passes
 from rankscope.observer.steps.found import MIN_REPEATS, FoundSteps, none
 from rankscope.observer.steps.markers import Markers
-from rankscope.probes.arrays import Ints
+from rankscope.probes.base.arrays import Ints
 
 AS_OFTEN = 1.5  # halfway to a site that is passed in every other iteration
 

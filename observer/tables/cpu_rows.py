@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from rankscope.observer.window.rows import CounterRow
-from rankscope.probes.fair import group_by
+from rankscope.probes.host.fair import group_by
 from rankscope.probes.sched.probe import ProcessTimes, Taken, ThreadTimes
 
 _Times = TypeVar("_Times", ThreadTimes, ProcessTimes)

@@ -8,7 +8,7 @@ import numpy as np
 
 from rankscope.observer.thread import timeline
 from rankscope.observer.thread.functions import FunctionKey
-from rankscope.probes.arrays import Ints
+from rankscope.probes.base.arrays import Ints
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.files import probe as files
 

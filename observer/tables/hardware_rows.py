@@ -20,7 +20,7 @@ from rankscope.observer.tables.reading import HardwareReading
 from rankscope.observer.thread import resource_use
 from rankscope.observer.thread.resource_use import Use
 from rankscope.observer.window.rows import CounterRow
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.base.arrays import Floats, Ints
 from rankscope.probes.gpu.series import GPM, GpuGrowth, GpuSamples, throttle_times
 from rankscope.probes.gpu.xid import LoggedXid
 from rankscope.probes.pci.sampler import PcieGrowth

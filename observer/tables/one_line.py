@@ -18,11 +18,11 @@ from rankscope.observer.tables.training_thread import who_trains
 from rankscope.observer.tables.turns import Pieces, Spans, ThreadEdges, in_turn, pieces, taking_turns, together
 from rankscope.observer.thread import syscalls
 from rankscope.observer.thread.device_calls import of_roles
-from rankscope.probes.arrays import Bools, Ints
+from rankscope.probes.base.arrays import Bools, Ints
+from rankscope.probes.base.grouped import grouped
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.row import HOST_ROLES, SCOPED, CallRow
-from rankscope.probes.grouped import grouped
 from rankscope.probes.sched.probe import WAKER_SHIFT
 
 _GIL_GAP_S = 0.001  # as in thread/waits.py: between two looks at the GIL that belong to one wait

@@ -26,7 +26,7 @@ from rankscope.observer.thread.functions import NO_STACK, StackName
 from rankscope.observer.thread.patterns import MeasuredPattern
 from rankscope.observer.thread.pauses import Pause, find_pauses
 from rankscope.observer.thread.step_times import StepTimes, step_times
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.row import BACKWARD, DISPATCH, ENQUEUE, GPU_WAIT, CallRow

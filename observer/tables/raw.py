@@ -10,9 +10,9 @@ import numpy as np
 
 from rankscope.observer.gpu.rows import GpuView
 from rankscope.observer.thread.functions import StackName
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
+from rankscope.probes.base.grouped import grouped
 from rankscope.probes.bpf.ring import Events
-from rankscope.probes.grouped import grouped
 
 _Made = TypeVar("_Made")
 

@@ -17,7 +17,7 @@ from rankscope.observer.thread import syscalls
 from rankscope.observer.window.rows import CounterRow
 from rankscope.observer.window.schema import SOCKET_TO
 from rankscope.observer.window.store.summary import address_of
-from rankscope.probes.arrays import Ints
+from rankscope.probes.base.arrays import Ints
 from rankscope.probes.bpf import ring
 from rankscope.probes.network.flows import FlowSummary
 

@@ -17,7 +17,7 @@ from rankscope.observer.thread.device_calls import DeviceCalls, device_calls, of
 from rankscope.observer.thread.functions import NO_STACK, FunctionKey
 from rankscope.observer.thread.samples import Samples, Words
 from rankscope.observer.thread.timeline import Absences, Carried, Scopes, Timeline
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.base.arrays import Bools, Floats, Ints
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.row import CallRow

@@ -9,7 +9,7 @@ import numpy as np
 
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.thread.device_calls import of_roles
-from rankscope.probes.arrays import Bools, Ints
+from rankscope.probes.base.arrays import Bools, Ints
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.row import BACKWARD, DISPATCH, GPU_WAIT, WAIT, CallRow
 

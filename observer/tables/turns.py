@@ -28,7 +28,7 @@ import numpy as np
 
 from rankscope.observer.steps.found import MIN_REPEATS
 from rankscope.observer.thread.timeline import Scopes, union
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.base.arrays import Bools, Floats, Ints
 
 _BLOCK = 1 << 17
 _CHANCE = 0.5  # halfway from chance to nothing

@@ -16,7 +16,7 @@ import numpy as np
 from rankscope.observer.thread import timeline
 from rankscope.observer.thread.functions import FunctionKey
 from rankscope.observer.thread.timeline import Scopes
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.base.arrays import Bools, Floats, Ints
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls import collectives

@@ -16,7 +16,7 @@ from rankscope.observer.thread.functions import Holder, StackName
 from rankscope.observer.thread.samples import Samples
 from rankscope.observer.thread.syscalls import GIL
 from rankscope.observer.thread.timeline import Absences
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 Leaf = tuple[str, str, int]
 

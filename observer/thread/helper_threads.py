@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.observer.window.rows import CounterRow
+from rankscope.probes.base.grouped import grouped
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
-from rankscope.probes.grouped import grouped
 from rankscope.probes.sched.probe import ThreadTimes
 
 MAX_ROWS = 12  # per rank, the busiest first

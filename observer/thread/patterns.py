@@ -27,7 +27,7 @@ from rankscope.observer.thread.running import add_running
 from rankscope.observer.thread.samples import Samples, Words
 from rankscope.observer.thread.timeline import Absences, Timeline
 from rankscope.observer.thread.waits import add_waits
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 MIN_SHARE = 0.0005  # stacks below this share of the window are grouped by their leaf only
 

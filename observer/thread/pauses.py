@@ -39,7 +39,7 @@ from rankscope.observer.thread.activities import Activities
 from rankscope.observer.thread.functions import FunctionKey
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.observer.window.users_code import UsersCode, users_code
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.base.arrays import Bools, Floats, Ints
 
 LONGER = 0.25  # of the median step: smaller pauses drown in the noise of a busy host, and cost little
 GC = StackFrame("gc", "", 0)
@@ -52,7 +52,7 @@ _ELSEWHERE = 0.1
 _HALF = 0.5
 _BY_CHANCE = 0.01
 _ROWS_MOST = 8
-_HOLDS = 0.7  # as for locating a rank's excess (diagnose/model/attribute.py)
+_HOLDS = 0.7  # as for locating a rank's excess (diagnose/infer/model/attribute.py)
 _REPEATS_LEAST = 3  # fewer have no rhythm
 
 

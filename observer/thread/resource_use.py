@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.base.arrays import Floats, Ints
 
 SHARE = 0.8
 

@@ -11,7 +11,7 @@ from rankscope.observer.thread.activities import Activities
 from rankscope.observer.thread.functions import NO_STACK, FunctionKey
 from rankscope.observer.thread.samples import Samples, Words
 from rankscope.observer.thread.timeline import Timeline
-from rankscope.probes.arrays import Bools
+from rankscope.probes.base.arrays import Bools
 
 _RUN_GAP = 2.5  # samples further apart than this many periods of running time are two activities
 

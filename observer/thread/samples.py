@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.observer.thread.functions import NO_STACK, FunctionKey, Holder, StackName
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.base.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)

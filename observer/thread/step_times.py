@@ -9,7 +9,7 @@ import numpy as np
 from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.thread import timeline
 from rankscope.observer.thread.timeline import Timeline
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)

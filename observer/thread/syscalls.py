@@ -1,9 +1,9 @@
-"""Name what a thread waits for, by its system call. x86-64 numbers (probes/system_calls.py)."""
+"""Name what a thread waits for, by its system call. x86-64 numbers (probes/base/system_calls.py)."""
 
 from __future__ import annotations
 
+from rankscope.probes.base.system_calls import shown
 from rankscope.probes.sched.probe import GIL_WAIT
-from rankscope.probes.system_calls import shown
 
 NO_SYSCALL = 0xFFFF  # blocked in none: a page fault, or the thread was preempted
 GIL = GIL_WAIT  # in place of futex; the argument is the holder's thread state

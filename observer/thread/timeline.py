@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.observer.thread import syscalls
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.base.arrays import Bools, Floats, Ints
 
 CPU, SCHED, COLLECTIVE, IO, SYNC, SLEEP, STOPPED, GC, GPU_WAIT, COPY, KERNELS = range(11)
 NONE = -1

@@ -16,7 +16,7 @@ from rankscope.observer.thread.activities import Activities
 from rankscope.observer.thread.functions import NO_STACK, FunctionKey, StackName
 from rankscope.observer.thread.samples import Samples, Words
 from rankscope.observer.thread.timeline import Absences, Timeline
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.base.arrays import Bools, Floats, Ints
 
 _IN_TURN = 8  # numpy adds fewer values one after the other
 _GIL_GAP_S = 0.001  # between two looks at the GIL that belong to one wait

@@ -28,8 +28,8 @@ from typing import Any
 
 from rankscope.observer.watch.users import OfUsers
 from rankscope.observer.window.staging import safe_name
-from rankscope.probes.host.clocks import age_order
-from rankscope.probes.host.folders import create_file, open_plain, opened_folder, read_plain
+from rankscope.probes.base.clocks import age_order
+from rankscope.probes.base.folders import create_file, open_plain, opened_folder, read_plain
 
 FILES = 6
 FILE_S = 120.0

@@ -21,7 +21,7 @@ import numpy as np
 
 from rankscope.observer.steps import repeats
 from rankscope.observer.steps.markers import Markers
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.base.arrays import Floats, Ints
 from rankscope.probes.calls.row import BACKWARD, COLLECTIVE, ENQUEUE, WAIT, CallRow
 from rankscope.probes.calls.table import CALL_TABLE, UPDATE
 

@@ -16,10 +16,10 @@ from rankscope.observer.apart.look import look
 from rankscope.observer.census.found import RankCensus
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.watch.pulse import Pulse
-from rankscope.probes.errors import RankscopeError
-from rankscope.probes.fair import Fair, whose
+from rankscope.probes.base.errors import RankscopeError
+from rankscope.probes.base.patience import SILENT, mark_silent, patiently
 from rankscope.probes.host import procfs
-from rankscope.probes.patience import SILENT, mark_silent, patiently
+from rankscope.probes.host.fair import Fair, whose
 
 _CENSUS_ANYWAY_S = 600.0  # seconds; it takes 0.03-0.1 s of CPU
 _CENSUS_AGAIN_S = 30.0  # seconds, after one for which this host had no resources

@@ -23,6 +23,7 @@ from rankscope.observer.live.kernel_probes import in_initial_pid_namespace
 from rankscope.observer.watch.marker import MARKERS
 from rankscope.observer.watch.shares import RANKS_MOST, Notes
 from rankscope.observer.window.manifest import ProbeCost
+from rankscope.probes.base.errors import RankscopeError
 from rankscope.probes.bpf import loader, ring
 from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 from rankscope.probes.bpf.counters import COUNTERS, LOSSES, RANK
@@ -42,7 +43,6 @@ from rankscope.probes.calls.probe import (
 )
 from rankscope.probes.calls.programs import enter_program, leave_program, programs
 from rankscope.probes.elf.return_sites import leave_offsets
-from rankscope.probes.errors import RankscopeError
 from rankscope.probes.mapped.reader import FileNotRead
 from rankscope.probes.sched import exits
 

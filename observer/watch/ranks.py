@@ -13,7 +13,7 @@ import numpy as np
 
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.watch.marker import Calls, StepMarker
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 _STEPS_KEPT = 512
 _TOLD_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

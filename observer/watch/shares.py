@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.watch.users import USERS_KNOWN, OfUsers
-from rankscope.probes.fair import interleave
+from rankscope.probes.host.fair import interleave
 
 RANKS_MOST = 1024  # room in the kernel: RS_MAX_PROCESSES (probes/bpf/common.bpf.h)
 RANKS_EACH = 256  # per user; a host with eight GPUs has eight, one without as many as cores

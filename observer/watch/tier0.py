@@ -32,10 +32,10 @@ from rankscope.observer.watch.shares import (
     over_share,
     user_of,
 )
+from rankscope.probes.base.patience import SILENT, Silent, patiently
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.host import procfs
-from rankscope.probes.patience import SILENT, Silent, patiently
 
 LEARN_S = 30.0
 _LEARN_LEAST_S = 3.0

@@ -25,9 +25,9 @@ import pyarrow.parquet as pq
 from rankscope.observer.window.folder import MANIFEST, Window, read_window
 from rankscope.observer.window.manifest import to_json
 from rankscope.observer.window.schema import TABLES
-from rankscope.probes.errors import BadData, UsageError
-from rankscope.probes.host.folders import open_plain, read_plain
-from rankscope.probes.scratch import scratch
+from rankscope.probes.base.errors import BadData, UsageError
+from rankscope.probes.base.folders import open_plain, read_plain
+from rankscope.probes.base.scratch import scratch
 
 BUNDLE_SCHEMA = "rankscope.bundle/1"
 _ABOUT = "bundle.json"

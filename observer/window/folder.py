@@ -32,8 +32,8 @@ from rankscope.observer.window.tables import (
     with_absent,
     write_table,
 )
-from rankscope.probes.errors import BadData, OutputFailed
-from rankscope.probes.host.folders import read_plain
+from rankscope.probes.base.errors import BadData, OutputFailed
+from rankscope.probes.base.folders import read_plain
 
 MANIFEST = "window.json"
 _LEAST_FREE_BYTES = 1 << 20

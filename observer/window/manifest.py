@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from rankscope.observer.sources import WHOLE, Seen, Source, SourceState, States, noted, state, states
-from rankscope.probes.text import printable
+from rankscope.probes.base.text import printable
 
 # its tables are in schema.py, so that users of the manifest alone need no Arrow
 WINDOW_SCHEMA = "rankscope.window/2"

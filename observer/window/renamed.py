@@ -33,7 +33,7 @@ PUBLIC_LIBRARIES = frozenset({
     "regex", "sentencepiece", "einops", "torchmetrics", "composer", "streaming", "py_spy"
 })  # fmt: skip
 # Words in names by which the diagnoser recognises a function's purpose
-# (diagnose/hypotheses/rank/storage.py, link/slow_messages.py).
+# (diagnose/infer/causes/rank/storage.py, link/slow_messages.py).
 _TELLING = re.compile(
     r"backward|bwd|grad|forward|fwd|activation|write|save|checkpoint|ckpt|dump|flush|upload", re.IGNORECASE
 )
@@ -45,7 +45,7 @@ _SPECIAL = re.compile(
     r"copy|deepcopy|array|torch_function|torch_dispatch)__|"
 )
 # Patterns by which the diagnoser recognises the interpreter and data loaders
-# (diagnose/hypotheses/rank/python.py).
+# (diagnose/infer/causes/rank/python.py).
 _INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d")
 _LOADERS = re.compile(r"data_?loader")
 _ITS_FILE = re.compile(r"(lib)?python\d[\d.]*(\.so[\d.]*)?")

@@ -11,7 +11,7 @@ shared parts are stored once. A pattern names the row of its leaf.
 Times inside tables are seconds since the start of the window, by the clock of the observed host.
 Ranks are compared by durations, for which clocks of hosts need not agree. Steps of two hosts are
 matched by wall time and, if their clocks differ by a third of a step or more, by the lengths of the
-steps (diagnose/fleet/clocks/align.py); where neither works, a note says so.
+steps (diagnose/infer/fleet/clocks/align.py); where neither works, a note says so.
 """
 
 from __future__ import annotations

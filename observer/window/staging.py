@@ -24,9 +24,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from rankscope.probes.errors import OutputFailed
-from rankscope.probes.host.clocks import is_older
-from rankscope.probes.host.folders import create_file, opened_folder
+from rankscope.probes.base.clocks import is_older
+from rankscope.probes.base.errors import OutputFailed
+from rankscope.probes.base.folders import create_file, opened_folder
 from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.host.procfs import read_file
 

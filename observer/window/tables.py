@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from rankscope.observer.window.pages import Footer, check_pages, read_footer
 from rankscope.observer.window.rows import ROWS, Row
 from rankscope.observer.window.schema import NOTHING, TABLES
-from rankscope.probes.host.folders import read_plain
-from rankscope.probes.text import printable
+from rankscope.probes.base.folders import read_plain
+from rankscope.probes.base.text import printable
 
 # For one table of one host. An hour of 64 ranks with ten steps and a hundred collectives a second
 # has 23 million rows of steps and collectives; a window of 20 s has some thousands.

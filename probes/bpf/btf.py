@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
+from rankscope.probes.base.errors import MissingFeature
 from rankscope.probes.bpf import cache
 from rankscope.probes.bpf.cache import CacheRefused
-from rankscope.probes.errors import MissingFeature
 
 _MAGIC = 0xEB9F
 _INT, _ARRAY, _STRUCT, _UNION, _ENUM = 1, 3, 4, 5, 6

@@ -20,8 +20,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rankscope.probes.errors import RankscopeError
-from rankscope.probes.host.clocks import age_order, is_older
+from rankscope.probes.base.clocks import age_order, is_older
+from rankscope.probes.base.errors import RankscopeError
 from rankscope.probes.host.procfs import ROOT, read_file
 
 FOLDER = Path("var/cache/rankscope/probes")

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from rankscope.probes.base.errors import NotPermitted
 from rankscope.probes.bpf import cache, syscalls, tables, tracepoints
 from rankscope.probes.bpf.cache import CacheRefused
 from rankscope.probes.bpf.compiler import ahead
@@ -28,7 +29,6 @@ from rankscope.probes.bpf.compiler.compiled import BpfUnavailable, Compiled, Com
 from rankscope.probes.bpf.compiler.variants import HOST, Generated
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.bpf.tables import Table
-from rankscope.probes.errors import NotPermitted
 
 _HERE = Path(__file__).resolve().parent  # folder of common.bpf.h
 # Extra compiler flags by machine; they select the registers in kernel.bpf.h.

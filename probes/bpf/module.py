@@ -23,15 +23,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from rankscope.probes import room, warden
-from rankscope.probes.bpf import perf_events, programs, syscalls, tracepoints
+from rankscope.probes.base import room
+from rankscope.probes.base.errors import RankscopeError
+from rankscope.probes.bpf import perf_events, programs, syscalls, tracepoints, warden
 from rankscope.probes.bpf.compiler.compiled import Compiled
 from rankscope.probes.bpf.compiler.variants import Variant, with_numbers
 from rankscope.probes.bpf.functions import shared_uprobes, uprobes, walks
 from rankscope.probes.bpf.programs import Program
 from rankscope.probes.bpf.tables import Table
 from rankscope.probes.elf.reader import FileBytes
-from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host.procfs import ROOT
 
 _PAGE_BYTES = 4096

@@ -14,7 +14,7 @@ import platform
 import struct
 from pathlib import Path
 
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
 from rankscope.probes.bpf import tracepoints
 from rankscope.probes.host.procfs import ROOT, parse_cpu_list, read_file
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
 from rankscope.probes.bpf import syscalls
 
 # enum bpf_prog_type; a probe on a function of a program is a KPROBE too

@@ -16,8 +16,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from rankscope.probes import system_calls
-from rankscope.probes.errors import RankscopeError
+from rankscope.probes.base import system_calls
+from rankscope.probes.base.errors import RankscopeError
 
 EVENT = np.dtype(
     [

@@ -12,7 +12,7 @@ import os
 import platform
 from dataclasses import dataclass
 
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
 
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
 _BPF_PROG_GET_NEXT_ID = 11

@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
 from rankscope.probes.bpf import syscalls
 from rankscope.probes.bpf.compiler.compiled import MapShape, NotCompiled
 from rankscope.probes.host.procfs import parse_cpu_list

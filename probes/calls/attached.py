@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from rankscope.probes.calls.row import MAX_PLACES, MAX_ROWS
-from rankscope.probes.fair import Fair
+from rankscope.probes.host.fair import Fair
 
 FileKey = tuple[str, int]  # device and inode
 # Limits of the MAX_PLACES - MAX_ROWS places: the first are for anybody; then each user has so many.

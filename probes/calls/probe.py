@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rankscope.probes.base.errors import RankscopeError
+from rankscope.probes.base.text import named
 from rankscope.probes.bpf.functions.uprobes import LeftAlone
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import in_progress
@@ -28,12 +30,10 @@ from rankscope.probes.calls.table import CALL_TABLE, CallRow
 from rankscope.probes.elf.exports import Symbol, file_offsets, find_functions, find_names
 from rankscope.probes.elf.reader import FileBytes
 from rankscope.probes.elf.return_sites import Leaves
-from rankscope.probes.errors import RankscopeError
-from rankscope.probes.fair import about, group_by, least_first, whose
 from rankscope.probes.host import maps
+from rankscope.probes.host.fair import about, group_by, least_first, whose
 from rankscope.probes.host.maps import read_maps
 from rankscope.probes.mapped.file import MappedFile, open_mapped
-from rankscope.probes.text import named
 
 SOURCE = Path(__file__).parent / "calls.bpf.c"
 _MAX_OVERLOADS = 4

@@ -10,7 +10,7 @@ import struct
 
 import numpy as np
 
-from rankscope.probes.arrays import Ints
+from rankscope.probes.base.arrays import Ints
 from rankscope.probes.elf.reader import GNU_EH_FRAME, ElfFile, NotElf
 
 _MAX_TABLE_BYTES = 64 << 20

@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rankscope.probes.errors import RankscopeError
+from rankscope.probes.base.errors import RankscopeError
 
 LOAD, GNU_EH_FRAME = 1, 0x6474E550  # p_type
 WRITABLE = 2  # p_flags

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rankscope.probes.base.errors import RankscopeError
 from rankscope.probes.elf.exports import Symbol
 from rankscope.probes.elf.functions import FunctionTable
 from rankscope.probes.elf.reader import AARCH64, X86_64, ElfFile, FileBytes, NotElf
-from rankscope.probes.errors import RankscopeError
 
 MAX_BYTES = 1 << 20  # of one function; a larger one is not searched
 MAX_LEAVES = 64

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.base.arrays import Floats, Ints
 from rankscope.probes.gpu.gpm import GpmSample, readings_of
 from rankscope.probes.gpu.model import THROTTLE_BITS, Gpu, pci_address
 from rankscope.probes.sampling.growth import cumulative, total_growth

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankscope.probes.growth import grown
+from rankscope.probes.base.growth import grown
 from rankscope.probes.host.mounts import Mount, parse_mountinfo
 from rankscope.probes.host.procfs import ROOT, proc_path, read_file, reason
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from rankscope.probes.growth import grown
+from rankscope.probes.base.growth import grown
 from rankscope.probes.host.procfs import ROOT, TICKS_PER_S, number, proc_path, read_file, reason
 
 PRESSURE_RESOURCES = ("cpu", "memory", "io")

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.probes.growth import grown
+from rankscope.probes.base.growth import grown
 from rankscope.probes.host.procfs import ROOT, number, proc_path, read_file, reason
 
 _COUNTERS = ("reads", "read_bytes", "read_s", "writes", "write_bytes", "write_s", "busy_s", "weighted_s")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.probes import rights
+from rankscope.probes.base import rights
 from rankscope.probes.host.procfs import ROOT
 
 RECORD_CAP = 8192  # the kernel's own limit for one record

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from rankscope.probes import rights
+from rankscope.probes.base import rights
+from rankscope.probes.base.patience import ask
 from rankscope.probes.host.procfs import ROOT, proc_path, read_environ, read_file, read_link, read_status, reason
-from rankscope.probes.patience import ask
 
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWNET = 0x40000000

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.probes.patience import SILENT, Silent, ask
+from rankscope.probes.base.patience import SILENT, Silent, ask
 
 ENVIRON_CAP = 256 * 1024
 CMDLINE_CAP = 64 * 1024

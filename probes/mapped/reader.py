@@ -24,15 +24,15 @@ from array import array
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.probes import rights
+from rankscope.probes.base import rights
+from rankscope.probes.base.errors import RankscopeError
+from rankscope.probes.base.patience import SILENT, Silent
 from rankscope.probes.confine import credentials, seccomp
-from rankscope.probes.errors import RankscopeError
-from rankscope.probes.fair import whose
+from rankscope.probes.host.fair import whose
 from rankscope.probes.host.procfs import ROOT, process_of, read_file
 from rankscope.probes.mapped import child
 from rankscope.probes.mapped.child import FOUND, MEMORY_BYTES, OPEN, READ, REPLY, REQUEST
 from rankscope.probes.mapped.waits import DEADLINE_S, Waits
-from rankscope.probes.patience import SILENT, Silent
 
 _OWNERS_S = 60.0  # seconds for which the owner of a pid is cached
 _DESCRIPTOR_BYTES = array("i").itemsize

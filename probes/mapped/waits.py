@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from rankscope.probes.fair import Fair
+from rankscope.probes.host.fair import Fair
 
 # A local disk answers in milliseconds, a network file system that is under load in tenths of a second.
 DEADLINE_S = 2.0

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.probes import rights
+from rankscope.probes.base import rights
 from rankscope.probes.host.namespaces import in_namespace
 from rankscope.probes.host.procfs import ROOT, read_environ, reason
 from rankscope.probes.nccl.ras_answer import NotRas, RasAnswer, parse

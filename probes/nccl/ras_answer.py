@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from rankscope.probes.text import printable
+from rankscope.probes.base.text import printable
 
 _MAX_COMMUNICATORS = 4096
 _MAX_RANKS = 1 << 20

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from rankscope.probes.fair import Fair, whose
+from rankscope.probes.host.fair import Fair, whose
 from rankscope.probes.host.namespaces import namespace_inode
 from rankscope.probes.host.procfs import ROOT, open_files, reason, socket_inodes, sockets
 from rankscope.probes.network import inet_diag, netlink

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from rankscope.probes.growth import grown
+from rankscope.probes.base.growth import grown
 from rankscope.probes.host.procfs import ROOT, number, proc_path, read_file, reason
 from rankscope.probes.network import ethtool, netlink
 

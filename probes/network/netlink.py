@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.probes import rights
+from rankscope.probes.base import rights
 from rankscope.probes.host.namespaces import in_namespace, namespace_inode
 from rankscope.probes.host.procfs import ROOT
 

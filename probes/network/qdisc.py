@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rankscope.probes.growth import grown
+from rankscope.probes.base.growth import grown
 from rankscope.probes.host.procfs import ROOT, reason
 from rankscope.probes.network import netlink
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from rankscope.probes.arrays import Ints
+from rankscope.probes.base.arrays import Ints
 
 INFINIBAND, ROCE, ETHERNET = "infiniband", "roce", "ethernet"
 

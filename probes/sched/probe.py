@@ -13,11 +13,11 @@ import mmap
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankscope.probes.base.system_calls import known
 from rankscope.probes.bpf import btf
 from rankscope.probes.bpf.module import Module, Tracepoint
 from rankscope.probes.bpf.programs import has_task_registers
 from rankscope.probes.sched import exits
-from rankscope.probes.system_calls import known
 
 SOURCE = Path(__file__).parent / "sched.bpf.c"
 TRACEPOINTS = (

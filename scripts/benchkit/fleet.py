@@ -36,12 +36,12 @@ from benchkit.fleet_windows import KINDS, OF_FUNCTION, RANKS, SLOW_LINKS, STEPS,
 from benchkit.other_rules import eroica, median_mad
 from labkit.machine.shell import module
 from rankscope.diagnose.collector import paused
-from rankscope.diagnose.fleet.large import engines
-from rankscope.diagnose.fleet.large.isolated import isolate_children
-from rankscope.diagnose.fleet.sources import find
+from rankscope.diagnose.infer.fleet.large import engines
+from rankscope.diagnose.infer.fleet.large.isolated import isolate_children
+from rankscope.diagnose.infer.fleet.sources import find
+from rankscope.diagnose.infer.solve.large_fleet import diagnose_large
+from rankscope.diagnose.infer.verdict.contract import Suspect
 from rankscope.diagnose.no_pandas import spare_pandas
-from rankscope.diagnose.solve.large_fleet import diagnose_large
-from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.observer.window.store import objects
 from rankscope.observer.window.store.container import encode
 from rankscope.observer.window.store.keys import key_of

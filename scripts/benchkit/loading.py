@@ -17,7 +17,7 @@ from pathlib import Path
 from benchkit import recording
 from labkit.machine.shell import LabError
 from rankscope.observer import programs_ahead
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
 
 FIRST, AGAIN, COMPILED = "the first time on a host", "again", "the first time, compiled by bcc"
 TARGET_S = 0.5  # of the first two

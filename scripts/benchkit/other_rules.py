@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose.stats.robust import robust_sd
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 _BETA_LEAST, _MADS = 0.01, 5
 

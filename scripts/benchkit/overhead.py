@@ -28,8 +28,8 @@ from benchkit import recording
 from benchkit.cpu_time import children_cpu_s
 from labkit.launch import Job, Plan
 from labkit.machine.shell import LabError, set_up
-from rankscope.diagnose.cli.output import progress
-from rankscope.probes import abilities
+from rankscope.diagnose.face.cli.output import progress
+from rankscope.probes.base import abilities
 
 _SHORTEST_WINDOW_S = 1.0
 OBSERVERS = ("nobody", "rankscope", "py-spy", "rankscope, cold")

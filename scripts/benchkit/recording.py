@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from benchkit.cpu_time import children_cpu_s
 from labkit.machine.shell import LabError, rankscope
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
 from rankscope.probes.bpf import cache
 
 _SAID_WHEN_LOADED = "observing"

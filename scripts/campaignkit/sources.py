@@ -21,11 +21,11 @@ from types import FrameType
 from campaignkit.reached import PACKAGE, Modules, Part, Reached, command_parts, plain
 from labkit.machine.shell import REPOSITORY
 
-ENTRY = f"{PACKAGE}.diagnose.cli.start"
+ENTRY = f"{PACKAGE}.diagnose.face.cli.start"
 # Modules that only an option imports which no case gives: --history of record, --html, hosts side by side.
 LEFT_OUT: dict[str, tuple[str, ...]] = {
-    "record": (f"{PACKAGE}.diagnose.cli.keep_history", f"{PACKAGE}.diagnose.past.history"),
-    "diagnose": (f"{PACKAGE}.diagnose.report.build", f"{PACKAGE}.diagnose.report.render"),
+    "record": (f"{PACKAGE}.diagnose.face.cli.keep_history", f"{PACKAGE}.diagnose.infer.past.history"),
+    "diagnose": (f"{PACKAGE}.diagnose.face.report.build", f"{PACKAGE}.diagnose.face.report.render"),
     "sweep": (f"{PACKAGE}.diagnose.sweep.peers",),
 }
 # A command that runs with this prints what it imports; `missing` reads that.

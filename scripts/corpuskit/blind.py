@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from corpuskit.without import without
-from rankscope.diagnose.hypotheses.causes import rests_on
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Suspect, Verdict
-from rankscope.diagnose.verdict.note import LONGER_TELLS, NoteCode
+from rankscope.diagnose.infer.causes.causes import rests_on
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict
+from rankscope.diagnose.infer.verdict.note import LONGER_TELLS, NoteCode
 from rankscope.observer.sources import ESSENTIAL, Source
 from rankscope.observer.window.folder import Window
 

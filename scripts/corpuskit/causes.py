@@ -9,7 +9,7 @@ from pathlib import Path
 
 from corpuskit.judging import Judged, of_the_lab
 from labkit import verdicts
-from rankscope.diagnose.hypotheses.causes import COUNTED, SCHEMA, TABLE
+from rankscope.diagnose.infer.causes.causes import COUNTED, SCHEMA, TABLE
 
 
 def write(judged: Sequence[Judged], path: Path = COUNTED) -> None:

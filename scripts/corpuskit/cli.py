@@ -27,7 +27,7 @@ EPILOG = """examples:
   scripts/corpus list                                       every case with its truth
   scripts/corpus judge --json now.json                      all cases judged: tables per kind and job, lost time, calibration
   scripts/corpus judge --only cpu --bad                     only keys with "cpu", and what was said where it was not right
-  scripts/corpus judge --with rankscope.diagnose.solve.other:diagnose --json other.json
+  scripts/corpus judge --with rankscope.diagnose.infer.solve.other:diagnose --json other.json
                                                             another diagnoser, in the shadow of today's
   scripts/corpus get gil-hog-weak /tmp/look                 unpack cases, for rankscope diagnose
   scripts/corpus judge --hold                               write the table that the tests hold later versions to, and counted.json
@@ -237,11 +237,11 @@ def _move(args: argparse.Namespace) -> int:
 
 def _calibrate(args: argparse.Namespace) -> int:
     """Hangs have no score of their own, so they are left out."""
-    from rankscope.diagnose.solve.calibration import fit
+    from rankscope.diagnose.infer.solve.calibration import fit
 
     with opened(archives(args.archives)) as corpus, judges(corpus, args.processes, args.diagnoser) as judge:
         slow = [case for case in chosen(corpus, args.only) if case.truth.status != "hang"]
-        as_scored = judge(slow, {"rankscope.diagnose.solve.calibration:POINTS": ((0.0, 0.0), (1.0, 1.0))})
+        as_scored = judge(slow, {"rankscope.diagnose.infer.solve.calibration:POINTS": ((0.0, 0.0), (1.0, 1.0))})
     accused = [(answer.confidence, answer.right) for answer in as_scored if answer.accused]
     print(f"{len(accused)} accusations in {len(slow)} windows, {sum(right for _, right in accused)} of them right")
     print(f"POINTS = {fit(accused)}")

@@ -24,7 +24,7 @@ from labkit.launch import Plan
 from labkit.machine.shell import EXIT_USAGE, LabError
 from labkit.verdicts import IMPOSSIBLE
 from rankscope.observer.window.folder import find_windows
-from rankscope.probes.errors import BadData
+from rankscope.probes.base.errors import BadData
 
 # The lab of jobs has one dose; what it did to the job's own steps tells strong from weak. Between the doses of the lab of faults.
 STRONG_FROM = 0.3

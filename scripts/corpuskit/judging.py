@@ -20,12 +20,12 @@ from corpuskit.case import Case
 from corpuskit.overrides import Overrides
 from labkit import verdicts
 from labkit.jobs.score import outcome_of
-from rankscope.diagnose.fleet.large.isolated import isolate_children
-from rankscope.diagnose.solve.notes.rhythm import LATER_PART
+from rankscope.diagnose.infer.fleet.large.isolated import isolate_children
+from rankscope.diagnose.infer.solve.notes.rhythm import LATER_PART
 
 # Uneven by design: told beside a fault, but nothing that the fault took.
 DESIGNED = {"stage-imbalance", "data-imbalance"}
-TODAY = "rankscope.diagnose.solve.judge:diagnose"  # windows, earlier windows → a verdict
+TODAY = "rankscope.diagnose.infer.solve.judge:diagnose"  # windows, earlier windows → a verdict
 _TOGETHER = 8  # cases that a process is given at once
 # Numeric libraries must not start a thread per core in each of the processes.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -125,7 +125,7 @@ _windows: dict[Path, Any] = {}  # of this process: what was read once is judged 
 
 
 def _judge(diagnose: Diagnose, case: Case, windows: Sequence[Path], baseline: Sequence[Path]) -> Answer:
-    from rankscope.diagnose.verdict.as_json import to_json
+    from rankscope.diagnose.infer.verdict.as_json import to_json
 
     began = time.perf_counter()
     try:

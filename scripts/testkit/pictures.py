@@ -13,7 +13,7 @@ from pathlib import Path
 
 from testkit import chromium
 
-_FOLDER = Path(__file__).resolve().parents[2] / "diagnose/report/pictures"
+_FOLDER = Path(__file__).resolve().parents[2] / "diagnose/face/report/pictures"
 _WIDTH = 1000
 _BELOW = 16  # pixels under the heat map
 

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.model.excess import Differences, strength
-from rankscope.diagnose.verdict.contract import Suspect, Verdict
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.model.excess import Differences, strength
+from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
 from rankscope.observer.window.rows import ROWS, StepRow

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from builders import Job, Work, build
 
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.observer.window.folder import Window
 
 KERNELS = Work("gpu", "kernels", 0, 0, "", frames=())

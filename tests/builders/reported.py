@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.report.build import report_of
-from rankscope.diagnose.report.content import Report
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.face.report.build import report_of
+from rankscope.diagnose.face.report.content import Report
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.observer.window.folder import Window
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rankscope.diagnose.fleet.timings.steps_file import check
-from rankscope.diagnose.solve.judge_steps_file import judge_timings
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.infer.fleet.timings.steps_file import check
+from rankscope.diagnose.infer.solve.judge_steps_file import judge_timings
+from rankscope.diagnose.infer.verdict.contract import Verdict
 
 FORWARD_S, BACKWARD_S, MESSAGE_S = 0.1, 0.2, 0.005
 

@@ -90,7 +90,7 @@ class PlainJob:
         shutil.rmtree(out, ignore_errors=True)
         pids = [word for process in self.processes for word in ("--pid", str(process.pid))]
         options = ["--out", str(out), "--window", f"{seconds:g}", *pids]
-        command = [sys.executable, "-m", "rankscope.diagnose.cli.main", "record", *options]
+        command = [sys.executable, "-m", "rankscope.diagnose.face.cli.main", "record", *options]
         done = subprocess.run(
             self.machine.observer_command(command),
             cwd=REPOSITORY,

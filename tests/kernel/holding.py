@@ -13,8 +13,7 @@ from pathlib import Path
 
 from campaignkit.chaos import users
 from campaignkit.chaos.users import Holder
-from rankscope.probes import warden
-from rankscope.probes.bpf import loader
+from rankscope.probes.bpf import loader, warden
 from rankscope.probes.bpf.functions import uprobes
 from rankscope.probes.bpf.functions.uprobes import TRACE_UPROBE_MULTI
 from rankscope.probes.calls import probe as calls

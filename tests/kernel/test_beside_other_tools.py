@@ -14,7 +14,8 @@ import pytest
 
 from rankscope.observer.apart.windows import windows_of
 from rankscope.observer.window.folder import Window
-from rankscope.probes import rights
+from rankscope.probes.base import rights
+from rankscope.probes.base.errors import RankscopeError
 from rankscope.probes.bpf import loader, ring
 from rankscope.probes.bpf.functions import uprobes
 from rankscope.probes.bpf.module import Module
@@ -24,7 +25,6 @@ from rankscope.probes.calls.programs import programs
 from rankscope.probes.calls.table import CallRow
 from rankscope.probes.elf.exports import file_offsets, find_names
 from rankscope.probes.elf.local import LocalFile
-from rankscope.probes.errors import RankscopeError
 
 pytestmark = pytest.mark.beside
 

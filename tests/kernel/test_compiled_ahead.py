@@ -21,7 +21,7 @@ from rankscope.observer import doctor, programs_ahead, recorder
 from rankscope.observer.live import kernel_probes
 from rankscope.observer.recorder import RecordOptions
 from rankscope.observer.watch import pulse
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
 from rankscope.probes.bpf import btf, cache, loader, tracepoints
 from rankscope.probes.bpf.compiler import ahead, compiled, variants
 from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
@@ -146,7 +146,7 @@ def test_a_wheel_records_where_no_compiler_can_be_imported(tmp_path: Path) -> No
         command = [
             python,
             "-m",
-            "rankscope.diagnose.cli.start",
+            "rankscope.diagnose.face.cli.start",
             "record",
             "--window",
             "1",

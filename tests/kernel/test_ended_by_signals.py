@@ -52,7 +52,7 @@ def test_what_is_to_outlive_a_terminal_does() -> None:
     """nohup: SIGHUP is ignored, and stays so; a fork has the usual answers to both."""
     program = (
         "import os, signal, sys\n"
-        "from rankscope.diagnose.cli import start\n"
+        "from rankscope.diagnose.face.cli import start\n"
         "start.end_when_asked()\n"
         "print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, callable(signal.getsignal(signal.SIGTERM)), flush=True)\n"
         "pid = os.fork()\n"

@@ -189,7 +189,7 @@ def test_a_window_is_recorded_of_a_rank_whose_library_was_replaced_by_a_fifo(tmp
     command = [
         sys.executable,
         "-m",
-        "rankscope.diagnose.cli.main",
+        "rankscope.diagnose.face.cli.main",
         "record",
         "--window",
         "2",

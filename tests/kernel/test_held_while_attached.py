@@ -15,8 +15,7 @@ import pytest
 from holding import TABLE, Holder
 
 from campaignkit.chaos.job import PROGRAMS
-from rankscope.probes import warden
-from rankscope.probes.bpf import loader
+from rankscope.probes.bpf import loader, warden
 from rankscope.probes.bpf.functions.uprobes import MappedByOthers
 from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import probe as calls

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 import small_rank
 
-from rankscope.diagnose.hypotheses.causes import rests_on
-from rankscope.diagnose.solve.enough import further_s
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.causes.causes import rests_on
+from rankscope.diagnose.infer.solve.enough import further_s
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer import recorder
 from rankscope.observer.recorder import RecordOptions
 from rankscope.observer.sources import ESSENTIAL, Seen, Source
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
 
 pytestmark = pytest.mark.beside
 

@@ -19,8 +19,8 @@ import small_rank
 from rankscope.observer import recorder
 from rankscope.observer.recorder import RecordOptions
 from rankscope.observer.window.folder import Window
-from rankscope.probes import abilities
-from rankscope.probes.abilities import (
+from rankscope.probes.base import abilities
+from rankscope.probes.base.abilities import (
     BTF,
     CLOCK,
     COMPILED_AHEAD,

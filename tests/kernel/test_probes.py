@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from bare_probes import CLOCK_NANOSLEEP, FUTEX, RING_PAGES, Observed, load
 
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.counters import COUNTERS
 from rankscope.probes.calls import copies

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from rankscope.observer.live import kernel_probes
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
 from rankscope.probes.bpf import btf, cache, loader, perf_events, programs
 from rankscope.probes.bpf.compiler import compiled
 from rankscope.probes.bpf.compiler.compiled import Compiled

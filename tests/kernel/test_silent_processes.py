@@ -19,16 +19,16 @@ import pytest
 from campaignkit.chaos.job import PROGRAMS, Job, running
 from labkit.machine.shell import run
 from rankscope.observer.census.ranks import find_ranks
-from rankscope.probes import patience
+from rankscope.probes.base import patience
+from rankscope.probes.base.patience import SILENT, Silent
 from rankscope.probes.host import procfs
 from rankscope.probes.mapped import reader
 from rankscope.probes.mapped.reader import READER, FileNotRead
-from rankscope.probes.patience import SILENT, Silent
 
 Holder = Callable[[str], "Held"]
 KINDS = ("lock", "exec")
 _BUSY_S = 90  # where others use the machine ten times over; it waited for ever, or two minutes, and there was no window
-RANKSCOPE = [sys.executable, "-m", "rankscope.diagnose.cli.main"]
+RANKSCOPE = [sys.executable, "-m", "rankscope.diagnose.face.cli.main"]
 
 
 class Held:

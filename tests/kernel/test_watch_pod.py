@@ -13,7 +13,7 @@ import small_rank
 import trial_pod
 import yaml
 
-from rankscope.diagnose.watch.place import WatchPlace
+from rankscope.diagnose.service.place import WatchPlace
 
 RANKSCOPE = Path(sys.executable).with_name("rankscope")
 PORT = 29_773

@@ -13,7 +13,7 @@ import service_log
 import small_rank
 import trial_systemd
 
-from rankscope.diagnose.watch.place import WatchPlace
+from rankscope.diagnose.service.place import WatchPlace
 from rankscope.observer.apart.presence import FOLDER
 
 pytestmark = pytest.mark.apart  # a service sees every job of its host

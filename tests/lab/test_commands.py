@@ -175,9 +175,9 @@ def test_what_cannot_be_done_ends_in_one_clear_line(
 def test_without_root_the_missing_right_is_named() -> None:
     # All that the command needs is loaded before: the clone may lie where other users cannot read it.
     code = (
-        "import os, sys, rankscope.diagnose.cli.main, rankscope.diagnose.cli.record, rankscope.observer.recorder; "
-        "rankscope.diagnose.cli.main.run(['record', '--help']); rankscope.observer.recorder.know_tables(); os.seteuid(65534); "
-        "sys.argv = ['rankscope', 'record', '--out', '/tmp/rankscope-none']; rankscope.diagnose.cli.main.main()"
+        "import os, sys, rankscope.diagnose.face.cli.main, rankscope.diagnose.face.cli.record, rankscope.observer.recorder; "
+        "rankscope.diagnose.face.cli.main.run(['record', '--help']); rankscope.observer.recorder.know_tables(); os.seteuid(65534); "
+        "sys.argv = ['rankscope', 'record', '--out', '/tmp/rankscope-none']; rankscope.diagnose.face.cli.main.main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 77

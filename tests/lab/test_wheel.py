@@ -66,7 +66,7 @@ def test_the_wheel_holds_one_package_with_its_sources(environment: Path) -> None
 
 
 def test_the_installed_command_is_the_installed_package(environment: Path) -> None:
-    code = "import rankscope.diagnose.cli.main as main; print(main.__file__)"
+    code = "import rankscope.diagnose.face.cli.main as main; print(main.__file__)"
     said = subprocess.run([environment / "bin/python", "-c", code], cwd="/", capture_output=True, text=True, check=True)
     assert said.stdout.startswith(str(installed(environment)))
     assert call(environment, "--help").returncode == 0

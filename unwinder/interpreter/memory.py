@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from rankscope.probes.base.patience import ask
 from rankscope.probes.host import procfs
-from rankscope.probes.patience import ask
 from rankscope.unwinder.errors import MemoryNotPermitted, TargetGone, UnreadableMemory
 
 READ_CAP_BYTES = 256 * 1024

@@ -11,7 +11,7 @@ import functools
 import struct
 from dataclasses import dataclass, field
 
-from rankscope.probes.text import printable
+from rankscope.probes.base.text import printable
 from rankscope.unwinder.errors import UnreadableMemory
 from rankscope.unwinder.interpreter.memory import Memory, read_u64
 from rankscope.unwinder.interpreter.offsets import ABSENT, FrameOffsets, LineTable

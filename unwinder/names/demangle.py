@@ -6,7 +6,7 @@ hostile input. Grammar: Itanium C++ ABI, 5.1 "External Names".
 
 from __future__ import annotations
 
-from rankscope.probes.text import printable
+from rankscope.probes.base.text import printable
 
 NAME_CAP = 120
 

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.probes.elf.reader import DYNSYM, FUNCTION_TYPES, SYMBOL, SYMTAB, ElfFile, NotElf, Segment
-from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
+from rankscope.probes.host.fair import Fair, whose
 from rankscope.probes.host.maps import Mapping, read_maps
 from rankscope.probes.mapped.file import MappedFile, open_mapped
 from rankscope.probes.mapped.reader import FileNotRead

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rankscope.probes import rights
+from rankscope.probes.base import rights
+from rankscope.probes.base.scratch import Scratch, scratch
+from rankscope.probes.base.text import printable
 from rankscope.probes.confine import credentials
-from rankscope.probes.scratch import Scratch, scratch
-from rankscope.probes.text import printable
 from rankscope.unwinder.errors import FallbackFailed
 from rankscope.unwinder.names.code import NAME_CAP, Frame
 

@@ -25,10 +25,10 @@ from rankscope.diagnose.sweep.readings.filesystems import MAX_MOUNTS, Usage, lef
 from rankscope.diagnose.sweep.readings.fuse_servers import of_the_host
 from rankscope.diagnose.sweep.readings.hanging import hangs_for_s, still_for_s, switches_in
 from rankscope.diagnose.sweep.readings.kernel_stacks import Held, held
-from rankscope.probes import room
-from rankscope.probes.fair import group_by, interleave
+from rankscope.probes.base import room
+from rankscope.probes.base.patience import patiently
+from rankscope.probes.host.fair import group_by, interleave
 from rankscope.probes.host.procfs import pids, proc_path, read_file, read_stat
-from rankscope.probes.patience import patiently
 
 ID = "fs.stuck"
 # A file server's failover takes 15 to 90 s, and sweeps before and after jobs follow each other

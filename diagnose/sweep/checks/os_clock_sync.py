@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from rankscope.diagnose.sweep.context import Context, NotApplicable
 from rankscope.diagnose.sweep.finding import Finding
+from rankscope.probes.base.patience import patiently
 from rankscope.probes.host.clock_sync import read_clock
 from rankscope.probes.host.procfs import pids, read_comm
-from rankscope.probes.patience import patiently
 
 ID = "os.clock-sync"
 SETTINGS = {"warning_s": 0.1, "critical_s": 1.0}

@@ -21,7 +21,7 @@ from rankscope.diagnose.sweep.readings.kernel_events import (
     recent,
     unix_time,
 )
-from rankscope.probes.fair import group_by, interleave
+from rankscope.probes.host.fair import group_by, interleave
 
 ID = "os.kmsg"
 SETTINGS = {"hours": 24.0}

@@ -20,9 +20,9 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.gpus import loaded
 from rankscope.diagnose.sweep.readings.hanging import still_for_s, switches_of
 from rankscope.diagnose.sweep.readings.kernel_stacks import NVIDIA, held
-from rankscope.probes.fair import group_by, interleave
+from rankscope.probes.base.patience import patiently
+from rankscope.probes.host.fair import group_by, interleave
 from rankscope.probes.host.procfs import ProcStat, pids, read_stat, read_status, threads
-from rankscope.probes.patience import patiently
 
 ID = "os.zombie-gpu"
 SETTINGS = {"wait_s": 0.5, "critical_s": 120.0}

@@ -27,7 +27,7 @@ from pathlib import Path
 from rankscope.diagnose.sweep.context import Context, Unreadable
 from rankscope.diagnose.sweep.readings.attached import mount_is_attached
 from rankscope.diagnose.sweep.readings.kernel_stacks import Held, held
-from rankscope.probes.fair import group_by, interleave
+from rankscope.probes.host.fair import group_by, interleave
 from rankscope.probes.host.mounts import Mount, read_mounts
 from rankscope.probes.host.namespaces import namespace_inode
 from rankscope.probes.host.procfs import ROOT

@@ -15,10 +15,10 @@ import time
 from functools import partial
 from pathlib import Path
 
+from rankscope.probes.base.patience import ask, patiently
 from rankscope.probes.host.mounts import Mount
 from rankscope.probes.host.namespaces import namespace_inode
 from rankscope.probes.host.procfs import pids, proc_path, read_file, read_link, read_status
-from rankscope.probes.patience import ask, patiently
 
 LONGEST_S = 3.0  # 100,000 open files take 0.3 s
 _DEVICE = "/dev/fuse"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from rankscope.probes.base.patience import patiently
 from rankscope.probes.host.procfs import ProcStat, read_environ_bytes, read_stat
-from rankscope.probes.patience import patiently
 
 # Environment variable that names the run → its launcher.
 LAUNCHERS = {

@@ -13,8 +13,8 @@ from rankscope.observer.census.launchers import ray_actor
 from rankscope.observer.census.reasons import why_no_candidate, why_no_rank
 from rankscope.observer.census.rules.draft import Draft
 from rankscope.observer.census.workers import worker_kind
-from rankscope.probes.fair import Fair, whose
-from rankscope.probes.text import printable
+from rankscope.probes.base.text import printable
+from rankscope.probes.host.fair import Fair, whose
 
 _MAX_WORKERS = 4096  # per rank
 

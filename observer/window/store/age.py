@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from rankscope.observer.window.store.keys import folder_of_moment
 from rankscope.observer.window.store.objects import Listing
-from rankscope.probes.errors import EXIT_UNKNOWN, RankscopeError
-from rankscope.probes.host.clocks import NEVER_SO_LONG_S
+from rankscope.probes.base.clocks import NEVER_SO_LONG_S
+from rankscope.probes.base.errors import EXIT_UNKNOWN, RankscopeError
 
 CLOCKS_APART_S = (
     # correct clocks differ by less than a second, and stores refuse clients a quarter of an hour

@@ -30,7 +30,7 @@ from rankscope.observer.window.schema import TABLES, YOUNGER
 from rankscope.observer.window.store.front import MOST_WINDOWS, Summary, summarised, summary_in, unfolded, with_summary
 from rankscope.observer.window.store.summary import WANTED
 from rankscope.observer.window.tables import LONGEST_TEXT_BYTES, MOST_BYTES, QUICK, SMALL, check_rows, check_texts
-from rankscope.probes.errors import BadData
+from rankscope.probes.base.errors import BadData
 
 MOST_OBJECT_BYTES = 256 << 20
 _MANIFESTS = b"rankscope.windows"

@@ -22,8 +22,8 @@ from rankscope.observer.window.staging import PARTIAL, partial_name, put_file, r
 from rankscope.observer.window.store.container import MOST_OBJECT_BYTES
 from rankscope.observer.window.store.keys import Key, parse, start_of_message, start_of_moment
 from rankscope.observer.window.store.place import Store, StoreFailed, failures
-from rankscope.probes.errors import BadData
-from rankscope.probes.host.folders import UnsafePlace, create_file, opened_folder, read_ours, read_plain, why_not_ours
+from rankscope.probes.base.errors import BadData
+from rankscope.probes.base.folders import UnsafePlace, create_file, opened_folder, read_ours, read_plain, why_not_ours
 
 _DEEPEST = 16  # folders below the store's path; objects lie three below it
 _MOST_LISTED = 4_000_000  # a million ranks give 125,000 objects per window

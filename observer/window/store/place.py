@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from rankscope.probes.errors import EXIT_MISSING, EXIT_NOT_PERMITTED, RankscopeError, UsageError
+from rankscope.probes.base.errors import EXIT_MISSING, EXIT_NOT_PERMITTED, RankscopeError, UsageError
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # a live host answers in milliseconds; an object of a window is 100 KB

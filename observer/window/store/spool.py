@@ -26,9 +26,9 @@ from rankscope.observer.window.store.container import decode_summary, encode
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import InTheWay, StoreFailed, StoreForbids, open_store, shown_of
 from rankscope.observer.window.store.users import by_user
-from rankscope.probes.errors import BadData, OutputFailed
-from rankscope.probes.host.clocks import age_order
-from rankscope.probes.host.folders import UnsafePlace, opened_folder, take_lock
+from rankscope.probes.base.clocks import age_order
+from rankscope.probes.base.errors import BadData, OutputFailed
+from rankscope.probes.base.folders import UnsafePlace, opened_folder, take_lock
 
 DEFAULT_FOLDER = Path("/var/lib/rankscope/spool")
 MOST_BYTES = 256 << 20  # as the history; some thousand windows of eight ranks

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from rankscope.observer.window.schema import RANKS
 from rankscope.observer.window.store.columns import equals, floats, ints, labels, texts
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.base.arrays import Floats, Ints
 
 # of the window, as in the sets of functions: 20 samples in 10 s, of which all others would be
 # missed by chance never

@@ -17,8 +17,8 @@ from rankscope.observer.window.store.container import MOST_OBJECT_BYTES, decode,
 from rankscope.observer.window.store.keys import fits, folder_of_moment, key_of_several, start_of_moment
 from rankscope.observer.window.store.objects import Found, Listing
 from rankscope.observer.window.store.place import Store, StoreFailed
-from rankscope.probes.errors import BadData
-from rankscope.probes.host.folders import UnsafePlace
+from rankscope.probes.base.errors import BadData
+from rankscope.probes.base.folders import UnsafePlace
 
 # a host whose store was unreachable sends its spool; later arrivals are merged the next time
 SETTLED_S = 3600.0

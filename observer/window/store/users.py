@@ -19,7 +19,7 @@ from rankscope.observer.window.folder import Window
 from rankscope.observer.window.jobs import of_user
 from rankscope.observer.window.store.columns import ints, labels
 from rankscope.observer.window.store.summary import WINDOW
-from rankscope.probes.arrays import Ints
+from rankscope.probes.base.arrays import Ints
 
 
 def by_user(window: Window) -> Window:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
 
 FOLDER = Path(__file__).with_name("objects")
 _SUFFIX = ".json"

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rankscope.probes import abilities
-from rankscope.probes.errors import MissingFeature, RankscopeError
+from rankscope.probes.base import abilities
+from rankscope.probes.base.errors import MissingFeature, RankscopeError
 
 _COMPILER = Path(__file__).parent / "compile_with_bcc.py"
 _NO_BCC = 3  # its exit code

@@ -22,9 +22,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
+from rankscope.probes.base.errors import RankscopeError
 from rankscope.probes.elf.exports import written_parts
 from rankscope.probes.elf.reader import FileBytes
-from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host import kmsg
 from rankscope.probes.host.kmsg import KernelMessage
 from rankscope.probes.host.procfs import ROOT

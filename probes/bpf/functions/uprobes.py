@@ -19,9 +19,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
+from rankscope.probes.base.errors import RankscopeError
 from rankscope.probes.bpf import perf_events, syscalls
-from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host.procfs import ROOT, read_file
 
 TRACE_UPROBE_MULTI = 48  # enum bpf_attach_type

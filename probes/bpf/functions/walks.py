@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from rankscope.probes import patience, room
+from rankscope.probes.base import patience, room
 from rankscope.probes.bpf.functions import uprobes
 from rankscope.probes.bpf.functions.uprobes import MappedByOthers, MappedTooOften
 from rankscope.probes.host import procfs

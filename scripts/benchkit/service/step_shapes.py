@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 Shape = Callable[[np.random.Generator, int], Floats]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchkit.service.step_shapes import ASIDE, TUNED, Shape
-from rankscope.diagnose.fleet.large.isolated import isolate_children
+from rankscope.diagnose.infer.fleet.large.isolated import isolate_children
 from rankscope.diagnose.stats.change import ChangeDetector, State
 
 SHIFTS = (0.03, 0.05, 0.1, 0.3)

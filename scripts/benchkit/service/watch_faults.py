@@ -32,7 +32,7 @@ from labkit.hangs.service import Service
 from labkit.launch import Job, Plan
 from labkit.machine import disk
 from labkit.machine.shell import LabError, set_up
-from rankscope.diagnose.cli.output import progress
+from rankscope.diagnose.face.cli.output import progress
 from rankscope.diagnose.limits import EFFECT_SHARE
 
 KINDS = ("python-slow", "cpu-hog", "slow-link", "slow-read", "stopped", "killed")

@@ -20,9 +20,9 @@ import numpy as np
 from benchkit.timings import faults
 from benchkit.timings.files import VIEWS, seconds_of, table
 from benchkit.timings.job import Layout, Noise, Trace, simulate
-from rankscope.diagnose.fleet.timings.steps_file import check
-from rankscope.diagnose.solve.judge_steps_file import judge_timings
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.infer.fleet.timings.steps_file import check
+from rankscope.diagnose.infer.solve.judge_steps_file import judge_timings
+from rankscope.diagnose.infer.verdict.contract import Verdict
 
 LAYOUTS = (
     Layout("data 16", replicas=16),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchkit.timings.job import BACKWARD_S, FORWARD_S, LOAD_S, MESSAGE_S, OPTIMIZER_S, REPLICAS_S, Layout, Plan
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 BUSY_S = LOAD_S + FORWARD_S + BACKWARD_S + OPTIMIZER_S
 NOBODY, FAULT, LINK, UNEVEN = "nobody", "fault", "link", "uneven"

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchkit.timings.job import Trace
-from rankscope.probes.arrays import Bools, Floats
+from rankscope.probes.base.arrays import Bools, Floats
 
 Part = tuple[str, str, tuple[str, ...], bool | None]  # name, kind, parts of the job in it, whether it waits
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.base.arrays import Floats, Ints
 
 LAYERS = 4
 LOAD_S, FORWARD_S, BACKWARD_S, OPTIMIZER_S = 0.004, 0.060, 0.120, 0.012  # of one rank and step, all micro-batches

@@ -16,7 +16,7 @@ from pathlib import Path
 from campaignkit.chaos.command import Ended
 from rankscope.observer.window.folder import is_window, read_window
 from rankscope.observer.window.staging import PARTIAL
-from rankscope.probes.errors import BadData
+from rankscope.probes.base.errors import BadData
 
 GROUP = 1_000_000 + os.getpid()  # of the commands of this run; others may stand beside it
 # Where a command could leave something, and how many folders deep that is looked for.

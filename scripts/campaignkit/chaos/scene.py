@@ -11,7 +11,7 @@ from pathlib import Path
 
 from campaignkit.chaos.command import Plan
 from campaignkit.chaos.job import Job
-from rankscope.diagnose.watch.place import WatchPlace
+from rankscope.diagnose.service.place import WatchPlace
 
 RECORD, DIAGNOSE, SWEEP, WATCH = "record", "diagnose", "sweep", "watch"
 WATCHED_S = 10.0  # a service goes on until it is told to end

@@ -10,7 +10,7 @@ from campaignkit.chaos.command import Ended
 from rankscope.observer.window.folder import Window, is_window, read_window
 
 _WORKERS = "cpu.workers_run_s"
-_LOST = re.compile(r"\(\w+,\s+(\w+)\)")  # a verdict's words (diagnose/fleet/gather.py)
+_LOST = re.compile(r"\(\w+,\s+(\w+)\)")  # a verdict's words (diagnose/infer/fleet/gather.py)
 
 
 def windows(place: Path) -> Iterator[Window]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 
-from rankscope.probes.errors import RankscopeError
+from rankscope.probes.base.errors import RankscopeError
 
 
 @dataclass(frozen=True, slots=True)

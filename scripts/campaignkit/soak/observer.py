@@ -15,7 +15,7 @@ from pathlib import Path
 from rankscope.diagnose.no_pandas import spare_pandas
 from rankscope.observer.live.limits import give_back, resident_bytes
 from rankscope.observer.recorder import RecordOptions, record
-from rankscope.probes.errors import RankscopeError
+from rankscope.probes.base.errors import RankscopeError
 
 _NAMES = 1 << 19  # several times its room
 _OF_CHILDREN = "cpu.workers_run_s"  # a counter that is there where processes were watched that a rank had started

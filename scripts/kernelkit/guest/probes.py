@@ -15,8 +15,8 @@ from rankscope.observer.live import kernel_probes, process_watch
 from rankscope.observer.live.kernel_probes import KernelProbes
 from rankscope.observer.live.process_watch import TRAINING
 from rankscope.observer.thread.functions import StackName
+from rankscope.probes.base.errors import RankscopeError
 from rankscope.probes.bpf import programs, ring
-from rankscope.probes.errors import RankscopeError
 from rankscope.probes.files import probe as files
 from rankscope.probes.sched import probe as sched
 

@@ -116,27 +116,27 @@ MAIN = """
 from typing import TYPE_CHECKING
 from OURS.probes import room
 if TYPE_CHECKING:
-    from OURS.diagnose.verdict import contract
+    from OURS.diagnose.infer.verdict import contract
 
 def record():
-    from OURS.diagnose.cli import record as command
+    from OURS.diagnose.face.cli import record as command
 
 @app.command(name="prune")
 def prune():
-    from OURS.diagnose.cli import prune as command
+    from OURS.diagnose.face.cli import prune as command
 
 def diagnose():
-    from OURS.diagnose.model import replay as command
+    from OURS.diagnose.infer.model import replay as command
 """
 FILES = {
-    "diagnose/cli/start.py": "def main():\n    from OURS.diagnose.cli.main import run\n",
-    "diagnose/cli/main.py": MAIN,
-    "diagnose/cli/record.py": "import OURS.probes.calls.probe as calls\n",
-    "diagnose/cli/prune.py": "X = 1\n",
-    "diagnose/model/replay.py": "import importlib\nimportlib.import_module('OURS.diagnose.model.steps')\n",
-    "diagnose/model/steps.py": "X = 1\n",
-    "diagnose/verdict/contract.py": "X = 1\n",
-    "probes/room.py": "import json\n",
+    "diagnose/face/cli/start.py": "def main():\n    from OURS.diagnose.face.cli.main import run\n",
+    "diagnose/face/cli/main.py": MAIN,
+    "diagnose/face/cli/record.py": "import OURS.probes.calls.probe as calls\n",
+    "diagnose/face/cli/prune.py": "X = 1\n",
+    "diagnose/infer/model/replay.py": "import importlib\nimportlib.import_module('OURS.diagnose.infer.model.steps')\n",
+    "diagnose/infer/model/steps.py": "X = 1\n",
+    "diagnose/infer/verdict/contract.py": "X = 1\n",
+    "probes/base/room.py": "import json\n",
     "probes/calls/probe.py": "import pkgutil\nfrom OURS.probes import rows\n",
     "probes/calls/calls.bpf.c": "int x;\n",
     "probes/calls/README.md": "words\n",
@@ -165,15 +165,15 @@ def tree(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "old", "new", "stale"),
     [
-        ("diagnose/cli/main.py", "from typing", "import io\nfrom typing", {"record", "diagnose"}),
-        ("diagnose/cli/main.py", 'name="prune"', 'name="prunes"', set()),
-        ("diagnose/cli/main.py", "def record():", "def record(x):", {"record"}),
-        ("diagnose/cli/prune.py", "1", "2", set()),
-        ("diagnose/model/steps.py", "1", "2", {"diagnose"}),
-        ("diagnose/verdict/contract.py", "1", "2", set()),
-        ("probes/room.py", "json", "math", {"record", "diagnose"}),
-        ("probes/room.py", "import json", 'import json\nTEXT = """a\n\nb"""', {"record", "diagnose"}),
-        ("probes/room.py", "import json", "# why\n\nimport json  # of what", set()),
+        ("diagnose/face/cli/main.py", "from typing", "import io\nfrom typing", {"record", "diagnose"}),
+        ("diagnose/face/cli/main.py", 'name="prune"', 'name="prunes"', set()),
+        ("diagnose/face/cli/main.py", "def record():", "def record(x):", {"record"}),
+        ("diagnose/face/cli/prune.py", "1", "2", set()),
+        ("diagnose/infer/model/steps.py", "1", "2", {"diagnose"}),
+        ("diagnose/infer/verdict/contract.py", "1", "2", set()),
+        ("probes/base/room.py", "json", "math", {"record", "diagnose"}),
+        ("probes/base/room.py", "import json", 'import json\nTEXT = """a\n\nb"""', {"record", "diagnose"}),
+        ("probes/base/room.py", "import json", "# why\n\nimport json  # of what", set()),
         ("probes/calls/calls.bpf.c", "x", "y", {"record"}),
         ("probes/calls/README.md", "words", "more words", set()),
         ("probes/calls/__init__.py", "", "X = 1\n", {"record"}),
@@ -195,19 +195,23 @@ def test_a_result_is_worth_something_for_what_its_command_imports(
 def test_of_the_commands_no_more_is_held_than_they_may_run() -> None:
     held = {one: parts_of(one) for one in ("record", "diagnose", "sweep", "watch")}
     for one, parts in held.items():
-        ways_in = {part.name for part in parts[f"{PACKAGE}.diagnose.cli.main"]}
+        ways_in = {part.name for part in parts[f"{PACKAGE}.diagnose.face.cli.main"]}
         assert not ways_in & {"prune", "compact", "bundle", "record", "diagnose"} - {one}
-        assert not [name for name in parts if ".diagnose.export." in name or ".diagnose.top." in name]
+        assert not [name for name in parts if ".diagnose.face.export." in name or ".diagnose.face.top." in name]
     within = {one: {name.removeprefix(f"{PACKAGE}.") for name in parts} for one, parts in held.items()}
     assert not [
-        name for name in within["record"] if name.startswith(("diagnose.fleet.", "diagnose.solve.", "diagnose.report."))
+        name
+        for name in within["record"]
+        if name.startswith(("diagnose.infer.fleet.", "diagnose.infer.solve.", "diagnose.face.report."))
     ]
-    assert "diagnose.report.render" not in within["diagnose"]
+    assert "diagnose.face.report.render" not in within["diagnose"]
     assert not [
-        name for name in within["sweep"] if name.startswith(("unwinder.walk.", "observer.live.", "diagnose.model."))
+        name
+        for name in within["sweep"]
+        if name.startswith(("unwinder.walk.", "observer.live.", "diagnose.infer.model."))
     ]
     assert "diagnose.sweep.checks.disk_full" in within["sweep"] and "diagnose.sweep.peers" not in within["sweep"]
-    assert "diagnose.watch.service" in within["watch"] and "diagnose.watch.service" not in within["record"]
+    assert "diagnose.service.service" in within["watch"] and "diagnose.service.service" not in within["record"]
 
 
 def test_what_a_run_loads_is_held(tmp_path: Path) -> None:
@@ -217,7 +221,7 @@ def test_what_a_run_loads_is_held(tmp_path: Path) -> None:
         ended = run_command([one, *arguments], Plan(tmp_path, environment=dict(PRINTS_IMPORTS)), 30.0)
         assert (
             ended.code in VERDICTS
-            and f"rankscope.diagnose.cli.{'host.' if one == 'sweep' else ''}{one}" in ended.complained
+            and f"rankscope.diagnose.face.cli.{'host.' if one == 'sweep' else ''}{one}" in ended.complained
         )
         assert missing(one, ended.complained) == []
         assert missing("record", ended.complained), "and what a fingerprint does not hold is seen"

@@ -20,7 +20,7 @@ from corpuskit.judging import Answer, answer
 from corpuskit.paths import Replacements
 from corpuskit.truth import Truths
 from labkit.machine.shell import LabError
-from rankscope.diagnose.solve.notes.rhythm import LATER_PART
+from rankscope.diagnose.infer.solve.notes.rhythm import LATER_PART
 from rankscope.observer.window.folder import find_windows, read_window
 
 RECORDED = Path(__file__).parents[2] / "data" / "window-1"

@@ -65,7 +65,7 @@ def test_another_diagnoser_judges_in_the_shadow_of_todays(bench: tuple[Corpus, J
 
 def nobody(windows: Sequence[object], baseline: Sequence[object]) -> object:
     """A diagnoser for which all is well."""
-    from rankscope.diagnose.solve.judge import diagnose
+    from rankscope.diagnose.infer.solve.judge import diagnose
 
     return replace(diagnose(windows), status="healthy", suspects=())  # type: ignore[arg-type]
 

@@ -33,10 +33,10 @@ from rankscope.observer.live import limits
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
 from rankscope.observer.window.schema import TABLES
-from rankscope.probes import rights
+from rankscope.probes.base import rights
+from rankscope.probes.base.errors import BadData, NoRanks
 from rankscope.probes.calls.row import MAX_PLACES
 from rankscope.probes.confine import credentials
-from rankscope.probes.errors import BadData, NoRanks
 from rankscope.probes.host import namespaces
 from rankscope.probes.host.kmsg import read_kmsg
 from rankscope.probes.mapped.reader import READER

@@ -18,7 +18,7 @@ from rankscope.observer.apart import broker as brokers
 from rankscope.observer.apart import plain, reading, wire
 from rankscope.observer.apart.broker import Broker
 from rankscope.observer.sight import Sight
-from rankscope.probes.errors import RankscopeError
+from rankscope.probes.base.errors import RankscopeError
 
 HUGE = 10**400
 NAMES = ["pid", "hz", "ranks", "processes", "threads", "verbose", "function", "offsets", "on_return", "place", "links", "tid", "nice",

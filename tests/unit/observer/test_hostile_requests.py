@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from rankscope.observer.apart import broker as brokers
 from rankscope.observer.apart import plain, run, wire
 from rankscope.observer.apart.broker import Broker
+from rankscope.probes.base.errors import BadData
 from rankscope.probes.bpf.functions.walks import Withdrawn
-from rankscope.probes.errors import BadData
 
 HUGE = 10**400
 NUMBERS = st.one_of(

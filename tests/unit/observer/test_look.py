@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rankscope.diagnose.cli import main
+from rankscope.diagnose.face.cli import main
 from rankscope.observer import doctor
 from rankscope.observer.apart import plain, wire
 from rankscope.observer.apart.look import look
@@ -22,8 +22,8 @@ from rankscope.observer.census.containers import Container
 from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
 from rankscope.observer.census.identity import Claim, RankIdentity
 from rankscope.observer.sight import Sight
+from rankscope.probes.base.errors import BadData
 from rankscope.probes.confine import credentials
-from rankscope.probes.errors import BadData
 
 LIBRARIES = Libraries("torch", "/a/libtorch.so", "", "", "", "", "", "", "", "3.11")
 IDENTITY = RankIdentity(

@@ -12,8 +12,8 @@ import pytest
 
 from rankscope.observer.live import priority
 from rankscope.observer.live.priority import Priorities, giving_way, going_first
-from rankscope.probes import patience
-from rankscope.probes.patience import patiently
+from rankscope.probes.base import patience
+from rankscope.probes.base.patience import patiently
 
 OTHER, IDLE = os.SCHED_OTHER, os.SCHED_IDLE
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="raising a priority needs root")

@@ -23,7 +23,7 @@ from rankscope.observer.recorder import RecordOptions
 from rankscope.observer.tables.raw import OpenAbsence
 from rankscope.observer.thread.functions import NO_STACK, StackName
 from rankscope.probes.bpf import ring
-from rankscope.probes.fair import Fair, group_by, interleave
+from rankscope.probes.host.fair import Fair, group_by, interleave
 from rankscope.unwinder.names.code import Frame
 from rankscope.unwinder.walk.pyspy import PySample, PySpyResult
 

@@ -13,7 +13,7 @@ from rankscope.observer.watch import blackbox
 from rankscope.observer.watch.blackbox import BlackBox, frozen_in, lines_of
 from rankscope.observer.watch.marker import MARKERS, Calls, StepMarker, choose
 from rankscope.observer.watch.ranks import RankPulse
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 from rankscope.probes.calls.row import BACKWARD, COLLECTIVE
 from rankscope.probes.calls.table import UPDATE
 

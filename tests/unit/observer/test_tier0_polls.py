@@ -14,11 +14,11 @@ from polled import LIBRARY, SIGKILL, UPDATES, FakePulse, Host
 from rankscope.observer.census.found import RankCensus
 from rankscope.observer.watch import newcomers, pulse, tier0
 from rankscope.observer.watch.tier0 import Tier0
+from rankscope.probes.base.errors import BadData
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.functions.walks import Withdrawn
 from rankscope.probes.calls import in_progress
 from rankscope.probes.calls.probe import Library
-from rankscope.probes.errors import BadData
 from rankscope.probes.host.maps import Mapping
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.observer.census.titles import scheduler_job, title
-from rankscope.probes.command_line import shown, without_passwords
+from rankscope.probes.base.command_line import shown, without_passwords
 
 
 @pytest.mark.parametrize("command, said", [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.probes.fair import Fair, least_first, whose
+from rankscope.probes.host.fair import Fair, least_first, whose
 
 
 @pytest.mark.parametrize("piece", [0.2, 0.0004])

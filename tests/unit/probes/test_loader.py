@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.probes import abilities
+from rankscope.probes.base import abilities
 from rankscope.probes.bpf import loader, programs, tables
 from rankscope.probes.bpf.compiler import compiled
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rankscope.probes import patience
-from rankscope.probes.patience import Silent, ask, is_silent, mark_silent, patiently
+from rankscope.probes.base import patience
+from rankscope.probes.base.patience import Silent, ask, is_silent, mark_silent, patiently
 
 NOBODY = 4_000_000  # numbers of processes that are not there
 Hang = Callable[[], bytes]

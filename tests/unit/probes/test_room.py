@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.probes import room
+from rankscope.probes.base import room
 
-_COMMAND = [sys.executable, "-m", "rankscope.diagnose.cli.start"]
+_COMMAND = [sys.executable, "-m", "rankscope.diagnose.face.cli.start"]
 
 
 def limited_to(megabytes: int, command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -24,7 +24,7 @@ def limited_to(megabytes: int, command: list[str]) -> subprocess.CompletedProces
 
 
 def test_room_is_told_as_it_is() -> None:
-    text = "from rankscope.probes import room; print(room.limited(), room.there_is(64 << 20), room.there_is(1 << 30))"
+    text = "from rankscope.probes.base import room; print(room.limited(), room.there_is(64 << 20), room.there_is(1 << 30))"
     assert limited_to(400, [sys.executable, "-c", text]).stdout == "True True False\n"
     assert room.there_is(64 << 20)
 
@@ -61,7 +61,7 @@ def test_a_diagnosis_with_little_room_ends_in_a_verdict_or_one_line(megabytes: i
 
 def test_nothing_is_changed_where_memory_is_not_limited() -> None:
     text = (
-        "from rankscope.diagnose.cli import start; import os, sys, threading; start.make_room(); "
+        "from rankscope.diagnose.face.cli import start; import os, sys, threading; start.make_room(); "
         "print(threading.stack_size(), 'ARROW_DEFAULT_MEMORY_POOL' in os.environ)"
     )
     bare = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.probes import scratch
-from rankscope.probes.scratch import PREFIX
+from rankscope.probes.base import scratch
+from rankscope.probes.base.scratch import PREFIX
 
 MAKES = """
 import sys
-from rankscope.probes.scratch import scratch
+from rankscope.probes.base.scratch import scratch
 held = scratch(sys.argv[1])
 (held.path / "content").write_text("x")
 print(held.path, flush=True)

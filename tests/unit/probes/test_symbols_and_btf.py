@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankscope.probes.base.errors import RankscopeError
 from rankscope.probes.bpf import btf, cache
 from rankscope.probes.bpf.btf import Btf, NoBtf
 from rankscope.probes.elf import exports
 from rankscope.probes.elf.exports import file_offsets, find_functions, find_names
 from rankscope.probes.elf.local import LocalFile
 from rankscope.probes.elf.reader import NotElf
-from rankscope.probes.errors import RankscopeError
 
 
 @pytest.fixture(scope="module")

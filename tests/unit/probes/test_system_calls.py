@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rankscope.observer.thread import syscalls
-from rankscope.probes import system_calls
+from rankscope.probes.base import system_calls
 from rankscope.probes.sched.probe import GIL_WAIT
 
 HEADERS = {

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from sweep_trees import host, ib, killed_as_it_renames, put
 
-from rankscope.diagnose.cli.main import run as command_line
+from rankscope.diagnose.face.cli.main import run as command_line
 from rankscope.diagnose.sweep import damage, owed
 from rankscope.diagnose.sweep import spare as spares
 from rankscope.diagnose.sweep import store as stores
@@ -365,7 +365,7 @@ def test_a_disk_that_does_not_give_a_page_takes_no_memory_away(tmp_path: Path, s
     shell("gcc", "-shared", "-fPIC", "-o", str(tmp_path / "unread.so"), str(tmp_path / "unread.c"), "-ldl")
     arguments = ["sweep", "--root", str(sweep.tree), "--state", str(state), "--only", "ib.port"]
     code = (
-        "import os\nfrom rankscope.diagnose.cli.main import run\n"
+        "import os\nfrom rankscope.diagnose.face.cli.main import run\n"
         f"for page in range(0, {len(before)}, 4096):\n  os.environ['UNREAD_FROM'] = str(page)\n  print(run({arguments!r}))"
     )
     # WHEN sweeps go on meanwhile THEN each says that it has no memory, and the file stays where and what it is
@@ -488,7 +488,7 @@ def test_output_onto_a_full_disk_does_not_hide_a_critical_host(
 ) -> None:
     assert sweep.run(tmp_path / "state")[0] == 0
     sweep.fails()
-    command = [sys.executable, "-m", "rankscope.diagnose.cli.start", "sweep", "--root", str(sweep.tree), "--state",
+    command = [sys.executable, "-m", "rankscope.diagnose.face.cli.start", "sweep", "--root", str(sweep.tree), "--state",
                str(tmp_path / "state"), "--config", str(tmp_path / "now.toml"), "--hook", str(sweep.hook), *json]  # fmt: skip
     with Path("/dev/full").open("w") as full:
         said = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -522,7 +522,7 @@ def test_a_state_folder_that_others_can_write_is_not_used(tmp_path: Path, troubl
 def test_a_sweep_that_is_killed_at_any_moment_leaves_a_whole_store(tmp_path: Path, sweep: Sweeping) -> None:
     assert sweep.run(tmp_path / "state")[0] == 0
     code = (
-        "from rankscope.diagnose.cli.main import run\nwhile True:\n"
+        "from rankscope.diagnose.face.cli.main import run\nwhile True:\n"
         f"  run(['sweep', '--root', {str(sweep.tree)!r}, '--state', {str(tmp_path / 'state')!r}, '--only', 'ib'])"
     )
     chance = random.Random(7)

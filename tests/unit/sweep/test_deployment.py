@@ -163,7 +163,7 @@ def test_promtool_accepts_the_rules(name: str) -> None:
     ("rules", "source", "prefix"),
     [
         ("rankscope-rules.yaml", "diagnose/sweep/output.py", "rankscope_sweep_"),
-        ("rankscope-watch-rules.yaml", "diagnose/watch/tell/metrics.py", "rankscope_(?:job|rank|watch)_"),
+        ("rankscope-watch-rules.yaml", "diagnose/service/tell/metrics.py", "rankscope_(?:job|rank|watch)_"),
     ],
 )
 def test_rules_use_metrics_that_exist(rules: str, source: str, prefix: str) -> None:

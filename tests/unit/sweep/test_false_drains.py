@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from sweep_trees import DEPLOY, host, ib, program, put
 
-from rankscope.diagnose.cli import start
-from rankscope.diagnose.cli.main import run as command_line
+from rankscope.diagnose.face.cli import start
+from rankscope.diagnose.face.cli.main import run as command_line
+from rankscope.diagnose.service.tell.drain import of_verdict
 from rankscope.diagnose.sweep.config import Config
 from rankscope.diagnose.sweep.confirm import confirmed
 from rankscope.diagnose.sweep.context import Context, Earlier, NotApplicable, Reading
@@ -21,7 +22,6 @@ from rankscope.diagnose.sweep.engine import sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.registry import Check
 from rankscope.diagnose.sweep.store import open_store
-from rankscope.diagnose.watch.tell.drain import of_verdict
 
 # --- two looks
 
@@ -215,7 +215,9 @@ def test_an_interpreter_that_cannot_read_its_program_drains_nobody(tmp_path: Pat
 def test_a_command_that_cannot_start_ends_with_69_or_70(tmp_path: Path, breaks: str, code: int) -> None:
     # GIVEN an installation in which a library cannot be imported
     (tmp_path / "typer.py").write_text(breaks)
-    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from rankscope.diagnose.cli.start import main; main()"
+    script = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from rankscope.diagnose.face.cli.start import main; main()"
+    )
     said = subprocess.run([sys.executable, "-c", script, "sweep"], capture_output=True, text=True, check=False)
     assert said.returncode == code and said.stdout == "" and said.stderr.startswith("rankscope: cannot start")
     assert "Traceback" not in said.stderr

@@ -12,7 +12,7 @@ from sweep_trees import SWEPT, program
 
 from rankscope.diagnose.sweep import hook
 from rankscope.diagnose.sweep.hook import run_hook
-from rankscope.probes.host.folders import trusted_program
+from rankscope.probes.base.folders import trusted_program
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")
 SOMEBODY = 65534

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sweep_trees import SWEPT, host, ib, program, put
 
-from rankscope.diagnose.cli.main import run as command_line
+from rankscope.diagnose.face.cli.main import run as command_line
 from rankscope.diagnose.sweep.config import Config, ConfigError, read_config
 from rankscope.diagnose.sweep.context import Earlier
 from rankscope.diagnose.sweep.engine import sweep

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sweep_trees import host, ib
 
-from rankscope.diagnose.cli.host import host_log
-from rankscope.diagnose.cli.main import run as command_line
+from rankscope.diagnose.face.cli.host import host_log
+from rankscope.diagnose.face.cli.main import run as command_line
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweep_trees import CHECKS, NOW_S, host, ib, killed_as_it_renames, put
 
-from rankscope.diagnose.cli.main import run as command_line
+from rankscope.diagnose.face.cli.main import run as command_line
 from rankscope.diagnose.severity import exit_code
 from rankscope.diagnose.sweep.config import Config, ConfigError, parse_config
 from rankscope.diagnose.sweep.context import Context, Earlier, Reading

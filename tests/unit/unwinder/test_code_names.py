@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from images import Interpreter, layout
 
-from rankscope.probes.text import printable
+from rankscope.probes.base.text import printable
 from rankscope.unwinder.interpreter.offsets import LineTable
 from rankscope.unwinder.names import code as code_names
 from rankscope.unwinder.names import kept, linetable

@@ -12,13 +12,13 @@ from campaignkit.chaos.command import Ended, Plan
 from campaignkit.chaos.job import Job, running
 from campaignkit.chaos.scene import DIAGNOSE, RECORD, WATCH, Kind, Scene, asking_for_a_look
 from campaignkit.chaos.users import Forks, forks, holder, mappings, offset_of
-from rankscope.probes import warden
+from rankscope.probes.bpf import warden
 
 PROBED = "_ZN4gloo9allreduceERNS_16AllreduceOptionsE"  # in programs/library.c
 MAPPERS = 4
 VICTIM = 12_345  # a user who has nothing but his job
 # Longest fork that is allowed: 0.1 s where a CPU is free, up to a second where none is (observer/apart/README.md); without the defence it
-# is 4 to 10 s. By a user's file server, what the program beside the command takes to see it (probes/warden.py).
+# is 4 to 10 s. By a user's file server, what the program beside the command takes to see it (probes/bpf/warden.py).
 LONGEST_S = 1.0
 CUT_OFF_S = (warden.LOOKS + 6) * warden.LOOKS_EVERY_S
 _LOOKED_EVERY_S = 0.1

@@ -17,7 +17,7 @@ kernel_probes.map_sizes = lambda processes, threads: {**usual(processes, threads
 if pages:
     kernel_probes.ring_pages = lambda ranks: pages
 
-from rankscope.diagnose.cli.start import main  # noqa: E402
+from rankscope.diagnose.face.cli.start import main  # noqa: E402
 
 sys.argv = ["rankscope", *sys.argv[2:]]
 main()

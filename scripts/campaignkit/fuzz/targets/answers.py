@@ -7,8 +7,8 @@ import pickle
 from functools import lru_cache
 
 from campaignkit.fuzz.target import Target, chosen_by_first_byte
-from rankscope.diagnose.flight import dumps
-from rankscope.diagnose.flight.account import blames
+from rankscope.diagnose.infer.flight import dumps
+from rankscope.diagnose.infer.flight.account import blames
 from rankscope.diagnose.severity import CRITICAL
 from rankscope.diagnose.sweep import output
 from rankscope.diagnose.sweep.config import parse_config

@@ -23,9 +23,9 @@ from rankscope.observer.apart.broker import Broker
 from rankscope.observer.apart.windows import parse_window
 from rankscope.observer.live import kernel_probes
 from rankscope.observer.sight import Sight
+from rankscope.probes.base.errors import RankscopeError
 from rankscope.probes.bpf.functions import shared_uprobes
 from rankscope.probes.bpf.functions.walks import Withdrawn
-from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host import kmsg, namespaces
 from rankscope.probes.mapped import reader
 from rankscope.probes.nccl import ras

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from campaignkit.fuzz.target import Target
+from rankscope.probes.base.errors import RankscopeError
 from rankscope.probes.elf import exports, return_sites
 from rankscope.probes.elf.functions import FunctionTable
 from rankscope.probes.elf.reader import GNU_EH_FRAME, ElfFile
-from rankscope.probes.errors import RankscopeError
 from rankscope.unwinder.interpreter import gc
 from rankscope.unwinder.interpreter.elf_facts import read_facts
 from rankscope.unwinder.interpreter.offsets import LineTable

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from campaignkit.fuzz.target import Target, chosen_by_first_byte
 from rankscope.observer.census import identity, kinship, launchers, titles
-from rankscope.probes.command_line import shown as shown_command
+from rankscope.probes.base.command_line import shown as shown_command
 from rankscope.probes.host import maps, mounts, procfs
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from campaignkit.fuzz.place import place
 from campaignkit.fuzz.target import Target
 from campaignkit.fuzz.targets.windows import sample
-from rankscope.diagnose.past.history import INDEX, History
+from rankscope.diagnose.infer.past.history import INDEX, History
 from rankscope.diagnose.severity import CRITICAL, OK
 from rankscope.diagnose.sweep.context import Context
 from rankscope.diagnose.sweep.engine import Sweep

@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 
 from campaignkit.fuzz.place import place
 from campaignkit.fuzz.target import Target, swapped
-from rankscope.diagnose.fleet.timings.steps_file import read_timings
+from rankscope.diagnose.infer.fleet.timings.steps_file import read_timings
 from rankscope.observer.window import bundle, folder, schema, upgrade
 from rankscope.observer.window.manifest import FIRST_SCHEMA, WINDOW_SCHEMA
 from rankscope.observer.window.pages import page_sizes
 from rankscope.observer.window.store import container, front
 from rankscope.observer.window.tables import read_table, write_table
-from rankscope.probes.errors import BadData, RankscopeError
+from rankscope.probes.base.errors import BadData, RankscopeError
 
 _DOCUMENTED = (OSError, pa.ArrowException, ValueError, MemoryError)  # what read_window makes one line of
 _FEW_ROWS = 1000

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from builders import Job, Work, build
 
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Suspect
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Suspect
 from rankscope.observer.live.gauges import Gauges
 from rankscope.probes.host.block_devices import disk_words, mount_words, number_in
 from rankscope.probes.host.mounts import Mounts, parse_mountinfo

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.model import Fleet, Flows
-from rankscope.diagnose.hypotheses.link import slow_flows
-from rankscope.diagnose.hypotheses.link.shapers import tight_ends
+from rankscope.diagnose.infer.causes.link import slow_flows
+from rankscope.diagnose.infer.causes.link.shapers import tight_ends
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.model import Fleet, Flows
 from rankscope.observer.window.folder import Window
 
 _STEP_S, _TRANSFER_S, _STEPS = 0.2, 0.04, 80

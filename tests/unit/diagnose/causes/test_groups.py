@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from builders import Job, build
 
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.large.topology import Group, expand, parse, read_topology
-from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.group.shared import with_groups
+from rankscope.diagnose.infer.causes.group.shared import with_groups
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.large.topology import Group, expand, parse, read_topology
+from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.verdict.contract import Instance, Suspect
 from rankscope.diagnose.stats.urn import at_least
-from rankscope.diagnose.verdict.contract import Instance, Suspect
-from rankscope.probes.errors import BadData
+from rankscope.probes.base.errors import BadData
 
 
 def fleet(hosts: int = 16) -> Fleet:
@@ -182,7 +182,7 @@ def test_a_short_file_that_stands_for_billions_of_hosts_is_one_line_at_once(what
     script = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30));"
         "resource.setrlimit(resource.RLIMIT_CPU, (20, 20));"
-        "from rankscope.diagnose.fleet.large.topology import parse\n"
+        "from rankscope.diagnose.infer.fleet.large.topology import parse\n"
         "try: parse(sys.stdin.read())\nexcept ValueError as error: print('one line:', error)"
     )
     done = subprocess.run(

@@ -7,8 +7,8 @@ import pytest
 from builders import columns, said
 from hardware_builders import CLOCK_HZ, NIC_HZ, NVLINK_HZ, Machine, named
 
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 
 

@@ -9,7 +9,7 @@ import pytest
 from builders import first
 from hardware_builders import BYTES_PER_STEP, NIC_HZ, NUMBERS, NVLINK_HZ, Machine, gpu, named, nic, pci
 
-from rankscope.diagnose.cli.report import report
+from rankscope.diagnose.face.cli.report import report
 
 RATE = 0.25  # of its peers'
 SLOW_NIC = 0.8 * NIC_HZ * RATE
@@ -83,7 +83,7 @@ def test_a_flap_that_no_state_sample_saw_is_seen_in_the_steps() -> None:
 
 
 def builders_verdict(window: Any, rows: list[dict[str, Any]]) -> Any:
-    from rankscope.diagnose.solve.judge import diagnose
+    from rankscope.diagnose.infer.solve.judge import diagnose
 
     return diagnose([builders.columns(window, "steps", rows)])
 

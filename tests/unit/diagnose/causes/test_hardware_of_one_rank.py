@@ -23,11 +23,11 @@ from hardware_builders import (
     pci,
 )
 
-from rankscope.diagnose.cli.report import report
-from rankscope.diagnose.hypotheses.causes import CAUSES
-from rankscope.diagnose.report.sentence import sentence_of
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.face.cli.report import report
+from rankscope.diagnose.face.report.sentence import sentence_of
+from rankscope.diagnose.infer.causes.causes import CAUSES
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.note import NoteCode
 
 SLOW = 0.65  # of the speed
 CLOCK = SLOW * 0.97 * CLOCK_HZ

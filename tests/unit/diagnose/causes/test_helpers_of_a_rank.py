@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from builders import TRAIN, Job, Work, build, columns
 
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Suspect
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Suspect
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
 

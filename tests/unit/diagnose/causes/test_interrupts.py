@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from builders import Job, build
 
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.hypotheses.rank.interrupts import interrupted
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Suspect
+from rankscope.diagnose.infer.causes.rank.interrupts import interrupted
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Suspect
 
 VICTIM = 3
 RANKS = 8

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from builders import ASLEEP, Job, build
 
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
 
 ASLEEP_S, COMPUTES_S = 0.12, 0.03
 

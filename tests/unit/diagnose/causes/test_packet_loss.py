@@ -6,8 +6,8 @@ import builders
 import pytest
 from builders import Job, build
 
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.observer.window.folder import Window
 
 STALL_S = 0.21  # a retransmission timeout

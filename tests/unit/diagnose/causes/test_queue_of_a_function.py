@@ -6,7 +6,7 @@ import builders
 import pytest
 from builders import ASLEEP, BUSY, QUEUE, Job, build
 
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.infer.solve.judge import diagnose
 
 
 def crowded(extra: dict[int, list[tuple[builders.Work, float]]], seed: int) -> Job:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from builders import Job, build
 
-from rankscope.diagnose.model.replay import scattered_s
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.infer.model.replay import scattered_s
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
 
 RANKS = 5
 

@@ -8,10 +8,10 @@ import builders
 import pytest
 from builders import Job, Work, build
 
-from rankscope.diagnose.report.sections.considered import unseen_by
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Suspect
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.face.report.sections.considered import unseen_by
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Suspect
+from rankscope.diagnose.infer.verdict.note import NoteCode
 
 PAGES = Work("io", "page fault", 0, 139, caller="look_up")
 KERNEL = Work("python", "look_up", 0, 139)

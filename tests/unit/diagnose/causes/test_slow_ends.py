@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from builders import Job, build
 
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.observer.window.folder import Window
 
 NODES = 4

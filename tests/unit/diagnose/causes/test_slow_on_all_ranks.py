@@ -6,7 +6,7 @@ import builders
 import pytest
 from builders import TRAIN, Job, StackFrame, Work, build
 
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.infer.solve.judge import diagnose
 
 LIBRARY = "/usr/lib/python3.11/re/__init__.py"
 CALLS = tuple(

@@ -12,10 +12,17 @@ from builders import BUSY, QUEUE, Job, build, columns
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.hypotheses.rank.cpu import _within
-from rankscope.diagnose.model.busy_host import _pools, busy_noise_s, even_queue_s, pools, strangers_shares, taken_s
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.infer.causes.rank.cpu import _within
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.model.busy_host import (
+    _pools,
+    busy_noise_s,
+    even_queue_s,
+    pools,
+    strangers_shares,
+    taken_s,
+)
+from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.probes.host.procfs import cpu_ranges
 
 CPUS = 8

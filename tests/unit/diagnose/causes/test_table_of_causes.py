@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from rankscope.diagnose import hypotheses
-from rankscope.diagnose.cli.main import run
-from rankscope.diagnose.hypotheses import causes, registry
-from rankscope.diagnose.hypotheses.rank.case import Case
-from rankscope.diagnose.hypotheses.whole_job import WholeJob
-from rankscope.diagnose.verdict.contract import COMPONENTS
+from rankscope.diagnose.face.cli.main import run
+from rankscope.diagnose.infer import causes as hypotheses
+from rankscope.diagnose.infer.causes import causes, registry
+from rankscope.diagnose.infer.causes.rank.case import Case
+from rankscope.diagnose.infer.causes.whole_job import WholeJob
+from rankscope.diagnose.infer.verdict.contract import COMPONENTS
 
 ROOM = Path(hypotheses.__file__).parent
 HELD = Path(__file__).parents[3] / "data/windows/table.json"
@@ -29,9 +29,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis
-from rankscope.diagnose.hypotheses.rank.case import Case
-from rankscope.diagnose.hypotheses.registry import cause
+from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, Hypothesis
+from rankscope.diagnose.infer.causes.rank.case import Case
+from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.observer.sources import Source
 
 
@@ -42,15 +42,15 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 '''
 ASKED = """
 import sys
-from rankscope.diagnose import hypotheses
-from rankscope.diagnose.hypotheses import rank
+from rankscope.diagnose.infer import causes as hypotheses
+from rankscope.diagnose.infer.causes import rank
 rank.__path__.append(sys.argv[1])
 sys.path[:0] = sys.argv[2:]
 import builders
-from rankscope.diagnose.cli.main import run
-from rankscope.diagnose.hypotheses.causes import CAUSES
-from rankscope.diagnose.report.sentence import sentence_of
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.face.cli.main import run
+from rankscope.diagnose.infer.causes.causes import CAUSES
+from rankscope.diagnose.face.report.sentence import sentence_of
+from rankscope.diagnose.infer.solve.judge import diagnose
 run(["causes"])
 verdict = diagnose(builders.build(builders.slow_python(3, 0.08)))
 print([(one.component, one.cause, one.ranks, one.action) for one in verdict.suspects])

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from builders import QUEUE, TRAIN, Job, Work, build, columns, said
 
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.model.busy_host import taken_by_threads_s
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Suspect, Verdict
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.model.busy_host import taken_by_threads_s
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.stacks import StackFrame
 
 RANK, RANKS = 2, 4

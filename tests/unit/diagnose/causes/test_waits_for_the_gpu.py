@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from builders import TRAIN, Job, Work, build, codes, columns, first
 
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.model.waits import waits
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.model.waits import waits
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
 

@@ -23,15 +23,15 @@ from hostile import EVIL, hostile
 
 from corpuskit.archive import Corpus, archives, cases_in, name_of, opened
 from corpuskit.case import Case
-from rankscope.diagnose.cli.main import run
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.face.cli.main import run
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.observer.window import bundle
 from rankscope.observer.window.bundle import Bundle, is_bundle, pack, read_bundle
 from rankscope.observer.window.folder import Window, read_window, write_window
 from rankscope.observer.window.renamed import Renaming
 from rankscope.observer.window.schema import TABLES
-from rankscope.probes.errors import BadData, UsageError
+from rankscope.probes.base.errors import BadData, UsageError
 
 SMALL_BYTES = 100 << 10  # for 8 ranks
 

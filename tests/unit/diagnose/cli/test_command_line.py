@@ -16,8 +16,8 @@ import builders
 import pytest
 from builders import Job, build
 
-from rankscope.diagnose.cli.host import doctor
-from rankscope.diagnose.cli.main import run
+from rankscope.diagnose.face.cli.host import doctor
+from rankscope.diagnose.face.cli.main import run
 from rankscope.observer import recorder
 from rankscope.observer.census.found import RankCensus
 from rankscope.observer.finish import last
@@ -139,7 +139,7 @@ def test_what_the_host_lacks_is_missing_and_not_bad_data(
 def test_little_memory_keeps_no_command_waiting_for_ever(addresses_mb: int) -> None:
     """The OpenBLAS that comes with scipy did, for the memory of its second thread."""
     limit = addresses_mb << 20
-    text = "from rankscope.diagnose.cli import start; start.spare_threads(); import numpy, scipy.special"
+    text = "from rankscope.diagnose.face.cli import start; start.spare_threads(); import numpy, scipy.special"
     done = subprocess.run(
         [sys.executable, "-c", text], timeout=60, check=False, capture_output=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
@@ -149,7 +149,7 @@ def test_little_memory_keeps_no_command_waiting_for_ever(addresses_mb: int) -> N
 
 def test_no_command_starts_threads_for_linear_algebra() -> None:
     text = (
-        "from rankscope.diagnose.cli import start; start.spare_threads(); import numpy, scipy.special, os; "
+        "from rankscope.diagnose.face.cli import start; start.spare_threads(); import numpy, scipy.special, os; "
         "print(len(os.listdir('/proc/self/task')))"
     )
     bare = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
@@ -177,7 +177,7 @@ def test_a_command_does_not_load_pandas_though_it_is_installed(tmp_path: Path) -
     # WHEN a command makes tables
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv[1:] = ['diagnose', '--steps', {str(file)!r}]; "
-        "from rankscope.diagnose.cli.start import main; main()"
+        "from rankscope.diagnose.face.cli.start import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     # THEN it is not
@@ -187,7 +187,7 @@ def test_a_command_does_not_load_pandas_though_it_is_installed(tmp_path: Path) -
 def test_nobody_looks_for_cycles_while_a_command_loads_and_no_store_is_loaded_for_a_folder(tmp_path: Path) -> None:
     script = (
         "import gc, sys\n"
-        "from rankscope.diagnose.cli import start\n"
+        "from rankscope.diagnose.face.cli import start\n"
         "passes = []\n"
         "gc.callbacks.append(lambda phase, _: passes.append(phase))\n"
         f"sys.argv = ['rankscope', 'record', '--out', {str(tmp_path / 'out')!r}, '--pid', '1']\n"

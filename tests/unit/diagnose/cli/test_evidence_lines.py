@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rankscope.diagnose.report.words import evidence_line
-from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.diagnose.face.report.words import evidence_line
+from rankscope.diagnose.infer.verdict.contract import Evidence
 
 
 def test_what_was_measured_is_told_to_its_end() -> None:

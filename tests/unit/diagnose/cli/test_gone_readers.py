@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from builders import build, slow_python
 
-from rankscope.diagnose.cli import diagnose as command
-from rankscope.diagnose.cli import output
-from rankscope.diagnose.cli.main import run
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.face.cli import diagnose as command
+from rankscope.diagnose.face.cli import output
+from rankscope.diagnose.face.cli.main import run
+from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.observer.window.folder import Window, find_windows, write_window
 
 Sink = Callable[[], AbstractContextManager[int]]
@@ -105,7 +105,7 @@ def test_who_asked_what_goes_on_and_left_stops_nothing(monkeypatch: pytest.Monke
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-STARTED = "import sys; sys.argv[1:] = {!r}; from rankscope.diagnose.cli.start import main; main()"
+STARTED = "import sys; sys.argv[1:] = {!r}; from rankscope.diagnose.face.cli.start import main; main()"
 
 
 def started(arguments: list[str], before: Callable[[], None]) -> int:

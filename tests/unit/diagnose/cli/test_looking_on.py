@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from builders import Job, build, codes
 
-from rankscope.diagnose.cli.live import Told
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.solve.enough import further_s
-from rankscope.diagnose.solve.judge import judge
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.diagnose.face.cli.live import Told
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.solve.enough import further_s
+from rankscope.diagnose.infer.solve.judge import judge
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from rankscope.diagnose.cli.main import app
-from rankscope.diagnose.cli.shell import man
+from rankscope.diagnose.face.cli.main import app
+from rankscope.diagnose.face.cli.shell import man
 
 PAGES = man.pages("1.2.3", "2026-01-02")
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]

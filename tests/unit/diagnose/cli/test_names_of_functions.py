@@ -8,9 +8,9 @@ import builders
 import pytest
 from builders import ROOT, TRAIN, Job, Work, build, columns
 
-from rankscope.diagnose.fleet.enclosing import holder_name, holder_of
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Suspect
+from rankscope.diagnose.infer.fleet.enclosing import holder_name, holder_of
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Suspect
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.observer.window.users_code import users_code

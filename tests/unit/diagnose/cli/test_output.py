@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from rankscope.diagnose.cli import output
-from rankscope.diagnose.cli.output import patience, print_table, progress, tell
+from rankscope.diagnose.face.cli import output
+from rankscope.diagnose.face.cli.output import patience, print_table, progress, tell
 
 REASON = "it has no training library mapped, " + "or nothing says which rank it is " * 4
 HEADS, ROWS = ["PROCESS", "PID", "WHY"], [["python3", "4711", REASON], ["a\x1b[2Jb", "12", "[bold]short[/bold]"]]
@@ -157,7 +157,7 @@ def test_a_sentence_is_wrapped_on_a_terminal_and_one_line_in_a_pipe(
 
 def test_help_and_a_verdict_do_not_wait_for_what_only_a_terminal_needs() -> None:
     code = (
-        "import sys, rankscope.diagnose.cli.main, rankscope.diagnose.cli.diagnose; "
+        "import sys, rankscope.diagnose.face.cli.main, rankscope.diagnose.face.cli.diagnose; "
         "print([name for name in sys.modules if name.startswith('rich')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 from builders import Job, build
 
-from rankscope.diagnose.past import history as kept
-from rankscope.diagnose.past.history import History
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.infer.past import history as kept
+from rankscope.diagnose.infer.past.history import History
+from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.observer.window import staging
 from rankscope.observer.window.folder import (
     Window,
@@ -35,8 +35,8 @@ from rankscope.observer.window.folder import (
 from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.store import objects
 from rankscope.observer.window.store.place import open_store
-from rankscope.probes.errors import OutputFailed
-from rankscope.probes.host.folders import UnsafePlace
+from rankscope.probes.base.errors import OutputFailed
+from rankscope.probes.base.folders import UnsafePlace
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount and to give files away")
 NOBODY = 65534

@@ -13,7 +13,7 @@ import pytest
 import typer.main
 from builders import build
 
-from rankscope.diagnose.cli.main import app, run
+from rankscope.diagnose.face.cli.main import app, run
 from rankscope.observer.window.folder import write_window
 from rankscope.observer.window.store import container, objects
 from rankscope.observer.window.store.keys import key_of

@@ -13,13 +13,13 @@ import builders
 import pytest
 from builders import Job, build
 
-from rankscope.diagnose.cli.host import doctor
-from rankscope.diagnose.cli.main import run
-from rankscope.diagnose.cli.report import print_report, report
-from rankscope.diagnose.cli.shell import plain_help
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.face.cli.host import doctor
+from rankscope.diagnose.face.cli.main import run
+from rankscope.diagnose.face.cli.report import print_report, report
+from rankscope.diagnose.face.cli.shell import plain_help
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.diagnose.text import short
-from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.observer import doctor as doctor_of_host
 
 LONG = "TransformerEncoderLayerWithRelativePositionalAttentionAndDropout.compute_the_whole_attention_matrix_at_once"
@@ -154,7 +154,7 @@ def test_an_unknown_shell_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(("line", "wanted"), [("rankscope di", "diagnose"), ("rankscope diagnose --ht", "--html")])
 def test_a_shell_that_asks_is_told_how_the_line_may_go_on(line: str, wanted: str) -> None:
     asked = {"_RANKSCOPE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
-    code = "import sys; sys.argv[0] = 'rankscope'; from rankscope.diagnose.cli.start import main; main()"
+    code = "import sys; sys.argv[0] = 'rankscope'; from rankscope.diagnose.face.cli.start import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, check=False
     )

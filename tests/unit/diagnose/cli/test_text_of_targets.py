@@ -13,22 +13,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.diagnose.cli.main import _say
-from rankscope.diagnose.cli.output import print_json, print_table, progress
-from rankscope.diagnose.cli.report import print_report
+from rankscope.diagnose.face.cli.main import _say
+from rankscope.diagnose.face.cli.output import print_json, print_table, progress
+from rankscope.diagnose.face.cli.report import print_report
+from rankscope.diagnose.infer.verdict.as_json import to_json
+from rankscope.diagnose.infer.verdict.contract import Evidence, Instance, StepSeconds, Suspect, Verdict
+from rankscope.diagnose.infer.verdict.function import Function
+from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.output import as_json, as_prometheus, as_text, syslog_lines
 from rankscope.diagnose.text import clean
-from rankscope.diagnose.verdict.as_json import to_json
-from rankscope.diagnose.verdict.contract import Evidence, Instance, StepSeconds, Suspect, Verdict
-from rankscope.diagnose.verdict.function import Function
-from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window import manifest
 from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
 from rankscope.observer.window.rows import CounterRow, PatternRow, RankRow, StackRow
 from rankscope.observer.window.tables import table_of, write_table
-from rankscope.probes.text import printable
+from rankscope.probes.base.text import printable
 
 # Unpaired surrogates are what os.fsdecode makes of bytes that are not UTF-8; the rest are favourites of those who mean harm.
 HOSTILE = [

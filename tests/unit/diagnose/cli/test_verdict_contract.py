@@ -10,11 +10,11 @@ import builders
 import pytest
 from builders import Job, build
 
-from rankscope.diagnose.cli.report import print_report, report
-from rankscope.diagnose.hypotheses.causes import CAUSES
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.as_json import to_json
-from rankscope.diagnose.verdict.contract import STATUSES
+from rankscope.diagnose.face.cli.report import print_report, report
+from rankscope.diagnose.infer.causes.causes import CAUSES
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.as_json import to_json
+from rankscope.diagnose.infer.verdict.contract import STATUSES
 
 CASES = {
     "healthy": Job(),

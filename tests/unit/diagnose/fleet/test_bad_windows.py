@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from spoilt import spoilt
 
 from rankscope.diagnose import budgets
-from rankscope.diagnose.cli.report import report
-from rankscope.diagnose.fleet.sources import load
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.as_json import to_json
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.face.cli.report import report
+from rankscope.diagnose.infer.fleet.sources import load
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.as_json import to_json
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import write_window
-from rankscope.probes.errors import BadData, NoRanks
+from rankscope.probes.base.errors import BadData, NoRanks
 
 
 @pytest.mark.parametrize("empty", ["steps", "patterns", "flows", "counters", "collectives"])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rankscope.diagnose import xids
-from rankscope.diagnose.fleet.counters import Columns, Counters
-from rankscope.diagnose.fleet.labels import Labels
-from rankscope.diagnose.fleet.ports import classes, grown, peers_of
+from rankscope.diagnose.infer.fleet.counters import Columns, Counters
+from rankscope.diagnose.infer.fleet.labels import Labels
+from rankscope.diagnose.infer.fleet.ports import classes, grown, peers_of
 
 NAMES = ("nic.tx_bytes", "gpu.power_w", "gpu.lost", "never")
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from builders import Job, build, codes, said
 
-from rankscope.diagnose.fleet.clocks.align import far_offset
-from rankscope.diagnose.fleet.sources import load
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.fleet.clocks.align import far_offset
+from rankscope.diagnose.infer.fleet.sources import load
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window, write_window
 from rankscope.observer.window.store import container, objects
 from rankscope.observer.window.store.keys import key_of

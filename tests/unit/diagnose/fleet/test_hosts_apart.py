@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from builders import Job, build, columns
 
-from rankscope.diagnose.fleet.clocks.align import align, clock_notes
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.solve.judge import judge
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.fleet.clocks.align import align, clock_notes
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.solve.judge import judge
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 
 STEP_S = 0.25  # about what a step of the builders takes

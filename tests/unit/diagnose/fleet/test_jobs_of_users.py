@@ -15,16 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnose import budgets
-from rankscope.diagnose.cli.diagnose import _judge_all
-from rankscope.diagnose.fleet import roll_call
-from rankscope.diagnose.fleet.sources import Loaded, find, load
-from rankscope.diagnose.past.auto_baseline import choose
-from rankscope.diagnose.past.history import History
-from rankscope.diagnose.solve import large_fleet
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.solve.large_fleet import diagnose_large
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.face.cli.diagnose import _judge_all
+from rankscope.diagnose.infer.fleet import roll_call
+from rankscope.diagnose.infer.fleet.sources import Loaded, find, load
+from rankscope.diagnose.infer.past.auto_baseline import choose
+from rankscope.diagnose.infer.past.history import History
+from rankscope.diagnose.infer.solve import large_fleet
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.solve.large_fleet import diagnose_large
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window, write_window
 from rankscope.observer.window.jobs import of_user, without_user
 from rankscope.observer.window.store.users import by_user, called, rename_jobs

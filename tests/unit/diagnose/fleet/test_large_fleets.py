@@ -19,22 +19,22 @@ from builders import columns
 
 from benchkit.fleet_windows import START, Plan, plan, window_of
 from rankscope.diagnose import budgets
-from rankscope.diagnose.cli import diagnose as command
-from rankscope.diagnose.fleet.large import engines, placed, stand_out, survey
-from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
-from rankscope.diagnose.fleet.roll_call import choose
-from rankscope.diagnose.fleet.sources import find, load
-from rankscope.diagnose.solve import judge, large_fleet
-from rankscope.diagnose.solve.large_fleet import diagnose_large
-from rankscope.diagnose.verdict.as_json import to_json
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.diagnose.face.cli import diagnose as command
+from rankscope.diagnose.infer.fleet.large import engines, placed, stand_out, survey
+from rankscope.diagnose.infer.fleet.large.crowd import Crowd, crowd_of
+from rankscope.diagnose.infer.fleet.roll_call import choose
+from rankscope.diagnose.infer.fleet.sources import find, load
+from rankscope.diagnose.infer.solve import judge, large_fleet
+from rankscope.diagnose.infer.solve.large_fleet import diagnose_large
+from rankscope.diagnose.infer.verdict.as_json import to_json
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.observer.window.store import front, objects
 from rankscope.observer.window.store.container import decode, encode
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import open_store
 from rankscope.observer.window.store.users import called
-from rankscope.probes.errors import BadData, UsageError
+from rankscope.probes.base.errors import BadData, UsageError
 
 HOSTS = 48
 

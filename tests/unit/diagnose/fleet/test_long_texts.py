@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.diagnose.fleet.gather import _hosts, gather
-from rankscope.diagnose.fleet.labels import distinct_texts
-from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.fleet.roles import roles
-from rankscope.diagnose.fleet.roll_call import RollCall, jobs_in
-from rankscope.diagnose.model.busy_host import taken_s
+from rankscope.diagnose.infer.fleet.gather import _hosts, gather
+from rankscope.diagnose.infer.fleet.labels import distinct_texts
+from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.fleet.roles import roles
+from rankscope.diagnose.infer.fleet.roll_call import RollCall, jobs_in
+from rankscope.diagnose.infer.model.busy_host import taken_s
 from rankscope.observer.window.store.summary import WINDOW
 
 COUNT, LONGEST = 1000, 4096  # as an array of numpy's 16 megabytes

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnose import budgets
-from rankscope.diagnose.fleet import roles as work
-from rankscope.diagnose.fleet.counters import Columns, Counters
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.labels import Labels
-from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.fleet.ports import ports
-from rankscope.diagnose.fleet.stacks import Stacks, merged
-from rankscope.diagnose.model.functions import Functions
-from rankscope.diagnose.past.baseline import function_medians
+from rankscope.diagnose.infer.fleet import roles as work
+from rankscope.diagnose.infer.fleet.counters import Columns, Counters
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.labels import Labels
+from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.fleet.ports import ports
+from rankscope.diagnose.infer.fleet.stacks import Stacks, merged
+from rankscope.diagnose.infer.model.functions import Functions
+from rankscope.diagnose.infer.past.baseline import function_medians
 from rankscope.observer.window.stacks import StackFrame
 
 RANKS, NAMES = 500, 2000  # a matrix of them: 8 megabytes

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from rankscope.diagnose.fleet.large import medians
+from rankscope.diagnose.infer.fleet.large import medians
 from rankscope.diagnose.stats.robust import nan_median
-from rankscope.probes.arrays import Floats, Ints, Singles
+from rankscope.probes.base.arrays import Floats, Ints, Singles
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from builders import Job, build
 
-from rankscope.diagnose.cli.report import report
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.as_json import to_json
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.face.cli.report import report
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.as_json import to_json
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window import missing
 from rankscope.observer.window.folder import read_window, write_window
 from rankscope.observer.window.missing import LocalRank, Missing, missing_ranks

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import pytest
 from stored import NOW, send, windows
 
-from rankscope.diagnose.fleet.newest import NEWEST, newest
-from rankscope.diagnose.fleet.sources import load
-from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.diagnose.infer.fleet.newest import NEWEST, newest
+from rankscope.diagnose.infer.fleet.sources import load
+from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.observer.window.store import objects, tidy
 from rankscope.observer.window.store.keys import Key
 from rankscope.observer.window.store.place import Store, open_store

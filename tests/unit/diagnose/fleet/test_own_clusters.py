@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rankscope.diagnose.fleet.large import engines
+from rankscope.diagnose.infer.fleet.large import engines
 
 Asked = list[dict[str, Any]]
 
@@ -131,7 +131,7 @@ def test_where_there_is_no_room_for_its_files_nobody_waits_for_ray(ray: Asked, m
 
 PROGRAM = """
 import os, sys
-from rankscope.diagnose.fleet.large import engines
+from rankscope.diagnose.infer.fleet.large import engines
 
 if __name__ == "__main__":
     with engines.started(sys.argv[1], 1) as pool:

@@ -12,13 +12,13 @@ import pytest
 
 from benchkit.fleet import FLEETS, is_named
 from benchkit.fleet_windows import Plan, groups, plan, window_of
-from rankscope.diagnose.fleet.large import stand_out
-from rankscope.diagnose.fleet.large.topology import Group
-from rankscope.diagnose.fleet.sources import find
-from rankscope.diagnose.solve import large_fleet
-from rankscope.diagnose.solve.judge import judge
-from rankscope.diagnose.solve.large_fleet import diagnose_large
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.infer.fleet.large import stand_out
+from rankscope.diagnose.infer.fleet.large.topology import Group
+from rankscope.diagnose.infer.fleet.sources import find
+from rankscope.diagnose.infer.solve import large_fleet
+from rankscope.diagnose.infer.solve.judge import judge
+from rankscope.diagnose.infer.solve.large_fleet import diagnose_large
+from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.observer.window.store import objects
 from rankscope.observer.window.store.container import encode
 from rankscope.observer.window.store.keys import key_of

@@ -10,9 +10,9 @@ import pytest
 from builders import TRAIN, Job, Work, build
 
 from rankscope.diagnose import budgets
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.roles import alike, roles
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.roles import alike, roles
+from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.observer.window.stacks import StackFrame
 
 LEARN = Work("python", "_engine_run_backward", 0, 820, "/opt/venv/lib/python3.11/site-packages/torch/autograd/graph.py",

@@ -10,10 +10,10 @@ from builders import Job, build, columns
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.model.slots import gain, latest
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.model.slots import gain, latest
 from rankscope.observer.window.folder import Window
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 OPS = ("allreduce", "alltoall", "allgather", "broadcast", "reduce_scatter")
 TRANSFER_S = 0.004

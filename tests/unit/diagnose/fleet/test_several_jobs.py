@@ -11,13 +11,13 @@ import pytest
 from builders import Job, build
 
 from rankscope.diagnose import budgets
-from rankscope.diagnose.cli import diagnose as command
-from rankscope.diagnose.cli.main import run
-from rankscope.diagnose.fleet import roll_call
-from rankscope.diagnose.fleet.sources import Loaded
-from rankscope.diagnose.past.history import History
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.face.cli import diagnose as command
+from rankscope.diagnose.face.cli.main import run
+from rankscope.diagnose.infer.fleet import roll_call
+from rankscope.diagnose.infer.fleet.sources import Loaded
+from rankscope.diagnose.infer.past.history import History
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.observer.window.folder import Window, write_window
 
 
@@ -179,8 +179,8 @@ def test_a_baseline_of_one_job_serves_that_one(both: Path, tmp_path: Path, capsy
 
 
 def test_the_history_keeps_the_verdict_of_each_job(both: Path, tmp_path: Path) -> None:
-    from rankscope.diagnose.cli.keep_history import remember
-    from rankscope.diagnose.fleet.sources import load
+    from rankscope.diagnose.face.cli.keep_history import remember
+    from rankscope.diagnose.infer.fleet.sources import load
 
     windows = load((both,)).windows
     store = History(tmp_path / "history")

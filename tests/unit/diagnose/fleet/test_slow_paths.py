@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.roles import roles
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.roles import roles
+from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.observer.window.bundle import read_bundle
 
 RECORDED = Path(__file__).parents[3] / "data" / "slow_paths"

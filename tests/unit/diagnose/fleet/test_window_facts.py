@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from builders import Job, build, slow_python
 
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.model.evidence import varying
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.model.evidence import varying
+from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import Loss
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rankscope.diagnose.flight import dumps, pickles
-from rankscope.probes.errors import BadData
+from rankscope.diagnose.infer.flight import dumps, pickles
+from rankscope.probes.base.errors import BadData
 
 
 def _refused(content: bytes, because: str) -> None:

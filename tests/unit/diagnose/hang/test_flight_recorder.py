@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from builders import Job, build
 
-from rankscope.diagnose.cli.diagnose import run
-from rankscope.diagnose.flight import account, pickles
-from rankscope.diagnose.flight.account import MISSING, OTHER, SILENT, UNFINISHED, blames
-from rankscope.diagnose.flight.dumps import parse, read_folder
-from rankscope.diagnose.solve import judge
-from rankscope.probes.errors import BadData
+from rankscope.diagnose.face.cli.diagnose import run
+from rankscope.diagnose.infer.flight import account, pickles
+from rankscope.diagnose.infer.flight.account import MISSING, OTHER, SILENT, UNFINISHED, blames
+from rankscope.diagnose.infer.flight.dumps import parse, read_folder
+from rankscope.diagnose.infer.solve import judge
+from rankscope.probes.base.errors import BadData
 
 SHARED = Path(__file__).resolve().parents[5] / "shared/data/flight-recorder"
 ALL, PAIR = "0", "7"

@@ -12,14 +12,14 @@ import pytest
 from builders import codes, first, said
 from hardware_builders import Machine, gpu, named, nic
 
-from rankscope.diagnose.cli.report import report
-from rankscope.diagnose.fleet.counters import Columns, Counters
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.labels import Labels
-from rankscope.diagnose.hypotheses.hang.failed_hardware import failed_gpus
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.face.cli.report import report
+from rankscope.diagnose.infer.causes.hang.failed_hardware import failed_gpus
+from rankscope.diagnose.infer.fleet.counters import Columns, Counters
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.labels import Labels
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
 
 WAITS = {"last_progress_s": 8.0, "in_collective_s": 7.9}
 ABORTED = {"state": "exited", "last_progress_s": 8.2, "ended_s": 12.0, "exit_status": 6}

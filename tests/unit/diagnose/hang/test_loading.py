@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from builders import Job, build, codes, said, slow_python
 
-from rankscope.diagnose.fleet.counters import Counters
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.labels import Labels
-from rankscope.diagnose.fleet.model import Flows
-from rankscope.diagnose.hypotheses.hang.loading import Load, loads
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.causes.hang.loading import Load, loads
+from rankscope.diagnose.infer.fleet.counters import Counters
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.labels import Labels
+from rankscope.diagnose.infer.fleet.model import Flows
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.schema import SOCKET_TO
 
 SILENT_S, S3 = 8.0, "10.9.0.1:443"

@@ -8,9 +8,9 @@ import builders
 import pytest
 from builders import Job, build, said
 
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
 
 SILENT_S = 7.9
 RANKS = {"last_progress_s": SILENT_S + 0.1, "in_collective_s": SILENT_S}

@@ -6,13 +6,13 @@ import pytest
 from builders import TRAIN, columns
 from starting import BATON, LOAD, starting
 
-from rankscope.diagnose.export.formats import FORMATS
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.report.build import report_of
-from rankscope.diagnose.report.render import render
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.top import draw
-from rankscope.diagnose.top.from_windows import Scene
+from rankscope.diagnose.face.export.formats import FORMATS
+from rankscope.diagnose.face.report.build import report_of
+from rankscope.diagnose.face.report.render import render
+from rankscope.diagnose.face.top import draw
+from rankscope.diagnose.face.top.from_windows import Scene
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
 

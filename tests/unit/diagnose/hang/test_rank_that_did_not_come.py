@@ -6,8 +6,8 @@ import pytest
 from builders import columns
 from starting import LOAD, starting
 
-from rankscope.diagnose.cli.report import report
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.face.cli.report import report
+from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.observer.window.stacks import StackFrame
 
 SOCKET = StackFrame("SocketIO.readinto", "/usr/lib/python3.11/socket.py", 691)

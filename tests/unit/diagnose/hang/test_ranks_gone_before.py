@@ -10,10 +10,10 @@ from builders import Job, build, codes, first
 from hardware_builders import Machine, gpu, named
 from starting import LOAD, starting
 
-from rankscope.diagnose.cli.report import report
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.face.cli.report import report
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
 

@@ -13,16 +13,16 @@ import pytest
 from builders import Job, build, columns
 from starting import LOAD, starting
 
-from rankscope.diagnose.cli.main import run
-from rankscope.diagnose.cli.report import report
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.model.still.merged_stacks import merged_stacks
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.as_json import to_json
-from rankscope.diagnose.verdict.stack_tree import StackNode, as_json, fold, from_json, lines
-from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
-from rankscope.diagnose.watch.events import of_look
-from rankscope.diagnose.watch.looks.look import Seen
+from rankscope.diagnose.face.cli.main import run
+from rankscope.diagnose.face.cli.report import report
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.model.still.merged_stacks import merged_stacks
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.as_json import to_json
+from rankscope.diagnose.infer.verdict.stack_tree import StackNode, as_json, fold, from_json, lines
+from rankscope.diagnose.service.alarms import Alarm, AlarmKind
+from rankscope.diagnose.service.events import of_look
+from rankscope.diagnose.service.looks.look import Seen
 from rankscope.observer.watch.blackbox import BlackBox
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame

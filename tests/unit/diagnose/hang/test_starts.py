@@ -9,8 +9,8 @@ import pytest
 from builders import columns
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.model.still.starting import HANDSHAKE_BYTES
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.infer.model.still.starting import HANDSHAKE_BYTES
+from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.observer.window.bundle import read_bundle
 from rankscope.observer.window.folder import Window
 

@@ -9,8 +9,8 @@ from builders import Job as Built
 from builders import build, columns, stalled
 from starting import LOAD, starting
 
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.schema import ENDED
 from rankscope.observer.window.stacks import StackFrame

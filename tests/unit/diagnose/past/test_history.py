@@ -15,17 +15,17 @@ import builders
 import pytest
 from builders import Job, build, codes, said
 
-from rankscope.diagnose.cli.keep_history import remember
-from rankscope.diagnose.cli.main import run
-from rankscope.diagnose.cli.report import report
-from rankscope.diagnose.past.auto_baseline import MOST, choose
-from rankscope.diagnose.past.history import History
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.as_json import to_json
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.face.cli.keep_history import remember
+from rankscope.diagnose.face.cli.main import run
+from rankscope.diagnose.face.cli.report import report
+from rankscope.diagnose.infer.past.auto_baseline import MOST, choose
+from rankscope.diagnose.infer.past.history import History
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.as_json import to_json
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window, write_window
-from rankscope.probes.errors import OutputFailed
+from rankscope.probes.base.errors import OutputFailed
 
 NOW = 1_760_000_000.0
 

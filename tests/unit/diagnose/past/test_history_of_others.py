@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from builders import Job, build, said
 
-from rankscope.diagnose.past.history import History
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.past.history import History
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from builders import Job, Work, build
 
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.past.demand import NO_DEMAND, demand_of, queue_of_demand_s
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.past.demand import NO_DEMAND, demand_of, queue_of_demand_s
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
 
 RANKS = 4
 PLACES = tuple(Work("sched", "ready", 0, 30 + 10 * at, detail="queue", caller=f"part_{at}") for at in range(6))

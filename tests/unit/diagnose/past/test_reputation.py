@@ -15,14 +15,14 @@ from builders import Job, build, claimed, columns
 from hardware_builders import Machine
 
 from rankscope.diagnose import budgets
-from rankscope.diagnose.cli.stores import reputation as command
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.roll_call import roll_call
-from rankscope.diagnose.past.device_votes import device_votes
-from rankscope.diagnose.past.reputation import Reputations, Vote, needed_nats, votes_of
-from rankscope.diagnose.solve.votes import votes_on
+from rankscope.diagnose.face.cli.stores import reputation as command
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.roll_call import roll_call
+from rankscope.diagnose.infer.past.device_votes import device_votes
+from rankscope.diagnose.infer.past.reputation import Reputations, Vote, needed_nats, votes_of
+from rankscope.diagnose.infer.solve.votes import votes_on
 from rankscope.diagnose.stats import detector
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 WEEK_S = 7 * 86400.0
 

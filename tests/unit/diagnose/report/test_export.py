@@ -18,15 +18,15 @@ from builders import Job, build
 from hostile import EVIL, hostile
 from starting import LOAD, starting
 
-from rankscope.diagnose.cli.main import run
-from rankscope.diagnose.export.folded import folded
-from rankscope.diagnose.export.formats import FORMATS, OF_STEPS
-from rankscope.diagnose.export.perfetto import perfetto
-from rankscope.diagnose.export.pprof import pprof
-from rankscope.diagnose.export.speedscope import speedscope
-from rankscope.diagnose.export.steps_csv import steps_csv
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.face.cli.main import run
+from rankscope.diagnose.face.export.folded import folded
+from rankscope.diagnose.face.export.formats import FORMATS, OF_STEPS
+from rankscope.diagnose.face.export.perfetto import perfetto
+from rankscope.diagnose.face.export.pprof import pprof
+from rankscope.diagnose.face.export.speedscope import speedscope
+from rankscope.diagnose.face.export.steps_csv import steps_csv
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.observer.window.folder import write_window
 
 

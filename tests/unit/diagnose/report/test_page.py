@@ -23,24 +23,24 @@ from hypothesis import strategies as st
 from reported import of
 from spoilt import NUMBER, spoilt
 
-from rankscope.diagnose.cli.main import run
-from rankscope.diagnose.cli.report import report as report_in_text
-from rankscope.diagnose.export.formats import FORMATS
-from rankscope.diagnose.export.stacks import samples_of
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.hypotheses.causes import TABLE, sentence
-from rankscope.diagnose.hypotheses.registry import Cause
-from rankscope.diagnose.model.still.merged_stacks import merged_stacks
-from rankscope.diagnose.report.build import report_of
-from rankscope.diagnose.report.content import Standing
-from rankscope.diagnose.report.render import render, straight
-from rankscope.diagnose.report.sections.counters import amount_of, meaning_of
-from rankscope.diagnose.report.sections.standing import LINES_MOST, standing_of
-from rankscope.diagnose.report.sentence import accusation_of, sentence_of
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Instance, Suspect
-from rankscope.diagnose.verdict.function import Function
-from rankscope.diagnose.verdict.stack_tree import StackNode
+from rankscope.diagnose.face.cli.main import run
+from rankscope.diagnose.face.cli.report import report as report_in_text
+from rankscope.diagnose.face.export.formats import FORMATS
+from rankscope.diagnose.face.export.stacks import samples_of
+from rankscope.diagnose.face.report.build import report_of
+from rankscope.diagnose.face.report.content import Standing
+from rankscope.diagnose.face.report.render import render, straight
+from rankscope.diagnose.face.report.sections.counters import amount_of, meaning_of
+from rankscope.diagnose.face.report.sections.standing import LINES_MOST, standing_of
+from rankscope.diagnose.face.report.sentence import accusation_of, sentence_of
+from rankscope.diagnose.infer.causes.causes import TABLE, sentence
+from rankscope.diagnose.infer.causes.registry import Cause
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.model.still.merged_stacks import merged_stacks
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Instance, Suspect
+from rankscope.diagnose.infer.verdict.function import Function
+from rankscope.diagnose.infer.verdict.stack_tree import StackNode
 from rankscope.observer.window.counter_names import COUNTER_NAMES
 from rankscope.observer.window.folder import write_window
 

@@ -16,7 +16,7 @@ from hostile import hostile
 from reported import of
 from testkit import chromium, pictures
 
-from rankscope.diagnose.report.render import render
+from rankscope.diagnose.face.report.render import render
 
 pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="needs chromium (scripts/setup --lab)")
 PICTURES = os.environ.get("RANKSCOPE_PICTURES")

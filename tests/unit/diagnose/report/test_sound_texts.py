@@ -13,21 +13,21 @@ import pytest
 from unsound import unsound
 
 from corpuskit.archive import HOME, SUFFIX, Corpus, opened
-from rankscope.diagnose.cli.report import report
-from rankscope.diagnose.fleet import from_windows
-from rankscope.diagnose.fleet.model import Ranks
-from rankscope.diagnose.fleet.timings.steps_file import check
-from rankscope.diagnose.hypotheses.causes import TABLE, counted
-from rankscope.diagnose.hypotheses.link import nic, nvlink
-from rankscope.diagnose.hypotheses.rank.gpu import smi
-from rankscope.diagnose.hypotheses.rank.pcie import errors_action
-from rankscope.diagnose.hypotheses.registry import Cause
-from rankscope.diagnose.report.sentence import accusation_of, price_of, sentence_of
-from rankscope.diagnose.report.words import accusation, evidence_line
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.solve.judge_steps_file import judge_timings
-from rankscope.diagnose.verdict.contract import Evidence, Instance, Suspect, Verdict
-from rankscope.diagnose.verdict.function import NOT_TIMED, Function
+from rankscope.diagnose.face.cli.report import report
+from rankscope.diagnose.face.report.sentence import accusation_of, price_of, sentence_of
+from rankscope.diagnose.face.report.words import accusation, evidence_line
+from rankscope.diagnose.infer.causes.causes import TABLE, counted
+from rankscope.diagnose.infer.causes.link import nic, nvlink
+from rankscope.diagnose.infer.causes.rank.gpu import smi
+from rankscope.diagnose.infer.causes.rank.pcie import errors_action
+from rankscope.diagnose.infer.causes.registry import Cause
+from rankscope.diagnose.infer.fleet import from_windows
+from rankscope.diagnose.infer.fleet.model import Ranks
+from rankscope.diagnose.infer.fleet.timings.steps_file import check
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.solve.judge_steps_file import judge_timings
+from rankscope.diagnose.infer.verdict.contract import Evidence, Instance, Suspect, Verdict
+from rankscope.diagnose.infer.verdict.function import NOT_TIMED, Function
 from rankscope.observer.window.folder import Window, read_window
 
 # One case of the corpus for each cause that occurs in it, from the smallest archives that have them all.

@@ -17,16 +17,16 @@ from builders import Job, build
 from hostile import hostile
 
 from rankscope.diagnose import budgets
-from rankscope.diagnose.cli.main import run
-from rankscope.diagnose.cli.start import end_when_asked
-from rankscope.diagnose.top import draw, from_watch
-from rankscope.diagnose.top.from_windows import LOOKS, Scene
-from rankscope.diagnose.top.host import counters_now
-from rankscope.diagnose.top.snapshot import OTHERS, PARTS, CounterNow, JobNow, RankNow, Snapshot, SuspectNow
+from rankscope.diagnose.face.cli.main import run
+from rankscope.diagnose.face.cli.start import end_when_asked
+from rankscope.diagnose.face.top import draw, from_watch
+from rankscope.diagnose.face.top.from_windows import LOOKS, Scene
+from rankscope.diagnose.face.top.host import counters_now
+from rankscope.diagnose.face.top.snapshot import OTHERS, PARTS, CounterNow, JobNow, RankNow, Snapshot, SuspectNow
 from rankscope.observer import recorder
 from rankscope.observer.watch.blackbox import BlackBox, latest_lines
 from rankscope.observer.window.rows import CounterRow
-from rankscope.probes.errors import NoRanks
+from rankscope.probes.base.errors import NoRanks
 
 NOW = 1_760_000_000.0
 
@@ -239,7 +239,7 @@ def test_the_host_says_how_busy_it_is_and_what_a_well_host_has_none_of() -> None
 
 
 def test_an_update_is_json_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
-    from rankscope.diagnose.cli.service.top import _print_json
+    from rankscope.diagnose.face.cli.service.top import _print_json
 
     _print_json(Snapshot(NOW, "h\x1b[2J", "s", (JobNow("j", (RankNow(0, step_s=float("nan")),)),)))
     said = json.loads(capsys.readouterr().out)

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from builders import ASLEEP, BUSY, QUEUE, Job, Work, build
 
-from rankscope.diagnose.fleet.counters import Columns, Counters
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.labels import Labels
-from rankscope.diagnose.fleet.model import Fleet, Slots
-from rankscope.diagnose.model.behind import _usual_s, behind_each, without
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.probes.arrays import Floats
+from rankscope.diagnose.infer.fleet.counters import Columns, Counters
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.labels import Labels
+from rankscope.diagnose.infer.fleet.model import Fleet, Slots
+from rankscope.diagnose.infer.model.behind import _usual_s, behind_each, without
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.probes.base.arrays import Floats
 
 RANKS, STEPS, ODD = 4, 70, 2
 USUAL_S = 7.0  # of CPU, of an innocent rank in the window

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from statsmodels.stats.proportion import proportion_confint
 
-from rankscope.diagnose.cli.report import report
-from rankscope.diagnose.hypotheses.hypothesis import SCORE_MOST
-from rankscope.diagnose.solve.calibration import (
+from rankscope.diagnose.face.cli.report import report
+from rankscope.diagnose.infer.causes.hypothesis import SCORE_MOST
+from rankscope.diagnose.infer.solve.calibration import (
     LEAST,
     MOST,
     POINTS,
@@ -25,8 +25,8 @@ from rankscope.diagnose.solve.calibration import (
     reliability,
     wilson,
 )
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import AGAINST, Suspect
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import AGAINST, Suspect
 
 
 def sample(count: int, truth: float = 1.0, seed: int = 3) -> list[tuple[float, bool]]:

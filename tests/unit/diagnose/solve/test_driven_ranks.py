@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis
-from rankscope.diagnose.hypotheses.rows import Row, standing
-from rankscope.diagnose.model.excess import differences
-from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, Hypothesis
+from rankscope.diagnose.infer.causes.rows import Row, standing
+from rankscope.diagnose.infer.model.excess import differences
+from rankscope.diagnose.infer.model.scene import Scene
 
 RANKS, STEPS, STEP_S = 4, 40, 0.2
 

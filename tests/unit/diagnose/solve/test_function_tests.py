@@ -11,17 +11,17 @@ from builders import Job, build, own_of, retimed
 from wandering import wandering
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.fleet.roles import roles
-from rankscope.diagnose.model.attribute import Profiles
-from rankscope.diagnose.model.evidence.pattern_distance import most_unlike
-from rankscope.diagnose.model.excess import Differences, differences
-from rankscope.diagnose.model.function_tests import FunctionLevels
-from rankscope.diagnose.solve.judge import diagnose, judge
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.fleet.roles import roles
+from rankscope.diagnose.infer.model.attribute import Profiles
+from rankscope.diagnose.infer.model.evidence.pattern_distance import most_unlike
+from rankscope.diagnose.infer.model.excess import Differences, differences
+from rankscope.diagnose.infer.model.function_tests import FunctionLevels
+from rankscope.diagnose.infer.solve.judge import diagnose, judge
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
-from rankscope.probes.arrays import Ints
+from rankscope.probes.base.arrays import Ints
 
 RANKS, STEPS = 101, 31
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from builders import Job, build, codes, hogged, slow_python
 
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.note import ACQUITTED
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.note import ACQUITTED
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.05, 0.10, 0.15])

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from builders import Job, build, codes, first, said
 
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.stacks import StackFrame
 
 STEP_S = 0.25

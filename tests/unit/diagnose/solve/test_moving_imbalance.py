@@ -11,12 +11,12 @@ import pytest
 from builders import TRAIN, Job, Work, build, codes, columns, own_of, retimed
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.timings.steps_file import check
-from rankscope.diagnose.solve.judge import diagnose, judge
-from rankscope.diagnose.solve.judge_steps_file import judge_timings
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.timings.steps_file import check
+from rankscope.diagnose.infer.solve.judge import diagnose, judge
+from rankscope.diagnose.infer.solve.judge_steps_file import judge_timings
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
 

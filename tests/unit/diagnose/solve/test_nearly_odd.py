@@ -8,8 +8,8 @@ import pytest
 from builders import Job, build, own_of, retimed, said
 
 from rankscope.diagnose import budgets
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 
 VICTIM = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders import BUSY, QUEUE, Job, build
 
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.infer.solve.judge import diagnose
 
 FAST, SLOW, QUEUE_S = 0, 3, 0.04
 

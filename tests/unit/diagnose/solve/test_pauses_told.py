@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from builders import TRAIN, Job, Work, build, codes, columns, said
 
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.labels import Labels
-from rankscope.diagnose.fleet.model import Pauses
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.solve.notes import pauses
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.labels import Labels
+from rankscope.diagnose.infer.fleet.model import Pauses
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.solve.notes import pauses
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
 

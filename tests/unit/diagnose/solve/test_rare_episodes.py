@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from builders import Job, build, said
 
-from rankscope.diagnose.model.episodes import find_episodes
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.model.episodes import find_episodes
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankscope.diagnose.fleet.model import Slots
-from rankscope.diagnose.model.slots import alone_s
-from rankscope.diagnose.model.waiting import gain_in_turn, one_after_another
+from rankscope.diagnose.infer.fleet.model import Slots
+from rankscope.diagnose.infer.model.slots import alone_s
+from rankscope.diagnose.infer.model.waiting import gain_in_turn, one_after_another
 from rankscope.diagnose.stats.slopes import slopes
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 ROLES = np.array([0, 1, 1])  # a learner, two actors
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from builders import Job, build
 
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
-from rankscope.diagnose.hypotheses.rows import Row, gain_s, standing
-from rankscope.diagnose.model.scene import Scene
-from rankscope.diagnose.solve.prepare import prepare
+from rankscope.diagnose.infer.causes.hypothesis import Hypothesis
+from rankscope.diagnose.infer.causes.rows import Row, gain_s, standing
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.model.scene import Scene
+from rankscope.diagnose.infer.solve.prepare import prepare
 from rankscope.diagnose.stats.robust import nan_median
 
 

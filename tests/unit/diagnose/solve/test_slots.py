@@ -12,13 +12,13 @@ from builders import Job, build, columns, retimed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rankscope.diagnose.fleet.collectives.slots import transfer
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.model import Slots
-from rankscope.diagnose.fleet.pipelines import find_pipelines
-from rankscope.diagnose.fleet.roles import roles
-from rankscope.diagnose.model.slots import Regained, gain, latest
-from rankscope.diagnose.solve.judge import diagnose, judge
+from rankscope.diagnose.infer.fleet.collectives.slots import transfer
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.model import Slots
+from rankscope.diagnose.infer.fleet.pipelines import find_pipelines
+from rankscope.diagnose.infer.fleet.roles import roles
+from rankscope.diagnose.infer.model.slots import Regained, gain, latest
+from rankscope.diagnose.infer.solve.judge import diagnose, judge
 from rankscope.observer.window.folder import Window
 
 RANKS, STEPS = 6, 41

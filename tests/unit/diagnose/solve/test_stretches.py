@@ -9,12 +9,12 @@ import pytest
 from builders import BUSY, Job, build, own_of, retimed
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.timings.steps_file import check
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.solve.judge_steps_file import judge_timings
+from rankscope.diagnose.infer.fleet.timings.steps_file import check
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.solve.judge_steps_file import judge_timings
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.diagnose.stats.scan import strongest_stretch
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 
 RANKS, STEPS, CULPRIT = 16, 300, 5

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from builders import ASLEEP, BUSY, READ, Job, Work, build
 
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
 
 
 def three(first: tuple[Work, float], second: tuple[Work, float], seed: int) -> Verdict:

@@ -6,8 +6,8 @@ import builders
 import pytest
 from builders import Job, build, codes, first
 
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.note import NoteCode
 
 
 def earlier(**more: object) -> list[builders.Window]:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from builders import Job, build, columns
 
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.model.replay import shrink, unmet_s
-from rankscope.probes.arrays import Floats
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.model.replay import shrink, unmet_s
+from rankscope.probes.base.arrays import Floats
 
 RANKS, STEPS = 8, 400
 LATE = 0.3

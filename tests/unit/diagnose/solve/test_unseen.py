@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from builders import Job, build, slow_python, slow_read, stopped
 
-from rankscope.diagnose.hypotheses.causes import TABLE
-from rankscope.diagnose.solve.enough import further_s
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.causes.causes import TABLE
+from rankscope.diagnose.infer.solve.enough import further_s
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.sources import ESSENTIAL, Seen, Source, SourceState, states
 from rankscope.observer.window.folder import Window
 

@@ -7,8 +7,8 @@ import pytest
 from builders import BUSY, Job, build, said
 from wandering import wandering
 
-from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.note import NoteCode
 
 
 @pytest.mark.parametrize(("sd", "rho"), [(0.05, 0.8), (0.10, 0.8), (0.15, 0.6)])

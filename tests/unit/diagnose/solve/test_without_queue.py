@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from builders import ASLEEP, BUSY, Job, build, columns, hogged, own_of, retimed, said
 
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
-from rankscope.diagnose.hypotheses.rows import Row
-from rankscope.diagnose.model.busy_host import without_queue
-from rankscope.diagnose.model.scene import Scene
-from rankscope.diagnose.solve.judge import judge
-from rankscope.diagnose.solve.odd_ranks import OddRanks
-from rankscope.diagnose.solve.prepare import prepare
-from rankscope.diagnose.solve.views import beside_queues_s, calm_ranks, calmed
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.causes.hypothesis import Hypothesis
+from rankscope.diagnose.infer.causes.rows import Row
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.busy_host import without_queue
+from rankscope.diagnose.infer.model.scene import Scene
+from rankscope.diagnose.infer.solve.judge import judge
+from rankscope.diagnose.infer.solve.odd_ranks import OddRanks
+from rankscope.diagnose.infer.solve.prepare import prepare
+from rankscope.diagnose.infer.solve.views import beside_queues_s, calm_ranks, calmed
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
-from rankscope.probes.arrays import Ints
+from rankscope.probes.base.arrays import Ints
 
 RANKS, STEPS = 3, 70
 NOBODY: Ints = np.empty(0, dtype=np.int64)

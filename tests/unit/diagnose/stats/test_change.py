@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rankscope.diagnose.stats.change import KEPT, LEARNT, RUN, Change, ChangeDetector, State, learn
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 
 
 def noise(count: int, share: float = 0.02, seed: int = 0) -> Floats:

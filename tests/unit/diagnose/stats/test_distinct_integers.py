@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from rankscope.diagnose.stats.integers import distinct, one_of
-from rankscope.probes.arrays import Ints
+from rankscope.probes.base.arrays import Ints
 
 
 @given(

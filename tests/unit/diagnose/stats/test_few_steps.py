@@ -8,9 +8,9 @@ from builders import BUSY, Job, build, columns, stalled, sure
 from scipy import stats
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.model.excess import Differences, differences, strength, strength_of_many_steps
-from rankscope.diagnose.solve.judge import judge
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.model.excess import Differences, differences, strength, strength_of_many_steps
+from rankscope.diagnose.infer.solve.judge import judge
 from rankscope.diagnose.stats.robust import trimmed
 from rankscope.diagnose.stats.student import chance, combined_freedom
 

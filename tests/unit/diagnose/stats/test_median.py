@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from rankscope.diagnose.stats.robust import median
-from rankscope.probes.arrays import Reals
+from rankscope.probes.base.arrays import Reals
 
 
 @given(

@@ -11,10 +11,10 @@ from builders import Job, build, columns, said
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.diagnose.stats.onset import find_onset
 from rankscope.diagnose.stats.rhythm import find_drift, find_spikes
-from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 
 

@@ -12,10 +12,10 @@ import pytest
 from builders import sure
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Pipelines
-from rankscope.diagnose.model.excess import differences
-from rankscope.diagnose.model.replay import busy, gain, in_order_of, repaired, share_out, shrink
-from rankscope.diagnose.model.waiting import transfer, waited_for
+from rankscope.diagnose.infer.fleet.model import Pipelines
+from rankscope.diagnose.infer.model.excess import differences
+from rankscope.diagnose.infer.model.replay import busy, gain, in_order_of, repaired, share_out, shrink
+from rankscope.diagnose.infer.model.waiting import transfer, waited_for
 from rankscope.diagnose.stats import robust
 from rankscope.diagnose.stats.onset import find_onset
 from rankscope.diagnose.stats.robust import benjamini_hochberg, peers_median, trimmed, trimmed_mean
@@ -69,7 +69,7 @@ def test_benjamini_hochberg_by_hand() -> None:
 def test_no_package_that_takes_long_to_load_is_needed_to_accuse_somebody() -> None:
     # GIVEN a process that has judged a window with a culprit
     code = (
-        "import sys; from builders import BUSY, Job, build; from rankscope.diagnose.solve.judge import diagnose; "
+        "import sys; from builders import BUSY, Job, build; from rankscope.diagnose.infer.solve.judge import diagnose; "
         "print(diagnose(build(Job(extra={2: [(BUSY, 0.1)]}))).status, "
         "[name for name in ('statsmodels', 'scipy.stats') if name in sys.modules])"
     )

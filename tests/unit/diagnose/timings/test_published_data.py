@@ -10,8 +10,8 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 
-from rankscope.diagnose.solve.judge_steps_file import judge_file
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.infer.solve.judge_steps_file import judge_file
+from rankscope.diagnose.infer.verdict.contract import Verdict
 
 DATA = Path(__file__).resolve().parents[5] / "shared" / "data"
 

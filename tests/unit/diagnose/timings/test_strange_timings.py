@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from benchkit.timings import bench, faults
 from benchkit.timings.files import table
 from benchkit.timings.job import Layout, Noise, Plan, Trace, simulate
-from rankscope.diagnose.fleet.timings import steps_file
-from rankscope.diagnose.fleet.timings.steps_file import check, read_timings
-from rankscope.diagnose.solve.judge_steps_file import judge_timings
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import NoteCode
-from rankscope.probes.arrays import Bools
-from rankscope.probes.errors import BadData
+from rankscope.diagnose.infer.fleet.timings import steps_file
+from rankscope.diagnose.infer.fleet.timings.steps_file import check, read_timings
+from rankscope.diagnose.infer.solve.judge_steps_file import judge_timings
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
+from rankscope.probes.base.arrays import Bools
+from rankscope.probes.base.errors import BadData
 
 DATA, SHARDS = Layout("data", replicas=16), Layout("shards", shards=4, replicas=4, batches=2)
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from builders import codes
 
-from rankscope.diagnose.fleet.timings.steps_file import check
-from rankscope.diagnose.solve.judge_steps_file import judge_timings
-from rankscope.diagnose.verdict.as_json import to_json
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.fleet.timings.steps_file import check
+from rankscope.diagnose.infer.solve.judge_steps_file import judge_timings
+from rankscope.diagnose.infer.verdict.as_json import to_json
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
 
 FUNCTIONS = (("load", "io"), ("augment", "python"), ("forward", "kernel"), ("backward", "kernel"), ("update", "python"))
 STEPS = 61

@@ -17,14 +17,14 @@ from builders import codes, said
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rankscope.diagnose.cli.main import run
-from rankscope.diagnose.cli.report import report
-from rankscope.diagnose.fleet.timings.steps_file import check
-from rankscope.diagnose.solve.judge_steps_file import judge_file, judge_timings
-from rankscope.diagnose.verdict.as_json import to_json
-from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import NoteCode
-from rankscope.probes.errors import BadData
+from rankscope.diagnose.face.cli.main import run
+from rankscope.diagnose.face.cli.report import report
+from rankscope.diagnose.infer.fleet.timings.steps_file import check
+from rankscope.diagnose.infer.solve.judge_steps_file import judge_file, judge_timings
+from rankscope.diagnose.infer.verdict.as_json import to_json
+from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
+from rankscope.probes.base.errors import BadData
 
 RECORDED = Path(__file__).resolve().parents[3] / "data/window-1"
 WORK = {"forward": ("gpu", 0.050), "backward": ("gpu", 0.090), "load": ("io", 0.020), "step": ("python", 0.030)}

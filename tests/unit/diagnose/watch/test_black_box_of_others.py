@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.diagnose.top.from_watch import snapshot_of
+from rankscope.diagnose.face.top.from_watch import snapshot_of
 from rankscope.observer.watch.blackbox import BlackBox, latest_lines, lines_of
 
 RANKSCOPE = Path(sys.executable).with_name("rankscope")

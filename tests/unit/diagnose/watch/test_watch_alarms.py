@@ -9,9 +9,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from rankscope.diagnose.watch import limits
-from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, JobWatch, Relief
-from rankscope.diagnose.watch.limits import Allowance, NotNow, OverBudget, OwnCost
+from rankscope.diagnose.service import limits
+from rankscope.diagnose.service.alarms import Alarm, AlarmKind, JobWatch, Relief
+from rankscope.diagnose.service.limits import Allowance, NotNow, OverBudget, OwnCost
 from rankscope.observer.watch.marker import StepMarker
 from rankscope.observer.watch.ranks import Death, RankPulse, Steps
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from rankscope.diagnose.watch.tell import otlp
-from rankscope.diagnose.watch.tell.metrics import NAMES_EACH, NAMES_MOST, Names
+from rankscope.diagnose.service.tell import otlp
+from rankscope.diagnose.service.tell.metrics import NAMES_EACH, NAMES_MOST, Names
 
 DAY_S = 86400.0
 

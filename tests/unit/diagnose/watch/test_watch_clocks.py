@@ -11,20 +11,20 @@ from typing import Any, cast
 
 import pytest
 
-from rankscope.diagnose.fleet.sources import Sources
-from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
-from rankscope.diagnose.watch.hosts import judging, others
-from rankscope.diagnose.watch.hosts.board import TRIGGER, VERDICT, Board
-from rankscope.diagnose.watch.hosts.courier import Answer
-from rankscope.diagnose.watch.hosts.others import Others
-from rankscope.diagnose.watch.hosts.share import Share
-from rankscope.diagnose.watch.hosts.together import Alone, Begin, ClockSet, Judged, Remark, Together
-from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger
-from rankscope.diagnose.watch.looks.look import Seen, Telling
-from rankscope.diagnose.watch.looks.looking import Looking
+from rankscope.diagnose.infer.fleet.sources import Sources
+from rankscope.diagnose.service.alarms import Alarm, AlarmKind
+from rankscope.diagnose.service.hosts import judging, others
+from rankscope.diagnose.service.hosts.board import TRIGGER, VERDICT, Board
+from rankscope.diagnose.service.hosts.courier import Answer
+from rankscope.diagnose.service.hosts.others import Others
+from rankscope.diagnose.service.hosts.share import Share
+from rankscope.diagnose.service.hosts.together import Alone, Begin, ClockSet, Judged, Remark, Together
+from rankscope.diagnose.service.hosts.trigger import Pace, Trigger
+from rankscope.diagnose.service.looks.look import Seen, Telling
+from rankscope.diagnose.service.looks.looking import Looking
 from rankscope.observer import recorder
 from rankscope.observer.window.store import objects
-from rankscope.probes.host.clocks import Clocks
+from rankscope.probes.base.clocks import Clocks
 
 NOW, HOUR_S, NS = 1_800_000_000.0, 3600.0, 1_000_000_000
 JOBS = {"job": 3}

@@ -10,15 +10,15 @@ from typing import Any, cast
 
 import pytest
 
-from rankscope.diagnose.watch import voice
-from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, JobWatch
-from rankscope.diagnose.watch.events import Event
-from rankscope.diagnose.watch.jobs import WatchedJob
-from rankscope.diagnose.watch.limits import Allowance
-from rankscope.diagnose.watch.looks.look import Seen, Wanted
-from rankscope.diagnose.watch.looks.looking import Looking
-from rankscope.diagnose.watch.tell.metrics import JOBS_MOST, JobState, RankState, ServiceState, as_prometheus
-from rankscope.diagnose.watch.voice import Voice
+from rankscope.diagnose.service import voice
+from rankscope.diagnose.service.alarms import Alarm, AlarmKind, JobWatch
+from rankscope.diagnose.service.events import Event
+from rankscope.diagnose.service.jobs import WatchedJob
+from rankscope.diagnose.service.limits import Allowance
+from rankscope.diagnose.service.looks.look import Seen, Wanted
+from rankscope.diagnose.service.looks.looking import Looking
+from rankscope.diagnose.service.tell.metrics import JOBS_MOST, JobState, RankState, ServiceState, as_prometheus
+from rankscope.diagnose.service.voice import Voice
 
 CROWD, OURS = "user 2000", "user 1000"
 

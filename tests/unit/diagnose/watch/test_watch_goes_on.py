@@ -12,14 +12,14 @@ from typing import Any, cast
 
 import pytest
 
-from rankscope.diagnose.cli.service import watch
-from rankscope.diagnose.watch import service
-from rankscope.diagnose.watch.limits import NotNow, OverBudget
-from rankscope.diagnose.watch.place import AlreadyWatching, WatchPlace
-from rankscope.diagnose.watch.service import Service, WatchOptions
-from rankscope.diagnose.watch.tell import hooks, owed
-from rankscope.diagnose.watch.tell.hooks import WAITING_MOST, Hooks
-from rankscope.diagnose.watch.tell.owed import Drains, key_of
+from rankscope.diagnose.face.cli.service import watch
+from rankscope.diagnose.service import service
+from rankscope.diagnose.service.limits import NotNow, OverBudget
+from rankscope.diagnose.service.place import AlreadyWatching, WatchPlace
+from rankscope.diagnose.service.service import Service, WatchOptions
+from rankscope.diagnose.service.tell import hooks, owed
+from rankscope.diagnose.service.tell.hooks import WAITING_MOST, Hooks
+from rankscope.diagnose.service.tell.owed import Drains, key_of
 from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 
 

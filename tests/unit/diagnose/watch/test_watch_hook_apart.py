@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.diagnose.watch.tell.hooks import Hooks
+from rankscope.diagnose.service.tell.hooks import Hooks
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a hook must be root's")
 

@@ -15,21 +15,21 @@ import pytest
 from builders import Job, build, slow_python
 from hardware_builders import Machine, gpu
 
-from rankscope.diagnose.solve import large_fleet
-from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
-from rankscope.diagnose.watch.hosts.board import TRIGGER, TURN, VERDICT, Board
-from rankscope.diagnose.watch.hosts.courier import Courier
-from rankscope.diagnose.watch.hosts.judging import broken_by, judge_all
-from rankscope.diagnose.watch.hosts.share import Share, judged_as_json, judged_of
-from rankscope.diagnose.watch.hosts.together import Alone, Begin, Judged, Remark, Task, Together, Turn
-from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger, trigger_of
+from rankscope.diagnose.infer.solve import large_fleet
+from rankscope.diagnose.service.alarms import Alarm, AlarmKind
+from rankscope.diagnose.service.hosts.board import TRIGGER, TURN, VERDICT, Board
+from rankscope.diagnose.service.hosts.courier import Courier
+from rankscope.diagnose.service.hosts.judging import broken_by, judge_all
+from rankscope.diagnose.service.hosts.share import Share, judged_as_json, judged_of
+from rankscope.diagnose.service.hosts.together import Alone, Begin, Judged, Remark, Task, Together, Turn
+from rankscope.diagnose.service.hosts.trigger import Pace, Trigger, trigger_of
 from rankscope.observer.window.store import container, objects, tidy
 from rankscope.observer.window.store.age import Clocks
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import open_store
 from rankscope.observer.window.store.spool import Spool
 from rankscope.observer.window.store.users import called
-from rankscope.probes.host.folders import UnsafePlace
+from rankscope.probes.base.folders import UnsafePlace
 
 SOMEBODY = 65534
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")

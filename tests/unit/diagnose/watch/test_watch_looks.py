@@ -13,19 +13,19 @@ from typing import Any, cast
 
 import pytest
 
-from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, JobWatch
-from rankscope.diagnose.watch.events import Event
-from rankscope.diagnose.watch.hosts.others import Others
-from rankscope.diagnose.watch.hosts.share import Share
-from rankscope.diagnose.watch.hosts.together import Begin, ClockSet, Turn
-from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger
-from rankscope.diagnose.watch.jobs import WatchedJob
-from rankscope.diagnose.watch.limits import Allowance
-from rankscope.diagnose.watch.looks import prepared
-from rankscope.diagnose.watch.looks.look import Seen, Wanted
-from rankscope.diagnose.watch.looks.looking import Looking
-from rankscope.diagnose.watch.looks.prepared import Standby
-from rankscope.diagnose.watch.voice import Voice
+from rankscope.diagnose.service.alarms import Alarm, AlarmKind, JobWatch
+from rankscope.diagnose.service.events import Event
+from rankscope.diagnose.service.hosts.others import Others
+from rankscope.diagnose.service.hosts.share import Share
+from rankscope.diagnose.service.hosts.together import Begin, ClockSet, Turn
+from rankscope.diagnose.service.hosts.trigger import Pace, Trigger
+from rankscope.diagnose.service.jobs import WatchedJob
+from rankscope.diagnose.service.limits import Allowance
+from rankscope.diagnose.service.looks import prepared
+from rankscope.diagnose.service.looks.look import Seen, Wanted
+from rankscope.diagnose.service.looks.looking import Looking
+from rankscope.diagnose.service.looks.prepared import Standby
+from rankscope.diagnose.service.voice import Voice
 
 PIDS = {"large": (1, 2, 3, 4), "small": (5,), "local": (6,)}
 LOCAL = ("local",)  # all of its ranks are here

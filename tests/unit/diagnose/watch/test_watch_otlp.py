@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from rankscope.diagnose.watch.tell import otlp
-from rankscope.diagnose.watch.tell.metrics import JobState, RankState, ServiceState, families
-from rankscope.diagnose.watch.tell.otlp import NoOtlp, Otlp
+from rankscope.diagnose.service.tell import otlp
+from rankscope.diagnose.service.tell.metrics import JobState, RankState, ServiceState, families
+from rankscope.diagnose.service.tell.otlp import NoOtlp, Otlp
 
 try:
     otlp.check()

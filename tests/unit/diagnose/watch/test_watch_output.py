@@ -15,14 +15,14 @@ from typing import Any, cast
 
 import pytest
 
-from rankscope.diagnose.cli.service import watch
+from rankscope.diagnose.face.cli.service import watch
+from rankscope.diagnose.service import events, place
+from rankscope.diagnose.service.alarms import Alarm, AlarmKind, Relief
+from rankscope.diagnose.service.looks.look import Seen, window_s
+from rankscope.diagnose.service.place import AlreadyWatching, WatchPlace
+from rankscope.diagnose.service.tell import lines
+from rankscope.diagnose.service.tell.metrics import JobState, RankState, ServiceState, as_prometheus
 from rankscope.diagnose.severity import CRITICAL, OK, WARNING
-from rankscope.diagnose.watch import events, place
-from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, Relief
-from rankscope.diagnose.watch.looks.look import Seen, window_s
-from rankscope.diagnose.watch.place import AlreadyWatching, WatchPlace
-from rankscope.diagnose.watch.tell import lines
-from rankscope.diagnose.watch.tell.metrics import JobState, RankState, ServiceState, as_prometheus
 
 ALARM = Alarm(AlarmKind.SLOWER, "job", 10.0, "0.104 → 0.154 s/step")
 VERDICT = {

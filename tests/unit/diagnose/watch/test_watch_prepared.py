@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
-from rankscope.diagnose.watch.looks import prepared
-from rankscope.diagnose.watch.looks.look import Wanted
-from rankscope.diagnose.watch.looks.prepared import Prepared
+from rankscope.diagnose.service.alarms import Alarm, AlarmKind
+from rankscope.diagnose.service.looks import prepared
+from rankscope.diagnose.service.looks.look import Wanted
+from rankscope.diagnose.service.looks.prepared import Prepared
 from rankscope.observer import recorder
-from rankscope.probes.errors import UsageError
+from rankscope.probes.base.errors import UsageError
 
 _LONGEST_S = 10.0
 

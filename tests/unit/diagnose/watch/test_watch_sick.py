@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from rankscope.diagnose.service import events
+from rankscope.diagnose.service.alarms import Alarm, AlarmKind
+from rankscope.diagnose.service.looks.look import Seen
+from rankscope.diagnose.service.sick import Sick
+from rankscope.diagnose.service.tell import hooks
+from rankscope.diagnose.service.xid_events import XidEvents
 from rankscope.diagnose.severity import CRITICAL, OK, WARNING
-from rankscope.diagnose.watch import events
-from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
-from rankscope.diagnose.watch.looks.look import Seen
-from rankscope.diagnose.watch.sick import Sick
-from rankscope.diagnose.watch.tell import hooks
-from rankscope.diagnose.watch.xid_events import XidEvents
 from rankscope.probes.gpu.xid import LoggedXid
 
 

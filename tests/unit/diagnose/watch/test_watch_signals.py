@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from rankscope.diagnose.watch import signals
-from rankscope.diagnose.watch.child import Child
-from rankscope.diagnose.watch.signals import heard
+from rankscope.diagnose.service import signals
+from rankscope.diagnose.service.child import Child
+from rankscope.diagnose.service.signals import heard
 
 
 def test_a_signal_that_another_thread_gets_ends_the_wait() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.diagnose.watch.swept import Swept
-from rankscope.diagnose.watch.tell import serve
-from rankscope.diagnose.watch.tell.serve import MetricsPort, PortTaken
+from rankscope.diagnose.service.swept import Swept
+from rankscope.diagnose.service.tell import serve
+from rankscope.diagnose.service.tell.serve import MetricsPort, PortTaken
 
 
 def swept(folder: Path, *critical: tuple[str, str]) -> None:

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
-from rankscope.diagnose.watch.events import Event
-from rankscope.diagnose.watch.looks import trial
-from rankscope.diagnose.watch.looks.trial import Found, Trial
-from rankscope.diagnose.watch.service import Service, WatchOptions
+from rankscope.diagnose.service.alarms import Alarm, AlarmKind
+from rankscope.diagnose.service.events import Event
+from rankscope.diagnose.service.looks import trial
+from rankscope.diagnose.service.looks.trial import Found, Trial
+from rankscope.diagnose.service.service import Service, WatchOptions
 
 
 def _found(one: Trial) -> Found:

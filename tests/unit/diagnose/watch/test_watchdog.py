@@ -15,8 +15,8 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from rankscope.diagnose.watch.service import Service, WatchOptions
-from rankscope.diagnose.watch.tell import watchdog
+from rankscope.diagnose.service.service import Service, WatchOptions
+from rankscope.diagnose.service.tell import watchdog
 from rankscope.observer.apart import presence
 from rankscope.observer.apart.presence import present
 

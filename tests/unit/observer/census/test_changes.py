@@ -11,7 +11,7 @@ from rankscope.observer.census.found import RankCensus
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.finish.changes import changes
 from rankscope.observer.recorder import RecordOptions, choose
-from rankscope.probes.errors import NoRanks
+from rankscope.probes.base.errors import NoRanks
 
 A, B = "torch-10.0.0.1:29500", "torch-10.0.0.2:29500"
 

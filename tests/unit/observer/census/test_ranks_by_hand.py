@@ -11,7 +11,7 @@ from rank_trees import PLAIN, Tree, torchrun
 from rankscope.observer.census import candidates
 from rankscope.observer.census.found import RankCensus
 from rankscope.observer.census.ranks import find_ranks
-from rankscope.probes.command_line import shown
+from rankscope.probes.base.command_line import shown
 
 JAX = ("/venv/lib/python3.11/site-packages/jaxlib/libjax_common.so",)
 TRAIN = ["/usr/bin/python3.11", "train.py"]

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from rankscope.observer.census.containers import find_container
 from rankscope.observer.census.identity import parse_arguments, parse_claim
-from rankscope.probes.command_line import shown
+from rankscope.probes.base.command_line import shown
+from rankscope.probes.base.text import printable
 from rankscope.probes.host.procfs import parse_environ
-from rankscope.probes.text import printable
 
 TORCH = {
     "RANK": "5",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rank_trees import PLAIN, Tree, torchrun
 
-from rankscope.diagnose.cli.main import run
+from rankscope.diagnose.face.cli.main import run
 from rankscope.observer.census import candidates
 from rankscope.observer.census.found import RankCensus
 from rankscope.observer.census.live_environ import read_live_environ

@@ -9,7 +9,7 @@ import pytest
 
 from rankscope.observer.tables import training_thread, turns
 from rankscope.observer.tables.turns import Spans, ThreadEdges, in_turn, taking_turns, together
-from rankscope.probes.arrays import Floats
+from rankscope.probes.base.arrays import Floats
 from rankscope.probes.bpf import ring
 
 WINDOW_S = 20.0

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rankscope.diagnose.fleet.sources import load
+from rankscope.diagnose.infer.fleet.sources import load
 from rankscope.observer.window import manifest, tables
 from rankscope.observer.window.folder import Window, read_window, write_window
 from rankscope.observer.window.manifest import WINDOW_SCHEMA, Loss, Manifest
@@ -23,7 +23,7 @@ from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import open_store
 from rankscope.observer.window.store.summary import WANTED
 from rankscope.observer.window.tables import check_stacks, table_of
-from rankscope.probes.errors import BadData
+from rankscope.probes.base.errors import BadData
 
 MANIFEST = Manifest(WINDOW_SCHEMA, "host", 1.7e9, 20.0, ("job",), "0.1", losses=(Loss("bpf", "ring_full", 7),))
 OF_OBJECTS: tuple[Callable[[bytes], object], ...] = (

@@ -19,7 +19,7 @@ from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.store import container, front
 from rankscope.observer.window.store.keys import key_of, parse
 from rankscope.observer.window.store.summary import WANTED
-from rankscope.probes.errors import BadData
+from rankscope.probes.base.errors import BadData
 
 # ---- names ----------------------------------------------------------------------------------------------------------
 

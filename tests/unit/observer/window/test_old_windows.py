@@ -13,8 +13,8 @@ import pytest
 from builders import Job, build
 from pyarrow import fs
 
-from rankscope.diagnose.cli.main import run
-from rankscope.diagnose.fleet.sources import load
+from rankscope.diagnose.face.cli.main import run
+from rankscope.diagnose.infer.fleet.sources import load
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.store import container, objects, tidy
 from rankscope.observer.window.store.age import ClockInDoubt, Clocks, old_in

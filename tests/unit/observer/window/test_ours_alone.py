@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.diagnose.watch.place import WatchPlace
+from rankscope.diagnose.service.place import WatchPlace
 from rankscope.observer.window import staging
 from rankscope.observer.window.store.place import StoreFailed, failures
-from rankscope.probes.errors import OutputFailed
-from rankscope.probes.host import folders
-from rankscope.probes.host.folders import UnsafePlace, read_ours, trusted_owners
+from rankscope.probes.base import folders
+from rankscope.probes.base.errors import OutputFailed
+from rankscope.probes.base.folders import UnsafePlace, read_ours, trusted_owners
 
 SECRET, ENCODED = "s/cr t", "s%2Fcr%20t"
 

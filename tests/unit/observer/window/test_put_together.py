@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from stored import NOW, same, send, windows
 
-from rankscope.diagnose.fleet.sources import load
+from rankscope.diagnose.infer.fleet.sources import load
 from rankscope.observer.window.store import container, objects, tidy
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import open_store

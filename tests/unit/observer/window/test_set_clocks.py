@@ -13,7 +13,7 @@ import pytest
 from rankscope.observer import recorder
 from rankscope.observer.finish import changes, last, windows
 from rankscope.observer.live.observation import Observation
-from rankscope.probes.host.clocks import Clocks, age_order, clock_notes, is_ahead, is_older, read_clocks
+from rankscope.probes.base.clocks import Clocks, age_order, clock_notes, is_ahead, is_older, read_clocks
 
 HOUR_S = 3600.0
 NS = 1_000_000_000

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rankscope.diagnose.fleet.sources import load
+from rankscope.diagnose.infer.fleet.sources import load
 from rankscope.diagnose.sweep.peers import read_sweeps
 from rankscope.observer.window import tables
 from rankscope.observer.window.bundle import is_bundle
@@ -28,8 +28,8 @@ from rankscope.observer.window.store.age import Clocks
 from rankscope.observer.window.store.container import decode, encode
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import open_store
-from rankscope.probes.errors import BadData, OutputFailed
-from rankscope.probes.host.folders import read_plain
+from rankscope.probes.base.errors import BadData, OutputFailed
+from rankscope.probes.base.folders import read_plain
 
 SOMEBODY = 65534
 RANKSCOPE = Path(sys.executable).with_name("rankscope")

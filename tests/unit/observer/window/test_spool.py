@@ -17,14 +17,14 @@ import pytest
 from s3_server import SECRET, uri
 from stored import NOW, windows
 
-from rankscope.diagnose.cli.stores.sending import Sending
-from rankscope.diagnose.fleet.sources import load
+from rankscope.diagnose.face.cli.stores.sending import Sending
+from rankscope.diagnose.infer.fleet.sources import load
 from rankscope.observer.window.manifest import Loss
 from rankscope.observer.window.store import container, objects
 from rankscope.observer.window.store import spool as spools
 from rankscope.observer.window.store.place import StoreFailed, StoreForbids
 from rankscope.observer.window.store.spool import Spool
-from rankscope.probes.errors import OutputFailed
+from rankscope.probes.base.errors import OutputFailed
 
 
 def quiet(_: float) -> None:
@@ -233,7 +233,7 @@ def test_a_window_is_kept_while_another_observer_sends(tmp_path: Path, monkeypat
 def test_nobody_waits_for_an_observer_that_holds_the_spool_and_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankscope.probes.host.folders.LOCK_WAIT_S", 0.2)
+    monkeypatch.setattr("rankscope.probes.base.folders.LOCK_WAIT_S", 0.2)
     spool = Spool(tmp_path / "spool", (tmp_path / "store").as_uri())
     spool.prepare()
     with (spool.folder / "lock").open("r") as lock:
@@ -255,7 +255,7 @@ def test_nobody_waits_for_an_observer_that_holds_the_spool_and_hangs(
 def test_record_says_where_its_windows_are_and_what_still_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankscope.diagnose.cli.stores.sending._WITHIN_S", 0.0)
+    monkeypatch.setattr("rankscope.diagnose.face.cli.stores.sending._WITHIN_S", 0.0)
     store = (tmp_path / "store").as_uri()
     sending = Sending(store, tmp_path / "spool")
     where = sending.keep(windows()[0])

@@ -12,14 +12,14 @@ import pytest
 from s3_server import KEY, SECRET, uri
 from stored import NOW, same, send, windows
 
-from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.sources import load
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.infer.fleet.gather import gather
+from rankscope.diagnose.infer.fleet.sources import load
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.store import container, objects
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import StoreFailed, StoreForbids, open_store
 from rankscope.observer.window.store.spool import Spool
-from rankscope.probes.errors import BadData, UsageError
+from rankscope.probes.base.errors import BadData, UsageError
 
 # ---- the same through a folder and a bucket ---------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ def test_a_listing_that_lies_costs_only_what_is_gone(store: str) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(objects, "_files", then_gone)
-        for module in ("diagnose.fleet.sources", "observer.window.store.place"):
+        for module in ("diagnose.infer.fleet.sources", "observer.window.store.place"):
             patch.setattr(f"rankscope.{module}.open_store", lambda _: replace(opened, filesystem=Lying()))
         loaded = load([store])
     assert len(loaded.windows) == 3

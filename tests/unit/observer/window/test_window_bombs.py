@@ -22,7 +22,7 @@ from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
 from rankscope.observer.window.rows import StackRow
 from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.tables import read_table, table_of, write_table
-from rankscope.probes.errors import BadData
+from rankscope.probes.base.errors import BadData
 
 
 def a_window(into: Path) -> Path:
@@ -220,7 +220,7 @@ def test_damaged_windows_are_refused_in_one_line(tmp_path: Path) -> None:
     folder = a_window(tmp_path)
     content = (folder / "stacks.parquet").read_bytes()
     text = "import sys; from pathlib import Path; from rankscope.observer.window.folder import read_window\n"
-    text += "from rankscope.probes.errors import BadData\n"
+    text += "from rankscope.probes.base.errors import BadData\n"
     text += "import random; random.seed(5); path = Path(sys.argv[1]) / 'stacks.parquet'; content = path.read_bytes()\n"
     text += "for _ in range(300):\n    data = bytearray(content)\n"
     text += "    for _ in range(3): data[random.randrange(len(data))] = random.randrange(256)\n"

@@ -16,7 +16,7 @@ from rankscope.observer.window.manifest import WINDOW_SCHEMA, Loss, Manifest
 from rankscope.observer.window.rows import ROWS, CollectiveRow, CounterRow, PauseRow, StackRow
 from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.tables import table_of
-from rankscope.probes.errors import BadData, OutputFailed
+from rankscope.probes.base.errors import BadData, OutputFailed
 
 
 def a_window() -> Window:

@@ -1,0 +1,32 @@
+"""`rankscope causes`: list the causes, their evidence, and how often each was right in recorded
+windows."""
+
+from __future__ import annotations
+
+from rankscope.diagnose.face.cli.output import print_json, print_table, tell
+from rankscope.diagnose.infer.causes.causes import SCHEMA, TABLE, Counted, counted
+
+
+def run(*, as_json: bool) -> int:
+    """Print the table of hypotheses; the exit code is always 0."""
+    found, cases = counted()
+    if as_json:
+        rows = [
+            {"component": row.component, "cause": row.cause, "scope": row.scope, "witness": row.witness, "told_by": row.told_by,
+             "says": row.says, "action": row.action, "rests_on": sorted(source.value for source in row.rests_on),
+             "right": found.get(row.key, Counted()).right, "wrong": found.get(row.key, Counted()).wrong}
+            for row in TABLE
+        ]  # fmt: skip
+        print_json({"schema": SCHEMA, "cases": cases, "causes": rows, "named_by_nothing": []})
+        return 0
+    lines = [
+        [f"{row.component}/{row.cause}", row.scope, _right(found.get(row.key, Counted())), row.witness] for row in TABLE
+    ]
+    print_table(["CAUSE", "SCOPE", "RIGHT", "BY"], lines)
+    tell(f"RIGHT: how often it was right when it was named first, in {cases} recorded windows", "  ")
+    tell("scope group: any of these where hosts that share something have it", "  ")
+    return 0
+
+
+def _right(each: Counted) -> str:
+    return f"{each.right}/{each.right + each.wrong}" if each.right + each.wrong else "-"

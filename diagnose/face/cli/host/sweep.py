@@ -1,0 +1,227 @@
+"""`rankscope sweep`: health checks of this host, or a comparison of many hosts' sweeps."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rankscope.diagnose.face.cli.host.host_log import log
+from rankscope.diagnose.face.cli.output import (
+    complain,
+    patience,
+    print_json,
+    print_table,
+    tell,
+    telling,
+    width_of,
+    wrap,
+)
+from rankscope.diagnose.severity import CRITICAL, OK, exit_code
+from rankscope.diagnose.sweep.config import FAIL_ON, Config, read_config
+from rankscope.diagnose.sweep.confirm import confirmed
+from rankscope.diagnose.sweep.engine import Sweep, is_ignored
+from rankscope.diagnose.sweep.engine import sweep as run_sweep
+from rankscope.diagnose.sweep.hook import run_hook
+from rankscope.diagnose.sweep.output import as_json, as_prometheus, as_text, syslog_lines, write_atomically
+from rankscope.diagnose.sweep.owed import Owed, again, as_words, owed
+from rankscope.diagnose.sweep.registry import Check, all_checks
+from rankscope.diagnose.sweep.spare import PLACE, Spare
+from rankscope.diagnose.sweep.store import Store, open_store
+from rankscope.diagnose.sweep.trends import trends
+from rankscope.diagnose.text import clean
+from rankscope.probes.base.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, OutputFailed, UsageError
+from rankscope.probes.host.procfs import ROOT
+
+DEFAULT_CONFIG = Path("/etc/rankscope/sweep.toml")
+DEFAULT_STATE = Path("/var/lib/rankscope/sweep")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of one sweep."""
+
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    fail_on: str | None = None
+    config: Path | None = None
+    state: Path = DEFAULT_STATE
+    textfile: Path | None = None
+    to_syslog: bool = False
+    hook: str = ""
+    root: Path = ROOT
+    as_json: bool = False
+    verbose: bool = False
+
+
+def run(options: Options) -> int:
+    """Sweep this host and return the exit code: 0 ok, 1 warning, 2 critical, 3 unknown."""
+    checks = all_checks()
+    config = _config(options, checks)
+    chosen = choose(checks, options.only, (*options.skip, *config.skip))
+    spare = Spare(PLACE) if (options.root, options.state) == (ROOT, DEFAULT_STATE) else None
+    # Another sweep may be draining this host: without waiting, a prolog would let a job start.
+    waiting = open_store(options.state, spare, config.longest_s)
+    with patience("checking this host", lines=False), waiting as store:
+        earlier = store.earlier()
+        done = run_sweep(chosen, config, earlier, options.root)
+        done = confirmed(done, chosen, config, earlier, options.root)
+        due = owed(earlier.words, done)
+        done = replace(done, words=(*done.words, *as_words(due)))
+        done = store.save(done, tuple(check.id for check in chosen), config.retention_days)
+        if not options.only:
+            drifts = trends(store.history(done.time_s - config.retention_days * 86400, done.time_s), done.time_s)
+            done = replace(done, findings=(*done.findings, *drifts))
+        # Before the store is closed, so that failures are stored and no other sweep calls the hook
+        # meanwhile.
+        told = _call_hook(done, _wanted(due, chosen, config), store, options.hook or config.hook, config.hook_timeout_s)
+        done = replace(done, notes=(*store.notes, *told))
+    return _tell(done, options, config, {check.id for check in checks if check.per_process})
+
+
+def _wanted(due: Sequence[Owed], chosen: Sequence[Check], config: Config) -> tuple[Owed, ...]:
+    """Undelivered findings of the checks that run, without those that the operator accepts by
+    now."""
+    ids = {check.id for check in chosen}
+    return tuple(
+        one for one in due if one.finding.id in ids and not is_ignored(config, one.finding.id, one.finding.instance)
+    )
+
+
+def _call_hook(done: Sweep, due: Sequence[Owed], store: Store, hook: str, timeout_s: float) -> tuple[str, ...]:
+    """Call the hook if needed, and return notes on it. Works even if the disk takes nothing."""
+    more = again(due, done)
+    if not hook or (done.state != CRITICAL and not more):
+        return ()
+    names = ", ".join(f"{one.id} {one.instance}".strip() for one in more)
+    notes = (f"the hook is told what an earlier sweep found, too: {names}",) if more else ()
+    told = replace(done, findings=(*done.findings, *more), notes=tuple(store.notes))
+    if note := run_hook(hook, as_json(told), timeout_s):
+        return (*notes, f"{note}{'; the next sweep calls it again' if due else ''}")
+    if due:
+        store.paid([one.key for one in due])
+    return notes
+
+
+def _tell(done: Sweep, options: Options, config: Config, per_process: Collection[str]) -> int:
+    """Write metrics, print and log the findings, and return the exit code.
+
+    A failure of one does not stop the others.
+    """
+    notes, failed = [], False
+    if options.textfile is not None:
+        try:
+            write_atomically(options.textfile, as_prometheus(done, per_process))
+        except OutputFailed as error:
+            notes.append(f"no metrics were written: {error}")
+            failed = True
+    done = replace(done, notes=(*done.notes, *notes))
+    with telling("the findings") as told:
+        if options.as_json:
+            print_json(as_json(done))
+        else:
+            for line in as_text(done, options.verbose, width_of(sys.stdout) if sys.stdout.isatty() else None):
+                print(line)
+    # Last, as the log's reader may have stopped.
+    if options.to_syslog and (untold := log(syslog_lines(done))):
+        complain(untold)
+    told.failed = told.failed or failed
+    return told.code(exit_code((finding.state for finding in done.findings), config.fail_on))
+
+
+def list_checks(as_json_wanted: bool) -> int:
+    """Print all checks with one line each; return exit code 0."""
+    checks = all_checks()
+    if as_json_wanted:
+        print_json([{"id": check.id, "title": check.title, "settings": dict(check.settings)} for check in checks])
+    else:
+        print_table(["CHECK", "WHAT IT SAYS WHEN IT IS OK"], [[check.id, check.title] for check in checks])
+    return EXIT_HEALTHY
+
+
+def explain(identifier: str) -> int:
+    """Print what one check reads and how it judges, with its settings. Raises UsageError."""
+    (check,) = _named(all_checks(), (identifier,), exact=True)
+    print(f"{check.id}\n")
+    for paragraph in check.explanation.split("\n\n"):
+        print("\n".join(wrap(" ".join(paragraph.split()), "", width_of(sys.stdout))) + "\n")
+    print(f'Settings (in [check."{check.id}"]):')
+    if check.settings:
+        for name, default in check.settings.items():
+            shown = list(default) if isinstance(default, tuple) else default
+            print(f"  {name} = {shown}")
+    print("  ignore = []   # instances that are known and accepted")
+    return EXIT_HEALTHY
+
+
+def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
+    """Compare many hosts' sweeps.
+
+    Return 1 if one is odd, else the code of the worst host's state.
+    """
+    from rankscope.diagnose.sweep.peers import odd_ones, read_sweeps
+
+    with patience("reading sweeps and comparing them", lines=False):
+        sweeps, notes = read_sweeps(places)
+        odd = odd_ones(sweeps, {check.id for check in all_checks() if check.per_process})
+    code = exit_code(sweep.state for sweep in sweeps)
+    code = EXIT_DEGRADED if odd and code != EXIT_CRITICAL else code
+    if as_json_wanted:
+        print_json(
+            {
+                "schema": "rankscope.sweep-comparison/1",
+                "hosts": [{"host": sweep.host, "state": sweep.state} for sweep in sweeps],
+                "odd": [
+                    {"host": one.host, "id": one.id, "instance": one.instance, "value": one.value, "others": one.others,
+                     "hosts": one.hosts, "z": one.z}
+                    for one in odd
+                ],
+                "notes": list(notes),
+            }
+        )  # fmt: skip
+        return code
+    if odd:
+        rows = [[one.host, f"{one.id} {one.instance}".strip(), one.value, one.others] for one in odd]
+        print_table(["ODD HOST", "CHECK", "VALUE", "OTHERS"], rows)
+    for sweep in sweeps:
+        if sweep.state != OK:
+            print(f"{clean(sweep.host)}: {sweep.state}")
+    for note in notes:
+        tell(f"note  {clean(note, 300)}", " " * 6)
+    few = "" if len(sweeps) >= 3 else "; fewer than three cannot be compared"
+    tell(f"{len(sweeps)} hosts compared: {len(odd)} odd values{few}")
+    return code
+
+
+def choose(checks: Sequence[Check], only: Sequence[str], skip: Sequence[str]) -> tuple[Check, ...]:
+    """Select the checks to run by id, or by family (the part before the point).
+
+    Raises UsageError.
+    """
+    wanted = _named(checks, only) if only else tuple(checks)
+    unwanted = {check.id for check in _named(checks, skip)} if skip else set()
+    return tuple(check for check in wanted if check.id not in unwanted)
+
+
+def _named(checks: Sequence[Check], names: Sequence[str], exact: bool = False) -> tuple[Check, ...]:
+    asked = [name for entry in names for name in re.split(r"[,\s]+", entry) if name]
+    for name in asked:
+        if not any(check.id == name or (not exact and check.id.partition(".")[0] == name) for check in checks):
+            error = UsageError(f"there is no check {name!r}")
+            error.help = "`rankscope sweep --list` shows them."
+            raise error
+    return tuple(check for check in checks if check.id in asked or check.id.partition(".")[0] in asked)
+
+
+def _config(options: Options, checks: Sequence[Check]) -> Config:
+    path = options.config
+    if path is None and options.root == ROOT and DEFAULT_CONFIG.exists():
+        path = DEFAULT_CONFIG
+    config = read_config(path, checks) if path is not None else Config()
+    if options.fail_on is not None:
+        if options.fail_on not in FAIL_ON:
+            raise UsageError(f"--fail-on must be one of {', '.join(FAIL_ON)}")
+        config = replace(config, fail_on=options.fail_on)
+    return config

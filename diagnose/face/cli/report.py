@@ -1,0 +1,105 @@
+"""The verdict as text for a person at 3 a.m.: the first line is the answer.
+
+Lines are as wide as the terminal, else 80 columns; coloured where wanted. No word is cut: a name
+too long for a line is shortened in its middle, and whole with -v.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TextIO
+
+from rankscope.diagnose import budgets
+from rankscope.diagnose.face.cli.output import WIDTH, width_of, wrap
+from rankscope.diagnose.face.report import words
+from rankscope.diagnose.infer.verdict import stack_tree
+from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict
+from rankscope.diagnose.infer.verdict.stack_tree import StackNode
+from rankscope.diagnose.text import clean
+
+_AGAINST_SHOWN = 2
+_STACKS_SHOWN = 16
+# Terms explained at their first appearance.
+_EXPLAINED = {
+    "own time": "own time (what it works itself)",
+    "time in collectives (the culprit waits least)": "time in collectives (all leave them together: who comes last waits least)",
+}
+_COLOURS = {"healthy": "32", "fault": "31", "imbalance": "33", "hang": "31;1", "unknown": "33"}
+
+
+def print_reports(verdicts: Sequence[Verdict], out: TextIO, verbose: bool = False) -> None:
+    """Write one report per verdict; with several jobs, first a line with the status of each."""
+    width = width_of(out)
+    if len(verdicts) > 1:
+        said = "; ".join(f"{verdict.status.upper()} {clean(verdict.title or verdict.job, 100)}" for verdict in verdicts)
+        lines = wrap(f"{len(verdicts)} JOBS  {said}", "        ", width, verbose)
+        out.write("\n".join(lines) + "\n\n")
+    for number, verdict in enumerate(verdicts):
+        if number:
+            out.write("\n")
+        print_report(verdict, out, verbose)
+
+
+def print_report(verdict: Verdict, out: TextIO, verbose: bool = False) -> None:
+    """Write the report to `out`; coloured on a terminal unless NO_COLOR is set."""
+    colour = out.isatty() and not os.environ.get("NO_COLOR")
+    for number, line in enumerate(report(verdict, verbose, width_of(out))):
+        if number == 0 and colour:
+            word, _, rest = line.partition(" ")
+            line = f"\033[{_COLOURS.get(verdict.status, '0')}m{word}\033[0m {rest}"  # noqa: PLW2901
+        out.write(line + "\n")
+
+
+def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Iterator[str]:
+    """Yield the lines of the report, each at most `width` columns."""
+
+    def lines(text: str, indent: int) -> list[str]:
+        return wrap(text, " " * indent, width, verbose)
+
+    yield from lines(words.answer(verdict, verbose), 7)
+    for number, suspect in enumerate(verdict.suspects, 1):
+        if number > 1:
+            yield ""
+            yield from lines(f"{number}. {words.accusation(suspect, verdict.guessed, verbose)}", 3)
+        for line in _evidence(suspect, verbose, first=number == 1):
+            yield from lines(line, 13)
+        yield from lines(f"  do       {clean(suspect.action, 300)}", 11)
+    if verdict.stacks is not None:
+        yield ""
+        yield from stack_lines(verdict.stacks, verbose, width)
+    yield ""
+    yield from lines(f"  job    {words.context(verdict, verbose)}", 9)
+    # The first note of an unknown verdict is in the headline already.
+    notes = verdict.notes[1:] if verdict.status == "unknown" else verdict.notes
+    shown = notes if verbose else notes[: budgets.SHOWN]
+    for note in shown:
+        yield from lines(f"  note   {clean(note.text, 300)}", 9)
+    if len(shown) < len(notes):
+        yield f"  note   {len(notes) - len(shown)} more with -v"
+
+
+def stack_lines(tree: StackNode, verbose: bool, width: int, option: str = "-v") -> Iterator[str]:
+    """Yield lines with the position of all ranks, branches with fewer ranks first.
+
+    `option`: shows the rest.
+    """
+    told = list(stack_tree.lines(tree))
+    shown = told if verbose else told[:_STACKS_SHOWN]
+    for number, (depth, text) in enumerate(shown):
+        indent = "  " * min(depth, width // 8)
+        yield from wrap(
+            f"  {'stacks' if number == 0 else '      '}   {indent}{text}", f"           {indent}  ", width, verbose
+        )
+    if len(shown) < len(told):
+        yield f"           {len(told) - len(shown)} more with {option}"
+
+
+def _evidence(suspect: Suspect, verbose: bool, first: bool) -> Iterator[str]:
+    because, against = words.for_and_against(suspect)
+    for word, said, most in (("because", because, budgets.SHOWN), ("against", against, _AGAINST_SHOWN)):
+        for number, evidence in enumerate(said if verbose else said[:most]):
+            told = replace(evidence, measure=_EXPLAINED.get(evidence.measure, evidence.measure)) if first else evidence
+            yield f"  {word if number == 0 else '       '}  {words.evidence_line(told)}"
+    yield f"  sure     {words.sureness(suspect)}"

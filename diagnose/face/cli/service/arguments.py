@@ -1,0 +1,137 @@
+"""Options of `watch`, `top`, `trigger` and `blackbox`, separate so that `--help` does not import
+the service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+_FOLDER = Path("/var/lib/rankscope/watch")
+_HISTORY = Path("/var/lib/rankscope/history")
+_SWEEP = Path("/var/lib/rankscope/sweep")
+State = Annotated[Path, typer.Option("--state", metavar="DIR", help="The service's own folder: lock, log, black box.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Job = Annotated[Optional[str], typer.Option("--job", metavar="JOB", help="This job alone.")]  # noqa: UP045
+HistoryDir = Annotated[Path, typer.Option("--history", metavar="DIR", help="Where windows are kept, to compare with.")]
+Metrics = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--metrics", metavar="FILE", help="Write metrics for node_exporter's textfile collector."),
+]
+MetricsPort = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(
+        "--metrics-port",
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="Answer GET /metrics on this port of 127.0.0.1; 0: any.",
+    ),
+]
+Sweep = Annotated[
+    Path,
+    typer.Option("--sweep", metavar="DIR", help="The state of `rankscope sweep`: what it finds critical is an alarm."),
+]
+Hook = Annotated[str, typer.Option("--hook", metavar="PROGRAM", help="Gets alarms and verdicts as JSON on stdin.")]
+Window = Annotated[
+    Optional[float],  # noqa: UP045
+    typer.Option(
+        "--window", metavar="SECONDS", min=1.0, max=600.0, help="Length of a look. Usual: 20 steps, 5 to 60 s."
+    ),
+]
+Out = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--out", metavar="STORE", help="A store that the hosts of a job share: all look at once, one judges."),
+]
+SpoolDir = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--spool", metavar="DIR", help="Where windows wait until the store has them."),
+]
+OtlpUrl = Annotated[
+    str,
+    typer.Option("--otlp", metavar="URL", help="Metrics to a collector, http://…:4318/v1/metrics: rankscope[otlp]."),
+]
+PerHour = Annotated[
+    int, typer.Option("--windows-per-hour", metavar="N", min=1, max=60, help="Looks at one job that nobody asked for.")
+]
+LiveWindow = Annotated[
+    float,
+    typer.Option(
+        "--window", metavar="SECONDS", min=1.0, max=60.0, help="Length of a window, where no service watches."
+    ),
+]
+Updates = Annotated[int, typer.Option("--updates", min=0, metavar="N", help="End after N updates. 0: go on.")]
+Guard = Annotated[
+    bool,
+    typer.Option(
+        "--guard", help="Watch nothing: keep users' file servers from holding up this host while probes are put in."
+    ),
+]
+NoRoutine = Annotated[bool, typer.Option("--no-routine", help="No window about once an hour for the history.")]
+Name = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Argument(metavar="NAME", help="What to show; `now`: the last minutes. None: list what is frozen."),
+]
+
+
+def watch(
+    state: State = _FOLDER,
+    history: HistoryDir = _HISTORY,
+    metrics: Metrics = None,
+    metrics_port: MetricsPort = None,
+    sweep: Sweep = _SWEEP,
+    hook: Hook = "",
+    window: Window = None,
+    no_routine: NoRoutine = False,
+    out: Out = None,
+    spool: SpoolDir = None,
+    windows_per_hour: PerHour = 3,
+    otlp: OtlpUrl = "",
+    guard: Guard = False,
+    as_json: Json = False,
+) -> int:
+    """The service: notices by itself, looks closer, names.
+
+    And says when it is over. Ends with SIGTERM or SIGINT.
+    """
+    from rankscope.diagnose.face.cli.service import watch as command
+
+    if guard:
+        command.guard()
+    routine = not no_routine
+    return command.run(
+        state=state, history=history, metrics=metrics, metrics_port=metrics_port, sweep=sweep, hook=hook, window_s=window,
+        routine=routine, as_json=as_json, out=out, spool=spool, per_hour=windows_per_hour, otlp=otlp,
+    )  # fmt: skip
+
+
+def trigger(job: Job = None, state: State = _FOLDER) -> int:
+    """Ask the running service for a closer look now."""
+    from rankscope.diagnose.face.cli.service import trigger as command
+
+    return command.run(state=state, job=job)
+
+
+def top(
+    window: LiveWindow = 5.0,
+    job: Job = None,
+    state: State = _FOLDER,
+    updates: Updates = 0,
+    as_json: Json = False,
+) -> int:
+    """Live: where each rank's time goes, and who is suspected.
+
+    Reads from `rankscope watch` where that serves this host, and costs the jobs nothing then. Else it observes window after window,
+    which costs what `diagnose` costs, for as long as it runs. Ends with Ctrl-C.
+    """
+    from rankscope.diagnose.face.cli.service import top as command
+
+    return command.run(state=state, window_s=window, job=job, updates=updates, as_json=as_json)
+
+
+def blackbox(name: Name = None, state: State = _FOLDER, as_json: Json = False) -> int:
+    """What the service kept of the minutes before a hang."""
+    from rankscope.diagnose.face.cli.service import blackbox as command
+
+    return command.run(state=state, name=name, as_json=as_json)

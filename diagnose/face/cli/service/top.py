@@ -1,0 +1,186 @@
+"""`rankscope top`: live view of this host's ranks, drawn on a terminal, as lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rankscope.diagnose.face.top import draw, from_watch
+from rankscope.diagnose.face.top.host import counters_now
+from rankscope.diagnose.face.top.snapshot import Snapshot
+from rankscope.diagnose.service.place import WatchPlace
+from rankscope.diagnose.text import clean, clean_all
+from rankscope.observer.live.gauges import Gauges
+from rankscope.observer.watch.blackbox import latest_lines
+from rankscope.observer.window.folder import Window
+from rankscope.probes.base.errors import EXIT_HEALTHY, NoRanks, NotPermitted
+
+_READ_EVERY_S = 2.0  # the service writes every 5 s
+_ANEW_S = 600.0  # after this time search for ranks again and drop collected data
+_NO_RANKS_S = 5.0
+_STYLES = {"title": "bold", "bad": "red", "good": "green", "doubt": "yellow", "soft": "dim"}
+
+Show = Callable[[Snapshot], None]
+Say = Callable[[str], None]
+
+
+class _Enough(Exception):
+    """The requested number of updates is reached."""
+
+
+def run(*, state: Path, window_s: float, job: str | None, updates: int, as_json: bool) -> int:
+    """Show updates until Ctrl-C, SIGTERM, or `updates` of them; return exit code 0."""
+    if os.geteuid() != 0:
+        raise NotPermitted("observing other users' processes needs root, and so does what the service keeps")
+    place = WatchPlace(state)
+    with contextlib.suppress(KeyboardInterrupt, _Enough), _shown(as_json) as (show, say):
+        counted = _counted(show, updates)
+        if state.is_dir() and place.is_held():
+            _from_watch(place, job, counted)
+        else:
+            _by_itself(window_s, job, counted, say, patient=updates == 0)
+    return EXIT_HEALTHY
+
+
+def _counted(show: Show, updates: int) -> Show:
+    """Wrap `show` to raise _Enough after `updates` calls; 0: never."""
+    shown = 0
+
+    def counted(snapshot: Snapshot) -> None:
+        nonlocal shown
+        show(snapshot)
+        shown += 1
+        if shown == updates:
+            raise _Enough
+
+    return counted
+
+
+# ---- where it comes from -------------------------------------------------------------------------------------------------
+
+
+def _from_watch(place: WatchPlace, job: str | None, show: Show) -> None:
+    """Show what the service records, with the host's own counters, until the service ends."""
+    host = socket.gethostname()
+    while True:
+        gauges, began_s = Gauges(()), time.monotonic()
+        gauges.begin()
+        time.sleep(_READ_EVERY_S)
+        counters = counters_now(gauges.host_rows(), time.monotonic() - began_s)
+        lines = [line for line in latest_lines(place.box.folder) if job is None or _is_meant(line, job)]
+        show(from_watch.snapshot_of(lines, counters, host, time.time()))
+        if not place.is_held():
+            return
+
+
+def _is_meant(line: dict[str, Any], job: str) -> bool:
+    return any(str(line.get(name) or "").startswith(job) for name in ("title", "job"))
+
+
+def _by_itself(window_s: float, job: str | None, show: Show, say: Say, patient: bool) -> None:
+    """Observe window after window. `patient`: wait for a rank if there is none."""
+    # Imported here, as reading from the service does not need it: 0.3 s of CPU.
+    from rankscope.diagnose.face.top.from_windows import Scene
+    from rankscope.observer.recorder import RecordOptions, follow
+
+    scene = Scene(f"windows of {window_s:g} s, observed here")
+    options = RecordOptions(window_s=window_s, job=job, align_s=0.0)  # observed alone
+
+    def take(windows: Sequence[Window]) -> None:
+        """Show one update for all jobs of a window."""
+        for snapshot in [scene.take(window) for window in windows][-1:]:
+            show(snapshot)
+
+    said = ""
+    while True:
+        try:
+            follow(options, _ANEW_S, take, say)
+            said = ""
+        except NoRanks as error:
+            if not patient:
+                raise
+            if str(error) != said:
+                said = str(error)
+                say(f"{said}; waiting for one")
+            time.sleep(_NO_RANKS_S)
+
+
+# ---- where it goes -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _shown(as_json: bool) -> Iterator[tuple[Show, Say]]:
+    """Yield a function that shows a snapshot, and one that reports progress before the first."""
+    if as_json:
+        yield _print_json, _complain
+    elif not sys.stdout.isatty():
+        yield _print_lines, _complain
+    else:
+        with _screen() as both:
+            yield both
+
+
+def _print_json(snapshot: Snapshot) -> None:
+    print(json.dumps(clean_all(_finite(asdict(snapshot))), ensure_ascii=False, allow_nan=False), flush=True)
+
+
+def _finite(content: Any) -> Any:
+    """Replace NaN and infinities by None."""
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def _print_lines(snapshot: Snapshot) -> None:
+    print("\n".join(draw.plain(snapshot)), flush=True)
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"rankscope: {clean(text, 300)}\n")
+    sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _screen() -> Iterator[tuple[Show, Say]]:
+    """Draw on the whole terminal; at the end restore it and print the last snapshot."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    glyphs = None if (console.encoding or "").lower().replace("-", "") == "utf8" else draw.ASCII
+    last: list[Snapshot] = []
+
+    def drawn(snapshot: Snapshot) -> Group:
+        size = shutil.get_terminal_size((80, 24))
+        told = draw.lines(snapshot, size.columns, size.lines - 1, glyphs)
+        return Group(*(Text(line.text, _STYLES.get(line.tone, ""), no_wrap=True, overflow="crop") for line in told))
+
+    with Live(console=console, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
+
+        def show(snapshot: Snapshot) -> None:
+            last[:] = [snapshot]
+            live.update(drawn(snapshot), refresh=True)
+
+        def say(text: str) -> None:
+            if not last:
+                live.update(Text(clean(text, 200)), refresh=True)
+
+        try:
+            yield show, say
+        finally:
+            live.update(Text(""))
+    if last:
+        console.print(drawn(last[0]))

@@ -1,0 +1,94 @@
+"""Build the content of a report from a fleet and its verdict."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+
+import numpy as np
+
+from rankscope.diagnose.face.report.chosen import Chosen, choose
+from rankscope.diagnose.face.report.content import Accused, Headline, Proof, Report
+from rankscope.diagnose.face.report.sections.considered import considered, course_of, unseen_by
+from rankscope.diagnose.face.report.sections.counters import counters_of
+from rankscope.diagnose.face.report.sections.flame import flames_of
+from rankscope.diagnose.face.report.sections.heat import heat_of
+from rankscope.diagnose.face.report.sections.standing import standing_of
+from rankscope.diagnose.face.report.sections.timeline import timeline_of
+from rankscope.diagnose.face.report.sentence import accusation_of, price_of, sentence_of
+from rankscope.diagnose.face.report.words import answer, context, expected_of, for_and_against, measure, sureness
+from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.still.merged_stacks import merged_stacks
+from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict
+from rankscope.diagnose.text import clean
+
+_TONES = {"healthy": "good", "fault": "bad", "hang": "bad"}
+
+
+def report_of(fleet: Fleet, verdict: Verdict, others: Sequence[Verdict] = ()) -> Report:
+    """Build the report.
+
+    `others`: verdicts on other jobs in the same windows, shown by their first lines.
+    """
+    chosen = choose(fleet, verdict)
+    still = verdict.status == "hang" or not np.isfinite(fleet.steps.seconds).any()
+    return Report(
+        title=clean(f"{verdict.status}: {verdict.title or verdict.job}", 120),
+        version=_version(),
+        headline=_headline(verdict),
+        others=tuple(answer(other) for other in others),
+        accused=tuple(_accused(suspect, verdict) for suspect in verdict.suspects),
+        standing=standing_of(verdict.stacks or merged_stacks(fleet)) if still else (),
+        heat=heat_of(fleet, verdict, chosen),
+        timeline=timeline_of(fleet, verdict, chosen),
+        flames=flames_of(fleet, chosen),
+        counters=counters_of(fleet, verdict, chosen),
+        counters_text=_about_counters(fleet, chosen),
+        considered=considered(fleet, verdict, chosen),
+        course=course_of(verdict),
+        unseen=unseen_by(verdict),
+    )
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("rankscope")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _headline(verdict: Verdict) -> Headline:
+    first = verdict.suspects[0] if verdict.suspects else None
+    return Headline(
+        status=verdict.status,
+        tone=_TONES.get(verdict.status, "doubt"),
+        sentence=sentence_of(verdict),
+        price=price_of(verdict),
+        action=clean(first.action, 400) if first else "",
+        about=context(verdict),
+    )
+
+
+def _accused(suspect: Suspect, verdict: Verdict) -> Accused:
+    because, against = for_and_against(suspect)
+    proofs = tuple(
+        Proof(clean(each.measure), measure(each.value, each.unit), expected_of(each), speaks_against)
+        for evidence, speaks_against in ((because, False), (against, True))
+        for each in evidence
+    )
+    return Accused(
+        sentence=accusation_of(suspect, verdict.guessed),
+        code=f"{suspect.component}/{suspect.cause}",
+        sure=sureness(suspect),
+        action=clean(suspect.action, 400),
+        proofs=proofs,
+    )
+
+
+def _about_counters(fleet: Fleet, chosen: Chosen) -> str:
+    """Whose counters are shown, and with whose they are compared; '' if there are none."""
+    if not len(fleet.counters):
+        return ""
+    who = clean(chosen.named(fleet, chosen.culprit))
+    beside = f"{len(chosen.peers)} peers (their median)" if len(chosen.peers) > 1 else "its peer"
+    return f"{who} and its host, beside {beside} and the other hosts" if len(chosen.peers) else f"{who} and its host"

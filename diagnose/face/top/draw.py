@@ -1,0 +1,218 @@
+"""Draw a snapshot as lines of 40 to 200 columns. Pure.
+
+A bar shows where a rank's time goes, one character per class, with a legend at the bottom. If there
+is no room for all ranks, suspects come first, then those that wait least: the others wait for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from rankscope.diagnose.face.top.snapshot import OTHERS, OWN, PARTS, JobNow, RankNow, Snapshot, SuspectNow
+from rankscope.diagnose.text import held, rank_list, seconds, short
+
+NARROWEST, WIDEST = 40, 200
+_WIDE = 72  # from this width on, times fit next to the bar
+_RANK, _STEP, _TIME = 6, 9, 9  # columns
+_NAME = 14  # least width for what a rank works on
+_HELD = "\N{NO-BREAK SPACE}"  # never broken across lines
+_BARS = ("where its time goes", "time")  # column heads, by width
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """Characters of a terminal: one for each of PARTS, the steps of a sparkline, a mark for
+    suspects."""
+
+    parts: str = "█▓▒%·"
+    spark: str = "▁▂▃▄▅▆▇█"
+    mark: str = "◄"
+    cut: str = "…"
+
+
+ASCII = Glyphs("#=+%.", "_.-:=+*#", "<", "~")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of text. `tone`: title, bad, good, doubt, soft, or '' for plain."""
+
+    text: str
+    tone: str = ""
+
+
+_TONES = {"healthy": "good", "fault": "bad", "hang": "bad", "imbalance": "doubt", "unknown": "soft"}
+
+
+def lines(snapshot: Snapshot, width: int, height: int, glyphs: Glyphs | None = None) -> list[Line]:
+    """Draw the snapshot, at most `width` columns; ranks are left out to fit `height`."""
+    signs = glyphs or Glyphs()
+    width = min(max(width, NARROWEST), WIDEST)
+    head = [Line(_heading(snapshot, width, signs), "title")]
+    foot = [*_counters(snapshot, width), *_legend(width, signs)]
+    jobs = [_job(job, width, signs) for job in snapshot.jobs]
+    if not jobs:
+        return [*head, Line("no training process here yet", "soft"), *_counters(snapshot, width)]
+    above = sum(len(one) + 1 for one in jobs)
+    room = max((height - len(head) - 1 - len(foot) - above) // len(jobs) - 1, 3)
+    body: list[Line] = []
+    for job, told in zip(snapshot.jobs, jobs, strict=True):
+        body += [Line(""), *told, *_ranks(job, width, room, signs)]
+    return [*head, *body, Line(""), *foot]
+
+
+def plain(snapshot: Snapshot) -> list[str]:
+    """Draw for output that is no terminal: a line per job, per suspect, and for the host."""
+    clock = time.strftime("%H:%M:%S", time.localtime(snapshot.at))
+    told = []
+    for job in snapshot.jobs:
+        least = _waits_least(job.ranks)
+        who = f"; rank {least.number} waits least" if least is not None else ""
+        told.append(f"{clock} {job.title}: {job.status or 'running'}, {len(job.ranks)} ranks, step {_step(job)}{who}")
+        told += [f"{clock} {job.title}: {_suspect(one)}" for one in job.suspects]
+        told += [f"{clock} {job.title}: rank {rank.number} is {rank.state}" for rank in job.ranks if rank.state]
+    counters = ", ".join(f"{one.name} {one.amount}" for one in snapshot.counters)
+    return (
+        [*told, f"{clock} {snapshot.host}: {counters or 'nothing'}"] if told else [f"{clock} no training process here"]
+    )
+
+
+def _heading(snapshot: Snapshot, width: int, signs: Glyphs) -> str:
+    """First line; without the source if there is no room."""
+    clock = time.strftime("%H:%M:%S", time.localtime(snapshot.at))
+    said = f"rankscope top {clock}  {snapshot.host}"
+    whole = f"{said}  {snapshot.source}"
+    return whole if len(whole) <= width else _fit(said, width, signs)
+
+
+def _job(job: JobNow, width: int, signs: Glyphs) -> list[Line]:
+    title = f"{job.title}: {rank_list(tuple(rank.number for rank in job.ranks)) if job.ranks else 'no ranks'}"
+    told = [Line(_fit(f"{title}  {job.status.upper()}".rstrip(), width, signs), _TONES.get(job.status, ""))]
+    said = f"step {_step(job)}  "
+    room = width - len(said)
+    told.append(Line(said + sparkline(job.steps_s, min(room, 80), signs) if room >= 8 else said.rstrip()))
+    for number, one in enumerate(job.suspects, 1):
+        tone = "bad" if one.now else "soft"
+        told += [Line(text, tone) for text in wrapped(f"{number}. {_suspect(one)}", width, "   ")]
+    if job.remark:
+        told += [Line(text, "soft") for text in wrapped(job.remark, width, "")]
+    return told
+
+
+def _step(job: JobNow) -> str:
+    if not job.steps_s:
+        return "not seen yet"
+    last = sorted(job.steps_s[-9:])[len(job.steps_s[-9:]) // 2]
+    return seconds(last) + (f", usually {seconds(job.usual_s)}" if job.usual_s is not None else "")
+
+
+def _suspect(one: SuspectNow) -> str:
+    if one.looks <= 1:
+        return one.words
+    return f"{one.words} [{one.seen} of the last {one.looks} looks{'' if one.now else ', not the last one'}]"
+
+
+def sparkline(values: Sequence[float], room: int, signs: Glyphs) -> str:
+    """The last values, one character each, scaled from 0 to the largest."""
+    last = list(values)[-room:]
+    most = max(last, default=0.0)
+    if most <= 0:
+        return ""
+    top = len(signs.spark) - 1
+    return "".join(signs.spark[min(round(top * max(value, 0.0) / most), top)] for value in last)
+
+
+def _ranks(job: JobNow, width: int, room: int, signs: Glyphs) -> list[Line]:
+    shown, left = _chosen(job.ranks, room)
+    wide = width >= _WIDE
+    bar = min(max((width - _RANK - _STEP - (2 * _TIME if wide else 0) - _NAME) * 3 // 5, 8), 60)
+    times = f"{'works':>{_TIME}}{'waits':>{_TIME}}" if wide else ""
+    heads = [Line(f"{'rank':>{_RANK - 1}} {_BARS[bar < len(_BARS[0])]:<{bar}}{'step':>{_STEP}}{times}", "soft")]
+    told = [_rank(rank, width, bar, wide, signs) for rank in shown]
+    if left:
+        told.append(Line(f"{'':>{_RANK}}{left} more, which wait longer", "soft"))
+    return [*heads, *told]
+
+
+def _chosen(ranks: Sequence[RankNow], room: int) -> tuple[list[RankNow], int]:
+    if len(ranks) <= room:
+        return list(ranks), 0
+    worst = sorted(ranks, key=lambda rank: (not rank.accused, not rank.state, _waiting(rank), rank.number))
+    kept = sorted(worst[: max(room - 1, 1)], key=lambda rank: rank.number)
+    return kept, len(ranks) - len(kept)
+
+
+def _rank(rank: RankNow, width: int, bar: int, wide: bool, signs: Glyphs) -> Line:
+    number = f"{rank.number}{'?' if rank.guessed else ''}"
+    step = seconds(rank.step_s) if rank.step_s is not None else "-"
+    text = f"{number:>{_RANK - 1}} {_bar(rank.parts, bar, signs):<{bar}}{step:>{_STEP}}"
+    if wide:
+        own, others = (_time(rank, part) for part in (OWN, OTHERS))
+        text += f"{own:>{_TIME}}{others:>{_TIME}}"
+    mark = f" {signs.mark}" if rank.accused else ""
+    rest = width - len(text) - len(mark) - 1
+    whole = f"{rank.most} ({rank.place})" if rank.place else rank.most
+    said = rank.state or (whole if len(whole) <= rest else rank.most)
+    text = f"{text} {_fit(said, rest, signs)}" if said and rest >= 3 else text
+    return Line(f"{text.rstrip()}{mark}", "bad" if rank.accused or rank.state else "")
+
+
+def _time(rank: RankNow, part: int) -> str:
+    if not rank.parts or rank.step_s is None:
+        return "-"
+    return seconds(rank.parts[part] * rank.step_s)
+
+
+def _bar(parts: Sequence[float], room: int, signs: Glyphs) -> str:
+    """Draw shares as characters; rounding the end of each class keeps the total width exact."""
+    whole = max(sum(parts), 1.0)
+    ends = [round(room * end / whole) for end in accumulate(parts, initial=0.0)]
+    return "".join(sign * (end - begin) for sign, (begin, end) in zip(signs.parts, pairwise(ends), strict=False))
+
+
+def _waiting(rank: RankNow) -> float:
+    return rank.parts[OTHERS] if rank.parts else 2.0
+
+
+def _waits_least(ranks: Sequence[RankNow]) -> RankNow | None:
+    known = [rank for rank in ranks if rank.parts]
+    return min(known, key=_waiting) if len(known) > 1 else None
+
+
+def _counters(snapshot: Snapshot, width: int) -> list[Line]:
+    if not snapshot.counters:
+        return []
+    said = ", ".join(f"{one.name} {one.amount}" for one in snapshot.counters)
+    tone = "doubt" if any(one.sick for one in snapshot.counters) else "soft"
+    return [Line(text, tone) for text in wrapped(f"host: {said}", width, "      ")]
+
+
+def _legend(width: int, signs: Glyphs) -> list[Line]:
+    whole = (part.replace(" ", _HELD) for part in PARTS)
+    said = " ".join(f"{sign}{_HELD}{part} " for sign, part in zip(signs.parts, whole, strict=True))
+    return [Line(text, "soft") for text in wrapped(f"{said} (all wait for the rank that waits least)", width, "")]
+
+
+def wrapped(text: str, width: int, indent: str) -> list[str]:
+    """Wrap to `width` columns, keeping numbers with their units.
+
+    Overlong words lose their middle.
+    """
+    told: list[str] = []
+    for word in _words(text, width - len(indent)):
+        if told and len(told[-1]) + 1 + len(word) <= width:
+            told[-1] += f" {word}"
+        else:
+            told.append(f"{indent if told else ''}{word}")
+    return told
+
+
+def _words(text: str, room: int) -> Iterable[str]:
+    return (short(word.replace(_HELD, " "), room) for word in held(text).split(" ") if word)
+
+
+def _fit(text: str, room: int, signs: Glyphs) -> str:
+    return short(text, room).replace("…", signs.cut)

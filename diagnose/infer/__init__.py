@@ -1,0 +1,1 @@
+"""From windows to one verdict: fleet, model, causes, selection."""

@@ -1,0 +1,97 @@
+"""Processes outside the job take CPUs from all ranks of a host; the kernel counts, without a
+baseline.
+
+One row of ../rows.py per host removes taken(r,s), from odd ranks only as much as from their peers;
+its price is max(that, queued(r,s) - even(r,s)) (model/busy_host.py). busy: the part of the host's
+CPU time that did not go to the job. Evidence for: busy >= 30 %, and one program, which is named,
+took half of what all such processes took. Evidence against: less of either; a crowd of small
+programs is normal on a busy host. Where CPUs are taken from fewer than half of the ranks, as from
+one with a CPU of its own, only these ranks are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rankscope.diagnose import budgets, limits
+from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, Hypothesis
+from rankscope.diagnose.infer.causes.registry import cause
+from rankscope.diagnose.infer.causes.rows import Row, clearness
+from rankscope.diagnose.infer.causes.whole_job import WholeJob
+from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.busy_host import even_queue_s, programs, queued_s, strangers_shares, taken_s
+from rankscope.diagnose.infer.model.replay import repaired
+from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.text import after
+from rankscope.probes.base.arrays import Bools, Floats, Ints
+
+
+@cause("cpu", "contended", scope="host", witness="the same, of strangers, on all ranks")
+def strangers(job: WholeJob) -> list[Row]:
+    """Return a row of cpu/contended for each host whose CPUs other processes take."""
+    fleet, scene = job.fleet, job.scene
+    hosts = fleet.ranks.observed_on
+    taken = taken_s(fleet)[:, -scene.own.shape[1] :]
+    found = list[Row]()
+    if not taken.any():
+        return found
+    taken = repaired(taken, scene.roles, job.odd)  # from odd ranks only as much as from their peers
+    crowded = (queued_s(fleet) - even_queue_s(fleet)[1])[:, -scene.own.shape[1] :]
+    busy_of = strangers_shares(fleet)
+    taken_on = sorted({hosts[row] for row in np.flatnonzero(taken.any(axis=1))})
+    for host in taken_on:
+        rows: Ints = np.array([row for row in range(len(hosts)) if hosts[row] == host], dtype=np.int64)
+        busy = busy_of.get(host)
+        took = programs(fleet, rows.tolist())
+        if busy is None or busy < limits.PART:
+            continue
+        if took[0][1] < limits.HOLDS_LEAST * sum(seconds for _, seconds, _ in took):
+            continue
+        removes: Floats = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
+        # Ranks also queue longer behind each other for CPUs that strangers use: part of the price.
+        more = np.fmax(removes, np.nan_to_num(np.fmin(crowded[rows], scene.own[rows])))
+        clear = clearness(removes.mean(axis=0), scene.step_s)
+        told = _hypothesis(fleet, rows, _losers(taken[rows]), busy, took)
+        found.append(Row(told, removes, *clear, len(taken_on), floor=limits.ALONE_SHARE, at=rows, more=more))
+    return found
+
+
+def _losers(taken: Floats) -> Bools:
+    """Mask of the ranks from which CPU time is taken: all, or a minority that loses most.
+
+    The minority: fewer than half of the ranks lose at least a tenth of what the largest loser
+    loses, as with CPUs of their own. `taken`: seconds, ranks x steps.
+    """
+    lost = taken.sum(axis=1)
+    much = np.asarray(lost >= limits.FEW * lost.max(), dtype=bool)
+    return much if much.mean() < limits.HOLDS_LEAST else np.ones(len(lost), dtype=bool)
+
+
+def _hypothesis(
+    fleet: Fleet, here: Ints, losers: Bools, busy: float, took: Sequence[tuple[str, float, int]]
+) -> Hypothesis:
+    rows, alike = here[losers], bool(losers.all())
+    name, _, count = took[0]
+    who = name if count == 1 else f"{name} ({count} processes)"
+    host = fleet.ranks.host[int(rows[0])]
+    evidence = [
+        Evidence("host", "CPUs kept busy by processes that are not of the job", 100 * min(busy, 1.0), None, "%"),
+        *(
+            Evidence("scheduler", f"CPU taken by {each}, all ranks of the host", seconds, None, "s")
+            for each, seconds, _ in took[:budgets.TOLD]
+        ),
+    ]  # fmt: skip
+    return Hypothesis(
+        scope="host" if alike else "rank",
+        component="cpu",
+        cause="contended",
+        rows=tuple(rows.tolist()),
+        lost_s=float("nan"),
+        support=CONVICTED,
+        evidence=tuple(evidence),
+        action=f"Move or stop {who}{after('on', host)}: it takes the CPUs of {'all ranks there alike' if alike else 'these ranks'}.",
+        host=host,
+        instance=who,
+    )

@@ -1,0 +1,87 @@
+"""Ranks that are slow in a few steps, or were stopped once, as rows.
+
+The rows of ../rows.py remove from each step the mean cost of rare episodes (model/episodes.py) or
+of time in state T. The clarity of an episode is the probability that chance gives as many; of time
+in state T, which the kernel counts, its share of the step. Where a rank's functions show less than
+half of the cost of its episodes, a note reports it instead. Where one function shows most of it,
+the same seconds were measured twice: that is strong evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.infer.causes.hypothesis import CONVICTED
+from rankscope.diagnose.infer.causes.rank.case import case_of
+from rankscope.diagnose.infer.causes.rank.process import pauses
+from rankscope.diagnose.infer.causes.rank.table import charges
+from rankscope.diagnose.infer.causes.rows import Row, distance
+from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.attribute import Profiles
+from rankscope.diagnose.infer.model.episodes import Episodes, at_one_place, find_episodes
+from rankscope.diagnose.infer.model.scene import Scene
+from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.infer.verdict.note import Note, NoteCode
+from rankscope.probes.base.arrays import Ints
+
+
+def rare_rows(fleet: Fleet, scene: Scene, odd: Ints) -> tuple[list[Row], list[Note]]:
+    """Return rows and notes on ranks that are slow in a few steps only.
+
+    `odd`: rows that are suspects for all of their steps.
+    """
+    paused = [pause for pause in pauses(fleet) if pause.rows[0] not in set(odd.tolist())]
+    known_s = limits.SCALE_FLOOR * scene.step_s
+    stopped = [Row(one, None, one.lost_s / known_s, np.inf, step_s=one.lost_s, rare=True) for one in paused]
+    skip = np.append(odd, np.array([pause.rows[0] for pause in paused], dtype=np.int64))
+    found, notes = _rows(fleet, scene, _episodes(fleet, scene, skip), odd)
+    return [*stopped, *found], notes
+
+
+def _episodes(fleet: Fleet, scene: Scene, skip: Ints) -> Iterator[Episodes]:
+    """Yield episodes of the judged part, then of the whole window, once per rank.
+
+    A rare episode may be older than a small change of level.
+    """
+    found: dict[int, Episodes] = {}
+    parts = [scene.own] if scene.own.shape == fleet.steps.own_s.shape else [scene.own, fleet.steps.own_s]
+    floor_s = np.full(len(scene.own), limits.NOTHING * scene.step_s) if fleet.timed else scene.differences.floor_s
+    for own in parts:
+        place_share = at_one_place(fleet, fleet.steps.count - own.shape[1])
+        for each in find_episodes(own, scene.roles, scene.step_s, floor_s, skip, place_share):
+            found.setdefault(each.row, each)
+    yield from found.values()
+
+
+def _rows(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints) -> tuple[list[Row], list[Note]]:
+    found: list[Row] = []
+    floor = limits.NOTHING if fleet.timed else limits.EFFECT_SHARE
+    notes: list[Note] = []
+    profiles: Profiles | None = None
+    for each in episodes:
+        profiles = profiles or Profiles(fleet)
+        made = charges(case_of(fleet, scene, profiles, each.row, np.append(odd, each.row)))
+        if not made or made[0].component == "workload" or made[0].lost_s < limits.HOLDS_LEAST * each.lost_s:
+            who = f"rank {int(fleet.ranks.number[each.row])}"
+            text = f"{who} was slow in {each.count} steps, but no function of it shows it: not accused"
+            notes.append(Note(NoteCode.NO_FUNCTION, text))
+            continue
+        first = made[0]
+        twice = first.lost_s >= limits.MOST * each.lost_s
+        support = CONVICTED if twice else first.support
+        shown = replace(first, lost_s=each.lost_s, support=support, evidence=(*_behaviour(each), *first.evidence))
+        found.append(Row(shown, None, distance(each.chance), np.inf, step_s=each.lost_s, floor=floor, rare=each.rare))
+    return found, notes
+
+
+def _behaviour(each: Episodes) -> tuple[Evidence, ...]:
+    return (
+        Evidence("steps", "steps in which it alone was slow", float(each.count), None, "steps"),
+        Evidence("steps", "such steps of all other ranks", float(each.of_all - each.count), None, "steps"),
+        Evidence("steps", "longest step, own time", each.longest_s, each.usual_s, "s"),
+        *((Evidence("steps", "it is so in every", f"{each.period}th step", None, ""),) if each.period else ()),
+    )

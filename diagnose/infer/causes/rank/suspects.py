@@ -1,0 +1,233 @@
+"""Convert admitted hypotheses on ranks to suspects, and merge those that are the same.
+
+weight(hypothesis) = lost seconds · support; the largest is the suspect. Another hypothesis on the
+                     same rank becomes a suspect as well if it is of another component and explains
+                     30 % of the excess; it takes its part of the rank's lost time. workload is only
+                     what remains. Ranks of one host with the same cause in the same place and about
+                     equal losses are one suspect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rankscope.diagnose import budgets, limits
+from rankscope.diagnose.infer.causes.hypothesis import Hypothesis, instances_of, suspect_from
+from rankscope.diagnose.infer.causes.rank.case import Case, innocent_peers
+from rankscope.diagnose.infer.causes.rank.contrary_evidence import weighed
+from rankscope.diagnose.infer.causes.rank.device import beside
+from rankscope.diagnose.infer.causes.rank.memory import SEE_ALLOCATOR
+from rankscope.diagnose.infer.causes.rank.selection import Admitted, Selection, Unexplained, cannot_be_told, excuses
+from rankscope.diagnose.infer.causes.rows import CLEAR
+from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.busy_host import takers
+from rankscope.diagnose.infer.model.evidence.pattern_distance import distance_evidence
+from rankscope.diagnose.infer.model.functions import sample
+from rankscope.diagnose.infer.model.scene import Scene
+from rankscope.diagnose.infer.model.slots import late_evidence
+from rankscope.diagnose.infer.model.waiting import least_waiter_share
+from rankscope.diagnose.infer.past.compared import Compared
+from rankscope.diagnose.infer.verdict.contract import DEVICES, Evidence, Instance, Suspect
+from rankscope.diagnose.infer.verdict.note import Note, NoteCode
+from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
+from rankscope.diagnose.text import rank_list, seconds
+from rankscope.probes.base.arrays import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class _Charged:
+    """One selected hypothesis on one rank (row): its part of the lost time, and of the rank's
+    excess.
+    """
+
+    row: int
+    lost_s: float
+    found: Hypothesis
+    explained: float  # 0..1
+    score: float
+
+
+def merged_suspects(among: Compared, selection: Selection, standing: Sequence[tuple[Admitted, float]]) -> list[Suspect]:
+    """Return suspects for the selected hypotheses; `standing`: each with its lost seconds
+    per step.
+    """
+    fleet, scene = among.fleet, replace(among.scene, differences=selection.differences)
+    charged = [
+        _Charged(
+            each.row,
+            lost_s,
+            _weighed(each, selection),
+            min(each.found.lost_s / max(each.whole_s, 1e-12), 1.0),
+            each.score,
+        )
+        for each, lost_s in standing
+    ]
+    return _merged(fleet, scene, charged)
+
+
+def why_not(among: Compared, selection: Selection) -> list[Note]:
+    """Return notes on ranks that are slow but unexplained, and on those that were not examined."""
+    fleet = among.fleet
+    notes = [_not_accused(fleet, each) for each in selection.unexplained]
+    if len(selection.more):
+        others = rank_list(tuple(sorted(fleet.ranks.number[selection.more].tolist())))
+        text = f"the {budgets.EXAMINED} slowest were examined; {len(selection.more)} more are slower than their peers: {others}"
+        notes.append(Note(NoteCode.WORST_ONLY, text))
+    return notes
+
+
+def _weighed(each: Admitted, selection: Selection) -> Hypothesis:
+    return weighed(each.case, each.found, each.others, selection.differences, each.whole_s)
+
+
+def _busy_host(case: Case, excess_s: float) -> Note | None:
+    """Return a note if other processes took as much CPU as the rank is slow in every function."""
+    taken = takers(case.fleet, (case.rank,))
+    total = sum(each for _, each in taken) / max(case.steps, 1)
+    if not taken or total < excess_s:
+        return None
+    text = (
+        f"rank {int(case.fleet.ranks.number[case.rank])} is {seconds(excess_s)} per step slower than its peers in every function; "
+        f"others took {seconds(total)} per step of its CPUs meanwhile, {taken[0][0]} most"
+    )
+    return Note(NoteCode.HOST_BUSY, text)
+
+
+def _given_pages(case: Case) -> str:
+    """Words on minor page faults of the rank, where they are far more than the peers'; else ''.
+
+    An allocator that returns memory and takes it again slows everything. The time per page, from a
+    microsecond to 200 for a huge one, is not counted.
+    """
+    faults = beside(case, "memory.minor_faults")
+    if (
+        faults is None
+        or not faults.known
+        or faults.value < limits.OTHER_KIND * max(faults.expected, limits.EVENTS_HZ * case.fleet.seconds)
+    ):
+        return ""
+    return f"; the kernel gave it {faults.value:.0f} pages meanwhile, and its peers {faults.expected:.0f} each: {SEE_ALLOCATOR}"
+
+
+def _by_pages(each: Unexplained, told: Evidence, who: str) -> str:
+    """Words on small pages that make a rank slower; `told`: its pages and its peers' in the
+    window.
+    """
+    steps = max(each.case.steps, 1)
+    mine, peers = (float(pages or 0.0) / steps for pages in (told.value, told.expected))
+    return (
+        f"{who} is {seconds(each.excess_s)} per step slower than its peers, as the kernel gives its process {mine:.0f} pages in each "
+        f"step, and theirs {peers:.0f}: nobody's fault, but {SEE_ALLOCATOR}"
+    )
+
+
+def _behind_threads(each: Unexplained) -> str:
+    """Words on queueing behind threads of the own process, where it is half of the excess;
+    else ''.
+    """
+    threads = each.case.threads
+    if threads.behind_s < limits.HOLDS_LEAST * each.excess_s:
+        return ""
+    which = f", {threads.native} most" if threads.native else ""
+    return f"; for {seconds(threads.behind_s)} of it threads of its own process have its CPUs{which}"
+
+
+def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
+    """Return the note on why a clearly slower rank is no suspect."""
+    rank, made = int(fleet.ranks.number[each.case.rank]), each.made
+    who = f"rank {rank}"
+    for charge in made:
+        if charge.component == "memory" and excuses(charge, each.case):
+            return Note(NoteCode.PAGES_GIVEN, _by_pages(each, charge.evidence[0], who), rank)
+    if made and cannot_be_told(made[0], each.case):
+        if (busy := _busy_host(each.case, made[0].lost_s)) is not None:
+            return busy
+        text = (
+            f"{who} is {seconds(each.excess_s)} per step slower than its peers in every function: not accused, with so few peers "
+            f"only earlier windows (--baseline) could tell why{_behind_threads(each)}{_given_pages(each.case)}"
+        )
+        return Note(NoteCode.FEW_PEERS, text, rank)
+    text = f"{who} seems {seconds(each.excess_s)} per step slower than its peers, but no function of it is: not accused"
+    return Note(NoteCode.NO_FUNCTION, text, rank)
+
+
+def _merged(fleet: Fleet, scene: Scene, admitted: Sequence[_Charged]) -> list[Suspect]:
+    """Merge hypotheses on ranks of one host with the same cause and place and about equal loss."""
+    groups: list[list[_Charged]] = []
+    for each in sorted(admitted, key=lambda one: -one.lost_s):
+        for group in groups:
+            if _is_same(group[0].found, each.found) and each.lost_s >= limits.PART * group[0].lost_s:
+                group.append(each)
+                break
+        else:
+            groups.append([each])
+    accused: Ints = np.array([each.row for each in admitted], dtype=np.int64)
+    least = least_waiter_share(scene.wait)
+    return [_suspect(fleet, scene, group, accused, float(least[group[0].row])) for group in groups]
+
+
+def _is_same(one: Hypothesis, other: Hypothesis) -> bool:
+    return (one.component, one.cause, one.function, one.host) == (
+        other.component,
+        other.cause,
+        other.function,
+        other.host,
+    )
+
+
+def _suspect(fleet: Fleet, scene: Scene, group: Sequence[_Charged], accused: Ints, least: float) -> Suspect:
+    first = group[0]
+    z = float(scene.differences.z[first.row])
+    # Certainty of the difference itself, of its attribution, and of its cause.
+    score = z * z / (z * z + CLEAR) * (0.4 + 0.6 * min(first.explained / 0.8, 1.0)) * first.found.support
+    merged = replace(
+        first.found,
+        rows=tuple(each.row for each in group),
+        lost_s=sum(each.lost_s for each in group),
+        evidence=(*first.found.evidence, *_behaviour(fleet, scene, first.row, accused, least)),
+    )
+    return suspect_from(fleet, merged, scene.step_s, score, _since(fleet, scene, first.row), _instances(group))
+
+
+def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints, least: float) -> tuple[Evidence, ...]:
+    """Evidence of the rank's steps, compared with peers that are not suspects.
+
+    `least`: the share of steps in which it waited least of all; 0 in a large fleet: not shown.
+    """
+    found = scene.differences
+    others = sample(innocent_peers(scene, row, accused))
+    wait = trimmed_mean(np.vstack([scene.wait[row], nan_median(scene.wait[others], 0)]))
+    return (
+        Evidence("steps", "own time", float(found.own_s[row]), float(found.peers_own_s[row]), "s/step",
+                 int(found.peer_count[row])),
+        Evidence("steps", "time in collectives (the culprit waits least)", float(wait[0]), float(wait[1]), "s/step",
+                 len(others)),
+        *([Evidence("steps", "waits least of all in", 100 * least, None, "% of steps")] if round(100 * least) else []),
+        *distance_evidence(fleet, row, others),
+        *late_evidence(scene.slots, scene.roles, row),
+    )  # fmt: skip
+
+
+def _instances(group: Sequence[_Charged]) -> tuple[Instance, ...]:
+    """Return the devices of all ranks of a suspect, the first one's first.
+
+    For a component that is no device, only the first one's instance.
+    """
+    told = group if group[0].found.component in DEVICES else group[:1]
+    return tuple(dict.fromkeys(one for each in told for one in instances_of(each.found)))
+
+
+def _since(fleet: Fleet, scene: Scene, row: int) -> float | None:
+    """Time at which the rank's own excess began, if it began at the onset; else None."""
+    onset = scene.onset
+    if onset is None or onset.after_s <= onset.before_s or not np.isfinite(fleet.start):
+        return None
+    peers = sample(np.flatnonzero(scene.roles == scene.roles[row]))
+    gap = fleet.steps.own_s[row] - nan_median(fleet.steps.own_s[peers[peers != row]], 0)
+    before, after = nan_median(gap[: onset.column], 0), nan_median(gap[onset.column :], 0)
+    if not after - before >= 0.5 * float(scene.differences.excess_s[row]):
+        return None
+    return fleet.start + float(fleet.steps.start_s[onset.column])

@@ -1,0 +1,376 @@
+"""Rows of the table of hypotheses, and their joint selection: ranks, links, roles, hosts, all
+ranks.
+
+removes(r,s) = seconds that the mechanism took from the own time of rank r in step s; `step_s`: from
+               the step itself, whichever rank works
+score        = -ln P(t >= z) + ln(s / (1 - s)) - ln N, in nats: z how clear the loss is, s the
+               support of the witness, N the number of such targets examined; for a rank's own
+               excess the score of rank/selection.py
+gain(S)      = how much shorter a step is without what the rows of the set S removed
+               (model/replay.py; model/waiting.py where roles work in turn; model/slots.py where
+               single collectives are known and ranks have an excess)
+
+1. Admit rows whose score is at least `limits.SCORE_LEAST`.
+2. While some row gains less than its effect floor beyond the others, drop the one that gains least:
+   the others explain its loss. Two hosts that are slowed alike gain nothing alone and the whole
+   step together.
+3. Where one mechanism has rows in two scopes, keep the narrower: a cause common to all does not
+   explain one rank that has more of it.
+4. Divide the gain of the whole set, with each row's price, by what each gains beyond the others.
+
+In jobs of 16 ranks or more another rank stalls in each step, so that no step is shorter without a
+rank that is slow in all of them (`lasting`): such a row is tested by what it takes itself and no
+other row explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from rankscope.diagnose import budgets, limits
+from rankscope.diagnose.infer.causes.hypothesis import SCORE_MOST, Hypothesis, log_odds, suspect_from
+from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model import slots
+from rankscope.diagnose.infer.model.replay import share_out, shrink, unmet_s
+from rankscope.diagnose.infer.model.scene import Scene
+from rankscope.diagnose.infer.model.waiting import gain_in_turn
+from rankscope.diagnose.infer.verdict.contract import Evidence, Suspect
+from rankscope.diagnose.infer.verdict.function import Function
+from rankscope.diagnose.stats.robust import trimmed, trimmed_mean
+from rankscope.diagnose.stats.student import chance, combined_freedom, nats
+from rankscope.probes.base.arrays import Floats, Ints
+
+CLEAR = limits.SCORE_LEAST / 2  # z² at which the certainty is one half
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: a hypothesis, the seconds that it took from ranks and steps, and how clear they are.
+
+    `found`: component, cause, scope, targets, witness; its lost time is set only when it is
+        selected.
+    `removes`: seconds, targets x steps; targets are found.rows, or `at` (rows of the fleet) if
+        given.
+    `z`, `freedom`: distance from zero in standard errors, and its degrees of freedom.
+    `looked_at`: number of such targets that were examined.
+    `step_s`: seconds taken from every step, whichever rank works.
+    `floor`: share of the step that it must gain, jointly with the rows among which one loss was
+        divided; `part`: its share of that loss.
+    `since`: when it began, if known.
+    `rare`: it occurred in few steps only, which are no part of the usual step.
+    `more`: seconds that accompany `removes` but that no counter attributes to it: part of the price
+        and of the effect test, but no reason for admission.
+    `admitted`: the score where it was computed elsewhere (rank/selection.py).
+    `excess`: it is a rank's excess over its peers, or a part of it; `lasting`: in nearly every step
+        of a job of many ranks; `before`: in the baseline too.
+    `price`: replaces `removes` in the reported loss: a repaired rank is still as uneven as its
+        peers, and other ranks still queue behind it as long as behind one another. `told_s`
+        replaces `step_s` in the same way.
+    """
+
+    found: Hypothesis
+    removes: Floats | None
+    z: float
+    freedom: float
+    looked_at: int = 1
+    step_s: float = 0.0
+    floor: float = limits.EFFECT_SHARE
+    part: float = 1.0
+    since: float | None = None
+    at: Ints | None = None
+    rare: bool = False
+    more: Floats | None = None
+    admitted: float | None = None
+    excess: bool = False
+    lasting: bool = False
+    before: bool = False
+    price: Floats | None = None
+    told_s: float | None = None
+
+    @property
+    def of_rank(self) -> bool:
+        """Whether it is about one rank compared with its peers, in all steps
+        (solve/odd_ranks.py).
+        """
+        return self.admitted is not None
+
+    @property
+    def score(self) -> float:
+        """The score of admission, in nats."""
+        if self.admitted is not None:
+            return self.admitted
+        behaviour = float(nats(chance(np.array([self.z]), np.array([self.freedom])))[0])
+        return behaviour + log_odds(self.found.support) - float(np.log(self.looked_at))
+
+    @property
+    def targets(self) -> Ints:
+        """Ranks (rows of the fleet) from which it removes time; empty without `removes`."""
+        if self.removes is None:
+            return np.empty(0, dtype=np.int64)
+        return np.array(self.found.rows, dtype=np.int64) if self.at is None else self.at
+
+    @property
+    def priced(self) -> Row:
+        """A copy whose `removes` and `step_s` are those of the reported loss."""
+        if self.price is None and self.told_s is None:
+            return self
+        step_s = self.step_s if self.told_s is None else self.told_s
+        return replace(self, removes=self.removes if self.price is None else self.price, step_s=step_s)
+
+    @property
+    def of_itself(self) -> Row:
+        """A copy that removes only the first target's time, not that of other ranks."""
+        if self.more is not None or self.removes is None or len(self.removes) < 2:
+            return self
+        return replace(self, at=self.targets[:1], removes=self.removes[:1])
+
+    def is_wider(self, other: Row) -> bool:
+        """Whether it proposes the same mechanism for more ranks, in another scope, overlapping
+        `other`.
+        """
+        mine, theirs = set(self.found.rows), set(other.found.rows)
+        alike = _mechanism(self.found) == _mechanism(other.found) and self.found.scope != other.found.scope
+        return alike and self.removes is not None and len(mine) > len(theirs) and not mine.isdisjoint(theirs)
+
+    @property
+    def taken_s(self) -> float:
+        """Mean seconds per step that it took from the rank that lost most, plus `step_s`."""
+        return self.step_s + (
+            float(np.nan_to_num(self.removes).mean(axis=1).max()) if self.removes is not None else 0.0
+        )
+
+    @property
+    def sure(self) -> float:
+        """z² / (z² + CLEAR) · support, in 0..1: a factor of the confidence."""
+        return self.z**2 / (self.z**2 + CLEAR) * min(self.found.support, SCORE_MOST)
+
+
+def ranks_of(rows: Iterable[Row]) -> Ints:
+    """Return the ranks (rows of the fleet) that these rows are about, sorted."""
+    return np.array(sorted({rank for row in rows for rank in row.found.rows}), dtype=np.int64)
+
+
+def _mechanism(found: Hypothesis) -> tuple[str, str, Function | None]:
+    return found.component, found.cause, found.function
+
+
+def clearness(per_step: Floats, step_s: float) -> tuple[float, float]:
+    """(z, degrees of freedom) of one value per step: z = trimmed mean / √(error² + scale floor²).
+
+    `per_step`: seconds per step; `step_s`: step length, of which `limits.SCALE_FLOOR` is the spread
+        of healthy steps.
+    """
+    kept = trimmed(per_step[None, :])
+    mean, error = kept.mean(), kept.error()
+    known = np.array([limits.SCALE_FLOOR * step_s])
+    freedom = combined_freedom(known, error, kept.freedom())
+    return float(np.nan_to_num(mean / np.hypot(known, error))[0]), float(freedom[0])
+
+
+def distance(probability: float) -> float:
+    """z of the standard normal distribution that is exceeded with this probability."""
+    return -NormalDist().inv_cdf(max(probability, 1e-300))
+
+
+def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
+    """Select rows that pass score and effect floor; return them with lost time, largest first."""
+    chosen = sorted((row for row in rows if row.score >= limits.SCORE_LEAST), key=lambda row: -row.taken_s)
+    del chosen[2 * budgets.EXAMINED :]  # at most EXAMINED ranks, and as many other rows
+    replay = _Replay(scene, chosen)
+    while chosen:
+        together = replay.gain_s(chosen)
+        others = [chosen[:i] + chosen[i + 1 :] for i in range(len(chosen))]
+        beside = np.array([together - replay.gain_s(each) for each in others])
+        more = replay.with_more_s(chosen, beside, together)
+        # Where several ranks have the same mechanism, each by itself may have caused what
+        # accompanies it.
+        doubtful = np.array([row.more is not None and _is_uneven(row, chosen) for row in chosen])
+        # A preempted rank cannot delay others for longer than it was preempted itself.
+        driven_s = [0.0 if row.more is None else replay.own_s(row, ()) for row in chosen]
+        gained_s = beside + np.where(doubtful, 0.0, np.fmin(more, driven_s))
+        over = np.array(
+            [
+                (max(replay.own_s(row, rest), gained) if row.lasting else gained)
+                - row.part * max(row.floor * scene.step_s, scene.least_s)
+                for row, rest, gained in zip(chosen, others, gained_s.tolist(), strict=True)
+            ]
+        )
+        least = int(np.argmin(over))
+        if over[least] >= 0:
+            uneven = [row for row in chosen if _is_uneven(row, chosen)]
+            if uneven:
+                chosen.remove(min(uneven, key=lambda row: row.taken_s))
+                continue
+            priced = [row.priced for row in chosen]
+            # Report at least the effect floor that admitted the row.
+            least_s = max(limits.EFFECT_SHARE * scene.step_s, scene.least_s)
+            together = max(replay.gain_s(priced, told=True), min(together, least_s))
+            lost = share_out(together, beside) + replay.with_more_s(priced, beside, together)
+            found = [
+                replace(row, found=replace(row.found, lost_s=each))
+                for row, each in zip(chosen, lost.tolist(), strict=True)
+            ]
+            return sorted(found, key=lambda row: -row.found.lost_s)
+        del chosen[least]
+    return []
+
+
+def _is_uneven(row: Row, others: Iterable[Row]) -> bool:
+    return any(row.is_wider(other) for other in others)
+
+
+def gain_s(scene: Scene, rows: Sequence[Row]) -> float:
+    """Seconds per step by which the job is shorter without what these rows took together."""
+    return _Replay(scene, rows).gain_s(rows)
+
+
+class _Replay:
+    """Recompute the step length without what some of these rows removed.
+
+    Of ranks that no row touches only the longest of each role is replayed, unless ranks are stages
+    of pipelines.
+    """
+
+    def __init__(self, scene: Scene, rows: Iterable[Row]) -> None:
+        rows = list(rows)
+        self._scene = scene
+        self._place = np.arange(len(scene.own))
+        self._own, self._roles = scene.own, scene.roles
+        self._seconds = _Seconds(rows)
+        self._slots: slots.Regained | None = None
+        self._transfer_s = scene.step_s - float(trimmed_mean(scene.busy_s[None, :])[0])
+        if scene.slots is not None and scene.pipelines is None:
+            asked = np.unique([row.found.rows[0] for row in rows if row.excess]).astype(np.int64)
+            self._slots = slots.Regained(scene.slots, scene.roles, asked, scene.queue_s)
+        touched = np.zeros(len(scene.own), dtype=bool)
+        for row in rows:
+            touched[row.targets] = True
+        if scene.pipelines is None:
+            self._place = np.cumsum(touched) - 1
+            others = [(code, ~touched & (scene.roles == code)) for code in np.unique(scene.roles)]
+            rest = [code for code, ranks in others if ranks.any()]
+            longest = [
+                np.fmax.reduce(scene.own, axis=0, where=ranks[:, None], initial=np.nan)
+                for _, ranks in others
+                if ranks.any()
+            ]
+            self._own = np.vstack([scene.own[touched], *longest])
+            self._roles = np.concatenate([scene.roles[touched], np.array(rest, dtype=np.int64)])
+
+    def gain_s(self, rows: Sequence[Row], told: bool = False) -> float:
+        """Seconds per step by which the job is shorter without what these rows took together.
+
+        `told`: as the mean over all steps, to be reported.
+        """
+        shorter, ranks = self._shorter(rows, told), _repaired(rows)
+        if len(ranks) and self._scene.pipelines is None:
+            shorter += self._hidden_s(rows, ranks, shorter, told)
+        return shorter + sum(row.step_s for row in rows)
+
+    def _hidden_s(self, rows: Sequence[Row], ranks: Ints, shorter: float, told: bool) -> float:
+        """Seconds per step of waiting for these ranks that the sum of a step does not show.
+
+        `shorter`: the gain that the sums show for all rows; `told`: as the mean over all steps.
+        """
+        hidden_s, left_s = 0.0, self._transfer_s - sum(row.step_s for row in rows)
+        of_ranks = [row.of_itself for row in rows if row.excess]
+        if self._slots is not None and (told or self._slots.apart):
+            alone = shorter if [*map(id, of_ranks)] == [*map(id, rows)] else self._shorter(of_ranks, told)
+            hidden_s = min(max(self._slots.by(ranks) - alone, 0.0), self._slots.hidden_s(ranks, left_s))
+        scene = self._scene
+        if told and scene.collectives > 1 and not scene.in_turn and (scene.slots is None or not scene.slots.whole):
+            late_s = _removed(self._own, of_ranks, self._place, self._seconds)[self._place[ranks]].mean(axis=1)
+            innocent = np.delete(scene.own, ranks, axis=0)
+            hidden_s = max(hidden_s, min(unmet_s(innocent, late_s, scene.collectives), left_s))
+        return hidden_s
+
+    def with_more_s(self, rows: Sequence[Row], beside: Floats, together: float) -> Floats:
+        """Additional seconds per step gained without what accompanies these rows (`more`), by row.
+
+        `beside`: what each row gains beyond the others, the key of division; `together`: the gain
+            without `more`.
+        """
+        has = np.array([row.more is not None for row in rows])
+        if not has.any():
+            return np.zeros(len(rows))
+        priced = [row if row.more is None else replace(row, removes=row.more) for row in rows]
+        return share_out(max(self.gain_s(priced) - together, 0.0), np.where(has, beside, 0.0))
+
+    def _shorter(self, rows: Sequence[Row], told: bool) -> float:
+        if not any(row.removes is not None for row in rows):
+            return 0.0
+        scene, better = self._scene, self._better(rows)
+        shorter = shrink(self._own, better, scene.pipelines, scene.busy_s, whole=told)
+        return max(shorter, gain_in_turn(self._own, better, self._roles)) if scene.in_turn else shorter
+
+    def _better(self, rows: Sequence[Row]) -> Floats:
+        return self._own - _removed(self._own, rows, self._place, self._seconds)
+
+    def own_s(self, row: Row, others: Iterable[Row]) -> float:
+        """Seconds per step that the row takes beyond what `others` take by the same mechanism.
+
+        Trimmed mean over steps of the target that loses most.
+        """
+        if row.removes is None:
+            return row.step_s
+        left = self._seconds.of(row).copy()
+        for other in others:
+            if other.removes is not None and _mechanism(other.found) == _mechanism(row.found):
+                for at, rank in enumerate(row.targets.tolist()):
+                    left[at] -= self._seconds.of(other)[other.targets == rank].sum(axis=0)
+        return float(trimmed_mean(np.maximum(left, 0.0)).max(initial=0.0))
+
+
+class _Seconds:
+    """Cache of the seconds that rows remove, with NaN as 0."""
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self._rows = {id(row): (row, _known_s(row.removes)) for row in rows if row.removes is not None}
+
+    def of(self, row: Row) -> Floats:
+        """Seconds that the row removes, targets x steps."""
+        known = self._rows.get(id(row))
+        return _known_s(row.removes) if known is None else known[1]
+
+
+def _known_s(removes: Floats | None) -> Floats:
+    return np.zeros((0, 0)) if removes is None else np.asarray(np.nan_to_num(removes), dtype=np.float64)
+
+
+def _repaired(rows: Sequence[Row]) -> Ints:
+    """Return the ranks (rows of the fleet) whose whole excess these rows explain."""
+    parts = dict[int, float]()
+    for row in rows:
+        if row.excess:
+            parts[row.found.rows[0]] = parts.get(row.found.rows[0], 0.0) + row.part
+    return np.array(sorted(rank for rank, part in parts.items() if part >= 1 - limits.NOTHING), dtype=np.int64)
+
+
+def removed(own: Floats, rows: Sequence[Row]) -> Floats:
+    """Seconds that these rows took from own times together, ranks x steps; at most the own time."""
+    return _removed(own, rows, np.arange(len(own)), _Seconds())
+
+
+def _removed(own: Floats, rows: Sequence[Row], place: Ints, seconds: _Seconds) -> Floats:
+    taken = np.zeros_like(own)
+    for row in rows:
+        if row.removes is not None:
+            taken[place[row.targets]] += seconds.of(row)
+    return np.asarray(np.fmin(taken, np.nan_to_num(own)), dtype=np.float64)
+
+
+def suspects(fleet: Fleet, scene: Scene, rows: Iterable[Row]) -> list[Suspect]:
+    """Convert selected rows to suspects of the verdict."""
+    return [_suspect(fleet, scene, row) for row in rows]
+
+
+def _suspect(fleet: Fleet, scene: Scene, row: Row) -> Suspect:
+    step_s = scene.step_s + row.found.lost_s if row.rare else scene.step_s
+    without_s = max(step_s - row.found.lost_s, 0.0)
+    told = Evidence("steps", "step as it was, and as it would be without this", step_s, without_s, "s")
+    found = replace(row.found, evidence=(*row.found.evidence, told))
+    return suspect_from(fleet, found, max(step_s, found.lost_s), row.sure, row.since)

@@ -1,0 +1,278 @@
+"""Rows of ../causes/rows.py for the hypotheses on single ranks that were admitted.
+
+A row removes a rank's excess over its peers that are no suspects, or, with several hypotheses on
+one rank, its part of it; what was in the baseline is a row of its own (by_design.py). The price
+includes the delay of others that queue for a CPU behind the rank (model/behind.py). Where strangers
+occupy CPUs of ranks, the ranks with the same CPUs would, without them, queue behind each other
+alike (model/busy_host.py): that accompanies the row. For threads of the rank's own process, what
+they take from ranks with the same CPUs does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.infer.causes.rank.selection import Admitted, Selection, select
+from rankscope.diagnose.infer.causes.rank.suspects import merged_suspects, why_not
+from rankscope.diagnose.infer.causes.rank.threads import takes_cpu
+from rankscope.diagnose.infer.causes.rows import Row, gain_s, ranks_of
+from rankscope.diagnose.infer.fleet.model import Fleet, Slots
+from rankscope.diagnose.infer.model import slots
+from rankscope.diagnose.infer.model.behind import behind_each, without
+from rankscope.diagnose.infer.model.busy_host import even_queue_s, pools, queued_s, taken_by_threads_s
+from rankscope.diagnose.infer.model.replay import in_order_of, repaired
+from rankscope.diagnose.infer.model.scene import Scene
+from rankscope.diagnose.infer.model.waiting import one_after_another
+from rankscope.diagnose.infer.past.baseline import Reference
+from rankscope.diagnose.infer.past.compared import Compared, compared
+from rankscope.diagnose.infer.solve.by_design import Part, with_design
+from rankscope.diagnose.infer.verdict.contract import Suspect
+from rankscope.diagnose.infer.verdict.note import Note, NoteCode
+from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
+from rankscope.diagnose.text import rank_list, seconds
+from rankscope.probes.base.arrays import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class OfRank(Row):
+    """A row about a single rank, with the admitted hypothesis."""
+
+    why: Admitted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OddRanks:
+    """Rows on single ranks, and the scene with the differences that they rest on."""
+
+    among: Compared
+    scene: Scene
+    selection: Selection
+    rows: tuple[Row, ...]
+    notes: tuple[Note, ...]
+
+    def suspects(self, found: Sequence[Row], scene: Scene) -> tuple[list[Suspect], list[Note]]:
+        """Convert selected rows to suspects; return them with notes on peers and on ranks left out.
+
+        `found`: the selected rows; those of another view are ignored. `scene`: of the selection;
+            another view of the window has other steps.
+        """
+        mine = {id(row.why) for row in self.rows if isinstance(row, OfRank)}
+        stand = [
+            (replace(row.why, found=replace(row.why.found, evidence=row.found.evidence)), row.found.lost_s)
+            for row in found
+            if isinstance(row, OfRank) and row.why is not None and id(row.why) in mine
+        ]
+        ranks = np.array(sorted({why.row for why, _ in stand}), dtype=np.int64)
+        accused = ranks_of(row for row in found if row.of_rank)
+        notes = [*self._fallen(found, accused, scene), *self.among.about(ranks), *why_not(self.among, self.selection)]
+        whole = [row.found.rows[0] for row in found if row.before and row.part >= 1]
+        if whole:
+            who = rank_list(tuple(sorted(self.among.fleet.ranks.number[whole].tolist())))
+            notes.append(Note(NoteCode.DESIGNED, f"{who}: slower than the peers, but so already in the baseline"))
+        return merged_suspects(self.among, self.selection, stand), notes
+
+    def _fallen(self, found: Sequence[Row], stand: Ints, scene: Scene) -> list[Note]:
+        """Return notes on ranks that are clearly slower but no suspects, or suspects with hardly
+        any gain.
+
+        `stand`: ranks (rows) that are suspects.
+        """
+        fleet = self.among.fleet
+        gone = np.setdiff1d(self.selection.rows, stand)
+        if not len(gone):
+            lasting = [row for row in found if row.lasting]
+            if not lasting or gain_s(scene, lasting) >= limits.EFFECT_SHARE * scene.step_s:
+                return []
+            text = f"the step is hardly shorter without the suspects today: of {len(scene.own)} ranks some other one stalls in each"
+            return [Note(NoteCode.STALLS_OF_OTHERS, text)]
+        slower = rank_list(tuple(int(number) for number in fleet.ranks.number[gone]))
+        excess_s = float(self.scene.differences.excess_s[gone].max())
+        by = f"{'by up to ' if len(gone) > 1 else 'by '}{seconds(excess_s)}"
+        if _may_be_in_turn(self.scene, gone, excess_s):
+            text = (
+                f"slower than the peers, {by} per step: {slower}; ranks of another role are as busy, and whether they work "
+                "meanwhile or only afterwards was not seen: not accused"
+            )
+            return [Note(NoteCode.UNTIMED, text)]
+        fallen = [row for row in self.rows if row.found.rows[0] in gone]
+        gained_s = gain_s(scene, [*found, *fallen]) - gain_s(scene, found)
+        text = (
+            f"slower than the peers, {by} per step: {slower}; without that a step would be only {seconds(gained_s)} shorter, "
+            "because others are as late: not accused"
+        )
+        return [Note(NoteCode.NO_GAIN, text)]
+
+
+def find_odd_ranks(fleet: Fleet, scene: Scene, reference: Reference | None = None) -> OddRanks:
+    """Find ranks that are slower than their peers, or than before, and waited for, as rows.
+
+    Notes explain ranks that are odd but not waited for.
+    """
+    among = compared(fleet, scene, reference)
+    selection = select(among)
+    scene = replace(scene, differences=selection.differences.of_first(among.count))
+    if len(selection.rows):
+        scene = replace(scene, in_turn=_turns(fleet, scene))
+    rows = _rows(among, scene, selection, with_design(among, selection, reference))
+    return OddRanks(among, scene, selection, rows, tuple(_acquitted(fleet, scene, selection.idle)))
+
+
+def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[Part]) -> tuple[OfRank, ...]:
+    if not parts:
+        return ()
+    own, found = among.scene.own, scene.differences
+    innocent = repaired(own, among.scene.roles, selection.rows)
+    sure = (found.slower_share >= limits.NEARLY_ALWAYS) | (
+        selection.by_function[: among.count] & (len(scene.own) > limits.PEERS_EXACT)
+    )
+    lasting = sure & (len(scene.own) >= limits.FLEET)
+    placed, roles = _freely_placed(among, selection) | _without_threads(among, selection), among.scene.roles
+    # For earlier windows of a rank it is unknown which rank queued behind which.
+    behind = behind_each(among.fleet, own, roles, selection.rows) if len(own) == among.count else {}
+    behind = {rank: found for rank, found in behind.items() if rank not in placed}
+    healed = repaired(without(own, behind), roles, selection.rows)
+    result = []
+    for one in parts:
+        each, part = one.why, one.part
+        rank, of_cpu = [each.row], each.found.component == "cpu"
+        removes: Floats = part * (own[rank] - innocent[rank])
+        price: Floats = part * (own[rank] - (healed[rank] if of_cpu else in_order_of(own[rank], healed[rank])))
+        at: Ints = np.array(rank, dtype=np.int64)
+        more: Floats | None = None
+        if each.row in placed and not one.before:
+            at, more = placed.pop(each.row)
+            removes, price = _of_first(removes, more[1:]), _of_first(price, more[1:])
+            more[0] *= part
+        elif each.row in behind and not one.before:
+            others, seconds_s = behind.pop(each.row)
+            at = np.concatenate([at, others])
+            removes, price = _of_first(removes, seconds_s), np.vstack([price, seconds_s])
+        row = OfRank(
+            replace(each.found, lost_s=float("nan")),
+            removes,
+            z=float(found.z[each.row]),
+            freedom=float(found.freedom[each.row]),
+            floor=one.of_rest / part * float(found.floor_s[each.row]) / scene.step_s,
+            part=part,
+            at=at,
+            admitted=each.score,
+            excess=True,
+            lasting=bool(lasting[each.row]),
+            before=one.before,
+            price=price,
+            more=more,
+            why=each,
+        )
+        result.append(row)
+    return tuple(result)
+
+
+def _of_first(seconds: Floats, others: Floats) -> Floats:
+    """Stack the seconds removed from the first rank on zeros for the others."""
+    return np.vstack([seconds, np.zeros_like(others)])
+
+
+def _freely_placed(among: Compared, selection: Selection) -> dict[int, tuple[Ints, Floats]]:
+    """Map each rank that strangers drive off a CPU to the affected ranks and their lost seconds.
+
+    The rank itself and, once per pool, the ranks with the same CPUs; seconds above what they would
+    take if no rank were driven off. Empty where none is.
+    """
+    own, count = among.scene.own, among.count
+    kept = [each.row for each in selection.admitted if (each.found.component, each.found.cause) == ("cpu", "contended")]
+    if not kept or count < len(own):  # for earlier windows it is unknown which rank queued behind which
+        return {}
+    behind, even = (each[:, -own.shape[1] :] for each in even_queue_s(among.fleet))
+    pool = pools(among.fleet)
+    placed = np.where(np.isin(pool, pool[kept])[:, None], own + even - np.fmin(behind, own), own)
+    more = own - repaired(placed, among.scene.roles, selection.rows)
+    result, told = {}, set[int]()
+    for row in kept:
+        others = np.flatnonzero(pool == pool[row]) if int(pool[row]) not in told else np.empty(0, dtype=np.int64)
+        told.add(int(pool[row]))
+        at = np.concatenate([[row], np.setdiff1d(others, selection.rows)]).astype(np.int64)
+        result[row] = at, more[at]
+    return result
+
+
+def _without_threads(among: Compared, selection: Selection) -> dict[int, tuple[Ints, Floats]]:
+    """Map each rank whose own threads take its CPU to the affected ranks and their lost seconds.
+
+    The rank itself and the ranks with the same CPUs.
+    """
+    own, pool, result = among.scene.own, pools(among.fleet), dict[int, tuple[Ints, Floats]]()
+    if among.count < len(own):  # for earlier windows it is unknown which rank queued behind which
+        return result
+    for each in selection.admitted:
+        if not takes_cpu(each.found, each.case):
+            continue
+        threads, row = each.case.threads, each.row
+        taken = taken_by_threads_s(among.fleet, row, threads.behind_s, threads.part)[:, -own.shape[1] :]
+        healed = np.where((pool == pool[row])[:, None], own - np.fmin(taken, own), own)
+        more = own - repaired(healed, among.scene.roles, selection.rows)
+        others = np.setdiff1d(np.flatnonzero(pool == pool[row]), selection.rows)
+        at = np.concatenate([[row], others]).astype(np.int64)
+        result[row] = at, more[at]
+    return result
+
+
+def _acquitted(fleet: Fleet, scene: Scene, free: Ints) -> list[Note]:
+    """Return notes on ranks (rows) that are clearly slower but for which no rank is seen to
+    wait.
+    """
+    untimed_s = _untimed(scene) if fleet.timed and len(free) else np.zeros(len(scene.own))
+    notes = []
+    for row in free:
+        partly = untimed_s[row] >= limits.HOLDS_LEAST * scene.differences.excess_s[row]
+        code = NoteCode.UNTIMED if partly else NoteCode.NOT_WAITED_FOR
+        why = "where these wait meanwhile was not timed" if partly else "they do not wait for it"
+        text = f"rank {int(fleet.ranks.number[row])} is busy longer than its peers, but {why}: not accused"
+        notes.append(Note(code, text))
+    return notes
+
+
+def _turns(fleet: Fleet, scene: Scene) -> bool | None:
+    """Whether roles work one after another; None where it is not clear.
+
+    False where single collectives or pipelines show the waiting. Where collectives are known for a
+    part of the steps, True if the others wait for each role alone.
+    """
+    if (scene.slots is not None and scene.slots.whole) or scene.pipelines is not None:
+        return False
+    if scene.slots is not None and scene.slots.part >= 1 and _each_is_waited_for(scene, scene.slots):
+        return True
+    count = scene.own.shape[1]
+    step = nan_median(fleet.steps.seconds, 0)[-count:]
+    return one_after_another(scene.own, queued_s(fleet)[:, -count:], scene.roles, step)
+
+
+def _each_is_waited_for(scene: Scene, known: Slots) -> bool:
+    """Whether all others wait for each role alone, for half of its longest rank's work or more."""
+    alone_s = slots.alone_s(known, scene.roles)
+    if alone_s is None:
+        return False
+    longest = [trimmed_mean(scene.own[scene.roles == role]).max() for role in np.unique(scene.roles)]
+    return bool((alone_s >= limits.HOLDS_LEAST * np.array(longest)).all())
+
+
+def _may_be_in_turn(scene: Scene, rows: Ints, excess_s: float) -> bool:
+    """Whether another role may work only after these ranks, and all wait for them for so long.
+
+    True only if the order of roles is unclear and the transfer is at least `excess_s`.
+    """
+    if not set(scene.roles) - set(scene.roles[rows]) or scene.in_turn is not None:
+        return False
+    transfer_s = float(trimmed_mean(slots.least_stay(scene.wait, None, None)[None, :])[0])
+    return transfer_s >= excess_s
+
+
+def _untimed(scene: Scene) -> Floats:
+    """Excess of own time plus waiting over the peers', by rank: untimed seconds per step of the
+    peers.
+    """
+    whole = scene.own + scene.wait
+    return trimmed_mean(whole - peers_median(whole, scene.roles))

@@ -1,0 +1,98 @@
+"""Prepare the judged part of the window: from the onset on if steps grew, with roles and
+differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.fleet.pipelines import find_pipelines
+from rankscope.diagnose.infer.fleet.roles import blind, roles
+from rankscope.diagnose.infer.model import slots
+from rankscope.diagnose.infer.model.busy_host import busy_noise_s, mean_queue_s
+from rankscope.diagnose.infer.model.excess import Differences, differences
+from rankscope.diagnose.infer.model.scene import Scene
+from rankscope.diagnose.infer.solve.notes.pauses import ToldPause
+from rankscope.diagnose.infer.solve.notes.rhythm import LATER_PART, rhythm_notes
+from rankscope.diagnose.infer.verdict.note import Note, NoteCode
+from rankscope.diagnose.stats.onset import Onset, find_onset
+from rankscope.diagnose.stats.rhythm import Drift, find_drift
+from rankscope.diagnose.stats.robust import trimmed_mean
+from rankscope.diagnose.text import rank_list, seconds
+from rankscope.probes.base.arrays import Bools, Floats
+
+
+def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) -> tuple[Scene, list[Note]]:
+    """Build the scene, with notes on the steps.
+
+    `per_step`: seconds of each step, median over ranks; `paused`: known pauses, which explain long
+        steps.
+    """
+    steps, role = fleet.steps, roles(fleet)
+    known: Bools = np.isfinite(per_step)
+    onset, drift = _change(per_step)
+    first = onset.column if onset is not None and onset.after_s > onset.before_s else 0
+    notes = [*rhythm_notes(fleet, per_step, drift, first > 0, paused), *_about(onset, drift)]
+    if drift is not None:
+        onset = None  # a drift has no time at which it began
+    notes += _unseen(fleet)
+    step_s = float(trimmed_mean(per_step[known & (np.arange(len(per_step)) >= first)][None, :])[0])
+    least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
+    growing = drift is not None and drift.end_s > drift.begin_s
+
+    noise_s = busy_noise_s(fleet, role)
+
+    found = differences(steps.own_s, role, step_s, first, least_s, growing, None, noise_s)
+
+    def compare(counted: Bools) -> Differences:
+        if counted.all():
+            return found
+        return differences(steps.own_s, role, step_s, first, least_s, growing, counted, noise_s)
+
+    pipelines = fleet.pipelines if fleet.timed else find_pipelines(fleet, role)
+    pipelines = None if pipelines is None else pipelines.since(first)
+    stays = None if fleet.slots is None else fleet.slots.since(first)
+    own, wait = steps.own_s[:, first:], steps.wait_s[:, first:]
+    busy_s = per_step[first:] - slots.least_stay(wait, pipelines, stays)
+    scene = Scene(
+        own, wait, role, step_s, found, compare, onset, busy_s, pipelines, stays, least_s,
+        collectives=fleet.collectives, queue_s=mean_queue_s(fleet, slice(first, None)),
+    )  # fmt: skip
+    return scene, notes
+
+
+def _change(per_step: Floats) -> tuple[Onset | None, Drift | None]:
+    """(onset, drift) of the steps: the change, as a column of all steps, and a steady growth; or
+    None.
+    """
+    known = np.isfinite(per_step)
+    onset = find_onset(per_step[known])
+    drift = find_drift(per_step[known], onset)
+    if onset is not None:
+        onset = replace(onset, column=int(np.flatnonzero(known)[onset.column]))
+    return onset, drift
+
+
+def _about(onset: Onset | None, drift: Drift | None) -> list[Note]:
+    if onset is None or drift is not None:
+        return []
+    longer = onset.after_s > onset.before_s
+    text = (
+        f"steps became {'longer' if longer else 'shorter'} in the window, from {seconds(onset.before_s)} to "
+        f"{seconds(onset.after_s)}{f': {LATER_PART}' if longer else ''}"
+    )
+    return [Note(NoteCode.STEPS_CHANGED, text)]
+
+
+def _unseen(fleet: Fleet) -> list[Note]:
+    unseen = fleet.ranks.number[blind(fleet)]
+    if not len(unseen):
+        return []
+    who = rank_list(tuple(int(number) for number in unseen))
+    text = f"{who}: the GPUs of their hosts are not seen (NVML); compared with each other only"
+    return [Note(NoteCode.RANKS_BLIND, text)]

@@ -1,0 +1,116 @@
+"""The verdict as JSON, schema `rankscope.verdict/1`: ISO 8601 times in UTC, seconds, null for
+unknown."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import datetime, timezone
+from typing import Any
+
+from rankscope.diagnose import budgets
+from rankscope.diagnose.infer.verdict import stack_tree
+from rankscope.diagnose.infer.verdict.contract import Baseline, Evidence, Suspect, Verdict
+from rankscope.diagnose.text import clean, clean_all
+
+VERDICT_SCHEMA = "rankscope.verdict/1"
+
+
+def to_json(verdict: Verdict, *others: Verdict) -> str:
+    """Format the verdict as indented, strictly valid JSON: no NaN, no control characters from
+    targets.
+
+    `others`: verdicts on other jobs in the same windows, added as `other_jobs` if there are any."""
+    found = _verdict(verdict)
+    if others:
+        found["other_jobs"] = [_verdict(other) for other in others]
+    return json.dumps(clean_all(found), indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    steps = verdict.step_seconds
+    found: dict[str, Any] = {
+        "schema": VERDICT_SCHEMA,
+        "status": verdict.status,
+        "job": clean(verdict.job),
+        "hosts": [clean(host) for host in verdict.hosts],
+        "ranks": list(verdict.ranks),
+        "window": {"start": timestamp(verdict.start), "end": timestamp(verdict.end)},
+        "baseline": _baseline(verdict.baseline),
+        "step_seconds": {
+            "p50": _number(steps.p50),
+            "p99": _number(steps.p99),
+            "baseline_p50": _number(steps.baseline_p50),
+        },
+        "slowdown_percent": _number(verdict.slowdown_percent, 2),
+        "suspects": [_suspect(suspect) for suspect in verdict.suspects],
+        "notes": [clean(note.text, budgets.NOTE_MOST) for note in verdict.notes],
+    }
+    if verdict.stacks is not None:  # only for a hang
+        found["stacks"] = stack_tree.as_json(verdict.stacks)
+    return found
+
+
+def _baseline(baseline: Baseline | None) -> dict[str, Any] | None:
+    if baseline is None:
+        return None
+    return {
+        "windows": baseline.windows,
+        "ranks": baseline.ranks,
+        "start": timestamp(baseline.start),
+        "end": timestamp(baseline.end),
+        "step_p50": _number(baseline.step_p50),
+        "source": baseline.source,
+        "used": [clean(name) for name in baseline.used],
+    }
+
+
+def _suspect(suspect: Suspect) -> dict[str, Any]:
+    function = suspect.function
+    return {
+        "component": suspect.component,
+        "cause": suspect.cause,
+        "scope": suspect.scope,
+        "host": clean(suspect.host),
+        "instance": clean(suspect.instance),
+        "ranks": list(suspect.ranks),
+        "function": None if function is None else {
+            "kind": clean(function.kind),
+            "name": clean(function.name),
+            "file": clean(function.file, 400),
+            "line": function.line,
+        },
+        "lost_seconds_per_step": _number(suspect.lost_seconds_per_step),
+        "lost_percent": _number(suspect.lost_percent, 2),
+        "confidence": _number(suspect.confidence, 2),
+        "since": None if suspect.since is None else timestamp(suspect.since),
+        "evidence": [_evidence(evidence) for evidence in suspect.evidence],
+        "action": clean(suspect.action, 400),
+    }  # fmt: skip
+
+
+def _evidence(evidence: Evidence) -> dict[str, Any]:
+    return {
+        "source": clean(evidence.source),
+        "measure": clean(evidence.measure),
+        "value": _value(evidence.value),
+        "expected": _value(evidence.expected),
+        "unit": clean(evidence.unit),
+        "peers": evidence.peers,
+    }
+
+
+def _value(value: float | str | None) -> float | str | None:
+    return clean(value, 400) if isinstance(value, str) else _number(value)
+
+
+def _number(value: float | None, digits: int = 6) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(float(value), digits)
+
+
+def timestamp(unix: float) -> str | None:
+    """Format Unix time as ISO 8601 in UTC with milliseconds; None for an invalid date."""
+    try:
+        return datetime.fromtimestamp(unix, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return None

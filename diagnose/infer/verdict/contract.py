@@ -1,0 +1,146 @@
+"""The verdict as frozen dataclasses, with components and exit code. JSON: as_json.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rankscope.diagnose import budgets
+from rankscope.diagnose.infer.verdict.function import Function
+from rankscope.diagnose.infer.verdict.note import Note
+from rankscope.diagnose.infer.verdict.stack_tree import StackNode
+from rankscope.probes.base.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, EXIT_UNKNOWN
+
+STATUSES = ("healthy", "fault", "imbalance", "hang", "unknown")
+COMPONENTS = (
+    "gpu", "nvlink", "pcie", "nic", "network", "cpu", "memory", "storage", "python", "process", "workload",
+)  # fmt: skip
+# Their causes are registered by the hypotheses: infer/causes/registry.py.
+
+AGAINST = "against: "  # prefix of `source` for evidence against the suspect
+ASLEEP = "asleep, by a call like time.sleep"  # evidence value for a function that only waits for the clock
+
+DEVICES = ("gpu", "nvlink", "pcie", "nic")  # components with several instances per host
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One measurement for a suspect, or against it (`source` then begins with AGAINST).
+
+    `peers`: number of peers whose median is `expected`; 0 if none.
+    """
+
+    source: str
+    measure: str
+    value: float | str
+    expected: float | str | None
+    unit: str
+    peers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """The suspect device: 'gpu2', 'eth0', '/data (ext4 254:1)'.
+
+    `comm`, `pid`: process that uses it, if any.
+    """
+
+    name: str
+    comm: str = ""
+    pid: int = -1
+
+    @property
+    def text(self) -> str:
+        """The device with its process: 'gpu2', 'gpu2 by trainer (4711)'."""
+        who = process_text(self.comm, self.pid)
+        return f"{self.name} by {who}" if who else self.name
+
+
+def process_text(comm: str, pid: int) -> str:
+    """Format a process as 'trainer (4711)', or by name alone if the pid is unknown."""
+    return f"{comm} ({pid})" if pid >= 0 else comm
+
+
+SCOPES = ("rank", "role", "host", "link", "group", "all")  # what a cause affects
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    component: str
+    cause: str
+    host: str
+    instances: tuple[Instance, ...]
+    ranks: tuple[int, ...]
+    function: Function | None
+    lost_seconds_per_step: float
+    lost_percent: float
+    confidence: float
+    since: float | None  # unix time
+    evidence: tuple[Evidence, ...]
+    action: str
+    scope: str = "rank"
+    guess: bool = False  # no counter confirms the cause
+    still: bool = False  # the job makes no progress: the lost seconds are those of the standstill
+
+    @property
+    def instance(self) -> str:
+        """The first few instances in words, 'gpu6, gpu4'."""
+        return ", ".join(one.text for one in self.instances[: budgets.INSTANCES_SHOWN])
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeconds:
+    p50: float | None
+    p99: float | None
+    baseline_p50: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The windows that the verdict was compared with."""
+
+    windows: int
+    ranks: int
+    start: float  # unix time
+    end: float
+    step_p50: float | None
+    source: str = "given"  # given (--baseline DIR) | history (--baseline auto)
+    used: tuple[str, ...] = ()  # names of the windows
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    status: str
+    job: str
+    hosts: tuple[str, ...]
+    ranks: tuple[int, ...]
+    start: float  # unix time
+    end: float
+    baseline: Baseline | None
+    step_seconds: StepSeconds
+    slowdown_percent: float
+    suspects: tuple[Suspect, ...]
+    notes: tuple[Note, ...]
+    steps: int = 0
+    title: str = ""  # the job's name for people; '': unknown
+    guessed: tuple[int, ...] = ()  # ranks with guessed numbers
+    stacks: StackNode | None = None  # for a hang: where all ranks are
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code: 0 nothing wrong, 1 slow or degraded, 2 critical, 3 could not judge."""
+        codes = {
+            "healthy": EXIT_HEALTHY,
+            "fault": EXIT_DEGRADED,
+            "imbalance": EXIT_DEGRADED,
+            "hang": EXIT_CRITICAL,
+        }
+        return codes.get(self.status, EXIT_UNKNOWN)
+
+
+_WORST_FIRST = (EXIT_CRITICAL, EXIT_DEGRADED, EXIT_UNKNOWN, EXIT_HEALTHY)
+
+
+def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Sort verdicts on several jobs by severity, worst first."""
+    return sorted(verdicts, key=lambda verdict: _WORST_FIRST.index(verdict.exit_code))

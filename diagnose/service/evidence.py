@@ -1,0 +1,115 @@
+"""Stores and publishes data of the service's jobs: the black box, frozen at a hang or a death, and
+metrics.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankscope.diagnose.service.alarms import AlarmKind
+from rankscope.diagnose.service.events import Event
+from rankscope.diagnose.service.jobs import WatchedJob
+from rankscope.diagnose.service.states import box_line, rank_state, usual_s
+from rankscope.diagnose.service.tell.metrics import JobState, Names, ServiceState, as_prometheus, families
+from rankscope.diagnose.service.tell.otlp import Otlp
+from rankscope.diagnose.service.voice import Voice
+from rankscope.observer.watch.blackbox import FROZEN_MOST, BlackBox
+from rankscope.observer.watch.tier0 import Beat, Tier0
+from rankscope.probes.base.errors import RankscopeError
+
+_BOX_EVERY_S = 5.0
+_METRICS_EVERY_S = 15.0
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Outputs of the service. `metrics`: a file for `write_metrics`; `scraped`: answers scrapes of
+    the metrics; `otlp`: sends to a collector.
+    """
+
+    tier0: Tier0
+    box: BlackBox
+    voice: Voice
+    metrics: Path | None
+    write_metrics: Callable[[Path, str], None]
+    scraped: Callable[[Callable[[], str]], None] | None
+    otlp: Otlp | None
+    _names: Names = field(default_factory=Names, init=False)
+
+    def freeze(self, job: WatchedJob, event: Event) -> None:
+        """Freeze the job's last minutes, before it is started again; if already frozen, add this
+        event as its verdict.
+        """
+        content = event.as_json(os.uname().nodename)
+        try:
+            if job.frozen is not None:
+                self.box.add(job.frozen, "verdict.json", json.dumps(content, indent=2).encode())
+                return
+            if not self.box.may_freeze(job.user, time.monotonic()):
+                words = f"not all of what dies of {job.user} is kept: the last {FROZEN_MOST} died within minutes"
+                self.voice.complain_once(f"frozen {job.user}", words, time.monotonic())
+                return
+            job.frozen = self.box.freeze(job.watch.job, content, event.at, job.user)
+        except (OSError, RankscopeError) as error:
+            self.voice.complain(f"the black box cannot be written: {error}")
+            return
+        self.voice.say(Event("frozen", event.at, f"the last minutes are kept in {job.frozen}", event.job))
+
+    def keep(self, beat: Beat, jobs: Mapping[str, WatchedJob], own: Callable[[], ServiceState]) -> None:
+        """Write what is due in this round. `own`: returns the service's own state."""
+        if self.voice.is_due("box", beat.at_s, _BOX_EVERY_S):
+            try:
+                for name, job in jobs.items():
+                    self.box.append(self._box_line(name, job, beat), time.time(), job.user)
+            except (OSError, RankscopeError) as error:
+                self.voice.complain_once("box", f"the black box cannot be written: {error}", beat.at_s)
+        if self.scraped is not None:
+            self.scraped(lambda: as_prometheus(self._states(beat, jobs), own()))
+        if self.voice.is_due("metrics", beat.at_s, _METRICS_EVERY_S):
+            self._tell_metrics(beat, jobs, own)
+
+    def close(self) -> None:
+        """Stop sending."""
+        if self.otlp is not None:
+            self.otlp.close()
+
+    def _box_line(self, name: str, job: WatchedJob, beat: Beat) -> dict[str, object]:
+        line = box_line(name, self.tier0.of_job(name), beat, _BOX_EVERY_S)
+        troubles = sorted(kind.value for kind in job.troubles)
+        return line | {"title": job.title, "usual_s": job.watch.step_s, "named": job.named, "troubles": troubles}
+
+    def _tell_metrics(self, beat: Beat, jobs: Mapping[str, WatchedJob], own: Callable[[], ServiceState]) -> None:
+        if self.metrics is not None:
+            try:
+                self.write_metrics(self.metrics, as_prometheus(self._states(beat, jobs), own()))
+            except (OSError, RankscopeError) as error:
+                self.voice.complain_once("metrics", f"the metrics cannot be written: {error}", beat.at_s)
+        if self.otlp is not None:
+            trouble = self.otlp.send(families(self._states(beat, jobs), own()))
+            if trouble:
+                self.voice.complain_once("otlp", f"no metrics over OTLP: {trouble}", beat.at_s)
+
+    def _states(self, beat: Beat, jobs: Mapping[str, WatchedJob]) -> list[JobState]:
+        return [
+            JobState(
+                job=name,
+                ranks=[rank_state(one, beat) for one in self.tier0.of_job(name)],
+                step_s=usual_s(self.tier0.of_job(name)),
+                baseline_s=job.watch.step_s or float("nan"),
+                steps=job.steps,
+                slow=AlarmKind.SLOWER in job.troubles,
+                hung=bool(job.troubles - {AlarmKind.SLOWER}),
+                named=bool(job.named),
+                alarms=dict(job.alarms),
+                windows=job.windows,
+                lost_s=job.lost_s,
+                user=job.user,
+            )
+            for name, job in jobs.items()
+            if self._names.has_room(name, job.user, time.monotonic())
+        ]

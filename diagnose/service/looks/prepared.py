@@ -1,0 +1,249 @@
+"""A prepared look: its child has loaded, found and named all that a window needs, and waits for an
+alarm.
+
+Loading takes seconds, and a fault may be over by then. Nothing is attached meanwhile: it costs the
+ranks nothing, and this host the memory of two forks of the service. It observes the ranks that it
+was prepared for, and serves one look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import resource
+import select
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rankscope.diagnose.service.limits import RESIDENT_BYTES
+from rankscope.diagnose.service.looks import look
+from rankscope.diagnose.service.looks.look import Look, Telling, Wanted
+from rankscope.diagnose.service.signals import end
+from rankscope.probes.host import procfs
+
+if TYPE_CHECKING:
+    from rankscope.observer.recorder import Order
+    from rankscope.observer.window.folder import Window
+
+_LOOKS_EVERY_S = 5.0  # interval of checking that the observer is alive
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A prepared look at the ranks `pids` of `job`. Close it, or begin its look."""
+
+    job: str
+    pids: frozenset[int]
+    _pid: int
+    _line: socket.socket
+    _result: int
+
+    def begin(self, wanted: Wanted) -> Look | None:
+        """Begin its look; None where the child has ended. Call at most once."""
+        begun_s = time.monotonic()
+        try:
+            self._line.sendall(pickle.dumps(wanted))
+        except OSError:
+            self.close()
+            return None
+        self._line.close()
+        return Look(wanted.alarm, self._pid, self._result, begun_s, begun_s + wanted.longest_s, wanted.share)
+
+    @property
+    def is_ready(self) -> bool:
+        """True if everything is loaded."""
+        try:
+            return bool(self._line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError:
+            return False
+
+    @property
+    def has_ended(self) -> bool:
+        try:
+            return os.waitpid(self._pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            return True
+
+    def memory_bytes(self) -> int:
+        """Return the memory of its processes; shared memory counts in part."""
+        return sum(map(procfs.proportional_bytes, (self._pid, *procfs.children(self._pid))))
+
+    def close(self) -> None:
+        """Close it: the child ends with its socket, or is killed if it is busy."""
+        self._line.close()
+        os.close(self._result)
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            if self.has_ended:
+                return
+            time.sleep(0.01)
+        end(self._pid)
+
+
+@dataclass(slots=True)
+class Standby:
+    """Maintains one prepared look: for a job with an agreed look, else for the job with most ranks
+    here.
+
+    `_refused`: ranks without one, as it ended by itself or used too much memory.
+    """
+
+    _refused: frozenset[int] = frozenset()
+    _prepared: Prepared | None = None
+
+    def keep(self, jobs: Mapping[str, frozenset[int]], agreed: Sequence[str] = ()) -> None:
+        """Prepare anew if the ranks changed. Call regularly with the pids of the ranks of each job.
+
+        `agreed`: jobs with an agreed look, the soonest first: the prepared look is theirs until
+        then, whichever job has more ranks.
+        """
+        soonest = next((job for job in agreed if job in jobs), None)
+        job = soonest or max(jobs, key=lambda one: len(jobs[one]), default=None)
+        pids = jobs[job] if job is not None else frozenset()
+        kept = self._prepared
+        if kept is not None and (kept.job != job or kept.pids != pids):
+            self.close()
+        elif kept is not None and kept.has_ended:
+            self._refuse()
+        if job is not None and self._prepared is None and pids != self._refused:
+            # The next call tries again; a look needed meanwhile loads by itself.
+            with contextlib.suppress(OSError):
+                self._prepared = _prepare(job, pids)
+
+    def is_ready(self, job: str, pids: frozenset[int]) -> bool:
+        """Tell whether a look at these ranks would begin at once."""
+        kept = self._prepared
+        return kept is not None and (kept.job, kept.pids) == (job, pids) and kept.is_ready
+
+    def weigh(self, beside_bytes: int) -> None:
+        """Close it if it and the service together use too much memory."""
+        if self._prepared is not None and beside_bytes + self._prepared.memory_bytes() > RESIDENT_BYTES:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        if self._prepared is not None:
+            self._refused = self._prepared.pids
+            self.close()
+
+    def begin(self, wanted: Wanted, pids: frozenset[int]) -> Look:
+        """Begin a look at these ranks: the prepared one, else one that loads first. Raises OSError."""
+        kept = self._prepared
+        if kept is not None and kept.job == wanted.alarm.job and not wanted.only_judge:
+            if kept.pids == pids:  # one that is still loading is ahead of a new one
+                self._prepared = None
+                begun = kept.begin(wanted)
+                if begun is not None:
+                    return begun
+            else:
+                self.close()
+        return look.begin(wanted)
+
+    def close(self) -> None:
+        """Close the prepared look."""
+        if self._prepared is not None:
+            self._prepared.close()
+            self._prepared = None
+
+
+def _prepare(job: str, pids: frozenset[int]) -> Prepared:
+    ours, theirs = socket.socketpair()
+    result = os.memfd_create("look", os.MFD_CLOEXEC)
+
+    def work() -> None:
+        _hold_only(theirs.fileno(), result)
+        _stand_by(job, theirs, result)
+
+    try:
+        return Prepared(job, pids, look.forked(work), ours, result)
+    except BaseException:
+        ours.close()
+        os.close(result)
+        raise
+    finally:
+        theirs.close()
+
+
+def _stand(nice: int) -> None:
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+
+
+class _ObserverGone(Exception):
+    """The prepared observer has ended before its look began."""
+
+
+def _lives(observer: int) -> bool:
+    """Tell whether a child of this process is alive; its pid cannot be reused before it is waited
+    for.
+    """
+    try:
+        return procfs.read_stat(observer).state not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except (OSError, ValueError):
+        return True  # checked again the next time
+
+
+def _hold_only(*kept: int) -> None:
+    """Close all descriptors except these and the standard streams: probes released by the service
+    would otherwise remain with this child.
+    """
+    last = 3
+    for one in sorted(kept):
+        os.closerange(last, one)
+        last = one + 1
+    os.closerange(last, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _stand_by(job: str, line: socket.socket, result: int) -> None:
+    from rankscope.observer.recorder import STANDING_BY, Order, RecordOptions, record, stand_by
+
+    telling, usual = Telling(result), os.getpriority(os.PRIO_PROCESS, 0)
+    wanted: list[Wanted] = []
+    windows: list[Window] = []
+
+    def orders(observer: int) -> Order:
+        while not select.select([line], [], [], _LOOKS_EVERY_S)[0]:
+            # When memory is short the kernel kills observers first: a look needed then loads by
+            # itself.
+            if not _lives(observer):
+                raise _ObserverGone
+        # as an observer: with the priority of ranks that use every core the window would begin late
+        _stand(min(usual, -10))
+        with line.makefile("rb") as asked:
+            # From the process that forked this one and has the same rights. EOFError: it has closed
+            # the look.
+            wanted.append(pickle.load(asked))
+        if not _lives(observer):
+            raise _ObserverGone
+        options = look.options_of(wanted[0])
+        return Order(options.window_s, options.begin_at)
+
+    def say(text: str) -> None:
+        if text == STANDING_BY:
+            with contextlib.suppress(OSError):  # the order was given before
+                line.send(b"!")
+        elif wanted:
+            _stand(usual)  # everything is attached
+        telling.heard(text)
+
+    def observed() -> Window:
+        # ended since the last check: the look is not lost, and loads now
+        if isinstance(failed, _ObserverGone):
+            return record(look.options_of(wanted[0]), say)[0].window
+        if failed is not None:
+            raise failed
+        return windows[0]
+
+    failed: Exception | None = None
+    try:
+        stand_by(RecordOptions(job=job), orders, windows.append, say)
+    except Exception as error:
+        if not wanted:
+            return
+        failed = error
+    telling.judged(wanted[0], observed)

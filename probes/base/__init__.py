@@ -1,0 +1,1 @@
+"""What every room of the probes uses: errors, text, clocks, folders, deadlines, rights."""
