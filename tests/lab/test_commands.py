@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 from labsupport import RANKSCOPE, REPOSITORY, RunningJob, rankscope
 
-pytestmark = pytest.mark.beside
-
 Torchrun = Callable[..., RunningJob]
 STATUSES = {"healthy", "fault", "imbalance", "hang", "unknown"}
 
