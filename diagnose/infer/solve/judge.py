@@ -178,7 +178,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         of_view, why = view.suspects(found, scene)
         suspects += of_view if view is odd else of_step(of_view, scene.step_s)
         notes += [*view.notes, *(why if view is views[0] else ())]
-    suspects += rows.suspects(fleet, scene, [row for row in found if not row.of_rank])
+    suspects += rows.suspects(fleet, scene, [row for row in found if row.rank is None])
     notes += [] if suspects else noise
     if not suspects and not fleet.timed and reference is None:
         suspects, more, scene = stretch_suspects(fleet, scene, per_step)

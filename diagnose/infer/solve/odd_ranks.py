@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.infer.causes.rank.selection import Admitted, Selection, select
+from rankscope.diagnose.infer.causes.rank.selection import Selection, select
 from rankscope.diagnose.infer.causes.rank.suspects import merged_suspects, why_not
 from rankscope.diagnose.infer.causes.rank.threads import takes_cpu
-from rankscope.diagnose.infer.causes.rows import Row, gain_s, ranks_of
+from rankscope.diagnose.infer.causes.rows import Clear, Floor, OfRank, Row, gain_s, of_ranks, ranks_of
 from rankscope.diagnose.infer.fleet.model import Fleet, Slots
 from rankscope.diagnose.infer.model import slots
 from rankscope.diagnose.infer.model.behind import behind_each, without
@@ -38,13 +38,6 @@ from rankscope.probes.base.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
-class OfRank(Row):
-    """A row about a single rank, with the admitted hypothesis."""
-
-    why: Admitted | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class OddRanks:
     """Rows on single ranks, and the scene with the differences that they rest on."""
 
@@ -60,16 +53,16 @@ class OddRanks:
         `found`: the selected rows; those of another view are ignored. `scene`: of the selection;
             another view of the window has other steps.
         """
-        mine = {id(row.why) for row in self.rows if isinstance(row, OfRank)}
+        mine = {id(row.rank) for row in self.rows}
         stand = [
-            (replace(row.why, found=replace(row.why.found, evidence=row.found.evidence)), row.found.lost_s)
+            (replace(row.rank.why, found=replace(row.rank.why.found, evidence=row.found.evidence)), row.found.lost_s)
             for row in found
-            if isinstance(row, OfRank) and row.why is not None and id(row.why) in mine
+            if row.rank is not None and id(row.rank) in mine
         ]
         ranks = np.array(sorted({why.row for why, _ in stand}), dtype=np.int64)
-        accused = ranks_of(row for row in found if row.of_rank)
+        accused = ranks_of(row for row in found if row.rank is not None)
         notes = [*self._fallen(found, accused, scene), *self.among.about(ranks), *why_not(self.among, self.selection)]
-        whole = [row.found.rows[0] for row in found if row.before and row.part >= 1]
+        whole = [row.found.rows[0] for row in found if row.before and row.floor.part >= 1]
         if whole:
             who = rank_list(tuple(sorted(self.among.fleet.ranks.number[whole].tolist())))
             notes.append(Note(NoteCode.DESIGNED, f"{who}: slower than the peers, but so already in the baseline"))
@@ -121,7 +114,7 @@ def find_odd_ranks(fleet: Fleet, scene: Scene, reference: Reference | None = Non
     return OddRanks(among, scene, selection, rows, tuple(_acquitted(fleet, scene, selection.idle)))
 
 
-def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[Part]) -> tuple[OfRank, ...]:
+def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[Part]) -> tuple[Row, ...]:
     if not parts:
         return ()
     own, found = among.scene.own, scene.differences
@@ -151,21 +144,14 @@ def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[P
             others, seconds_s = behind.pop(each.row)
             at = np.concatenate([at, others])
             removes, price = _of_first(removes, seconds_s), np.vstack([price, seconds_s])
-        row = OfRank(
+        row = Row(
             replace(each.found, lost_s=float("nan")),
-            removes,
-            z=float(found.z[each.row]),
-            freedom=float(found.freedom[each.row]),
-            floor=one.of_rest / part * float(found.floor_s[each.row]) / scene.step_s,
-            part=part,
-            at=at,
-            admitted=each.score,
-            excess=True,
-            lasting=bool(lasting[each.row]),
-            before=one.before,
-            price=price,
-            more=more,
-            why=each,
+            of_ranks(at, removes),
+            Clear(float(found.z[each.row]), float(found.freedom[each.row])),
+            Floor(one.of_rest / part * float(found.floor_s[each.row]) / scene.step_s, part),
+            price=of_ranks(at, price),
+            with_it_s=more,
+            rank=OfRank(each, bool(lasting[each.row]), one.before),
         )
         result.append(row)
     return tuple(result)

@@ -26,7 +26,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.job.moving_work import moving_work
 from rankscope.diagnose.infer.causes.rank.rare_steps import rare_rows
-from rankscope.diagnose.infer.causes.rows import Row, ranks_of, standing
+from rankscope.diagnose.infer.causes.rows import Row, Taken, ranks_of, standing
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model import slots
 from rankscope.diagnose.infer.model.behind import behind_each, without
@@ -149,7 +149,9 @@ def calm_steps(calm: Calm, known: Ints) -> list[Row]:
     """Return rows on ranks that are slow in few steps, found without CPU queues, other than
     `known`.
     """
-    return [replace(row, step_s=calm.longer * row.step_s) for row in rare_rows(calm.fleet, calm.scene, known)[0]]
+    return [
+        replace(row, taken=Taken(calm.longer * row.taken.step_s)) for row in rare_rows(calm.fleet, calm.scene, known)[0]
+    ]
 
 
 def calm_work(calm: Calm) -> list[Row]:
@@ -158,7 +160,7 @@ def calm_work(calm: Calm) -> list[Row]:
     Each costs the same share of the step as without queues.
     """
     found = standing(calm.scene, moving_work(calm.fleet, calm.scene)[0])
-    return [replace(row, removes=None, at=None, step_s=calm.longer * row.found.lost_s) for row in found]
+    return [replace(row, taken=Taken(calm.longer * row.found.lost_s)) for row in found]
 
 
 def calm_ranks(fleet: Fleet, scene: Scene, calm: Calm, known: Ints) -> OddRanks | None:
@@ -178,9 +180,16 @@ def calm_ranks(fleet: Fleet, scene: Scene, calm: Calm, known: Ints) -> OddRanks 
     price_s = max(beside_queues_s(scene, ranks, together_s), with_queue_s)
     share = [row.found.lost_s / together_s for row in found]
     rows = tuple(
-        replace(row, removes=None, at=None, more=None, price=None, excess=False, part=part, step_s=loss_s * part, told_s=price_s * part)
-        for row, part in zip(found, share, strict=True) if row.found.rows[0] not in known
-    )  # fmt: skip
+        replace(
+            row,
+            taken=Taken(loss_s * part),
+            floor=replace(row.floor, part=part),
+            price=Taken(price_s * part),
+            with_it_s=None,
+        )
+        for row, part in zip(found, share, strict=True)
+        if row.found.rows[0] not in known
+    )
     if not rows:
         return None
     return replace(odd, rows=rows, notes=(WITHOUT_QUEUE,))

@@ -12,13 +12,14 @@ one with a CPU of its own, only these ranks are named.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, Hypothesis
 from rankscope.diagnose.infer.causes.registry import cause
-from rankscope.diagnose.infer.causes.rows import Row, clearness
+from rankscope.diagnose.infer.causes.rows import Floor, Row, clearness, of_ranks
 from rankscope.diagnose.infer.causes.whole_job import WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.busy_host import even_queue_s, programs, queued_s, strangers_shares, taken_s
@@ -52,9 +53,9 @@ def strangers(job: WholeJob) -> list[Row]:
         removes: Floats = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
         # Ranks also queue longer behind each other for CPUs that strangers use: part of the price.
         more = np.fmax(removes, np.nan_to_num(np.fmin(crowded[rows], scene.own[rows])))
-        clear = clearness(removes.mean(axis=0), scene.step_s)
+        clear = replace(clearness(removes.mean(axis=0), scene.step_s), looked_at=len(taken_on))
         told = _hypothesis(fleet, rows, _losers(taken[rows]), busy, took)
-        found.append(Row(told, removes, *clear, len(taken_on), floor=limits.ALONE_SHARE, at=rows, more=more))
+        found.append(Row(told, of_ranks(rows, removes), clear, Floor(limits.ALONE_SHARE), with_it_s=more))
     return found
 
 

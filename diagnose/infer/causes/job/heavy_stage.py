@@ -18,7 +18,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.hypothesis import GUESS, SEEN, Hypothesis, common_host
 from rankscope.diagnose.infer.causes.registry import cause
-from rankscope.diagnose.infer.causes.rows import Row, removed
+from rankscope.diagnose.infer.causes.rows import Clear, Row, of_ranks, removed
 from rankscope.diagnose.infer.causes.whole_job import WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.fleet.roles import are_awaited
@@ -64,7 +64,8 @@ def heavy_stages(job: WholeJob) -> list[Row]:
         removes = np.maximum(own[members] - once[members] - lower, 0.0)
         facts = float(over[index]), float(np.nanmean(level[index])), float(waited[index])
         why = _hypothesis(fleet, scene, members, facts)
-        found.append(Row(why, removes, float(z[index]), float(freedom[index]), len(codes)))
+        clear = Clear(float(z[index]), float(freedom[index]), len(codes))
+        found.append(Row(why, of_ranks(members, removes), clear))
     return found
 
 

@@ -50,7 +50,7 @@ import numpy as np
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.infer.causes.hypothesis import GUESS, SEEN, Hypothesis, common_host
 from rankscope.diagnose.infer.causes.registry import cause
-from rankscope.diagnose.infer.causes.rows import CLEAR, Row
+from rankscope.diagnose.infer.causes.rows import CLEAR, Clear, Row, Taken
 from rankscope.diagnose.infer.fleet.model import Fleet, Pipelines
 from rankscope.diagnose.infer.model.evidence import varying
 from rankscope.diagnose.infer.model.evidence.occasional import occasional
@@ -134,16 +134,8 @@ def moving_work(fleet: Fleet, scene: Scene) -> tuple[list[Row], list[Note]]:
         return [], []
     if not pauses and (done := _done_in_turn(fleet, signature, x)) is not None:
         return [], [done]
-    return [
-        Row(
-            _hypothesis(fleet, signature, found),
-            scene.own - even,
-            signature.z,
-            math.inf,
-            step_s=between_s,
-            at=np.arange(ranks),
-        )
-    ], []
+    taken = Taken(between_s, np.arange(ranks), scene.own - even)
+    return [Row(_hypothesis(fleet, signature, found), taken, Clear(signature.z))], []
 
 
 def _done_in_turn(fleet: Fleet, signature: _Signature, x: Floats) -> Note | None:

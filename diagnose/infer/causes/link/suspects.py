@@ -22,7 +22,7 @@ from rankscope.diagnose.infer.causes.link.packet_loss import judge as judge_loss
 from rankscope.diagnose.infer.causes.link.slow_flows import judge as judge_links
 from rankscope.diagnose.infer.causes.link.slow_messages import slow_links_of_pipelines
 from rankscope.diagnose.infer.causes.link.slow_ports import judge as judge_hardware
-from rankscope.diagnose.infer.causes.rows import Row, gain_s
+from rankscope.diagnose.infer.causes.rows import Clear, Floor, Row, Taken, gain_s
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.slots import least_stay
@@ -75,7 +75,7 @@ def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
         *(
             replace(
                 _row(fleet, scene, flow, *behaviour, flow.lost_s, rest_s),
-                told_s=max(told.get((flow.cause, flow.instance), 0.0), flow.lost_s),
+                price=Taken(max(told.get((flow.cause, flow.instance), 0.0), flow.lost_s)),
             )
             for flow in flows
         ),
@@ -88,7 +88,8 @@ def _with_transfer(row: Row, port: Hypothesis, transfer_s: float) -> Row:
     behaviour = Evidence("steps", TRANSFER, transfer_s, max(transfer_s - port.lost_s, 0.0), "s/step")
     told = tuple(each for each in port.evidence if each not in row.found.evidence)
     found = replace(row.found, evidence=(*row.found.evidence, *told, behaviour))
-    return replace(row, found=found, step_s=row.step_s + port.lost_s)
+    price = None if row.price is None else replace(row.price, step_s=row.price.step_s + port.lost_s)
+    return replace(row, found=found, taken=replace(row.taken, step_s=row.taken.step_s + port.lost_s), price=price)
 
 
 def _held_up(scene: Scene) -> Floats:
@@ -116,7 +117,6 @@ def _row(
     onset = scene.onset
     longer = onset is not None and onset.after_s > onset.before_s and np.isfinite(fleet.start)
     since = fleet.start + float(fleet.steps.start_s[onset.column]) if onset is not None and longer else None
-    shown = replace(link, support=link.support * link.clear, evidence=(*link.evidence, behaviour))
-    z = together_s / (limits.SCALE_FLOOR * rest_s)
-    floor = limits.EFFECT_SHARE * rest_s / scene.step_s
-    return Row(shown, None, z, np.inf, step_s=link.lost_s, floor=floor, part=link.lost_s / together_s, since=since)
+    shown = replace(link, support=link.support * link.clear, evidence=(*link.evidence, behaviour), since=since)
+    floor = Floor(limits.EFFECT_SHARE * rest_s / scene.step_s, link.lost_s / together_s)
+    return Row(shown, Taken(link.lost_s), Clear(together_s / (limits.SCALE_FLOOR * rest_s)), floor)

@@ -19,7 +19,7 @@ from rankscope.diagnose.infer.causes.hypothesis import CONVICTED
 from rankscope.diagnose.infer.causes.rank.case import case_of
 from rankscope.diagnose.infer.causes.rank.process import pauses
 from rankscope.diagnose.infer.causes.rank.table import charges
-from rankscope.diagnose.infer.causes.rows import Row, distance
+from rankscope.diagnose.infer.causes.rows import Clear, Floor, Row, Taken, distance
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.attribute import Profiles
 from rankscope.diagnose.infer.model.episodes import Episodes, at_one_place, find_episodes
@@ -36,7 +36,7 @@ def rare_rows(fleet: Fleet, scene: Scene, odd: Ints) -> tuple[list[Row], list[No
     """
     paused = [pause for pause in pauses(fleet) if pause.rows[0] not in set(odd.tolist())]
     known_s = limits.SCALE_FLOOR * scene.step_s
-    stopped = [Row(one, None, one.lost_s / known_s, np.inf, step_s=one.lost_s, rare=True) for one in paused]
+    stopped = [Row(one, Taken(one.lost_s), Clear(one.lost_s / known_s), rare=True) for one in paused]
     skip = np.append(odd, np.array([pause.rows[0] for pause in paused], dtype=np.int64))
     found, notes = _rows(fleet, scene, _episodes(fleet, scene, skip), odd)
     return [*stopped, *found], notes
@@ -59,7 +59,7 @@ def _episodes(fleet: Fleet, scene: Scene, skip: Ints) -> Iterator[Episodes]:
 
 def _rows(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints) -> tuple[list[Row], list[Note]]:
     found: list[Row] = []
-    floor = limits.NOTHING if fleet.timed else limits.EFFECT_SHARE
+    floor = Floor(limits.NOTHING if fleet.timed else limits.EFFECT_SHARE)
     notes: list[Note] = []
     profiles: Profiles | None = None
     for each in episodes:
@@ -74,7 +74,7 @@ def _rows(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints) -
         twice = first.lost_s >= limits.MOST * each.lost_s
         support = CONVICTED if twice else first.support
         shown = replace(first, lost_s=each.lost_s, support=support, evidence=(*_behaviour(each), *first.evidence))
-        found.append(Row(shown, None, distance(each.chance), np.inf, step_s=each.lost_s, floor=floor, rare=each.rare))
+        found.append(Row(shown, Taken(each.lost_s), Clear(distance(each.chance)), floor, rare=each.rare))
     return found, notes
 
 

@@ -187,9 +187,10 @@ def _suspect(fleet: Fleet, scene: Scene, group: Sequence[_Charged], accused: Int
         first.found,
         rows=tuple(each.row for each in group),
         lost_s=sum(each.lost_s for each in group),
+        since=_since(fleet, scene, first.row),
         evidence=(*first.found.evidence, *_behaviour(fleet, scene, first.row, accused, least)),
     )
-    return suspect_from(fleet, merged, scene.step_s, score, _since(fleet, scene, first.row), _instances(group))
+    return suspect_from(fleet, merged, scene.step_s, score, _instances(group))
 
 
 def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints, least: float) -> tuple[Evidence, ...]:

@@ -9,7 +9,7 @@ import pytest
 from builders import ASLEEP, BUSY, Job, build, columns, hogged, own_of, retimed, said
 
 from rankscope.diagnose.infer.causes.hypothesis import Hypothesis
-from rankscope.diagnose.infer.causes.rows import Row
+from rankscope.diagnose.infer.causes.rows import Clear, Row, of_ranks
 from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.busy_host import without_queue
@@ -96,7 +96,7 @@ def test_who_also_stands_in_the_queue_for_longer_costs_that_too(seed: int) -> No
         # WHEN it is looked at without the queues
         calm = hidden(fleet, scene)
         assert calm is not None and [row.found.rows for row in calm.rows] == [(1,)]
-        costs_s.append(calm.rows[0].priced.step_s)
+        costs_s.append(calm.rows[0].priced.taken.step_s)
     # THEN it costs what a step were shorter if it stood there as its peers do, and not only its part of the work
     assert costs_s[0] < 0.2
     assert 0.35 < costs_s[1] < 0.06 + 0.5
@@ -166,7 +166,7 @@ def test_what_stands_may_be_of_other_steps_than_those_in_which_others_were_looke
     assert calm is not None and len(calm.selection.rows) == 1
     # WHEN another cause stands in the later part, and who computes longer does not
     strangers = Hypothesis("cpu", "contended", (0, 1, 2), 0.1, 1.0, (), "", scope="host")
-    taken = Row(strangers, np.full((3, STEPS - 20), 0.1), z=9.0, freedom=50.0)
+    taken = Row(strangers, of_ranks(strangers.rows, np.full((3, STEPS - 20), 0.1)), Clear(9.0, 50.0))
     suspects, notes = calm.suspects([taken], later)
     # THEN it is told what a step would be shorter
     assert suspects == []
