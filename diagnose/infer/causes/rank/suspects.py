@@ -5,6 +5,9 @@ weight(hypothesis) = lost seconds · support; the largest is the suspect. Anothe
                      30 % of the excess; it takes its part of the rank's lost time. workload is only
                      what remains. Ranks of one host with the same cause in the same place and about
                      equal losses are one suspect.
+score(suspect)     = z² / (z² + CLEAR) · (0.4 + 0.6 · min(1, explained / 0.8)) · support, explained:
+                     its part of the excess, support with what speaks against it
+                     (contrary_evidence.py); ../../solve/calibration.py maps it to a confidence
 """
 
 from __future__ import annotations
@@ -187,9 +190,10 @@ def _suspect(fleet: Fleet, scene: Scene, group: Sequence[_Charged], accused: Int
         first.found,
         rows=tuple(each.row for each in group),
         lost_s=sum(each.lost_s for each in group),
+        since=_since(fleet, scene, first.row),
         evidence=(*first.found.evidence, *_behaviour(fleet, scene, first.row, accused, least)),
     )
-    return suspect_from(fleet, merged, scene.step_s, score, _since(fleet, scene, first.row), _instances(group))
+    return suspect_from(fleet, merged, scene.step_s, score, _instances(group))
 
 
 def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints, least: float) -> tuple[Evidence, ...]:
