@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rankscope.diagnose.infer.budget.measure import budget_of
 from rankscope.diagnose.infer.causes import rows
 from rankscope.diagnose.infer.causes.group.members import Members
 from rankscope.diagnose.infer.causes.group.shared import with_groups
@@ -41,7 +42,7 @@ from rankscope.diagnose.infer.past.auto_baseline import choose
 from rankscope.diagnose.infer.past.baseline import Reference, code_changed, read_baseline
 from rankscope.diagnose.infer.past.history import History
 from rankscope.diagnose.infer.solve.calibration import calibrate, calibrate_uncounted
-from rankscope.diagnose.infer.solve.enough import cannot_judge, short_of_steps
+from rankscope.diagnose.infer.solve.enough import cannot_judge, not_compared
 from rankscope.diagnose.infer.solve.nobody import nobody
 from rankscope.diagnose.infer.solve.notes import behind_gpu, idle_counters, pauses
 from rankscope.diagnose.infer.solve.odd_ranks import OddRanks, find_odd_ranks
@@ -139,6 +140,7 @@ def _draft(fleet: Fleet, reference: Reference | None, per_step: Floats) -> Verdi
         steps=len(finite),
         title=fleet.title,
         guessed=fleet.ranks.guessed,
+        budget=budget_of(fleet),
     )
 
 
@@ -167,7 +169,7 @@ def _about_data(fleet: Fleet, reference: Reference | None) -> list[Note]:
 def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, draft: Verdict) -> Verdict:
     paused = pauses.find(fleet)
     scene, notes = prepare(fleet, per_step, paused)
-    notes = [*draft.notes, *short_of_steps(fleet), *notes]
+    notes = [*draft.notes, *not_compared(fleet), *notes]
     odd = find_odd_ranks(fleet, scene, reference)
     scene = odd.scene
     calm = calmed(fleet, scene)

@@ -30,7 +30,7 @@ from rankscope.diagnose.infer.fleet.roles import roles
 from rankscope.diagnose.infer.model.busy_host import busy_noise_s, queued_s, takers
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.waiting import transfer
-from rankscope.diagnose.infer.solve.enough import ranks_gone, unproven
+from rankscope.diagnose.infer.solve.enough import is_alone, ranks_gone, unproven
 from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.diagnose.infer.verdict.note import ACQUITTED, EXCUSES, Note, NoteCode
 from rankscope.diagnose.stats.onset import Onset
@@ -81,7 +81,7 @@ def _seldom(notes: Sequence[Note]) -> Note | None:
 
 
 def _no_peers(fleet: Fleet, has_baseline: bool, scene: Scene) -> Note | None:
-    if has_baseline or scene.differences.peer_count.any():
+    if has_baseline or scene.differences.peer_count.any() or is_alone(fleet):
         return None
     who = "earlier steps" if fleet.timed else "earlier windows (--baseline)"
     return Note(NoteCode.NO_PEERS, f"every rank has a role of its own: nobody has peers; only {who} could tell")
