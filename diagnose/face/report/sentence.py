@@ -33,7 +33,8 @@ def sentence_of(verdict: Verdict) -> str:
     if verdict.status == "healthy":
         p50 = verdict.step_seconds.p50
         how = f" of {seconds(p50)}" if p50 else ""
-        return f"Nobody stands out: {count}, {verdict.steps} steps{how}."
+        found = "Nobody stands out" if len(verdict.ranks) > 1 else "Nothing wrong was found"
+        return f"{found}: {count}, {verdict.steps} steps{how}."
     if verdict.status == "hang":
         return f"The job stands still: {count} make no progress, and none of them stands out."
     return f"This cannot be judged: {clean(verdict.notes[0].text, budgets.NOTE_MOST) if verdict.notes else 'too little was seen'}."

@@ -33,6 +33,8 @@ def answer(verdict: Verdict, whole: bool = False) -> str:
         p50 = verdict.step_seconds.p50
         excused = any(note.code in EXCUSES for note in verdict.notes)
         how = "nobody is to blame" if excused else "nobody stands out"
+        if len(verdict.ranks) == 1:
+            how = "nothing wrong was found"
         return f"HEALTHY  {count}{where}, {verdict.steps} steps of {seconds(p50) if p50 else '?'}: {how}"
     if verdict.status == "hang":
         return f"HANG  {count}{where} make no progress, and none of them stands out"

@@ -39,7 +39,7 @@ from rankscope.diagnose.infer.model.busy_host import busy_shares, without_queue
 from rankscope.diagnose.infer.model.queue_price import price_of
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.past.baseline import Reference
-from rankscope.diagnose.infer.solve.enough import short_of_steps
+from rankscope.diagnose.infer.solve.enough import not_compared
 from rankscope.diagnose.infer.solve.notes import pauses
 from rankscope.diagnose.infer.solve.prepare import part_of, prepare
 from rankscope.diagnose.infer.solve.select import Found, select_again
@@ -73,7 +73,7 @@ class View:
 def as_it_is(fleet: Fleet, reference: Reference | None, _: Found | None) -> View:
     """View the window as it is, from the onset on if its steps became longer."""
     scene, notes = prepare(fleet, nan_median(fleet.steps.seconds, 0), pauses.find(fleet))
-    return View(fleet, scene, lambda _, here: here, reference, notes=(*short_of_steps(fleet), *notes))
+    return View(fleet, scene, lambda _, here: here, reference, notes=(*not_compared(fleet), *notes))
 
 
 # ---- without queueing ------------------------------------------------------------------------------------------------

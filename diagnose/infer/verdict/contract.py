@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rankscope.diagnose import budgets
+from rankscope.diagnose.infer.verdict.budget import Budget
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.infer.verdict.note import Note
 from rankscope.diagnose.infer.verdict.stack_tree import StackNode
@@ -125,6 +126,7 @@ class Verdict:
     title: str = ""  # the job's name for people; '': unknown
     guessed: tuple[int, ...] = ()  # ranks with guessed numbers
     stacks: StackNode | None = None  # for a hang: where all ranks are
+    budget: Budget | None = None  # where the time goes; None where nothing was seen
 
     @property
     def exit_code(self) -> int:

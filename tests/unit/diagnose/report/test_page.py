@@ -51,7 +51,8 @@ CASES = {
     "link": builders.slow_link(1, 0.1),
     "stopped": builders.stopped(5),
     "imbalance": Job(scale={2: 1.6}),
-    "unknown": Job(ranks=1),
+    "unknown": Job(steps=3),
+    "alone": Job(ranks=1),
 }
 
 
@@ -274,7 +275,7 @@ ELEMENTS = {
 ATTRIBUTES = {
     "lang", "charset", "http-equiv", "content", "name", "rel", "href", "class", "id", "aria-labelledby", "aria-label", "aria-hidden",
     "role", "type", "value", "checked", "scope", "tabindex", "viewbox", "preserveaspectratio", "data-track", "d", "x1", "x2", "y1",
-    "y2", "y", "width", "height"
+    "y2", "x", "y", "width", "height"
 }  # fmt: skip
 
 

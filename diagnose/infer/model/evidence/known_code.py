@@ -1,0 +1,22 @@
+"""Recognise code by its file or symbol: data loaders, compilers, the interpreter."""
+
+from __future__ import annotations
+
+import re
+
+# Parts of the paths of files that hand out batches.
+LOADER_FILES = ("dataloader", "data_loader", "/utils/data/")
+
+# Files whose functions run only while something is compiled, in most samples of steps with a new
+# shape and in none of other steps (figures: diagnose/measured.md); most of torch/_dynamo and
+# torch/_inductor runs in both.
+COMPILER_FILES = (
+    "/torch/_dynamo/convert_frame.py",
+    "/torch/_inductor/compile_fx.py",
+    "/triton/compiler/code_generator.py",
+    "/jax/_src/compiler.py",
+    "/jax/_src/interpreters/mlir.py",
+    "/tensorflow/python/framework/func_graph.py",
+)
+
+INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d")  # the native functions that run Python code itself
