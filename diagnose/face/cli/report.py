@@ -26,7 +26,7 @@ _EXPLAINED = {
     "own time": "own time (what it works itself)",
     "time in collectives (the culprit waits least)": "time in collectives (all leave them together: who comes last waits least)",
 }
-_COLOURS = {"healthy": "32", "fault": "31", "imbalance": "33", "hang": "31;1", "unknown": "33"}
+_COLOURS = {"healthy": "32", "inefficient": "33", "fault": "31", "imbalance": "33", "hang": "31;1", "unknown": "33"}
 
 
 def print_reports(verdicts: Sequence[Verdict], out: TextIO, verbose: bool = False) -> None:

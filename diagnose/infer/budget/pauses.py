@@ -27,7 +27,7 @@ _COLLECTOR = "gc"
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class PausePlace:
     """A function that pauses some ranks, with the library's function that it calls then, '' for
     none.
     """
@@ -45,11 +45,11 @@ def with_pauses(fleet: Fleet, spent: Spent) -> Spent:
     """Return the same with the kind and label of rows that run in a few steps only."""
     kind, label, labels = spent.kind.copy(), spent.label.copy(), list(spent.labels)
     firm = np.isin(kind, [CODE[each] for each in FIRM])
-    for place, entries in _places(fleet):
+    for place, entries in places(fleet):
         ranks = np.unique(fleet.pauses.rank[entries])
         collects = place.name == _COLLECTOR and not place.file
         mine = np.isin(spent.rank, ranks)
-        mine &= kind == CODE[Kind.GC] if collects else _through(fleet.patterns, spent, place)
+        mine &= kind == CODE[Kind.GC] if collects else through(fleet.patterns, spent, place)
         paused = mine & ~firm
         kind[paused] = CODE[Kind.PAUSES]
         told = paused | (mine & np.isin(kind, [CODE[Kind.INPUT], CODE[Kind.GC], CODE[Kind.COMPILING]]))
@@ -71,13 +71,13 @@ def _rename(
         label[told & (label == old)] = labels.index(new)
 
 
-def _places(fleet: Fleet) -> Iterator[tuple[_Place, Ints]]:
+def places(fleet: Fleet) -> Iterator[tuple[PausePlace, Ints]]:
     """Yield the functions that pause ranks, with their rows in the table of pauses, longest first."""
     table = fleet.pauses
     rows = np.flatnonzero(~table.more)
-    found: dict[_Place, list[int]] = {}
+    found: dict[PausePlace, list[int]] = {}
     for row in rows[np.argsort(-table.total_s[rows], kind="stable")][: budgets.EXAMINED**2].tolist():
-        place = _Place(table.name.at(row), table.file.at(row), int(table.line[row]), table.inside.at(row))
+        place = PausePlace(table.name.at(row), table.file.at(row), int(table.line[row]), table.inside.at(row))
         found.setdefault(place, []).append(row)
     for place in list(found)[: budgets.INSTANCES_SHOWN]:
         yield place, np.array(found[place], dtype=np.int64)
@@ -89,7 +89,7 @@ def _often(fleet: Fleet, entries: Ints) -> str:
     return f"in {int(median(fleet.pauses.count[entries]))} of {steps} steps"
 
 
-def _through(table: Patterns, spent: Spent, place: _Place) -> Bools:
+def through(table: Patterns, spent: Spent, place: PausePlace) -> Bools:
     """Mark the rows whose stack leads through the place."""
     through = _Through(table, place)
     return np.array([through.of(int(row)) for row in spent.first], dtype=bool)[spent.alike]
@@ -100,7 +100,7 @@ class _Through:
 
     _ABOVE, _FUNCTION, _INSIDE = range(3)  # how far down the place a node is
 
-    def __init__(self, table: Patterns, place: _Place) -> None:
+    def __init__(self, table: Patterns, place: PausePlace) -> None:
         self._table, self._place = table, place
         self._known = {-1: self._ABOVE}
 

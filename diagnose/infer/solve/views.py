@@ -165,7 +165,9 @@ def _of_stretch(found: Found | None, inside: Found) -> Found:
     assert found is not None
     rows = [row for row in inside.rows if (row.found.component, row.found.cause) != ("cpu", "contended")]
     told = tuple(replace(one, notes=()) for one in inside.told)
-    return replace(inside, rows=tuple(rows), told=told, before=found) if rows else found
+    if not rows:
+        return found
+    return replace(inside, rows=tuple(rows), told=told, before=found, waste=found.waste, spending=found.spending)
 
 
 def find_stretch(fleet: Fleet, role: Ints) -> Stretch | None:

@@ -73,6 +73,7 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
         "component": suspect.component,
         "cause": suspect.cause,
         "scope": suspect.scope,
+        "waste": suspect.waste,
         "host": clean(suspect.host),
         "instance": clean(suspect.instance),
         "ranks": list(suspect.ranks),

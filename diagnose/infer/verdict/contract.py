@@ -12,7 +12,7 @@ from rankscope.diagnose.infer.verdict.note import Note
 from rankscope.diagnose.infer.verdict.stack_tree import StackNode
 from rankscope.probes.base.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, EXIT_UNKNOWN
 
-STATUSES = ("healthy", "fault", "imbalance", "hang", "unknown")
+STATUSES = ("healthy", "inefficient", "fault", "imbalance", "hang", "unknown")
 COMPONENTS = (
     "gpu", "nvlink", "pcie", "nic", "network", "cpu", "memory", "storage", "python", "process", "workload",
 )  # fmt: skip
@@ -81,6 +81,7 @@ class Suspect:
     action: str
     scope: str = "rank"
     guess: bool = False  # no counter confirms the cause
+    waste: bool = False  # nobody differs by it: time that need not be spent
     still: bool = False  # the job makes no progress: the lost seconds are those of the standstill
 
     @property
@@ -133,6 +134,7 @@ class Verdict:
         """Exit code: 0 nothing wrong, 1 slow or degraded, 2 critical, 3 could not judge."""
         codes = {
             "healthy": EXIT_HEALTHY,
+            "inefficient": EXIT_DEGRADED,
             "fault": EXIT_DEGRADED,
             "imbalance": EXIT_DEGRADED,
             "hang": EXIT_CRITICAL,
