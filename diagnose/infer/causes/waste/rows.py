@@ -52,7 +52,7 @@ def row_of(spending: Spending, waste: Waste, taken: Floats) -> list[Row]:
         return []
     losers: Bools = lost >= limits.FEW * lost.max()
     rows = tuple(np.flatnonzero(losers).tolist())
-    everyone = len(rows) >= limits.NEARLY_ALWAYS * len(fleet.ranks)
+    everyone = 1 < len(rows) >= limits.NEARLY_ALWAYS * len(fleet.ranks)
     found = Hypothesis(
         scope="all" if everyone else "rank",
         component=waste.component,

@@ -196,3 +196,41 @@ def test_waste_comes_after_who_differs_and_changes_nothing_of_it() -> None:
     assert (first.component, first.cause, first.ranks) == ("python", "slow-function", (2,))
     assert first.lost_seconds_per_step == pytest.approx(alone.suspects[0].lost_seconds_per_step, rel=0.1)
     assert second.cause == "gc" and second.lost_seconds_per_step == pytest.approx(0.06, rel=0.2)
+
+
+def with_pools(cpus: str, spins: float = 0.06, queues: float = 0.2) -> Job:
+    job = of_all(
+        (Work("python", "backward", 0, 820, f"{TORCH}/autograd/graph.py", native="libgomp-a34b3233.so.1"), spins),
+        (QUEUES, queues),
+    )
+    job.ranks_columns = {rank: {"cpus": cpus} for rank in range(RANKS)}
+    job.counters = [{"rank": rank, "name": "thread.run_s", "instance": "python: libgomp-a34b3233.so.1 (3 threads)", "value": 8.0}
+                    for rank in range(RANKS)]  # fmt: skip
+    job.counters += [
+        {"rank": rank, "name": "cpu.taken_s", "comm": "python", "pid": 4000, "value": 10.0} for rank in range(RANKS)
+    ]
+    return job
+
+
+def test_pools_of_more_threads_than_cpus_cost_their_queueing_and_their_spinning() -> None:
+    suspect = only(diagnose(build(with_pools("0-3"))))
+    assert (suspect.component, suspect.cause, suspect.scope) == ("cpu", "oversubscribed", "all")
+    assert suspect.lost_seconds_per_step == pytest.approx(0.06 + 0.2, rel=0.1)
+    assert suspect.evidence[0].value == 16 and "OMP_NUM_THREADS" in suspect.action
+
+
+def test_a_pool_with_a_cpu_for_each_thread_may_spin() -> None:
+    assert diagnose(build(with_pools("0-15"))).status == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("work", "cause"),
+    [(COLLECTS, "gc"), (WAITS, "dataloader"), (COMPILES, "recompile")],
+    ids=["gc", "input", "recompile"],
+)
+def test_a_rank_that_trains_alone_is_told_its_waste(work: Work, cause: str) -> None:
+    verdict = diagnose(build(Job(ranks=1, steps=STEPS, extra={0: [(work, 0.08)]})))
+    suspect = only(verdict)
+    assert (suspect.cause, suspect.scope, suspect.ranks) == (cause, "rank", (0,))
+    assert suspect.lost_seconds_per_step == pytest.approx(0.08, rel=0.15)
+    assert "them" not in sentence_of(verdict) and sentence_of(verdict).startswith("No rank to compare with")
