@@ -11,7 +11,7 @@ without queueing The same without waiting for CPUs (model/busy_host.py), where t
                  of the step: it hides whose work is too long, since who computes for longer takes
                  the CPU from its peers. Ranks that queue themselves are found in the window as it
                  is. Its rows cost the same share of the step, because all work takes longer alike;
-                 slow ranks, if more, what the queues leave of it (model/queue_price.py). They count
+                 slow ranks, if more, what the queues leave of it (model/behind.py). They count
                  where the window as it is does not explain these ranks.
 a stretch        Where nothing was found: the steps in which one rank is slower than its peers, if
                  clearly no accident (stats/scan.py). Functions and counters are those of the whole
@@ -35,8 +35,8 @@ from rankscope.diagnose.infer.causes.rank.rare_steps import rare_steps
 from rankscope.diagnose.infer.causes.rows import Row, Taken, ranks_of
 from rankscope.diagnose.infer.causes.whole_job import Ask, slow_ranks
 from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.behind import price_of
 from rankscope.diagnose.infer.model.busy_host import busy_shares, without_queue
-from rankscope.diagnose.infer.model.queue_price import price_of
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.past.baseline import Reference
 from rankscope.diagnose.infer.solve.enough import not_compared

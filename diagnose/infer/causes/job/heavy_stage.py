@@ -54,8 +54,8 @@ def heavy_stages(job: WholeJob, known: Known) -> list[Row]:
     waited = np.array(
         [trimmed_mean((nan_median(np.delete(wait, i, 0), 0) - wait[i])[None, :])[0] for i in range(len(codes))]
     )
-    known = np.full(len(codes), limits.SCALE_FLOOR * scene.step_s)
-    z, freedom = over / np.hypot(known, error), combined_freedom(known, error, above.freedom())
+    least = np.full(len(codes), limits.SCALE_FLOOR * scene.step_s)
+    z, freedom = over / np.hypot(least, error), combined_freedom(least, error, above.freedom())
     found = []
     for index in np.flatnonzero((over >= limits.ALONE_SHARE * scene.step_s) & (waited >= limits.HOLDS_LEAST * over)):
         members = np.flatnonzero(scene.roles == codes[index])

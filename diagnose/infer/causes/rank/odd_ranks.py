@@ -70,7 +70,7 @@ class OddRanks:
         if whole:
             who = rank_list(tuple(sorted(self.among.fleet.ranks.number[whole].tolist())))
             notes.append(Note(NoteCode.DESIGNED, f"{who}: slower than the peers, but so already in the baseline"))
-        return merged_suspects(self.among, self.selection, stand), notes
+        return merged_suspects(self.among, self.selection, stand, scene.step_s), notes
 
     def _fallen(self, found: Sequence[Row], stand: Ints, scene: Scene) -> list[Note]:
         """Return notes on ranks that are clearly slower but no suspects, or suspects with hardly

@@ -59,7 +59,7 @@ def waited_for(spending: Spending) -> Iterator[Row]:
     waiting = spending.seconds(waits | in_pauses)
     if not waiting.any():
         return
-    taken = spending.waited(waiting, entries) if entries else _as_waits(spending, spending.seconds(waits))
+    taken = spending.waited(waiting, entries) if entries else _counted(spending, spending.seconds(waits))
     columns = np.unique([column for entry in entries for column in spending.in_columns(entry).tolist()]).astype(
         np.int64
     )
@@ -83,12 +83,8 @@ def _paused(spending: Spending, loads: Bools) -> tuple[list[int], Bools]:
     return found, mask
 
 
-def _as_waits(spending: Spending, waiting: Floats) -> Floats:
-    """Spread waits over the judged steps as the kernel counts waits of any kind in each."""
-    counted = np.nan_to_num(spending.fleet.steps.sync_s[:, -spending.columns :])
-    mean = counted.mean(axis=1)
-    share = np.minimum(np.divide(waiting, mean, out=np.zeros(len(mean)), where=mean > 0), 1.0)
-    return np.asarray(np.fmin(share[:, None] * counted, np.nan_to_num(spending.scene.own)), dtype=np.float64)
+def _counted(spending: Spending, waiting: Floats) -> Floats:
+    return spending.as_counted(waiting, np.nan_to_num(spending.fleet.steps.sync_s[:, -spending.columns :]))
 
 
 def _of_starts(spending: Spending, columns: Ints, loads: Bools) -> _Why:

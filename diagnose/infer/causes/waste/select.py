@@ -9,7 +9,7 @@ gain(W | F) = how much shorter a mean step is without the rows of waste W and th
 3. Divide the gain of the whole set by what each gains beyond the others.
 
 What differs comes first: a row of waste never changes which rows of other causes stand, nor their
-price.
+price. What single ranks lose that are slower than their peers for a known cause is that cause's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.hypothesis import SCORE_MOST, suspect_from
 from rankscope.diagnose.infer.causes.registry import proposers
-from rankscope.diagnose.infer.causes.rows import Row, gain_s
+from rankscope.diagnose.infer.causes.rows import Row, gain_s, ranks_of
 from rankscope.diagnose.infer.causes.waste.spending import Spending
 from rankscope.diagnose.infer.model.replay import share_out
 from rankscope.diagnose.infer.model.scene import Scene
@@ -32,6 +32,8 @@ from rankscope.diagnose.infer.verdict.contract import Evidence, Suspect
 def select_waste(spending: Spending, found: Sequence[Row]) -> tuple[Row, ...]:
     """Propose waste and select it beside the admitted rows `found`; largest first, with lost time."""
     rows = [row for ask in proposers(Spending) for row in ask(spending)]
+    slow = set(ranks_of(row for row in found if row.found.scope == "rank").tolist())
+    rows = [row for row in rows if row.found.scope != "rank" or not slow.issuperset(row.found.rows)]
     chosen = sorted(rows, key=lambda row: (-row.taken.most_s, row.found.component, row.found.cause))
     step_s, scene = spending.step_s, spending.scene
     while chosen:

@@ -91,6 +91,15 @@ class Spending:
         more = np.divide(queued, running, out=np.zeros_like(queued), where=running > 0)
         return np.asarray(np.fmin(alone * (1 + more), np.nan_to_num(self.scene.own)), dtype=np.float64)
 
+    def as_counted(self, seconds: Floats, counted: Floats) -> Floats:
+        """Spread seconds per step as what the kernel counts in each step, ranks x steps.
+
+        `counted`: seconds of this and like activities by judged step; no more than that is taken.
+        """
+        mean = counted.mean(axis=1)
+        share = np.minimum(np.divide(seconds, mean, out=np.zeros(len(mean)), where=mean > 0), 1.0)
+        return np.asarray(np.fmin(share[:, None] * counted, np.nan_to_num(self.scene.own)), dtype=np.float64)
+
     def _events(self, entries: Iterable[int]) -> Floats:
         """Seconds outside collectives in the steps of these pauses, ranks x steps."""
         pauses, events = self.fleet.pauses, np.zeros_like(self.scene.own)
@@ -121,7 +130,7 @@ class Spending:
         labels = self.spent.label[rows]
         total = np.bincount(labels, self.spent.seconds[rows], len(self.spent.labels))
         for label in np.argsort(-total, kind="stable").tolist():
-            function = self.spent.labels[label][1]
+            function: Function | None = self.spent.labels[label][1]
             if total[label] > 0 and function is not None:
                 return function
         return None

@@ -198,6 +198,16 @@ def test_waste_comes_after_who_differs_and_changes_nothing_of_it() -> None:
     assert second.cause == "gc" and second.lost_seconds_per_step == pytest.approx(0.06, rel=0.2)
 
 
+@pytest.mark.parametrize("work", [Work("io", "fsync", 0, 92, detail="/logs (nfs)", caller="log_metrics"),
+                                  Work("sync", "pipe", 0, 92, detail="write", caller="print_loss")], ids=["files", "prints"])  # fmt: skip
+def test_what_the_training_thread_writes_in_each_step_is_told_with_its_function(work: Work) -> None:
+    suspect = only(diagnose(build(of_all((work, 0.07)))))
+    assert (suspect.component, suspect.cause, suspect.scope) == ("storage", "slow-write", "all")
+    assert suspect.function is not None and suspect.function.name == work.caller
+    assert suspect.lost_seconds_per_step == pytest.approx(0.07, rel=0.15)
+    assert diagnose(build(of_all((Work("io", "read", 0, 40, detail="/data (ext4)"), 0.07)))).status == "healthy"
+
+
 def with_pools(cpus: str, spins: float = 0.06, queues: float = 0.2) -> Job:
     job = of_all(
         (Work("python", "backward", 0, 820, f"{TORCH}/autograd/graph.py", native="libgomp-a34b3233.so.1"), spins),

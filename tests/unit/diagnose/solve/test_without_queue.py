@@ -14,8 +14,8 @@ from rankscope.diagnose.infer.causes.rows import Clear, Row, of_ranks
 from rankscope.diagnose.infer.causes.whole_job import propose
 from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.behind import beside_queues_s
 from rankscope.diagnose.infer.model.busy_host import without_queue
-from rankscope.diagnose.infer.model.queue_price import beside_queues_s
 from rankscope.diagnose.infer.solve.judge import judge
 from rankscope.diagnose.infer.solve.prepare import prepare
 from rankscope.diagnose.infer.solve.select import Found, select
@@ -169,12 +169,13 @@ def test_what_stands_may_be_of_other_steps_than_those_in_which_others_were_looke
     fleet = gather([queued(0, 0.06)])
     scene, _ = prepare(fleet, np.nanmedian(fleet.steps.seconds, axis=0), ())
     later = replace(scene, own=scene.own[:, 20:], wait=scene.wait[:, 20:])
-    _, calm = looked_at(fleet)
+    found, calm = looked_at(fleet)
     assert len(calm.odd.selection.rows) == 1
+    slow = tuple(slow_without_queue(found, calm, NOBODY))
     # WHEN another cause stands in the later part, and who computes longer does not
     strangers = Hypothesis("cpu", "contended", (0, 1, 2), 0.1, 1.0, (), "", scope="host")
     taken = Row(strangers, of_ranks(strangers.rows, np.full((3, STEPS - 20), 0.1)), Clear(9.0, 50.0))
-    suspects, notes = calm.odd.suspects([taken], later)
+    suspects, notes = replace(calm.odd, job=replace(calm.job, slow=slow)).suspects([taken], later)
     # THEN it is told what a step would be shorter
     assert suspects == []
     assert [note.code for note in notes if note.code == NoteCode.NO_GAIN] == [NoteCode.NO_GAIN]
