@@ -76,13 +76,13 @@ def _told(budget: Budget, group: Group, percent: int) -> str:
 
 
 def item_text(item: Item, most: int = NAME) -> str:
-    """An item in words: 'read /data in train.py:40 load', 'train.py:18 forward'."""
+    """An item in words: 'train.py:40 load: read /data', 'train.py:18 forward'."""
     where = ""
     if item.function is not None:
         name = short(item.function.words, most)
         where = f"{file_of(item.function, most)} {name}" if item.function.file else name
     what = clean(item.what, _WHAT)
-    return f"{what} in {where}" if what and where else what or where
+    return f"{where}: {what}" if what and where else what or where
 
 
 def whole_percents(values: list[float]) -> list[int]:

@@ -67,7 +67,7 @@ class SpentBar:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """The budget of a step: the parts of all ranks, and bars of the job and of single ranks."""
+    """The budget of a step: the parts of all ranks, and bars of the job and of suspect ranks."""
 
     of_window: bool
     seconds: float

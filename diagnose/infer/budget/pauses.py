@@ -38,7 +38,7 @@ class PausePlace:
     inside: str
 
     def words(self, often: str) -> str:
-        return f"in its call of {self.inside}, {often}" if self.inside else often
+        return f"{self.inside} {often}" if self.inside else often
 
 
 def with_pauses(fleet: Fleet, spent: Spent) -> Spent:

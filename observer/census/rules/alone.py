@@ -1,10 +1,10 @@
 """The rule that chooses ranks of jobs of one rank: `python train.py`, a notebook that trains.
 
 Nothing names such a rank, so it must show that it works. A process with a training library, and
-with no rank above or below it, is a rank if it or its loader workers use half of a CPU at present,
-or if it holds a GPU and uses a CPU a little. A notebook must be busy; what listens on a port is a
-service. A process that is asked for by its pid is a rank whatever it does, with or without a
-training library.
+with no rank above or below it, is a rank if it or its loader workers want half of a CPU at present,
+or if it holds a GPU and uses a CPU a little. One that may still be importing is none yet, a
+notebook must be busy, and what listens on a port is a service. A process that is asked for by its
+pid is a rank whatever it does, with or without a training library.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rankscope.observer.census.workers import is_compiler
 LAUNCHER = "alone"
 BUSY = 0.5  # CPUs: a training loop computes, or its workers do
 IDLE = 0.05  # CPUs: a loop that only launches kernels uses more
+STARTED_S = 3.0  # CPU seconds: importing a training library takes 1 to 2
 
 
 def choose_alone(draft: Draft) -> None:
@@ -80,14 +81,13 @@ def _below_a_rank(draft: Draft, pid: int) -> bool:
 def _trains(draft: Draft, pid: int, cpus: float) -> bool:
     """Tell whether a process that works alone trains; what only serves is rejected with that reason."""
     one = draft.loaded[pid]
-    busy, notebook = cpus >= BUSY, purpose(one.cmdline) == NOTEBOOK
-    if notebook:
+    used_s, cpus_so_far = effort.used_so_far(pid, draft.root)
+    busy = cpus >= BUSY and used_s >= STARTED_S
+    if purpose(one.cmdline) == NOTEBOOK:
         return busy
-    if not busy:
-        if not effort.holds_gpu(pid, draft.root):
-            return False
-        if max(cpus, effort.cpu_share_so_far(pid, draft.root)) < IDLE:
-            return False
+    works = max(cpus, cpus_so_far) >= IDLE and effort.holds_gpu(pid, draft.root)
+    if not busy and not works:
+        return False
     if effort.listens(draft.connections.inodes(pid), pid, draft.root):
         draft.rejected[pid] = (
             f"{one.libraries.framework} is loaded, but it listens on a port, as a service does: "

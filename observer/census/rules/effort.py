@@ -1,15 +1,20 @@
-"""How much CPU processes use now and used so far, and whether they hold a GPU or listen on a port."""
+"""How many CPUs processes want now and used so far, whether they hold a GPU or listen on a port.
+
+A process wants a CPU while one of its threads runs or is in the run queue: on a crowded host a
+training loop runs little.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from rankscope.probes.host import procfs
 from rankscope.probes.host.procfs import proc_path, read_file
 
-LOOK_S = 0.3  # seconds between two readings: 30 ticks of the kernel's clock
+LOOK_S = 0.3  # seconds between two readings
+_THREADS_MOST = 256  # of a process that are read
 _OPENED_MOST = 2048  # files searched for a GPU: it is opened early
 _NET_TCP_CAP = 16 << 20
 _GPU = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
@@ -17,25 +22,26 @@ _LISTENS = b"0A"
 
 
 def cpu_shares(pids: Iterable[int], root: Path) -> dict[int, float]:
-    """Measure the CPUs that each process uses at present; 0 for one that cannot be read."""
+    """Measure the CPUs that each process wants at present; 0 for one that cannot be read."""
     wanted = tuple(pids)
-    before, began_s = _cpu_s(wanted, root), time.monotonic()
+    before, began_s = {pid: _wanted_s(pid, root) for pid in wanted}, time.monotonic()
     time.sleep(LOOK_S)
-    after, took_s = _cpu_s(wanted, root), time.monotonic() - began_s
+    after, took_s = {pid: _wanted_s(pid, root) for pid in wanted}, time.monotonic() - began_s
     return {
-        pid: max(after[pid] - before[pid], 0.0) / took_s if pid in before and pid in after else 0.0 for pid in wanted
+        pid: sum(max(until_s - before[pid].get(tid, until_s), 0.0) for tid, until_s in after[pid].items()) / took_s
+        for pid in wanted
     }
 
 
-def cpu_share_so_far(pid: int, root: Path) -> float:
-    """CPUs that a process used on average since its start; 0 if unknown."""
+def used_so_far(pid: int, root: Path) -> tuple[float, float]:
+    """(CPU seconds that a process used, CPUs that it used on average) since its start; 0 if unknown."""
     try:
         stat = procfs.read_stat(pid, root)
         up_s = float(read_file(str(root / "proc/uptime"), 64).split()[0])
     except (OSError, ValueError, IndexError):
-        return 0.0
-    age_s = up_s - stat.start_s
-    return (stat.user_s + stat.system_s) / age_s if age_s > 0 else 0.0
+        return 0.0, 0.0
+    used_s, age_s = stat.user_s + stat.system_s, up_s - stat.start_s
+    return used_s, used_s / age_s if age_s > 0 else 0.0
 
 
 def holds_gpu(pid: int, root: Path) -> bool:
@@ -63,12 +69,13 @@ def listens(inodes: frozenset[int], pid: int, root: Path) -> bool:
     return False
 
 
-def _cpu_s(pids: Iterable[int], root: Path) -> Mapping[int, float]:
-    found = {}
-    for pid in pids:
-        try:
-            stat = procfs.read_stat(pid, root)
-        except (OSError, ValueError):
-            continue
-        found[pid] = stat.user_s + stat.system_s
+def _wanted_s(pid: int, root: Path) -> dict[int, float]:
+    """Return the seconds that each thread ran or was ready to run, by thread id."""
+    found: dict[int, float] = {}
+    try:
+        for tid in procfs.threads(pid, root)[:_THREADS_MOST]:
+            words = read_file(proc_path(root, pid, "task", tid, "schedstat"), 256).split()
+            found[tid] = (int(words[0]) + int(words[1])) / 1e9
+    except (OSError, ValueError, IndexError):
+        pass  # a thread ended meanwhile: those before it count
     return found

@@ -1,24 +1,24 @@
-"""The budget of a step: bars of the job and of its ranks, and a table of its parts."""
+"""The budget of a step: bars of the job and of suspect ranks, and a table of its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from rankscope.diagnose.face.report.budget_words import item_text, line_of
 from rankscope.diagnose.face.report.content import Spending, SpentBar, SpentOn
 from rankscope.diagnose.infer.verdict.budget import IN_WORDS, Budget, Item, Kind, Part
 from rankscope.diagnose.text import clean, seconds
 
-BARS_MOST = 16  # ranks with a bar of their own
+BARS_MOST = 3  # ranks with a bar of their own
 
 
-def spending_of(budget: Budget) -> Spending:
-    """Build the section."""
+def spending_of(budget: Budget, suspects: Collection[int]) -> Spending:
+    """Build the section. `suspects`: numbers of ranks that are suspects, most damaging first."""
     who = f"all {budget.ranks} ranks" if budget.ranks > 1 else "the rank"
     bars = [_bar(who, budget.seconds, [(part.kind, part.seconds) for part in budget.parts])]
-    if 1 < len(budget.by_rank) <= BARS_MOST:
+    if 0 < len(suspects) < budget.ranks:
         order = {part.kind: place for place, part in enumerate(budget.parts)}
-        for one in budget.by_rank:
+        for one in [each for each in budget.by_rank if each.rank in suspects][:BARS_MOST]:
             bars.append(
                 _bar(f"rank {one.rank}", one.seconds, sorted(one.parts, key=lambda part: order.get(part[0], 99)))
             )

@@ -19,6 +19,16 @@ COMPILER_FILES = (
     "/tensorflow/python/framework/func_graph.py",
 )
 
+# Files of what such a compilation calls. The small stacks of a window are kept by their last
+# function alone, and a compilation consists of many.
+TRACING_FILES = (
+    "/torch/_dynamo/symbolic_convert.py", "/torch/_dynamo/variables/", "/torch/_dynamo/output_graph.py",
+    "/torch/_dynamo/guards.py", "/torch/_dynamo/bytecode_", "/torch/_functorch/partitioners.py",
+    "/torch/_subclasses/", "/torch/_inductor/", "/torch/_refs/", "/torch/_prims", "/torch/_decomp/",
+    "/torch/fx/graph.py", "/torch/fx/node.py", "/torch/fx/proxy.py", "/torch/fx/interpreter.py", "/torch/fx/experimental/",
+    "/torch/fx/passes/",
+)  # fmt: skip
+
 INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d")  # the native functions that run Python code itself
 
 # The code of a library's pool of threads: where its threads wait for one another, and compute nothing.

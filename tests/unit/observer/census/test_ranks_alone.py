@@ -31,8 +31,9 @@ def reason(census: RankCensus, pid: int) -> str:
     return next(one.reason for one in census.rejected if one.pid == pid)
 
 
-def uses(monkeypatch: pytest.MonkeyPatch, cpus: Mapping[int, float]) -> None:
-    """Processes that use so many CPUs at present."""
+def uses(monkeypatch: pytest.MonkeyPatch, cpus: Mapping[int, float], so_far_s: float = 60.0) -> None:
+    """Processes that want so many CPUs at present, and used so many seconds of them."""
+    monkeypatch.setattr(effort, "used_so_far", lambda pid, root: (so_far_s, 0.0))
     monkeypatch.setattr(effort, "cpu_shares", lambda pids, root: {pid: cpus.get(pid, 0.0) for pid in pids})
 
 
@@ -63,6 +64,12 @@ def test_a_process_that_works_alone_is_a_rank_while_it_is_busy(
     assert found(find_ranks(tree.root)) == ([(100, 0, 1)] if is_rank else [])
     assert found(find_ranks(tree.root, seeks_alone=False)) == []
     assert found(find_ranks(tree.root, {100})) == [(100, 0, 1)]  # who asks is given it
+
+
+def test_what_may_still_be_importing_is_no_rank_yet(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.process(100, 1, "python3.11", TRAIN)
+    uses(monkeypatch, {100: 1.0}, so_far_s=1.5)
+    assert found(find_ranks(tree.root)) == []
 
 
 def test_a_gpu_and_a_little_work_make_a_rank_too(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
