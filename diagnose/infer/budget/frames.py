@@ -8,7 +8,12 @@ from functools import cached_property
 import numpy as np
 
 from rankscope.diagnose.infer.fleet.model import Patterns
-from rankscope.diagnose.infer.model.evidence.known_code import COMPILER_FILES, LOADER_FILES, TRACING_FILES
+from rankscope.diagnose.infer.model.evidence.known_code import (
+    COMPILER_FILES,
+    LOADER_FILES,
+    RUNNING_FILES,
+    TRACING_FILES,
+)
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.observer.window.users_code import UsersCode, users_code
 
@@ -74,7 +79,8 @@ class Frames:
             self._of_frame[frame] = (
                 bool(frame.file) and self._users.has(frame.file),
                 any(part in frame.file for part in LOADER_FILES),
-                any(part in frame.file for part in (*COMPILER_FILES, *TRACING_FILES)),
+                any(part in frame.file for part in (*COMPILER_FILES, *TRACING_FILES))
+                and not any(part in frame.file for part in RUNNING_FILES),
             )
         users, loads, compiles = self._of_frame[frame]
         return StackFacts(frame if users else above.user, users, above.loads or loads, above.compiles or compiles)

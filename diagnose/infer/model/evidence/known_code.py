@@ -29,6 +29,13 @@ TRACING_FILES = (
     "/torch/fx/passes/",
 )  # fmt: skip
 
+# Files of these folders that run in each step of a compiled model, the whole of it below them
+# (torch 2.13, inductor and aot_eager: calls in two steps after three).
+RUNNING_FILES = (
+    "/torch/_inductor/output_code.py", "/torch/_inductor/runtime/", "/torch/_inductor/utils.py", "/torch/_dynamo/guards.py",
+    "/torch/fx/experimental/symbolic_shapes.py",
+)  # fmt: skip
+
 INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d")  # the native functions that run Python code itself
 
 # The code of a library's pool of threads: where its threads wait for one another, and compute nothing.

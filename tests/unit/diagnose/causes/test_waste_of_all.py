@@ -137,6 +137,21 @@ def test_code_that_all_ranks_compile_again_and_again_is_told() -> None:
     assert suspect.lost_seconds_per_step == pytest.approx(0.06, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    "file", ["_inductor/output_code.py", "_functorch/_aot_autograd/runtime_wrappers.py", "_dynamo/eval_frame.py"]
+)
+def test_compiled_code_that_only_runs_is_computing(file: str) -> None:
+    runs = Work(
+        "python",
+        "call",
+        0,
+        30,
+        "/tmp/torchinductor_root/ab/cab.py",
+        frames=(StackFrame("__call__", f"{TORCH}/{file}", 600),),
+    )
+    assert diagnose(build(of_all((runs, 0.1)))).status == "healthy"
+
+
 def on_one_cpu(busy_s: float, cpus: str = "0") -> Job:
     job = of_all((QUEUES, 0.3))
     job.ranks_columns = {rank: {"cpus": cpus} for rank in range(RANKS)}
