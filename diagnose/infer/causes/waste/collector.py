@@ -49,8 +49,8 @@ def collections(spending: Spending) -> Iterator[Row]:
     events = taken >= limits.HOLDS_LEAST * most_s
     evidence = [Evidence("stacks", "time in garbage collection, median over ranks", median(collecting), None, "s/step")]
     apart = by_turns(taken)
-    if most_s >= limits.LARGE_SHARE * spending.scene.step_s and len(events) > 1:
-        columns = np.flatnonzero(events.any(axis=0)).astype(np.int64)
+    columns = np.flatnonzero(events.any(axis=0)).astype(np.int64)
+    if most_s >= limits.LARGE_SHARE * spending.scene.step_s and len(columns) >= limits.SEVERAL and len(events) > 1:
         how = "each rank in steps of its own" if apart else "all ranks in the same steps"
         evidence.append(
             Evidence("stacks", "a long collection on some rank", f"{often(spending, columns)}, {how}", None, "")

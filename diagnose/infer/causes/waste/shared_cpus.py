@@ -52,7 +52,7 @@ def _of_pool(spending: Spending, ranks: Ints) -> Iterator[Row]:
     fleet = spending.fleet
     masks = list(dict.fromkeys(fleet.ranks.cpus[row] for row in ranks.tolist()))
     may_use = sum(map(len, joined_ranges([each for names in masks for each in cpus_of(names)])))
-    idle = _idle(fleet, fleet.ranks.observed_on[int(ranks[0])], may_use)
+    idle = _idle(fleet, ranks, may_use)
     if not 0 < may_use < len(ranks) or idle < limits.HOLDS_LEAST:
         return
     there = may_use + round(idle)
@@ -70,10 +70,14 @@ def _of_pool(spending: Spending, ranks: Ints) -> Iterator[Row]:
     yield from row_of(spending, Waste("cpu", "affinity", CONVICTED, evidence, _ACTION, instance=instance), taken)
 
 
-def _idle(fleet: Fleet, host: str, may_use: int) -> float:
-    """CPUs of a host that idle on average, at most those outside the masks; 0 where not counted."""
+def _idle(fleet: Fleet, ranks: Ints, may_use: int) -> float:
+    """CPUs of the ranks' host that idle on average, without those that they may use; 0 where not counted."""
+    host = fleet.ranks.observed_on[int(ranks[0])]
+    others = np.array([one == host for one in fleet.ranks.observed_on], dtype=bool)
+    others[ranks] = False
     for counter in fleet.counters.of("cpu.busy_s", -1):
         if counter.observed_on == host and counter.limit > 0 and fleet.seconds > 0:
             there = round(counter.limit / fleet.seconds)
-            return float(np.clip((1 - counter.value / counter.limit) * there, 0.0, max(there - may_use, 0)))
+            ran = np.nansum(fleet.counters.total("cpu.process_run_s", np.flatnonzero(others))) / fleet.seconds
+            return float(np.clip((1 - counter.value / counter.limit) * there, 0.0, max(there - may_use - ran, 0.0)))
     return 0.0

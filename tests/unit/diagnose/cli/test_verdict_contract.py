@@ -44,7 +44,7 @@ def test_the_json_keeps_the_contract(case: str) -> None:
     assert set(found["window"]) == {"start", "end"} and set(found["step_seconds"]) == {"p50", "p99", "baseline_p50"}
     for suspect in found["suspects"]:
         assert set(suspect) == {"component", "cause", "scope", "host", "instance", "ranks", "function", "lost_seconds_per_step",
-                                "lost_percent", "confidence", "since", "evidence", "action"}  # fmt: skip
+                                "lost_percent", "confidence", "since", "evidence", "action", "waste"}  # fmt: skip
         assert suspect["cause"] in CAUSES[suspect["component"]]
         assert 0 < suspect["confidence"] <= 1 and 0 <= suspect["lost_percent"] <= 100
         assert suspect["ranks"] and all(isinstance(rank, int) for rank in suspect["ranks"])
