@@ -16,6 +16,7 @@ asleep                asleep by its own will
 system                running, mostly in the kernel
 python                running, in a function of the user's and no library's native code
 libraries             running in any other code
+own-work              a function of which a file of timings says no more than that it is the rank's
 
 What runs only in a few steps becomes `pauses` later (pauses.py), unless it has one of the first
 kinds.
@@ -43,6 +44,7 @@ FIRM = frozenset(
         Kind.MEMORY,
     }
 )
+NOT_SAMPLED = "(not sampled)"  # running in a function that was not seen (observer/thread/functions.py)
 _OF_MEMORY = ("page fault", "mmap", "munmap", "madvise")
 
 
@@ -84,5 +86,6 @@ def _of_running(table: Patterns, row: int, facts: StackFacts) -> Kind:
         return Kind.SYSTEM
     if native and not INTERPRETER.search(native):
         return Kind.LIBRARIES
-    seen = bool(table.file.at(row)) or int(table.stack.codes[row]) >= 0
-    return Kind.PYTHON if facts.is_users or not seen else Kind.LIBRARIES
+    if table.file.at(row) or int(table.stack.codes[row]) >= 0:
+        return Kind.PYTHON if facts.is_users else Kind.LIBRARIES
+    return Kind.PYTHON if table.name.at(row) == NOT_SAMPLED else Kind.OWN

@@ -17,6 +17,7 @@ class Kind(str, Enum):
     PYTHON = "python"
     LIBRARIES = "libraries"
     SYSTEM = "system"
+    OWN = "own-work"
     GPU = "gpu"
     WAITING = "waiting"
     EXCHANGE = "exchange"
@@ -39,6 +40,7 @@ IN_WORDS: dict[Kind, str] = {
     Kind.PYTHON: "computing in Python",
     Kind.LIBRARIES: "computing in libraries",
     Kind.SYSTEM: "in the kernel (system calls, new pages)",
+    Kind.OWN: "own work",
     Kind.GPU: "GPU",
     Kind.WAITING: "waiting for other ranks",
     Kind.EXCHANGE: "exchanging data",
