@@ -82,5 +82,5 @@ def _rows(proposals: Proposals) -> list[Row]:
     return [each for of_one in proposals.values() for each in of_one if isinstance(each, Row)]
 
 
-def _mechanisms(rows: Iterable[Row]) -> set[tuple[str, str, str, tuple[int, ...]]]:
-    return {(row.found.component, row.found.cause, row.found.scope, row.found.rows) for row in rows}
+def _mechanisms(rows: Iterable[Row]) -> list[tuple[str, str, str, tuple[int, ...]]]:
+    return sorted((row.found.component, row.found.cause, row.found.scope, row.found.rows) for row in rows)

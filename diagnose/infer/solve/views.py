@@ -100,10 +100,11 @@ def _with_calm(found: Found | None, calm: Found) -> Found:
     assert found is not None
     known = ranks_of(row for row in found.rows if row.rank is not None)
     slow, longer = slow_without_queue(found, calm, known), _longer(found, calm)
-    rare = ranks_of(row for row in found.rows if row.rank is not None or row.rare)
-    seldom = [row for row in calm.rows if row.rare and row.found.rows[0] not in rare]
+    explained = ranks_of(row for row in found.rows if row.found.scope == "rank")
+    others = [row for row in calm.rows if row.rank is None]
+    seldom = [row for row in others if row.found.scope == "rank" and row.found.rows[0] not in explained]
     more = [*slow, *(_share_of_step(row, longer) for row in seldom)]
-    moving = [row for row in calm.rows if row.rank is None and not row.rare]
+    moving = [row for row in others if row.found.scope == "all"]
     if not more and not found.rows:
         more = [_share_of_step(row, longer) for row in moving]
     if not more:
@@ -139,7 +140,7 @@ def slow_without_queue(found: Found, calm: Found, known: Ints) -> list[Row]:
     loss_s, price_s = price_of(found.job.fleet, found.job.scene, ranks_of(rows), together_s, _longer(found, calm))
     shares = [row.found.lost_s / together_s for row in rows]
     return [
-        replace(row, taken=Taken(loss_s * part), price=Taken(price_s * part), floor=replace(row.floor, part=part), with_it_s=None)
+        replace(row, taken=Taken(loss_s * part), price=Taken(price_s * part), floor=replace(row.floor, part=part), with_it=None)
         for row, part in zip(rows, shares, strict=True) if row.found.rows[0] not in known
     ]  # fmt: skip
 
