@@ -48,7 +48,7 @@ from rankscope.probes.base.arrays import Floats, Ints
 CLEAR = limits.SCORE_LEAST / 2  # z² at which the certainty is one half
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Taken:
     """Seconds that a mechanism took: `step_s` from every step, `own_s` from own times of `ranks`.
 
@@ -105,7 +105,7 @@ class OfRank:
     before: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Row:
     """A hypothesis, the seconds that it took, and how clear they are.
 
@@ -208,7 +208,7 @@ def distance(probability: float) -> float:
 
 def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
     """Select rows that pass score and effect floor; return them with lost time, largest first."""
-    chosen = sorted((row for row in rows if row.score >= limits.SCORE_LEAST), key=lambda row: -row.taken.most_s)
+    chosen = sorted((row for row in rows if row.score >= limits.SCORE_LEAST), key=_largest_first)
     del chosen[2 * budgets.EXAMINED :]  # at most EXAMINED ranks, and as many other rows
     replay = _Replay(scene, chosen)
     while chosen:
@@ -247,6 +247,29 @@ def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
             return sorted(found, key=lambda row: -row.found.lost_s)
         del chosen[least]
     return []
+
+
+def _largest_first(row: Row) -> tuple[float, str, str, str, tuple[int, ...], str]:
+    """Sort key: by seconds taken; equal ones by name, so that no order of proposing matters."""
+    found = row.found
+    return -row.taken.most_s, found.component, found.cause, found.scope, found.rows, found.instance
+
+
+def of_one_device(rows: Sequence[Row]) -> list[Row]:
+    """Join a link's row to the row about the rank that the same device delays: it is one cause.
+
+    Copies over a narrow PCIe link delay their rank, and prolong the transfer of all.
+    """
+    late = {(row.found.component, row.found.instance): row for row in reversed(rows) if row.rank and row.found.instance}
+    links = [row for row in rows if row.rank is None and (row.found.component, row.found.instance) in late]
+    for link in links:
+        row = late[link.found.component, link.found.instance]
+        more = tuple(each for each in link.found.evidence if each not in row.found.evidence)
+        lost_s = row.found.lost_s + link.found.lost_s
+        one = replace(row, found=replace(row.found, lost_s=lost_s, evidence=(*row.found.evidence, *more)))
+        rows = [one if each is row else each for each in rows if each is not link]
+        late[link.found.component, link.found.instance] = one
+    return list(rows)
 
 
 def _is_uneven(row: Row, others: Iterable[Row]) -> bool:

@@ -24,12 +24,9 @@ from rankscope.diagnose.infer.causes.hang.loading import waited_for
 from rankscope.diagnose.infer.causes.hang.processes import told_to_end
 from rankscope.diagnose.infer.causes.hang.standstill import find_hang
 from rankscope.diagnose.infer.causes.hypothesis import DESIGNED
-from rankscope.diagnose.infer.causes.job.moving_work import moving_work
-from rankscope.diagnose.infer.causes.job.slow_everywhere import slower_everywhere
-from rankscope.diagnose.infer.causes.link.suspects import slow_links
-from rankscope.diagnose.infer.causes.rank.rare_steps import rare_rows
+from rankscope.diagnose.infer.causes.rank.rare_steps import rare_steps
 from rankscope.diagnose.infer.causes.rows import Row, standing
-from rankscope.diagnose.infer.causes.whole_job import WholeJob, rows_of
+from rankscope.diagnose.infer.causes.whole_job import Known, WholeJob
 from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.fleet.large.topology import Group
 from rankscope.diagnose.infer.fleet.model import Fleet
@@ -46,6 +43,7 @@ from rankscope.diagnose.infer.solve.nobody import nobody
 from rankscope.diagnose.infer.solve.notes import behind_gpu, idle_counters, pauses
 from rankscope.diagnose.infer.solve.odd_ranks import OddRanks, find_odd_ranks
 from rankscope.diagnose.infer.solve.prepare import prepare
+from rankscope.diagnose.infer.solve.select import select
 from rankscope.diagnose.infer.solve.unseen import nothing_to_judge_by, without_unseen
 from rankscope.diagnose.infer.solve.views import (
     Calm,
@@ -171,15 +169,16 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     odd = find_odd_ranks(fleet, scene, reference)
     scene = odd.scene
     calm = calmed(fleet, scene)
-    views, found, noise, more = _standing(fleet, odd, reference, calm)
+    views, found, more = _standing(fleet, odd, reference, calm)
     suspects: list[Suspect] = []
-    notes += more
+    notes += [note for note in more if note.code is not NoteCode.MOVING_NOISE]
     for view in views:
         of_view, why = view.suspects(found, scene)
         suspects += of_view if view is odd else of_step(of_view, scene.step_s)
         notes += [*view.notes, *(why if view is views[0] else ())]
     suspects += rows.suspects(fleet, scene, [row for row in found if row.rank is None])
-    notes += [] if suspects else noise
+    # What makes ranks late in turn is said only where nobody is late for another reason.
+    notes += [note for note in more if note.code is NoteCode.MOVING_NOISE and not suspects]
     if not suspects and not fleet.timed and reference is None:
         suspects, more, scene = stretch_suspects(fleet, scene, per_step)
         notes += more
@@ -218,35 +217,22 @@ def _without_acquitted(notes: Sequence[Note], suspects: Sequence[Suspect]) -> li
 
 def _standing(
     fleet: Fleet, odd: OddRanks, reference: Reference | None, calm: Calm | None
-) -> tuple[list[OddRanks], list[Row], list[Note], list[Note]]:
-    """Select rows from all views; return (views, selected rows, notes without suspects, other
-    notes).
-
-    The first list of notes applies only if there are no suspects; views are those of single ranks
-    that found something.
+) -> tuple[list[OddRanks], list[Row], list[Note]]:
+    """Select rows from all views; return (views of single ranks that found something, selected
+    rows, notes).
     """
     scene, views = odd.scene, [odd]
     always = rows.ranks_of(standing(scene, odd.rows))
     if calm is not None and (hidden := calm_ranks(fleet, scene, calm, always)) is not None:
         views = [odd, hidden] if len(always) else [hidden]
         always = np.union1d(always, rows.ranks_of(hidden.rows))
-    of_ranks = [row for view in views for row in view.rows]
-    seldom, notes = rare_rows(fleet, scene, always)
-    if not seldom and calm is not None:
-        seldom = calm_steps(calm, always)
-    moving, noise = moving_work(fleet, scene)
-    offered = [
-        *slow_links(fleet, scene, of_ranks),
-        *rows_of(WholeJob(fleet, scene, of_ranks, always)),
-        *moving,
-        *seldom,
-    ]
-    found = standing(scene, offered)
-    if not found and calm is not None:
-        found = standing(scene, calm_work(calm))
-    if reference is not None:
-        found = standing(scene, [*found, *slower_everywhere(fleet, scene, reference, found)])
-    return views, found, noise, notes
+    job = WholeJob(fleet, scene, reference, tuple(row for view in views for row in view.rows))
+    found = select(job)
+    if calm is not None and not any(isinstance(each, Row) for each in found.proposals[rare_steps]):
+        found = select(job, seldom) if (seldom := calm_steps(calm, Known(tuple(found.rows)))) else found
+    if calm is not None and not found.rows:
+        found = select(job, moving) if (moving := calm_work(calm)) else found
+    return views, found.rows, found.notes
 
 
 def _slowdown_percent(scene: Scene, reference: Reference | None, suspects: Sequence[Suspect]) -> float:

@@ -25,8 +25,9 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.job.moving_work import moving_work
-from rankscope.diagnose.infer.causes.rank.rare_steps import rare_rows
+from rankscope.diagnose.infer.causes.rank.rare_steps import rare_steps
 from rankscope.diagnose.infer.causes.rows import Row, Taken, ranks_of, standing
+from rankscope.diagnose.infer.causes.whole_job import Known, WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model import slots
 from rankscope.diagnose.infer.model.behind import behind_each, without
@@ -145,12 +146,14 @@ def calmed(fleet: Fleet, scene: Scene) -> Calm | None:
     return Calm(calm, without, scene.step_s / without.step_s)
 
 
-def calm_steps(calm: Calm, known: Ints) -> list[Row]:
+def calm_steps(calm: Calm, known: Known) -> list[Row]:
     """Return rows on ranks that are slow in few steps, found without CPU queues, other than
-    `known`.
+    those known.
     """
     return [
-        replace(row, taken=Taken(calm.longer * row.taken.step_s)) for row in rare_rows(calm.fleet, calm.scene, known)[0]
+        replace(row, taken=Taken(calm.longer * row.taken.step_s))
+        for row in rare_steps(WholeJob(calm.fleet, calm.scene), known)
+        if isinstance(row, Row)
     ]
 
 
@@ -159,7 +162,8 @@ def calm_work(calm: Calm) -> list[Row]:
 
     Each costs the same share of the step as without queues.
     """
-    found = standing(calm.scene, moving_work(calm.fleet, calm.scene)[0])
+    moving = moving_work(WholeJob(calm.fleet, calm.scene))
+    found = standing(calm.scene, [row for row in moving if isinstance(row, Row)])
     return [replace(row, taken=Taken(calm.longer * row.found.lost_s)) for row in found]
 
 

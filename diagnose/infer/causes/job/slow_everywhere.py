@@ -30,6 +30,7 @@ from rankscope.diagnose.infer.causes.hypothesis import DESIGNED, GUESS, NO_COUNT
 from rankscope.diagnose.infer.causes.rank.storage import is_write
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.causes.rows import Clear, Row, Taken, gain_s, removed
+from rankscope.diagnose.infer.causes.whole_job import Known, WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.attribute import Located, Profiles
 from rankscope.diagnose.infer.model.busy_host import taken_s
@@ -54,11 +55,11 @@ from rankscope.probes.base.arrays import Floats
        says="it waits longer for a CPU than before")  # fmt: skip
 @cause("storage", "slow-read", scope="all", witness="time in reads since the baseline", rests_on=[Source.FILE_CALLS])
 @cause("storage", "slow-write", scope="all", witness="time in writes since the baseline", rests_on=[Source.FILE_CALLS])
-def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, found: Sequence[Row]) -> list[Row]:
-    """Return one row for the growth of all ranks that `found` does not explain, or none.
-
-    `reference`: the baseline; `found`: rows that were already selected.
-    """
+def slower_everywhere(job: WholeJob, known: Known) -> list[Row]:
+    """Return one row for the growth of all ranks that no known row explains, or none."""
+    fleet, scene, reference, found = job.fleet, job.scene, job.reference, known.rows
+    if reference is None:
+        return []
     single = [row for row in found if row.is_excess and not row.before]
     taken = [row for row in found if not (row.is_excess or row.rare or row.found.cause in DESIGNED)]
     own = scene.own - removed(scene.own, single)
