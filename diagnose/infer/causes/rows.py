@@ -115,7 +115,7 @@ class Row:
     `with_it_s`: what `taken.own_s` is with seconds that accompany it but that no counter attributes
         to it: part of the price and of the effect test, but no reason for admission.
     `rare`: it occurred in few steps only, which are no part of the usual step.
-    `rank`: set where it is about the excess of one rank over its peers (solve/odd_ranks.py).
+    `rank`: set where it is about the excess of one rank over its peers (causes/rank/odd_ranks.py).
     """
 
     found: Hypothesis

@@ -19,7 +19,8 @@ from rankscope.diagnose.infer.verdict.note import Note
 from rankscope.probes.base.arrays import Ints
 
 Proposal = Row | Note  # a note: why something odd is no cause
-Proposals = Mapping[Callable[..., Iterable[Proposal]], Sequence[Proposal]]  # by the function that was asked
+Ask = Callable[..., Iterable[Proposal]]  # a registered function
+Proposals = Mapping[Ask, Sequence[Proposal]]  # by the function that was asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +28,19 @@ class WholeJob:
     """The whole job, as causes receive it.
 
     `reference`: the baseline, if there is one. `slow`: rows about single ranks that are slower than
-        their peers in all steps.
+        their peers in all steps. `asks`: the functions whose rows count in this view of the job;
+        none: all.
     """
 
     fleet: Fleet
     scene: Scene
     reference: Reference | None = None
     slow: tuple[Row, ...] = ()
+    asks: tuple[Ask, ...] = ()
+
+    def functions(self, *given: type) -> tuple[Ask, ...]:
+        """Return the functions to ask whose parameters have these types."""
+        return tuple(ask for ask in proposers(*given) if not self.asks or ask in self.asks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,7 @@ class Known:
 
 def propose(job: WholeJob) -> Proposals:
     """Ask every function that depends on no other cause."""
-    return {ask: tuple(ask(job)) for ask in proposers(WholeJob)}
+    return {ask: tuple(ask(job)) for ask in job.functions(WholeJob)}
 
 
 def propose_again(job: WholeJob, before: Proposals, found: Sequence[Row]) -> Proposals:
@@ -64,7 +71,7 @@ def propose_again(job: WholeJob, before: Proposals, found: Sequence[Row]) -> Pro
     `before`: all proposals so far; `found`: the rows of them that were admitted.
     """
     now = dict(before)
-    for ask in proposers(WholeJob, Known):
+    for ask in job.functions(WholeJob, Known):
         own = {id(each.taken) for each in before.get(ask, ()) if isinstance(each, Row)}
         now[ask] = tuple(ask(job, Known(tuple(row for row in found if id(row.taken) not in own))))
     return now

@@ -1,4 +1,4 @@
-"""Rows of ../causes/rows.py for the hypotheses on single ranks that were admitted.
+"""Ranks compared with their peers, and rows of ../rows.py for the causes of slower ones.
 
 A row removes a rank's excess over its peers that are no suspects, or, with several hypotheses on
 one rank, its part of it; what was in the baseline is a row of its own (by_design.py). The price
@@ -16,10 +16,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rankscope.diagnose import limits
+from rankscope.diagnose.infer.causes.rank.by_design import Part, with_design
 from rankscope.diagnose.infer.causes.rank.selection import Selection, select
 from rankscope.diagnose.infer.causes.rank.suspects import merged_suspects, why_not
 from rankscope.diagnose.infer.causes.rank.threads import takes_cpu
 from rankscope.diagnose.infer.causes.rows import Clear, Floor, OfRank, Row, gain_s, of_ranks, ranks_of
+from rankscope.diagnose.infer.causes.whole_job import Ask, WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet, Slots
 from rankscope.diagnose.infer.model import slots
 from rankscope.diagnose.infer.model.behind import behind_each, without
@@ -29,7 +31,6 @@ from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.waiting import one_after_another
 from rankscope.diagnose.infer.past.baseline import Reference
 from rankscope.diagnose.infer.past.compared import Compared, compared
-from rankscope.diagnose.infer.solve.by_design import Part, with_design
 from rankscope.diagnose.infer.verdict.contract import Suspect
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
@@ -39,12 +40,15 @@ from rankscope.probes.base.arrays import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class OddRanks:
-    """Rows on single ranks, and the scene with the differences that they rest on."""
+    """Single ranks compared with their peers.
+
+    `job`: with rows about those that are slower, and the scene with the differences. `among`: the
+        ranks compared, past ones too. `notes`: on slower ranks for which no rank waits.
+    """
 
     among: Compared
-    scene: Scene
+    job: WholeJob
     selection: Selection
-    rows: tuple[Row, ...]
     notes: tuple[Note, ...]
 
     def suspects(self, found: Sequence[Row], scene: Scene) -> tuple[list[Suspect], list[Note]]:
@@ -53,7 +57,7 @@ class OddRanks:
         `found`: the selected rows; those of another view are ignored. `scene`: of the selection;
             another view of the window has other steps.
         """
-        mine = {id(row.rank) for row in self.rows}
+        mine = {id(row.rank) for row in self.job.slow}
         stand = [
             (replace(row.rank.why, found=replace(row.rank.why.found, evidence=row.found.evidence)), row.found.lost_s)
             for row in found
@@ -66,7 +70,7 @@ class OddRanks:
         if whole:
             who = rank_list(tuple(sorted(self.among.fleet.ranks.number[whole].tolist())))
             notes.append(Note(NoteCode.DESIGNED, f"{who}: slower than the peers, but so already in the baseline"))
-        return merged_suspects(self.among, self.selection, stand), notes
+        return merged_suspects(self.among, self.selection, stand, scene.step_s), notes
 
     def _fallen(self, found: Sequence[Row], stand: Ints, scene: Scene) -> list[Note]:
         """Return notes on ranks that are clearly slower but no suspects, or suspects with hardly
@@ -83,15 +87,15 @@ class OddRanks:
             text = f"the step is hardly shorter without the suspects today: of {len(scene.own)} ranks some other one stalls in each"
             return [Note(NoteCode.STALLS_OF_OTHERS, text)]
         slower = rank_list(tuple(int(number) for number in fleet.ranks.number[gone]))
-        excess_s = float(self.scene.differences.excess_s[gone].max())
+        excess_s = float(self.job.scene.differences.excess_s[gone].max())
         by = f"{'by up to ' if len(gone) > 1 else 'by '}{seconds(excess_s)}"
-        if _may_be_in_turn(self.scene, gone, excess_s):
+        if _may_be_in_turn(self.job.scene, gone, excess_s):
             text = (
                 f"slower than the peers, {by} per step: {slower}; ranks of another role are as busy, and whether they work "
                 "meanwhile or only afterwards was not seen: not accused"
             )
             return [Note(NoteCode.UNTIMED, text)]
-        fallen = [row for row in self.rows if row.found.rows[0] in gone]
+        fallen = [row for row in self.job.slow if row.found.rows[0] in gone]
         gained_s = gain_s(scene, [*found, *fallen]) - gain_s(scene, found)
         text = (
             f"slower than the peers, {by} per step: {slower}; without that a step would be only {seconds(gained_s)} shorter, "
@@ -100,10 +104,10 @@ class OddRanks:
         return [Note(NoteCode.NO_GAIN, text)]
 
 
-def find_odd_ranks(fleet: Fleet, scene: Scene, reference: Reference | None = None) -> OddRanks:
-    """Find ranks that are slower than their peers, or than before, and waited for, as rows.
+def compare(fleet: Fleet, scene: Scene, reference: Reference | None = None, asks: tuple[Ask, ...] = ()) -> OddRanks:
+    """Compare ranks with their peers, or with their own past, and ask for causes of slower ones.
 
-    Notes explain ranks that are odd but not waited for.
+    `asks`: functions that are asked in this view of the job; none: all.
     """
     among = compared(fleet, scene, reference)
     selection = select(among)
@@ -111,7 +115,8 @@ def find_odd_ranks(fleet: Fleet, scene: Scene, reference: Reference | None = Non
     if len(selection.rows):
         scene = replace(scene, in_turn=_turns(fleet, scene))
     rows = _rows(among, scene, selection, with_design(among, selection, reference))
-    return OddRanks(among, scene, selection, rows, tuple(_acquitted(fleet, scene, selection.idle)))
+    job = WholeJob(fleet, scene, reference, rows, asks)
+    return OddRanks(among, job, selection, tuple(_acquitted(fleet, scene, selection.idle)))
 
 
 def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[Part]) -> tuple[Row, ...]:
