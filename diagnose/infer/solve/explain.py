@@ -15,7 +15,6 @@ from rankscope.diagnose.infer.solve.notes import behind_gpu, idle_counters, paus
 from rankscope.diagnose.infer.solve.select import Found
 from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
-from rankscope.diagnose.stats.robust import nan_median
 
 
 def explain(found: Found, draft: Verdict) -> Verdict:
@@ -29,9 +28,7 @@ def explain(found: Found, draft: Verdict) -> Verdict:
     if suspects:
         status = "imbalance" if all(suspect.cause in DESIGNED for suspect in suspects) else "fault"
     else:
-        per_step, odd = nan_median(fleet.steps.seconds, 0), bool(found.odd.selection.unexplained)
-        has_baseline = found.job.reference is not None
-        status, notes = nobody(fleet, has_baseline, found.job.scene, per_step, odd, notes)
+        status, notes = nobody(found, notes)
     return replace(
         draft,
         status=status,
