@@ -112,8 +112,8 @@ class Row:
     `found`: component, cause, scope, ranks, witness; its lost time is set only when it is selected.
     `price`: replaces `taken` in the reported loss: a repaired rank is still as uneven as its peers,
         and other ranks still queue behind it as long as behind one another.
-    `with_it_s`: what `taken.own_s` is with seconds that accompany it but that no counter attributes
-        to it: part of the price and of the effect test, but no reason for admission.
+    `with_it`: what is taken with seconds that accompany it but that no counter attributes to it:
+        part of the price and of the effect test, but no reason for admission.
     `rare`: it occurred in few steps only, which are no part of the usual step.
     `rank`: set where it is about the excess of one rank over its peers (causes/rank/odd_ranks.py).
     """
@@ -123,7 +123,7 @@ class Row:
     clear: Clear
     floor: Floor = field(default_factory=Floor)
     price: Taken | None = None
-    with_it_s: Floats | None = None
+    with_it: Taken | None = None
     rare: bool = False
     rank: OfRank | None = None
 
@@ -156,7 +156,7 @@ class Row:
     def of_itself(self) -> Row:
         """A copy that removes only the first rank's time, not that of other ranks."""
         taken = self.taken
-        if self.with_it_s is not None or len(taken.ranks) < 2:
+        if self.with_it is not None or len(taken.ranks) < 2:
             return self
         return replace(self, taken=replace(taken, ranks=taken.ranks[:1], own_s=taken.own_s[:1]))
 
@@ -218,9 +218,9 @@ def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
         more = replay.with_more_s(chosen, beside, together)
         # Where several ranks have the same mechanism, each by itself may have caused what
         # accompanies it.
-        doubtful = np.array([row.with_it_s is not None and _is_uneven(row, chosen) for row in chosen])
+        doubtful = np.array([row.with_it is not None and _is_uneven(row, chosen) for row in chosen])
         # A preempted rank cannot delay others for longer than it was preempted itself.
-        driven_s = [0.0 if row.with_it_s is None else replay.own_s(row, ()) for row in chosen]
+        driven_s = [0.0 if row.with_it is None else replay.own_s(row, ()) for row in chosen]
         gained_s = beside + np.where(doubtful, 0.0, np.fmin(more, driven_s))
         over = np.array(
             [
@@ -300,8 +300,8 @@ class _Replay:
             asked = np.unique([row.found.rows[0] for row in rows if row.is_excess]).astype(np.int64)
             self._slots = slots.Regained(scene.slots, scene.roles, asked, scene.queue_s)
         touched = np.zeros(len(scene.own), dtype=bool)
-        for row in rows:
-            touched[row.taken.ranks] = True
+        for taken in (each for row in rows for each in (row.taken, row.price, row.with_it) if each is not None):
+            touched[taken.ranks] = True
         if scene.pipelines is None:
             self._place = np.cumsum(touched) - 1
             others = [(code, ~touched & (scene.roles == code)) for code in np.unique(scene.roles)]
@@ -347,11 +347,11 @@ class _Replay:
         `beside`: what each row gains beyond the others, the key of division; `together`: the gain
             without what accompanies them.
         """
-        has = np.array([row.with_it_s is not None for row in rows])
+        has = np.array([row.with_it is not None for row in rows])
         if not has.any():
             return np.zeros(len(rows))
         priced = [
-            row if row.with_it_s is None else replace(row, taken=replace(row.taken, own_s=row.with_it_s))
+            row if row.with_it is None else replace(row, taken=replace(row.with_it, step_s=row.taken.step_s))
             for row in rows
         ]
         return share_out(max(self.gain_s(priced) - together, 0.0), np.where(has, beside, 0.0))

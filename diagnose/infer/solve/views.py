@@ -140,7 +140,7 @@ def slow_without_queue(found: Found, calm: Found, known: Ints) -> list[Row]:
     loss_s, price_s = price_of(found.job.fleet, found.job.scene, ranks_of(rows), together_s, _longer(found, calm))
     shares = [row.found.lost_s / together_s for row in rows]
     return [
-        replace(row, taken=Taken(loss_s * part), price=Taken(price_s * part), floor=replace(row.floor, part=part), with_it_s=None)
+        replace(row, taken=Taken(loss_s * part), price=Taken(price_s * part), floor=replace(row.floor, part=part), with_it=None)
         for row, part in zip(rows, shares, strict=True) if row.found.rows[0] not in known
     ]  # fmt: skip
 

@@ -55,7 +55,7 @@ def strangers(job: WholeJob, known: Known) -> list[Row]:
         more = np.fmax(removes, np.nan_to_num(np.fmin(crowded[rows], scene.own[rows])))
         clear = replace(clearness(removes.mean(axis=0), scene.step_s), looked_at=len(taken_on))
         told = _hypothesis(fleet, rows, _losers(taken[rows]), busy, took)
-        found.append(Row(told, of_ranks(rows, removes), clear, Floor(limits.ALONE_SHARE), with_it_s=more))
+        found.append(Row(told, of_ranks(rows, removes), clear, Floor(limits.ALONE_SHARE), with_it=of_ranks(rows, more)))
     return found
 
 

@@ -20,7 +20,7 @@ from rankscope.diagnose.infer.causes.rank.by_design import Part, with_design
 from rankscope.diagnose.infer.causes.rank.selection import Selection, select
 from rankscope.diagnose.infer.causes.rank.suspects import merged_suspects, why_not
 from rankscope.diagnose.infer.causes.rank.threads import takes_cpu
-from rankscope.diagnose.infer.causes.rows import Clear, Floor, OfRank, Row, gain_s, of_ranks, ranks_of
+from rankscope.diagnose.infer.causes.rows import Clear, Floor, OfRank, Row, Taken, gain_s, of_ranks, ranks_of
 from rankscope.diagnose.infer.causes.whole_job import Ask, WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet, Slots
 from rankscope.diagnose.infer.model import slots
@@ -137,41 +137,32 @@ def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[P
     for one in parts:
         each, part = one.why, one.part
         rank, of_cpu = [each.row], each.found.component == "cpu"
-        removes: Floats = part * (own[rank] - innocent[rank])
-        price: Floats = part * (own[rank] - (healed[rank] if of_cpu else in_order_of(own[rank], healed[rank])))
-        at: Ints = np.array(rank, dtype=np.int64)
-        more: Floats | None = None
+        price = of_ranks(rank, part * (own[rank] - (healed[rank] if of_cpu else in_order_of(own[rank], healed[rank]))))
+        with_it: Taken | None = None
         if each.row in placed and not one.before:
-            at, more = placed.pop(each.row)
-            removes, price = _of_first(removes, more[1:]), _of_first(price, more[1:])
-            more[0] *= part
+            with_it = placed.pop(each.row)
+            with_it.own_s[0] *= part
         elif each.row in behind and not one.before:
             others, seconds_s = behind.pop(each.row)
-            at = np.concatenate([at, others])
-            removes, price = _of_first(removes, seconds_s), np.vstack([price, seconds_s])
+            price = of_ranks(np.concatenate([rank, others]), np.vstack([price.own_s, seconds_s]))
         row = Row(
             replace(each.found, lost_s=float("nan")),
-            of_ranks(at, removes),
+            of_ranks(rank, part * (own[rank] - innocent[rank])),
             Clear(float(found.z[each.row]), float(found.freedom[each.row])),
             Floor(one.of_rest / part * float(found.floor_s[each.row]) / scene.step_s, part),
-            price=of_ranks(at, price),
-            with_it_s=more,
+            price=price,
+            with_it=with_it,
             rank=OfRank(each, bool(lasting[each.row]), one.before),
         )
         result.append(row)
     return tuple(result)
 
 
-def _of_first(seconds: Floats, others: Floats) -> Floats:
-    """Stack the seconds removed from the first rank on zeros for the others."""
-    return np.vstack([seconds, np.zeros_like(others)])
+def _freely_placed(among: Compared, selection: Selection) -> dict[int, Taken]:
+    """Map each rank that strangers drive off a CPU to what that takes from the affected ranks.
 
-
-def _freely_placed(among: Compared, selection: Selection) -> dict[int, tuple[Ints, Floats]]:
-    """Map each rank that strangers drive off a CPU to the affected ranks and their lost seconds.
-
-    The rank itself and, once per pool, the ranks with the same CPUs; seconds above what they would
-    take if no rank were driven off. Empty where none is.
+    These are the rank itself and, once per pool, the ranks with the same CPUs; seconds above what
+    they would take if no rank were driven off.
     """
     own, count = among.scene.own, among.count
     kept = [each.row for each in selection.admitted if (each.found.component, each.found.cause) == ("cpu", "contended")]
@@ -180,22 +171,24 @@ def _freely_placed(among: Compared, selection: Selection) -> dict[int, tuple[Int
     behind, even = (each[:, -own.shape[1] :] for each in even_queue_s(among.fleet))
     pool = pools(among.fleet)
     placed = np.where(np.isin(pool, pool[kept])[:, None], own + even - np.fmin(behind, own), own)
-    more = own - repaired(placed, among.scene.roles, selection.rows)
-    result, told = {}, set[int]()
+    result, told = dict[int, Taken](), set[int]()
     for row in kept:
-        others = np.flatnonzero(pool == pool[row]) if int(pool[row]) not in told else np.empty(0, dtype=np.int64)
+        others = np.flatnonzero((pool == pool[row]) & (int(pool[row]) not in told))
         told.add(int(pool[row]))
-        at = np.concatenate([[row], np.setdiff1d(others, selection.rows)]).astype(np.int64)
-        result[row] = at, more[at]
+        result[row] = _with_others(among, selection, row, others, placed)
     return result
 
 
-def _without_threads(among: Compared, selection: Selection) -> dict[int, tuple[Ints, Floats]]:
-    """Map each rank whose own threads take its CPU to the affected ranks and their lost seconds.
+def _with_others(among: Compared, selection: Selection, row: int, others: Ints, healed: Floats) -> Taken:
+    """Seconds that a rank, and others that are no suspects, take longer than `healed`, ranks x steps."""
+    more = among.scene.own - repaired(healed, among.scene.roles, selection.rows)
+    ranks = np.concatenate([[row], np.setdiff1d(others, selection.rows)]).astype(np.int64)
+    return of_ranks(ranks, more[ranks])
 
-    The rank itself and the ranks with the same CPUs.
-    """
-    own, pool, result = among.scene.own, pools(among.fleet), dict[int, tuple[Ints, Floats]]()
+
+def _without_threads(among: Compared, selection: Selection) -> dict[int, Taken]:
+    """Map each rank whose own threads take its CPU to what that takes from it and its pool."""
+    own, pool, result = among.scene.own, pools(among.fleet), dict[int, Taken]()
     if among.count < len(own):  # for earlier windows it is unknown which rank queued behind which
         return result
     for each in selection.admitted:
@@ -204,10 +197,7 @@ def _without_threads(among: Compared, selection: Selection) -> dict[int, tuple[I
         threads, row = each.case.threads, each.row
         taken = taken_by_threads_s(among.fleet, row, threads.behind_s, threads.part)[:, -own.shape[1] :]
         healed = np.where((pool == pool[row])[:, None], own - np.fmin(taken, own), own)
-        more = own - repaired(healed, among.scene.roles, selection.rows)
-        others = np.setdiff1d(np.flatnonzero(pool == pool[row]), selection.rows)
-        at = np.concatenate([[row], others]).astype(np.int64)
-        result[row] = at, more[at]
+        result[row] = _with_others(among, selection, row, np.flatnonzero(pool == pool[row]), healed)
     return result
 
 

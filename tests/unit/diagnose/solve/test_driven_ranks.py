@@ -27,7 +27,13 @@ def taken(share: float, more: float) -> Row:
     found = Hypothesis("cpu", "contended", tuple(range(RANKS)), float("nan"), CONVICTED, (), "", scope="host")
     seconds = np.full((RANKS, STEPS), share * STEP_S)
     taken = of_ranks(range(RANKS), seconds)
-    return Row(found, taken, Clear(9.0, 39.0), Floor(limits.ALONE_SHARE), with_it_s=seconds / share * more)
+    return Row(
+        found,
+        taken,
+        Clear(9.0, 39.0),
+        Floor(limits.ALONE_SHARE),
+        with_it=of_ranks(range(RANKS), seconds / share * more),
+    )
 
 
 @pytest.mark.parametrize(
