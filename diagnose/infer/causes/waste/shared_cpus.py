@@ -39,7 +39,7 @@ _ACTION = (
 
 
 @cause("cpu", "affinity", scope="all", witness="masks overlap, other CPUs idle", rests_on=[Source.HOST],
-       says="all of them may run on the same few CPUs[ ({instance})], while other CPUs idle")  # fmt: skip
+       says="all of them may run on the same few CPUs[, {instance}], while other CPUs idle")  # fmt: skip
 def shared_cpus(spending: Spending) -> Iterator[Row]:
     """Propose cpu/affinity for ranks that queue behind one another while CPUs idle elsewhere."""
     fleet = spending.fleet

@@ -80,7 +80,12 @@ def test_a_row_has_a_sentence_and_its_file_tells_of_it(row: registry.Cause) -> N
 
 def test_every_function_that_registers_is_asked_or_called() -> None:
     """One that nobody calls makes a cause that can never be reported."""
-    asked = {*registry.proposers(Case), *registry.proposers(WholeJob), *registry.proposers(WholeJob, Known), *registry.proposers(Spending)}
+    asked = {
+        *registry.proposers(Case),
+        *registry.proposers(WholeJob),
+        *registry.proposers(WholeJob, Known),
+        *registry.proposers(Spending),
+    }
     names = {node.id for path in ROOM.parent.rglob("*.py") for node in _loaded(path)}
     for row in causes.TABLE:
         assert row.proposed_by in asked or row.proposed_by.__name__ in names or row.told_by in _called_in(), row

@@ -278,7 +278,14 @@ def verdict_of(share: Share, alarm: Alarm) -> Seen:
 
 def test_waste_is_written_once_for_each_job_and_on_change_and_pages_nobody(host: Host) -> None:
     def learn(cause: str, kind: AlarmKind = AlarmKind.ROUTINE, status: str = "inefficient") -> int:
-        one = {"component": "python", "cause": cause, "instance": "", "ranks": [0, 1], "lost_seconds_per_step": 0.02, "function": None}
+        one = {
+            "component": "python",
+            "cause": cause,
+            "instance": "",
+            "ranks": [0, 1],
+            "lost_seconds_per_step": 0.02,
+            "function": None,
+        }
         verdict = {"status": status, "suspects": [one] if status == "inefficient" else [], "notes": []}
         before = len(host.events)
         host.looking._learn(Seen(Alarm(kind, "local", 0.0, "routine"), verdict, "", 1.0), 1.0)
