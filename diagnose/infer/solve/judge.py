@@ -169,7 +169,7 @@ def _about_data(fleet: Fleet, reference: Reference | None) -> list[Note]:
 def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, draft: Verdict) -> Verdict:
     paused = pauses.find(fleet)
     scene, notes = prepare(fleet, per_step, paused)
-    notes = [*draft.notes, *not_compared(fleet), *notes]
+    notes = [*draft.notes, *not_compared(fleet, reference is not None), *notes]
     odd = find_odd_ranks(fleet, scene, reference)
     scene = odd.scene
     calm = calmed(fleet, scene)
