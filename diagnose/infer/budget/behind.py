@@ -27,8 +27,10 @@ def behind(fleet: Fleet, queue_s: Floats) -> list[tuple[Label, float]]:
     table, rows = fleet.counters.table, fleet.counters.rows(_COUNTER)
     rows = rows[(table.rank[rows] >= 0) & (table.value[rows] > 0)]
     rank, value = table.rank[rows], table.value[rows]
-    total = np.bincount(rank, value, len(queue_s))
-    part = value * np.divide(queue_s, total, out=np.zeros(len(total)), where=total > 0)[rank]
+    most = np.zeros(len(queue_s))
+    np.maximum.at(most, rank, value)
+    weight = value / most[rank]  # a forged window may hold any number: these are at most 1, one of them is
+    part = queue_s[rank] * weight / np.bincount(rank, weight, len(queue_s))[rank]
     own = table.pid[rows] == fleet.ranks.pid[rank]
     others = ~own & np.isin(table.pid[rows], fleet.ranks.pid)
     found: list[tuple[Label, float]] = [

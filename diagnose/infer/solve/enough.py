@@ -52,10 +52,10 @@ def is_alone(fleet: Fleet) -> bool:
     return len(fleet.ranks) == 1 and int(fleet.ranks.world_size[0]) == 1 and not fleet.timed
 
 
-def not_compared(fleet: Fleet) -> list[Note]:
+def not_compared(fleet: Fleet, has_baseline: bool = False) -> list[Note]:
     """Return a note if the job is one rank, or on ranks with less than half of the most steps."""
     if is_alone(fleet):
-        return [Note(NoteCode.ONE_RANK, "one rank: compared with nobody")]
+        return [] if has_baseline else [Note(NoteCode.ONE_RANK, "one rank: compared with nobody")]
     counts = np.isfinite(fleet.steps.seconds).sum(axis=1)
     most = int(counts.max(initial=0))
     few = tuple(int(number) for number in fleet.ranks.number[counts < 0.5 * most])
