@@ -73,7 +73,9 @@ class View:
 def as_it_is(fleet: Fleet, reference: Reference | None, _: Found | None) -> View:
     """View the window as it is, from the onset on if its steps became longer."""
     scene, notes = prepare(fleet, nan_median(fleet.steps.seconds, 0), pauses.find(fleet))
-    return View(fleet, scene, lambda _, here: here, reference, notes=(*not_compared(fleet, reference is not None), *notes))
+    return View(
+        fleet, scene, lambda _, here: here, reference, notes=(*not_compared(fleet, reference is not None), *notes)
+    )
 
 
 # ---- without queueing ------------------------------------------------------------------------------------------------

@@ -27,9 +27,9 @@ from rankscope.diagnose.infer.causes.waste.rows import Waste, row_of
 from rankscope.diagnose.infer.causes.waste.spending import Spending
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.busy_host import cpus_of, pools, queued_s, taken_share
-from rankscope.diagnose.infer.model.evidence.known_code import THREAD_POOL
 from rankscope.diagnose.infer.verdict.contract import Evidence
 from rankscope.diagnose.stats.robust import median
+from rankscope.observer.window.renamed import THREAD_POOL
 from rankscope.probes.base.arrays import Bools, Floats, Ints
 from rankscope.probes.host.procfs import joined_ranges
 
@@ -81,7 +81,7 @@ def _in_pools(spending: Spending) -> Bools:
     native, rows = spending.fleet.patterns.native, spending.spent.rows
     if native is None:
         return np.zeros(len(rows), dtype=bool)
-    is_pool = np.array([THREAD_POOL.search(name) is not None for name in native.values], dtype=bool)
+    is_pool = np.array([THREAD_POOL.fullmatch(name) is not None for name in native.values], dtype=bool)
     codes = native.codes[rows]
     return np.asarray((codes >= 0) & is_pool[np.maximum(codes, 0)] if len(is_pool) else codes < -1, dtype=bool)
 
@@ -93,6 +93,6 @@ def _helpers(fleet: Fleet) -> Ints:
     for row in rows[table.rank[rows] >= 0].tolist():
         told = table.instance.at(row)
         many = _MANY.search(told)
-        if THREAD_POOL.search(_MANY.sub("", told).partition(": ")[2]):
+        if THREAD_POOL.fullmatch(told.partition(": ")[2]):
             found[int(table.rank[row])] += int(many[1]) if many else 1
     return found

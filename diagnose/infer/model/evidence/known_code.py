@@ -37,6 +37,3 @@ RUNNING_FILES = (
 )  # fmt: skip
 
 INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d")  # the native functions that run Python code itself
-
-# The code of a library's pool of threads: where its threads wait for one another, and compute nothing.
-THREAD_POOL = re.compile(r"^libi?g?omp5?[-.]|^gomp_|^__?kmp_|^GOMP_|blas_thread_server|exec_blas_async")
