@@ -43,7 +43,7 @@ def collections(spending: Spending) -> Iterator[Row]:
     if not collecting.any():
         return
     pauses = spending.fleet.pauses
-    named = np.array([not pauses.file.at(entry) and pauses.name.at(entry) == "gc" for entry in range(len(pauses))])
+    named = (pauses.name.codes == pauses.name.code("gc")) & (pauses.file.codes == pauses.file.code(""))
     taken = spending.ran(collecting, np.flatnonzero(named).tolist())
     most_s = float(taken.max(initial=0.0))
     events = taken >= limits.HOLDS_LEAST * most_s
