@@ -94,9 +94,8 @@ def _of_steps(fleet: Fleet, reference: Reference | None, draft: Verdict) -> Verd
     for view_of in VIEWS:
         view = view_of(fleet, reference, found)
         if view is not None:
-            compared = compare(view.fleet, view.scene, view.reference, view.asks)
-            offered = propose(compared.job)
-            found = view.join(found, select(compared, offered, notes=view.notes))
+            odd = compare(view.job, view.among)
+            found = view.join(found, select(odd, propose(odd.job), notes=view.notes))
     assert found is not None
     return explain(found, draft)
 
