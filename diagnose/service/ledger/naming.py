@@ -1,0 +1,55 @@
+"""Decide what a pause is from the function that a window saw in it. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rankscope.diagnose.service.ledger.entry import Kind
+from rankscope.diagnose.text import clean
+
+NAME_MOST = 120
+_LOADER_FILES = re.compile(r"(dataloader|data_loader|loader|dataset|_utils/fetch)\w*\.py$|/torch/utils/data/")
+_LOADER = re.compile(r"^(_?next_data|_?try_get_data|_get_data|_?get_batch|next_batch|__next__|_start_workers)$")
+_SAVES = re.compile(r"(^|[_.])(save|dump|checkpoint|ckpt|snapshot)|(save|checkpoint|ckpt)([_.]|$)", re.IGNORECASE)
+_EVALUATES = re.compile(r"(^|[_.])(eval\w*|valid\w*|test_(step|epoch|loop)|infer\w*|predict\w*)([_.]|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPause:
+    """A pause of one rank in a window. `at`: begin of its steps, Unix time; `seconds`: median of
+    one; `inside`: library function that `name` calls only then; `waits`: the rank waits for others.
+    """
+
+    rank: int
+    name: str
+    file: str
+    line: int
+    inside: str
+    at: tuple[float, ...]
+    seconds: float
+    waits: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of pause, by the names of its functions."""
+        if self.name == "gc" and not self.file:
+            return Kind.GC
+        names = [part for name in (self.inside, self.name) for part in (name.rpartition(".")[2],) if part]
+        for name in names:
+            if _LOADER.search(name) or _LOADER_FILES.search(self.file):
+                return Kind.LOADER
+            if _SAVES.search(name):
+                return Kind.CHECKPOINT
+            if _EVALUATES.search(name):
+                return Kind.EVALUATION
+        return Kind.PAUSE
+
+    @property
+    def what(self) -> str:
+        """The function in words: `save (train.py:12)`, `main (train.py:3), in its call of step`."""
+        if self.kind is Kind.GC:
+            return "garbage collection"
+        where = f" ({self.file.rpartition('/')[2]}:{self.line})" if self.file else ""
+        inside = f", in its call of {self.inside}" if self.inside else ""
+        return clean(f"{self.name}{where}{inside}", NAME_MOST)
