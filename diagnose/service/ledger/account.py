@@ -223,6 +223,13 @@ class Account:
             self._book(Event(Kind.SLOW, self.unix + long.begin_s, long.excess_s, long.first, "steps became longer"))
             self.pace.move((self.pace.usual_s or 0.0) + long.excess_s / long.steps)
 
+    def other_steps(self) -> None:
+        """Learn the usual length of steps anew: other calls end them now."""
+        self._close(UNKNOWN)
+        self._end_slow()
+        self.pace = Pace()
+        self._latest.clear()
+
     def _close(self, whose: Whose) -> None:
         """Book the long steps at the end of a run."""
         long = self.pace.close()
@@ -288,8 +295,11 @@ class Account:
         """Take note of the verdict of a window that was recorded for this alarm; `words`: what it
         names, '' if nothing.
         """
-        if alarm.kind is AlarmKind.SLOWER and self._slow is not None and words:
-            self._slow.what, self._slow.ranks = _cut(words), tuple(ranks)
+        if alarm.kind is AlarmKind.SLOWER and words:
+            if self._slow is not None:
+                self._slow.what, self._slow.ranks = _cut(words), tuple(ranks)
+            else:  # it was over before the verdict was there
+                self.entries.call(Kind.SLOW, _cut(words), Whose(Scope.SOME, tuple(ranks)))
         if alarm.kind not in STANDSTILLS:
             return
         stills = [one.still for one in self._undecided] + ([self._still] if self._still is not None else [])

@@ -12,6 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,26 +29,31 @@ from rankscope.diagnose.service.ledger.store import FILES, Store
 from rankscope.diagnose.service.looks.look import Seen
 from rankscope.diagnose.text import clean
 from rankscope.observer.census.found import FoundRank
+from rankscope.observer.watch.marker import StepMarker
 from rankscope.observer.watch.ranks import Death, RankPulse
 from rankscope.observer.watch.tier0 import Beat
+from rankscope.probes.base.errors import RankscopeError
 
 RESTART_S = 3600.0
 SAVE_S = 30.0
 FINISHED = "finished"
 _BEFORE_S = 5.0  # a process that is older than the service by less began beside it
 _PROCESSES = 16  # stored of a run
-_WHOSE_A_MINUTE = 20  # pauses whose ranks are looked for: 20 µs for each rank
+# Pauses a minute whose ranks are looked for, each 20 µs per rank: at least so many of any job, and
+# more of a small one, up to 0.008 % of a core per rank.
+_WHOSE_LEAST, _WHOSE_RANKS = 20, 2000
 
 
 @dataclass(slots=True)
 class _Live:
-    """A job with ranks here. `pace`: pid of the rank whose steps count."""
+    """A job with ranks here. `pace`: pid of the rank whose steps count; `marker`: what ends them."""
 
     account: Account
     plan: Plan = field(default_factory=Plan)
     pids: set[int] = field(default_factory=set)
     died: list[Death] = field(default_factory=list)
     pace: int = -1
+    marker: StepMarker | None = None
     saved_s: float = float("-inf")
     _minute: tuple[int, int] = (0, 0)
 
@@ -56,7 +62,7 @@ class _Live:
         minute, count = self._minute
         now = int(pause.end_s // 60)
         self._minute = now, count + 1 if now == minute else 1
-        if self._minute[1] > _WHOSE_A_MINUTE:
+        if self._minute[1] > max(_WHOSE_LEAST, _WHOSE_RANKS // max(len(self.pids), 1)):
             return UNKNOWN
         return whose.find([one for one in ranks if one.found.pid in self.pids], pause)
 
@@ -74,8 +80,9 @@ class Book:
 
     def __post_init__(self) -> None:
         if self.store is not None:
-            for ledger in reversed(self.store.read()):
-                self._past[ledger.user, ledger.job] = ledger
+            with suppress(OSError, RankscopeError):  # reported when one is written
+                for ledger in reversed(self.store.read()):
+                    self._past[ledger.user, ledger.job] = ledger
 
     # ---- jobs come and go --------------------------------------------------------------------------------------------
 
@@ -95,7 +102,9 @@ class Book:
             live.pids.clear()
         live.pids.update(one.pid for one in ranks)
         known = live.account.ledger
-        processes = (*((one.pid, one.start_ticks) for one in ranks), *known.processes)[:_PROCESSES]
+        processes = tuple(dict.fromkeys((*((one.pid, one.start_ticks) for one in ranks), *known.processes)))[
+            :_PROCESSES
+        ]
         here = max(known.here, len(live.pids))
         live.account.ledger = replace(known, here=here, processes=processes)
 
@@ -131,6 +140,8 @@ class Book:
             account.ledger = replace(account.ledger, ended="")
             account.not_seen(now_s, "the service did not run")
         else:
+            if not past.ended:
+                account.not_seen(started_s, "the service did not run")
             account.again(started_s, past.ended or "nobody saw how it ended")
         return account
 
@@ -142,11 +153,11 @@ class Book:
         how, at_s = _end_of(live.died, now_s)
         live.account.end(min(at_s, now_s), how)
         ledger = live.account.snapshot(now_s)
-        if self.store is not None:
-            self.store.write(ledger)
         self._past[ledger.user, ledger.job] = ledger
         while len(self._past) > FILES:
             del self._past[next(iter(self._past))]
+        if self.store is not None:
+            self.store.write(ledger)
 
     def died(self, deaths: Sequence[Death]) -> None:
         """Take note of ranks that ended, before what came in the same beat."""
@@ -173,6 +184,10 @@ class Book:
         account.wrote |= written_hz >= limits.BYTES_LEAST
         steps = beat.steps.get(self._pace(live, ranks))
         if steps is not None:
+            marker = next((one.marker for one in ranks if one.found.pid == live.pace), None)
+            if marker != live.marker and live.marker is not None:
+                account.other_steps()
+            live.marker = marker
             account.take(steps, lambda pause: live.find_whose(ranks, pause))
         for each in told:
             if isinstance(each, Relief):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.service.ledger import recurrence
-from rankscope.diagnose.service.ledger.entry import PAUSES, Entry, Event, Kind, Scope, entry_of
+from rankscope.diagnose.service.ledger.entry import PAUSES, Entry, Event, Kind, Scope, Whose, entry_of
 from rankscope.diagnose.service.ledger.naming import SeenPause
 from rankscope.diagnose.service.ledger.recurrence import Recurrence
 
@@ -102,6 +102,13 @@ class Entries:
                 self._name(event, number, max(found, key=lambda one: one.seconds))
                 named = True
         return named
+
+    def call(self, kind: Kind, what: str, whose: Whose) -> None:
+        """Name the latest event of a kind that has no name yet."""
+        found = [row for row in self._latest if row[0].kind is kind and not row[0].what and row[1] in self._of]
+        if found:
+            self.version += 1
+            self._move(*found[-1], replace(found[-1][0], what=what, whose=whose))
 
     def _name(self, event: Event, number: int, seen: SeenPause) -> None:
         entry = self._of.get(number)
@@ -204,7 +211,7 @@ def _may_be(entry: Entry, event: Event) -> bool:
         return False
     if event.what and (entry.kind, entry.what) != (event.kind, event.what):
         return False
-    return entry.scope is event.whose.scope
+    return event.whose.scope in (entry.scope, Scope.UNKNOWN)  # unknown: nobody looked
 
 
 def _is_same(entry: Entry, unnamed: Entry, seen: SeenPause) -> bool:

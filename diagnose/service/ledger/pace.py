@@ -1,6 +1,6 @@
 """Find long steps in a job's series of steps: what a step takes more than usual. Pure.
 
-long   a step that exceeds the median of the last `KEPT` ordinary ones by max(6 robust standard deviations, 5 % of it, 10 ms)
+long   a step that exceeds the median of the last `KEPT` ordinary ones by max(6 robust standard deviations, 5 % of it, 20 ms)
 pause  up to `RUN` long steps one after the other; more of them are a change of level
 
 Nothing is long before `LEARNT` steps. Of these first steps, those of three times their median are
@@ -23,7 +23,7 @@ RUN = 16  # as in stats/pauses.py
 _REFRESH = 16
 _SPREADS = 6.0
 _SHARE = limits.EFFECT_SHARE
-_LEAST_S = 0.010
+_LEAST_S = 0.020
 _FIRST = 3.0  # times the median: a step that compiled, say
 
 

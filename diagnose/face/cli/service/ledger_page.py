@@ -55,7 +55,7 @@ def _section(ledger: Ledger, now: float) -> Iterator[str]:
     yield "</table>"
     lost_h = lost_s(ledger) / 3600
     yield (
-        f"<p>Lost: {hours(lost_h)} of {hours(ledger.total_s / 3600)} h, {hours(lost_h * ledger.world)} of "
+        f"<p>Not productive: {hours(lost_h)} of {hours(ledger.total_s / 3600)} h, {hours(lost_h * ledger.world)} of "
         f"{hours(ledger.total_s * ledger.world / 3600)} {unit_of(ledger)}.</p>"
     )
     for gain in gains(ledger)[:1]:

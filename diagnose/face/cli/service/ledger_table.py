@@ -16,6 +16,7 @@ from rankscope.diagnose.text import clean, minutes, rank_list, seconds, short
 
 ROWS_MOST = 14
 _LEAST = 0.001  # share of the time of a row of its own
+_LARGE = 0.01  # the same of a pause that has neither name nor recurrence
 _IN_TURN = 0.75  # share of the ranks here that pause one after the other
 _WHAT_LINES = 2
 _HEADS = ("WHAT", "RANKS", "COUNT", "EVERY", "EACH", "TIME", "%")
@@ -110,34 +111,34 @@ def _line(cells: Sequence[str], room: int) -> str:
 def rows(ledger: Ledger) -> Iterator[Row]:
     """Yield the rows: productive time, what took most first, and the rest as one."""
     total_s = max(ledger.total_s, 1e-9)
-    yield Row("productive", count=str(ledger.steps), each=_each(ledger.step_s or 0.0), spent_s=ledger.productive_s)
+    yield Row("productive", count=str(ledger.steps), each=span(ledger.step_s or 0.0), spent_s=ledger.productive_s)
     entries = sorted(ledger.entries, key=lambda entry: -entry.seconds)
-    shown = [entry for entry in entries if entry.kind not in PAUSES or entry.what or _rhythm(entry, ledger) is not None]
-    shown = [entry for entry in shown if entry.seconds >= _LEAST * total_s or entry.kind in (Kind.DOWN, Kind.HANG)][
-        :ROWS_MOST
-    ]
+    shown = [entry for entry in entries if _has_row(entry, ledger, total_s)][:ROWS_MOST]
     rest = [entry for entry in entries if entry not in shown]
     for entry in shown:
         yield _row(entry, ledger)
     count = sum(entry.count for entry in rest) + ledger.others[0]
     if count:
         spent_s = sum(entry.seconds for entry in rest) + ledger.others[1]
-        yield Row("other long steps", "", str(count), "", _each(spent_s / count), spent_s)
+        yield Row("other long steps", "", str(count), "", span(spent_s / count), spent_s)
+
+
+def _has_row(entry: Entry, ledger: Ledger, total_s: float) -> bool:
+    if entry.kind in (Kind.DOWN, Kind.HANG) or entry.seconds >= _LARGE * total_s:
+        return True
+    is_known = entry.is_told_apart or _rhythm(entry, ledger) is not None
+    return is_known and entry.seconds >= _LEAST * total_s
 
 
 def _row(entry: Entry, ledger: Ledger) -> Row:
     rhythm = _rhythm(entry, ledger)
     every = span(rhythm.seconds) if rhythm is not None and entry.kind in PAUSES else ""
     ranks = ranks_of(entry, ledger) if entry.kind in PAUSES or entry.ranks else ""
-    return Row(clean(label(entry), 200), ranks, str(entry.count), every, _each(entry.mean_s), entry.seconds)
+    return Row(clean(label(entry), 200), ranks, str(entry.count), every, span(entry.mean_s), entry.seconds)
 
 
 def _rhythm(entry: Entry, ledger: Ledger) -> recurrence.Recurrence | None:
     return recurrence.find(entry.recent, ledger.step_s)
-
-
-def _each(spent_s: float) -> str:
-    return seconds(spent_s) if spent_s < 120 else span(spent_s)
 
 
 def ranks_of(entry: Entry, ledger: Ledger) -> str:
@@ -159,7 +160,7 @@ def ranks_of(entry: Entry, ledger: Ledger) -> str:
 def _sums(ledger: Ledger, width: int) -> Iterator[str]:
     total_h, lost_h = ledger.total_s / 3600, lost_s(ledger) / 3600
     share = 100 * lost_h / total_h if total_h else 0.0
-    text = f"Lost: {hours(lost_h)} of {hours(total_h)} h ({share:.0f} %), "
+    text = f"Not productive: {hours(lost_h)} of {hours(total_h)} h ({share:.0f} %), "
     yield from wrap(
         f"{text}{hours(lost_h * ledger.world)} of {hours(total_h * ledger.world)} {unit_of(ledger)}.", "  ", width
     )
@@ -190,5 +191,7 @@ def hours(value: float) -> str:
 
 
 def span(value: float) -> str:
-    """Format a duration with two significant digits or more: 84 s, 2.2 min, 14 min, 8.3 h."""
-    return f"{value / 60:.2g} min" if 120 <= value < 597 else minutes(value)
+    """Format a duration with two significant digits or more: 2.7 s, 84 s, 2.2 min, 14 min, 8.3 h."""
+    if value < 120:
+        return seconds(value)
+    return f"{value / 60:.2g} min" if value < 597 else minutes(value)
