@@ -31,6 +31,7 @@ from rankscope.diagnose.text import clean
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.watch.marker import StepMarker
 from rankscope.observer.watch.ranks import Death, RankPulse
+from rankscope.observer.watch.shares import user_of
 from rankscope.observer.watch.tier0 import Beat
 from rankscope.probes.base.errors import RankscopeError
 
@@ -87,7 +88,10 @@ class Book:
     # ---- jobs come and go --------------------------------------------------------------------------------------------
 
     def come(self, name: str, user: str, ranks: Sequence[FoundRank], now_s: float) -> None:
-        """Take note of new ranks of a job."""
+        """Take note of new ranks of a job; those of other users are none of it."""
+        ranks = [one for one in ranks if user_of(one) == user]
+        if not ranks:
+            return
         apart_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
         starts_s = [min(one.start_s - apart_s, now_s) for one in ranks]
         live = self._live.get(name)

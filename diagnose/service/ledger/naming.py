@@ -11,8 +11,11 @@ from rankscope.diagnose.text import clean
 NAME_MOST = 120
 _LOADER_FILES = re.compile(r"(dataloader|data_loader|loader|dataset|_utils/fetch)\w*\.py$|/torch/utils/data/")
 _LOADER = re.compile(r"^(_?next_data|_?try_get_data|_get_data|_?get_batch|next_batch|__next__|_start_workers)$")
-_SAVES = re.compile(r"(^|[_.])(save|dump|checkpoint|ckpt|snapshot)|(save|checkpoint|ckpt)([_.]|$)", re.IGNORECASE)
-_EVALUATES = re.compile(r"(^|[_.])(eval\w*|valid\w*|test_(step|epoch|loop)|infer\w*|predict\w*)([_.]|$)", re.IGNORECASE)
+_SAVES = re.compile(r"(?<![a-z])(save|dump|checkpoints?|ckpts?|snapshot)(?![a-z])")
+_EVALUATES = re.compile(
+    r"(?<![a-z])(eval|evaluat(e|ion)|valid|validat(e|ion)|test_(step|epoch|loop)|predict|inference)(?![a-z])"
+)
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,8 @@ class SeenPause:
         """The kind of pause, by the names of its functions."""
         if self.name == "gc" and not self.file:
             return Kind.GC
-        names = [part for name in (self.inside, self.name) for part in (name.rpartition(".")[2],) if part]
-        for name in names:
+        names = [_CAMEL.sub("_", one.rpartition(".")[2]).lower() for one in (self.inside, self.name)]
+        for name in filter(None, names):
             if _LOADER.search(name) or _LOADER_FILES.search(self.file):
                 return Kind.LOADER
             if _SAVES.search(name):

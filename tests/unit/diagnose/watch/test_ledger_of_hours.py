@@ -89,7 +89,7 @@ class Job:
     def _rank(self, number: int) -> Any:
         identity = SimpleNamespace(rank=number, job=self.name, world_size=self.size, title="train.py")
         return SimpleNamespace(
-            pid=self.first_pid + number, start_ticks=int(100 * self.now) + number, start_s=self.now + BOOT, owner=1000,
+            pid=self.first_pid + number, start_ticks=int(100 * self.now) + number, start_s=self.now + BOOT, owner=int(self.user.split()[1]),
             container=None, identity=identity, libraries=SimpleNamespace(cuda="", torch_cuda=""),
         )  # fmt: skip
 
@@ -430,3 +430,68 @@ def test_pauses_of_one_length_are_told_apart_once_a_window_named_both() -> None:
     found = {one.kind: one.count for one in entries if one.kind in PAUSES}
     assert found[Kind.GC] + found[Kind.LOADER] == 24
     assert abs(found[Kind.LOADER] - 10) <= 1, found
+
+
+def test_a_run_ends_in_other_ways_and_what_comes_after_is_a_restart_or_another_job(store: Store) -> None:
+    def ended(how: int, away_s: float = 10.0, again: str = "train.py") -> Ledger:
+        job = Job(Book(store, 0.0), name=f"job {how} {away_s} {again}", now=1.0)
+        job.start()
+        job.run_until(100.0)
+        job.pending = [Death(job.name, one.found.pid, one.found.identity.rank, job.now, how) for one in job.ranks]
+        job.ranks, job.first_pid = [], 5000
+        job.run_until(100.0 + away_s)
+        job.start(5.0)
+        for one in job.ranks:
+            one.found.identity.title = again
+        job.run_until(job.now + 60.0)
+        return job.ledger
+
+    assert ended(SIGKILL).runs == 2
+    assert "killed by SIGKILL" in next(one.what for one in ended(SIGKILL, 11.0).entries if one.kind is Kind.DOWN)
+    assert ended(0).runs == 1, "it was finished: the next one is another job"
+    assert ended(SIGKILL, 4000.0).runs == 1, "an hour later it is another one as well"
+
+
+def test_elastic_ranks_that_come_in_the_second_in_which_others_ended_are_a_restart(store: Store) -> None:
+    job = Job(Book(store, 0.0), now=1.0)
+    job.start()
+    job.run_until(200.0)
+    job.book.died([Death(job.name, one.found.pid, one.found.identity.rank, job.now, SIGKILL) for one in job.ranks])
+    job.first_pid += 1000
+    job.now += 3.0
+    job.start(7.0)
+    job.run_until(300.0)
+    ledger = job.ledger
+    assert ledger.runs == 2
+    assert total(ledger, Kind.DOWN) == (1, pytest.approx(3.0, abs=1.0))
+    assert total(ledger, Kind.STARTUP) == (2, pytest.approx(27.0, abs=1.5))
+    # ranks of another user under the same name, and late ones of the same run, change nothing
+    other = job._rank(99)
+    other.owner = 2000
+    job.book.come(job.name, USER, [other], job.now)
+    late = job._rank(98)
+    job.book.come(job.name, USER, [late], job.now)
+    assert job.ledger.runs == 2 and job.ledger.here == job.size + 1
+
+
+def test_a_slow_stretch_has_its_verdict_also_where_that_comes_late(store: Store) -> None:
+    for late in (False, True):
+        job = Job(Book(store, 0.0), name=f"job {late}", now=1.0)
+        job.start()
+        job.run_until(400.0)
+        job.plan = [Planned(at, 2, 0.5, ("tokenize", "/job/train.py")) for at in np.arange(400.0, 580.0, 1.0).tolist()]
+        alarm: Alarm | None = None
+        while job.now < 800.0:
+            job.beat()
+            if alarm is None and job.watch.detector.shifted is not None:
+                alarm = Alarm(AlarmKind.SLOWER, job.name, job.now, "slower")
+            if (alarm is not None and not late) or job.now > 760.0:
+                function = {"name": "tokenize", "file": "/job/train.py", "line": 14}
+                suspect = {"component": "python", "cause": "slow-function", "function": function, "ranks": [2]}
+                assert alarm is not None
+                job.book.learnt(Seen(alarm, {"status": "fault", "suspects": [suspect]}, "", 0.0))
+        (slow,) = entries_of(job.ledger, Kind.SLOW)
+        assert slow.what == "python/slow-function tokenize (train.py:14)" and slow.ranks == ((2, 1),)
+        assert slow.seconds == pytest.approx(180 * 0.5, rel=0.05)
+        spent_s = job.ledger.productive_s + sum(one.seconds for one in job.ledger.entries)
+        assert spent_s == pytest.approx(job.ledger.total_s, abs=0.1)
