@@ -11,6 +11,7 @@ from enum import Enum
 
 RANKS_MOST = 32  # ranks that are counted by number in one entry
 RECENT_MOST = 16  # last occurrences, from which the recurrence is found
+TRIES = 3  # windows that are recorded to name one entry
 _NEARLY_ALL = 0.75  # share of a host's ranks from which all of them pause
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.service.ledger.entry import Entry, Kind, Ledger
+from rankscope.diagnose.service.ledger import recurrence
+from rankscope.diagnose.service.ledger.entry import TRIES, Entry, Kind, Ledger
 
 _BY_DESIGN = {
     Kind.CHECKPOINT: "write it in the background, or less often",
@@ -50,14 +51,18 @@ def _gains(ledger: Ledger) -> Iterator[Gain]:
             if over_s > 0:
                 yield Gain(f"{label(entry)}, above a tenth of the time", over_s, entry.count, _BY_DESIGN[entry.kind])
         elif entry.kind is Kind.PAUSE and not entry.what:
-            yield Gain(
-                label(entry), entry.seconds, entry.count, "`rankscope diagnose` while it comes names the function"
-            )
+            yield Gain(label(entry), entry.seconds, entry.count, _how_to_name(entry, ledger))
         elif entry.kind in _ACTIONS:
             yield Gain(label(entry), entry.seconds, entry.count, _ACTIONS[entry.kind])
     restarts = _restarts(ledger)
     if restarts is not None:
         yield restarts
+
+
+def _how_to_name(entry: Entry, ledger: Ledger) -> str:
+    if entry.asked < TRIES and recurrence.find(entry.recent, ledger.step_s) is not None:
+        return "`rankscope watch` looks when the next one is expected, and names the function"
+    return "`rankscope diagnose` while it comes names the function"
 
 
 def _restarts(ledger: Ledger) -> Gain | None:
@@ -81,6 +86,8 @@ def label(entry: Entry) -> str:
         return "gc"
     if entry.kind is Kind.PAUSE:
         return f"pause: {entry.what}" if entry.what else "pause, not named yet"
+    if entry.kind is Kind.SLOW and not entry.what:
+        return "slow, and nobody named"
     names = {Kind.REDONE: "done twice", Kind.UNSEEN: "not seen"}
     name = names.get(entry.kind, entry.kind.value)
     return f"{name}: {entry.what}" if entry.what else name

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from rankscope.diagnose import limits
 from rankscope.diagnose.service.alarms import Alarm, AlarmKind
 from rankscope.diagnose.service.ledger.account import Account
-from rankscope.diagnose.service.ledger.entry import PAUSES, Entry
+from rankscope.diagnose.service.ledger.entry import PAUSES, TRIES, Entry
 from rankscope.diagnose.service.ledger.recurrence import Recurrence
 from rankscope.diagnose.text import minutes, seconds
 
-TRIES = 3
 SHARE = limits.NOTHING / 5  # of the time: 7 s an hour
 LONGEST_S = 60.0  # of a window, as of all others (look.py)
 _STEPS, _LEAST_S = 3, 2.0

@@ -5,16 +5,19 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 
 from rankscope.diagnose.face.cli.output import wrap
 from rankscope.diagnose.service.events import clock
 from rankscope.diagnose.service.ledger import recurrence
+from rankscope.diagnose.service.ledger.entries import merged
 from rankscope.diagnose.service.ledger.entry import PAUSES, Entry, Kind, Ledger, Scope
 from rankscope.diagnose.service.ledger.gains import Gain, gains, label, lost_s
 from rankscope.diagnose.text import clean, minutes, rank_list, seconds, short
 
 ROWS_MOST = 14
+ALIKE_MOST = 3  # rows of one kind, where it is no pause
 _LEAST = 0.001  # share of the time of a row of its own
 _LARGE = 0.01  # the same of a pause that has neither name nor recurrence
 _IN_TURN = 0.75  # share of the ranks here that pause one after the other
@@ -112,7 +115,7 @@ def rows(ledger: Ledger) -> Iterator[Row]:
     """Yield the rows: productive time, what took most first, and the rest as one."""
     total_s = max(ledger.total_s, 1e-9)
     yield Row("productive", count=str(ledger.steps), each=span(ledger.step_s or 0.0), spent_s=ledger.productive_s)
-    entries = sorted(ledger.entries, key=lambda entry: -entry.seconds)
+    entries = sorted(_grouped(ledger.entries), key=lambda entry: -entry.seconds)
     shown = [entry for entry in entries if _has_row(entry, ledger, total_s)][:ROWS_MOST]
     rest = [entry for entry in entries if entry not in shown]
     for entry in shown:
@@ -120,7 +123,19 @@ def rows(ledger: Ledger) -> Iterator[Row]:
     count = sum(entry.count for entry in rest) + ledger.others[0]
     if count:
         spent_s = sum(entry.seconds for entry in rest) + ledger.others[1]
-        yield Row("other long steps", "", str(count), "", span(spent_s / count), spent_s)
+        yield Row("others", "", str(count), "", span(spent_s / count), spent_s)
+
+
+def _grouped(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """Yield the entries; of a kind that is no pause at most `ALIKE_MOST`, else one that is their sum."""
+    of_kind: dict[Kind, list[Entry]] = {}
+    for entry in entries:
+        of_kind.setdefault(entry.kind, []).append(entry)
+    for kind, mine in of_kind.items():
+        if kind in PAUSES or len(mine) <= ALIKE_MOST:
+            yield from mine
+        else:
+            yield reduce(merged, (replace(entry, what="") for entry in mine))
 
 
 def _has_row(entry: Entry, ledger: Ledger, total_s: float) -> bool:
