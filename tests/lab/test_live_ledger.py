@@ -23,14 +23,14 @@ def test_a_pause_that_recurs_is_named_and_its_hours_are_shown(torchrun: Torchrun
     tmp_path.chmod(0o700)
     sick, state = tmp_path / "sick", tmp_path / "state"
     sick.write_text("compact")
-    job = torchrun("120", str(sick), script=HEALING_JOB)
+    job = torchrun("300", str(sick), script=HEALING_JOB)
     said = tmp_path / "said"
     service = subprocess.Popen(
         [RANKSCOPE, "watch", "--no-routine", "--state", state, "--history", tmp_path / "history"],
         stdout=said.open("wb"), stderr=(tmp_path / "stderr").open("wb"),
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 150
         while "a pause that recurs: compact (healing_job.py:" not in said.read_text():
             assert service.poll() is None and time.monotonic() < deadline, (
                 said.read_text() + (tmp_path / "stderr").read_text()

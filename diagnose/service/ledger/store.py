@@ -32,23 +32,37 @@ _NAME = re.compile(r"[0-9a-f]{24}\.json")
 
 @dataclass(slots=True)
 class Store:
-    """The folder. `host`: name of this host, written into each file."""
+    """The folder. `host`: name of this host, written into each file; `_users`: of the file of each
+    name, the one that was written longest ago first; None until the first write.
+    """
 
     folder: Path
     host: str
+    _users: dict[str, str] | None = None
 
     def write(self, ledger: Ledger) -> None:
         """Write one ledger, and remove what is too many. Raises OSError, OutputFailed."""
         content = json.dumps(to_json(ledger, self.host), separators=(",", ":"), allow_nan=False).encode()
         if len(content) > FILE_BYTES:
             raise OutputFailed(f"the ledger of {ledger.job} has {len(content)} bytes")
+        name = name_of(ledger)
         with opened_folder(self.folder, make=True) as place:
-            remove_left_files(place)
-            name = name_of(ledger)
-            is_new = name not in os.listdir(place)  # noqa: PTH208  by descriptor
+            if self._users is None:
+                self._users = self._found(place)
             put_file(place, name, lambda file: file.write(content), lasting=False)
-        if is_new:
-            self._within_bounds(name)
+            self._users.pop(name, None)
+            self._users[name] = ledger.user
+            _keep_within_bounds(place, self._users)
+
+    def _found(self, place: int) -> dict[str, str]:
+        """Return what is there, and remove what is no ledger."""
+        remove_left_files(place)
+        users = {name: ledger.user for name, ledger in self._all()}
+        for name in os.listdir(place):
+            if _NAME.fullmatch(name) and name not in users:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=place)
+        return dict(sorted(users.items(), key=lambda row: _written(place, row[0])))
 
     def read(self) -> list[Ledger]:
         """Read all ledgers, the one that was accounted for last first. Damaged ones are left out."""
@@ -66,26 +80,20 @@ class Store:
                 if name == name_of(ledger):
                     yield name, ledger
 
-    def _within_bounds(self, newest: str) -> None:
-        with opened_folder(self.folder) as place:
-            written = {name: _written(place, name) for name in os.listdir(place) if _NAME.fullmatch(name)}  # noqa: PTH208
-            if len(written) <= FILES_EACH:
-                return
-            users = {name: ledger.user for name, ledger in self._all()}
-            for name in written.keys() - users.keys():  # no ledgers: they serve nobody
-                with suppress(OSError):
-                    os.unlink(name, dir_fd=place)
-            held = Counter(users.values())
-            oldest_first = sorted(users, key=lambda name: written.get(name, 0.0))
-            while oldest_first and (len(oldest_first) > FILES or max(held.values()) > FILES_EACH):
-                most = max(held, key=lambda user: held[user])
-                gone = next((name for name in oldest_first if users[name] == most and name != newest), None)
-                if gone is None:
-                    return
-                with suppress(OSError):
-                    os.unlink(gone, dir_fd=place)
-                oldest_first.remove(gone)
-                held[most] -= 1
+
+def _keep_within_bounds(place: int, users: dict[str, str]) -> None:
+    """Remove the oldest files of the user with most, while there are too many; never the newest."""
+    held = Counter(users.values())
+    newest = next(reversed(users))
+    while len(users) > FILES or max(held.values()) > FILES_EACH:
+        most = max(held, key=lambda user: held[user])
+        gone = next((name for name, user in users.items() if user == most and name != newest), None)
+        if gone is None:
+            return
+        with suppress(OSError):
+            os.unlink(gone, dir_fd=place)
+        del users[gone]
+        held[most] -= 1
 
 
 def name_of(ledger: Ledger) -> str:

@@ -78,6 +78,7 @@ class Looking:
         default_factory=dict
     )  # by job: the look of all hosts whose verdict is not known yet
     _turns: Turns = field(default_factory=Turns)
+    _expected: str = ""  # job whose window could not begin, as nothing was prepared for it
     # jobs among these whose other hosts cannot be reached
     _alone: set[str] = field(default_factory=set)
 
@@ -148,6 +149,12 @@ class Looking:
             return False
         if self.others is not None and self.others.agreed():
             return False
+        pids = self._pids(alarm.job)
+        if not self.standby.is_ready(alarm.job, pids) and not self.standby.is_refused(pids):
+            self._expected = alarm.job  # one that loads first would begin too late
+            self._keep([alarm.job])
+            return False
+        self._expected = ""
         return self._begin(job, alarm, alarm.seconds or look.window_s(job.watch.step_s, False), now_s)
 
     def go_on(self, now_s: float) -> None:
@@ -206,7 +213,8 @@ class Looking:
 
     def _keep(self, known: Sequence[str]) -> None:
         """Prepare the next look for one of these jobs, or for one with an agreed look."""
-        agreed = [name for name in self.others.agreed() if name in self.jobs] if self.others is not None else []
+        wanted = (*(self.others.agreed() if self.others is not None else ()), self._expected)
+        agreed = [name for name in wanted if name in self.jobs]
         self.standby.keep({name: self._pids(name) for name in (*agreed, *known)}, agreed)
 
     def forget(self, name: str) -> None:

@@ -158,6 +158,8 @@ def _rhythm(entry: Entry, ledger: Ledger) -> recurrence.Recurrence | None:
 
 def ranks_of(entry: Entry, ledger: Ledger) -> str:
     """Say which ranks work in a pause: `rank 3`, `each in turn`, `all`, `all wait`."""
+    if ledger.world <= 1:
+        return ""
     if entry.scope is Scope.ALL:
         return "all" if ledger.here > 1 else ""
     if entry.scope is Scope.NONE:

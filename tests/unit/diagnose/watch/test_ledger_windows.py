@@ -80,6 +80,17 @@ class Looks:
 
     def __init__(self) -> None:
         self.wanted: list[Wanted] = []
+        self.ready = True
+        self.kept: list[list[str]] = []
+
+    def is_ready(self, *_: Any) -> bool:
+        return self.ready
+
+    def is_refused(self, _: frozenset[int]) -> bool:
+        return False
+
+    def keep(self, _: dict[str, frozenset[int]], agreed: list[str]) -> None:
+        self.kept.append(agreed)
 
     def begin(self, wanted: Wanted, _: frozenset[int]) -> SimpleNamespace:
         self.wanted.append(wanted)
@@ -100,6 +111,9 @@ def test_a_window_for_a_pause_leaves_one_to_alarms_and_pages_nobody(tmp_path: Pa
         cast(Any, looks), learn,
     )  # fmt: skip
     expected = Alarm(AlarmKind.PAUSE, "job", 130.0, "expected", seconds=7.5)
+    looks.ready = False
+    assert not looking.expect(job, expected, 125.0) and looks.kept == [["job"]], "one that loads first would be late"
+    looks.ready = True
     assert looking.expect(job, expected, 125.0) and looks.wanted[0].seconds == 7.5
     assert not looking.expect(job, expected, 126.0), "one look at a time"
     looking.go_on(140.0)
