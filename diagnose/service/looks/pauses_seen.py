@@ -8,11 +8,13 @@ long as the others.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.service.ledger.naming import SeenPause
-from rankscope.observer.window.folder import Window
+
+if TYPE_CHECKING:  # the service itself needs no Arrow
+    from rankscope.observer.window.folder import Window
 
 MOST = 32
 _TIMES_MOST = 16
