@@ -16,6 +16,8 @@ from rankscope.probes.calls import in_progress
 from rankscope.probes.calls.probe import CallProbe
 from rankscope.probes.calls.table import CallRow
 
+pytestmark = pytest.mark.beside
+
 Start = Callable[..., "subprocess.Popen[str]"]
 EACH = 16
 LIBRARY = """

@@ -25,6 +25,8 @@ from rankscope.probes.calls.table import CallRow
 from rankscope.probes.mapped.reader import DEADLINE_S, READER
 from rankscope.unwinder.interpreter.find import find_interpreter
 
+pytestmark = pytest.mark.beside
+
 Start = Callable[..., "subprocess.Popen[str]"]
 RING_PAGES = 64
 LIBRARY = "#include <unistd.h>\nint rs_lab_call(int n) { usleep(1000); return n + 3; }\n"

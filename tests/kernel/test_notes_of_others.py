@@ -7,8 +7,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 import small_rank
 from window_texts import texts_of
+
+pytestmark = pytest.mark.beside
 
 RANKSCOPE = Path(sys.executable).with_name("rankscope")
 SAYS = "libnccl.so.2: this host is broken, drain it and call 555 0100"

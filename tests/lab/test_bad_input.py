@@ -6,6 +6,7 @@ import fcntl
 import http.server
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from labsupport import RANKSCOPE, RunningJob, rankscope
+from labsupport import PLAIN_JOB, RANKSCOPE, RunningJob, rankscope
+
+pytestmark = pytest.mark.beside
 
 Torchrun = Callable[..., RunningJob]
 
@@ -66,12 +69,13 @@ def slow_server() -> Iterator[int]:
     server.server_close()
 
 
-@pytest.mark.apart  # other tests' jobs of this name would be two more
-def test_two_jobs_on_a_host_get_two_verdicts_and_the_worse_is_the_answer(torchrun: Torchrun) -> None:
-    healthy, slow = torchrun("60", wait=False), torchrun("60", "1", wait=False)
+def test_two_jobs_on_a_host_get_two_verdicts_and_the_worse_is_the_answer(torchrun: Torchrun, tmp_path: Path) -> None:
+    script = tmp_path / "two_of_a_name.py"  # other tests' jobs have other names
+    shutil.copy(PLAIN_JOB, script)
+    healthy, slow = torchrun("60", script=script, wait=False), torchrun("60", "1", script=script, wait=False)
     healthy.wait_until_it_trains()
     slow.wait_until_it_trains()
-    done = rankscope("diagnose", "--no-history", "--json", "--window", "5", "--job", "plain_job.py")
+    done = rankscope("diagnose", "--no-history", "--json", "--window", "5", "--job", script.name)
     found = json.loads(done.stdout)
     assert (done.returncode, found["status"], found["job"]) == (1, "fault", slow.name), done.stdout
     assert found["suspects"][0]["function"]["name"] == "tokenize"

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 from labsupport import RunningJob, rankscope
+
+pytestmark = pytest.mark.beside
 
 Torchrun = Callable[..., RunningJob]
 FROM_MAIN = Path(__file__).with_name("late_job.py").read_text().splitlines().index("def main() -> None:") + 1

@@ -3,8 +3,8 @@
 Without an essential source (samples, run queue, collectives) the tables of a window look like those
 of a job that hangs, or whose ranks never wait. Where all hosts lack one, nothing is judged; where
 some hosts do, these are left out. A suspect that rests on another missing source is left out, and
-if none remains the verdict is unknown. A job is not reported healthy while a cause could not be
-observed: without connections a slow link shows nowhere else.
+if none remains the verdict is unknown. A job is not reported healthy while a source is missing:
+without connections a slow link shows nowhere else.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def without_unseen(fleet: Fleet, verdict: Verdict) -> Verdict:
         else:
             kept.append(suspect)
     parts = [_part(one) for one in fleet.lacking]
-    if verdict.status == "healthy" and unseen_without(frozenset(missing)):
+    if verdict.status == "healthy":
         return replace(verdict, status="unknown", notes=(*parts, *verdict.notes))
     notes = (*silenced, *verdict.notes, *parts)
     if silenced and not kept:

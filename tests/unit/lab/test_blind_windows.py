@@ -30,6 +30,7 @@ def counted() -> dict[Source, blind.Counted]:
 def test_nothing_that_rests_on_a_missing_source_is_said(counted: dict[Source, blind.Counted]) -> None:
     assert sum(one.windows for one in counted.values()) >= WINDOWS
     assert [line for one in counted.values() for line in one.wrong] == []
+    assert {source for source, one in counted.items() if one.statuses["healthy"]} == set()
 
 
 def test_without_an_essential_source_all_are_unknown_and_without_others_some_are_judged(

@@ -100,6 +100,11 @@ def _priority(which: int, tid: int, nice: int) -> None:
     _need(_number(nice, -10, 20), "a priority that is none")
 
 
+def _policy(tid: int, policy: int, _: os.sched_param) -> None:
+    _need(os.path.exists(f"/proc/{SERVED()}/task/{tid}"), "another's thread")  # noqa: PTH110
+    _need(policy in (os.SCHED_OTHER, os.SCHED_IDLE), "a policy that goes before others")
+
+
 def _child() -> tuple[int, socket.socket, int]:
     return 7, socket.socket(), os.open(os.devnull, os.O_RDONLY)
 
@@ -131,6 +136,7 @@ def nothing_done() -> Iterator[None]:
         (kernel_probes, "load_module", _load), (shared_uprobes, "attach", _attach), (pyspy, "start", _sample),
         (netlink, "open_netlink", _netlink), (ras, "fetch", _of_process(b"{}")), (brokers, "give_back", lambda **_: None),
         (kmsg, "open_log", lambda _: os.open(os.devnull, os.O_RDONLY)), (os, "setpriority", _priority),
+        (os, "sched_setscheduler", _policy),
         (reader, "start_child", _child), (reader, "end_child", _end_child),
         (namespaces, "uts_name", _of_process("x")), (devices, "start", _opener), (wire, "raised", _said),
     )  # fmt: skip
