@@ -166,8 +166,8 @@ def test_a_host_on_which_no_look_stands_by_hears_of_it_a_slot_before(store: str,
     assert settle(two[1], BEGIN + 7.6, unready=("job",)) == [], "it looks already"
     assert [type(task) for task in settle(two[0], BEGIN + 7.6)] == [Begin]
     # AND what was not there yet is asked for again
-    two[1].propose(alarm(), 5.0, BEGIN + 41.0)
     assert settle(two[0], BEGIN + 37.6, unready=("job",)) == []
+    two[1].propose(alarm(), 5.0, BEGIN + 41.0)
     assert settle(two[1], BEGIN + 41.1) == []
     assert [type(task) for task in settle(two[0], BEGIN + 42.6, unready=("job",))] == [Begin]
 
