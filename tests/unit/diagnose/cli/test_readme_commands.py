@@ -14,12 +14,10 @@ import builders
 import pytest
 import typer.main
 from builders import build
+from stored import send
 
 from rankscope.diagnose.face.cli.main import app, run
 from rankscope.observer.window.folder import write_window
-from rankscope.observer.window.store import container, objects
-from rankscope.observer.window.store.keys import key_of
-from rankscope.observer.window.store.place import open_store
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 README = REPOSITORY / "README.md"
@@ -92,8 +90,7 @@ def test_a_store_is_judged_tidied_and_remembered_as_the_readme_says(
 ) -> None:
     tmp_path.chmod(0o700)
     store = (tmp_path / "store").as_uri()
-    for window in build(builders.slow_python(3, 0.08, hosts=2, start=time.time() - 300)):
-        objects.put(open_store(store), key_of(window.manifest), container.encode([window]))
+    send(store, *build(builders.slow_python(3, 0.08, hosts=2, start=time.time() - 300)))
     typed = TYPED.findall(section("Many hosts"))
     assert [command.split()[0] for command in typed] == ["record", "diagnose", "prune", "compact", "reputation"]
     for command in typed[1:]:
