@@ -95,10 +95,9 @@ def _of_steps(fleet: Fleet, reference: Reference | None, draft: Verdict) -> Verd
     for view_of in VIEWS:
         view = view_of(fleet, reference, found)
         if view is not None:
-            compared = compare(view.fleet, view.scene, view.reference, view.asks)
-            offered = propose(compared.job)
-            spending = None if view.asks else spending_of(view.fleet, compared.job.scene)
-            found = view.join(found, select(compared, offered, notes=view.notes, spending=spending))
+            odd = compare(view.job, view.among)
+            spending = None if view.job.asks else spending_of(view.job.fleet, odd.job.scene)
+            found = view.join(found, select(odd, propose(odd.job), notes=view.notes, spending=spending))
     assert found is not None
     return explain(found, draft)
 

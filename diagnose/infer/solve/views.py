@@ -4,8 +4,8 @@ Each row of `VIEWS` makes a view, or none where it would show nothing else, from
 what the views before it found. All views are judged alike (compare, propose, select); nothing else
 knows of them.
 
-as it is         The steps from the onset on if they became longer (prepare.py); beside a baseline,
-                 with ranks' own earlier windows as peers where today's tell nothing
+as it is         All steps, or those from the onset on if they became longer (prepare.py). Beside a
+                 baseline, ranks whose peers tell nothing have their own past as peers
                  (past/compared.py).
 without queueing The same without waiting for CPUs (model/busy_host.py), where that is a lower bound
                  of the step: it hides whose work is too long, since who computes for longer takes
@@ -33,12 +33,12 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.job.moving_work import moving_work
 from rankscope.diagnose.infer.causes.rank.rare_steps import rare_steps
 from rankscope.diagnose.infer.causes.rows import Row, Taken, ranks_of
-from rankscope.diagnose.infer.causes.whole_job import Ask, slow_ranks
+from rankscope.diagnose.infer.causes.whole_job import WholeJob, slow_ranks
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.behind import price_of
 from rankscope.diagnose.infer.model.busy_host import busy_shares, without_queue
-from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.past.baseline import Reference
+from rankscope.diagnose.infer.past.compared import Compared, compared
 from rankscope.diagnose.infer.solve.enough import not_compared
 from rankscope.diagnose.infer.solve.notes import pauses
 from rankscope.diagnose.infer.solve.prepare import part_of, prepare
@@ -56,26 +56,23 @@ WITHOUT_QUEUE = Note(
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One view of a window: its fleet, the judged steps, and the baseline to compare with.
+    """One view of a window: the job in it, and the ranks to compare.
 
-    `asks`: the functions whose rows count in it; none: all. `notes`: about its steps. `join`:
-        returns what was found so far together with what was found in this view.
+    `join`: returns what was found so far together with what was found in this view. `notes`: about
+        its steps.
     """
 
-    fleet: Fleet
-    scene: Scene
+    job: WholeJob
+    among: Compared
     join: Callable[[Found | None, Found], Found]
-    reference: Reference | None = None
-    asks: tuple[Ask, ...] = ()
     notes: tuple[Note, ...] = ()
 
 
 def as_it_is(fleet: Fleet, reference: Reference | None, _: Found | None) -> View:
     """View the window as it is, from the onset on if its steps became longer."""
     scene, notes = prepare(fleet, nan_median(fleet.steps.seconds, 0), pauses.find(fleet))
-    return View(
-        fleet, scene, lambda _, here: here, reference, notes=(*not_compared(fleet, reference is not None), *notes)
-    )
+    job, among = WholeJob(fleet, scene, reference), compared(fleet, scene, reference)
+    return View(job, among, lambda _, here: here, (*not_compared(fleet, reference is not None), *notes))
 
 
 # ---- without queueing ------------------------------------------------------------------------------------------------
@@ -94,7 +91,9 @@ def without_queueing(fleet: Fleet, _: Reference | None, found: Found | None) -> 
     queued_s = np.nanmedian(nan_median(fleet.steps.own_s - calm.steps.own_s, 0))
     if not np.fmax(gone_s, queued_s) >= max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS):
         return None
-    return View(calm, prepare(calm, per_step)[0], _with_calm, asks=(slow_ranks, rare_steps, moving_work))
+    scene = prepare(calm, per_step)[0]
+    job = WholeJob(calm, scene, asks=(slow_ranks, rare_steps, moving_work))
+    return View(job, compared(calm, scene, None), _with_calm)
 
 
 def _with_calm(found: Found | None, calm: Found) -> Found:
@@ -160,7 +159,7 @@ def one_stretch(fleet: Fleet, reference: Reference | None, found: Found | None) 
     per_step = nan_median(fleet.steps.seconds, 0)
     scene = part_of(fleet, found.job.scene.roles, per_step, slice(stretch.begin, stretch.end))
     notes = (about(stretch.begin, stretch.end, fleet.steps.count),)
-    return View(fleet, scene, _of_stretch, asks=(slow_ranks,), notes=notes)
+    return View(WholeJob(fleet, scene, asks=(slow_ranks,)), compared(fleet, scene, None), _of_stretch, notes)
 
 
 def _of_stretch(found: Found | None, inside: Found) -> Found:

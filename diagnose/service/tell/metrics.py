@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rankscope.diagnose.text import clean
@@ -32,7 +32,8 @@ class RankState:
 @dataclass(frozen=True, slots=True)
 class JobState:
     """State of one job with ranks here. `alarms`: by kind, since the service began; `user`: its
-    owner. `inefficient`: nobody differs, and time is spent that need not be.
+    owner. `inefficient`: nobody differs, and time is spent that need not be. `ledger`: seconds and
+    number of events by kind, since the job began.
     """
 
     job: str
@@ -48,6 +49,7 @@ class JobState:
     lost_s: float
     user: str = ""
     inefficient: bool = False
+    ledger: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,11 @@ _JOB_GAUGES: tuple[tuple[str, str, str], ...] = (
     ("inefficient", "gauge", "1 while nobody differs and time is spent that need not be."),
     ("lost_seconds_per_step", "gauge", "What mending the first suspect of the last verdict gives back."),
     ("windows_total", "counter", "Closer looks."),
+)
+# gauges: time moves from one kind to another when it is known better what it was
+_LEDGER_GAUGES = (
+    ("seconds", "Where the job's time went since it began, by kind: productive, gc, checkpoint, hang, …"),
+    ("events", "How often, by kind."),
 )
 _RANK_GAUGES: tuple[tuple[str, str], ...] = (
     ("up", "1 while the process lives."),
@@ -125,6 +132,11 @@ def families(jobs: Sequence[JobState], service: ServiceState) -> list[Family]:
         found += _family(f"rankscope_job_{name}", kind, text, ((_of(job), _job_value(job, name)) for job in shown))
     alarms = ((_of(job) | {"kind": kind}, float(count)) for job in shown for kind, count in sorted(job.alarms.items()))
     found += _family("rankscope_job_alarms_total", "counter", "Alarms by kind.", alarms)
+    for place, (name, text) in enumerate(_LEDGER_GAUGES):
+        kinds = (
+            (_of(job) | {"kind": kind}, float(row[place])) for job in shown for kind, row in sorted(job.ledger.items())
+        )
+        found += _family(f"rankscope_job_ledger_{name}", "gauge", text, kinds)
     for name, text in _RANK_GAUGES:
         values = ((_of(job) | {"rank": str(rank.rank)}, _rank_value(rank, name)) for job in shown for rank in job.ranks)
         found += _family(f"rankscope_rank_{name}", "gauge", text, values)

@@ -27,7 +27,7 @@ _EXITS = (
 _FILES = (
     ("/var/cache/rankscope", "Probes that were compiled for this kernel. May be removed at any time."),
     ("/var/lib/rankscope/history", "Windows that later ones are compared with (--baseline auto)."),
-    ("/var/lib/rankscope/watch", "The service's folder: lock, log, black box."),
+    ("/var/lib/rankscope/watch", "The service's folder: lock, log, black box, ledgers."),
     ("/var/lib/rankscope/spool", "Windows on their way to a store."),
 )
 _WORDS = (

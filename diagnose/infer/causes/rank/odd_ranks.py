@@ -21,7 +21,7 @@ from rankscope.diagnose.infer.causes.rank.selection import Selection, select
 from rankscope.diagnose.infer.causes.rank.suspects import merged_suspects, why_not
 from rankscope.diagnose.infer.causes.rank.threads import takes_cpu
 from rankscope.diagnose.infer.causes.rows import Clear, Floor, OfRank, Row, Taken, gain_s, of_ranks, ranks_of
-from rankscope.diagnose.infer.causes.whole_job import Ask, WholeJob
+from rankscope.diagnose.infer.causes.whole_job import WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet, Slots
 from rankscope.diagnose.infer.model import slots
 from rankscope.diagnose.infer.model.behind import behind_each, without
@@ -29,8 +29,7 @@ from rankscope.diagnose.infer.model.busy_host import even_queue_s, pools, queued
 from rankscope.diagnose.infer.model.replay import in_order_of, repaired
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.waiting import one_after_another
-from rankscope.diagnose.infer.past.baseline import Reference
-from rankscope.diagnose.infer.past.compared import Compared, compared
+from rankscope.diagnose.infer.past.compared import Compared
 from rankscope.diagnose.infer.verdict.contract import Suspect
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
@@ -104,19 +103,18 @@ class OddRanks:
         return [Note(NoteCode.NO_GAIN, text)]
 
 
-def compare(fleet: Fleet, scene: Scene, reference: Reference | None = None, asks: tuple[Ask, ...] = ()) -> OddRanks:
-    """Compare ranks with their peers, or with their own past, and ask for causes of slower ones.
+def compare(job: WholeJob, among: Compared) -> OddRanks:
+    """Compare ranks with their peers and ask for causes of slower ones.
 
-    `asks`: functions that are asked in this view of the job; none: all.
+    `among`: the ranks of the job, and earlier ones with which some are compared.
     """
-    among = compared(fleet, scene, reference)
     selection = select(among)
-    scene = replace(scene, differences=selection.differences.of_first(among.count))
+    scene = replace(job.scene, differences=selection.differences.of_first(among.count))
     if len(selection.rows):
-        scene = replace(scene, in_turn=_turns(fleet, scene))
-    rows = _rows(among, scene, selection, with_design(among, selection, reference))
-    job = WholeJob(fleet, scene, reference, rows, asks)
-    return OddRanks(among, job, selection, tuple(_acquitted(fleet, scene, selection.idle)))
+        scene = replace(scene, in_turn=_turns(job.fleet, scene))
+    rows = _rows(among, scene, selection, with_design(among, selection, job.reference))
+    notes = _acquitted(job.fleet, scene, selection.idle)
+    return OddRanks(among, replace(job, scene=scene, slow=rows), selection, tuple(notes))
 
 
 def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[Part]) -> tuple[Row, ...]:

@@ -34,7 +34,7 @@ def looked_at(fleet: Fleet) -> tuple[Found, Found]:
     for view_of in (as_it_is, without_queueing):
         view = view_of(fleet, None, found[0] if found else None)
         assert view is not None
-        odd = compare(view.fleet, view.scene, None, view.asks)
+        odd = compare(view.job, view.among)
         found.append(select(odd, propose(odd.job)))
     return found[0], found[1]
 
