@@ -33,7 +33,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "diagnose": (
         "severity", "budgets", "collector", "no_pandas", "limits", "text", "xids",
         "stats",
-        "infer.lacking", "infer.verdict", "infer.flight", "infer.fleet", "infer.model", "infer.past", "infer.causes", "infer.solve",
+        "infer.lacking", "infer.verdict", "infer.flight", "infer.fleet", "infer.model", "infer.budget", "infer.past", "infer.causes",
+        "infer.solve",
         "face.report", "face.export", "sweep", "service", "face.top", "face.cli",
     ),
 }  # fmt: skip

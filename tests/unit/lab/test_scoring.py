@@ -83,6 +83,28 @@ def test_where_nobody_is_guilty_an_accusation_is_wrong(
     assert not first_is_right(parse(verdict(status, *suspects)), truth)
 
 
+WASTE = {**suspect("python", "gc", ALL_RANKS), "waste": True}
+COLLECTS = Truth("inefficient", {"python": frozenset({"gc"})}, ALL_RANKS, everyone=True)
+
+
+@pytest.mark.parametrize(
+    ("truth", "status", "suspects", "expected"),
+    [
+        (HEALTHY, "inefficient", (WASTE,), FIRST),
+        (PYTHON, "fault", (AUGMENT, WASTE), FIRST),
+        (PYTHON, "inefficient", (WASTE,), SILENT),
+        (COLLECTS, "inefficient", (WASTE,), FIRST),
+        (COLLECTS, "inefficient", ({**FOREIGN, "waste": True}, WASTE), IN_THREE),
+        (COLLECTS, "fault", (AUGMENT, WASTE), WRONG),
+        (COLLECTS, "healthy", (), SILENT),
+    ],
+)
+def test_waste_accuses_nobody_and_is_right_where_the_truth_is_waste(
+    truth: Truth, status: str, suspects: tuple[dict[str, object], ...], expected: str
+) -> None:
+    assert outcome(truth, status, *suspects) == expected
+
+
 def test_a_stopped_rank_is_right_only_in_a_hang() -> None:
     stopped = Truth("hang", {"process": frozenset({"stopped"})}, (1,))
     said = suspect("process", "stopped", (1,))

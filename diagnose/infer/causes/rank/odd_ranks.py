@@ -1,4 +1,4 @@
-"""Rows of ../causes/rows.py for the hypotheses on single ranks that were admitted.
+"""Ranks compared with their peers, and rows of ../rows.py for the causes of slower ones.
 
 A row removes a rank's excess over its peers that are no suspects, or, with several hypotheses on
 one rank, its part of it; what was in the baseline is a row of its own (by_design.py). The price
@@ -16,10 +16,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.infer.causes.rank.selection import Admitted, Selection, select
+from rankscope.diagnose.infer.causes.rank.by_design import Part, with_design
+from rankscope.diagnose.infer.causes.rank.selection import Selection, select
 from rankscope.diagnose.infer.causes.rank.suspects import merged_suspects, why_not
 from rankscope.diagnose.infer.causes.rank.threads import takes_cpu
-from rankscope.diagnose.infer.causes.rows import Row, gain_s, ranks_of
+from rankscope.diagnose.infer.causes.rows import Clear, Floor, OfRank, Row, Taken, gain_s, of_ranks, ranks_of
+from rankscope.diagnose.infer.causes.whole_job import WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet, Slots
 from rankscope.diagnose.infer.model import slots
 from rankscope.diagnose.infer.model.behind import behind_each, without
@@ -27,9 +29,7 @@ from rankscope.diagnose.infer.model.busy_host import even_queue_s, pools, queued
 from rankscope.diagnose.infer.model.replay import in_order_of, repaired
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.waiting import one_after_another
-from rankscope.diagnose.infer.past.baseline import Reference
-from rankscope.diagnose.infer.past.compared import Compared, compared
-from rankscope.diagnose.infer.solve.by_design import Part, with_design
+from rankscope.diagnose.infer.past.compared import Compared
 from rankscope.diagnose.infer.verdict.contract import Suspect
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
@@ -38,20 +38,16 @@ from rankscope.probes.base.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
-class OfRank(Row):
-    """A row about a single rank, with the admitted hypothesis."""
-
-    why: Admitted | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class OddRanks:
-    """Rows on single ranks, and the scene with the differences that they rest on."""
+    """Single ranks compared with their peers.
+
+    `job`: with rows about those that are slower, and the scene with the differences. `among`: the
+        ranks compared, past ones too. `notes`: on slower ranks for which no rank waits.
+    """
 
     among: Compared
-    scene: Scene
+    job: WholeJob
     selection: Selection
-    rows: tuple[Row, ...]
     notes: tuple[Note, ...]
 
     def suspects(self, found: Sequence[Row], scene: Scene) -> tuple[list[Suspect], list[Note]]:
@@ -60,20 +56,20 @@ class OddRanks:
         `found`: the selected rows; those of another view are ignored. `scene`: of the selection;
             another view of the window has other steps.
         """
-        mine = {id(row.why) for row in self.rows if isinstance(row, OfRank)}
+        mine = {id(row.rank) for row in self.job.slow}
         stand = [
-            (replace(row.why, found=replace(row.why.found, evidence=row.found.evidence)), row.found.lost_s)
+            (replace(row.rank.why, found=replace(row.rank.why.found, evidence=row.found.evidence)), row.found.lost_s)
             for row in found
-            if isinstance(row, OfRank) and row.why is not None and id(row.why) in mine
+            if row.rank is not None and id(row.rank) in mine
         ]
         ranks = np.array(sorted({why.row for why, _ in stand}), dtype=np.int64)
-        accused = ranks_of(row for row in found if row.of_rank)
+        accused = ranks_of(row for row in found if row.rank is not None)
         notes = [*self._fallen(found, accused, scene), *self.among.about(ranks), *why_not(self.among, self.selection)]
-        whole = [row.found.rows[0] for row in found if row.before and row.part >= 1]
+        whole = [row.found.rows[0] for row in found if row.before and row.floor.part >= 1]
         if whole:
             who = rank_list(tuple(sorted(self.among.fleet.ranks.number[whole].tolist())))
             notes.append(Note(NoteCode.DESIGNED, f"{who}: slower than the peers, but so already in the baseline"))
-        return merged_suspects(self.among, self.selection, stand), notes
+        return merged_suspects(self.among, self.selection, stand, scene.step_s), notes
 
     def _fallen(self, found: Sequence[Row], stand: Ints, scene: Scene) -> list[Note]:
         """Return notes on ranks that are clearly slower but no suspects, or suspects with hardly
@@ -90,15 +86,15 @@ class OddRanks:
             text = f"the step is hardly shorter without the suspects today: of {len(scene.own)} ranks some other one stalls in each"
             return [Note(NoteCode.STALLS_OF_OTHERS, text)]
         slower = rank_list(tuple(int(number) for number in fleet.ranks.number[gone]))
-        excess_s = float(self.scene.differences.excess_s[gone].max())
+        excess_s = float(self.job.scene.differences.excess_s[gone].max())
         by = f"{'by up to ' if len(gone) > 1 else 'by '}{seconds(excess_s)}"
-        if _may_be_in_turn(self.scene, gone, excess_s):
+        if _may_be_in_turn(self.job.scene, gone, excess_s):
             text = (
                 f"slower than the peers, {by} per step: {slower}; ranks of another role are as busy, and whether they work "
                 "meanwhile or only afterwards was not seen: not accused"
             )
             return [Note(NoteCode.UNTIMED, text)]
-        fallen = [row for row in self.rows if row.found.rows[0] in gone]
+        fallen = [row for row in self.job.slow if row.found.rows[0] in gone]
         gained_s = gain_s(scene, [*found, *fallen]) - gain_s(scene, found)
         text = (
             f"slower than the peers, {by} per step: {slower}; without that a step would be only {seconds(gained_s)} shorter, "
@@ -107,21 +103,21 @@ class OddRanks:
         return [Note(NoteCode.NO_GAIN, text)]
 
 
-def find_odd_ranks(fleet: Fleet, scene: Scene, reference: Reference | None = None) -> OddRanks:
-    """Find ranks that are slower than their peers, or than before, and waited for, as rows.
+def compare(job: WholeJob, among: Compared) -> OddRanks:
+    """Compare ranks with their peers and ask for causes of slower ones.
 
-    Notes explain ranks that are odd but not waited for.
+    `among`: the ranks of the job, and earlier ones with which some are compared.
     """
-    among = compared(fleet, scene, reference)
     selection = select(among)
-    scene = replace(scene, differences=selection.differences.of_first(among.count))
+    scene = replace(job.scene, differences=selection.differences.of_first(among.count))
     if len(selection.rows):
-        scene = replace(scene, in_turn=_turns(fleet, scene))
-    rows = _rows(among, scene, selection, with_design(among, selection, reference))
-    return OddRanks(among, scene, selection, rows, tuple(_acquitted(fleet, scene, selection.idle)))
+        scene = replace(scene, in_turn=_turns(job.fleet, scene))
+    rows = _rows(among, scene, selection, with_design(among, selection, job.reference))
+    notes = _acquitted(job.fleet, scene, selection.idle)
+    return OddRanks(among, replace(job, scene=scene, slow=rows), selection, tuple(notes))
 
 
-def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[Part]) -> tuple[OfRank, ...]:
+def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[Part]) -> tuple[Row, ...]:
     if not parts:
         return ()
     own, found = among.scene.own, scene.differences
@@ -139,48 +135,32 @@ def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[P
     for one in parts:
         each, part = one.why, one.part
         rank, of_cpu = [each.row], each.found.component == "cpu"
-        removes: Floats = part * (own[rank] - innocent[rank])
-        price: Floats = part * (own[rank] - (healed[rank] if of_cpu else in_order_of(own[rank], healed[rank])))
-        at: Ints = np.array(rank, dtype=np.int64)
-        more: Floats | None = None
+        price = of_ranks(rank, part * (own[rank] - (healed[rank] if of_cpu else in_order_of(own[rank], healed[rank]))))
+        with_it: Taken | None = None
         if each.row in placed and not one.before:
-            at, more = placed.pop(each.row)
-            removes, price = _of_first(removes, more[1:]), _of_first(price, more[1:])
-            more[0] *= part
+            with_it = placed.pop(each.row)
+            with_it.own_s[0] *= part
         elif each.row in behind and not one.before:
             others, seconds_s = behind.pop(each.row)
-            at = np.concatenate([at, others])
-            removes, price = _of_first(removes, seconds_s), np.vstack([price, seconds_s])
-        row = OfRank(
+            price = of_ranks(np.concatenate([rank, others]), np.vstack([price.own_s, seconds_s]))
+        row = Row(
             replace(each.found, lost_s=float("nan")),
-            removes,
-            z=float(found.z[each.row]),
-            freedom=float(found.freedom[each.row]),
-            floor=one.of_rest / part * float(found.floor_s[each.row]) / scene.step_s,
-            part=part,
-            at=at,
-            admitted=each.score,
-            excess=True,
-            lasting=bool(lasting[each.row]),
-            before=one.before,
+            of_ranks(rank, part * (own[rank] - innocent[rank])),
+            Clear(float(found.z[each.row]), float(found.freedom[each.row])),
+            Floor(one.of_rest / part * float(found.floor_s[each.row]) / scene.step_s, part),
             price=price,
-            more=more,
-            why=each,
+            with_it=with_it,
+            rank=OfRank(each, bool(lasting[each.row]), one.before),
         )
         result.append(row)
     return tuple(result)
 
 
-def _of_first(seconds: Floats, others: Floats) -> Floats:
-    """Stack the seconds removed from the first rank on zeros for the others."""
-    return np.vstack([seconds, np.zeros_like(others)])
+def _freely_placed(among: Compared, selection: Selection) -> dict[int, Taken]:
+    """Map each rank that strangers drive off a CPU to what that takes from the affected ranks.
 
-
-def _freely_placed(among: Compared, selection: Selection) -> dict[int, tuple[Ints, Floats]]:
-    """Map each rank that strangers drive off a CPU to the affected ranks and their lost seconds.
-
-    The rank itself and, once per pool, the ranks with the same CPUs; seconds above what they would
-    take if no rank were driven off. Empty where none is.
+    These are the rank itself and, once per pool, the ranks with the same CPUs; seconds above what
+    they would take if no rank were driven off.
     """
     own, count = among.scene.own, among.count
     kept = [each.row for each in selection.admitted if (each.found.component, each.found.cause) == ("cpu", "contended")]
@@ -189,22 +169,24 @@ def _freely_placed(among: Compared, selection: Selection) -> dict[int, tuple[Int
     behind, even = (each[:, -own.shape[1] :] for each in even_queue_s(among.fleet))
     pool = pools(among.fleet)
     placed = np.where(np.isin(pool, pool[kept])[:, None], own + even - np.fmin(behind, own), own)
-    more = own - repaired(placed, among.scene.roles, selection.rows)
-    result, told = {}, set[int]()
+    result, told = dict[int, Taken](), set[int]()
     for row in kept:
-        others = np.flatnonzero(pool == pool[row]) if int(pool[row]) not in told else np.empty(0, dtype=np.int64)
+        others = np.flatnonzero((pool == pool[row]) & (int(pool[row]) not in told))
         told.add(int(pool[row]))
-        at = np.concatenate([[row], np.setdiff1d(others, selection.rows)]).astype(np.int64)
-        result[row] = at, more[at]
+        result[row] = _with_others(among, selection, row, others, placed)
     return result
 
 
-def _without_threads(among: Compared, selection: Selection) -> dict[int, tuple[Ints, Floats]]:
-    """Map each rank whose own threads take its CPU to the affected ranks and their lost seconds.
+def _with_others(among: Compared, selection: Selection, row: int, others: Ints, healed: Floats) -> Taken:
+    """Seconds that a rank, and others that are no suspects, take longer than `healed`, ranks x steps."""
+    more = among.scene.own - repaired(healed, among.scene.roles, selection.rows)
+    ranks = np.concatenate([[row], np.setdiff1d(others, selection.rows)]).astype(np.int64)
+    return of_ranks(ranks, more[ranks])
 
-    The rank itself and the ranks with the same CPUs.
-    """
-    own, pool, result = among.scene.own, pools(among.fleet), dict[int, tuple[Ints, Floats]]()
+
+def _without_threads(among: Compared, selection: Selection) -> dict[int, Taken]:
+    """Map each rank whose own threads take its CPU to what that takes from it and its pool."""
+    own, pool, result = among.scene.own, pools(among.fleet), dict[int, Taken]()
     if among.count < len(own):  # for earlier windows it is unknown which rank queued behind which
         return result
     for each in selection.admitted:
@@ -213,10 +195,7 @@ def _without_threads(among: Compared, selection: Selection) -> dict[int, tuple[I
         threads, row = each.case.threads, each.row
         taken = taken_by_threads_s(among.fleet, row, threads.behind_s, threads.part)[:, -own.shape[1] :]
         healed = np.where((pool == pool[row])[:, None], own - np.fmin(taken, own), own)
-        more = own - repaired(healed, among.scene.roles, selection.rows)
-        others = np.setdiff1d(np.flatnonzero(pool == pool[row]), selection.rows)
-        at = np.concatenate([[row], others]).astype(np.int64)
-        result[row] = at, more[at]
+        result[row] = _with_others(among, selection, row, np.flatnonzero(pool == pool[row]), healed)
     return result
 
 
