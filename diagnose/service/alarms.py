@@ -9,6 +9,7 @@ dead     a rank ended neither with exit code 0 nor by a request to end; or it di
         are silent: ranks of a job that finishes end together, but ending a process takes seconds on a busy host
 hardware the kernel logged an Xid that is not the application's doing, or a sweep of the host found something critical
 asked    a user called `rankscope trigger`
+pause    a pause that recurs, and that no window has named yet, is expected (ledger/plan.py)
 
 A job that is compiling, loading or finished raises no alarm: none before its first steps were
 learnt, or after its last rank ended.
@@ -41,6 +42,7 @@ class AlarmKind(Enum):
     HARDWARE = "hardware"
     ASKED = "asked"
     ROUTINE = "routine"  # for the history: nothing is wrong
+    PAUSE = "pause"  # for the ledger: a pause that recurs is expected
 
 
 STANDSTILLS = (AlarmKind.SILENT, AlarmKind.STOPPED, AlarmKind.DEAD)  # no rank makes a step in these
@@ -48,8 +50,9 @@ STANDSTILLS = (AlarmKind.SILENT, AlarmKind.STOPPED, AlarmKind.DEAD)  # no rank m
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A reason to record a window of a job. `at_s`: when it began, CLOCK_MONOTONIC; `again`: a
-    reported trouble got worse by as much again.
+    """A reason to record a window of a job. `at_s`: when it began, CLOCK_MONOTONIC, or when a pause
+    is expected; `again`: a reported trouble got worse by as much again; `seconds`: length of the
+    window, None to fit it to the steps.
     """
 
     kind: AlarmKind
@@ -58,11 +61,12 @@ class Alarm:
     words: str
     ranks: tuple[int, ...] = ()
     again: bool = False
+    seconds: float | None = None
 
     @property
     def is_urgent(self) -> bool:
         """True if a window is not delayed although the previous one named no cause."""
-        return self.kind is not AlarmKind.SLOWER or self.again
+        return self.kind not in (AlarmKind.SLOWER, AlarmKind.PAUSE) or self.again
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ _METRICS_EVERY_S = 15.0
 @dataclass(slots=True)
 class Evidence:
     """Outputs of the service. `metrics`: a file for `write_metrics`; `scraped`: answers scrapes of
-    the metrics; `otlp`: sends to a collector.
+    the metrics; `otlp`: sends to a collector; `ledger`: seconds and events by kind of a job.
     """
 
     tier0: Tier0
@@ -39,6 +39,7 @@ class Evidence:
     write_metrics: Callable[[Path, str], None]
     scraped: Callable[[Callable[[], str]], None] | None
     otlp: Otlp | None
+    ledger: Callable[[str, float], Mapping[str, tuple[float, int]]] = lambda _, __: {}
     _names: Names = field(default_factory=Names, init=False)
 
     def freeze(self, job: WatchedJob, event: Event) -> None:
@@ -105,10 +106,12 @@ class Evidence:
                 slow=AlarmKind.SLOWER in job.troubles,
                 hung=bool(job.troubles - {AlarmKind.SLOWER}),
                 named=bool(job.named),
+                inefficient=bool(job.wasted),
                 alarms=dict(job.alarms),
                 windows=job.windows,
                 lost_s=job.lost_s,
                 user=job.user,
+                ledger=self.ledger(name, beat.at_s),
             )
             for name, job in jobs.items()
             if self._names.has_room(name, job.user, time.monotonic())

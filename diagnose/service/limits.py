@@ -80,6 +80,10 @@ class Allowance:
             return f"the last look named nobody: the next one in {(self._not_before_s - now_s) / 60:.0f} min"
         return ""
 
+    def left(self, now_s: float) -> int:
+        """Return how many more looks are allowed in this hour."""
+        return self.per_hour - sum(now_s - at_s < _HOUR_S for at_s in self._looks)
+
     def is_used(self, now_s: float) -> bool:
         """Tell whether it restricts looks now."""
         return bool(self.allows(now_s)) or bool(self._looks)

@@ -5,6 +5,7 @@ DIR/trigger/      a file per request (`rankscope trigger`): the name of the job,
 DIR/events.jsonl  reported events, one object a line; `.1` is the previous file
 DIR/owed.json     drains that no hook has taken yet
 DIR/blackbox/     observer/watch/blackbox.py
+DIR/ledger/       a file per job: ledger/store.py
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ class WatchPlace:
     def owed(self) -> Path:
         """The file of drains that no hook has taken."""
         return self.folder / "owed.json"
+
+    @property
+    def ledger(self) -> Path:
+        """The folder of the jobs' ledgers."""
+        return self.folder / "ledger"
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -21,6 +21,7 @@ from rankscope.diagnose.service.events import Event
 from rankscope.diagnose.service.evidence import Evidence
 from rankscope.diagnose.service.hosts.others import Others
 from rankscope.diagnose.service.jobs import WatchedJob
+from rankscope.diagnose.service.ledger.book import Book
 from rankscope.diagnose.service.limits import WINDOWS_PER_HOUR, Allowance, NotNow, OverBudget, OwnCost
 from rankscope.diagnose.service.looks.looking import Looking
 from rankscope.diagnose.service.looks.trial import Trial
@@ -71,7 +72,7 @@ class Service:
     findings of a sweep; `sick`: hardware that turned bad; `scraped`: answers scrapes of the
     metrics; `others`: connection to the jobs' other hosts, None without a shared store; `otlp`:
     sends to a collector; `tend`: called once a round, for pending output; `trial`: determines what
-    is observable here; `put_off`: number of incomplete rounds.
+    is observable here; `put_off`: number of incomplete rounds; `book`: the jobs' ledgers.
     """
 
     tier0: Tier0
@@ -89,6 +90,7 @@ class Service:
     otlp: Otlp | None = None
     tend: Callable[[], None] = lambda: None
     trial: Trial | None = None
+    book: Book = field(default_factory=lambda: Book(None, time.monotonic()))
     put_off: int = 0
     jobs: dict[str, WatchedJob] = field(default_factory=dict)
     cost: OwnCost = field(default_factory=OwnCost)
@@ -104,11 +106,12 @@ class Service:
         options = self.options
         self._voice = Voice(self.say, self.complain, self._user_of)
         self._evidence = Evidence(
-            self.tier0, self.box, self._voice, options.metrics, self.write_metrics, self.scraped, self.otlp
-        )
+            self.tier0, self.box, self._voice, options.metrics, self.write_metrics, self.scraped, self.otlp,
+            self.book.seconds,
+        )  # fmt: skip
         self._looking = Looking(
             self.tier0, self._voice, self._evidence, self.jobs,
-            options.history, options.window_s, options.routine, self.others,
+            options.history, options.window_s, options.routine, self.others, learnt=self.book.learnt,
         )  # fmt: skip
 
     def _user_of(self, job: str) -> str:
@@ -136,6 +139,7 @@ class Service:
                 self.trial.close()
             self._looking.close()
             self._evidence.close()
+            self._done(lambda: self.book.close(time.monotonic()))
             self.tier0.close()
             self.say(Event("ended", time.time(), "no longer watching; nothing was left behind"))
 
@@ -173,6 +177,7 @@ class Service:
         beat = self.tier0.poll()
         logged = self._log_since(beat.at_s)
         beat = _with_reasons(beat, logged)
+        self.book.died(beat.died)
         self._come_and_go(beat)
         for words in beat.notes:
             self._voice.note(beat.at_s, "note", words)
@@ -188,7 +193,15 @@ class Service:
         self._looking.prepare(beat.at_s)
         self._weigh(beat.at_s)
         self._evidence.keep(beat, self.jobs, self._own)
+        self._kept(lambda: self.book.save(beat.at_s), beat.at_s)
         self.tend()
+
+    def _kept(self, write: Callable[[], None], now_s: float) -> None:
+        """Write a ledger; report once in a while that it cannot be written."""
+        try:
+            write()
+        except (OSError, RankscopeError) as error:
+            self._voice.complain_once("ledger", f"a ledger cannot be written: {error}", now_s)
 
     def _log_since(self, now_s: float) -> Sequence[KernelMessage]:
         try:
@@ -208,6 +221,7 @@ class Service:
                 self.jobs[name] = WatchedJob(JobWatch(name), mine[0].identity.title, allowance, user_of(mine[0]))
             else:
                 known.started_again()
+            self.book.come(name, self.jobs[name].user, mine, beat.at_s)
             who = ranks_text(sorted(rank.identity.rank for rank in mine))
             words = f"{who} of {mine[0].identity.world_size}, {mine[0].identity.title}"
             self._voice.note(beat.at_s, "job", words, name)
@@ -216,14 +230,10 @@ class Service:
         ranks = self.tier0.of_job(name)
         self._follow_marker(name, job, beat.at_s)
         quiet = beat.at_s - max((one.last_s for one in ranks), default=beat.at_s) >= _SILENT_S
-        told = job.watch.take(
-            beat.at_s,
-            ranks,
-            beat.steps,
-            beat.still,
-            [death for death in beat.died if death.job == name],
-            self.tier0.write_hz(name) if quiet else 0.0,
-        )
+        written_hz = self.tier0.write_hz(name) if quiet else 0.0
+        died = [death for death in beat.died if death.job == name]
+        told = job.watch.take(beat.at_s, ranks, beat.steps, beat.still, died, written_hz)
+        self.book.take(name, ranks, beat, told, job.watch, written_hz)
         job.steps += sum(len(beat.steps.get(one.found.pid, ())) for one in ranks[:1])
         if not job.known and job.watch.step_s is not None:
             self._voice.note(beat.at_s, "job", f"a step takes {job.watch.step_s:.3f} s; watched from now on", name)
@@ -235,6 +245,9 @@ class Service:
                 self._over(job, each)
         self._looking.again(name, job, beat.at_s)
         self._looking.by_routine(name, job, beat.at_s)
+        expected = self.book.due(name, beat.at_s)
+        if expected is not None and self._looking.expect(job, expected, beat.at_s):
+            self.book.begun(expected)
 
     def _follow_marker(self, name: str, job: WatchedJob, now_s: float) -> None:
         marker = self.tier0.markers.get(name)
@@ -256,6 +269,7 @@ class Service:
     def _gone(self, name: str, job: WatchedJob, beat: Beat) -> None:
         self._voice.note(beat.at_s, "gone", f"no rank of it is left here, after {job.steps} steps", name)
         del self.jobs[name]
+        self._kept(lambda: self.book.gone(name, beat.at_s), beat.at_s)
         self._looking.forget(name)
         if len(self._allowances) > _ALLOWANCES_MOST:
             self._allowances = {

@@ -4,6 +4,7 @@ slow      rank 1 is slowed in `tokenize`
 loop      rank 1 never comes back from `search`
 save      rank 0 writes a checkpoint for some seconds, and the others wait; once
 evaluate  all ranks evaluate for some seconds, without any collective; once
+compact   rank 1 is in `compact` for half a second in every 20th step
 """
 
 import os
@@ -48,6 +49,12 @@ def evaluate(model: nn.Module, seconds: float) -> None:
             model(torch.randn(4096, 64))
 
 
+def compact(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
 def asked(sick: Path) -> str:
     try:
         return sick.read_text().strip()
@@ -62,8 +69,11 @@ def main() -> None:
     rank = dist.get_rank()
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)))
     optimizer = torch.optim.Adam(model.parameters())
-    end, what = time.time() + seconds, ""
+    end, what, step = time.time() + seconds, "", 0
     while time.time() < end:
+        step += 1
+        if what == "compact" and rank == 1 and step % 20 == 0:
+            compact(0.5)
         what, before = asked(sick), what
         if what == "loop" and rank == 1:
             search(end)

@@ -9,9 +9,10 @@ One decorator on the function that proposes a cause is all that is needed:
 Decorate a function that proposes several causes once for each. Any module below this package may
 register; `load` imports them all. The parameters of the function decide when it is called: a `Case`
 is one rank that is slower than its peers (rank/table.py), a `WholeJob` is the job, once, and with
-what is `Known` again beside the rows of others (whole_job.py). All other functions are called by
-name, as in hang/, where the order is part of the logic. `asked` registers a function of the whole
-job that calls such functions. Functions of a `Case` run in the order of what they register
+what is `Known` again beside the rows of others (whole_job.py); a `Spending` is what the job spends
+its time on, for waste (waste/spending.py). All other functions are called by name, as in hang/,
+where the order is part of the logic. `asked` registers a function of the whole job that calls such
+functions, or proposes what another one registered. Functions of a `Case` run in the order of what they register
 (`Cause.order`), not of files or imports, because it decides between equally strong hypotheses.
 """
 

@@ -276,9 +276,12 @@ def _is_uneven(row: Row, others: Iterable[Row]) -> bool:
     return any(row.is_wider(other) for other in others)
 
 
-def gain_s(scene: Scene, rows: Sequence[Row]) -> float:
-    """Seconds per step by which the job is shorter without what these rows took together."""
-    return _Replay(scene, rows).gain_s(rows)
+def gain_s(scene: Scene, rows: Sequence[Row], told: bool = False) -> float:
+    """Seconds per step by which the job is shorter without what these rows took together.
+
+    `told`: as the mean over all steps, rare long ones too; else a trimmed mean.
+    """
+    return _Replay(scene, rows).gain_s(rows, told)
 
 
 class _Replay:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rankscope.diagnose.infer.budget.measure import budget_of
 from rankscope.diagnose.infer.causes.hang.processes import told_to_end
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.past.baseline import Reference, code_changed
@@ -36,6 +37,7 @@ def draft_of(fleet: Fleet, reference: Reference | None) -> Verdict:
         steps=len(finite),
         title=fleet.title,
         guessed=fleet.ranks.guessed,
+        budget=budget_of(fleet),
     )
 
 

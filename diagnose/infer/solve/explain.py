@@ -9,6 +9,7 @@ from rankscope.diagnose.infer.causes import rows
 from rankscope.diagnose.infer.causes.group.members import Members
 from rankscope.diagnose.infer.causes.group.shared import with_groups
 from rankscope.diagnose.infer.causes.hypothesis import DESIGNED
+from rankscope.diagnose.infer.causes.waste.select import suspects_of
 from rankscope.diagnose.infer.solve.calibration import calibrate, calibrate_uncounted
 from rankscope.diagnose.infer.solve.nobody import nobody
 from rankscope.diagnose.infer.solve.notes import behind_gpu, idle_counters, pauses
@@ -25,15 +26,20 @@ def explain(found: Found, draft: Verdict) -> Verdict:
         notes = [*_suspects(found.before)[1], *notes]
     suspects = _ordered(found, [_calibrated(each) for each in suspects])
     notes = _without_suspected([*draft.notes, *notes], suspects)
+    wasted = suspects_of(found.spending, found.waste) if found.spending is not None else []
     if suspects:
         status = "imbalance" if all(suspect.cause in DESIGNED for suspect in suspects) else "fault"
     else:
         status, notes = nobody(found, notes)
+        # Waste is measured by itself: it stands, whatever keeps a rank from being compared.
+        status = "inefficient" if wasted else status
+    slowdown = _slowdown_percent(found, suspects or wasted)
+    suspects = [*suspects, *map(_calibrated, wasted)]
     return replace(
         draft,
         status=status,
         suspects=tuple(suspects),
-        slowdown_percent=_slowdown_percent(found, suspects),
+        slowdown_percent=slowdown,
         notes=(
             *behind_gpu.notes(fleet, suspects, step_s),
             *pauses.without_accused(notes, pauses.find(fleet), suspects),
@@ -58,7 +64,7 @@ def _suspects(found: Found) -> tuple[list[Suspect], list[Note]]:
 
 
 def _calibrated(suspect: Suspect) -> Suspect:
-    uncounted = suspect.guess or suspect.cause in DESIGNED
+    uncounted = suspect.guess or suspect.waste or suspect.cause in DESIGNED
     return replace(suspect, confidence=(calibrate_uncounted if uncounted else calibrate)(suspect.confidence))
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from rankscope.diagnose.infer.causes.hang.loading import waited_for
 from rankscope.diagnose.infer.causes.hang.standstill import Hang, find_hang
 from rankscope.diagnose.infer.causes.rank.odd_ranks import compare
+from rankscope.diagnose.infer.causes.waste.spending import spending_of
 from rankscope.diagnose.infer.causes.whole_job import propose
 from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.fleet.large.topology import Group
@@ -95,7 +96,8 @@ def _of_steps(fleet: Fleet, reference: Reference | None, draft: Verdict) -> Verd
         view = view_of(fleet, reference, found)
         if view is not None:
             odd = compare(view.job, view.among)
-            found = view.join(found, select(odd, propose(odd.job), notes=view.notes))
+            spending = None if view.job.asks else spending_of(view.job.fleet, odd.job.scene)
+            found = view.join(found, select(odd, propose(odd.job), notes=view.notes, spending=spending))
     assert found is not None
     return explain(found, draft)
 

@@ -30,7 +30,7 @@ from rankscope.diagnose.infer.fleet.roles import roles
 from rankscope.diagnose.infer.model.busy_host import busy_noise_s, queued_s, takers
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.waiting import transfer
-from rankscope.diagnose.infer.solve.enough import ranks_gone, unproven
+from rankscope.diagnose.infer.solve.enough import is_alone, ranks_gone, unproven
 from rankscope.diagnose.infer.solve.select import Found
 from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.diagnose.infer.verdict.note import ACQUITTED, EXCUSES, Note, NoteCode
@@ -66,7 +66,7 @@ def _seldom(_: Found, notes: Sequence[Note]) -> Note | None:
 
 
 def _no_peers(found: Found, _: Sequence[Note]) -> Note | None:
-    if found.job.reference is not None or found.job.scene.differences.peer_count.any():
+    if found.job.reference is not None or found.job.scene.differences.peer_count.any() or is_alone(found.job.fleet):
         return None
     who = "earlier steps" if found.job.fleet.timed else "earlier windows (--baseline)"
     return Note(NoteCode.NO_PEERS, f"every rank has a role of its own: nobody has peers; only {who} could tell")

@@ -4,6 +4,7 @@
 2. Ask the others beside the admitted rows: rare steps beside ranks that are slow in all, growth
    since the baseline beside everything. Admit again.
 3. Repeat 2 while other rows stand than before, `ROUNDS` times at most.
+4. Select waste beside what stands (causes/waste/select.py). It changes nothing of the above.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass, replace
 
 from rankscope.diagnose.infer.causes.rank.odd_ranks import OddRanks
 from rankscope.diagnose.infer.causes.rows import Row, of_one_device, standing
+from rankscope.diagnose.infer.causes.waste.select import select_waste
+from rankscope.diagnose.infer.causes.waste.spending import Spending
 from rankscope.diagnose.infer.causes.whole_job import Proposals, WholeJob, propose_again
 from rankscope.diagnose.infer.verdict.note import Note
 
@@ -25,7 +28,8 @@ class Found:
 
     `odd`: the comparison of single ranks. `proposals`: of all causes. `told`: comparisons whose
         ranks and notes are reported: `odd`, and another view's. `before`: what was found in another
-        view first, where that was nothing.
+        view first, where that was nothing. `waste`: rows that stand beside `rows`, of what the job is
+        `spending` its time on; None: unknown, or not asked for in this view.
     """
 
     odd: OddRanks
@@ -34,6 +38,8 @@ class Found:
     notes: tuple[Note, ...]
     told: tuple[OddRanks, ...]
     before: Found | None = None
+    waste: tuple[Row, ...] = ()
+    spending: Spending | None = None
 
     @property
     def job(self) -> WholeJob:
@@ -41,10 +47,17 @@ class Found:
         return self.odd.job
 
 
-def select(odd: OddRanks, proposals: Proposals, more: Sequence[Row] = (), notes: Sequence[Note] = ()) -> Found:
+def select(
+    odd: OddRanks,
+    proposals: Proposals,
+    more: Sequence[Row] = (),
+    notes: Sequence[Note] = (),
+    spending: Spending | None = None,
+) -> Found:
     """Select among the rows of all causes.
 
-    `more`: rows from another view of the job. `notes`: about this view.
+    `more`: rows from another view of the job. `notes`: about this view. `spending`: what the job
+        spends its time on, of which waste is selected.
     """
     scene = odd.job.scene
     found = standing(scene, [*more, *_rows(proposals)])
@@ -54,12 +67,15 @@ def select(odd: OddRanks, proposals: Proposals, more: Sequence[Row] = (), notes:
         if _mechanisms(found) == before:
             break
     said = (each for of_one in proposals.values() for each in of_one if isinstance(each, Note))
-    return Found(odd, proposals, tuple(of_one_device(found)), (*notes, *said), (odd,))
+    rows = tuple(of_one_device(found))
+    waste = select_waste(spending, found) if spending is not None else ()
+    return Found(odd, proposals, rows, (*notes, *said), (odd,), waste=waste, spending=spending)
 
 
 def select_again(found: Found, more: Sequence[Row]) -> Found:
     """Select again with rows of another view of the job."""
-    return replace(select(found.odd, found.proposals, more), notes=found.notes, told=found.told)
+    again = select(found.odd, found.proposals, more, spending=found.spending)
+    return replace(again, notes=found.notes, told=found.told)
 
 
 def _rows(proposals: Proposals) -> list[Row]:

@@ -39,7 +39,7 @@ from rankscope.diagnose.infer.model.behind import price_of
 from rankscope.diagnose.infer.model.busy_host import busy_shares, without_queue
 from rankscope.diagnose.infer.past.baseline import Reference
 from rankscope.diagnose.infer.past.compared import Compared, compared
-from rankscope.diagnose.infer.solve.enough import short_of_steps
+from rankscope.diagnose.infer.solve.enough import not_compared
 from rankscope.diagnose.infer.solve.notes import pauses
 from rankscope.diagnose.infer.solve.prepare import part_of, prepare
 from rankscope.diagnose.infer.solve.select import Found, select_again
@@ -72,7 +72,7 @@ def as_it_is(fleet: Fleet, reference: Reference | None, _: Found | None) -> View
     """View the window as it is, from the onset on if its steps became longer."""
     scene, notes = prepare(fleet, nan_median(fleet.steps.seconds, 0), pauses.find(fleet))
     job, among = WholeJob(fleet, scene, reference), compared(fleet, scene, reference)
-    return View(job, among, lambda _, here: here, (*short_of_steps(fleet), *notes))
+    return View(job, among, lambda _, here: here, (*not_compared(fleet, reference is not None), *notes))
 
 
 # ---- without queueing ------------------------------------------------------------------------------------------------
@@ -164,7 +164,9 @@ def _of_stretch(found: Found | None, inside: Found) -> Found:
     assert found is not None
     rows = [row for row in inside.rows if (row.found.component, row.found.cause) != ("cpu", "contended")]
     told = tuple(replace(one, notes=()) for one in inside.told)
-    return replace(inside, rows=tuple(rows), told=told, before=found) if rows else found
+    if not rows:
+        return found
+    return replace(inside, rows=tuple(rows), told=told, before=found, waste=found.waste, spending=found.spending)
 
 
 def find_stretch(fleet: Fleet, role: Ints) -> Stretch | None:

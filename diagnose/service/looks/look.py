@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.infer.verdict.as_json import to_json
 from rankscope.diagnose.service.alarms import Alarm
+from rankscope.diagnose.service.ledger.naming import SeenPause
+from rankscope.diagnose.service.looks import pauses_seen
 from rankscope.diagnose.service.signals import as_usual, end, end_with
 from rankscope.diagnose.text import clean
 from rankscope.probes.base.errors import RankscopeError
@@ -49,7 +51,7 @@ class Seen:
     `after_s`: delay from the request to the window's begin, None without a window; `took_s`: total
     seconds; `kept`: its name in the history; `share`: settings shared with other hosts;
     `judged_by`: the other host that judged, '' if this one did; `broken`: if another host judges,
-    reasons to drain this one by its own window.
+    reasons to drain this one by its own window; `pauses`: what the window saw of pauses.
     """
 
     alarm: Alarm
@@ -61,6 +63,7 @@ class Seen:
     share: Share | None = None
     judged_by: str = ""
     broken: tuple[str, ...] = ()
+    pauses: tuple[SeenPause, ...] = ()
 
     @property
     def waits(self) -> bool:
@@ -69,8 +72,13 @@ class Seen:
 
     @property
     def accuses(self) -> bool:
-        """True if the verdict names a cause."""
-        return bool(self.verdict and self.verdict["suspects"])
+        """True if the verdict names a cause by which somebody differs."""
+        return bool(self.verdict and self.verdict["suspects"]) and not self.wastes
+
+    @property
+    def wastes(self) -> bool:
+        """True if nobody differs and the job spends time that it need not: nobody is paged for it."""
+        return self.verdict is not None and self.verdict["status"] == "inefficient"
 
 
 @dataclass(slots=True)
@@ -105,10 +113,11 @@ class Look:
                 said = json.loads(file.read(budgets.FILE_BYTES_MOST))
             after_s = None if said["window_s"] is None else float(said["window_s"]) - self.begun_s
             took_s = time.monotonic() - self.begun_s
-            broken = tuple(map(str, said["broken"]))
+            broken, pauses = tuple(map(str, said["broken"])), pauses_seen.from_json(said["pauses"])
             return Seen(
-                self.alarm, said["verdict"], said["trouble"], after_s, took_s, said["kept"], self.share, broken=broken
-            )
+                self.alarm, said["verdict"], said["trouble"], after_s, took_s, said["kept"], self.share, broken=broken,
+                pauses=pauses,
+            )  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError):
             return Seen(self.alarm, None, otherwise, None, share=self.share)
 
@@ -230,6 +239,7 @@ class Telling:
         verdict: dict[str, Any] | None = None
         trouble = kept = ""
         broken: tuple[str, ...] = ()
+        window: Window | None = None
         try:
             if wanted.share is not None:
                 window = None if wanted.only_judge else self._begun(observe())
@@ -241,12 +251,23 @@ class Telling:
                 outcome = judging.judge_with_others(wanted.share, wanted.history, window, ended_s)
                 verdict, trouble, kept, broken = outcome.verdict, outcome.trouble, outcome.kept, outcome.broken
             else:
-                verdict, trouble, kept = _by_itself(wanted, self._begun(observe()))
+                window = self._begun(observe())
+                verdict, trouble, kept = _by_itself(wanted, window)
         except Exception as error:  # no failure in here may end the service: it is reported
             trouble = f"{type(error).__name__}: {error}" if not isinstance(error, RankscopeError) else str(error)
         about = {"trouble": clean(trouble, 300), "window_s": self.began_s, "kept": kept, "broken": broken}
-        said = {"verdict": verdict, **about}
+        said = {"verdict": verdict, **about, "pauses": _pauses(window)}
         os.write(self.result, json.dumps(said).encode())
+
+
+def _pauses(window: Window | None) -> list[list[Any]]:
+    """Return the pauses in a window as JSON; none where it cannot be read. A verdict is not lost for it."""
+    if window is None:
+        return []
+    try:
+        return pauses_seen.as_json(pauses_seen.seen_in(window))
+    except (KeyError, TypeError, ValueError):
+        return []
 
 
 def _read_what_judges() -> None:

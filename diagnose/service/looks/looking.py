@@ -12,7 +12,7 @@ for that verdict.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -38,6 +38,7 @@ _ROUTINE_FIRST_S = 60.0  # after the baseline is known: a healthy window to comp
 _ROUTINE_S = (1800.0, 5400.0)
 _ALARM_KEPT_S = 60.0  # how long an alarm waits for another look to end; then it is dropped
 _PREPARE_EVERY_S = 5.0
+_LEFT_FOR_ALARMS = 1  # windows an hour that pauses do not use up
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ class Looking:
 
     `jobs`: those with ranks here, by name; `others`: connection to the jobs' other hosts, None
     without a shared store; `window_s`: length of a window, None to fit it to the steps; `routine`:
-    record one about once an hour for the history.
+    record one about once an hour for the history; `learnt`: gets each result, and says what a
+    window for a pause found.
     """
 
     tier0: Tier0
@@ -66,6 +68,7 @@ class Looking:
     routine: bool
     others: Others | None
     standby: Standby = field(default_factory=Standby)
+    learnt: Callable[[Seen], str] = lambda _: ""
     blind: str = ""  # why no verdict is possible on this host
     _look: Look | None = None
     _waiting: dict[str, _Waiting] = field(default_factory=dict)
@@ -75,6 +78,7 @@ class Looking:
         default_factory=dict
     )  # by job: the look of all hosts whose verdict is not known yet
     _turns: Turns = field(default_factory=Turns)
+    _expected: str = ""  # job whose window could not begin, as nothing was prepared for it
     # jobs among these whose other hosts cannot be reached
     _alone: set[str] = field(default_factory=set)
 
@@ -136,6 +140,23 @@ class Looking:
             job.routine_s = now_s + random.uniform(*_ROUTINE_S)
             self.alarm(job, Alarm(AlarmKind.ROUTINE, name, now_s, "a window for the history"), now_s)
 
+    def expect(self, job: WatchedJob, alarm: Alarm, now_s: float) -> bool:
+        """Begin a window for a pause that is expected; return False if anything else needs this host or this
+        job's windows: one of them is left for an alarm. Of this host only: the pause is of its ranks.
+        """
+        is_busy = self._look is not None or self._waiting or self._held or job.troubles
+        if self.blind or is_busy or job.allowance.left(now_s) <= _LEFT_FOR_ALARMS:
+            return False
+        if self.others is not None and self.others.agreed():
+            return False
+        pids = self._pids(alarm.job)
+        if not self.standby.is_ready(alarm.job, pids) and not self.standby.is_refused(pids):
+            self._expected = alarm.job  # one that loads first would begin too late
+            self._keep([alarm.job])
+            return False
+        self._expected = ""
+        return self._begin(job, alarm, alarm.seconds or look.window_s(job.watch.step_s, False), now_s)
+
     def go_on(self, now_s: float) -> None:
         """Report the result of a finished look, and begin the next one."""
         if self._look is not None:
@@ -192,7 +213,8 @@ class Looking:
 
     def _keep(self, known: Sequence[str]) -> None:
         """Prepare the next look for one of these jobs, or for one with an agreed look."""
-        agreed = [name for name in self.others.agreed() if name in self.jobs] if self.others is not None else []
+        wanted = (*(self.others.agreed() if self.others is not None else ()), self._expected)
+        agreed = [name for name in wanted if name in self.jobs]
         self.standby.keep({name: self._pids(name) for name in (*agreed, *known)}, agreed)
 
     def forget(self, name: str) -> None:
@@ -365,8 +387,13 @@ class Looking:
                 self.voice.note(now_s, "note", words, seen.alarm.job)
             self.others.sent(replace(seen, trouble=""))
             return
+        found = self.learnt(seen)
+        if seen.alarm.kind is AlarmKind.PAUSE:
+            self.voice.note(now_s, "note", found, seen.alarm.job)
+            return
         event = events.of_look(seen, unix(now_s))
-        self.voice.say(event)
+        if job is None or self._is_news(job, seen):
+            self.voice.say(event)
         waiting = self._waiting.get(seen.alarm.job)
         if waiting is not None and seen.verdict is not None and self._is_served(waiting.alarm):
             del self._waiting[seen.alarm.job]
@@ -383,6 +410,12 @@ class Looking:
             job.lost_s = float(seen.verdict["suspects"][0]["lost_seconds_per_step"] or 0.0)
         if seen.verdict is not None and seen.verdict["status"] == "hang":
             self.evidence.freeze(job, event)
+
+    def _is_news(self, job: WatchedJob, seen: Seen) -> bool:
+        """Remember a job's waste; return False for a window of the history that shows the same again."""
+        before, job.wasted = job.wasted, job.wasted if seen.verdict is None else events.waste_words(seen.verdict)
+        routine = seen.alarm.kind is AlarmKind.ROUTINE
+        return not (routine and seen.wastes and job.wasted == before)
 
     def _pids(self, job: str) -> frozenset[int]:
         return frozenset(one.found.pid for one in self.tier0.of_job(job))

@@ -119,6 +119,10 @@ class Standby:
         kept = self._prepared
         return kept is not None and (kept.job, kept.pids) == (job, pids) and kept.is_ready
 
+    def is_refused(self, pids: frozenset[int]) -> bool:
+        """Tell whether nothing is prepared for these ranks any more."""
+        return pids == self._refused
+
     def weigh(self, beside_bytes: int) -> None:
         """Close it if it and the service together use too much memory."""
         if self._prepared is not None and beside_bytes + self._prepared.memory_bytes() > RESIDENT_BYTES:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rankscope.diagnose.text import clean
@@ -32,7 +32,8 @@ class RankState:
 @dataclass(frozen=True, slots=True)
 class JobState:
     """State of one job with ranks here. `alarms`: by kind, since the service began; `user`: its
-    owner.
+    owner. `inefficient`: nobody differs, and time is spent that need not be. `ledger`: seconds and
+    number of events by kind, since the job began.
     """
 
     job: str
@@ -47,6 +48,8 @@ class JobState:
     windows: int
     lost_s: float
     user: str = ""
+    inefficient: bool = False
+    ledger: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,14 @@ _JOB_GAUGES: tuple[tuple[str, str, str], ...] = (
     ("slow", "gauge", "1 while steps last longer than usual."),
     ("hung", "gauge", "1 while no rank here ends a step, or one is stopped or dead."),
     ("named", "gauge", "1 while somebody is named for it."),
+    ("inefficient", "gauge", "1 while nobody differs and time is spent that need not be."),
     ("lost_seconds_per_step", "gauge", "What mending the first suspect of the last verdict gives back."),
     ("windows_total", "counter", "Closer looks."),
+)
+# gauges: time moves from one kind to another when it is known better what it was
+_LEDGER_GAUGES = (
+    ("seconds", "Where the job's time went since it began, by kind: productive, gc, checkpoint, hang, …"),
+    ("events", "How often, by kind."),
 )
 _RANK_GAUGES: tuple[tuple[str, str], ...] = (
     ("up", "1 while the process lives."),
@@ -123,6 +132,11 @@ def families(jobs: Sequence[JobState], service: ServiceState) -> list[Family]:
         found += _family(f"rankscope_job_{name}", kind, text, ((_of(job), _job_value(job, name)) for job in shown))
     alarms = ((_of(job) | {"kind": kind}, float(count)) for job in shown for kind, count in sorted(job.alarms.items()))
     found += _family("rankscope_job_alarms_total", "counter", "Alarms by kind.", alarms)
+    for place, (name, text) in enumerate(_LEDGER_GAUGES):
+        kinds = (
+            (_of(job) | {"kind": kind}, float(row[place])) for job in shown for kind, row in sorted(job.ledger.items())
+        )
+        found += _family(f"rankscope_job_ledger_{name}", "gauge", text, kinds)
     for name, text in _RANK_GAUGES:
         values = ((_of(job) | {"rank": str(rank.rank)}, _rank_value(rank, name)) for job in shown for rank in job.ranks)
         found += _family(f"rankscope_rank_{name}", "gauge", text, values)
@@ -172,6 +186,7 @@ def _job_value(job: JobState, name: str) -> float:
     return {
         "step_seconds": job.step_s, "step_baseline_seconds": job.baseline_s, "steps_total": float(job.steps),
         "slow": float(job.slow), "hung": float(job.hung), "named": float(job.named),
+        "inefficient": float(job.inefficient),
         "lost_seconds_per_step": job.lost_s, "windows_total": float(job.windows),
     }[name]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Options of `watch`, `top`, `trigger` and `blackbox`, separate so that `--help` does not import
+"""Options of `watch`, `top`, `trigger`, `blackbox` and `ledger`, separate so that `--help` does not import
 the service."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import typer
 _FOLDER = Path("/var/lib/rankscope/watch")
 _HISTORY = Path("/var/lib/rankscope/history")
 _SWEEP = Path("/var/lib/rankscope/sweep")
-State = Annotated[Path, typer.Option("--state", metavar="DIR", help="The service's own folder: lock, log, black box.")]
+State = Annotated[Path, typer.Option("--state", metavar="DIR", help="The service's own folder: lock, log, ledgers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Job = Annotated[Optional[str], typer.Option("--job", metavar="JOB", help="This job alone.")]  # noqa: UP045
 HistoryDir = Annotated[Path, typer.Option("--history", metavar="DIR", help="Where windows are kept, to compare with.")]
@@ -72,6 +72,14 @@ NoRoutine = Annotated[bool, typer.Option("--no-routine", help="No window about o
 Name = Annotated[
     Optional[str],  # noqa: UP045
     typer.Argument(metavar="NAME", help="What to show; `now`: the last minutes. None: list what is frozen."),
+]
+Html = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--html", metavar="FILE", help="Write a page as well; it must not be there yet."),
+]
+Which = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Argument(metavar="JOB", help="This job: its name or title, or how one begins. None: all."),
 ]
 
 
@@ -135,3 +143,14 @@ def blackbox(name: Name = None, state: State = _FOLDER, as_json: Json = False) -
     from rankscope.diagnose.face.cli.service import blackbox as command
 
     return command.run(state=state, name=name, as_json=as_json)
+
+
+def ledger(job: Which = None, state: State = _FOLDER, html: Html = None, as_json: Json = False) -> int:
+    """Where a job's hours went, from its start.
+
+    Productive time, pauses by function and rank with how often they come, hangs, restarts, slow stretches, as the service saw them; and
+    what would come back first.
+    """
+    from rankscope.diagnose.face.cli.service import ledger as command
+
+    return command.run(state=state, job=job, html=html, as_json=as_json)

@@ -14,6 +14,8 @@ from typing import NoReturn
 
 from rankscope.diagnose.service.events import Event
 from rankscope.diagnose.service.hosts.others import Others
+from rankscope.diagnose.service.ledger.book import Book
+from rankscope.diagnose.service.ledger.store import Store
 from rankscope.diagnose.service.limits import WINDOWS_PER_HOUR, NotNow, is_passing
 from rankscope.diagnose.service.looks.trial import Trial
 from rankscope.diagnose.service.place import WatchPlace
@@ -88,6 +90,7 @@ def run(
                 Otlp(otlp, socket.gethostname()) if otlp else None,
                 speaker.tend,
                 Trial(),
+                Book(Store(place.ledger, socket.gethostname()), time.monotonic()),
             ).run(wait)
     return EXIT_HEALTHY
 

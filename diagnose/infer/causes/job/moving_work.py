@@ -83,7 +83,7 @@ class _Signature:
 @cause("python", "blocking-call", scope="all", witness="the same, in turn on all ranks",
        says="^now on one rank, now on another, {function|Python code} sleeps")  # fmt: skip
 @cause("python", "gc", scope="all", witness="the same, in turn on all ranks", rests_on=[Source.CALLS],
-       says="^Python's garbage collection stops now one rank, now another[, in {function}]",
+       says="^Python's garbage collection stops the ranks[, in {function}]",
        action="Each rank collects garbage in steps of its own, and all wait for it: collect on all ranks in the same "
        "steps (gc.disable(), then gc.collect() every so many steps), or less often (gc.freeze()).")  # fmt: skip
 def moving_work(job: WholeJob) -> list[Proposal]:

@@ -1,0 +1,1 @@
+"""The ledger of each job: where its hours went, from its start."""

@@ -1,0 +1,305 @@
+"""The ledgers of all jobs of a host: fed once a beat by the service, stored, and asked which window
+would name a pause that recurs.
+
+A job that ends in any other way than by itself and is there again within `RESTART_S`, of the same
+user, script and size, goes on in the same ledger. After a restart of the service a ledger goes on
+if one of its processes still runs, or as if the job had been restarted.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.service.alarms import Alarm, AlarmKind, JobWatch, Relief
+from rankscope.diagnose.service.ledger import whose
+from rankscope.diagnose.service.ledger.account import Account
+from rankscope.diagnose.service.ledger.as_json import TEXT_MOST
+from rankscope.diagnose.service.ledger.entry import UNKNOWN, Kind, Ledger, Whose
+from rankscope.diagnose.service.ledger.naming import NAME_MOST
+from rankscope.diagnose.service.ledger.pace import LongSteps
+from rankscope.diagnose.service.ledger.plan import Plan
+from rankscope.diagnose.service.ledger.store import FILES, Store
+from rankscope.diagnose.service.looks.look import Seen
+from rankscope.diagnose.text import clean
+from rankscope.observer.census.found import FoundRank
+from rankscope.observer.watch.marker import StepMarker
+from rankscope.observer.watch.ranks import Death, RankPulse
+from rankscope.observer.watch.shares import user_of
+from rankscope.observer.watch.tier0 import Beat
+from rankscope.probes.base.errors import RankscopeError
+
+RESTART_S = 3600.0
+SAVE_S = 30.0
+FINISHED = "finished"
+_BEFORE_S = 5.0  # a process that is older than the service by less began beside it
+_PROCESSES = 16  # stored of a run
+# Pauses a minute whose ranks are looked for, each 20 µs per rank: at least so many of any job, and
+# more of a small one, up to 0.008 % of a core per rank.
+_WHOSE_LEAST, _WHOSE_RANKS = 20, 2000
+
+
+@dataclass(slots=True)
+class _Live:
+    """A job with ranks here. `pace`: pid of the rank whose steps count; `marker`: what ends them."""
+
+    account: Account
+    plan: Plan = field(default_factory=Plan)
+    pids: set[int] = field(default_factory=set)
+    died: list[Death] = field(default_factory=list)
+    pace: int = -1
+    marker: StepMarker | None = None
+    saved_s: float = float("-inf")
+    _minute: tuple[int, int] = (0, 0)
+
+    def find_whose(self, ranks: Sequence[RankPulse], pause: LongSteps) -> Whose:
+        """Find the ranks that work in a pause, so many times a minute."""
+        minute, count = self._minute
+        now = int(pause.end_s // 60)
+        self._minute = now, count + 1 if now == minute else 1
+        if self._minute[1] > max(_WHOSE_LEAST, _WHOSE_RANKS // max(len(self.pids), 1)):
+            return UNKNOWN
+        return whose.find([one for one in ranks if one.found.pid in self.pids], pause)
+
+
+@dataclass(slots=True)
+class Book:
+    """All ledgers. `began_s`: when the service began, CLOCK_MONOTONIC; `store`: None to keep
+    nothing.
+    """
+
+    store: Store | None
+    began_s: float
+    _live: dict[str, _Live] = field(default_factory=dict)
+    _past: dict[tuple[str, str], Ledger] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.store is not None:
+            with suppress(OSError, RankscopeError):  # reported when one is written
+                for ledger in reversed(self.store.read()):
+                    self._past[ledger.user, ledger.job] = ledger
+
+    # ---- jobs come and go --------------------------------------------------------------------------------------------
+
+    def come(self, name: str, user: str, ranks: Sequence[FoundRank], now_s: float) -> None:
+        """Take note of new ranks of a job; those of other users are none of it."""
+        ranks = [one for one in ranks if user_of(one) == user]
+        if not ranks:
+            return
+        apart_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+        starts_s = [min(one.start_s - apart_s, now_s) for one in ranks]
+        live = self._live.get(name)
+        if live is None:
+            self._live[name] = live = _Live(self._account(name, user, ranks, min(starts_s), now_s))
+        elif live.died and max(starts_s) >= min(one.at_s for one in live.died) - 1.0:
+            how, at_s = _end_of(live.died, now_s)
+            if not live.account.ledger.ended:
+                live.account.end(min(at_s, now_s), how)
+            live.account.again(min(starts_s), how)
+            live.died.clear()
+            live.pids.clear()
+        live.pids.update(one.pid for one in ranks)
+        known = live.account.ledger
+        processes = tuple(dict.fromkeys((*((one.pid, one.start_ticks) for one in ranks), *known.processes)))[
+            :_PROCESSES
+        ]
+        here = max(known.here, len(live.pids))
+        live.account.ledger = replace(known, here=here, processes=processes)
+
+    def _account(self, name: str, user: str, ranks: Sequence[FoundRank], started_s: float, now_s: float) -> Account:
+        """Return the account of a job that is new here, or goes on."""
+        unix = time.time() - time.monotonic()
+        first = ranks[0]
+        ledger = Ledger(
+            clean(name, TEXT_MOST), clean(user, TEXT_MOST), clean(first.identity.title, TEXT_MOST), max(first.identity.world_size, 1),
+            len(ranks), any(map(_has_gpu, ranks)), float(math.floor(unix + started_s)), unix + now_s,
+        )  # fmt: skip
+        past = self._past.pop((ledger.user, ledger.job), None)
+        if past is not None and (gone_on := self._goes_on(past, ledger, ranks, unix, started_s, now_s)) is not None:
+            return gone_on
+        account = Account(ledger, unix, ledger.began - unix)
+        if started_s < self.began_s - _BEFORE_S:
+            account.not_seen(now_s, "before the service began")
+            account.starting = False
+        return account
+
+    def _goes_on(
+        self, past: Ledger, new: Ledger, ranks: Sequence[FoundRank], unix: float, started_s: float, now_s: float
+    ) -> Account | None:
+        same = {(one.pid, one.start_ticks) for one in ranks} & set(past.processes)
+        alike = (past.title, past.world) == (new.title, new.world)
+        away_s = unix + started_s - past.until
+        if not same and (past.ended == FINISHED or not alike or not -RESTART_S <= away_s <= RESTART_S):
+            return None
+        if past.until > unix + now_s:  # the clock was set back since
+            past = replace(past, until=unix + now_s)
+        account = Account.of(past, unix)
+        if same:
+            account.ledger = replace(account.ledger, ended="")
+            account.not_seen(now_s, "the service did not run")
+        else:
+            if not past.ended:
+                account.not_seen(started_s, "the service did not run")
+            account.again(started_s, past.ended or "nobody saw how it ended")
+        return account
+
+    def gone(self, name: str, now_s: float) -> None:
+        """Take note that a job has no rank here any more."""
+        live = self._live.pop(name, None)
+        if live is None:
+            return
+        how, at_s = _end_of(live.died, now_s)
+        live.account.end(min(at_s, now_s), how)
+        ledger = live.account.snapshot(now_s)
+        self._past[ledger.user, ledger.job] = ledger
+        while len(self._past) > FILES:
+            del self._past[next(iter(self._past))]
+        if self.store is not None:
+            self.store.write(ledger)
+
+    def died(self, deaths: Sequence[Death]) -> None:
+        """Take note of ranks that ended, before what came in the same beat."""
+        for death in deaths:
+            live = self._live.get(death.job)
+            if live is not None and death.pid in live.pids:
+                live.died.append(death)
+
+    # ---- a beat ------------------------------------------------------------------------------------------------------
+
+    def take(
+        self, name: str, ranks: Sequence[RankPulse], beat: Beat, told: Sequence[Alarm | Relief], watch: JobWatch,
+        written_hz: float,
+    ) -> None:  # fmt: skip
+        """Account for one beat of a job. `told`: its alarms and their ends in this beat."""
+        live = self._live.get(name)
+        if live is None:
+            return
+        account = live.account
+        shifted = watch.detector.shifted
+        for each in told:
+            if isinstance(each, Alarm):
+                account.raised(each, None if shifted is None else (shifted.before, shifted.after))
+        account.wrote |= written_hz >= limits.BYTES_LEAST
+        steps = beat.steps.get(self._pace(live, ranks))
+        if steps is not None:
+            marker = next((one.marker for one in ranks if one.found.pid == live.pace), None)
+            if marker != live.marker and live.marker is not None:
+                account.other_steps()
+            live.marker = marker
+            account.take(steps, lambda pause: live.find_whose(ranks, pause))
+        for each in told:
+            if isinstance(each, Relief):
+                account.relieved(each)
+        account.decide(beat.at_s)
+
+    def _pace(self, live: _Live, ranks: Sequence[RankPulse]) -> int:
+        """Return the pid of the rank whose steps count: the first one here, as long as it is timed."""
+        first = -1
+        for one in ranks:
+            if one.marker is not None and one.found.pid in live.pids:
+                if one.found.pid == live.pace:
+                    return live.pace
+                first = one.found.pid if first < 0 else first
+        live.pace = first
+        return first
+
+    def save(self, now_s: float) -> None:
+        """Store one ledger, if it is due. Raises OSError, OutputFailed."""
+        if self.store is None or not self._live:
+            return
+        live = min(self._live.values(), key=lambda one: one.saved_s)
+        if now_s - live.saved_s >= SAVE_S:
+            live.saved_s = now_s
+            self.store.write(live.account.snapshot(now_s))
+
+    def close(self, now_s: float) -> None:
+        """Store all ledgers: the service ends. Raises OSError, OutputFailed."""
+        for live in self._live.values():
+            if self.store is not None:
+                self.store.write(live.account.snapshot(now_s))
+
+    def snapshot(self, name: str, now_s: float) -> Ledger | None:
+        """Return the ledger of a job as of now."""
+        live = self._live.get(name)
+        return None if live is None else live.account.snapshot(now_s)
+
+    def seconds(self, name: str, now_s: float) -> dict[str, tuple[float, int]]:
+        """Return seconds and number of events of a job by kind, for the metrics."""
+        ledger = self.snapshot(name, now_s)
+        if ledger is None:
+            return {}
+        counts = Counter[Kind]()
+        for entry in ledger.entries:
+            counts[entry.kind] += entry.count
+        counts[Kind.PRODUCTIVE] = ledger.steps
+        return {kind.value: (spent_s, counts[kind]) for kind, spent_s in ledger.seconds().items()}
+
+    # ---- windows -----------------------------------------------------------------------------------------------------
+
+    def due(self, name: str, now_s: float) -> Alarm | None:
+        """Return a request for a window that is due now, to see a pause that recurs."""
+        live = self._live.get(name)
+        return None if live is None else live.plan.due(name, live.account, now_s)
+
+    def begun(self, alarm: Alarm) -> None:
+        """Take note that a requested window has begun."""
+        live = self._live.get(alarm.job)
+        if live is not None:
+            live.plan.begun(live.account)
+
+    def learnt(self, seen: Seen) -> str:
+        """Take note of a window's verdict and pauses; return what a requested window found, in
+        words.
+        """
+        live = self._live.get(seen.alarm.job)
+        if live is None:
+            return ""
+        if seen.verdict is not None:
+            status, words, who = _named(seen.verdict)
+            live.account.judged(seen.alarm, status, words, who)
+        named = live.account.named(seen.pauses) if seen.pauses else False
+        if seen.alarm.kind is not AlarmKind.PAUSE:
+            return ""
+        if not named:
+            return f"looked at a pause that recurs, and it did not come{f' ({seen.trouble})' if seen.trouble else ''}"
+        most = max(seen.pauses, key=lambda one: (not one.waits, one.seconds))
+        return f"a pause that recurs: {most.what} on rank {most.rank}, {most.seconds:.2f} s"
+
+
+def _has_gpu(rank: FoundRank) -> bool:
+    driver = any(Path(path).exists() for path in ("/proc/driver/nvidia", "/dev/kfd"))
+    return bool(rank.libraries.cuda) or (driver and bool(rank.libraries.torch_cuda))
+
+
+def _named(verdict: dict[str, object]) -> tuple[str, str, tuple[int, ...]]:
+    """Return status, first suspect in words and its ranks of a verdict's JSON."""
+    suspects = verdict.get("suspects")
+    status = str(verdict.get("status", ""))
+    if not isinstance(suspects, list) or not suspects:
+        return status, "", ()
+    first = suspects[0]
+    function = first.get("function")
+    words = f"{first['component']}/{first['cause']}"
+    if function:
+        words += f" {function['name']} ({function['file'].rpartition('/')[2]}:{function['line']})"
+    return status, clean(words, NAME_MOST), tuple(first["ranks"])
+
+
+def _end_of(died: Sequence[Death], now_s: float) -> tuple[str, float]:
+    """Return how a run ended, in words, and when its last rank did."""
+    if not died:
+        return "nobody saw how it ended", now_s
+    at_s = max(one.at_s for one in died)
+    failed = [one for one in died if one.failed]
+    if failed:
+        first = min(failed, key=lambda one: one.at_s)
+        return f"rank {first.rank} {first.words}", at_s
+    if all(one.status == 0 for one in died):
+        return FINISHED, at_s
+    return "it was told to end", at_s
