@@ -1,6 +1,6 @@
 """The one door through which every cause proposes rows, whatever its scope.
 
-A registered function of a `WholeJob` is asked once: what it proposes depends on no other cause. A
+A registered function of a `WholeJob` is asked once, beside the ranks as they were compared. A
 function of a `WholeJob` and what is `Known` is asked again whenever rows of others were admitted
 (solve/select.py). The order in which they are asked does not matter.
 """
@@ -28,7 +28,7 @@ class WholeJob:
     """The whole job, as causes receive it.
 
     `reference`: the baseline, if there is one. `slow`: rows about single ranks that are slower than
-        their peers in all steps. `asks`: the functions whose rows count in this view of the job;
+        their peers in all steps, admitted as ranks were compared. `asks`: the functions whose rows count in this view of the job;
         none: all.
     """
 
@@ -50,14 +50,9 @@ class Known:
     rows: tuple[Row, ...] = ()
 
     @property
-    def slow(self) -> tuple[Row, ...]:
-        """Rows about single ranks that are slower than their peers in all steps."""
-        return tuple(row for row in self.rows if row.rank is not None)
-
-    @property
     def odd(self) -> Ints:
-        """The ranks (rows of the fleet) of `slow`."""
-        return ranks_of(self.slow)
+        """Ranks (rows of the fleet) that are slower than their peers in all steps."""
+        return ranks_of(row for row in self.rows if row.rank is not None)
 
 
 def propose(job: WholeJob) -> Proposals:

@@ -1,8 +1,8 @@
 """Select the rows of the table that stand: admit, and ask again beside what was admitted.
 
 1. Admit rows of the causes that depend on no other cause (causes/rows.py).
-2. Ask the others beside the admitted rows: links beside slow ranks, growth since the baseline
-   beside everything. Admit again.
+2. Ask the others beside the admitted rows: rare steps beside ranks that are slow in all, growth
+   since the baseline beside everything. Admit again.
 3. Repeat 2 while other rows stand than before, `ROUNDS` times at most.
 4. Select waste beside what stands (causes/waste/select.py). It changes nothing of the above.
 """
@@ -19,7 +19,7 @@ from rankscope.diagnose.infer.causes.waste.spending import Spending
 from rankscope.diagnose.infer.causes.whole_job import Proposals, WholeJob, propose_again
 from rankscope.diagnose.infer.verdict.note import Note
 
-ROUNDS = 2  # links and roles beside ranks, then what grew beside all of these
+ROUNDS = 2  # rare steps and strangers beside slow ranks, then what grew beside all of these
 
 
 @dataclass(frozen=True, slots=True)

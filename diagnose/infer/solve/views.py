@@ -33,7 +33,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.job.moving_work import moving_work
 from rankscope.diagnose.infer.causes.rank.rare_steps import rare_steps
 from rankscope.diagnose.infer.causes.rows import Row, Taken, ranks_of
-from rankscope.diagnose.infer.causes.whole_job import WholeJob, slow_ranks
+from rankscope.diagnose.infer.causes.whole_job import WholeJob, propose, slow_ranks
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.behind import price_of
 from rankscope.diagnose.infer.model.busy_host import busy_shares, without_queue
@@ -104,20 +104,17 @@ def _with_calm(found: Found | None, calm: Found) -> Found:
     explained = ranks_of(row for row in found.rows if row.found.scope == "rank")
     others = [row for row in calm.rows if row.rank is None]
     seldom = [row for row in others if row.found.scope == "rank" and row.found.rows[0] not in explained]
-    more = [*slow, *(_share_of_step(row, longer) for row in seldom)]
+    more = [_share_of_step(row, longer) for row in seldom]
     moving = [row for row in others if row.found.scope == "all"]
-    if not more and not found.rows:
+    if not slow and not more and not found.rows:
         more = [_share_of_step(row, longer) for row in moving]
-    if not more:
-        return found
     if not slow:
-        return select_again(found, more)
+        return select_again(found, more) if more else found
     of_calm = replace(calm.odd, job=replace(calm.job, slow=tuple(slow)), notes=(WITHOUT_QUEUE,))
-    if len(known):
-        return replace(select_again(found, more), told=(*found.told, of_calm))
-    # No rank stands as it is: the same ranks are proposed without queues alone.
-    without_slow = replace(found, proposals={**found.proposals, slow_ranks: ()})
-    return replace(select_again(without_slow, more), told=(of_calm,))
+    # Where no rank stands as it is, the same ranks are proposed without queues alone.
+    kept, told = (found.job.slow, (*found.told, of_calm)) if len(known) else ((), (of_calm,))
+    odd = replace(found.odd, job=replace(found.job, slow=(*kept, *slow)))
+    return select_again(replace(found, odd=odd, proposals=propose(odd.job), told=told), more)
 
 
 def _share_of_step(row: Row, longer: float) -> Row:

@@ -19,7 +19,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.hypothesis import GUESS, SEEN, Hypothesis, common_host
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.causes.rows import Clear, Row, of_ranks, removed
-from rankscope.diagnose.infer.causes.whole_job import Known, WholeJob
+from rankscope.diagnose.infer.causes.whole_job import WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.fleet.roles import are_awaited
 from rankscope.diagnose.infer.model.scene import Scene
@@ -34,13 +34,13 @@ from rankscope.probes.base.arrays import Floats, Ints
 
 @cause("workload", "stage-imbalance", scope="role", witness="own time of one role, others wait",
        says="its part of the work is larger than the others', by design")  # fmt: skip
-def heavy_stages(job: WholeJob, known: Known) -> list[Row]:
+def heavy_stages(job: WholeJob) -> list[Row]:
     """Return a row of workload/stage-imbalance for each role that has more work than the others."""
     fleet, scene = job.fleet, job.scene
     said = all(fleet.ranks.role) or scene.pipelines is not None
     told = said or fleet.timed
     # Where peers are only inferred, a rank's excess within its role may be its work too.
-    own = scene.own - removed(scene.own, known.slow) if said else scene.own
+    own = scene.own - removed(scene.own, job.slow) if said else scene.own
     if len(np.unique(scene.roles)) < 2 or scene.own.shape[1] < limits.STEPS_LEAST:
         return []
     # Work done once per step (an optimiser, say) does not pace the pipeline.

@@ -22,7 +22,7 @@ from rankscope.diagnose.infer.causes.link.slow_messages import slow_links_of_pip
 from rankscope.diagnose.infer.causes.link.slow_ports import judge as judge_hardware
 from rankscope.diagnose.infer.causes.registry import asked
 from rankscope.diagnose.infer.causes.rows import Clear, Floor, Row, Taken, gain_s
-from rankscope.diagnose.infer.causes.whole_job import Known, WholeJob
+from rankscope.diagnose.infer.causes.whole_job import WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.slots import least_stay
@@ -34,14 +34,14 @@ TRANSFER = "transfer (the least time of any rank in collectives)"
 
 
 @asked
-def slow_links(job: WholeJob, known: Known) -> list[Row]:
+def slow_links(job: WholeJob) -> list[Row]:
     """Return rows about links, compared with the step as it would be without slow ranks."""
     fleet, scene = job.fleet, job.scene
     least = least_stay(scene.wait, None, scene.slots)
     least = least[np.isfinite(least)]
     transfer_s = float(trimmed_mean(least[None, :])[0]) if len(least) else 0.0
     steps = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1)))
-    rest_s = scene.step_s - gain_s(scene, known.slow)
+    rest_s = scene.step_s - gain_s(scene, job.slow)
     transfer_s = min(transfer_s, rest_s)
     ports = () if fleet.timed else judge_hardware(fleet, steps, rest_s, least)
     behind_ports = {row for port in ports for row in port.rows}
