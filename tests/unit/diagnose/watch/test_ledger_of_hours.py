@@ -393,6 +393,13 @@ def test_files_that_others_made_or_that_are_cut_are_left_out_and_names_are_escap
         pytest.approx(4000 / 3600, rel=1e-4),
     )
     assert run(["ledger", "nobody", "--state", str(tmp_path)]) == 64
+    store.write(replace(a_ledger("page", runs=2), title="<script>alert(1)</script>"))
+    page = tmp_path / "page.html"
+    assert run(["ledger", "page", "--state", str(tmp_path), "--html", str(page)]) == 0
+    assert (
+        "<script" not in page.read_text() and "&lt;script&gt;" in page.read_text() and "rank-hours" in page.read_text()
+    )
+    assert run(["ledger", "page", "--state", str(tmp_path), "--html", str(page)]) == 69, "nothing is written over"
     os.chown(store.folder, 12345, 12345)
     assert run(["ledger", "--state", str(tmp_path)]) == 69
 
