@@ -25,6 +25,7 @@ from rankscope.observer.apart.presence import Observer, present
 from rankscope.observer.apart.windows import each_moment, each_window, windows_of
 from rankscope.observer.census.found import FoundRank, RankCensus
 from rankscope.observer.census.ranks import find_ranks
+from rankscope.observer.census.rules.alone import pids_alone
 from rankscope.observer.live import limits, observation
 from rankscope.observer.live.observation import Observation, Progress
 from rankscope.observer.live.priority import giving_way
@@ -208,7 +209,7 @@ def _as_ordered(options: RecordOptions, begin: bool, progress: Progress) -> Iter
     """
     asked = rights.delegate()
     assert asked is not None
-    here = find_ranks(options.root)
+    here = _find(options)
     running = _begin(choose(here, options), options, progress)
     try:
         if begin:
@@ -233,7 +234,7 @@ def _as_ordered(options: RecordOptions, begin: bool, progress: Progress) -> Iter
 
 def observe_on(options: RecordOptions, most_s: float, progress: Progress) -> Iterator[Sequence[Window]]:
     """Yield the windows of `follow`, interval after interval. Raises NoRanks, MissingFeature."""
-    running = _begin(choose(find_ranks(options.root), options), options, progress)
+    running = _begin(choose(_find(options), options), options, progress)
     ends = time.monotonic() + most_s
     try:
         running.wait_until(time.monotonic() + _WARM_UP_S)
@@ -280,13 +281,18 @@ def _window(
 
 def observe(options: RecordOptions, progress: Progress) -> list[Window]:
     """Observe one window; return one per job. Raises NoRanks, MissingFeature."""
-    here = find_ranks(options.root)
+    here = _find(options)
     running = _begin(choose(here, options), options, progress)
     try:
         windows = _planned(running, options, progress)
     finally:
         running.close()
     return _with_changes(windows, here, options.root)
+
+
+def _find(options: RecordOptions) -> RankCensus:
+    """Take the census of the host. Processes that are named are ranks whatever they do."""
+    return find_ranks(options.root, options.pids, seeks_alone=not options.pids)
 
 
 def _begin(ranks: Sequence[FoundRank], options: RecordOptions, progress: Progress) -> Observation:
@@ -308,7 +314,8 @@ def _with_changes(windows: list[Window], here: RankCensus, root: Path) -> list[W
     from rankscope.observer.finish.changes import with_changes
     from rankscope.observer.finish.gone import with_gone
 
-    after = find_ranks(root)
+    # What works alone is sought at the begin only: whether it is busy at the end is no news.
+    after = find_ranks(root, tuple(pids_alone((rank.pid, rank.launcher) for rank in here.ranks)), seeks_alone=False)
     return with_gone(with_changes(windows, here, after), here, after)
 
 
@@ -357,7 +364,7 @@ def _why_not(pid: int, census: RankCensus, root: Path) -> str:
             return f"it is a worker of rank {rank.identity.rank} (pid {rank.pid})"
     if not (root / "proc" / str(pid)).exists():
         return "there is no such process"
-    return "it has no training library mapped, or nothing says which rank it is"
+    return "it is no Python program, and nothing says which rank it is"
 
 
 def _start(options: RecordOptions, soonest: float) -> float:

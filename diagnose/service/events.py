@@ -13,7 +13,7 @@ from rankscope.diagnose.severity import CRITICAL, OK, UNKNOWN, WARNING
 from rankscope.diagnose.text import clean, clean_all
 
 EVENT_SCHEMA = "rankscope.watch/1"
-_STATES = {"healthy": OK, "fault": WARNING, "imbalance": WARNING, "hang": CRITICAL}
+_STATES = {"healthy": OK, "inefficient": OK, "fault": WARNING, "imbalance": WARNING, "hang": CRITICAL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,16 @@ def of_look(seen: Seen, at: float) -> Event:
     if seen.judged_by:
         drained = ("", reason) if reason in seen.broken else None
     return Event("verdict", at, words + (f" ({also})" if also else ""), alarm.job, state, details, drained)
+
+
+def waste_words(verdict: dict[str, Any]) -> str:
+    """Causes and functions of an inefficient job, without figures; '' for any other status."""
+    if verdict["status"] != "inefficient":
+        return ""
+    told = [
+        f"{one['component']}/{one['cause']} {(one['function'] or {}).get('name', '')}" for one in verdict["suspects"]
+    ]
+    return "; ".join(sorted(told))
 
 
 def verdict_words(verdict: dict[str, Any]) -> str:

@@ -106,6 +106,7 @@ class Evidence:
                 slow=AlarmKind.SLOWER in job.troubles,
                 hung=bool(job.troubles - {AlarmKind.SLOWER}),
                 named=bool(job.named),
+                inefficient=bool(job.wasted),
                 alarms=dict(job.alarms),
                 windows=job.windows,
                 lost_s=job.lost_s,

@@ -18,9 +18,9 @@ _LASTING = (AlarmKind.SLOWER, AlarmKind.SILENT, AlarmKind.STOPPED, AlarmKind.DEA
 class WatchedJob:
     """State of one watched job.
 
-    `known`: its usual step time is known; `refused`: an alarm without a look; `earlier`: begin of
-    the last window of all hosts without a named cause; `said`: the reported reason why its steps
-    are not visible.
+    `wasted`: the waste that the last verdict told, '' if it was none. `known`: its usual step time
+    is known; `refused`: an alarm without a look; `earlier`: begin of the last window of all hosts
+    without a named cause; `said`: the reported reason why its steps are not visible.
     """
 
     watch: JobWatch
@@ -33,6 +33,7 @@ class WatchedJob:
     alarms: Counter[str] = field(default_factory=Counter)
     named: str = ""
     lost_s: float = 0.0
+    wasted: str = ""
     troubles: set[AlarmKind] = field(default_factory=set)
     frozen: Path | None = None
     routine_s: float | None = None

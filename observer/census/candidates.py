@@ -138,14 +138,14 @@ class Scan:
     notes: tuple[str, ...]
 
 
-def scan(root: Path = ROOT) -> Scan:
-    """Inspect every process once. Never raises.
+def scan(root: Path = ROOT, asked: frozenset[int] = frozenset()) -> Scan:
+    """Inspect every process once. Never raises. `asked`: Python processes that are candidates anyway.
 
     Processes that end meanwhile are left out; those that block their readers are listed as
     unreadable.
     """
     try:
-        looking = _Pass(procfs.pids(root), root)
+        looking = _Pass(procfs.pids(root), root, asked)
     except OSError as error:
         return Scan({}, {}, {}, (), 0, (f"processes: {reason(error)}",))
     patiently(looking.go_on)
@@ -155,8 +155,8 @@ def scan(root: Path = ROOT) -> Scan:
 class _Pass:
     """The state of a scan, which resumes with the next process after one blocked it."""
 
-    def __init__(self, pids: list[int], root: Path) -> None:
-        self._root = root
+    def __init__(self, pids: list[int], root: Path, asked: frozenset[int]) -> None:
+        self._root, self._asked = root, asked
         self._left = pids[::-1]
         self._at = 0  # pid being inspected
         self._processes: dict[int, ProcStat] = {}
@@ -228,10 +228,10 @@ class _Pass:
         python = _is_python(pid, stat.comm, root)
         if not (claims or python):
             return
-        owner = owner_uid(pid, root)
+        owner, asked = owner_uid(pid, root), python and pid in self._asked
         family = stat.ppid, owner, stat.comm
         self._alike[family] += 1
-        if self._alike[family] > ALIKE_MOST:
+        if self._alike[family] > ALIKE_MOST and not asked:
             return
         files = _files(stat, root, self._unreadable)
         if files is None:
@@ -240,7 +240,7 @@ class _Pass:
         if libraries.framework == MPI and not (claims and python):
             # MPI alone is no sign of training
             libraries = replace(libraries, framework="", framework_path="")
-        if not (claims or libraries.framework):
+        if not (claims or libraries.framework or asked):
             numpy = "numpy" if any("/_multiarray_umath." in path for path in files) else ""
             self._others[pid] = Other(command_line(pid, root), "MPI" if libraries.mpi else numpy)
             return
@@ -248,10 +248,10 @@ class _Pass:
             self._unreadable.append((pid, stat.comm, NOBODYS))
             return
         candidate = _candidate(stat, owner, environ, python, libraries, root)
-        if candidate.claim is None and libraries.framework == MPI:
+        if candidate.claim is None and libraries.framework == MPI and not asked:
             self._others[pid] = Other(candidate.cmdline, "MPI")
             return
-        if candidate.claim is not None or libraries.framework:
+        if candidate.claim is not None or libraries.framework or asked:
             self._candidates[pid] = candidate
             self._room.spend(1, lambda: whose(pid, root))
 

@@ -34,7 +34,7 @@ _SERVERS = (
     "uvicorn", "gunicorn", "hypercorn", "waitress", "flask", "fastapi", "streamlit", "gradio", "bentoml", "tritonserver",
     "torchserve", "vllm", "http", "sglang", "lmdeploy", "text_generation_server", "text_generation_launcher",
 )  # fmt: skip
-SERVER = "a server"
+SERVER, NOTEBOOK = "a server", "a notebook"
 _NOTEBOOKS = (
     "notebook",
     "ipykernel",
@@ -111,7 +111,7 @@ def purpose(cmdline: tuple[str, ...]) -> str:
         if argument.startswith("-") and not module:
             continue
         if name in _NOTEBOOKS:
-            return "a notebook"
+            return NOTEBOOK
         if name in _SERVERS:
             return SERVER
         if module or (position and not name.startswith("python")):

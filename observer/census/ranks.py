@@ -7,7 +7,8 @@ In: /proc. Out: RankCensus. A rank is a process that has a training library mapp
    as it is now, and no ancestor that also has a training library claims the same one: then it is that ancestor's worker;
 2. or its children claim all ranks but the lowest, and it is connected with them: a script that starts the others itself;
 3. or none is claimed, but it holds TCP connections to siblings in the same situation: torch.multiprocessing.spawn, JAX, actors
-   of Ray. numbering.py finds their numbers, and marks guesses.
+   of Ray. numbering.py finds their numbers, and marks guesses;
+4. or it works alone: no rank is above or below it, and it uses its CPU, or is asked for by its pid (rules/alone.py).
 
 A process whose children claim all ranks is a launcher. Of several processes that claim the same
 rank one counts; if another user claims ranks of a job, that is a separate job, in all rules.
@@ -16,7 +17,7 @@ Measured: 32 µs per process (0.16 s for 5,000), and 1-2 ms more for each one wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from rankscope.observer.census.candidates import Candidate, scan
@@ -24,6 +25,7 @@ from rankscope.observer.census.describe import identity_of, local_rank, read_fac
 from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
 from rankscope.observer.census.launchers import ray_actor
 from rankscope.observer.census.reasons import ALONE, STARTING
+from rankscope.observer.census.rules.alone import choose_alone
 from rankscope.observer.census.rules.choose import (
     choose_claimants,
     choose_numbered_by_node,
@@ -57,16 +59,20 @@ _RULES = (
     resolve_duplicates,
     refuse_absurd_numbers,
     separate_users,
+    choose_alone,
 )
 
 
-def find_ranks(root: Path = ROOT) -> RankCensus:
+def find_ranks(root: Path = ROOT, asked: Collection[int] = frozenset(), *, seeks_alone: bool = True) -> RankCensus:
     """Find the ranks among the processes of this host. Never raises.
 
-    What cannot be read is in `rejected` or `notes`.
+    What cannot be read is in `rejected` or `notes`. `asked`: Python processes that are ranks
+    whatever they do; `seeks_alone`: look for other ranks that work alone, which takes 0.3 s where a
+    process may be one.
     """
-    found = scan(root)
-    return patiently(lambda: _census(Draft(found, root)))
+    pids = frozenset(asked)
+    found = scan(root, pids)
+    return patiently(lambda: _census(Draft(found, root, pids, seeks_alone=seeks_alone)))
 
 
 def _census(draft: Draft) -> RankCensus:

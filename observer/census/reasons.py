@@ -27,7 +27,10 @@ def why_no_rank(one: Candidate, ranks_below: bool, drives_actors: bool) -> str:
     what = purpose(one.cmdline)
     if what:
         return f"{framework} is loaded, but it is {what}: nothing shows that it is a rank of a training job"
-    return f"{framework} is loaded, but neither environment nor connections to siblings name a rank: {ALONE}"
+    return (
+        f"{framework} is loaded, but neither environment nor connections to siblings name a rank, and it hardly wants "
+        f"a CPU now (`--pid {one.pid}` observes it): {ALONE}"
+    )
 
 
 def why_no_candidate(one: Other) -> str:

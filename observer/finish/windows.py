@@ -140,6 +140,7 @@ def _job_window(
     )
     notes = [*devices.notes, *gpus.notes]
     guide = common_guide([steps_alone(raw, CALL_TABLE) for raw in raws.values()])
+    guide = replace(guide, one_rank=[rank.identity.world_size for rank in ranks] == [1])
     found = {rank.pid: find_rank(raws[rank.pid], CALL_TABLE, guide) for rank in ranks}
     for rank in ranks:
         _add_rank(tables, whole, rank, raws[rank.pid], found[rank.pid], flows_of.get(rank.pid, ()))

@@ -5,7 +5,7 @@ The end of an iteration is searched in this order:
 1. the gradient update: DDP's wait for its last bucket, else the backward pass (updates.py). What happens in every Nth iteration
    only (a logged loss, an evaluation, a checkpoint) makes calls of its own and changes nothing;
 2. the turns of the loop from which the collectives are called (loops.py), or where that is not known their repeating sequence,
-   where no update is seen (repeats.py).
+   where no update is seen (repeats.py). A job of one rank makes none: its dispatches of compiled functions take their place (JAX).
 
 Ranks that work together make the same iterations. Where some of them make no update at all
 (actors), and others several between two rounds of the collectives (the learner), the collectives
@@ -31,7 +31,7 @@ class StepGuide:
     `period`: markers per step; 0 unknown. `turns`: turns of their loop per step; `unseen`: some
     turns make no call of their own.
     `passes`: backward passes (with their update) per step; 0 unknown. `by_collectives`: ignore
-    updates, as only some ranks make them.
+    updates, as only some ranks make them. `one_rank`: the job has no other rank.
     """
 
     period: int = 0
@@ -39,6 +39,7 @@ class StepGuide:
     unseen: bool = False
     passes: int = 0
     by_collectives: bool = False
+    one_rank: bool = False
 
 
 def find_steps(markers: Markers, guide: StepGuide | None = None) -> FoundSteps:

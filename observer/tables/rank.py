@@ -55,7 +55,7 @@ class RankWindow:
 def steps_alone(raw: RawProcess, table: Sequence[CallRow]) -> FoundSteps:
     """Find the steps of this rank without knowledge of others."""
     calls = _calls(raw, table)
-    return find_steps(_markers(raw, calls, table, training_thread(raw, calls, table)))
+    return find_steps(_markers(raw, calls, table, training_thread(raw, calls, table), StepGuide()))
 
 
 def _calls(raw: RawProcess, table: Sequence[CallRow]) -> Events:
@@ -73,7 +73,7 @@ def find_rank(raw: RawProcess, table: Sequence[CallRow], guide: StepGuide | None
     """
     calls = _calls(raw, table)
     tid = training_thread(raw, calls, table)
-    steps = find_steps(_markers(raw, calls, table, tid), guide)
+    steps = find_steps(_markers(raw, calls, table, tid, guide or StepGuide()), guide)
     shares = raw.gpu.shares if raw.gpu else None
     line, absences, samples, labels = thread_line(raw, calls, table, tid, steps, shares, is_training=True)
     how = {"hz": raw.hz, "throttled_s": raw.throttled_s}
@@ -172,15 +172,17 @@ def side_patterns(
     return tuple(found)
 
 
-def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int) -> Markers:
+def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int, guide: StepGuide) -> Markers:
     """Select markers: the training thread's calls that are not inside another one; without any, all
     threads' collectives.
 
     A library that runs small collectives in the call and others on threads of its own (JAX) has
-    both.
+    both. A rank that is alone (`guide.one_rank`) may make none: then its dispatches mark its steps.
     """
     handed = calls[of_roles(calls, table, DISPATCH) & (calls["tid"] == tid) & (calls["ready_ns"] > 0)]
     calls = calls[of_roles(calls, table, *MARKER_ROLES)]
+    if guide.one_rank and not len(calls) and len(handed):
+        return _dispatch_markers(raw, handed, table)
     own = calls["tid"] == tid
     mine = calls[own]
     if len(mine):
@@ -222,6 +224,22 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
         dispatch_s=raw.since_start_s(handed["ts_ns"]),
         dispatch_site=np.array([sites[int(stack)] for stack in handed["ready_ns"]], dtype=np.int64),
     )
+
+
+def _dispatch_markers(raw: RawProcess, handed: Events, table: Sequence[CallRow]) -> Markers:
+    """Make markers of dispatches, a symbol for each call site: a library has one function for all."""
+    places, place = np.unique(handed["ready_ns"], return_inverse=True)
+    stacks = [raw.stacks.get(int(stack), NO_STACK) for stack in places]
+    site = np.array([stack.site for stack in stacks], dtype=np.int64)
+    start = raw.since_start_s(handed["ts_ns"])
+    known = [stack.path for stack in stacks if stack.path]
+    path = np.cumsum([bool(stack.path) for stack in stacks]) - 1
+    path = np.where([bool(stack.path) for stack in stacks], path, -1)
+    place = place.reshape(-1)
+    return Markers(
+        len(table) + place.astype(np.int64), start, start + handed["dur_ns"] / 1e9, site=site[place],
+        path=path[place].astype(np.int64), paths=tuple(known),
+    )  # fmt: skip
 
 
 def _rows(table: Sequence[CallRow], wanted: Callable[[CallRow], bool]) -> frozenset[int]:

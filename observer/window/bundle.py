@@ -77,10 +77,20 @@ def pack(windows: Sequence[Window], baseline: Sequence[Window], names_kept: bool
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
     fits = len(files) < _MOST_FILES and packed.tell() <= _MOST_UNPACKED
-    small = lzma.compress(packed.getvalue(), preset=9 | lzma.PRESET_EXTREME) if fits else b""
+    small = _compressed(packed.getvalue()) if fits else b""
     if not fits or len(small) > _MOST_PACKED:
         raise UsageError(f"{len(windows)} windows are more than one bundle may have: choose fewer")
     return small
+
+
+def _compressed(content: bytes) -> bytes:
+    """Compress as small as xz can, with a dictionary no larger than the content: a usual one takes 700 MB of memory."""
+    most = {
+        "id": lzma.FILTER_LZMA2,
+        "preset": 9 | lzma.PRESET_EXTREME,
+        "dict_size": min(max(len(content), 1 << 12), 64 << 20),
+    }
+    return lzma.compress(content, filters=[most])
 
 
 def _plain(table: pa.Table) -> bytes:

@@ -77,6 +77,11 @@ _PATH = re.compile(r"/[^\s():,;'\"]+")
 _ADDRESS = re.compile(
     r"\b\d{1,3}(?:([.-])\d{1,3})(?:\1\d{1,3}){2}\b|\[?(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F.]*\]?"
 )
+# The code of a library's pool of threads, where its threads wait for one another: public names.
+THREAD_POOL = re.compile(
+    r"(lib(gomp|iomp5|omp)[-.][\w.-]{0,40}|(gomp|GOMP|_?_kmp|kmp)_\w{1,60}|blas_thread_server|exec_blas_async\w{0,20})"
+    r"( \(\d{1,6} threads\))?"
+)
 _WORD = re.compile(r"[^\W\d]\w*")
 # Words in descriptions of waits and mounts.
 _ORDINARY = frozenset((*ENDED.split(), *SOCKET_TO.split(), *{
@@ -144,7 +149,7 @@ class Renaming:
             },
             "stacks": {("name", "file"): self._function, ("file",): self._file},
             "pauses": {
-                ("name", "file"): self._function, ("file",): self._file, ("inside",): lambda name: self._function(name, "?"),
+                ("name", "file"): self._pausing, ("file",): self._file, ("inside",): lambda name: self._function(name, "?"),
             },
             "flows": {("local",): self._endpoint, ("peer",): self._endpoint},
             "collectives": {("op",): self._plain},
@@ -161,6 +166,10 @@ class Renaming:
             return name
         return ".".join(self._part_of_name(part) for part in name.split("."))
 
+    def _pausing(self, name: str | None, file: str | None) -> str | None:
+        """Replace the name of a function that pauses a rank; the collector has no file."""
+        return name if name == "gc" and not file else self._function(name, file)
+
     def _part_of_name(self, part: str) -> str:
         if _SPECIAL.fullmatch(part):
             return part
@@ -171,7 +180,13 @@ class Renaming:
         """Replace a native function's name, except exports of Python; of others keep whether it
         runs Python code.
         """
-        if not name or name == "kernel" or _ITS_FILE.fullmatch(name) or _is_exported(name):
+        if (
+            not name
+            or name == "kernel"
+            or _ITS_FILE.fullmatch(name)
+            or THREAD_POOL.fullmatch(name)
+            or _is_exported(name)
+        ):
             return name
         return ("Py_" if _INTERPRETER.search(name) else "") + self._natives.of(name)
 
@@ -242,6 +257,9 @@ class Renaming:
         """Return names of devices unchanged; replace paths of cgroups and names of threads."""
         if scope == "cgroup" and instance.startswith("/"):
             return self._path(instance)
+        thread, colon, code = instance.partition(": ")
+        if colon and THREAD_POOL.fullmatch(code):
+            return f"{self._text(thread)}: {code}"
         return self._plain(instance) if scope in _DEVICES else self._text(instance)
 
     def _text(self, text: str) -> str:

@@ -28,7 +28,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="length of the window")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=8)
-    parser.add_argument("--profile", action="store_true", help="print where the time goes (slower: no judgement)")
     parser.add_argument("--json", type=Path)
     parser.set_defaults(run=run)
 
@@ -42,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         tempfile.TemporaryDirectory(prefix="rankscope-bench-", dir="/dev/shm") as folder,
         Machine(Path(folder) / "machine", gpus=options.gpus) as machine,
     ):
-        command = module(_INSIDE, str(options.seconds), "profile" if options.profile else "")
+        command = module(_INSIDE, str(options.seconds))
         for _ in range(max(1, options.rounds)):
             rounds.append(_measure(machine.observer_command(command)))
     worst = max(rounds, key=lambda one: one["share"])
@@ -60,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"missing: {line}")
     if options.json:
         options.json.write_text(json.dumps(rounds, indent=2))
-    return 0 if worst["share"] <= TARGET_SHARE or options.profile else 1
+    return 0 if worst["share"] <= TARGET_SHARE else 1
 
 
 def _measure(command: list[str]) -> dict[str, Any]:
@@ -105,26 +104,6 @@ def inside(seconds: float) -> dict[str, Any]:
     }
 
 
-def _profiled(seconds: float) -> dict[str, Any]:
-    """The same with every thread profiled; the table goes to stderr."""
-    import cProfile
-    import pstats
-    import threading
-
-    profiles: list[cProfile.Profile] = []
-    plain = threading.Thread.run
-
-    def run_profiled(thread: threading.Thread) -> None:
-        profiles.append(cProfile.Profile(time.thread_time))
-        profiles[-1].runcall(plain, thread)
-
-    threading.Thread.run = run_profiled  # type: ignore[method-assign, assignment]
-    result = inside(seconds)
-    table = pstats.Stats(*profiles, stream=sys.stderr)
-    table.sort_stats("tottime").print_stats(25)
-    return result
-
-
 if __name__ == "__main__":
     inside(1.0)  # the first window also loads the libraries
-    print(json.dumps((_profiled if sys.argv[2:] == ["profile"] else inside)(float(sys.argv[1]))))
+    print(json.dumps(inside(float(sys.argv[1]))))

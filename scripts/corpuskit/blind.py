@@ -79,15 +79,15 @@ def _said(verdict: Verdict) -> str:
 
 def table(found: dict[Source, Counted]) -> Iterator[str]:
     """One line for each source."""
-    statuses = ("healthy", "fault", "imbalance", "hang", "unknown")
+    statuses = ("healthy", "inefficient", "fault", "imbalance", "hang", "unknown")
     yield (
-        f"{'without':14}{'windows':>9}" + "".join(f"{one:>11}" for one in statuses) + f"{'wrong':>8}{'named anew':>12}"
+        f"{'without':14}{'windows':>9}" + "".join(f"{one:>12}" for one in statuses) + f"{'wrong':>8}{'named anew':>12}"
     )
     for source, counted in found.items():
         essential = "*" if source in ESSENTIAL else ""
         yield (
             f"{source.value + essential:14}{counted.windows:9}"
-            + "".join(f"{counted.statuses[one]:11}" for one in statuses)
+            + "".join(f"{counted.statuses[one]:12}" for one in statuses)
             + f"{len(counted.wrong):8}{len(counted.anew):12}"
         )
     yield "* essential: without it nothing is judged"

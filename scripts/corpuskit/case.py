@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from labkit.cases import truth_from_json
 from labkit.faults.base import Truth
-from labkit.result_file import plain
+from labkit.result_file import plain, restored
 
 STRONG, WEAK = "strong", "weak"
 
@@ -83,18 +82,10 @@ class Case:
         return self.during_s - self.healthy_s
 
     def as_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = plain(asdict(self))
+        found: dict[str, Any] = plain(self)
         del found["archive"]  # the name of the file that it lies in
         return found
 
 
 def from_json(item: dict[str, Any], archive: str) -> Case:
-    return Case(**{
-        **item,
-        "archive": archive,
-        "truth": truth_from_json(item["truth"]),
-        "windows": tuple(item["windows"]),
-        "baseline": tuple(item["baseline"]),
-        "place": Place(**item["place"]) if item["place"] else None,
-        "sides_s": tuple(item.get("sides_s", ())),
-    })  # fmt: skip
+    return restored(Case, {**item, "archive": archive})

@@ -18,7 +18,7 @@ def write(judged: Sequence[Judged], path: Path = COUNTED) -> None:
     for case, answer in judged:
         if not answer.verdict:
             continue
-        verdict = of_the_lab(case, verdicts.parse(answer.verdict))
+        verdict = of_the_lab(case, verdicts.parse(answer.verdict)).without_waste
         if verdict.suspects:
             first = verdict.suspects[0]
             good = answer.right if verdict.accuses else answer.outcome == verdicts.FIRST

@@ -14,14 +14,15 @@ from typing import Any
 from corpuskit.archive import keep_window
 from corpuskit.case import STRONG, WEAK, Case, Place
 from corpuskit.paths import Replacements
-from labkit.cases import from_json as of_faults
-from labkit.cases import truth_from_json
+from labkit.cases import Result as OfFaults
+from labkit.faults.base import Truth
 from labkit.jobs import lines, score
 from labkit.jobs.beside import QUIET
-from labkit.jobs.cases import from_json as of_jobs
+from labkit.jobs.cases import Result as OfJobs
 from labkit.jobs.rows import BY_NAME, PROGRAMS
 from labkit.launch import Plan
 from labkit.machine.shell import EXIT_USAGE, LabError
+from labkit.result_file import restored
 from labkit.verdicts import IMPOSSIBLE
 from rankscope.observer.window.folder import find_windows
 from rankscope.probes.base.errors import BadData
@@ -106,8 +107,8 @@ def doubt(case: Case, usual_s: float | None = None) -> str:
 
 def _of_faults(folder: Path, item: dict[str, Any], recording: Recording) -> Case | None:
     """Of the lab of faults, and of the GPU lab."""
-    result = of_faults(item)
-    if result.outcome == IMPOSSIBLE or result.truth is None or result.plan is None:
+    result = restored(OfFaults, item)
+    if result.outcome == IMPOSSIBLE or result.truth is None:
         return None
     gpu = "sync_every" in item["plan"]
     return Case(
@@ -144,7 +145,7 @@ def _gpu_job(plan: dict[str, Any]) -> str:
 
 
 def _of_jobs(folder: Path, item: dict[str, Any], recording: Recording) -> Case | None:
-    result = of_jobs(item)
+    result = restored(OfJobs, item)
     row = BY_NAME.get(result.case.row)
     if result.outcome == IMPOSSIBLE or result.truth is None or row is None:
         return None
@@ -194,7 +195,7 @@ def _of_card(folder: Path, item: dict[str, Any], recording: Recording) -> Case:
         seed=told["seed"],
         ranks=told["ranks"],
         hosts=1,
-        truth=truth_from_json(told["truth"]),
+        truth=restored(Truth, told["truth"]),
         healthy_s=told["healthy_s"],
         during_s=told["during_s"],
         quiet=recording.quiet,

@@ -176,7 +176,9 @@ def answer(case: Case, printed: str, seconds: float = 0.0, step_s: float = 0.0, 
         accused=verdict.accuses,
         right=right,
         confidence=verdict.suspects[0].confidence if verdict.suspects else 0.0,
-        lost_s=sum(one.lost_s for one in verdict.suspects if one.cause not in DESIGNED) if verdict.accuses else 0.0,
+        lost_s=sum(one.lost_s for one in verdict.suspects if not one.waste and one.cause not in DESIGNED)
+        if verdict.accuses
+        else 0.0,
         verdict=printed,
         seconds=seconds,
         step_s=step_s,
@@ -202,9 +204,9 @@ def of_the_lab(case: Case, verdict: verdicts.Verdict) -> verdicts.Verdict:
     if case.quiet or any("contended" in answer.causes.get("cpu", ()) for answer in truths):
         return verdict
     kept = tuple(one for one in verdict.suspects if (one.component, one.cause) != ("cpu", "contended"))
-    status = verdict.status
-    if status == "fault" and all(one.cause in DESIGNED for one in kept):
-        status = "imbalance" if kept else "healthy"
+    status, differ = verdict.status, [one for one in kept if not one.waste]
+    if status == "fault" and all(one.cause in DESIGNED for one in differ):
+        status = "imbalance" if differ else "inefficient" if kept else "healthy"
     return replace(verdict, status=status, suspects=kept)
 
 

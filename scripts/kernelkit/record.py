@@ -1,4 +1,4 @@
-"""Results in a file that is committed, and the README's table of them."""
+"""Results in a file that is committed, a line for each kernel, and the README's table of them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def keep(result: Result, path: Path = RECORDED) -> None:
             result, checks=(*(check for check in earlier.checks if check.name not in again), *result.checks)
         )
     kept[result.key] = result
-    text = ",\n".join(json.dumps(asdict(kept[key]), indent=1) for key in sorted(kept, key=_order))
+    text = ",\n".join(json.dumps(asdict(kept[key])) for key in sorted(kept, key=_order))
     partial = path.with_suffix(".partial")
     partial.write_text(f"[\n{text}\n]\n", "utf-8")
     partial.replace(path)

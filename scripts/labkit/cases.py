@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
 
-from labkit import result_file
 from labkit.faults import ALL, Fault, Truth
 from labkit.launch import Job, Plan
-from labkit.result_file import plain
 from labkit.step_times import Pace
 
 # (ranks, hosts), taken in turn by seed.
@@ -88,50 +83,8 @@ class Result:
     def healthy(self) -> bool:
         return (self.truth.status == "healthy") if self.truth else ALL_GROUPS.get(self.case.fault) == "healthy"
 
-    def as_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = plain(asdict(self))
-        return found
-
 
 ALL_GROUPS = {name: kind.group for name, kind in ALL.items()}
-
-
-def read(path: Path) -> list[Result]:
-    """The results in a file; none where there is no file. ValueError where it is not one of the lab's."""
-    return result_file.read(path, from_json, "this lab")
-
-
-def from_json(item: dict[str, Any]) -> Result:
-    """A result as as_json wrote it; of plans and paces, what every lab's have."""
-    return Result(**{
-        **item,
-        "case": Case(**item["case"]),
-        "plan": _only(Plan, item["plan"]),
-        "truth": truth_from_json(item["truth"]) if item["truth"] else None,
-        "before": _only(Pace, item["before"]),
-        "after": _only(Pace, item["after"]),
-    })  # fmt: skip
-
-
-def truth_from_json(item: dict[str, Any]) -> Truth:
-    return Truth(**{
-        **item,
-        "causes": {component: frozenset(causes) for component, causes in item["causes"].items()},
-        "ranks": tuple(item["ranks"]),
-        "instances": frozenset(item["instances"]),
-        "alternatives": tuple(truth_from_json(other) for other in item["alternatives"]),
-        "also": tuple(truth_from_json(other) for other in item["also"]),
-    })  # fmt: skip
-
-
-def _only(kind: Any, item: dict[str, Any] | None) -> Any:
-    """A dataclass from the fields of it that are there; None from nothing, or where one that it needs is missing."""
-    if item is None:
-        return None
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    found = {name: tuple(value) if isinstance(value, list) else value for name, value in item.items() if name in fields}
-    needed = {name for name, field in fields.items() if field.default is dataclasses.MISSING}
-    return kind(**found) if needed <= found.keys() else None
 
 
 def plan_of(case: Case, known: Mapping[str, type[Fault]] = ALL) -> Plan:

@@ -16,14 +16,13 @@ from rich.live import Live
 from rich.text import Text
 
 from labkit import demo, table, through_store, verdicts
-from labkit.cases import read
 from labkit.faults import ALL, CLASSIC, Fault
 from labkit.faults.base import DOSES
 from labkit.machine import guard
 from labkit.machine.command import Parser, ended
-from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError, set_up
+from labkit.machine.shell import EXIT_USAGE, LabError, set_up
 from labkit.programs import PROGRAMS
-from labkit.result_file import resumed, save
+from labkit.result_file import examined, printed, save
 from labkit.run import CPU, SIZES, Bench, Case, Result, judge_again, run_cases
 
 EPILOG = """examples:
@@ -179,34 +178,30 @@ def _examine(args: argparse.Namespace, bench: Bench, faults: list[str]) -> int:
         if dose == doses[0] or not bench.faults[fault].one_dose
         if fault not in PROGRAMS[args.program].lacks
     ]
-    file = args.resume or args.json
-    results, left = resumed(args, read, cases, key=lambda case: case.key)
-    began = time.monotonic()
-    with _Progress(len(left), bench, began) as progress:
-        for number, result in enumerate(run_cases(left, progress, bench), 1):
-            results.append(result)
-            progress.ended(result, number)
-            if file:
-                save(file, results)
+    with _Progress(bench) as progress:
+        results = examined(
+            args,
+            Result,
+            cases,
+            lambda left: run_cases(left, progress, bench),
+            progress.ended,
+            key=lambda case: case.key,
+        )
     return _print_table(args, bench, results)
 
 
 def _print_table(args: argparse.Namespace, bench: Bench, results: list[Result]) -> int:
-    print()
-    effect_table = bench.effect_table or table.effect_table
-    lines = effect_table(results) if args.effects else table.verdict_table(results, bench.wanted)
-    print("\n".join(lines))
-    return 0 if args.effects or table.good_enough(results, bench.wanted) else EXIT_NOT_GOOD_ENOUGH
+    if args.effects:
+        return printed((bench.effect_table or table.effect_table)(results), True)
+    return printed(table.verdict_table(results, bench.wanted), table.good_enough(results, bench.wanted))
 
 
 class _Progress:
     """What goes on now, in a line that is redrawn where somebody looks on; a line for each case that ended."""
 
-    def __init__(self, cases: int, bench: Bench, began: float) -> None:
-        self._cases = cases
+    def __init__(self, bench: Bench) -> None:
         self._bench = bench
-        self._began = began
-        self._number = 1
+        self._began = time.monotonic()
         self._console = Console(stderr=True)
         self._live = Live(
             console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
@@ -227,18 +222,15 @@ class _Progress:
 
     def _title(self, case: Case) -> str:
         plan = self._bench.plan_of(case)
-        place = f"[{self._number}/{self._cases}]"
-        return f"{place} {case.fault} {case.dose} seed {case.seed}, {plan.ranks} ranks on {plan.hosts} hosts"
+        return f"{case.fault} {case.dose} seed {case.seed}, {plan.ranks} ranks on {plan.hosts} hosts"
 
-    def ended(self, result: Result, number: int) -> None:
-        self._number = number
+    def ended(self, result: Result, number: int, of: int) -> None:
         if self._live.is_started:
             self._live.update(Text(""), refresh=True)
         quiet = not result.case.observe and result.outcome == verdicts.SILENT
         outcome = "" if quiet else f" {result.outcome.upper()}"
-        line = f"{self._title(result.case)}:{outcome} {table.case_line(result)}"
+        line = f"[{number}/{of}] {self._title(result.case)}:{outcome} {table.case_line(result)}"
         print(f"{time.monotonic() - self._began:5.0f} s {line} [{result.wall_s:.0f} s]", flush=True)
-        self._number = number + 1
 
 
 def _run_only(args: argparse.Namespace, bench: Bench) -> int:

@@ -16,6 +16,7 @@ from labkit.cases import CPU, GOOD_ENOUGH, SIZES, Bench, Case, Result, plan_of, 
 from labkit.launch import Job, RankEnded
 from labkit.machine import disk
 from labkit.machine.shell import REPOSITORY, Impossible, LabError, rankscope
+from labkit.result_file import plain, restored
 
 KEPT = REPOSITORY / "lab-out"
 HEALTHY_S = 2.5
@@ -191,7 +192,7 @@ class _Session:
         if not self.bench.faults[result.case.fault].needs_baseline:
             shutil.rmtree(folder / "windows" / "baseline", ignore_errors=True)
         (folder / "verdict.json").write_text(result.verdict)
-        (folder / "result.json").write_text(json.dumps(result.as_json(), indent=1))
+        (folder / "result.json").write_text(json.dumps(plain(result), indent=1))
 
 
 def judged(result: Result) -> Result:
@@ -215,10 +216,8 @@ def judged(result: Result) -> Result:
 
 def judge_again(folder: Path) -> Iterator[Result]:
     """Ask rankscope once more about every case kept in a folder, without running a job."""
-    from labkit.cases import from_json
-
     for kept in sorted(folder.glob("*/result.json")):
-        result = from_json(json.loads(kept.read_text()))
+        result = restored(Result, json.loads(kept.read_text()))
         windows = kept.parent / "windows"
         if result.truth is None or not (windows / "case").exists():
             continue

@@ -50,14 +50,14 @@ def read(path: Path) -> list[Step]:
     return [Step(int(row[0]), *map(float, row[1:])) for row in rows(path, len(fields(Step)))]
 
 
-def rows(path: Path, width: int) -> list[list[str]]:
-    """The lines of so many words in a file, without the line that is being written."""
+def rows(path: Path, width: int | None = None) -> list[list[str]]:
+    """The lines (of so many words) in a file, without the line that is being written."""
     try:
         lines = path.read_text().split("\n")[:-1]
     except FileNotFoundError:
         return []
     split = [line.split() for line in lines]
-    return [row for row in split if len(row) == width]
+    return [row for row in split if width in {None, len(row)}]
 
 
 def pace(folder: Path, ranks: int, since: float, until: float) -> Pace | None:

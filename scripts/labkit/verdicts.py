@@ -35,6 +35,7 @@ class Suspect:
     confidence: float = 0.0
     lost_s: float = 0.0  # seconds of each step
     lost_percent: float = 0.0
+    waste: bool = False  # time that need not be spent; nobody differs by it
 
     def __str__(self) -> str:
         where = f" ranks {','.join(map(str, self.ranks))}" if self.ranks else f" {self.host}"
@@ -51,6 +52,12 @@ class Verdict:
     def accuses(self) -> bool:
         """Whether somebody is said to be guilty; `imbalance` says that nobody is."""
         return bool(self.suspects) and self.status in {"fault", "hang"}
+
+    @property
+    def without_waste(self) -> Verdict:
+        """What it says of who differs: waste blames nobody, and an inefficient job is healthy by this."""
+        status = "healthy" if self.status == "inefficient" else self.status
+        return replace(self, status=status, suspects=tuple(one for one in self.suspects if not one.waste))
 
 
 class BadVerdict(ValueError):
@@ -81,6 +88,7 @@ def _suspect(item: dict[str, Any]) -> Suspect:
         confidence=float(item.get("confidence") or 0.0),
         lost_s=float(item.get("lost_seconds_per_step") or 0.0),
         lost_percent=float(item.get("lost_percent") or 0.0),
+        waste=bool(item.get("waste")),
     )
 
 
@@ -116,8 +124,12 @@ def score(verdict: Verdict, truth: Truth) -> str:
     """How the case ended: FIRST, IN_THREE, WRONG or SILENT.
 
     Of two culprits at once both must be named: by the first two suspects (FIRST), or by the first three. Where one is named
-    and the other is not, and nobody else comes before, it is SILENT about the other.
+    and the other is not, and nobody else comes before, it is SILENT about the other. Waste is compared with the truth only where
+    the truth is waste.
     """
+    if truth.status == "inefficient":
+        return _score_waste(verdict, truth)
+    verdict = verdict.without_waste
     if truth.status == "healthy":
         if verdict.suspects or verdict.status in {"fault", "hang"}:
             return WRONG
@@ -135,6 +147,14 @@ def score(verdict: Verdict, truth: Truth) -> str:
     if _all_named(verdict.suspects[:3], culprits):
         return IN_THREE
     return SILENT if truth.also and first_is_right(verdict, truth) else WRONG
+
+
+def _score_waste(verdict: Verdict, truth: Truth) -> str:
+    """Compare the waste that a verdict tells with a truth that is waste; a rank that differs is WRONG."""
+    if len(verdict.without_waste.suspects):
+        return WRONG
+    found = [names(one, truth) for one in verdict.suspects[:3]]
+    return FIRST if found[:1] == [True] else IN_THREE if any(found) else WRONG if found else SILENT
 
 
 def _culprits(truth: Truth) -> tuple[Truth, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,14 @@ from s3_server import INSTALLED, serving, uri
 # How long one example takes says nothing on a machine that computes other things as well.
 settings.register_profile("any machine", settings(), deadline=None)
 settings.load_profile("any machine")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_waits_for_the_disk() -> Iterator[None]:
+    """No power fails between a test and what it reads: that all is synced before it has its name is asked in test_ours_alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.face.cli.output import WIDTH, width_of, wrap
-from rankscope.diagnose.face.report import words
+from rankscope.diagnose.face.report import budget_words, words
 from rankscope.diagnose.infer.verdict import stack_tree
 from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict
 from rankscope.diagnose.infer.verdict.stack_tree import StackNode
@@ -26,7 +26,7 @@ _EXPLAINED = {
     "own time": "own time (what it works itself)",
     "time in collectives (the culprit waits least)": "time in collectives (all leave them together: who comes last waits least)",
 }
-_COLOURS = {"healthy": "32", "fault": "31", "imbalance": "33", "hang": "31;1", "unknown": "33"}
+_COLOURS = {"healthy": "32", "inefficient": "33", "fault": "31", "imbalance": "33", "hang": "31;1", "unknown": "33"}
 
 
 def print_reports(verdicts: Sequence[Verdict], out: TextIO, verbose: bool = False) -> None:
@@ -70,6 +70,8 @@ def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Itera
         yield ""
         yield from stack_lines(verdict.stacks, verbose, width)
     yield ""
+    if verdict.budget is not None and verdict.status != "hang":
+        yield from lines(f"  time   {budget_words.line_of(verdict.budget)}", 9)
     yield from lines(f"  job    {words.context(verdict, verbose)}", 9)
     # The first note of an unknown verdict is in the headline already.
     notes = verdict.notes[1:] if verdict.status == "unknown" else verdict.notes

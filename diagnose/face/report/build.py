@@ -9,6 +9,7 @@ import numpy as np
 
 from rankscope.diagnose.face.report.chosen import Chosen, choose
 from rankscope.diagnose.face.report.content import Accused, Headline, Proof, Report
+from rankscope.diagnose.face.report.sections.budget import spending_of
 from rankscope.diagnose.face.report.sections.considered import considered, course_of, unseen_by
 from rankscope.diagnose.face.report.sections.counters import counters_of
 from rankscope.diagnose.face.report.sections.flame import flames_of
@@ -39,6 +40,7 @@ def report_of(fleet: Fleet, verdict: Verdict, others: Sequence[Verdict] = ()) ->
         others=tuple(answer(other) for other in others),
         accused=tuple(_accused(suspect, verdict) for suspect in verdict.suspects),
         standing=standing_of(verdict.stacks or merged_stacks(fleet)) if still else (),
+        spending=None if verdict.budget is None else spending_of(verdict.budget, _ranks_of(verdict)),
         heat=heat_of(fleet, verdict, chosen),
         timeline=timeline_of(fleet, verdict, chosen),
         flames=flames_of(fleet, chosen),
@@ -48,6 +50,11 @@ def report_of(fleet: Fleet, verdict: Verdict, others: Sequence[Verdict] = ()) ->
         course=course_of(verdict),
         unseen=unseen_by(verdict),
     )
+
+
+def _ranks_of(verdict: Verdict) -> list[int]:
+    """Numbers of the ranks that are suspects."""
+    return [rank for suspect in verdict.suspects if suspect.scope == "rank" for rank in suspect.ranks]
 
 
 def _version() -> str:

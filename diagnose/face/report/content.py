@@ -41,6 +41,43 @@ class Accused:
 
 
 @dataclass(frozen=True, slots=True)
+class SpentOn:
+    """One part of the budget of a step, as shown.
+
+    `kind`: the class of its colour; `items`, `workers`: its largest parts, and what loader workers
+    do meanwhile, in words.
+    """
+
+    kind: str
+    words: str
+    seconds: float
+    percent: float
+    items: tuple[str, ...]
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpentBar:
+    """One bar of the budget: whose, and (kind, words, begin, width) of its pieces in permille."""
+
+    who: str
+    seconds: float
+    pieces: tuple[tuple[str, str, float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """The budget of a step: the parts of all ranks, and bars of the job and of suspect ranks."""
+
+    of_window: bool
+    seconds: float
+    ranks: int
+    line: str
+    parts: tuple[SpentOn, ...]
+    bars: tuple[SpentBar, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class HeatFunction:
     """One row of the heat map.
 
@@ -192,6 +229,7 @@ class Report:
     others: tuple[str, ...]  # first lines on the other jobs in the same windows
     accused: tuple[Accused, ...]
     standing: tuple[Standing, ...]
+    spending: Spending | None
     heat: Heat | None
     timeline: Timeline | None
     flames: FlameGraph | None

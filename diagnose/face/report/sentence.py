@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rankscope.diagnose import budgets
-from rankscope.diagnose.face.report.words import WORDS, cost, count_of, file_of, place_of, subject
+from rankscope.diagnose.face.report.words import WORDS, comes_back, cost, count_of, file_of, place_of, subject
 from rankscope.diagnose.infer.causes.causes import sentence
 from rankscope.diagnose.infer.verdict.contract import ASLEEP, Suspect, Verdict, process_text
 from rankscope.diagnose.text import clean, seconds
@@ -28,12 +28,15 @@ def sentence_of(verdict: Verdict) -> str:
     Or that no rank is odd, or why that is unknown.
     """
     if verdict.suspects:
-        return accusation_of(verdict.suspects[0], verdict.guessed)
+        said = accusation_of(verdict.suspects[0], verdict.guessed)
+        nobody = "Nobody stands out, but" if len(verdict.ranks) > 1 else "No rank to compare with, but"
+        return f"{nobody} {comes_back(verdict)} would come back. {said}" if verdict.status == "inefficient" else said
     count = count_of(verdict)
     if verdict.status == "healthy":
         p50 = verdict.step_seconds.p50
         how = f" of {seconds(p50)}" if p50 else ""
-        return f"Nobody stands out: {count}, {verdict.steps} steps{how}."
+        found = "Nobody stands out" if len(verdict.ranks) > 1 else "Nothing wrong was found"
+        return f"{found}: {count}, {verdict.steps} steps{how}."
     if verdict.status == "hang":
         return f"The job stands still: {count} make no progress, and none of them stands out."
     return f"This cannot be judged: {clean(verdict.notes[0].text, budgets.NOTE_MOST) if verdict.notes else 'too little was seen'}."

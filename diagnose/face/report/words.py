@@ -26,6 +26,9 @@ def answer(verdict: Verdict, whole: bool = False) -> str:
     )
     if not verdict.hosts:
         where = ""
+    if verdict.status == "inefficient":
+        also = f"; and {len(verdict.suspects) - 1} more" if len(verdict.suspects) > 1 else ""
+        return f"INEFFICIENT  {comes_back(verdict)} would come back: {accusation(verdict.suspects[0], verdict.guessed, whole)}{also}"
     if verdict.suspects:
         word = _STATUS.get(verdict.status, verdict.status.upper())
         return f"{word}  {accusation(verdict.suspects[0], verdict.guessed, whole)}"
@@ -33,10 +36,18 @@ def answer(verdict: Verdict, whole: bool = False) -> str:
         p50 = verdict.step_seconds.p50
         excused = any(note.code in EXCUSES for note in verdict.notes)
         how = "nobody is to blame" if excused else "nobody stands out"
+        if len(verdict.ranks) == 1:
+            how = "nothing wrong was found"
         return f"HEALTHY  {count}{where}, {verdict.steps} steps of {seconds(p50) if p50 else '?'}: {how}"
     if verdict.status == "hang":
         return f"HANG  {count}{where} make no progress, and none of them stands out"
     return f"UNKNOWN  {clean(verdict.notes[0].text, budgets.NOTE_MOST) if verdict.notes else 'not enough was seen to judge'}"
+
+
+def comes_back(verdict: Verdict) -> str:
+    """Share of the time that all waste takes together, in words: '24 % of the time'."""
+    share = sum(max(each.lost_percent, 0.0) for each in verdict.suspects if each.waste)
+    return f"{min(share, 100.0):.0f} % of the time"
 
 
 def count_of(verdict: Verdict) -> str:

@@ -44,7 +44,14 @@ class Line:
     tone: str = ""
 
 
-_TONES = {"healthy": "good", "fault": "bad", "hang": "bad", "imbalance": "doubt", "unknown": "soft"}
+_TONES = {
+    "healthy": "good",
+    "inefficient": "doubt",
+    "fault": "bad",
+    "hang": "bad",
+    "imbalance": "doubt",
+    "unknown": "soft",
+}
 
 
 def lines(snapshot: Snapshot, width: int, height: int, glyphs: Glyphs | None = None) -> list[Line]:

@@ -62,12 +62,12 @@ class Hypothesis:
     ratio: float = float("nan")  # of a link: its rate over that of its peers
     clear: float = 1.0  # of a link, 0..1: the certainty that it is slow at all
     scope: str = "rank"  # one of verdict.contract.SCOPES
+    since: float | None = None  # Unix time at which it began, if known
 
 
 def suspect_from(
-    fleet: Fleet, found: Hypothesis, of_s: float | None, score: float, since: float | None = None,
-    instances: tuple[Instance, ...] | None = None,
-) -> Suspect:  # fmt: skip
+    fleet: Fleet, found: Hypothesis, of_s: float | None, score: float, instances: tuple[Instance, ...] | None = None
+) -> Suspect:
     """Convert an admitted hypothesis to a suspect of the verdict.
 
     lost_percent = 100 · lost_s / of_s; confidence = score, clipped to [SCORE_LEAST, SCORE_MOST].
@@ -91,7 +91,7 @@ def suspect_from(
         lost_percent=100.0 if of_s is None else 100 * found.lost_s / of_s,
         confidence=float(np.clip(score, SCORE_LEAST, SCORE_MOST)),
         guess=found.support <= GUESS,
-        since=since,
+        since=found.since,
         evidence=found.evidence,
         action=found.action or known.action,
         scope=found.scope,

@@ -7,11 +7,13 @@ One decorator on the function that proposes a cause is all that is needed:
     def judge(case: Case) -> Iterator[Hypothesis]: ...
 
 Decorate a function that proposes several causes once for each. Any module below this package may
-register; `load` imports them all. The only parameter of the function decides when it is called: a `Case`
-is one rank that is slower than its peers (rank/table.py), a `WholeJob` is the job, once
-(whole_job.py). All other functions are called by name, as in hang/, where the order is part of the
-logic. Functions run in the order of what they register (`Cause.order`), not of files or imports,
-because the order decides between equally strong hypotheses.
+register; `load` imports them all. The parameters of the function decide when it is called: a `Case`
+is one rank that is slower than its peers (rank/table.py), a `WholeJob` is the job, once, and with
+what is `Known` again beside the rows of others (whole_job.py); a `Spending` is what the job spends
+its time on, for waste (waste/spending.py). All other functions are called by name, as in hang/,
+where the order is part of the logic. `asked` registers a function of the whole job that calls such
+functions, or proposes what another one registered. Functions of a `Case` run in the order of what they register
+(`Cause.order`), not of files or imports, because it decides between equally strong hypotheses.
 """
 
 from __future__ import annotations
@@ -78,6 +80,7 @@ class Cause:
 
 
 _REGISTERED = dict[Key, Cause]()
+_ASKED: list[Callable[..., Any]] = []
 
 
 def cause(
@@ -106,6 +109,12 @@ def cause(
     return register
 
 
+def asked(function: Proposer) -> Proposer:
+    """Register a function that proposes causes for which other functions are registered."""
+    _ASKED.append(function)
+    return function
+
+
 @cache
 def load() -> tuple[Cause, ...]:
     """Import every module below this package; return all causes in their order."""
@@ -115,12 +124,10 @@ def load() -> tuple[Cause, ...]:
 
 
 @cache
-def proposers(given: type) -> tuple[Callable[..., Any], ...]:
-    """Return the registered functions whose only parameter has this type, in the order of
-    causes.
-    """
-    functions = dict.fromkeys(each.proposed_by for each in load())
-    return tuple(one for one in functions if _parameters(one) == [given.__name__])
+def proposers(*given: type) -> tuple[Callable[..., Any], ...]:
+    """Return the registered functions whose parameters have these types, in the order of causes."""
+    functions = dict.fromkeys([*(each.proposed_by for each in load()), *_ASKED])
+    return tuple(one for one in functions if _parameters(one) == [each.__name__ for each in given])
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:

@@ -1,14 +1,14 @@
 """Rows of the table of hypotheses, and their joint selection: ranks, links, roles, hosts, all
 ranks.
 
-removes(r,s) = seconds that the mechanism took from the own time of rank r in step s; `step_s`: from
-               the step itself, whichever rank works
-score        = -ln P(t >= z) + ln(s / (1 - s)) - ln N, in nats: z how clear the loss is, s the
-               support of the witness, N the number of such targets examined; for a rank's own
-               excess the score of rank/selection.py
-gain(S)      = how much shorter a step is without what the rows of the set S removed
-               (model/replay.py; model/waiting.py where roles work in turn; model/slots.py where
-               single collectives are known and ranks have an excess)
+taken(r,s) = seconds that the mechanism took from the own time of rank r in step s, and from every
+             step, whichever rank works
+score      = -ln P(t >= z) + ln(s / (1 - s)) - ln N, in nats: z how clear the loss is, s the
+             support of the witness, N the number of such targets examined; for a rank's own
+             excess the score of rank/selection.py
+gain(S)    = how much shorter a step is without what the rows of the set S took
+             (model/replay.py; model/waiting.py where roles work in turn; model/slots.py where
+             single collectives are known and ranks have an excess)
 
 1. Admit rows whose score is at least `limits.SCORE_LEAST`.
 2. While some row gains less than its effect floor beyond the others, drop the one that gains least:
@@ -26,13 +26,14 @@ other row explains.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 import numpy as np
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.infer.causes.hypothesis import SCORE_MOST, Hypothesis, log_odds, suspect_from
+from rankscope.diagnose.infer.causes.rank.selection import Admitted
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model import slots
 from rankscope.diagnose.infer.model.replay import share_out, shrink, unmet_s
@@ -47,86 +48,117 @@ from rankscope.probes.base.arrays import Floats, Ints
 CLEAR = limits.SCORE_LEAST / 2  # z² at which the certainty is one half
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row: a hypothesis, the seconds that it took from ranks and steps, and how clear they are.
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """Seconds that a mechanism took: `step_s` from every step, `own_s` from own times of `ranks`.
 
-    `found`: component, cause, scope, targets, witness; its lost time is set only when it is
-        selected.
-    `removes`: seconds, targets x steps; targets are found.rows, or `at` (rows of the fleet) if
-        given.
-    `z`, `freedom`: distance from zero in standard errors, and its degrees of freedom.
+    `ranks`: rows of the fleet; `own_s`: these ranks x steps.
+    """
+
+    step_s: float = 0.0
+    ranks: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    own_s: Floats = field(default_factory=lambda: np.empty((0, 0)))
+
+    @property
+    def most_s(self) -> float:
+        """Mean seconds per step, from the rank that lost most and from the step."""
+        return self.step_s + (float(np.nan_to_num(self.own_s).mean(axis=1).max()) if len(self.ranks) else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """How clear a loss is: `z` standard errors from zero, with `freedom` degrees of freedom.
+
     `looked_at`: number of such targets that were examined.
-    `step_s`: seconds taken from every step, whichever rank works.
-    `floor`: share of the step that it must gain, jointly with the rows among which one loss was
-        divided; `part`: its share of that loss.
-    `since`: when it began, if known.
+    """
+
+    z: float
+    freedom: float = np.inf
+    looked_at: int = 1
+
+    def score(self, support: float) -> float:
+        """Score of admission with a witness of this support, in nats."""
+        behaviour = float(nats(chance(np.array([self.z]), np.array([self.freedom])))[0])
+        return behaviour + log_odds(support) - float(np.log(self.looked_at))
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Share of the step that rows must gain together among which one loss was divided.
+
+    `part`: this row's share of the loss.
+    """
+
+    share: float = limits.EFFECT_SHARE
+    part: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class OfRank:
+    """An admitted hypothesis on one rank that is slower than its peers in all steps.
+
+    `lasting`: in nearly every step of a job of many ranks. `before`: in the baseline too.
+    """
+
+    why: Admitted
+    lasting: bool = False
+    before: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """A hypothesis, the seconds that it took, and how clear they are.
+
+    `found`: component, cause, scope, ranks, witness; its lost time is set only when it is selected.
+    `price`: replaces `taken` in the reported loss: a repaired rank is still as uneven as its peers,
+        and other ranks still queue behind it as long as behind one another.
+    `with_it`: what is taken with seconds that accompany it but that no counter attributes to it:
+        part of the price and of the effect test, but no reason for admission.
     `rare`: it occurred in few steps only, which are no part of the usual step.
-    `more`: seconds that accompany `removes` but that no counter attributes to it: part of the price
-        and of the effect test, but no reason for admission.
-    `admitted`: the score where it was computed elsewhere (rank/selection.py).
-    `excess`: it is a rank's excess over its peers, or a part of it; `lasting`: in nearly every step
-        of a job of many ranks; `before`: in the baseline too.
-    `price`: replaces `removes` in the reported loss: a repaired rank is still as uneven as its
-        peers, and other ranks still queue behind it as long as behind one another. `told_s`
-        replaces `step_s` in the same way.
+    `rank`: set where it is about the excess of one rank over its peers (causes/rank/odd_ranks.py).
     """
 
     found: Hypothesis
-    removes: Floats | None
-    z: float
-    freedom: float
-    looked_at: int = 1
-    step_s: float = 0.0
-    floor: float = limits.EFFECT_SHARE
-    part: float = 1.0
-    since: float | None = None
-    at: Ints | None = None
+    taken: Taken
+    clear: Clear
+    floor: Floor = field(default_factory=Floor)
+    price: Taken | None = None
+    with_it: Taken | None = None
     rare: bool = False
-    more: Floats | None = None
-    admitted: float | None = None
-    excess: bool = False
-    lasting: bool = False
-    before: bool = False
-    price: Floats | None = None
-    told_s: float | None = None
-
-    @property
-    def of_rank(self) -> bool:
-        """Whether it is about one rank compared with its peers, in all steps
-        (solve/odd_ranks.py).
-        """
-        return self.admitted is not None
+    rank: OfRank | None = None
 
     @property
     def score(self) -> float:
         """The score of admission, in nats."""
-        if self.admitted is not None:
-            return self.admitted
-        behaviour = float(nats(chance(np.array([self.z]), np.array([self.freedom])))[0])
-        return behaviour + log_odds(self.found.support) - float(np.log(self.looked_at))
+        return self.clear.score(self.found.support) if self.rank is None else self.rank.why.score
 
     @property
-    def targets(self) -> Ints:
-        """Ranks (rows of the fleet) from which it removes time; empty without `removes`."""
-        if self.removes is None:
-            return np.empty(0, dtype=np.int64)
-        return np.array(self.found.rows, dtype=np.int64) if self.at is None else self.at
+    def is_excess(self) -> bool:
+        """Whether it removes a rank's excess over its peers, or a part of it, from own times."""
+        return self.rank is not None and len(self.taken.ranks) > 0
+
+    @property
+    def lasting(self) -> bool:
+        """Whether its rank is slow in nearly every step of a job of many ranks."""
+        return self.rank is not None and self.rank.lasting
+
+    @property
+    def before(self) -> bool:
+        """Whether its rank was as slow in the baseline."""
+        return self.rank is not None and self.rank.before
 
     @property
     def priced(self) -> Row:
-        """A copy whose `removes` and `step_s` are those of the reported loss."""
-        if self.price is None and self.told_s is None:
-            return self
-        step_s = self.step_s if self.told_s is None else self.told_s
-        return replace(self, removes=self.removes if self.price is None else self.price, step_s=step_s)
+        """A copy that takes what is reported as lost."""
+        return self if self.price is None else replace(self, taken=self.price)
 
     @property
     def of_itself(self) -> Row:
-        """A copy that removes only the first target's time, not that of other ranks."""
-        if self.more is not None or self.removes is None or len(self.removes) < 2:
+        """A copy that removes only the first rank's time, not that of other ranks."""
+        taken = self.taken
+        if self.with_it is not None or len(taken.ranks) < 2:
             return self
-        return replace(self, at=self.targets[:1], removes=self.removes[:1])
+        return replace(self, taken=replace(taken, ranks=taken.ranks[:1], own_s=taken.own_s[:1]))
 
     def is_wider(self, other: Row) -> bool:
         """Whether it proposes the same mechanism for more ranks, in another scope, overlapping
@@ -134,19 +166,17 @@ class Row:
         """
         mine, theirs = set(self.found.rows), set(other.found.rows)
         alike = _mechanism(self.found) == _mechanism(other.found) and self.found.scope != other.found.scope
-        return alike and self.removes is not None and len(mine) > len(theirs) and not mine.isdisjoint(theirs)
-
-    @property
-    def taken_s(self) -> float:
-        """Mean seconds per step that it took from the rank that lost most, plus `step_s`."""
-        return self.step_s + (
-            float(np.nan_to_num(self.removes).mean(axis=1).max()) if self.removes is not None else 0.0
-        )
+        return alike and len(self.taken.ranks) > 0 and len(mine) > len(theirs) and not mine.isdisjoint(theirs)
 
     @property
     def sure(self) -> float:
         """z² / (z² + CLEAR) · support, in 0..1: a factor of the confidence."""
-        return self.z**2 / (self.z**2 + CLEAR) * min(self.found.support, SCORE_MOST)
+        return self.clear.z**2 / (self.clear.z**2 + CLEAR) * min(self.found.support, SCORE_MOST)
+
+
+def of_ranks(ranks: Sequence[int] | Ints, own_s: Floats) -> Taken:
+    """Seconds taken from own times of these ranks (rows of the fleet)."""
+    return Taken(0.0, np.asarray(ranks, dtype=np.int64), own_s)
 
 
 def ranks_of(rows: Iterable[Row]) -> Ints:
@@ -158,8 +188,8 @@ def _mechanism(found: Hypothesis) -> tuple[str, str, Function | None]:
     return found.component, found.cause, found.function
 
 
-def clearness(per_step: Floats, step_s: float) -> tuple[float, float]:
-    """(z, degrees of freedom) of one value per step: z = trimmed mean / √(error² + scale floor²).
+def clearness(per_step: Floats, step_s: float) -> Clear:
+    """Clearness of one value per step: z = trimmed mean / √(error² + scale floor²).
 
     `per_step`: seconds per step; `step_s`: step length, of which `limits.SCALE_FLOOR` is the spread
         of healthy steps.
@@ -168,7 +198,7 @@ def clearness(per_step: Floats, step_s: float) -> tuple[float, float]:
     mean, error = kept.mean(), kept.error()
     known = np.array([limits.SCALE_FLOOR * step_s])
     freedom = combined_freedom(known, error, kept.freedom())
-    return float(np.nan_to_num(mean / np.hypot(known, error))[0]), float(freedom[0])
+    return Clear(float(np.nan_to_num(mean / np.hypot(known, error))[0]), float(freedom[0]))
 
 
 def distance(probability: float) -> float:
@@ -178,7 +208,7 @@ def distance(probability: float) -> float:
 
 def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
     """Select rows that pass score and effect floor; return them with lost time, largest first."""
-    chosen = sorted((row for row in rows if row.score >= limits.SCORE_LEAST), key=lambda row: -row.taken_s)
+    chosen = sorted((row for row in rows if row.score >= limits.SCORE_LEAST), key=_largest_first)
     del chosen[2 * budgets.EXAMINED :]  # at most EXAMINED ranks, and as many other rows
     replay = _Replay(scene, chosen)
     while chosen:
@@ -188,14 +218,14 @@ def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
         more = replay.with_more_s(chosen, beside, together)
         # Where several ranks have the same mechanism, each by itself may have caused what
         # accompanies it.
-        doubtful = np.array([row.more is not None and _is_uneven(row, chosen) for row in chosen])
+        doubtful = np.array([row.with_it is not None and _is_uneven(row, chosen) for row in chosen])
         # A preempted rank cannot delay others for longer than it was preempted itself.
-        driven_s = [0.0 if row.more is None else replay.own_s(row, ()) for row in chosen]
+        driven_s = [0.0 if row.with_it is None else replay.own_s(row, ()) for row in chosen]
         gained_s = beside + np.where(doubtful, 0.0, np.fmin(more, driven_s))
         over = np.array(
             [
                 (max(replay.own_s(row, rest), gained) if row.lasting else gained)
-                - row.part * max(row.floor * scene.step_s, scene.least_s)
+                - row.floor.part * max(row.floor.share * scene.step_s, scene.least_s)
                 for row, rest, gained in zip(chosen, others, gained_s.tolist(), strict=True)
             ]
         )
@@ -203,7 +233,7 @@ def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
         if over[least] >= 0:
             uneven = [row for row in chosen if _is_uneven(row, chosen)]
             if uneven:
-                chosen.remove(min(uneven, key=lambda row: row.taken_s))
+                chosen.remove(min(uneven, key=lambda row: row.taken.most_s))
                 continue
             priced = [row.priced for row in chosen]
             # Report at least the effect floor that admitted the row.
@@ -219,13 +249,39 @@ def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
     return []
 
 
+def _largest_first(row: Row) -> tuple[float, str, str, str, tuple[int, ...], str]:
+    """Sort key: by seconds taken; equal ones by name, so that no order of proposing matters."""
+    found = row.found
+    return -row.taken.most_s, found.component, found.cause, found.scope, found.rows, found.instance
+
+
+def of_one_device(rows: Sequence[Row]) -> list[Row]:
+    """Join a link's row to the row about the rank that the same device delays: it is one cause.
+
+    Copies over a narrow PCIe link delay their rank, and prolong the transfer of all.
+    """
+    late = {(row.found.component, row.found.instance): row for row in reversed(rows) if row.rank and row.found.instance}
+    links = [row for row in rows if row.rank is None and (row.found.component, row.found.instance) in late]
+    for link in links:
+        row = late[link.found.component, link.found.instance]
+        more = tuple(each for each in link.found.evidence if each not in row.found.evidence)
+        lost_s = row.found.lost_s + link.found.lost_s
+        one = replace(row, found=replace(row.found, lost_s=lost_s, evidence=(*row.found.evidence, *more)))
+        rows = [one if each is row else each for each in rows if each is not link]
+        late[link.found.component, link.found.instance] = one
+    return list(rows)
+
+
 def _is_uneven(row: Row, others: Iterable[Row]) -> bool:
     return any(row.is_wider(other) for other in others)
 
 
-def gain_s(scene: Scene, rows: Sequence[Row]) -> float:
-    """Seconds per step by which the job is shorter without what these rows took together."""
-    return _Replay(scene, rows).gain_s(rows)
+def gain_s(scene: Scene, rows: Sequence[Row], told: bool = False) -> float:
+    """Seconds per step by which the job is shorter without what these rows took together.
+
+    `told`: as the mean over all steps, rare long ones too; else a trimmed mean.
+    """
+    return _Replay(scene, rows).gain_s(rows, told)
 
 
 class _Replay:
@@ -244,11 +300,11 @@ class _Replay:
         self._slots: slots.Regained | None = None
         self._transfer_s = scene.step_s - float(trimmed_mean(scene.busy_s[None, :])[0])
         if scene.slots is not None and scene.pipelines is None:
-            asked = np.unique([row.found.rows[0] for row in rows if row.excess]).astype(np.int64)
+            asked = np.unique([row.found.rows[0] for row in rows if row.is_excess]).astype(np.int64)
             self._slots = slots.Regained(scene.slots, scene.roles, asked, scene.queue_s)
         touched = np.zeros(len(scene.own), dtype=bool)
-        for row in rows:
-            touched[row.targets] = True
+        for taken in (each for row in rows for each in (row.taken, row.price, row.with_it) if each is not None):
+            touched[taken.ranks] = True
         if scene.pipelines is None:
             self._place = np.cumsum(touched) - 1
             others = [(code, ~touched & (scene.roles == code)) for code in np.unique(scene.roles)]
@@ -269,15 +325,15 @@ class _Replay:
         shorter, ranks = self._shorter(rows, told), _repaired(rows)
         if len(ranks) and self._scene.pipelines is None:
             shorter += self._hidden_s(rows, ranks, shorter, told)
-        return shorter + sum(row.step_s for row in rows)
+        return shorter + sum(row.taken.step_s for row in rows)
 
     def _hidden_s(self, rows: Sequence[Row], ranks: Ints, shorter: float, told: bool) -> float:
         """Seconds per step of waiting for these ranks that the sum of a step does not show.
 
         `shorter`: the gain that the sums show for all rows; `told`: as the mean over all steps.
         """
-        hidden_s, left_s = 0.0, self._transfer_s - sum(row.step_s for row in rows)
-        of_ranks = [row.of_itself for row in rows if row.excess]
+        hidden_s, left_s = 0.0, self._transfer_s - sum(row.taken.step_s for row in rows)
+        of_ranks = [row.of_itself for row in rows if row.is_excess]
         if self._slots is not None and (told or self._slots.apart):
             alone = shorter if [*map(id, of_ranks)] == [*map(id, rows)] else self._shorter(of_ranks, told)
             hidden_s = min(max(self._slots.by(ranks) - alone, 0.0), self._slots.hidden_s(ranks, left_s))
@@ -289,19 +345,22 @@ class _Replay:
         return hidden_s
 
     def with_more_s(self, rows: Sequence[Row], beside: Floats, together: float) -> Floats:
-        """Additional seconds per step gained without what accompanies these rows (`more`), by row.
+        """Additional seconds per step gained without what accompanies these rows, by row.
 
         `beside`: what each row gains beyond the others, the key of division; `together`: the gain
-            without `more`.
+            without what accompanies them.
         """
-        has = np.array([row.more is not None for row in rows])
+        has = np.array([row.with_it is not None for row in rows])
         if not has.any():
             return np.zeros(len(rows))
-        priced = [row if row.more is None else replace(row, removes=row.more) for row in rows]
+        priced = [
+            row if row.with_it is None else replace(row, taken=replace(row.with_it, step_s=row.taken.step_s))
+            for row in rows
+        ]
         return share_out(max(self.gain_s(priced) - together, 0.0), np.where(has, beside, 0.0))
 
     def _shorter(self, rows: Sequence[Row], told: bool) -> float:
-        if not any(row.removes is not None for row in rows):
+        if not any(len(row.taken.ranks) for row in rows):
             return 0.0
         scene, better = self._scene, self._better(rows)
         shorter = shrink(self._own, better, scene.pipelines, scene.busy_s, whole=told)
@@ -315,13 +374,13 @@ class _Replay:
 
         Trimmed mean over steps of the target that loses most.
         """
-        if row.removes is None:
-            return row.step_s
+        if not len(row.taken.ranks):
+            return row.taken.step_s
         left = self._seconds.of(row).copy()
         for other in others:
-            if other.removes is not None and _mechanism(other.found) == _mechanism(row.found):
-                for at, rank in enumerate(row.targets.tolist()):
-                    left[at] -= self._seconds.of(other)[other.targets == rank].sum(axis=0)
+            if len(other.taken.ranks) and _mechanism(other.found) == _mechanism(row.found):
+                for at, rank in enumerate(row.taken.ranks.tolist()):
+                    left[at] -= self._seconds.of(other)[other.taken.ranks == rank].sum(axis=0)
         return float(trimmed_mean(np.maximum(left, 0.0)).max(initial=0.0))
 
 
@@ -329,24 +388,24 @@ class _Seconds:
     """Cache of the seconds that rows remove, with NaN as 0."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self._rows = {id(row): (row, _known_s(row.removes)) for row in rows if row.removes is not None}
+        self._rows = {id(row): (row, _known_s(row)) for row in rows}
 
     def of(self, row: Row) -> Floats:
-        """Seconds that the row removes, targets x steps."""
+        """Seconds that the row removes, its ranks x steps."""
         known = self._rows.get(id(row))
-        return _known_s(row.removes) if known is None else known[1]
+        return _known_s(row) if known is None else known[1]
 
 
-def _known_s(removes: Floats | None) -> Floats:
-    return np.zeros((0, 0)) if removes is None else np.asarray(np.nan_to_num(removes), dtype=np.float64)
+def _known_s(row: Row) -> Floats:
+    return np.asarray(np.nan_to_num(row.taken.own_s), dtype=np.float64)
 
 
 def _repaired(rows: Sequence[Row]) -> Ints:
     """Return the ranks (rows of the fleet) whose whole excess these rows explain."""
     parts = dict[int, float]()
     for row in rows:
-        if row.excess:
-            parts[row.found.rows[0]] = parts.get(row.found.rows[0], 0.0) + row.part
+        if row.is_excess:
+            parts[row.found.rows[0]] = parts.get(row.found.rows[0], 0.0) + row.floor.part
     return np.array(sorted(rank for rank, part in parts.items() if part >= 1 - limits.NOTHING), dtype=np.int64)
 
 
@@ -358,8 +417,8 @@ def removed(own: Floats, rows: Sequence[Row]) -> Floats:
 def _removed(own: Floats, rows: Sequence[Row], place: Ints, seconds: _Seconds) -> Floats:
     taken = np.zeros_like(own)
     for row in rows:
-        if row.removes is not None:
-            taken[place[row.targets]] += seconds.of(row)
+        if len(row.taken.ranks):
+            taken[place[row.taken.ranks]] += seconds.of(row)
     return np.asarray(np.fmin(taken, np.nan_to_num(own)), dtype=np.float64)
 
 
@@ -373,4 +432,4 @@ def _suspect(fleet: Fleet, scene: Scene, row: Row) -> Suspect:
     without_s = max(step_s - row.found.lost_s, 0.0)
     told = Evidence("steps", "step as it was, and as it would be without this", step_s, without_s, "s")
     found = replace(row.found, evidence=(*row.found.evidence, told))
-    return suspect_from(fleet, found, max(step_s, found.lost_s), row.sure, row.since)
+    return suspect_from(fleet, found, max(step_s, found.lost_s), row.sure)

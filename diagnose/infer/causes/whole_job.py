@@ -1,35 +1,83 @@
-"""Causes that touch more than one rank: each registered function is called once for the
-whole job.
+"""The one door through which every cause proposes rows, whatever its scope.
+
+A registered function of a `WholeJob` is asked once: what it proposes depends on no other cause. A
+function of a `WholeJob` and what is `Known` is asked again whenever rows of others were admitted
+(solve/select.py). The order in which they are asked does not matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rankscope.diagnose.infer.causes.registry import proposers
-from rankscope.diagnose.infer.causes.rows import Row
+from rankscope.diagnose.infer.causes.registry import asked, proposers
+from rankscope.diagnose.infer.causes.rows import Row, ranks_of
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.scene import Scene
+from rankscope.diagnose.infer.past.baseline import Reference
+from rankscope.diagnose.infer.verdict.note import Note
 from rankscope.probes.base.arrays import Ints
+
+Proposal = Row | Note  # a note: why something odd is no cause
+Ask = Callable[..., Iterable[Proposal]]  # a registered function
+Proposals = Mapping[Ask, Sequence[Proposal]]  # by the function that was asked
 
 
 @dataclass(frozen=True, slots=True)
 class WholeJob:
-    """The whole job, as causes that touch several ranks receive it.
+    """The whole job, as causes receive it.
 
-    `ranks`: rows about single ranks that are slower than their peers. `odd`: ranks (rows of the
-        fleet) whose rows were already selected.
+    `reference`: the baseline, if there is one. `slow`: rows about single ranks that are slower than
+        their peers in all steps. `asks`: the functions whose rows count in this view of the job;
+        none: all.
     """
 
     fleet: Fleet
     scene: Scene
-    ranks: Sequence[Row]
-    odd: Ints
+    reference: Reference | None = None
+    slow: tuple[Row, ...] = ()
+    asks: tuple[Ask, ...] = ()
+
+    def functions(self, *given: type) -> tuple[Ask, ...]:
+        """Return the functions to ask whose parameters have these types."""
+        return tuple(ask for ask in proposers(*given) if not self.asks or ask in self.asks)
 
 
-def rows_of(job: WholeJob) -> Iterator[Row]:
-    """Collect the rows of every registered function whose parameter is a `WholeJob`."""
-    for propose in proposers(WholeJob):
-        found: Iterable[Row] = propose(job)
-        yield from found
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Rows that other functions proposed and that were admitted."""
+
+    rows: tuple[Row, ...] = ()
+
+    @property
+    def slow(self) -> tuple[Row, ...]:
+        """Rows about single ranks that are slower than their peers in all steps."""
+        return tuple(row for row in self.rows if row.rank is not None)
+
+    @property
+    def odd(self) -> Ints:
+        """The ranks (rows of the fleet) of `slow`."""
+        return ranks_of(self.slow)
+
+
+def propose(job: WholeJob) -> Proposals:
+    """Ask every function that depends on no other cause."""
+    return {ask: tuple(ask(job)) for ask in job.functions(WholeJob)}
+
+
+def propose_again(job: WholeJob, before: Proposals, found: Sequence[Row]) -> Proposals:
+    """Ask every function that depends on other causes, beside the admitted rows of these.
+
+    `before`: all proposals so far; `found`: the rows of them that were admitted.
+    """
+    now = dict(before)
+    for ask in job.functions(WholeJob, Known):
+        own = {id(each.taken) for each in before.get(ask, ()) if isinstance(each, Row)}
+        now[ask] = tuple(ask(job, Known(tuple(row for row in found if id(row.taken) not in own))))
+    return now
+
+
+@asked
+def slow_ranks(job: WholeJob) -> Sequence[Row]:
+    """Return the rows about single ranks: their causes were asked for as each was compared."""
+    return job.slow

@@ -266,10 +266,6 @@ class Slots:
     whole: bool = True  # whether the stays of a step add up to its waiting
     part: float = 1.0  # share of the stays that is waiting where collectives overlap; `stay_s` is scaled by it
 
-    def since(self, first: int) -> Slots:
-        """Drop the steps before step `first`."""
-        return replace(self, stay_s=self.stay_s[:, first:])
-
 
 @dataclass(frozen=True, slots=True)
 class Pipelines:

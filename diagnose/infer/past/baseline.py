@@ -2,7 +2,7 @@
 
 Slow everywhere: the median step exceeds the baseline's by 10 % and no rank is odd; the function is
 the one whose median over ranks grew most. By design: an excess over the peers that existed before
-is an imbalance, not a fault (solve/by_design.py). Each figure is the median over the baseline
+is an imbalance, not a fault (causes/rank/by_design.py). Each figure is the median over the baseline
 windows.
 """
 

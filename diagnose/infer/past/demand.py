@@ -16,9 +16,8 @@ import numpy as np
 
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.busy_host import queued_s
-from rankscope.diagnose.infer.model.demand import wanted_s
 from rankscope.diagnose.stats.robust import median_of_each, trimmed_mean
-from rankscope.probes.base.arrays import Floats
+from rankscope.probes.base.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,12 @@ def demand_of(fleets: Sequence[Fleet]) -> Demand:
         for kind in range(2)
     )
     return Demand(wanted, queued)
+
+
+def wanted_s(fleet: Fleet, ranks: Ints) -> Floats:
+    """CPU seconds of each rank (row) with its loaders, in the window; NaN where not counted."""
+    counters = fleet.counters
+    return counters.total("cpu.process_run_s", ranks) + np.nan_to_num(counters.total("cpu.workers_run_s", ranks))
 
 
 def queue_of_demand_s(fleet: Fleet, before: Demand) -> Floats:

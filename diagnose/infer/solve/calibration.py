@@ -1,6 +1,6 @@
 """Calibrated confidence: of verdicts given with 0.9, nine in ten should be right.
 
-A suspect's score orders suspects (../README.md, "Confidence"). How often suspects of a score are
+A suspect's score is in ../causes/rank/suspects.py and ../causes/rows.py. How often suspects of a score are
 right is counted offline, on cases with a known answer, and stored here as a map:
 
   1. pairs (score, right), sorted by score, in groups of at least `GROUP`

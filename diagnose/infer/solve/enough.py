@@ -41,14 +41,21 @@ def cannot_judge(fleet: Fleet, has_baseline: bool, step_s: float | None) -> Note
             f"only {count} complete {'step' if count == 1 else 'steps'} (of {seconds(step_s)}): {more}",
         )
     measured = int(np.isfinite(fleet.steps.own_s).any(axis=1).sum())
-    if measured < 2 and not has_baseline:
+    if measured < 2 and not has_baseline and not (measured and is_alone(fleet)):
         text = "only one rank was observed: it has no peers; give earlier windows with --baseline"
         return Note(NoteCode.ONE_RANK, text)
     return None
 
 
-def short_of_steps(fleet: Fleet) -> list[Note]:
-    """Return a note on ranks with less than half of the most steps; the rest is not compared."""
+def is_alone(fleet: Fleet) -> bool:
+    """Tell whether the job is one rank. Of a file of timings nobody knows what is not in it."""
+    return len(fleet.ranks) == 1 and int(fleet.ranks.world_size[0]) == 1 and not fleet.timed
+
+
+def not_compared(fleet: Fleet, has_baseline: bool = False) -> list[Note]:
+    """Return a note if the job is one rank, or on ranks with less than half of the most steps."""
+    if is_alone(fleet):
+        return [] if has_baseline else [Note(NoteCode.ONE_RANK, "one rank: compared with nobody")]
     counts = np.isfinite(fleet.steps.seconds).sum(axis=1)
     most = int(counts.max(initial=0))
     few = tuple(int(number) for number in fleet.ranks.number[counts < 0.5 * most])

@@ -19,7 +19,7 @@ there for a quarter of each step, they may wait for one of the missing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,7 +30,8 @@ from rankscope.diagnose.infer.fleet.roles import roles
 from rankscope.diagnose.infer.model.busy_host import busy_noise_s, queued_s, takers
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.waiting import transfer
-from rankscope.diagnose.infer.solve.enough import ranks_gone, unproven
+from rankscope.diagnose.infer.solve.enough import is_alone, ranks_gone, unproven
+from rankscope.diagnose.infer.solve.select import Found
 from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.diagnose.infer.verdict.note import ACQUITTED, EXCUSES, Note, NoteCode
 from rankscope.diagnose.stats.onset import Onset
@@ -40,59 +41,43 @@ from rankscope.diagnose.text import rank_list, seconds
 from rankscope.probes.base.arrays import Floats
 
 
-def nobody(
-    fleet: Fleet, has_baseline: bool, scene: Scene, per_step: Floats, odd: bool, notes: Sequence[Note]
-) -> tuple[str, list[Note]]:
-    """Return (status, notes) for a job without suspects; of an unknown verdict the reason comes
-    first.
-
-    `odd`: some rank was clearly slower but not explained.
-    """
-    known = per_step[np.isfinite(per_step)]
-    rise = None if has_baseline else find_rise(known)
-    busy = None if rise is None else _busy_host(fleet, scene, per_step, rise)
-    reason = (
-        unproven(fleet, scene)
-        or _seldom(notes)
-        or _no_peers(fleet, has_baseline, scene)
-        or _no_waiting(fleet, has_baseline)
-    )
-    if reason is None and rise is not None and busy is None and lasts_higher(known, rise.column):
-        reason = _grew(fleet, rise)
+def nobody(found: Found, notes: Sequence[Note]) -> tuple[str, list[Note]]:
+    """Return (status, notes) for a job without suspects; of an unknown verdict the reason comes first."""
+    reason = next((note for why in REASONS if (note := why(found, notes)) is not None), None)
+    _, busy = _rise(found)
     codes = {note.code for note in notes}
-    if codes & EXCUSES and not codes & ACQUITTED:
-        odd = False  # all that is odd is CPU that others took, or pages that an allocator takes anew
+    # All that is odd may be CPU that others took, or pages that an allocator takes anew.
+    excused = bool(codes & EXCUSES) and not codes & ACQUITTED
     notes = [*([busy] if busy is not None else []), *(note for note in notes if note is not reason)]
     if reason is not None:
         return "unknown", [reason, *notes]
-    gone = ranks_gone(notes)
-    if gone is not None:
-        return "unknown", [gone, *(note for note in notes if note is not gone)]
-    if odd or any(note.code is NoteCode.UNTIMED for note in notes):
+    if (found.odd.selection.unexplained and not excused) or NoteCode.UNTIMED in codes:
         return "unknown", sorted(notes, key=lambda note: note.code not in ACQUITTED)
     return "healthy", sorted(notes, key=lambda note: note.code is not NoteCode.PAGES_GIVEN)
 
 
-def _seldom(notes: Sequence[Note]) -> Note | None:
-    """Return the note on something costly but too rare to exclude chance (notes/rhythm.py), or
-    None.
-    """
+def _unproven(found: Found, _: Sequence[Note]) -> Note | None:
+    return unproven(found.job.fleet, found.job.scene)
+
+
+def _seldom(_: Found, notes: Sequence[Note]) -> Note | None:
+    """Return the note on something costly but too rare to exclude chance (notes/rhythm.py)."""
     return next((note for note in notes if note.code is NoteCode.UNPROVEN), None)
 
 
-def _no_peers(fleet: Fleet, has_baseline: bool, scene: Scene) -> Note | None:
-    if has_baseline or scene.differences.peer_count.any():
+def _no_peers(found: Found, _: Sequence[Note]) -> Note | None:
+    if found.job.reference is not None or found.job.scene.differences.peer_count.any() or is_alone(found.job.fleet):
         return None
-    who = "earlier steps" if fleet.timed else "earlier windows (--baseline)"
+    who = "earlier steps" if found.job.fleet.timed else "earlier windows (--baseline)"
     return Note(NoteCode.NO_PEERS, f"every rank has a role of its own: nobody has peers; only {who} could tell")
 
 
-def _no_waiting(fleet: Fleet, has_baseline: bool) -> Note | None:
-    """Return a note if ranks are in step but never seen to wait; or None.
-
-    All of their times are then equal, whichever rank is slow.
+def _no_waiting(found: Found, _: Sequence[Note]) -> Note | None:
+    """Return a note if ranks are in step but never seen to wait: their times are then equal,
+    whichever rank is slow.
     """
-    if has_baseline or fleet.timed or len(fleet.ranks) < 2 or np.nansum(fleet.steps.wait_s) > 0:
+    fleet = found.job.fleet
+    if found.job.reference is not None or fleet.timed or len(fleet.ranks) < 2 or np.nansum(fleet.steps.wait_s) > 0:
         return None
     text = (
         "no rank was seen to wait for another one: the collectives of this job are not seen (`rankscope ranks` says which can be), "
@@ -101,9 +86,39 @@ def _no_waiting(fleet: Fleet, has_baseline: bool) -> Note | None:
     return Note(NoteCode.UNTIMED, text)
 
 
-def _grew(fleet: Fleet, change: Onset) -> Note:
-    why = "no function tells why" if fleet.timed else "only an earlier window can tell why (--baseline)"
-    return Note(NoteCode.NOBODY, f"steps became longer, {_from_to(change)}, and no rank stands out: {why}")
+def _grew(found: Found, _: Sequence[Note]) -> Note | None:
+    """Return a note if steps became longer for good, and not by CPU that others took."""
+    known, (rise, busy) = _step_s(found), _rise(found)
+    if rise is None or busy is not None or not lasts_higher(known[np.isfinite(known)], rise.column):
+        return None
+    why = "no function tells why" if found.job.fleet.timed else "only an earlier window can tell why (--baseline)"
+    return Note(NoteCode.NOBODY, f"steps became longer, {_from_to(rise)}, and no rank stands out: {why}")
+
+
+def _gone(_: Found, notes: Sequence[Note]) -> Note | None:
+    return ranks_gone(notes)
+
+
+# Why the verdict is unknown: the first that applies.
+REASONS: tuple[Callable[[Found, Sequence[Note]], Note | None], ...] = (
+    _unproven,  # an excess is large, or nearly clear, and these steps do not prove it
+    _seldom,  # one rank was slow in too few steps, at a large cost
+    _no_peers,  # every rank has a role of its own
+    _no_waiting,  # no rank is ever seen to wait
+    _grew,  # steps became longer for good
+    _gone,  # ranks are missing, or load something
+)
+
+
+def _step_s(found: Found) -> Floats:
+    return nan_median(found.job.fleet.steps.seconds, 0)
+
+
+def _rise(found: Found) -> tuple[Onset | None, Note | None]:
+    """(rise of the steps, note that CPU which others took explains it); None without."""
+    per_step = _step_s(found)
+    rise = None if found.job.reference is not None else find_rise(per_step[np.isfinite(per_step)])
+    return rise, None if rise is None else _busy_host(found.job.fleet, found.job.scene, per_step, rise)
 
 
 def _from_to(change: Onset) -> str:

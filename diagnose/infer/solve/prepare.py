@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.fleet.model import Fleet, Pipelines
 from rankscope.diagnose.infer.fleet.pipelines import find_pipelines
 from rankscope.diagnose.infer.fleet.roles import blind, roles
 from rankscope.diagnose.infer.model import slots
@@ -24,7 +24,7 @@ from rankscope.diagnose.stats.onset import Onset, find_onset
 from rankscope.diagnose.stats.rhythm import Drift, find_drift
 from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.text import rank_list, seconds
-from rankscope.probes.base.arrays import Bools, Floats
+from rankscope.probes.base.arrays import Bools, Floats, Ints
 
 
 def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) -> tuple[Scene, list[Note]]:
@@ -33,37 +33,42 @@ def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) ->
     `per_step`: seconds of each step, median over ranks; `paused`: known pauses, which explain long
         steps.
     """
-    steps, role = fleet.steps, roles(fleet)
-    known: Bools = np.isfinite(per_step)
+    role = roles(fleet)
     onset, drift = _change(per_step)
     first = onset.column if onset is not None and onset.after_s > onset.before_s else 0
     notes = [*rhythm_notes(fleet, per_step, drift, first > 0, paused), *_about(onset, drift)]
     if drift is not None:
         onset = None  # a drift has no time at which it began
     notes += _unseen(fleet)
-    step_s = float(trimmed_mean(per_step[known & (np.arange(len(per_step)) >= first)][None, :])[0])
-    least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
     growing = drift is not None and drift.end_s > drift.begin_s
-
-    noise_s = busy_noise_s(fleet, role)
-
-    found = differences(steps.own_s, role, step_s, first, least_s, growing, None, noise_s)
-
-    def compare(counted: Bools) -> Differences:
-        if counted.all():
-            return found
-        return differences(steps.own_s, role, step_s, first, least_s, growing, counted, noise_s)
-
     pipelines = fleet.pipelines if fleet.timed else find_pipelines(fleet, role)
     pipelines = None if pipelines is None else pipelines.since(first)
-    stays = None if fleet.slots is None else fleet.slots.since(first)
-    own, wait = steps.own_s[:, first:], steps.wait_s[:, first:]
-    busy_s = per_step[first:] - slots.least_stay(wait, pipelines, stays)
-    scene = Scene(
-        own, wait, role, step_s, found, compare, onset, busy_s, pipelines, stays, least_s,
-        collectives=fleet.collectives, queue_s=mean_queue_s(fleet, slice(first, None)),
+    return part_of(fleet, role, per_step, slice(first, len(per_step)), pipelines, onset, growing), notes
+
+
+def part_of(
+    fleet: Fleet, role: Ints, per_step: Floats, columns: slice, pipelines: Pipelines | None = None,
+    onset: Onset | None = None, growing: bool = False,
+) -> Scene:  # fmt: skip
+    """Build the scene of these steps (columns), in which steps may be `growing` steadily.
+
+    Steps before them serve only to estimate the autocorrelation of noise.
+    """
+    inside, own = per_step[columns], fleet.steps.own_s[:, : columns.stop]
+    step_s = float(trimmed_mean(inside[np.isfinite(inside)][None, :])[0])
+    least_s, noise_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS, busy_noise_s(fleet, role)
+
+    def beside(counted: Bools | None) -> Differences:
+        return differences(own, role, step_s, columns.start, least_s, growing, counted, noise_s)
+
+    found = beside(None)
+    stays = None if fleet.slots is None else replace(fleet.slots, stay_s=fleet.slots.stay_s[:, columns])
+    wait = fleet.steps.wait_s[:, columns]
+    return Scene(
+        own[:, columns.start :], wait, role, step_s, found, lambda counted: found if counted.all() else beside(counted),
+        onset, inside - slots.least_stay(wait, pipelines, stays), pipelines, stays, least_s,
+        collectives=fleet.collectives, queue_s=mean_queue_s(fleet, columns),
     )  # fmt: skip
-    return scene, notes
 
 
 def _change(per_step: Floats) -> tuple[Onset | None, Drift | None]:

@@ -1,46 +1,52 @@
-"""Other views of a window, judged by the same selection: a part of its steps, or without CPU
-queues.
+"""The views in which one window is judged: a table of transforms of its fleet.
 
-A part of the steps, where there is no suspect: a rank may be slow for a while only. It is the
-sequence with the strongest of all ranks' excesses over their peers (stats/scan.py), at least as
-strong as any hypothesis must be. Functions and counters are those of the whole window: a function
-has the same part of the excess in both. A CPU that others took for a while is normal on a busy host
-and no fault of the rank. Where strangers use 5 % of a host, what comes and goes there is
-theirs: no part of an observed window is judged.
+Each row of `VIEWS` makes a view, or none where it would show nothing else, from the fleet and from
+what the views before it found. All views are judged alike (compare, propose, select); nothing else
+knows of them.
 
-Without queues (model/busy_host.py): ranks whose work is too long but hidden by CPU queues, which
-are a lower bound of the step; ranks that are so in few steps; and work that moves from rank to
-rank, with which queues move too. Ranks that queue themselves are found in the window as it is. The
-cost is the same share of the step as without queues, because all work takes longer alike; or, if
-more, how much shorter the step were if the rank queued as its peers do, since a rank that computes
-for longer also queues for longer.
+as it is         All steps, or those from the onset on if they became longer (prepare.py). Beside a
+                 baseline, ranks whose peers tell nothing have their own past as peers
+                 (past/compared.py).
+without queueing The same without waiting for CPUs (model/busy_host.py), where that is a lower bound
+                 of the step: it hides whose work is too long, since who computes for longer takes
+                 the CPU from its peers. Ranks that queue themselves are found in the window as it
+                 is. Its rows cost the same share of the step, because all work takes longer alike;
+                 slow ranks, if more, what the queues leave of it (model/behind.py). They count
+                 where the window as it is does not explain these ranks.
+a stretch        Where nothing was found: the steps in which one rank is slower than its peers, if
+                 clearly no accident (stats/scan.py). Functions and counters are those of the whole
+                 window. A CPU that others took for a while is no fault of the rank; where strangers
+                 use 5 % of a host, what comes and goes there is theirs.
+
+Timings that others measured have more views, since their functions are known by step
+(judge_steps_file.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.job.moving_work import moving_work
-from rankscope.diagnose.infer.causes.rank.rare_steps import rare_rows
-from rankscope.diagnose.infer.causes.rows import Row, ranks_of, standing
+from rankscope.diagnose.infer.causes.rank.rare_steps import rare_steps
+from rankscope.diagnose.infer.causes.rows import Row, Taken, ranks_of
+from rankscope.diagnose.infer.causes.whole_job import WholeJob, slow_ranks
 from rankscope.diagnose.infer.fleet.model import Fleet
-from rankscope.diagnose.infer.model import slots
-from rankscope.diagnose.infer.model.behind import behind_each, without
-from rankscope.diagnose.infer.model.busy_host import busy_noise_s, busy_shares, mean_queue_s, without_queue
-from rankscope.diagnose.infer.model.excess import Differences, differences
-from rankscope.diagnose.infer.model.replay import in_order_of, repaired, shrink
-from rankscope.diagnose.infer.model.scene import Scene
-from rankscope.diagnose.infer.solve.odd_ranks import OddRanks, find_odd_ranks
-from rankscope.diagnose.infer.solve.prepare import prepare
-from rankscope.diagnose.infer.verdict.contract import Suspect
+from rankscope.diagnose.infer.model.behind import price_of
+from rankscope.diagnose.infer.model.busy_host import busy_shares, without_queue
+from rankscope.diagnose.infer.past.baseline import Reference
+from rankscope.diagnose.infer.past.compared import Compared, compared
+from rankscope.diagnose.infer.solve.enough import not_compared
+from rankscope.diagnose.infer.solve.notes import pauses
+from rankscope.diagnose.infer.solve.prepare import part_of, prepare
+from rankscope.diagnose.infer.solve.select import Found, select_again
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
-from rankscope.diagnose.stats.robust import mean_of_known, median, nan_median, peers_median, trimmed_mean
+from rankscope.diagnose.stats.robust import nan_median, peers_median
 from rankscope.diagnose.stats.scan import Stretch, strongest_stretch
-from rankscope.probes.base.arrays import Bools, Floats, Ints
+from rankscope.probes.base.arrays import Ints
 
 WITHOUT_QUEUE = Note(
     NoteCode.WITHOUT_QUEUE,
@@ -49,12 +55,121 @@ WITHOUT_QUEUE = Note(
 
 
 @dataclass(frozen=True, slots=True)
-class Calm:
-    """The window without CPU queues; a step is `longer` with them, as a factor."""
+class View:
+    """One view of a window: the job in it, and the ranks to compare.
 
-    fleet: Fleet
-    scene: Scene
-    longer: float
+    `join`: returns what was found so far together with what was found in this view. `notes`: about
+        its steps.
+    """
+
+    job: WholeJob
+    among: Compared
+    join: Callable[[Found | None, Found], Found]
+    notes: tuple[Note, ...] = ()
+
+
+def as_it_is(fleet: Fleet, reference: Reference | None, _: Found | None) -> View:
+    """View the window as it is, from the onset on if its steps became longer."""
+    scene, notes = prepare(fleet, nan_median(fleet.steps.seconds, 0), pauses.find(fleet))
+    job, among = WholeJob(fleet, scene, reference), compared(fleet, scene, reference)
+    return View(job, among, lambda _, here: here, (*not_compared(fleet, reference is not None), *notes))
+
+
+# ---- without queueing ------------------------------------------------------------------------------------------------
+
+
+def without_queueing(fleet: Fleet, _: Reference | None, found: Found | None) -> View | None:
+    """View the window without CPU queues, if these are at least the effect floor.
+
+    Queues of the last rank to come, or of most ranks.
+    """
+    if fleet.timed or len(fleet.ranks) < 2 or found is None:
+        return None
+    calm, step_s = without_queue(fleet), found.job.scene.step_s
+    per_step = nan_median(calm.steps.seconds, 0)
+    gone_s = np.nanmedian(nan_median(fleet.steps.seconds, 0) - per_step)
+    queued_s = np.nanmedian(nan_median(fleet.steps.own_s - calm.steps.own_s, 0))
+    if not np.fmax(gone_s, queued_s) >= max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS):
+        return None
+    scene = prepare(calm, per_step)[0]
+    job = WholeJob(calm, scene, asks=(slow_ranks, rare_steps, moving_work))
+    return View(job, compared(calm, scene, None), _with_calm)
+
+
+def _with_calm(found: Found | None, calm: Found) -> Found:
+    """Select again with those rows of the view without queues that explain what nothing else does."""
+    assert found is not None
+    known = ranks_of(row for row in found.rows if row.rank is not None)
+    slow, longer = slow_without_queue(found, calm, known), _longer(found, calm)
+    explained = ranks_of(row for row in found.rows if row.found.scope == "rank")
+    others = [row for row in calm.rows if row.rank is None]
+    seldom = [row for row in others if row.found.scope == "rank" and row.found.rows[0] not in explained]
+    more = [*slow, *(_share_of_step(row, longer) for row in seldom)]
+    moving = [row for row in others if row.found.scope == "all"]
+    if not more and not found.rows:
+        more = [_share_of_step(row, longer) for row in moving]
+    if not more:
+        return found
+    if not slow:
+        return select_again(found, more)
+    of_calm = replace(calm.odd, job=replace(calm.job, slow=tuple(slow)), notes=(WITHOUT_QUEUE,))
+    if len(known):
+        return replace(select_again(found, more), told=(*found.told, of_calm))
+    # No rank stands as it is: the same ranks are proposed without queues alone.
+    without_slow = replace(found, proposals={**found.proposals, slow_ranks: ()})
+    return replace(select_again(without_slow, more), told=(of_calm,))
+
+
+def _share_of_step(row: Row, longer: float) -> Row:
+    return replace(row, taken=Taken(longer * row.found.lost_s))
+
+
+def _longer(found: Found, calm: Found) -> float:
+    """Length of a step as it is, over that without queues."""
+    return found.job.scene.step_s / calm.job.scene.step_s
+
+
+def slow_without_queue(found: Found, calm: Found, known: Ints) -> list[Row]:
+    """Return rows about ranks that are slow without queues, at what they cost in the step as it is.
+
+    `known`: ranks (rows of the fleet) that are left out.
+    """
+    rows = [row for row in calm.rows if row.rank is not None]
+    if not rows:
+        return []
+    together_s = sum(row.found.lost_s for row in rows)
+    loss_s, price_s = price_of(found.job.fleet, found.job.scene, ranks_of(rows), together_s, _longer(found, calm))
+    shares = [row.found.lost_s / together_s for row in rows]
+    return [
+        replace(row, taken=Taken(loss_s * part), price=Taken(price_s * part), floor=replace(row.floor, part=part), with_it=None)
+        for row, part in zip(rows, shares, strict=True) if row.found.rows[0] not in known
+    ]  # fmt: skip
+
+
+# ---- a stretch -------------------------------------------------------------------------------------------------------
+
+
+def one_stretch(fleet: Fleet, reference: Reference | None, found: Found | None) -> View | None:
+    """View the steps in which one rank is slower, where nothing was found and there is no baseline."""
+    if found is None or found.rows or fleet.timed or reference is not None:
+        return None
+    stretch = find_stretch(fleet, found.job.scene.roles)
+    if stretch is None or float(busy_shares(fleet)[stretch.row]) >= limits.EFFECT_SHARE:
+        return None
+    per_step = nan_median(fleet.steps.seconds, 0)
+    scene = part_of(fleet, found.job.scene.roles, per_step, slice(stretch.begin, stretch.end))
+    notes = (about(stretch.begin, stretch.end, fleet.steps.count),)
+    return View(WholeJob(fleet, scene, asks=(slow_ranks,)), compared(fleet, scene, None), _of_stretch, notes)
+
+
+def _of_stretch(found: Found | None, inside: Found) -> Found:
+    """Return what was found in the stretch, if anything but a CPU that others took."""
+    assert found is not None
+    rows = [row for row in inside.rows if (row.found.component, row.found.cause) != ("cpu", "contended")]
+    told = tuple(replace(one, notes=()) for one in inside.told)
+    if not rows:
+        return found
+    return replace(inside, rows=tuple(rows), told=told, before=found, waste=found.waste, spending=found.spending)
 
 
 def find_stretch(fleet: Fleet, role: Ints) -> Stretch | None:
@@ -77,149 +192,5 @@ def about(begin: int, end: int, steps: int) -> Note:
     return Note(NoteCode.STRETCH, text)
 
 
-def stretch_suspects(fleet: Fleet, scene: Scene, per_step: Floats) -> tuple[list[Suspect], list[Note], Scene]:
-    """Judge the steps of `find_stretch` alone; return (suspects, notes, scene).
-
-    Without such steps or a cause: no suspects, and the given scene.
-    """
-    found = find_stretch(fleet, scene.roles)
-    if found is None or float(busy_shares(fleet)[found.row]) >= limits.EFFECT_SHARE:
-        return [], [], scene
-    within = _narrowed(fleet, scene, per_step, found)
-    odd = find_odd_ranks(fleet, within)
-    suspects, notes = odd.suspects(standing(odd.scene, odd.rows), odd.scene)
-    suspects = [suspect for suspect in suspects if (suspect.component, suspect.cause) != ("cpu", "contended")]
-    return (
-        (suspects, [about(found.begin, found.end, fleet.steps.count), *notes], odd.scene)
-        if suspects
-        else ([], [], scene)
-    )
-
-
-def _narrowed(fleet: Fleet, scene: Scene, per_step: Floats, found: Stretch) -> Scene:
-    """Build the scene of these steps alone."""
-    steps, columns = fleet.steps, slice(found.begin, found.end)
-    inside = per_step[columns]
-    step_s = float(trimmed_mean(inside[np.isfinite(inside)][None, :])[0])
-    least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
-
-    noise_s = busy_noise_s(fleet, scene.roles)
-
-    def compare(counted: Bools) -> Differences:
-        return differences(
-            steps.own_s[:, : found.end], scene.roles, step_s, found.begin, least_s, False, counted, noise_s
-        )
-
-    stays = None if fleet.slots is None else replace(fleet.slots, stay_s=fleet.slots.stay_s[:, columns])
-    wait = steps.wait_s[:, columns]
-    return Scene(
-        own=steps.own_s[:, columns],
-        wait=wait,
-        roles=scene.roles,
-        step_s=step_s,
-        differences=compare(np.ones(len(scene.roles), dtype=bool)),
-        compare=compare,
-        onset=None,
-        busy_s=inside - slots.least_stay(wait, None, stays),
-        slots=stays,
-        least_s=least_s,
-        collectives=fleet.collectives,
-        queue_s=mean_queue_s(fleet, columns),
-    )
-
-
-def calmed(fleet: Fleet, scene: Scene) -> Calm | None:
-    """Return the window without CPU queues, if these are at least the effect floor; else None.
-
-    Queues of the last rank to come, or of most ranks.
-    """
-    if fleet.timed or len(fleet.ranks) < 2:
-        return None
-    calm = without_queue(fleet)
-    per_step = nan_median(calm.steps.seconds, 0)
-    gone_s = np.nanmedian(nan_median(fleet.steps.seconds, 0) - per_step)
-    queued_s = np.nanmedian(nan_median(fleet.steps.own_s - calm.steps.own_s, 0))
-    if not np.fmax(gone_s, queued_s) >= max(limits.EFFECT_SHARE * scene.step_s, limits.EFFECT_SECONDS):
-        return None
-    without, _ = prepare(calm, per_step)
-    return Calm(calm, without, scene.step_s / without.step_s)
-
-
-def calm_steps(calm: Calm, known: Ints) -> list[Row]:
-    """Return rows on ranks that are slow in few steps, found without CPU queues, other than
-    `known`.
-    """
-    return [replace(row, step_s=calm.longer * row.step_s) for row in rare_rows(calm.fleet, calm.scene, known)[0]]
-
-
-def calm_work(calm: Calm) -> list[Row]:
-    """Return rows on work that moves between ranks, found without CPU queues.
-
-    Each costs the same share of the step as without queues.
-    """
-    found = standing(calm.scene, moving_work(calm.fleet, calm.scene)[0])
-    return [replace(row, removes=None, at=None, step_s=calm.longer * row.found.lost_s) for row in found]
-
-
-def calm_ranks(fleet: Fleet, scene: Scene, calm: Calm, known: Ints) -> OddRanks | None:
-    """Return rows on single ranks found without CPU queues, as shares of the step; None without
-    any.
-
-    `known`: ranks found in the window as it is; they are left out.
-    """
-    odd = find_odd_ranks(calm.fleet, calm.scene)
-    found = standing(odd.scene, odd.rows)
-    if not found:
-        return None
-    together_s = sum(row.found.lost_s for row in found)
-    ranks = ranks_of(found)
-    with_queue_s = _with_queue_s(fleet, scene, ranks)
-    loss_s = max(calm.longer * together_s, with_queue_s)
-    price_s = max(beside_queues_s(scene, ranks, together_s), with_queue_s)
-    share = [row.found.lost_s / together_s for row in found]
-    rows = tuple(
-        replace(row, removes=None, at=None, more=None, price=None, excess=False, part=part, step_s=loss_s * part, told_s=price_s * part)
-        for row, part in zip(found, share, strict=True) if row.found.rows[0] not in known
-    )  # fmt: skip
-    if not rows:
-        return None
-    return replace(odd, rows=rows, notes=(WITHOUT_QUEUE,))
-
-
-def beside_queues_s(scene: Scene, ranks: Ints, calm_s: float) -> float:
-    """Seconds per step that ranks cost in the step as it was, if they cost `calm_s` without CPU
-    queues.
-
-    lost = E max(x - U, 0), U uniform in 0..u
-    x    = calm · own / (own - queue): with the queueing of these ranks themselves
-    u    = how much less of the step they queue than their peers
-
-    The longer queueing of the others is where they wait for these ranks, and hides them, or before
-    other collectives, and does not; which was not observed.
-    """
-    others = np.setdiff1d(np.flatnonzero(np.isin(scene.roles, scene.roles[ranks])), ranks)
-    if scene.queue_s is None or not len(others):
-        return calm_s
-    queue_s, own_s = median(scene.queue_s[ranks]), median(mean_of_known(scene.own[ranks]))
-    late_s = calm_s * own_s / max(own_s - queue_s, calm_s)
-    spared_s = max(median(scene.queue_s[others]) - queue_s, 0.0)
-    return late_s - spared_s / 2 if late_s >= spared_s else late_s**2 / (2 * spared_s)
-
-
-def _with_queue_s(fleet: Fleet, scene: Scene, ranks: Ints) -> float:
-    """Seconds per step regained if these ranks were as fast as their peers, and queued as
-    they do.
-    """
-    own, roles = scene.own, scene.roles
-    better = without(own, behind_each(fleet, own, roles, ranks))
-    healed = repaired(better, roles, ranks)[ranks]
-    better[ranks] = in_order_of(own[ranks], healed)
-    return shrink(own, better, scene.pipelines, scene.busy_s)
-
-
-def of_step(suspects: Sequence[Suspect], step_s: float) -> list[Suspect]:
-    """Suspects of another view with lost_percent relative to the step as it was."""
-    return [
-        replace(one, lost_percent=100 * one.lost_seconds_per_step / max(step_s, one.lost_seconds_per_step))
-        for one in suspects
-    ]
+Views = Callable[[Fleet, Reference | None, Found | None], View | None]
+VIEWS: tuple[Views, ...] = (as_it_is, without_queueing, one_stretch)

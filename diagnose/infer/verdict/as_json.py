@@ -10,7 +10,9 @@ from typing import Any
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.infer.verdict import stack_tree
+from rankscope.diagnose.infer.verdict.budget import IN_WORDS, Budget, Item, Part
 from rankscope.diagnose.infer.verdict.contract import Baseline, Evidence, Suspect, Verdict
+from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.text import clean, clean_all
 
 VERDICT_SCHEMA = "rankscope.verdict/1"
@@ -43,6 +45,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
             "baseline_p50": _number(steps.baseline_p50),
         },
         "slowdown_percent": _number(verdict.slowdown_percent, 2),
+        "budget": _budget(verdict.budget),
         "suspects": [_suspect(suspect) for suspect in verdict.suspects],
         "notes": [clean(note.text, budgets.NOTE_MOST) for note in verdict.notes],
     }
@@ -66,27 +69,74 @@ def _baseline(baseline: Baseline | None) -> dict[str, Any] | None:
 
 
 def _suspect(suspect: Suspect) -> dict[str, Any]:
-    function = suspect.function
     return {
         "component": suspect.component,
         "cause": suspect.cause,
         "scope": suspect.scope,
+        "waste": suspect.waste,
         "host": clean(suspect.host),
         "instance": clean(suspect.instance),
         "ranks": list(suspect.ranks),
-        "function": None if function is None else {
-            "kind": clean(function.kind),
-            "name": clean(function.name),
-            "file": clean(function.file, 400),
-            "line": function.line,
-        },
+        "function": _function(suspect.function),
         "lost_seconds_per_step": _number(suspect.lost_seconds_per_step),
         "lost_percent": _number(suspect.lost_percent, 2),
         "confidence": _number(suspect.confidence, 2),
         "since": None if suspect.since is None else timestamp(suspect.since),
         "evidence": [_evidence(evidence) for evidence in suspect.evidence],
         "action": clean(suspect.action, 400),
-    }  # fmt: skip
+    }
+
+
+def _function(function: Function | None) -> dict[str, Any] | None:
+    if function is None:
+        return None
+    return {
+        "kind": clean(function.kind),
+        "name": clean(function.name),
+        "file": clean(function.file, 400),
+        "line": function.line,
+    }
+
+
+def _budget(budget: Budget | None) -> dict[str, Any] | None:
+    if budget is None:
+        return None
+    return {
+        "of": "window" if budget.of_window else "step",
+        "seconds": _number(budget.seconds),
+        "ranks": budget.ranks,
+        "parts": [_part(budget, part) for part in budget.parts],
+        "by_rank": [
+            {
+                "rank": one.rank,
+                "seconds": _number(one.seconds),
+                "parts": {kind.value: _number(seconds) for kind, seconds in one.parts},
+            }
+            for one in budget.by_rank
+        ],
+    }
+
+
+def _part(budget: Budget, part: Part) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "kind": part.kind.value,
+        "words": IN_WORDS[part.kind],
+        "seconds": _number(part.seconds),
+        "share": _number(budget.share(part.seconds), 4),
+        "items": [_item(budget, item) for item in part.items],
+    }
+    if part.meanwhile:
+        found["workers"] = [_item(budget, item) for item in part.meanwhile]
+    return found
+
+
+def _item(budget: Budget, item: Item) -> dict[str, Any]:
+    return {
+        "what": clean(item.what),
+        "function": _function(item.function),
+        "seconds": _number(item.seconds),
+        "share": _number(budget.share(item.seconds), 4),
+    }
 
 
 def _evidence(evidence: Evidence) -> dict[str, Any]:

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rankscope.diagnose import budgets
+from rankscope.diagnose.infer.verdict.budget import Budget
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.infer.verdict.note import Note
 from rankscope.diagnose.infer.verdict.stack_tree import StackNode
 from rankscope.probes.base.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, EXIT_UNKNOWN
 
-STATUSES = ("healthy", "fault", "imbalance", "hang", "unknown")
+STATUSES = ("healthy", "inefficient", "fault", "imbalance", "hang", "unknown")
 COMPONENTS = (
     "gpu", "nvlink", "pcie", "nic", "network", "cpu", "memory", "storage", "python", "process", "workload",
 )  # fmt: skip
@@ -80,6 +81,7 @@ class Suspect:
     action: str
     scope: str = "rank"
     guess: bool = False  # no counter confirms the cause
+    waste: bool = False  # nobody differs by it: time that need not be spent
     still: bool = False  # the job makes no progress: the lost seconds are those of the standstill
 
     @property
@@ -125,12 +127,14 @@ class Verdict:
     title: str = ""  # the job's name for people; '': unknown
     guessed: tuple[int, ...] = ()  # ranks with guessed numbers
     stacks: StackNode | None = None  # for a hang: where all ranks are
+    budget: Budget | None = None  # where the time goes; None where nothing was seen
 
     @property
     def exit_code(self) -> int:
         """Exit code: 0 nothing wrong, 1 slow or degraded, 2 critical, 3 could not judge."""
         codes = {
             "healthy": EXIT_HEALTHY,
+            "inefficient": EXIT_DEGRADED,
             "fault": EXIT_DEGRADED,
             "imbalance": EXIT_DEGRADED,
             "hang": EXIT_CRITICAL,

@@ -11,7 +11,7 @@ from rankscope.diagnose.service.hosts.trigger import Pace, Trigger
 from rankscope.diagnose.text import clean, clean_all
 
 JUDGED_SCHEMA = "rankscope.judged/1"
-_STATUSES = ("healthy", "fault", "imbalance", "hang", "unknown")
+_STATUSES = ("healthy", "inefficient", "fault", "imbalance", "hang", "unknown")
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,8 +72,13 @@ class Seen:
 
     @property
     def accuses(self) -> bool:
-        """True if the verdict names a cause."""
-        return bool(self.verdict and self.verdict["suspects"])
+        """True if the verdict names a cause by which somebody differs."""
+        return bool(self.verdict and self.verdict["suspects"]) and not self.wastes
+
+    @property
+    def wastes(self) -> bool:
+        """True if nobody differs and the job spends time that it need not: nobody is paged for it."""
+        return self.verdict is not None and self.verdict["status"] == "inefficient"
 
 
 @dataclass(slots=True)

@@ -392,7 +392,8 @@ class Looking:
             self.voice.note(now_s, "note", found, seen.alarm.job)
             return
         event = events.of_look(seen, unix(now_s))
-        self.voice.say(event)
+        if job is None or self._is_news(job, seen):
+            self.voice.say(event)
         waiting = self._waiting.get(seen.alarm.job)
         if waiting is not None and seen.verdict is not None and self._is_served(waiting.alarm):
             del self._waiting[seen.alarm.job]
@@ -409,6 +410,12 @@ class Looking:
             job.lost_s = float(seen.verdict["suspects"][0]["lost_seconds_per_step"] or 0.0)
         if seen.verdict is not None and seen.verdict["status"] == "hang":
             self.evidence.freeze(job, event)
+
+    def _is_news(self, job: WatchedJob, seen: Seen) -> bool:
+        """Remember a job's waste; return False for a window of the history that shows the same again."""
+        before, job.wasted = job.wasted, job.wasted if seen.verdict is None else events.waste_words(seen.verdict)
+        routine = seen.alarm.kind is AlarmKind.ROUTINE
+        return not (routine and seen.wastes and job.wasted == before)
 
     def _pids(self, job: str) -> frozenset[int]:
         return frozenset(one.found.pid for one in self.tier0.of_job(job))

@@ -32,7 +32,8 @@ class RankState:
 @dataclass(frozen=True, slots=True)
 class JobState:
     """State of one job with ranks here. `alarms`: by kind, since the service began; `user`: its
-    owner; `ledger`: seconds and number of events by kind, since the job began.
+    owner. `inefficient`: nobody differs, and time is spent that need not be. `ledger`: seconds and
+    number of events by kind, since the job began.
     """
 
     job: str
@@ -47,6 +48,7 @@ class JobState:
     windows: int
     lost_s: float
     user: str = ""
+    inefficient: bool = False
     ledger: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
 
@@ -71,6 +73,7 @@ _JOB_GAUGES: tuple[tuple[str, str, str], ...] = (
     ("slow", "gauge", "1 while steps last longer than usual."),
     ("hung", "gauge", "1 while no rank here ends a step, or one is stopped or dead."),
     ("named", "gauge", "1 while somebody is named for it."),
+    ("inefficient", "gauge", "1 while nobody differs and time is spent that need not be."),
     ("lost_seconds_per_step", "gauge", "What mending the first suspect of the last verdict gives back."),
     ("windows_total", "counter", "Closer looks."),
 )
@@ -183,6 +186,7 @@ def _job_value(job: JobState, name: str) -> float:
     return {
         "step_seconds": job.step_s, "step_baseline_seconds": job.baseline_s, "steps_total": float(job.steps),
         "slow": float(job.slow), "hung": float(job.hung), "named": float(job.named),
+        "inefficient": float(job.inefficient),
         "lost_seconds_per_step": job.lost_s, "windows_total": float(job.windows),
     }[name]  # fmt: skip
 

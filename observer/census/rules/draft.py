@@ -24,16 +24,22 @@ _MAX_DEPTH = 64
 
 
 class Draft:
-    """`loaded`: processes with a training library, by pid; `chosen`: those considered ranks;
-    `rejected`: reasons for others.
+    """`loaded`: processes with a training library or asked for, by pid; `chosen`: those considered
+    ranks; `rejected`: reasons for others.
+
+    `asked`: pids that are ranks even if nothing names them. `seeks_alone`: look for ranks that work
+    alone as well, which takes a moment.
     """
 
-    def __init__(self, found: Scan, root: Path) -> None:
+    def __init__(
+        self, found: Scan, root: Path, asked: frozenset[int] = frozenset(), *, seeks_alone: bool = True
+    ) -> None:
         self.scan = found
         self.root = root
+        self.asked, self.seeks_alone = asked, seeks_alone
         self.host = host_name(root)
         self.parents = {pid: stat.ppid for pid, stat in found.processes.items()}
-        self.loaded = {pid: one for pid, one in found.candidates.items() if one.libraries.framework}
+        self.loaded = {pid: one for pid, one in found.candidates.items() if one.libraries.framework or pid in asked}
         self.chosen = ChosenRanks()
         self.rejected: dict[int, str] = {pid: reason for pid, _, reason in found.unreadable}
         self.notes: list[str] = list(found.notes)

@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from benchkit.gpu.launch import devices_of_torch, names_of_gpus, ranks_of, wait_for_lines
@@ -111,7 +110,7 @@ def _run(options: argparse.Namespace, gpus: int, folder: Path, kept: Path) -> in
             step = f"{1e3 * healthy_s:.1f} → {'none' if during_s is None else f'{1e3 * during_s:.1f}'} ms"
             print(f"{case.kind:10}step {step:20}{outcome:9}{said}", flush=True)
             told = {"card": card, "job": f"{options.program} on {card}", "ranks": options.ranks, "seed": options.seed, "fault": case.kind,
-                    "truth": plain(asdict(case.truth)), "healthy_s": healthy_s, "during_s": during_s, "outcome": outcome}  # fmt: skip
+                    "truth": plain(case.truth), "healthy_s": healthy_s, "during_s": during_s, "outcome": outcome}  # fmt: skip
             (place / "result.json").write_text(json.dumps({"case": told}))
             right += outcome == FIRST
     print(

@@ -20,11 +20,11 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from labkit import verdicts
+from labkit import result_file, verdicts
 from labkit.faults import ALL, Truth
 from labkit.hangs import score
 from labkit.hangs.cases import Answer
@@ -91,29 +91,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the table of all pieces; 0 where every fault was named and told to be over, in time, and no alarm was false."""
     set_up(torch=True)
-    before = _read(options.json) if options.json else []
+    before = result_file.read(options.json, Piece) if options.json else []
 
     def keep(piece: Piece) -> None:
         if options.json:
-            options.json.write_text(json.dumps([asdict(each) for each in (*before, piece)], indent=1))
+            result_file.save(options.json, [*before, piece])
 
     with progress() as say:
         piece = _piece(options, Counter(case.kind for each in before for case in each.cases), say, keep)
     lines, fine = _summary([*before, piece])
     print("\n".join(lines))
     return 0 if fine else 1
-
-
-def _read(path: Path) -> list[Piece]:
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        return []
-    return [
-        Piece(tuple(Case(**case) for case in each["cases"]), each["well_s"], tuple(each["false_alarms"]), tuple(each["resident_bytes"]),
-              tuple(each.get("true_alarms", ())))
-        for each in content
-    ]  # fmt: skip
 
 
 def _piece(options: argparse.Namespace, seen: Counter[str], say: Any, keep: Callable[[Piece], None]) -> Piece:

@@ -113,15 +113,26 @@ class _Run:
     def __init__(
         self, layout: Layout, plan: Plan, noise: Noise, rng: np.random.Generator, parts: dict[str, Floats]
     ) -> None:
-        self.layout, self.plan, self.noise, self.rng, self.parts = layout, plan, noise, rng, parts
+        self.layout, self.plan, self.noise, self.rng = layout, plan, noise, rng
+        self.parts = {name: part.reshape(*layout.shape, -1) for name, part in parts.items()}
         self.clock = np.zeros(layout.shape)
         self.at = 0
         self._lasting = np.exp(rng.normal(0, noise.lasting, layout.shape)) if noise.lasting else np.ones(layout.shape)
         self._wander = np.zeros(int(layout.host().max()) + 1)
+        self._host = layout.host().reshape(layout.shape)
+        self._leaves = {axis: np.ptp(self._host, axis, keepdims=True) > 0 for axis in (1, 2)}
 
     def step(self, number: int) -> None:
         self.at = number
         self._wander = 0.9 * self._wander + self.rng.normal(0, self.noise.host, len(self._wander)) * np.sqrt(1 - 0.81)
+        # Of this step, by rank.
+        self._slower = np.exp(self._wander)[self._host]
+        self._speed = self.plan.speed[:, number].reshape(self.layout.shape)
+        self._length = self.plan.length[:, number][None, :, None]
+        self._links = self.plan.links[:, number][self._host]
+        self._carried = {
+            axis: np.where(leaves, self._links.max(axis, keepdims=True), 1.0) for axis, leaves in self._leaves.items()
+        }
         every = slice(None)
         self.own("load", LOAD_S, every, plain=True)
         self._add("load", self.plan.load_s[:, number])
@@ -174,9 +185,8 @@ class _Run:
                     place[stage] += 1
 
     def _receive(self, name: str, stage: int, sender: int, sent: Floats) -> None:
-        host = self.layout.host().reshape(self.layout.shape)
-        apart = host[stage] != host[sender]
-        slower = np.maximum(self.plan.links[host[stage], self.at], self.plan.links[host[sender], self.at])
+        apart = self._host[stage] != self._host[sender]
+        slower = np.maximum(self._links[stage], self._links[sender])
         arrives = sent + MESSAGE_S * np.where(apart, slower, 1.0) * self._jitter(sent.shape)
         got = np.maximum(self.clock[stage], arrives)
         self._count(name, slice(stage, stage + 1), (got - self.clock[stage])[None])
@@ -194,24 +204,19 @@ class _Run:
         shape = self.clock[stages].shape
         took = seconds * self._lasting[stages] * self._jitter(shape)
         if not plain:
-            took = took * self.plan.speed[:, self.at].reshape(self.layout.shape)[stages]
-            took = took * self.plan.length[:, self.at][None, :, None]
-        wander = np.exp(self._wander)[self.layout.host()].reshape(self.layout.shape)[stages]
+            took = took * self._speed[stages] * self._length
         stall = self.rng.random(shape) < self.noise.stalls
-        took = took * wander + np.where(stall, self.rng.exponential(0.02, shape), 0.0)
+        took = took * self._slower[stages] + np.where(stall, self.rng.exponential(0.02, shape), 0.0)
         self._count(name, stages, took)
         self.clock[stages] += took
 
     def together(self, name: str, axis: int, seconds: float, stages: slice) -> None:
         """A collective of all ranks along this axis."""
         clock = self.clock[stages]
-        host = self.layout.host().reshape(self.layout.shape)[stages]
-        leaves = host.max(axis, keepdims=True) != host.min(axis, keepdims=True)
-        slowest = self.plan.links[:, self.at][host].max(axis, keepdims=True)
         one = clock.max(axis, keepdims=True)
-        end = one + seconds * np.where(leaves, slowest, 1.0) * self._jitter(one.shape)
+        end = one + seconds * self._carried[axis][stages] * self._jitter(one.shape)
         self._count(name, stages, end - clock)
-        self.clock[stages] = np.broadcast_to(end, clock.shape)
+        self.clock[stages] = end
 
     def _add(self, name: str, seconds: Floats) -> None:
         more = seconds.reshape(self.layout.shape)
@@ -219,8 +224,7 @@ class _Run:
         self.clock += more
 
     def _count(self, name: str, stages: slice, seconds: Floats) -> None:
-        part = self.parts[name].reshape(*self.layout.shape, -1)
-        part[stages, :, :, self.at] += seconds
+        self.parts[name][stages, :, :, self.at] += seconds
 
     def _jitter(self, shape: tuple[int, ...]) -> Floats:
         return np.asarray(np.exp(self.rng.normal(0, self.noise.each, shape)), dtype=np.float64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import math
 import random
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from labkit.launch import Job, Plan
+from labkit.machine import cgroups, hosts
 from labkit.step_times import Pace
 
 TUNING_ROUNDS, TUNING_TRIES = 3, 2
@@ -87,6 +89,7 @@ class Fault(abc.ABC):
         self.dose = dose
         self.added_share = rng.uniform(*DOSES[dose])
         self.victim = rng.randrange(job.plan.ranks)
+        self._started: list[subprocess.Popen[bytes]] = []
 
     @classmethod
     def plan(cls, plan: Plan, dose: str, rng: random.Random) -> Plan:
@@ -154,9 +157,21 @@ class Fault(abc.ABC):
     def inject(self) -> Truth:
         """Do it; the right answer from now on."""
 
-    @abc.abstractmethod
     def revert(self) -> None:
-        """Undo it; the job is healthy again."""
+        """Undo it; the job is healthy again: what it has started is ended, and no rank has an order."""
+        self.end_started()
+        for rank in range(self.job.plan.ranks):
+            self.job.order(rank, None)
+
+    def start(self, command: list[str], group: cgroups.Group, cores: set[int], host: hosts.Host | None = None) -> None:
+        """Start a process that does not belong to the job, for as long as the fault lasts."""
+        self._started.append(self.job.start_companion(command, group, cores, host))
+
+    def end_started(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+        self._started.clear()
 
 
 def busy_program(folder: Path, name: str) -> str:

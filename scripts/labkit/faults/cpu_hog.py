@@ -1,7 +1,5 @@
 """Other processes compute on the core of one rank: the rank is ready, and does not run."""
 
-import subprocess
-
 from labkit.faults.base import Fault, Truth, busy_program
 
 HOGS = 3
@@ -26,12 +24,6 @@ class CpuHog(Fault):
         share = SHARE_OF_NEED * self.healthy.cpu_s[self.victim] / (self.healthy.step_s + self.extra_s)
         hogs.weigh_cpu((1 - share) / share)
         cores = self.job.cores_of(self.victim)
-        self._hogs: list[subprocess.Popen[bytes]] = [
-            self.job.start_companion([program], hogs, cores) for _ in range(HOGS)
-        ]
+        for _ in range(HOGS):
+            self.start([program], hogs, cores)
         return Truth(status="fault", causes={"cpu": frozenset({"contended"})}, ranks=(self.victim,), culprit=name)
-
-    def revert(self) -> None:
-        for hog in self._hogs:
-            hog.kill()
-            hog.wait()

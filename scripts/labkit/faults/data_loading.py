@@ -39,9 +39,6 @@ class SlowCollate(Fault):
         self.tune(delay, self.added_s, 0.01, 1.0)
         return _truth(self.victim, function, manner)
 
-    def revert(self) -> None:
-        self.job.order(self.victim, None)
-
 
 class FewWorkers(Fault):
     """The store of the samples answers late, for everybody; three workers hide that, and one rank has only one."""
@@ -65,10 +62,6 @@ class FewWorkers(Fault):
         time.sleep(RESTART_S)
         self.tune(delay, self.added_s, 0.01, 1.0)
         return _truth(self.victim, "fetch", "sleep")
-
-    def revert(self) -> None:
-        for rank in range(self.job.plan.ranks):
-            self.job.order(rank, None)
 
 
 # What a worker of the healthy job needs for a batch, in addition.

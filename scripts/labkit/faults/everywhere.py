@@ -40,10 +40,6 @@ class SlowEverywhere(Fault):
         there = Truth("fault", causes, ranks, function=function, everyone=True)
         return Truth("fault", _CAUSE, ranks, function=function, everyone=True, alternatives=(there,))
 
-    def revert(self) -> None:
-        for rank in _all_ranks(self.job.plan):
-            self.job.order(rank, None)
-
 
 class BiggerModel(Fault):
     """The model becomes wider, from one step on: more to reduce, more to compute, on the device as well."""

@@ -25,9 +25,6 @@ class GcStorm(Fault):
         )
         return Truth("fault", first.causes, first.ranks, exact=True, alternatives=(second,))
 
-    def revert(self) -> None:
-        self.job.order(self.victim, None)
-
 
 class GilHog(Fault):
     """A thread turns metrics into text after each step, in one call that keeps the GIL: the training thread waits for it."""
@@ -42,9 +39,6 @@ class GilHog(Fault):
             self.extra_s + _HIDDEN_S, 0.005, 2.0,
         )  # fmt: skip
         return Truth("fault", {"python": frozenset({"gil"})}, (self.victim,), exact=True, culprit="encode")
-
-    def revert(self) -> None:
-        self.job.order(self.victim, None)
 
 
 class LockHeld(Fault):
@@ -68,6 +62,3 @@ class LockHeld(Fault):
             function=PROGRAMS[self.job.plan.program].logs,
         )
         return Truth("fault", {"python": lock}, (self.victim,), exact=True, culprit="upload", alternatives=(blocked,))
-
-    def revert(self) -> None:
-        self.job.order(self.victim, None)

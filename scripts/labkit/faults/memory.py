@@ -54,6 +54,3 @@ class PageFaults(Fault):
         return Truth(
             "fault", {"memory": frozenset({"page-faults"})}, (self.victim,), function="stage_buffers", exact=True
         )
-
-    def revert(self) -> None:
-        self.job.order(self.victim, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from dataclasses import replace
 
 from labkit.faults.base import Fault, Truth
@@ -18,9 +17,6 @@ class NoFault(Fault):
 
     def inject(self) -> Truth:
         return Truth(status="healthy", causes={})
-
-    def revert(self) -> None:
-        pass
 
 
 BURSTS = """
@@ -54,15 +50,7 @@ class Noisy(Fault):
     def inject(self) -> Truth:
         group = self.job.companion_group("noise")
         cores = self.job.cores_of(0)
-        self._noise: list[subprocess.Popen[bytes]] = [
-            self.job.start_companion(
-                [python(), "-I", "-c", BURSTS, str(self.rng.randrange(1 << 30)), str(BUSY[self.dose])], group, cores
-            )
-            for _ in range(PROCESSES)
-        ]
+        for _ in range(PROCESSES):
+            words = [BURSTS, str(self.rng.randrange(1 << 30)), str(BUSY[self.dose])]
+            self.start([python(), "-I", "-c", *words], group, cores)
         return Truth(status="healthy", causes={})
-
-    def revert(self) -> None:
-        for process in self._noise:
-            process.kill()
-            process.wait()

@@ -7,7 +7,6 @@ the sender: some thousands a second are enough.
 from __future__ import annotations
 
 import random
-import subprocess
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +49,6 @@ class PacketFlood(Fault):
 
     def inject(self) -> Truth:
         self.victim = self.job.lone
-        self._sender: subprocess.Popen[bytes] | None = None
         self._host = self.job.hosts[self.job.plan.host_of(self.victim)]
         self._other = next(host for host in self.job.hosts if host != self._host)
         (core,) = self.job.cores_of(self.victim)
@@ -71,18 +69,13 @@ class PacketFlood(Fault):
         return Truth(status="fault", causes={"cpu": frozenset({"irq"})}, ranks=(self.victim,))
 
     def _flood(self, rate_hz: float) -> None:
-        self._end()
+        self.end_started()
         command = [python(), "-I", "-c", SENDER, self._host.address, f"{rate_hz:.0f}"]
         cores = self.job.cores_of(1 - self.victim)
-        self._sender = self.job.start_companion(command, self._group, cores, self._other)
-
-    def _end(self) -> None:
-        if self._sender:
-            self._sender.kill()
-            self._sender.wait()
+        self.start(command, self._group, cores, self._other)
 
     def revert(self) -> None:
-        self._end()
+        super().revert()
         quietly("tc", "-n", self._host.namespace, "qdisc", "delete", "dev", INTERFACE, "ingress")
         still = f"echo 0 > /sys/class/net/{INTERFACE}/queues/rx-0/rps_cpus"
         quietly("ip", "netns", "exec", self._host.namespace, "sh", "-c", still)

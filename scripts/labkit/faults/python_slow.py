@@ -14,6 +14,7 @@ from labkit.programs import PROGRAMS
 class PythonSlow(Fault):
     name = "python-slow"
     group = "python"
+    exact: ClassVar[bool] = False  # whether the cause is asked for, too
 
     _seconds: float | None = None  # found once, kept when it is injected again
     _choice: tuple[str, str] | None = None
@@ -43,16 +44,8 @@ class PythonSlow(Fault):
         function, manner = self._choice
         self.job.order(self.victim, {"function": function, "manner": manner, "seconds": seconds, **more})
         causes = {"busy": {"slow-function"}, "sleep": {"slow-function", "blocking-call"}}[manner]
-        return Truth(
-            status="fault",
-            causes={"python": frozenset(causes)},
-            ranks=(self.victim,),
-            function=function,
-            culprit=manner,
-        )
-
-    def revert(self) -> None:
-        self.job.order(self.victim, None)
+        answer = {"python": frozenset(causes)}
+        return Truth("fault", answer, (self.victim,), function=function, culprit=manner, exact=self.exact)
 
 
 class Every50th(PythonSlow):

@@ -26,7 +26,7 @@ class Reniced(Fault):
         name = "sidecar-scan"
         program = busy_program(self.job.folder, name)
         cores = self.job.cores_of(self.victim)
-        self._sidecar = self.job.start_companion([program], self.job.groups[self.victim], cores)
+        self.start([program], self.job.groups[self.victim], cores)
         share = SHARE_OF_NEED * self.healthy.cpu_s[self.victim] / (self.healthy.step_s + self.extra_s)
         self.tune(self._outweigh, (1 - share) / share, _WEIGHT_PER_LEVEL, _WEIGHT_PER_LEVEL**_MOST)
         return Truth(status="fault", causes={"cpu": frozenset({"contended"})}, ranks=(self.victim,), culprit=name)
@@ -41,6 +41,5 @@ class Reniced(Fault):
                 os.setpriority(os.PRIO_PROCESS, thread, level)
 
     def revert(self) -> None:
-        self._sidecar.kill()
-        self._sidecar.wait()
+        super().revert()
         self._nice(0)

@@ -7,7 +7,6 @@ host as busy, with what the job leaves idle, and cost it nothing.
 from __future__ import annotations
 
 import random
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,26 +28,20 @@ class Strangers(Fault):
         return replace(plan, free_cores=True)
 
     def inject(self) -> Truth:
-        name = self._start(WEIGHT[self.dose])
+        name = self._crowd(WEIGHT[self.dose])
         ranks = tuple(range(self.job.plan.ranks))
         return Truth("fault", {"cpu": frozenset({"contended"})}, ranks, everyone=True, culprit=name)
 
-    def _start(self, weight: float, wrapper: Sequence[str] = ()) -> str:
+    def _crowd(self, weight: float, wrapper: Sequence[str] = ()) -> str:
         """Start them in a group of so many times the weight of an ordinary one, each by `wrapper`; their name."""
         name = self.rng.choice(NAMES)
         program = busy_program(self.job.folder, name)
         group = self.job.companion_group("strangers")
         group.weigh_cpu(weight)
         cores = self.job.cores_of(0)
-        self._strangers: list[subprocess.Popen[bytes]] = [
-            self.job.start_companion([*wrapper, program], group, cores) for _ in range(PROCESSES)
-        ]
+        for _ in range(PROCESSES):
+            self.start([*wrapper, program], group, cores)
         return name
-
-    def revert(self) -> None:
-        for process in self._strangers:
-            process.kill()
-            process.wait()
 
 
 class GivesWay(Strangers):
@@ -59,5 +52,5 @@ class GivesWay(Strangers):
     one_dose = True
 
     def inject(self) -> Truth:
-        self._start(0.0, ["chrt", "--idle", "0"])
+        self._crowd(0.0, ["chrt", "--idle", "0"])
         return Truth(status="healthy", causes={})

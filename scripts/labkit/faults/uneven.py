@@ -30,10 +30,6 @@ class LongSequences(Fault):
     def _ranks(self) -> tuple[int, ...]:
         return (self.victim,)
 
-    def revert(self) -> None:
-        for rank in range(self.job.plan.ranks):
-            self.job.order(rank, None)
-
 
 class InTurn(LongSequences):
     """In each step another rank, drawn by lot, has the longer sequences."""
@@ -63,11 +59,7 @@ class HeavyStage(Fault):
     def inject(self) -> Truth:
         plan = self.job.plan
         device_s = plan.device_ms / 1000 / plan.stages
-        self._last = tuple(rank for rank in range(plan.ranks) if plan.stage_of(rank) == plan.stages - 1)
-        for rank in self._last:
+        last = tuple(rank for rank in range(plan.ranks) if plan.stage_of(rank) == plan.stages - 1)
+        for rank in last:
             self.job.order(rank, {"heavier": 1 + self.added_s / device_s})
-        return Truth("imbalance", {"workload": frozenset({"stage-imbalance"})}, self._last)
-
-    def revert(self) -> None:
-        for rank in self._last:
-            self.job.order(rank, None)
+        return Truth("imbalance", {"workload": frozenset({"stage-imbalance"})}, last)

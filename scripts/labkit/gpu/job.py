@@ -6,7 +6,7 @@ Kernels are handed over asynchronously: Python runs ahead of the GPU and waits f
 torch's place is taken by cuda.py (its CPU build knows no CUDA); what a kernel does is nothing, and takes its time.
 
 Two files tie the job to the lab:
-  DIR/rank<N>.control   makes one Python function slow (control.py)
+  DIR/rank<N>.control   makes one Python function slow (training/control.py)
   DIR/rank<N>.steps     one line per step with the job's own timings (STEP_COLUMNS), the ground truth of the lab: seconds by
                         the host's clock, and copy, compute, exchange by CUDA events on the compute stream
 """

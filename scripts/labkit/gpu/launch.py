@@ -6,23 +6,21 @@ import os
 import random
 import shutil
 import subprocess
-import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.gpu import step_times
 from labkit.gpu.sim.sim import Machine
-from labkit.launch import Job, Plan, RankEnded, start
+from labkit.launch import Job, Plan, start
 from labkit.machine import hosts
-from labkit.machine.shell import LabError, python
+from labkit.machine.shell import python
+from labkit.programs import FOLDER
 
 JOB_SCRIPT = Path(__file__).with_name("job.py")
 # The emulated machine's state; on a RAM file system, since every process of the job maps it.
 MACHINE = Path("/run/rslab/machine")
 RANKS, PER_HOST = 8, 4
-HEALTHY_STEPS = 3
-START_TIMEOUT_S = 60.0
 # The ranks exchange only NCCL's unique id over this address; gradients go over the emulated NICs.
 RATE_MBIT = 10_000
 SAMPLES, SAMPLE_BYTES = 4, 4 << 20
@@ -44,11 +42,11 @@ class GpuJob(Job):
     """A running job with its machine. Use as a context manager, as the Job it is."""
 
     plan: GpuPlan
+    healthy_steps = 3
 
     def __init__(self, plan: GpuPlan, seed: int) -> None:
         super().__init__(plan, seed)
         self.machine = Machine(MACHINE, gpus=RANKS, per_host=PER_HOST)
-        self._dead: set[int] = set()
         self._random = random.Random(seed)
 
     def __enter__(self) -> GpuJob:
@@ -72,6 +70,7 @@ class GpuJob(Job):
     def _start_gpu_rank(self, rank: int) -> subprocess.Popen[bytes]:
         host = self.hosts[self.plan.host_of(rank)]
         environment = os.environ | self.rank_environment(rank) | self.machine.job_environment(rank)
+        environment["PYTHONPATH"] = str(FOLDER)  # control.py
         command = [python(), str(JOB_SCRIPT), "--dir", str(self.folder), "--data", str(self.folder)]
         command += ["--sync-every", str(self.plan.sync_every)]
         cores = os.sched_getaffinity(0)
@@ -82,29 +81,12 @@ class GpuJob(Job):
         """All: what the ranks do on the CPU is little, and no rank shall differ by it."""
         return set(os.sched_getaffinity(0))
 
-    def wait_until_healthy(self) -> None:
-        """Until every rank has made HEALTHY_STEPS steps; LabError where one dies or it takes too long."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while self._fewest_steps() < HEALTHY_STEPS:
-            self.check_alive()
-            if time.monotonic() > deadline:
-                raise LabError(f"no {HEALTHY_STEPS} steps in {START_TIMEOUT_S:.0f} s\n{self._end_of_log(0)}")
-            time.sleep(0.05)
-
-    def _fewest_steps(self) -> int:
-        return min(len(step_times.read(self.folder / f"rank{rank}.steps")) for rank in range(self.plan.ranks))
-
     def pace(self, since: float, until: float) -> step_times.GpuPace | None:
         return step_times.pace(self.folder, self.plan.ranks, since, until)
 
     def expect_the_end_of(self, rank: int) -> None:
         """This rank dies of the fault: that it is gone breaks no case."""
-        self._dead.add(rank)
-
-    def check_alive(self) -> None:
-        ended = [(process.poll(), rank) for rank, process in enumerate(self.processes) if rank not in self._dead]
-        for status, rank in sorted((status, rank) for status, rank in ended if status is not None):
-            raise RankEnded(f"rank {rank} ended with status {status}\n{self._end_of_log(rank)}")
+        self.may_end.add(rank)
 
     def observer_command(self, command: list[str]) -> list[str]:
         """The command as it must be run to see the emulated GPUs and NICs."""

@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from labkit import step_times, verdicts
@@ -19,6 +20,7 @@ from labkit.hangs.service import Service
 from labkit.launch import Job, Plan
 from labkit.machine import disk
 from labkit.machine.shell import Impossible, LabError, rankscope
+from labkit.result_file import plain
 from labkit.run import KEPT, call
 
 SILENCE_S = 5.0  # after which somebody types a command
@@ -32,12 +34,7 @@ def run_cases(cases: Sequence[Case], keep: bool) -> Iterator[Result]:
     """Run all; LabError only where the lab itself is broken."""
     for case in cases:
         began = time.monotonic()
-        result = _run(case, keep)
-        yield Result(**{**_fields(result), "wall_s": time.monotonic() - began})
-
-
-def _fields(result: Result) -> dict[str, Any]:
-    return {name: getattr(result, name) for name in result.__dataclass_fields__}
+        yield replace(_run(case, keep), wall_s=time.monotonic() - began)
 
 
 def _kind(case: Case) -> type[Hang]:
@@ -127,4 +124,4 @@ def _keep(result: Result, job: Job, events: Sequence[dict[str, Any]]) -> None:
             shutil.copytree(_FOLDER / name / "windows", folder / "windows" / kept_as)
     (folder / "events.json").write_text(json.dumps(list(events), indent=1))
     (folder / "verdict.json").write_text(result.verdict)
-    (folder / "result.json").write_text(json.dumps(result.as_json(), indent=1))
+    (folder / "result.json").write_text(json.dumps(plain(result), indent=1))

@@ -1,15 +1,10 @@
-"""What the lab of jobs asks, how a case ended, and the file of results."""
+"""What the lab of jobs asks, and how a case ended."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from labkit import result_file
-from labkit.cases import truth_from_json
 from labkit.faults.base import Truth
-from labkit.result_file import plain
 from labkit.verdicts import IMPOSSIBLE
 
 
@@ -90,26 +85,3 @@ class Result:
     def step_error(self) -> float | None:
         """Rankscope's median step against the job's own, as a share of the latter."""
         return self.seen_s / self.job_s - 1 if self.seen_s is not None and self.job_s else None
-
-    def as_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = plain(asdict(self))
-        return found
-
-
-def read(path: Path) -> list[Result]:
-    """The results in a file; none where there is no file. ValueError where it is not one of the lab's."""
-    return result_file.read(path, from_json, "the lab of jobs")
-
-
-def read_sound(path: Path) -> list[Result]:
-    """The same without cases that others disturbed: these are asked again."""
-    return [result for result in read(path) if not result.disturbed]
-
-
-def from_json(item: dict[str, Any]) -> Result:
-    return Result(**{
-        **item,
-        "case": Case(**item["case"]),
-        "truth": truth_from_json(item["truth"]) if item["truth"] else None,
-        "ranks": Ranks(**item["ranks"]) if item["ranks"] else None,
-    })  # fmt: skip

@@ -6,16 +6,17 @@ import argparse
 import subprocess
 import sys
 import time
+from functools import partial
 
-from labkit.jobs import cases, machine, table
+from labkit.jobs import machine, table
 from labkit.jobs.cases import Case, Result
 from labkit.jobs.faults import ALL, Building
 from labkit.jobs.launch import installed
 from labkit.jobs.rows import BY_NAME, MAIN
 from labkit.jobs.run import judge_again, run_cases
 from labkit.machine import guard
-from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, REPOSITORY, LabError, set_up
-from labkit.result_file import resumed, save
+from labkit.machine.shell import EXIT_USAGE, REPOSITORY, LabError, set_up
+from labkit.result_file import examined, printed, save
 
 # What is asked of a job that has not begun to train, and of no other.
 BEFORE_TRAINING = Building.name
@@ -33,24 +34,16 @@ def act(args: argparse.Namespace) -> int:
         results = list(judge_again(args.judge_again))
         if args.json:
             save(args.json, results)
-        return _end(results)
+        return printed(table.table(results), table.good_enough(results))
     _install()
-    file = args.resume or args.json
-    results, left = resumed(args, cases.read_sound, chosen, key=lambda case: case)
     with guard.lab_to_oneself(machine.LOCK, machine.clean_up), machine.reaper():
-        began = time.monotonic()
-        for number, result in enumerate(run_cases(left, _say_stage, args.keep), 1):
-            results.append(result)
-            _say(result, began, number, len(left))
-            if file:
-                save(file, results)
-    return _end(results)
-
-
-def _end(results: list[Result]) -> int:
-    print()
-    print("\n".join(table.table(results)))
-    return 0 if table.good_enough(results) else EXIT_NOT_GOOD_ENOUGH
+        tell = partial(_say, time.monotonic())
+        # Those that others disturbed are asked again.
+        results = examined(
+            args, Result, chosen, lambda left: run_cases(left, _say_stage, args.keep), tell,
+            counts=lambda result: not result.disturbed,
+        )  # fmt: skip
+    return printed(table.table(results), table.good_enough(results))
 
 
 def cases_of(jobs: str, faults: str, seed: int, window_s: float) -> list[Case]:
@@ -87,7 +80,7 @@ def _say_stage(case: Case, stage: str) -> None:
         print(f"\r\033[K{case.name}: {stage} …", end="", file=sys.stderr, flush=True)
 
 
-def _say(result: Result, began: float, number: int, of: int) -> None:
+def _say(began: float, result: Result, number: int, of: int) -> None:
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr, flush=True)
     start = f"{time.monotonic() - began:5.0f} s [{number}/{of}] {result.case.name}: {result.outcome.upper()}"

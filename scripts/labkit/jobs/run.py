@@ -16,11 +16,12 @@ from labkit import verdicts
 from labkit.faults.base import Truth
 from labkit.jobs import lines, machine, score
 from labkit.jobs.beside import QUIET, used
-from labkit.jobs.cases import Case, Result, from_json
+from labkit.jobs.cases import Case, Result
 from labkit.jobs.faults import ALL, Building, Fault
 from labkit.jobs.launch import Job, JobEnded
 from labkit.jobs.rows import BY_NAME, PROGRAMS
 from labkit.machine.shell import Impossible, LabError, rankscope
+from labkit.result_file import plain, restored
 from labkit.run import HEALED, KEPT, call
 from labkit.verdicts import FAILED, IMPOSSIBLE
 
@@ -210,7 +211,7 @@ class _Question:
         with contextlib.suppress(FileNotFoundError):
             shutil.copytree(self.folder, folder / "window")
         (folder / "verdict.json").write_text(result.verdict)
-        (folder / "result.json").write_text(json.dumps(result.as_json(), indent=1))
+        (folder / "result.json").write_text(json.dumps(plain(result), indent=1))
 
 
 def _if_undisturbed(result: Result) -> Result:
@@ -224,7 +225,7 @@ def _if_undisturbed(result: Result) -> Result:
 def judge_again(folder: Path) -> Iterator[Result]:
     """Ask rankscope once more about every window kept in a folder, without running a job."""
     for kept in sorted(folder.glob("*/result.json")):
-        result = from_json(json.loads(kept.read_text()))
+        result = restored(Result, json.loads(kept.read_text()))
         row = BY_NAME.get(result.case.row)
         window = kept.parent / "window"
         if row is None or result.truth is None or not window.exists():

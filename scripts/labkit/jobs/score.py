@@ -111,7 +111,7 @@ def line_is_right(verdict: str, program: Path, function: str) -> bool:
 def outcome_of(verdict: verdicts.Verdict, truth: Truth) -> str:
     """As verdicts.score; for a job that has not begun to train, anything but an accusation or `healthy` is right."""
     if truth.status == "unknown":
-        return verdicts.WRONG if verdict.accuses or verdict.status == "healthy" else verdicts.FIRST
+        return verdicts.WRONG if verdict.accuses or verdict.status in ("healthy", "inefficient") else verdicts.FIRST
     return verdicts.score(verdict, truth)
 
 

@@ -18,8 +18,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from control import Control, slow
 from features import Lengths, places
-from job import Control, Recorder, device_wait, features_of, run, slow
+from job import Recorder, device_wait, features_of, run
 from loader import Loader
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel

@@ -20,6 +20,7 @@ from corpuskit.judging import Answer, answer
 from corpuskit.paths import Replacements
 from corpuskit.truth import Truths
 from labkit.machine.shell import LabError
+from labkit.result_file import plain
 from rankscope.diagnose.infer.solve.notes.rhythm import LATER_PART
 from rankscope.observer.window.folder import find_windows, read_window
 
@@ -35,14 +36,14 @@ def kept_by_the_lab_of_faults(folder: Path) -> Path:
     place = folder / "python-slow-strong-1"
     shutil.copytree(RECORDED / "gil-hog", place / "windows/case/gil-hog")
     shutil.copytree(RECORDED / "cpu-hog", place / "windows/baseline/cpu-hog")
-    (place / "result.json").write_text(json.dumps(result("python-slow", PYTHON, verdict("healthy")).as_json()))
+    (place / "result.json").write_text(json.dumps(plain(result("python-slow", PYTHON, verdict("healthy")))))
     return folder
 
 
 def kept_by_the_lab_of_jobs(folder: Path, verdict_text: str = "", **measured: float) -> Path:
     place = folder / "ddp-slow-python-1"
     shutil.copytree(RECORDED / "gil-hog", place / "window/gil-hog")
-    truth = {**result("none", PYTHON, "").as_json()["truth"], "function": "random_crop"}
+    truth = plain(replace(PYTHON, function="random_crop"))
     found = {
         "case": {"row": "ddp", "fault": "slow-python", "seed": 1, "window_s": 10.0}, "outcome": "first", "said": "",
         "truth": truth, "ranks": None, "before_s": 0.05, "job_s": 0.055, "verdict": verdict_text, **measured,

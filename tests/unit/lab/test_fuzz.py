@@ -192,7 +192,7 @@ def test_a_short_run_over_all_parsers_finds_nothing_and_goes_on_where_it_ended(t
     ]
     jobs = ["--jobs", str(os.cpu_count() or 1)]
     done = subprocess.run(
-        [*command, *jobs, "--seconds", "0.7"], capture_output=True, text=True, check=False, timeout=600
+        [*command, *jobs, "--seconds", "0.3"], capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     counted = {name: one["count"] for name, one in json.loads((tmp_path / "said").read_text()).items()}

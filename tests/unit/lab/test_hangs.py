@@ -11,10 +11,11 @@ import pytest
 
 from labkit import verdicts
 from labkit.faults.base import Truth
-from labkit.hangs import cases, score, table
+from labkit.hangs import score, table
 from labkit.hangs.cases import Answer, Case, Result
 from labkit.hangs.kinds import ALL, Hang
 from labkit.hangs.run import plan
+from labkit.result_file import read, save
 
 LAST_STEP = 1_800_000_000.0
 LOCK = Truth("hang", {"python": frozenset({"lock"})}, (1,), function="log_metrics", exact=True)
@@ -119,5 +120,5 @@ def test_results_are_counted_and_come_back_from_their_file(tmp_path: Path) -> No
     lines = list(table.table([right, late, harmless]))
     assert all(len(line) <= 80 for line in lines)
     file = tmp_path / "results.json"
-    file.write_text(json.dumps([one.as_json() for one in (right, late, harmless)]))
-    assert cases.read(file) == [right, late, harmless]
+    save(file, [right, late, harmless])
+    assert read(file, Result) == [right, late, harmless]

@@ -1,23 +1,33 @@
-"""Every row of the table of jobs can be started, and its programs have the functions that are to be slow."""
+"""Every row of the table of jobs can be started, and what is slow in it is slow by what was ordered, when it was ordered."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 import json
+import random
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from labkit import verdicts
 from labkit.jobs import cli, faults, launch, machine, rows, run, score
-from labkit.jobs.cases import Case, from_json
-from labkit.jobs.faults import ALL
+from labkit.jobs.cases import Case, Result
+from labkit.jobs.faults import ALL, SlowPython
+from labkit.jobs.launch import JobEnded
 from labkit.jobs.lines import Line
 from labkit.jobs.rows import TABLE, Row
+from labkit.jobs.run import _in_background
 from labkit.machine.shell import LabError
+from labkit.result_file import restored
+from labkit.verdicts import FAILED
 
 PROGRAMS = Path(rows.__file__).parent / rows.PROGRAMS
 
@@ -208,7 +218,7 @@ def test_a_healthy_step_is_measured_before_a_fault_and_after_it_was_undone(
     assert [result.before_s for result in (slow, late, stopped)] == pytest.approx([0.05, 0.052, 0.054])
     # AND what is kept tells both sides
     kept = json.loads((tmp_path / "kept/jobs/ddp-slow-python-1/result.json").read_text())
-    assert from_json(kept).sides_s == slow.sides_s
+    assert restored(Result, kept).sides_s == slow.sides_s
 
 
 def test_the_reaper_ends_with_the_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,3 +245,126 @@ def test_the_installer_is_sound_and_setup_offers_it() -> None:
     for version in ("3.10", "3.12", "3.13"):
         assert f"boxed-{version}" in {row.name for row in TABLE}
         assert version in installer.read_text().partition("others=(")[2].partition(")")[0].split()
+
+
+FORKED = """
+import json, os, sys, time
+sys.path.insert(0, sys.argv[1])
+import knobs
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+knobs.begin(sys.argv[2], 0)
+control = knobs.slow.control
+for number, seconds in enumerate((0.001, 0.002)):
+    control.write_text(json.dumps({"function": "export", "manner": "busy", "seconds": seconds}))
+    os.utime(control, ns=(number + 1, number + 1))
+    knobs.step(number)
+    time.sleep(0.03)
+worker = os.fork()  # as a loader's: it follows the same file, and exports nothing
+if worker:
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
+os.utime(control, ns=(9, 9))
+knobs.slow.look()
+os._exit(0)
+"""
+
+
+def ended(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", source, str(PROGRAMS), str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_forked_rank_exports_as_often_as_it_is_ordered_and_its_workers_do_not(tmp_path: Path) -> None:
+    done = ended(FORKED, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+STARTED_ANEW = """
+import json, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+import knobs
+if len(sys.argv) == 4:  # as a loader worker by spawn: it knows of its rank nothing but the environment
+    knobs.slow["decode"]()
+    print(knobs.slow._function)
+    sys.exit()
+knobs.begin(sys.argv[2], 0)
+knobs.slow.control.write_text(json.dumps({"function": "decode", "manner": "sleep", "seconds": 0.001}))
+sys.exit(subprocess.run([sys.executable, "-c", open(sys.argv[2] + "/source").read(), *sys.argv[1:3], "worker"]).returncode)
+"""
+
+
+def test_workers_that_are_started_anew_follow_their_rank(tmp_path: Path) -> None:
+    (tmp_path / "source").write_text(STARTED_ANEW)
+    done = ended(STARTED_ANEW, tmp_path)
+    assert (done.stdout, done.stderr, done.returncode) == ("decode\n", "", 0)
+
+
+USUAL_S, SLOW_S = 0.03, 0.04
+
+
+def made(steps: int, step_s: float) -> list[list[Line]]:
+    return [
+        [Line(rank, step, step * step_s, step * step_s, step_s, 40, 7) for step in range(steps)] for rank in range(2)
+    ]
+
+
+def pace(looks: Iterator[list[list[Line]]], monkeypatch: pytest.MonkeyPatch) -> float:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    job = SimpleNamespace(row=SimpleNamespace(ranks=2, victims=()), recent=lambda _: next(looks))
+    return SlowPython(cast(Any, job), random.Random(1), USUAL_S).pace_s()
+
+
+def test_the_few_quick_steps_after_an_evaluation_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([made(0, USUAL_S), made(5, USUAL_S), made(60, SLOW_S)])
+    assert pace(looks, monkeypatch) == pytest.approx(SLOW_S)
+
+
+def test_batches_that_come_three_at_a_time_are_late_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN steps of 90, 3 and 3 ms: 32 on average
+    seconds = [3 * USUAL_S if step % 3 == 0 else USUAL_S / 10 for step in range(91)]
+    ends = list(itertools.accumulate(seconds))
+    steps = [
+        [Line(rank, step, ends[step], ends[step], seconds[step], 40, 7) for step in range(91)] for rank in range(2)
+    ]
+    assert pace(iter([steps]), monkeypatch) == pytest.approx(0.032, abs=0.001)
+
+
+def test_an_evaluation_in_the_seconds_of_one_step_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated = [[*of_rank, Line(0, 60, 3.0, 3.0, 2.5, 40, 7)] for of_rank in made(5, USUAL_S)]
+    looks = iter([evaluated, made(60, SLOW_S)])
+    assert pace(looks, monkeypatch) == pytest.approx(SLOW_S)
+
+
+def test_a_rank_that_makes_no_step_for_long_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    never: list[list[Line]] = made(0, USUAL_S)
+    with pytest.raises(JobEnded):
+        pace(itertools.repeat(never), monkeypatch)
+
+
+OBSERVER = """
+import sys, time
+from pathlib import Path
+print("2 ranks found; loading kernel probes", file=sys.stderr, flush=True)
+time.sleep(0.4)
+Path(sys.argv[1]).touch()
+print("observing, 20 s to go", file=sys.stderr, flush=True)
+time.sleep(0.2)
+print("done" if Path(sys.argv[1]).exists() else "")
+"""
+
+
+def test_the_block_begins_with_the_window_and_gets_the_answer(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    with _in_background([sys.executable, "-c", OBSERVER, str(began)]) as answer:
+        assert began.exists()
+        assert answer == []
+    assert answer == ["", "", "done\n"]
+
+
+def test_an_observer_that_gives_up_before_its_window_is_a_failure_and_holds_nobody_up() -> None:
+    since = time.monotonic()
+    with _in_background([sys.executable, "-c", "import sys; sys.stderr.write('no kernel\\n'); sys.exit(69)"]) as answer:
+        pass
+    assert answer[:2] == [FAILED, "exit code 69: no kernel"]
+    assert time.monotonic() - since < 10

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,10 @@ from labkit import verdicts
 from labkit.faults import Truth
 from labkit.jobs import lines, score, table
 from labkit.jobs.beside import Used, used
-from labkit.jobs.cases import Case, Ranks, Result, read, read_sound
+from labkit.jobs.cases import Case, Ranks, Result
 from labkit.jobs.lines import Line
 from labkit.jobs.rows import BY_NAME
-from labkit.result_file import save
+from labkit.result_file import examined, read, save
 
 PROGRAM = Path(score.__file__).parent / "programs" / "ddp.py"
 START = 1_700_000_000.0
@@ -122,13 +124,17 @@ def test_lines_that_contradict_themselves_are_noticed() -> None:
 def test_results_come_out_of_the_file_as_they_went_in(tmp_path: Path) -> None:
     results = [judge(verdict("fault", crop(1)), SLOW), Result(Case("ray", "dead", 2), verdicts.FAILED, "no rank seen")]
     save(tmp_path / "results.json", results)
-    assert read(tmp_path / "results.json") == results
+    assert read(tmp_path / "results.json", Result) == results
     disturbed = Result(Case("ddp", "quiet", 3), verdicts.IMPOSSIBLE, "others computed", beside=0.5)
     save(tmp_path / "results.json", [*results, disturbed])
-    assert read_sound(tmp_path / "results.json") == results  # it is asked again
+    args = argparse.Namespace(resume=tmp_path / "results.json", json=None)
+    asked = [one.case for one in (*results, disturbed)]
+    again = examined(args, Result, asked, lambda left: (replace(disturbed, case=case, beside=0.0) for case in left),
+                     lambda *_: None, counts=lambda result: not result.disturbed)  # fmt: skip
+    assert again == read(args.resume, Result) == [*results, replace(disturbed, beside=0.0)]
     (tmp_path / "other.json").write_text('[{"case": 1}]')
     with pytest.raises(ValueError):
-        read(tmp_path / "other.json")
+        read(tmp_path / "other.json", Result)
 
 
 def test_what_others_use_of_the_cpus_is_what_neither_the_job_nor_the_lab_does() -> None:

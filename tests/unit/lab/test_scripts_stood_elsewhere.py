@@ -12,7 +12,7 @@ import pytest
 from labkit.machine import shell
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
-BY_MODULE = sorted(path for path in SCRIPTS.iterdir() if path.is_file() and "RANKSCOPE_PYTHON:-" in path.read_text())
+BY_MODULE = sorted(path for path in SCRIPTS.iterdir() if path.is_file() and "&& begin " in path.read_text())
 PLANTED = "open('ran', 'a').write(__name__ + ' ')\n"
 
 
@@ -43,7 +43,9 @@ def test_a_module_in_a_process_of_its_own_imports_nothing_from_there_either(thei
 @pytest.mark.parametrize("path", BY_MODULE, ids=lambda path: path.name)
 def test_every_script_starts_its_module_that_way(path: Path) -> None:
     assert len(BY_MODULE) >= 8
-    assert " -m " not in path.read_text() and '"$here/start.py" ' in path.read_text().splitlines()[-1]
+    begins = (SCRIPTS / "begin").read_text()
+    assert " -m " not in path.read_text() + begins and 'exec "$python" "$here/start.py" "$@"' in begins.splitlines()[-2]
+    assert path.read_text().splitlines()[-1].startswith('source "$(dirname "${BASH_SOURCE[0]}")/begin" && begin ')
 
 
 def test_no_command_asks_python_for_a_module_where_one_stands() -> None:

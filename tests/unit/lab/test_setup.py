@@ -1,13 +1,17 @@
-"""On a fresh clone the lab installs what it needs before it starts."""
+"""What the commands of the labs begin and end with: what a fresh clone needs, one lab at a time, an interrupt in one line."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
-from labkit.machine import shell
+from benchkit.__main__ import main
+from labkit.machine import guard, shell
+from labkit.machine.command import EXIT_INTERRUPTED
 
 SETUP = """#!/bin/sh
 echo "$0 $*" >>asked
@@ -68,3 +72,34 @@ def test_a_setup_that_fails_ends_the_lab_with_its_exit_code(clone: Path) -> None
     with pytest.raises(shell.LabError) as caught:
         shell.set_up(torch=True)
     assert caught.value.exit_code == 77
+
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+def test_signals_that_end_a_process_are_interrupts_while_the_lab_is_held_and_no_longer(tmp_path: Path) -> None:
+    before = [signal.getsignal(number) for number in ENDING]
+    for number in ENDING:
+        with pytest.raises(KeyboardInterrupt), guard.lab_to_oneself(tmp_path / "lock", lambda: 0):
+            signal.raise_signal(number)
+    assert [signal.getsignal(number) for number in ENDING] == before
+
+
+def interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_bench_that_is_interrupted_ends_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", "timings"])
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        assert main() == EXIT_INTERRUPTED
+    except KeyboardInterrupt:  # which would end all tests
+        pytest.fail("it was not caught")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert capsys.readouterr().err.strip() == "bench: interrupted; what it started is ended"

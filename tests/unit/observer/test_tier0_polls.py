@@ -259,7 +259,7 @@ def test_the_probes_hear_of_ends(known: Host) -> None:
 def test_whoever_reads_what_others_wrote_is_not_the_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     service = os.getpid()
 
-    def note(_: Path) -> RankCensus:
+    def note(_: Path, **__: bool) -> RankCensus:
         return RankCensus((), (), (f"by the service: {os.getpid() == service}",))
 
     monkeypatch.setattr(newcomers, "find_ranks", note)

@@ -24,7 +24,9 @@ def limited_to(megabytes: int, command: list[str]) -> subprocess.CompletedProces
 
 
 def test_room_is_told_as_it_is() -> None:
-    text = "from rankscope.probes.base import room; print(room.limited(), room.there_is(64 << 20), room.there_is(1 << 30))"
+    text = (
+        "from rankscope.probes.base import room; print(room.limited(), room.there_is(64 << 20), room.there_is(1 << 30))"
+    )
     assert limited_to(400, [sys.executable, "-c", text]).stdout == "True True False\n"
     assert room.there_is(64 << 20)
 

@@ -19,7 +19,7 @@ import typer.main
 from rankscope.diagnose.face.cli.main import app
 
 _EXITS = (
-    ("0", "Nothing wrong."), ("1", "Slow or degraded: fault, imbalance, warning."),
+    ("0", "Nothing wrong."), ("1", "Slow or degraded: fault, imbalance, inefficient, warning."),
     ("2", "Critical: a hang, a dead rank, hardware that failed."), ("3", "Could not judge."),
     ("64", "Wrong usage."), ("65", "Bad input data."), ("69", "Something that is needed is missing."), ("70", "Internal error."),
     ("77", "Not permitted."), ("130", "Interrupted; nothing was left behind."),

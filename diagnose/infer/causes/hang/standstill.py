@@ -70,7 +70,7 @@ def find_hang(fleet: Fleet, step_s: float | None) -> Hang | None:
     since = fleet.start + fleet.seconds - still.stalled_s if still.stalled_s < fleet.seconds else None
     suspects = []
     for found in still.found:
-        suspect = suspect_from(fleet, replace(found, lost_s=lost_s), None, found.support, since)
+        suspect = suspect_from(fleet, replace(found, lost_s=lost_s, since=since), None, found.support)
         suspects.append(suspect if found.rows else replace(suspect, ranks=_only_missing(fleet)))
     return Hang(tuple(suspects), still.notes)
 

@@ -21,7 +21,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, Hypothesis, common_host
 from rankscope.diagnose.infer.causes.rank.gpu import smi
 from rankscope.diagnose.infer.causes.registry import cause
-from rankscope.diagnose.infer.causes.rows import Row
+from rankscope.diagnose.infer.causes.rows import Clear, Row, Taken
 from rankscope.diagnose.infer.causes.whole_job import WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.verdict.contract import Evidence, process_text
@@ -69,8 +69,7 @@ def gpu_users(job: WholeJob) -> list[Row]:
         comm=table.comm.at(most),
         pid=int(table.pid[most]),
     )
-    z = lost_s / (limits.SCALE_FLOOR * scene.step_s)
-    return [Row(found, None, z, np.inf, step_s=lost_s)]
+    return [Row(found, Taken(lost_s), Clear(lost_s / (limits.SCALE_FLOOR * scene.step_s)))]
 
 
 def _share(fleet: Fleet, told: Ints) -> Floats:

@@ -12,14 +12,15 @@ one with a CPU of its own, only these ranks are named.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, Hypothesis
 from rankscope.diagnose.infer.causes.registry import cause
-from rankscope.diagnose.infer.causes.rows import Row, clearness
-from rankscope.diagnose.infer.causes.whole_job import WholeJob
+from rankscope.diagnose.infer.causes.rows import Floor, Row, clearness, of_ranks
+from rankscope.diagnose.infer.causes.whole_job import Known, WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.busy_host import even_queue_s, programs, queued_s, strangers_shares, taken_s
 from rankscope.diagnose.infer.model.replay import repaired
@@ -29,7 +30,7 @@ from rankscope.probes.base.arrays import Bools, Floats, Ints
 
 
 @cause("cpu", "contended", scope="host", witness="the same, of strangers, on all ranks")
-def strangers(job: WholeJob) -> list[Row]:
+def strangers(job: WholeJob, known: Known) -> list[Row]:
     """Return a row of cpu/contended for each host whose CPUs other processes take."""
     fleet, scene = job.fleet, job.scene
     hosts = fleet.ranks.observed_on
@@ -37,7 +38,7 @@ def strangers(job: WholeJob) -> list[Row]:
     found = list[Row]()
     if not taken.any():
         return found
-    taken = repaired(taken, scene.roles, job.odd)  # from odd ranks only as much as from their peers
+    taken = repaired(taken, scene.roles, known.odd)  # from odd ranks only as much as from their peers
     crowded = (queued_s(fleet) - even_queue_s(fleet)[1])[:, -scene.own.shape[1] :]
     busy_of = strangers_shares(fleet)
     taken_on = sorted({hosts[row] for row in np.flatnonzero(taken.any(axis=1))})
@@ -52,9 +53,9 @@ def strangers(job: WholeJob) -> list[Row]:
         removes: Floats = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
         # Ranks also queue longer behind each other for CPUs that strangers use: part of the price.
         more = np.fmax(removes, np.nan_to_num(np.fmin(crowded[rows], scene.own[rows])))
-        clear = clearness(removes.mean(axis=0), scene.step_s)
+        clear = replace(clearness(removes.mean(axis=0), scene.step_s), looked_at=len(taken_on))
         told = _hypothesis(fleet, rows, _losers(taken[rows]), busy, took)
-        found.append(Row(told, removes, *clear, len(taken_on), floor=limits.ALONE_SHARE, at=rows, more=more))
+        found.append(Row(told, of_ranks(rows, removes), clear, Floor(limits.ALONE_SHARE), with_it=of_ranks(rows, more)))
     return found
 
 

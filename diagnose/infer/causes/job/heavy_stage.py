@@ -18,8 +18,8 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.hypothesis import GUESS, SEEN, Hypothesis, common_host
 from rankscope.diagnose.infer.causes.registry import cause
-from rankscope.diagnose.infer.causes.rows import Row, removed
-from rankscope.diagnose.infer.causes.whole_job import WholeJob
+from rankscope.diagnose.infer.causes.rows import Clear, Row, of_ranks, removed
+from rankscope.diagnose.infer.causes.whole_job import Known, WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.fleet.roles import are_awaited
 from rankscope.diagnose.infer.model.scene import Scene
@@ -34,13 +34,13 @@ from rankscope.probes.base.arrays import Floats, Ints
 
 @cause("workload", "stage-imbalance", scope="role", witness="own time of one role, others wait",
        says="its part of the work is larger than the others', by design")  # fmt: skip
-def heavy_stages(job: WholeJob) -> list[Row]:
+def heavy_stages(job: WholeJob, known: Known) -> list[Row]:
     """Return a row of workload/stage-imbalance for each role that has more work than the others."""
     fleet, scene = job.fleet, job.scene
     said = all(fleet.ranks.role) or scene.pipelines is not None
     told = said or fleet.timed
     # Where peers are only inferred, a rank's excess within its role may be its work too.
-    own = scene.own - removed(scene.own, job.ranks) if said else scene.own
+    own = scene.own - removed(scene.own, known.slow) if said else scene.own
     if len(np.unique(scene.roles)) < 2 or scene.own.shape[1] < limits.STEPS_LEAST:
         return []
     # Work done once per step (an optimiser, say) does not pace the pipeline.
@@ -54,8 +54,8 @@ def heavy_stages(job: WholeJob) -> list[Row]:
     waited = np.array(
         [trimmed_mean((nan_median(np.delete(wait, i, 0), 0) - wait[i])[None, :])[0] for i in range(len(codes))]
     )
-    known = np.full(len(codes), limits.SCALE_FLOOR * scene.step_s)
-    z, freedom = over / np.hypot(known, error), combined_freedom(known, error, above.freedom())
+    least = np.full(len(codes), limits.SCALE_FLOOR * scene.step_s)
+    z, freedom = over / np.hypot(least, error), combined_freedom(least, error, above.freedom())
     found = []
     for index in np.flatnonzero((over >= limits.ALONE_SHARE * scene.step_s) & (waited >= limits.HOLDS_LEAST * over)):
         members = np.flatnonzero(scene.roles == codes[index])
@@ -64,7 +64,8 @@ def heavy_stages(job: WholeJob) -> list[Row]:
         removes = np.maximum(own[members] - once[members] - lower, 0.0)
         facts = float(over[index]), float(np.nanmean(level[index])), float(waited[index])
         why = _hypothesis(fleet, scene, members, facts)
-        found.append(Row(why, removes, float(z[index]), float(freedom[index]), len(codes)))
+        clear = Clear(float(z[index]), float(freedom[index]), len(codes))
+        found.append(Row(why, of_ranks(members, removes), clear))
     return found
 
 

@@ -50,7 +50,8 @@ import numpy as np
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.infer.causes.hypothesis import GUESS, SEEN, Hypothesis, common_host
 from rankscope.diagnose.infer.causes.registry import cause
-from rankscope.diagnose.infer.causes.rows import CLEAR, Row
+from rankscope.diagnose.infer.causes.rows import CLEAR, Clear, Row, Taken
+from rankscope.diagnose.infer.causes.whole_job import Proposal, WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet, Pipelines
 from rankscope.diagnose.infer.model.evidence import varying
 from rankscope.diagnose.infer.model.evidence.occasional import occasional
@@ -82,25 +83,25 @@ class _Signature:
 @cause("python", "blocking-call", scope="all", witness="the same, in turn on all ranks",
        says="^now on one rank, now on another, {function|Python code} sleeps")  # fmt: skip
 @cause("python", "gc", scope="all", witness="the same, in turn on all ranks", rests_on=[Source.CALLS],
-       says="^Python's garbage collection stops now one rank, now another[, in {function}]",
+       says="^Python's garbage collection stops the ranks[, in {function}]",
        action="Each rank collects garbage in steps of its own, and all wait for it: collect on all ranks in the same "
        "steps (gc.disable(), then gc.collect() every so many steps), or less often (gc.freeze()).")  # fmt: skip
-def moving_work(fleet: Fleet, scene: Scene) -> tuple[list[Row], list[Note]]:
+def moving_work(job: WholeJob) -> list[Proposal]:
     """Return the moving imbalance as a row, or a note on what else makes ranks late in turn.
 
-    A row of workload/data-imbalance, or of python for pauses; both lists are empty where ranks are
-    even.
+    A row of workload/data-imbalance, or of python for pauses; nothing where ranks are even.
     """
+    fleet, scene = job.fleet, job.scene
     ranks, steps = scene.own.shape
     if ranks < 2 or steps < limits.STEPS_FEW or ranks * steps > budgets.PARTS_MOST:
-        return [], []
+        return []
     late = scene.own - _usual(scene.own)
     cost = float(np.nan_to_num(trimmed_mean((_highest(late) - np.nanmean(np.nan_to_num(late), axis=0))[None, :])[0]))
     # Micro-batches of a live pipeline are counted from outside, too roughly for a model.
     pipelines = scene.pipelines if fleet.timed else None
     clear = cost >= limits.EFFECT_SHARE * scene.step_s
     if not clear and pipelines is None:
-        return [], []
+        return []
     first = fleet.steps.count - steps
     matrices = fleet.steps
     other = np.nan_to_num(matrices.io_s + matrices.sched_s + matrices.sync_s)[:, first:]
@@ -113,7 +114,7 @@ def moving_work(fleet: Fleet, scene: Scene) -> tuple[list[Row], list[Note]]:
             f"in each step another rank is late, by {seconds(cost)} on average, mostly waiting for a CPU, a disk or a lock: "
             "noise of the hosts"
         )
-        return [], [Note(NoteCode.MOVING_NOISE, text)] if clear else []
+        return [Note(NoteCode.MOVING_NOISE, text)] if clear else []
     found = varying.most(fleet)
     pauses = found is not None and found.pauses
     even = scene.own - np.nan_to_num(np.maximum(x, 0.0)) if pauses else scene.own - x + np.nanmean(x, axis=0)
@@ -122,28 +123,20 @@ def moving_work(fleet: Fleet, scene: Scene) -> tuple[list[Row], list[Note]]:
         between_s = _between_stages(scene, pipelines, work, even, shared_s)
     lost_s = shared_s + between_s
     if lost_s < limits.EFFECT_SHARE * scene.step_s:
-        return [], []
+        return []
     by_chance = _without_longest(x, scene.own, fleet.longest)
     signature = _turns(by_chance, often=not pauses)
     if signature is not None and varying.scattered(fleet, work, found):
         text = f"in each step another rank is late, by {seconds(cost)} on average, in one function or another: accidents, not the input"
-        return [], [Note(NoteCode.MOVING_NOISE, text)]
+        return [Note(NoteCode.MOVING_NOISE, text)]
     if signature is None and not pauses:
         signature = _shared(work) or _together(fleet, work, x, lost_s / scene.step_s, pipelines)
     if signature is None:
-        return [], []
+        return []
     if not pauses and (done := _done_in_turn(fleet, signature, x)) is not None:
-        return [], [done]
-    return [
-        Row(
-            _hypothesis(fleet, signature, found),
-            scene.own - even,
-            signature.z,
-            math.inf,
-            step_s=between_s,
-            at=np.arange(ranks),
-        )
-    ], []
+        return [done]
+    taken = Taken(between_s, np.arange(ranks), scene.own - even)
+    return [Row(_hypothesis(fleet, signature, found), taken, Clear(signature.z))]
 
 
 def _done_in_turn(fleet: Fleet, signature: _Signature, x: Floats) -> Note | None:

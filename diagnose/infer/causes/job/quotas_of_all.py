@@ -23,13 +23,15 @@ is a cause of those ranks (../rank/cpu.py).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.hypothesis import ORDERED, Hypothesis, common_host
 from rankscope.diagnose.infer.causes.rank.cpu import throttled
 from rankscope.diagnose.infer.causes.registry import cause
-from rankscope.diagnose.infer.causes.rows import Row, clearness
+from rankscope.diagnose.infer.causes.rows import Row, clearness, of_ranks
 from rankscope.diagnose.infer.causes.whole_job import WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.busy_host import crowded_s, held_back, queued_s
@@ -72,9 +74,9 @@ def throttled_together(job: WholeJob) -> list[Row]:
         evidence=_evidence(fleet, seconds[held]),
         host=common_host(fleet, rows),
     )
-    clear = clearness(removes.mean(axis=0), scene.step_s)
-    told_s = _scattered_s(scene, removes) - _crowded_s(fleet, held)
-    return [Row(found, removes, *clear, told_s=told_s)]
+    taken = of_ranks(rows, removes)
+    price = replace(taken, step_s=_scattered_s(scene, removes) - _crowded_s(fleet, held))
+    return [Row(found, taken, clearness(removes.mean(axis=0), scene.step_s), price=price)]
 
 
 def _crowded_s(fleet: Fleet, held: Bools) -> float:

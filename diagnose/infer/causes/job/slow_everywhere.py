@@ -29,7 +29,8 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.hypothesis import DESIGNED, GUESS, NO_COUNTER, SEEN, Hypothesis, common_host
 from rankscope.diagnose.infer.causes.rank.storage import is_write
 from rankscope.diagnose.infer.causes.registry import cause
-from rankscope.diagnose.infer.causes.rows import Row, gain_s, removed
+from rankscope.diagnose.infer.causes.rows import Clear, Row, Taken, gain_s, removed
+from rankscope.diagnose.infer.causes.whole_job import Known, WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.attribute import Located, Profiles
 from rankscope.diagnose.infer.model.busy_host import taken_s
@@ -54,16 +55,16 @@ from rankscope.probes.base.arrays import Floats
        says="it waits longer for a CPU than before")  # fmt: skip
 @cause("storage", "slow-read", scope="all", witness="time in reads since the baseline", rests_on=[Source.FILE_CALLS])
 @cause("storage", "slow-write", scope="all", witness="time in writes since the baseline", rests_on=[Source.FILE_CALLS])
-def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, found: Sequence[Row]) -> list[Row]:
-    """Return one row for the growth of all ranks that `found` does not explain, or none.
-
-    `reference`: the baseline; `found`: rows that were already selected.
-    """
-    single = [row for row in found if row.excess and not row.before]
-    taken = [row for row in found if not (row.excess or row.rare or row.found.cause in DESIGNED)]
+def slower_everywhere(job: WholeJob, known: Known) -> list[Row]:
+    """Return one row for the growth of all ranks that no known row explains, or none."""
+    fleet, scene, reference, found = job.fleet, job.scene, job.reference, known.rows
+    if reference is None:
+        return []
+    single = [row for row in found if row.is_excess and not row.before]
+    taken = [row for row in found if not (row.is_excess or row.rare or row.found.cause in DESIGNED)]
     own = scene.own - removed(scene.own, single)
     scene = replace(scene, own=own, step_s=scene.step_s - gain_s(scene, single))
-    more_s = _more_taken_s(fleet, reference, own, taken) + sum(row.step_s for row in taken)
+    more_s = _more_taken_s(fleet, reference, own, taken) + sum(row.taken.step_s for row in taken)
     slower = scene.step_s - reference.step_p50 - more_s
     if slower < reference.least_growth_of_function_s:
         return []
@@ -83,13 +84,13 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, found: S
     if not clear:
         longer = _longer_transfer(fleet, scene, reference, slower)
         if longer is not None and not longer.more_sent:  # if more is sent, no link is the cause
-            return [Row(_of_network(fleet, scene, reference, longer), None, z, np.inf, step_s=longer.lost_s)]
+            return [Row(_of_network(fleet, scene, reference, longer), Taken(longer.lost_s), Clear(z))]
         if _of_some_only(growth, slower):
             return []
         evidence += longer.evidence if longer is not None else ()
         evidence.append(Evidence("stacks", "no function grew by as much as the step", 100 * explained, None, "%"))
     all_slower = _of_function(fleet, grown if clear else None, tuple(evidence))
-    return [Row(all_slower, None, z, np.inf, step_s=slower)]
+    return [Row(all_slower, Taken(slower), Clear(z))]
 
 
 def _of_some_only(growth: Floats, slower: float) -> bool:

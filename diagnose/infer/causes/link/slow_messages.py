@@ -27,7 +27,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.hypothesis import NO_COUNTER, Hypothesis, common_host
-from rankscope.diagnose.infer.causes.rows import Row
+from rankscope.diagnose.infer.causes.rows import Clear, Row, Taken
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.fleet.pipelines import message_names
 from rankscope.diagnose.infer.model.scene import Scene
@@ -80,7 +80,7 @@ def slow_links_of_pipelines(fleet: Fleet, scene: Scene) -> list[Row]:
             last = int(ranks[np.argmin((stays.meeting + earlier)[ranks])])
             late_s = max(float(earlier[last]), float(late[pipeline]))
             told = _hypothesis(fleet, scene, ends, late_s, stays)
-            found.append(Row(told, None, z, np.inf, len(late), late_s))
+            found.append(Row(told, Taken(late_s), Clear(z, looked_at=len(late))))
     return found
 
 

@@ -4,14 +4,12 @@ Links are judged on the transfer, ranks on their own time: never the same time t
 removes what the link lost from the step; z = what all ports, or that flow, lost / 1.4 % of the
 step; the certainty that the link is slow at all is a factor of its support. A port with a counter
 of its own also explains the flows of its ranks. A device that delays its rank (copies over a narrow
-PCIe link) and prolongs the transfer is one cause: its cost in the transfer is added to the row
-about the rank, and the row about the link is left out.
+PCIe link) and prolongs the transfer is one cause, told once (../rows.py, of_one_device).
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +20,9 @@ from rankscope.diagnose.infer.causes.link.packet_loss import judge as judge_loss
 from rankscope.diagnose.infer.causes.link.slow_flows import judge as judge_links
 from rankscope.diagnose.infer.causes.link.slow_messages import slow_links_of_pipelines
 from rankscope.diagnose.infer.causes.link.slow_ports import judge as judge_hardware
-from rankscope.diagnose.infer.causes.rows import Row, gain_s
+from rankscope.diagnose.infer.causes.registry import asked
+from rankscope.diagnose.infer.causes.rows import Clear, Floor, Row, Taken, gain_s
+from rankscope.diagnose.infer.causes.whole_job import Known, WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.slots import least_stay
@@ -33,24 +33,18 @@ from rankscope.probes.base.arrays import Floats
 TRANSFER = "transfer (the least time of any rank in collectives)"
 
 
-def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
-    """Return the rows about ranks, with transfer costs of their devices added, and rows about
-    links.
-
-    `ranks`: rows about single ranks.
-    """
+@asked
+def slow_links(job: WholeJob, known: Known) -> list[Row]:
+    """Return rows about links, compared with the step as it would be without slow ranks."""
+    fleet, scene = job.fleet, job.scene
     least = least_stay(scene.wait, None, scene.slots)
     least = least[np.isfinite(least)]
     transfer_s = float(trimmed_mean(least[None, :])[0]) if len(least) else 0.0
     steps = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1)))
-    # Compare links with the step as it would be without slow ranks.
-    rest_s = scene.step_s - gain_s(scene, ranks)
+    rest_s = scene.step_s - gain_s(scene, known.slow)
     transfer_s = min(transfer_s, rest_s)
     ports = () if fleet.timed else judge_hardware(fleet, steps, rest_s, least)
-    late = {(row.found.component, row.found.instance): row for row in reversed(ranks)}
-    held_up = {id(row): port for port in ports if (row := late.get((port.component, port.instance))) is not None}
-    ports = tuple(port for port in ports if (port.component, port.instance) not in late)
-    known = {row for port in ports for row in port.rows}
+    behind_ports = {row for port in ports for row in port.rows}
     held = np.zeros(0) if fleet.timed else _held_up(scene)
     losing = judge_loss(fleet, held, rest_s)
     links = judge_links(fleet, steps, rest_s, transfer_s)
@@ -64,31 +58,22 @@ def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
     # one that costs more.
     links = (*losing, *(link for link in links if not losing or link.support >= CONVICTED))
     links = tuple({(one.cause, one.instance): one for one in sorted(links, key=lambda link: link.lost_s)}.values())
-    flows = [link for link in links if not known & set(link.rows)]
+    flows = [link for link in links if not behind_ports & set(link.rows)]
     behaviour = (TRANSFER, transfer_s)
     if losing:  # a trimmed mean and the least stay both leave out the cost of losses
         behaviour = ("step less the longest own time", max(float(held.mean()), 0.0))
     of_ports_s = sum(port.lost_s for port in ports)
     return [
-        *(_with_transfer(row, held_up[id(row)], transfer_s) if id(row) in held_up else row for row in ranks),
         *(_row(fleet, scene, port, *behaviour, of_ports_s, rest_s) for port in ports),
         *(
             replace(
                 _row(fleet, scene, flow, *behaviour, flow.lost_s, rest_s),
-                told_s=max(told.get((flow.cause, flow.instance), 0.0), flow.lost_s),
+                price=Taken(max(told.get((flow.cause, flow.instance), 0.0), flow.lost_s)),
             )
             for flow in flows
         ),
         *slow_links_of_pipelines(fleet, scene),
     ]
-
-
-def _with_transfer(row: Row, port: Hypothesis, transfer_s: float) -> Row:
-    """Return the row about a rank, which also removes what its device costs the transfer."""
-    behaviour = Evidence("steps", TRANSFER, transfer_s, max(transfer_s - port.lost_s, 0.0), "s/step")
-    told = tuple(each for each in port.evidence if each not in row.found.evidence)
-    found = replace(row.found, evidence=(*row.found.evidence, *told, behaviour))
-    return replace(row, found=found, step_s=row.step_s + port.lost_s)
 
 
 def _held_up(scene: Scene) -> Floats:
@@ -116,7 +101,6 @@ def _row(
     onset = scene.onset
     longer = onset is not None and onset.after_s > onset.before_s and np.isfinite(fleet.start)
     since = fleet.start + float(fleet.steps.start_s[onset.column]) if onset is not None and longer else None
-    shown = replace(link, support=link.support * link.clear, evidence=(*link.evidence, behaviour))
-    z = together_s / (limits.SCALE_FLOOR * rest_s)
-    floor = limits.EFFECT_SHARE * rest_s / scene.step_s
-    return Row(shown, None, z, np.inf, step_s=link.lost_s, floor=floor, part=link.lost_s / together_s, since=since)
+    shown = replace(link, support=link.support * link.clear, evidence=(*link.evidence, behaviour), since=since)
+    floor = Floor(limits.EFFECT_SHARE * rest_s / scene.step_s, link.lost_s / together_s)
+    return Row(shown, Taken(link.lost_s), Clear(together_s / (limits.SCALE_FLOOR * rest_s)), floor)

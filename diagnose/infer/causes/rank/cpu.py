@@ -29,8 +29,8 @@ from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.fleet.counters import Counter
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.busy_host import cpus_of
-from rankscope.diagnose.infer.model.demand import wanted_s
 from rankscope.diagnose.infer.model.functions import sample
+from rankscope.diagnose.infer.past.demand import wanted_s
 from rankscope.diagnose.infer.verdict.contract import Evidence
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import after

@@ -9,7 +9,6 @@ of the peers, to what it does. The GIL: threads.py. Evidence against: every func
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,12 +21,11 @@ from rankscope.diagnose.infer.causes.rank.threads import held_gil
 from rankscope.diagnose.infer.causes.rank.workload import has_no_more_input
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.model.attribute import Located
+from rankscope.diagnose.infer.model.evidence.known_code import INTERPRETER, LOADER_FILES
 from rankscope.diagnose.infer.verdict.contract import ASLEEP, Evidence
 from rankscope.observer.sources import Source
 
-_LOADER_FILES = ("dataloader", "data_loader", "/utils/data/")
 _HAND_OVER_FILES = ("/threading.py", "/queue.py", "/concurrent/futures/", "/multiprocessing/")
-_INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d")  # the native functions that run Python code itself
 _LOCKS = ("futex", "lock", "semaphore", "condition")
 
 
@@ -101,7 +99,7 @@ def _state(case: Case, found: Located, blocking: bool) -> str:
     if blocking:
         return ASLEEP
     native = case.profiles.native_in(case.rank, found.deepest.name)
-    return "computing" if not native or _INTERPRETER.search(native) else f"computing, mostly in {native}"
+    return "computing" if not native or INTERPRETER.search(native) else f"computing, mostly in {native}"
 
 
 def _collector_charge(case: Case, excess: float) -> Hypothesis:
@@ -135,7 +133,7 @@ def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
                          sum(f.own_s for f in case.functions if f.kind == "sync"),
                          sum(f.peers_s for f in case.functions if f.kind == "sync"), "s/step", len(case.peers))]  # fmt: skip
     function = found.function if found is not None and found.function.kind == "python" else None
-    if case.profiles.seconds_through(case.rank, "sync", _LOADER_FILES) >= 0.5 * excess or "loader" in worst.detail:
+    if case.profiles.seconds_through(case.rank, "sync", LOADER_FILES) >= 0.5 * excess or "loader" in worst.detail:
         # Without workers a loader may read ahead in a thread.
         late = (_helper_charges(case, excess, tuple(evidence), helper) for helper in (_LOADER, _THREAD))
         yield from next(filter(None, late), [_late_batch(case, excess, tuple(evidence))])

@@ -19,7 +19,9 @@ from rankscope.diagnose.infer.causes.hypothesis import CONVICTED
 from rankscope.diagnose.infer.causes.rank.case import case_of
 from rankscope.diagnose.infer.causes.rank.process import pauses
 from rankscope.diagnose.infer.causes.rank.table import charges
-from rankscope.diagnose.infer.causes.rows import Row, distance
+from rankscope.diagnose.infer.causes.registry import asked
+from rankscope.diagnose.infer.causes.rows import Clear, Floor, Row, Taken, distance
+from rankscope.diagnose.infer.causes.whole_job import Known, Proposal, WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.attribute import Profiles
 from rankscope.diagnose.infer.model.episodes import Episodes, at_one_place, find_episodes
@@ -29,17 +31,16 @@ from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.probes.base.arrays import Ints
 
 
-def rare_rows(fleet: Fleet, scene: Scene, odd: Ints) -> tuple[list[Row], list[Note]]:
-    """Return rows and notes on ranks that are slow in a few steps only.
-
-    `odd`: rows that are suspects for all of their steps.
-    """
+@asked
+def rare_steps(job: WholeJob, known: Known) -> Iterator[Proposal]:
+    """Yield rows and notes on ranks that are slow in a few steps only, not in all."""
+    fleet, scene, odd = job.fleet, job.scene, known.odd
     paused = [pause for pause in pauses(fleet) if pause.rows[0] not in set(odd.tolist())]
     known_s = limits.SCALE_FLOOR * scene.step_s
-    stopped = [Row(one, None, one.lost_s / known_s, np.inf, step_s=one.lost_s, rare=True) for one in paused]
+    for one in paused:
+        yield Row(one, Taken(one.lost_s), Clear(one.lost_s / known_s), rare=True)
     skip = np.append(odd, np.array([pause.rows[0] for pause in paused], dtype=np.int64))
-    found, notes = _rows(fleet, scene, _episodes(fleet, scene, skip), odd)
-    return [*stopped, *found], notes
+    yield from _rows(fleet, scene, _episodes(fleet, scene, skip), odd)
 
 
 def _episodes(fleet: Fleet, scene: Scene, skip: Ints) -> Iterator[Episodes]:
@@ -57,10 +58,8 @@ def _episodes(fleet: Fleet, scene: Scene, skip: Ints) -> Iterator[Episodes]:
     yield from found.values()
 
 
-def _rows(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints) -> tuple[list[Row], list[Note]]:
-    found: list[Row] = []
-    floor = limits.NOTHING if fleet.timed else limits.EFFECT_SHARE
-    notes: list[Note] = []
+def _rows(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints) -> Iterator[Proposal]:
+    floor = Floor(limits.NOTHING if fleet.timed else limits.EFFECT_SHARE)
     profiles: Profiles | None = None
     for each in episodes:
         profiles = profiles or Profiles(fleet)
@@ -68,14 +67,13 @@ def _rows(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints) -
         if not made or made[0].component == "workload" or made[0].lost_s < limits.HOLDS_LEAST * each.lost_s:
             who = f"rank {int(fleet.ranks.number[each.row])}"
             text = f"{who} was slow in {each.count} steps, but no function of it shows it: not accused"
-            notes.append(Note(NoteCode.NO_FUNCTION, text))
+            yield Note(NoteCode.NO_FUNCTION, text)
             continue
         first = made[0]
         twice = first.lost_s >= limits.MOST * each.lost_s
         support = CONVICTED if twice else first.support
         shown = replace(first, lost_s=each.lost_s, support=support, evidence=(*_behaviour(each), *first.evidence))
-        found.append(Row(shown, None, distance(each.chance), np.inf, step_s=each.lost_s, floor=floor, rare=each.rare))
-    return found, notes
+        yield Row(shown, Taken(each.lost_s), Clear(distance(each.chance)), floor, rare=each.rare)
 
 
 def _behaviour(each: Episodes) -> tuple[Evidence, ...]:

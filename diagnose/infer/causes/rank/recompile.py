@@ -19,23 +19,12 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.hypothesis import SEEN, Hypothesis
 from rankscope.diagnose.infer.causes.rank.case import Case
 from rankscope.diagnose.infer.causes.registry import cause
+from rankscope.diagnose.infer.model.evidence.known_code import COMPILER_FILES
 from rankscope.diagnose.infer.model.functions import sample
 from rankscope.diagnose.infer.verdict.contract import Evidence
 from rankscope.diagnose.stats.robust import median
 
 _KINDS = ("python", "sync", "io")  # computing, waiting for a compiler's thread or process, its files
-
-# Files whose functions run only while something is compiled, in most samples of steps with a new
-# shape and in none of other steps (figures: diagnose/measured.md); most of torch/_dynamo and
-# torch/_inductor runs in both.
-_COMPILERS = (
-    "/torch/_dynamo/convert_frame.py",
-    "/torch/_inductor/compile_fx.py",
-    "/triton/compiler/code_generator.py",
-    "/jax/_src/compiler.py",
-    "/jax/_src/interpreters/mlir.py",
-    "/tensorflow/python/framework/func_graph.py",
-)
 
 
 @cause("python", "recompile", witness="stacks: compiling, unlike its peers",
@@ -61,4 +50,4 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def _compiling_s(case: Case, rank: int) -> float:
-    return sum(case.profiles.seconds_through(rank, kind, _COMPILERS) for kind in _KINDS)
+    return sum(case.profiles.seconds_through(rank, kind, COMPILER_FILES) for kind in _KINDS)

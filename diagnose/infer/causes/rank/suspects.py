@@ -5,6 +5,9 @@ weight(hypothesis) = lost seconds · support; the largest is the suspect. Anothe
                      30 % of the excess; it takes its part of the rank's lost time. workload is only
                      what remains. Ranks of one host with the same cause in the same place and about
                      equal losses are one suspect.
+score(suspect)     = z² / (z² + CLEAR) · (0.4 + 0.6 · min(1, explained / 0.8)) · support, explained:
+                     its part of the excess, support with what speaks against it
+                     (contrary_evidence.py); ../../solve/calibration.py maps it to a confidence
 """
 
 from __future__ import annotations
@@ -50,9 +53,12 @@ class _Charged:
     score: float
 
 
-def merged_suspects(among: Compared, selection: Selection, standing: Sequence[tuple[Admitted, float]]) -> list[Suspect]:
-    """Return suspects for the selected hypotheses; `standing`: each with its lost seconds
-    per step.
+def merged_suspects(
+    among: Compared, selection: Selection, standing: Sequence[tuple[Admitted, float]], step_s: float
+) -> list[Suspect]:
+    """Return suspects for the selected hypotheses.
+
+    `standing`: each with its lost seconds per step, of a step of `step_s`.
     """
     fleet, scene = among.fleet, replace(among.scene, differences=selection.differences)
     charged = [
@@ -65,7 +71,7 @@ def merged_suspects(among: Compared, selection: Selection, standing: Sequence[tu
         )
         for each, lost_s in standing
     ]
-    return _merged(fleet, scene, charged)
+    return _merged(fleet, scene, charged, step_s)
 
 
 def why_not(among: Compared, selection: Selection) -> list[Note]:
@@ -154,7 +160,7 @@ def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
     return Note(NoteCode.NO_FUNCTION, text, rank)
 
 
-def _merged(fleet: Fleet, scene: Scene, admitted: Sequence[_Charged]) -> list[Suspect]:
+def _merged(fleet: Fleet, scene: Scene, admitted: Sequence[_Charged], step_s: float) -> list[Suspect]:
     """Merge hypotheses on ranks of one host with the same cause and place and about equal loss."""
     groups: list[list[_Charged]] = []
     for each in sorted(admitted, key=lambda one: -one.lost_s):
@@ -166,7 +172,7 @@ def _merged(fleet: Fleet, scene: Scene, admitted: Sequence[_Charged]) -> list[Su
             groups.append([each])
     accused: Ints = np.array([each.row for each in admitted], dtype=np.int64)
     least = least_waiter_share(scene.wait)
-    return [_suspect(fleet, scene, group, accused, float(least[group[0].row])) for group in groups]
+    return [_suspect(fleet, scene, group, accused, float(least[group[0].row]), step_s) for group in groups]
 
 
 def _is_same(one: Hypothesis, other: Hypothesis) -> bool:
@@ -178,7 +184,9 @@ def _is_same(one: Hypothesis, other: Hypothesis) -> bool:
     )
 
 
-def _suspect(fleet: Fleet, scene: Scene, group: Sequence[_Charged], accused: Ints, least: float) -> Suspect:
+def _suspect(
+    fleet: Fleet, scene: Scene, group: Sequence[_Charged], accused: Ints, least: float, step_s: float
+) -> Suspect:
     first = group[0]
     z = float(scene.differences.z[first.row])
     # Certainty of the difference itself, of its attribution, and of its cause.
@@ -187,9 +195,10 @@ def _suspect(fleet: Fleet, scene: Scene, group: Sequence[_Charged], accused: Int
         first.found,
         rows=tuple(each.row for each in group),
         lost_s=sum(each.lost_s for each in group),
+        since=_since(fleet, scene, first.row),
         evidence=(*first.found.evidence, *_behaviour(fleet, scene, first.row, accused, least)),
     )
-    return suspect_from(fleet, merged, scene.step_s, score, _since(fleet, scene, first.row), _instances(group))
+    return suspect_from(fleet, merged, max(step_s, merged.lost_s), score, _instances(group))
 
 
 def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints, least: float) -> tuple[Evidence, ...]:

@@ -8,7 +8,7 @@ threads of the process that computed as much more than the peers'. The user's lo
 which the threads compute more is named: python/gil where most of it is the GIL's, else
 python/slow-function; for threads without Python the thread and its library's function:
 cpu/contended. The cost includes what the threads take from ranks on the same CPUs
-(solve/odd_ranks.py). Evidence against: threads that compute as much on the peers; other processes
+(causes/rank/odd_ranks.py). Evidence against: threads that compute as much on the peers; other processes
 that ran meanwhile; threads that carry what the job sends.
 """
 

@@ -90,7 +90,7 @@ def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[No
     alone = float(sudden_s[row]) >= limits.NEARLY_ALL * float(sudden_s.sum())
     if not 0 < len(at) <= limits.PART * known or not alone or explain(paused, at, gap[row, at]):
         return []
-    if len(at) >= limits.SEVERAL:  # with fewer, a rank that is a suspect for them has no such note (judge.py)
+    if len(at) >= limits.SEVERAL:  # with fewer, a rank that is a suspect for them has no such note (explain.py)
         none = np.empty(0, np.int64)
         proven = find_episodes(own, roles(fleet), step_s, np.zeros(ranks), none, at_one_place(fleet, 0))
         if any(each.row == row for each in proven):

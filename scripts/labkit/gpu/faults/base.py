@@ -103,6 +103,7 @@ class GpuFault(Fault):
         )
 
     def revert(self) -> None:
+        super().revert()
         for timer in self._timers:
             timer.cancel()
         for part in self._altered:

@@ -19,7 +19,6 @@ _CORE = "libgpusim.so"
 _KEEP_S = 86_400.0
 _LIBRARIES = {
     "libcudart.so.12": ("cudart.c",),
-    "libcuda.so.1": ("cuda.c",),
     "libnccl.so.2": ("nccl.c",),
     "libnvidia-ml.so.1": ("nvml.c", "nvml_health.c", "nvml_links.c", "nvml_metrics.c", "nvml_users.c"),
 }

@@ -32,12 +32,12 @@ typedef struct {
 } ncclUniqueId;
 struct ncclComm {
     struct gs_comm *shared;
-    int rank, size, aborted, users;
+    int rank, size, users;
     uint64_t sequence, sent[GS_RANKS], received[GS_RANKS];
 };
 typedef struct ncclComm *ncclComm_t;
 
-enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, MESSAGES };
+enum { ALL_REDUCE, MESSAGES };
 struct part {
     int peer, receives;
     double bytes;
@@ -70,15 +70,12 @@ static uint32_t hosts(const struct gs_comm *shared)
 }
 
 /* With the communicator locked, when the last rank has arrived. */
-static void settle(struct gs_comm *shared, struct gs_op *op, int kind, double bytes)
+static void settle(struct gs_comm *shared, struct gs_op *op, double bytes)
 {
     const struct gs_state *state = gs_state();
     uint32_t size = shared->size, spread = hosts(shared);
-    double chunk = kind == ALL_GATHER || kind == REDUCE_SCATTER ? bytes : bytes / size;
-    op->steps = kind == ALL_REDUCE ? 2 * (size - 1) : size - 1;
-    if (kind == BROADCAST || kind == REDUCE)
-        chunk = size > 1 ? bytes / (size - 1) : 0;
-    double channels = (double)size / spread;
+    double chunk = bytes / size, channels = (double)size / spread;
+    op->steps = 2 * (size - 1);
     op->nic_bytes = spread > 1 ? chunk / channels : 0;
     op->nvlink_bytes = channels > 1 ? spread > 1 ? chunk * (channels - 1) / channels : chunk : 0;
     op->step_ns = 0;
@@ -109,11 +106,11 @@ static void let_go(ncclComm_t comm)
         free(comm);
 }
 
-/* Wait for a futex word to be set, for as long as the communicator lives. */
-static int resolved(ncclComm_t comm, uint32_t *word, struct gs_gpu *gpu)
+/* Wait for a futex word to be set, for as long as the GPU is there. */
+static int resolved(uint32_t *word, const struct gs_gpu *gpu)
 {
     while (!__atomic_load_n(word, __ATOMIC_ACQUIRE)) {
-        if (__atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE) || gpu->set.lost > 0)
+        if (gpu->set.lost > 0)
             return 0;
         gs_wait(word, 0, 200000000ll);
     }
@@ -138,14 +135,14 @@ static int64_t run_collective(void *data, struct cs_stream *stream, int64_t read
     }
     op->latest_ns = ready > op->latest_ns ? ready : op->latest_ns;
     if (++op->arrived == shared->size) {
-        settle(shared, op, job->kind, job->bytes);
+        settle(shared, op, job->bytes);
         __atomic_store_n(&op->resolved, 1, __ATOMIC_RELEASE);
         gs_wake(&op->resolved);
     }
     shared->touched_ns = gs_now();
     gs_unlock(&shared->lock);
     int slot = gs_slot_add(gpu, cs_owner(stream), &in_collective, NULL, ready, GS_FOREVER, &serial);
-    if (resolved(comm, &op->resolved, gpu)) {
+    if (resolved(&op->resolved, gpu)) {
         struct gs_flow flow = {
             .start_ns = op->start_ns,
             .step_ns = op->step_ns,
@@ -239,7 +236,7 @@ static int64_t run_messages(void *data, struct cs_stream *stream, int64_t ready)
         messages[index] = arrive(comm, &job->parts[index], ready);
     int slot = gs_slot_add(gpu, cs_owner(stream), &in_collective, NULL, ready, GS_FOREVER, &serial);
     for (int index = 0; index < job->count; index++) {
-        if (!resolved(comm, &messages[index]->resolved, gpu)) {
+        if (!resolved(&messages[index]->resolved, gpu)) {
             end = gs_now();
             break;
         }
@@ -334,7 +331,7 @@ API ncclResult_t ncclGroupEnd(void)
 
 static ncclResult_t submit(struct pending one)
 {
-    if (!one.comm || one.comm->aborted || !(one.bytes >= 0))
+    if (!one.comm || !(one.bytes >= 0))
         return INVALID_ARGUMENT;
     if (cs_error(0))
         return UNHANDLED_CUDA;
@@ -351,30 +348,6 @@ API ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, int typ
 {
     (void)from, (void)to, (void)op;
     return submit((struct pending){.comm = comm, .stream = stream, .kind = ALL_REDUCE, .bytes = count * size_of(type)});
-}
-
-API ncclResult_t ncclAllGather(const void *from, void *to, size_t count, int type, ncclComm_t comm, void *stream)
-{
-    (void)from, (void)to;
-    return submit((struct pending){.comm = comm, .stream = stream, .kind = ALL_GATHER, .bytes = count * size_of(type)});
-}
-
-API ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, int type, int op, ncclComm_t comm, void *stream)
-{
-    (void)from, (void)to, (void)op;
-    return submit((struct pending){.comm = comm, .stream = stream, .kind = REDUCE_SCATTER, .bytes = count * size_of(type)});
-}
-
-API ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, int type, int root, ncclComm_t comm, void *stream)
-{
-    (void)from, (void)to, (void)root;
-    return submit((struct pending){.comm = comm, .stream = stream, .kind = BROADCAST, .bytes = count * size_of(type)});
-}
-
-API ncclResult_t ncclReduce(const void *from, void *to, size_t count, int type, int op, int root, ncclComm_t comm, void *stream)
-{
-    (void)from, (void)to, (void)op, (void)root;
-    return submit((struct pending){.comm = comm, .stream = stream, .kind = REDUCE, .bytes = count * size_of(type)});
 }
 
 static ncclResult_t message(size_t count, int type, int peer, int receives, ncclComm_t comm, void *stream)
@@ -400,24 +373,12 @@ API ncclResult_t ncclRecv(void *to, size_t count, int type, int peer, ncclComm_t
 
 /* ---- communicators ---- */
 
-API ncclResult_t ncclGetVersion(int *version)
-{
-    *version = 22403;
-    return SUCCESS;
-}
-
 API const char *ncclGetErrorString(ncclResult_t result)
 {
     static const char *const texts[] = {"no error",         "unhandled cuda error", "unhandled system error",  "internal error",
                                         "invalid argument", "invalid usage",        "remote process exited or there was a network error",
                                         "NCCL operation in progress"};
     return (unsigned)result < sizeof texts / sizeof *texts ? texts[result] : "unknown result code";
-}
-
-API const char *ncclGetLastError(ncclComm_t comm)
-{
-    (void)comm;
-    return "";
 }
 
 API ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
@@ -470,13 +431,13 @@ static struct gs_comm *enter(const ncclUniqueId *id, uint32_t size, uint32_t ran
     return found;
 }
 
-static ncclResult_t join(ncclComm_t *comm, int size, const ncclUniqueId *id, int rank)
+API ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank)
 {
     if (!comm || size < 1 || size > GS_RANKS || rank < 0 || rank >= size)
         return INVALID_ARGUMENT;
     if (cs_gpu() < 0 || cs_set_device(cs_get_device()))
         return UNHANDLED_CUDA;
-    struct gs_comm *shared = enter(id, (uint32_t)size, (uint32_t)rank);
+    struct gs_comm *shared = enter(&id, (uint32_t)size, (uint32_t)rank);
     if (!shared)
         return INVALID_USAGE;
     uint32_t joined;
@@ -489,31 +450,6 @@ static ncclResult_t join(ncclComm_t *comm, int size, const ncclUniqueId *id, int
     return SUCCESS;
 }
 
-API ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank)
-{
-    return join(comm, size, &id, rank);
-}
-
-API ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id, int rank, void *config)
-{
-    (void)config;
-    return join(comm, size, &id, rank);
-}
-
-API ncclResult_t ncclCommFinalize(ncclComm_t comm)
-{
-    return comm ? SUCCESS : INVALID_ARGUMENT;
-}
-
-API ncclResult_t ncclCommAbort(ncclComm_t comm)
-{
-    if (!comm)
-        return INVALID_ARGUMENT;
-    __atomic_store_n(&comm->aborted, 1, __ATOMIC_RELEASE);
-    let_go(comm);
-    return SUCCESS;
-}
-
 /* Waits for what is queued, as the real one does. */
 API ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
@@ -523,34 +459,4 @@ API ncclResult_t ncclCommDestroy(ncclComm_t comm)
         gs_sleep_until(gs_now() + 1000000);
     let_go(comm);
     return SUCCESS;
-}
-
-API ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
-{
-    if (!comm)
-        return INVALID_ARGUMENT;
-    *error = cs_error(0) ? UNHANDLED_CUDA : SUCCESS;
-    return SUCCESS;
-}
-
-API ncclResult_t ncclCommCount(ncclComm_t comm, int *count)
-{
-    if (!comm)
-        return INVALID_ARGUMENT;
-    *count = comm->size;
-    return SUCCESS;
-}
-
-API ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank)
-{
-    if (!comm)
-        return INVALID_ARGUMENT;
-    *rank = comm->rank;
-    return SUCCESS;
-}
-
-API ncclResult_t ncclCommCuDevice(ncclComm_t comm, int *device)
-{
-    *device = cs_get_device();
-    return comm ? SUCCESS : INVALID_ARGUMENT;
 }

@@ -53,21 +53,9 @@ CLOCK_GETTER(nvmlDeviceGetClockInfo, 0)
 CLOCK_GETTER(nvmlDeviceGetApplicationsClock, 1)
 CLOCK_GETTER(nvmlDeviceGetDefaultApplicationsClock, 2)
 CLOCK_GETTER(nvmlDeviceGetMaxClockInfo, 2)
-CLOCK_GETTER(nvmlDeviceGetMaxCustomerBoostClock, 2)
-
-API nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, unsigned kind, unsigned id, unsigned *mhz)
-{
-    if (kind > 3 || id > 3)
-        return INVALID_ARGUMENT;
-    ENTER(device);
-    *mhz = nvml_mhz(clock_of(device, kind, (int)id));
-    LEAVE(device);
-}
 
 GETTER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, gs_reasons(device))
 GETTER(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, gs_reasons(device))
-GETTER(nvmlDeviceGetSupportedClocksEventReasons, unsigned long long, 0x1ff)
-GETTER(nvmlDeviceGetSupportedClocksThrottleReasons, unsigned long long, 0x1ff)
 GETTER(nvmlDeviceGetPerformanceState, unsigned, 0)
 
 /* Mean over the last samples of 1/6 s. */
@@ -95,19 +83,8 @@ double nvml_power_now_w(const struct gs_gpu *gpu)
 }
 
 GETTER(nvmlDeviceGetPowerUsage, unsigned, nvml_power_w(device, 6) * 1e3)
-GETTER(nvmlDeviceGetPowerManagementMode, unsigned, 1)
-GETTER(nvmlDeviceGetPowerManagementLimit, unsigned, device->set.power_cap_w * 1e3)
 GETTER(nvmlDeviceGetEnforcedPowerLimit, unsigned, device->set.power_cap_w * 1e3)
 GETTER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, GS_POWER_CAP_W * 1e3)
-GETTER(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, device->sums.energy_j * 1e3)
-
-API nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned *least, unsigned *most)
-{
-    ENTER(device);
-    *least = 200000;
-    *most = (unsigned)(GS_POWER_CAP_W * 1e3);
-    LEAVE(device);
-}
 
 int nvml_temperature(const struct gs_gpu *gpu)
 {
@@ -137,14 +114,6 @@ API nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, unsigned
     LEAVE_AS(device, kind < 4 ? SUCCESS : NOT_SUPPORTED);
 }
 
-API nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, unsigned policy, unsigned long long *status)
-{
-    ENTER(device);
-    status[0] = (unsigned long long)(device->advanced_ns / 1000);
-    status[1] = (unsigned long long)((policy == 0 ? device->sums.power_limited_s : policy == 1 ? device->sums.thermal_limited_s : 0) * 1e9);
-    LEAVE_AS(device, policy < 2 ? SUCCESS : NOT_SUPPORTED);
-}
-
 /* ---- use ---- */
 
 /* Over the last full sample period, as the driver does. */
@@ -163,11 +132,6 @@ API nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned *
     *utilisation = 0;
     *period_us = (unsigned)(GS_SAMPLE_NS / 1000);
     LEAVE(device);
-}
-
-API nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned *utilisation, unsigned *period_us)
-{
-    return nvmlDeviceGetDecoderUtilization(device, utilisation, period_us);
 }
 
 static unsigned long long memory_used(const struct gs_gpu *gpu)
@@ -196,13 +160,6 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t
     LEAVE(device);
 }
 
-API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
-{
-    ENTER(device);
-    *memory = (nvmlMemory_t){128ull << 30, 128ull << 30, 0};
-    LEAVE(device);
-}
-
 /* ---- errors ---- */
 
 API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
@@ -226,27 +183,6 @@ API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned kind,
     LEAVE(device);
 }
 
-/* All errors are the device memory's. */
-API nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, unsigned kind, unsigned counter, unsigned place,
-                                                 unsigned long long *count)
-{
-    if (kind > 1 || counter > 1)
-        return INVALID_ARGUMENT;
-    ENTER(device);
-    *count = place == 2 ? ecc(device, kind) : 0;
-    LEAVE_AS(device, place == 2 || place == 7 ? SUCCESS : NOT_SUPPORTED);
-}
-
-API nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, unsigned kind, unsigned counter, unsigned long long *counts)
-{
-    if (kind > 1 || counter > 1)
-        return INVALID_ARGUMENT;
-    ENTER(device);
-    counts[0] = counts[1] = counts[3] = 0;
-    counts[2] = ecc(device, kind);
-    LEAVE(device);
-}
-
 API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
                                            unsigned *failed)
 {
@@ -256,33 +192,6 @@ API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *correc
     *pending = device->set.remap_pending > 0;
     *failed = device->set.remap_failed > 0;
     LEAVE(device);
-}
-
-/* Page retirement went with Ampere; a scenario that sets it gets it. Addresses are made up. */
-static nvmlReturn_t retired(nvmlDevice_t device, unsigned cause, unsigned *count, unsigned long long *pages, unsigned long long *times)
-{
-    ENTER(device);
-    unsigned there = cause == 1 ? (unsigned)device->set.retired_pages : 0, room = *count;
-    *count = there;
-    if (there > room || (there && !pages))
-        LEAVE_AS(device, INSUFFICIENT_SIZE);
-    for (unsigned index = 0; index < there; index++) {
-        pages[index] = 0x1000ull * (index + 1);
-        if (times)
-            times[index] = 0;
-    }
-    LEAVE(device);
-}
-
-API nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, unsigned cause, unsigned *count, unsigned long long *pages)
-{
-    return retired(device, cause, count, pages, NULL);
-}
-
-API nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, unsigned cause, unsigned *count, unsigned long long *pages,
-                                              unsigned long long *times)
-{
-    return retired(device, cause, count, pages, times);
 }
 
 GETTER(nvmlDeviceGetRetiredPagesPendingStatus, unsigned, 0)

@@ -1,4 +1,4 @@
-/* NVML continued: GPM, field values, samples. */
+/* NVML continued: GPM, field values. */
 #include "nvml.h"
 
 #include <stdlib.h>
@@ -223,48 +223,4 @@ API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFi
     for (int index = 0; index < count; index++)
         fill(device, &fields[index]);
     LEAVE(device);
-}
-
-/* ---- samples of 1/6 s ---- */
-
-typedef struct {
-    unsigned long long timeStamp;
-    nvmlValue_t value;
-} nvmlSample_t;
-
-API nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned kind, unsigned long long since_us, unsigned *type, unsigned *count,
-                                      nvmlSample_t *samples)
-{
-    if (kind > 9 || !type || !count)
-        return INVALID_ARGUMENT;
-    ENTER(device);
-    if (kind == 7)
-        LEAVE_AS(device, NOT_SUPPORTED);
-    *type = TYPE_UINT;
-    unsigned room = samples ? *count : GS_SAMPLES, found = 0;
-    uint64_t first = device->samples_taken > GS_SAMPLES - 1 ? device->samples_taken - (GS_SAMPLES - 1) : 1;
-    for (uint64_t at = first; at < device->samples_taken && found < room; at++) {
-        const struct gs_sample *now = &device->samples[at % GS_SAMPLES], *before = &device->samples[(at - 1) % GS_SAMPLES];
-        if ((unsigned long long)now->time_ns / 1000 <= since_us)
-            continue;
-        double seconds = GS_SAMPLE_NS / 1e9, value = 0;
-        if (kind == 0)
-            value = now->power_w * 1e3;
-        else if (kind == 1)
-            value = (now->sums.kernel_s - before->sums.kernel_s) / seconds * 100;
-        else if (kind == 2)
-            value = (now->sums.dram_s - before->sums.dram_s) / seconds * 100;
-        else if (kind == 5)
-            value = now->clock_hz / 1e6;
-        else if (kind == 6)
-            value = GS_MEMORY_CLOCK_HZ / 1e6;
-        if (samples) {
-            samples[found].timeStamp = (unsigned long long)now->time_ns / 1000;
-            samples[found].value.ull = 0;
-            samples[found].value.ui = (unsigned)(value + 0.5);
-        }
-        found++;
-    }
-    *count = found;
-    LEAVE_AS(device, found ? SUCCESS : NOT_FOUND);
 }

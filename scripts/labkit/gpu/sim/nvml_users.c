@@ -15,15 +15,6 @@ typedef struct {
     unsigned long long timeStamp;
     unsigned smUtil, memUtil, encUtil, decUtil;
 } nvmlProcessUtilizationSample_t;
-typedef struct {
-    unsigned long long timeStamp;
-    unsigned pid, smUtil, memUtil, encUtil, decUtil, jpgUtil, ofaUtil;
-} nvmlProcessUtilizationInfo_t;
-typedef struct {
-    unsigned version, processSamplesCount;
-    unsigned long long lastSeenTimeStamp;
-    nvmlProcessUtilizationInfo_t *procUtilArray;
-} nvmlProcessesUtilizationInfo_t;
 struct user {
     unsigned pid;
     unsigned long long memory_bytes;
@@ -46,7 +37,7 @@ static unsigned users(nvmlDevice_t device, struct user *found)
     return count;
 }
 
-static nvmlReturn_t running(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *processes)
+API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *processes)
 {
     struct user found[GS_PROCESSES + 1];
     ENTER(device);
@@ -60,39 +51,12 @@ static nvmlReturn_t running(nvmlDevice_t device, unsigned *count, nvmlProcessInf
     return SUCCESS;
 }
 
-static nvmlReturn_t none_running(nvmlDevice_t device, unsigned *count)
-{
-    ENTER(device);
-    *count = 0;
-    LEAVE(device);
-}
-
-API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *processes)
-{
-    return running(device, count, processes);
-}
-
-API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *processes)
-{
-    return running(device, count, processes);
-}
-
-API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *processes)
-{
-    (void)processes;
-    return none_running(device, count);
-}
-
-API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *processes)
-{
-    (void)processes;
-    return none_running(device, count);
-}
-
 API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *processes)
 {
     (void)processes;
-    return none_running(device, count);
+    ENTER(device);
+    *count = 0;
+    LEAVE(device);
 }
 
 /* One value per process, of the last sample period. */
@@ -112,22 +76,6 @@ API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProces
     for (unsigned index = 0; index < there; index++)
         samples[index] = (nvmlProcessUtilizationSample_t){found[index].pid, time_us, percent(found[index].utilisation),
                                                           percent(found[index].utilisation * 0.55), 0, 0};
-    return SUCCESS;
-}
-
-API nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info)
-{
-    nvmlProcessUtilizationSample_t samples[GS_PROCESSES + 1];
-    unsigned count = GS_PROCESSES + 1, room = info->processSamplesCount;
-    nvmlReturn_t result = nvmlDeviceGetProcessUtilization(device, samples, &count, info->lastSeenTimeStamp);
-    if (result)
-        return result;
-    info->processSamplesCount = count;
-    if (count > room || !info->procUtilArray)
-        return INSUFFICIENT_SIZE;
-    for (unsigned index = 0; index < count; index++)
-        info->procUtilArray[index] = (nvmlProcessUtilizationInfo_t){samples[index].timeStamp, samples[index].pid, samples[index].smUtil,
-                                                                    samples[index].memUtil, 0, 0, 0, 0};
     return SUCCESS;
 }
 
@@ -204,9 +152,4 @@ API nvmlReturn_t nvmlEventSetWait_v2(struct event_set *set, nvmlEventData_t *eve
         gs_sleep_until(now + 10000000 < deadline ? now + 10000000 : deadline);
     }
     return SUCCESS;
-}
-
-API nvmlReturn_t nvmlEventSetWait(struct event_set *set, nvmlEventData_t *event, unsigned timeout_ms)
-{
-    return nvmlEventSetWait_v2(set, event, timeout_ms);
 }

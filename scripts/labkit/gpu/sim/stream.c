@@ -31,7 +31,6 @@ static const struct gs_profile profiles[] = {
 struct cs_event {
     uint64_t recorded, done;
     int64_t time_ns;
-    int references, destroyed;
 };
 
 struct operation {
@@ -46,7 +45,7 @@ struct operation {
 
 struct cs_stream {
     uint64_t magic;
-    int device, gpu, owner, quit;
+    int device, gpu, owner;
     uint64_t queued, scheduled, retired;
     int64_t end_ns;
     struct operation ring[QUEUE];
@@ -217,12 +216,6 @@ static int64_t wait_for(struct cs_event *event, uint64_t version, int64_t ready)
     return time > ready ? time : ready;
 }
 
-static void release(struct cs_event *event)
-{
-    if (--event->references == 0 && event->destroyed)
-        free(event);
-}
-
 static int64_t run(struct cs_stream *stream, struct operation *operation, int64_t ready)
 {
     const struct gs_gpu *gpu = cs_gpu_of(stream);
@@ -253,10 +246,8 @@ static void *worker(void *argument)
     struct cs_stream *stream = argument;
     pthread_mutex_lock(&lock);
     for (;;) {
-        while (stream->scheduled == stream->queued && !stream->quit)
+        while (stream->scheduled == stream->queued)
             pthread_cond_wait(&stream->work, &lock);
-        if (stream->scheduled == stream->queued)
-            break;
         struct operation *operation = &stream->ring[stream->scheduled % QUEUE];
         int64_t ready = operation->queued_ns > stream->end_ns ? operation->queued_ns : stream->end_ns;
         pthread_mutex_unlock(&lock);
@@ -268,13 +259,9 @@ static void *worker(void *argument)
             operation->event->done = operation->version;
             operation->event->time_ns = end;
         }
-        if (operation->event)
-            release(operation->event);
         stream->scheduled++;
         pthread_cond_broadcast(&progress);
     }
-    stream->magic = 0; /* not freed: another thread may be waiting for the device, and so for this */
-    pthread_mutex_unlock(&lock);
     return NULL;
 }
 
@@ -338,14 +325,6 @@ struct cs_stream *cs_stream_of(void *handle)
     struct cs_stream *stream = default_stream[gpu];
     pthread_mutex_unlock(&lock);
     return stream;
-}
-
-void cs_stream_free(struct cs_stream *stream)
-{
-    pthread_mutex_lock(&lock);
-    stream->quit = 1;
-    pthread_cond_signal(&stream->work);
-    pthread_mutex_unlock(&lock);
 }
 
 static void retire(struct cs_stream *stream)
@@ -469,19 +448,9 @@ struct cs_event *cs_event_new(void)
     return calloc(1, sizeof(struct cs_event));
 }
 
-void cs_event_free(struct cs_event *event)
-{
-    pthread_mutex_lock(&lock);
-    event->destroyed = 1;
-    event->references++;
-    release(event);
-    pthread_mutex_unlock(&lock);
-}
-
 int cs_event_record(struct cs_event *event, struct cs_stream *stream)
 {
     pthread_mutex_lock(&lock);
-    event->references++;
     int error = put(stream, (struct operation){.kind = RECORD, .event = event, .version = ++event->recorded});
     pthread_mutex_unlock(&lock);
     return error;
@@ -491,10 +460,8 @@ int cs_event_wait(struct cs_event *event, struct cs_stream *stream)
 {
     int error = 0;
     pthread_mutex_lock(&lock);
-    if (event->recorded) {
-        event->references++;
+    if (event->recorded)
         error = put(stream, (struct operation){.kind = WAIT, .event = event, .version = event->recorded});
-    }
     pthread_mutex_unlock(&lock);
     return error;
 }

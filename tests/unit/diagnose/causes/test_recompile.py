@@ -54,10 +54,11 @@ def test_compiled_code_that_is_slow_is_a_slow_function() -> None:
     assert (suspect.component, suspect.cause, suspect.ranks) == ("python", "slow-function", (RANK,))
 
 
-def test_what_all_ranks_compile_excuses_and_accuses_nobody() -> None:
+def test_what_all_ranks_compile_accuses_no_rank() -> None:
     # GIVEN a job whose ranks all compile
     extra = {rank: [(TRACES, 0.05)] for rank in range(8)}
-    assert diagnose(build(Job(extra=extra))).status == "healthy"
+    verdict = diagnose(build(Job(extra=extra)))
+    assert verdict.status == "inefficient" and [one.scope for one in verdict.suspects] == ["all"]
     # AND one that computes longer besides
     extra[RANK] = [*extra[RANK], (Work("python", "augment", 0, 56), 0.08)]
     suspect = first(diagnose(build(Job(extra=extra))))

@@ -16,7 +16,8 @@ from rankscope.diagnose.face.cli.main import run
 from rankscope.diagnose.infer import causes as hypotheses
 from rankscope.diagnose.infer.causes import causes, registry
 from rankscope.diagnose.infer.causes.rank.case import Case
-from rankscope.diagnose.infer.causes.whole_job import WholeJob
+from rankscope.diagnose.infer.causes.waste.spending import Spending
+from rankscope.diagnose.infer.causes.whole_job import Known, WholeJob
 from rankscope.diagnose.infer.verdict.contract import COMPONENTS
 
 ROOM = Path(hypotheses.__file__).parent
@@ -79,7 +80,12 @@ def test_a_row_has_a_sentence_and_its_file_tells_of_it(row: registry.Cause) -> N
 
 def test_every_function_that_registers_is_asked_or_called() -> None:
     """One that nobody calls makes a cause that can never be reported."""
-    asked = {*registry.proposers(Case), *registry.proposers(WholeJob)}
+    asked = {
+        *registry.proposers(Case),
+        *registry.proposers(WholeJob),
+        *registry.proposers(WholeJob, Known),
+        *registry.proposers(Spending),
+    }
     names = {node.id for path in ROOM.parent.rglob("*.py") for node in _loaded(path)}
     for row in causes.TABLE:
         assert row.proposed_by in asked or row.proposed_by.__name__ in names or row.told_by in _called_in(), row

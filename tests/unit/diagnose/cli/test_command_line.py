@@ -104,7 +104,7 @@ def test_record_says_where_each_window_lies_though_one_name_begins_like_the_othe
     jobs = ["torch-a:2950", "torch-a:29500"]
     windows = [replace(window, manifest=replace(window.manifest, jobs=(job,))) for job in jobs]
     monkeypatch.setattr(recorder.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(recorder, "find_ranks", lambda _: RankCensus((), (), ()))
+    monkeypatch.setattr(recorder, "find_ranks", lambda *_, **__: RankCensus((), (), ()))
     ranks = tuple(MagicMock(**{"identity.job": job}) for job in jobs)
     monkeypatch.setattr(recorder, "choose", lambda *_: ranks)
     monkeypatch.setattr(recorder.observation, "begin", MagicMock())

@@ -80,7 +80,7 @@ def test_a_job_that_ends_meanwhile_keeps_what_was_told_of_it() -> None:
 
 
 def test_what_no_window_can_tell_is_not_waited_for() -> None:
-    _, (verdict,) = observed(Job(ranks=1))
+    _, (verdict,) = observed(Job(ranks=1, ranks_columns={0: {"world_size": 2}}))
     assert verdict.status == "unknown" and codes(verdict)[0] is NoteCode.ONE_RANK
     assert further_s(verdict) is None
 

@@ -39,7 +39,7 @@ def slow(name: str = LONG) -> Verdict:
 
 
 VERDICTS = {"long names": slow(), "link": diagnose(build(builders.slow_link(1, 0.1))), "hang": diagnose(build(builders.stopped(5))),
-            "healthy": diagnose(build(Job())), "unknown": diagnose(build(Job(ranks=1)))}  # fmt: skip
+            "healthy": diagnose(build(Job())), "unknown": diagnose(build(Job(steps=3)))}  # fmt: skip
 
 
 @pytest.mark.parametrize("width", [40, 57, 80, 120, 200])

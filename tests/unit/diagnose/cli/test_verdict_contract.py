@@ -25,7 +25,8 @@ CASES = {
     "link": builders.slow_link(1, 0.1),
     "stopped": builders.stopped(5),
     "imbalance": Job(scale={2: 1.6}),
-    "unknown": Job(ranks=1),
+    "unknown": Job(steps=3),
+    "alone": Job(ranks=1),
 }
 
 
@@ -37,12 +38,13 @@ def _check(value: Any, kinds: tuple[type, ...]) -> None:
 def test_the_json_keeps_the_contract(case: str) -> None:
     found = json.loads(to_json(diagnose(build(CASES[case]))))
     assert set(found) == {"schema", "status", "job", "hosts", "ranks", "window", "baseline", "step_seconds",
-                          "slowdown_percent", "suspects", "notes", *(["stacks"] if found["status"] == "hang" else [])}  # fmt: skip
+                          "slowdown_percent", "budget",
+                          "suspects", "notes", *(["stacks"] if found["status"] == "hang" else [])}  # fmt: skip
     assert found["schema"] == "rankscope.verdict/1" and found["status"] in STATUSES
     assert set(found["window"]) == {"start", "end"} and set(found["step_seconds"]) == {"p50", "p99", "baseline_p50"}
     for suspect in found["suspects"]:
         assert set(suspect) == {"component", "cause", "scope", "host", "instance", "ranks", "function", "lost_seconds_per_step",
-                                "lost_percent", "confidence", "since", "evidence", "action"}  # fmt: skip
+                                "lost_percent", "confidence", "since", "evidence", "action", "waste"}  # fmt: skip
         assert suspect["cause"] in CAUSES[suspect["component"]]
         assert 0 < suspect["confidence"] <= 1 and 0 <= suspect["lost_percent"] <= 100
         assert suspect["ranks"] and all(isinstance(rank, int) for rank in suspect["ranks"])
@@ -50,6 +52,16 @@ def test_the_json_keeps_the_contract(case: str) -> None:
         for evidence in suspect["evidence"]:
             assert set(evidence) == {"source", "measure", "value", "expected", "unit", "peers"}
         _check(suspect["lost_seconds_per_step"], (int, float))
+    assert set(found["budget"]) == {"of", "seconds", "ranks", "parts", "by_rank"}
+    for part in found["budget"]["parts"]:
+        assert (
+            {"kind", "words", "seconds", "share", "items"}
+            <= set(part)
+            <= {"kind", "words", "seconds", "share", "items", "workers"}
+        )
+        assert 0 <= part["share"] <= 1 and all(
+            set(item) == {"what", "function", "seconds", "share"} for item in part["items"]
+        )
     lost = sum(suspect["lost_percent"] for suspect in found["suspects"])
     assert lost <= 100.1
 
@@ -70,6 +82,23 @@ def test_the_report_of_a_slow_function_reads_like_this() -> None:
         "       0.080 s of each 0.320 s step (25 %)",
     ]
     assert lines[2].startswith("  because  time in augment: 0.1") and lines[2].endswith("7 peers 0.040 s")
+
+
+def test_the_line_on_where_the_time_goes_stands_under_the_verdict() -> None:
+    said = " ".join(" ".join(report(diagnose(build(builders.hogged(3, 0.08))))).split())
+    assert " time step 0.3" in said and "% asleep (train.py:81 device_wait" in said
+    assert "% CPU queue" in said and said.index(" time step") < said.index(" job job-a")
+
+
+def test_a_job_of_one_rank_is_healthy_and_compared_with_nobody() -> None:
+    verdict = diagnose(build(CASES["alone"]))
+    assert (verdict.status, verdict.exit_code) == ("healthy", 0)
+    lines = list(report(verdict))
+    assert lines[0].startswith("HEALTHY  1 rank on node-0, 70 steps of 0.2") and "nothing wrong" in " ".join(lines[:2])
+    assert any(line == "  note   one rank: compared with nobody" for line in lines)
+    # one of several is not alone: nobody knows what the others do
+    one_of_two = build(Job(ranks=1, ranks_columns={0: {"world_size": 2}}))
+    assert diagnose(one_of_two).status == "unknown"
 
 
 def test_colour_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:

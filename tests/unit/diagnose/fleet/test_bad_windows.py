@@ -44,7 +44,10 @@ def test_a_window_without_ranks_says_so() -> None:
         diagnose([window])
 
 
-@pytest.mark.parametrize(("job", "reason"), [(Job(steps=1), "complete step"), (Job(ranks=1), "one rank")])
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [(Job(steps=1), "complete step"), (Job(ranks=1, ranks_columns={0: {"world_size": 2}}), "one rank")],
+)
 def test_too_little_is_unknown_with_the_reason(job: Job, reason: str) -> None:
     verdict = diagnose(build(job))
     assert (verdict.status, verdict.exit_code) == ("unknown", 3)

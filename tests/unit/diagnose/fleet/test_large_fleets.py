@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from builders import columns
+from stored import send
 
 from benchkit.fleet_windows import START, Plan, plan, window_of
 from rankscope.diagnose import budgets
@@ -29,10 +30,9 @@ from rankscope.diagnose.infer.solve.large_fleet import diagnose_large
 from rankscope.diagnose.infer.verdict.as_json import to_json
 from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
-from rankscope.observer.window.store import front, objects
+from rankscope.observer.window.store import front
 from rankscope.observer.window.store.container import decode, encode
 from rankscope.observer.window.store.keys import key_of
-from rankscope.observer.window.store.place import open_store
 from rankscope.observer.window.store.users import called
 from rankscope.probes.base.errors import BadData, UsageError
 
@@ -50,7 +50,7 @@ def folder(fleet: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("fleet")
     for host in range(HOSTS):
         window = window_of(fleet, host, 0, HOSTS)
-        objects.put(open_store(place.as_uri()), key_of(window.manifest), encode([window]))
+        send(place.as_uri(), window)
     return place
 
 
@@ -73,13 +73,27 @@ def judged(folder: Path) -> Verdict:
     return verdict
 
 
+@pytest.fixture(scope="module")
+def by_sample(folder: Path) -> Verdict:
+    """The verdict of the fleet where a few hosts are read in full."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stand_out, "_SAMPLE_HOSTS", 16)
+        patch.setattr(stand_out, "LONGEST", 1)
+        return judged(folder)
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> Verdict:
+    """The verdict of the fleet as of a small one."""
+    return judge.diagnose(load([folder]).windows)
+
+
 def without_note(verdict: Verdict) -> str:
     kept = tuple(note for note in verdict.notes if note.code is not NoteCode.READ_IN_FULL)
     return to_json(replace(verdict, notes=kept))
 
 
-def test_where_all_is_read_in_full_the_verdict_is_that_of_a_small_fleet(folder: Path) -> None:
-    plain = judge.diagnose(load([folder]).windows)
+def test_where_all_is_read_in_full_the_verdict_is_that_of_a_small_fleet(folder: Path, plain: Verdict) -> None:
     assert without_note(judged(folder)) == to_json(plain)
     assert plain.suspects
 
@@ -92,8 +106,9 @@ def placed_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_fleet, "GROUP", 7)
 
 
-def test_where_workers_put_steps_in_columns_the_verdict_is_the_same(folder: Path, placed_by_workers: None) -> None:
-    plain = judge.diagnose(load([folder]).windows)
+def test_where_workers_put_steps_in_columns_the_verdict_is_the_same(
+    folder: Path, plain: Verdict, placed_by_workers: None
+) -> None:
     assert without_note(judged(folder)) == to_json(plain)
 
 
@@ -101,7 +116,7 @@ def test_a_fleet_in_which_nobody_shows_a_step_is_told_so(fleet: Plan, tmp_path: 
     for host in range(3):
         window = window_of(fleet, host, 0, 3)
         window = replace(window, steps=window.steps.slice(0, 0))
-        objects.put(open_store(tmp_path.as_uri()), key_of(window.manifest), encode([window]))
+        send(tmp_path.as_uri(), window)
     verdict = judged(tmp_path)
     assert (verdict.status, verdict.suspects) == ("unknown", ())
     assert NoteCode.NO_STEPS in {note.code for note in verdict.notes}
@@ -130,7 +145,7 @@ def test_steps_put_in_columns_by_groups_are_those_put_in_columns_together(
             seconds[:3] = (-1.0, np.inf, 1e6)
             place = window.steps.column_names.index("seconds")
             window = replace(window, steps=window.steps.set_column(place, "seconds", pa.array(seconds, pa.float32())))
-        objects.put(open_store(tmp_path.as_uri()), key_of(window.manifest), encode([window]))
+        send(tmp_path.as_uri(), window)
     by_groups = crowd_in(tmp_path)
     monkeypatch.setattr(placed, "MANY", HOSTS)
     together = crowd_in(tmp_path)
@@ -178,7 +193,7 @@ def test_a_job_whose_steps_have_no_room_leaves_the_columns_of_the_others_as_they
         if place:
             other = replace(other, steps=other.steps.slice(0, 0))
         for each in [window, other][: 2 if place < 20 else 1]:
-            objects.put(open_store(tmp_path.as_uri()), key_of(each.manifest), encode([each]))
+            send(tmp_path.as_uri(), each)
     monkeypatch.setattr(budgets, "CELLS_MOST", 100)
     # WHEN
     with here() as pool:
@@ -195,7 +210,7 @@ def with_seven_silent(folder: Path, copy: Path) -> None:
         [window] = decode(path.read_bytes())
         if path.name in silent:
             window = replace(window, steps=window.steps.slice(0, 0))
-        objects.put(open_store(copy.as_uri()), key_of(window.manifest), encode([window]))
+        send(copy.as_uri(), window)
 
 
 def crowd_in(folder: Path) -> tuple[Crowd, list[Note]]:
@@ -218,7 +233,7 @@ def test_a_sample_of_another_moment_than_most_windows_is_not_believed(
     for path in sorted(folder.rglob("*.parquet"))[:20]:
         [window] = decode(path.read_bytes())
         window = replace(window, manifest=replace(window.manifest, start=window.manifest.start - 600))
-        objects.put(open_store(tmp_path.as_uri()), key_of(window.manifest), encode([window]))
+        send(tmp_path.as_uri(), window)
     found = find([tmp_path, folder])
     monkeypatch.setattr(large_fleet, "sample_of", lambda sources: sources[:20])
     with here() as pool:
@@ -228,18 +243,18 @@ def test_a_sample_of_another_moment_than_most_windows_is_not_believed(
 
 
 def test_objects_without_a_summary_give_the_same_verdict(
-    folder: Path, tmp_path: Path, few_in_full: None, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, by_sample: Verdict, few_in_full: None
 ) -> None:
     """Half of them, as of hosts of two versions."""
     for number, path in enumerate(sorted(folder.rglob("*.parquet"))):
         target = tmp_path / path.relative_to(folder)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes().replace(front.MARK, b"RKSUMRY?") if number % 2 else path.read_bytes())
-    assert to_json(judged(tmp_path)) == to_json(judged(folder))
+    assert to_json(judged(tmp_path)) == to_json(by_sample)
 
 
-def test_culprits_are_found_where_only_a_part_is_read_in_full(folder: Path, fleet: Plan, few_in_full: None) -> None:
-    verdict = judged(folder)
+def test_culprits_are_found_where_only_a_part_is_read_in_full(fleet: Plan, by_sample: Verdict) -> None:
+    verdict = by_sample
     accused = {rank for suspect in verdict.suspects for rank in suspect.ranks}
     assert accused == {rank for planted in fleet.planted for rank in planted.ranks}
     assert len(verdict.ranks) == 8 * HOSTS
@@ -251,18 +266,17 @@ def test_culprits_are_found_where_only_a_part_is_read_in_full(folder: Path, flee
 
 @pytest.mark.parametrize("engine", ["local", "dask", "ray"])
 def test_every_engine_gives_the_same_verdict(
-    folder: Path, few_in_full: None, engine: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, by_sample: Verdict, few_in_full: None, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if engine != "local":
         pytest.importorskip({"dask": "distributed"}.get(engine, engine), reason=f"pip install -e '.[{engine}]'")
-    expected = to_json(judged(folder))
     monkeypatch.setattr(large_fleet, "GROUP", 7)
     with engines.started(engine, 2) as pool:
         [(_, verdict)] = diagnose_large(find([folder]), None, pool)
-    assert to_json(verdict) == expected
+    assert to_json(verdict) == to_json(by_sample)
 
 
-def test_ray_starts_beside_what_is_done_first(folder: Path, few_in_full: None) -> None:
+def test_ray_starts_beside_what_is_done_first(folder: Path, by_sample: Verdict, few_in_full: None) -> None:
     ray = pytest.importorskip("ray", reason="pip install -e '.[ray]'")
     with engines.beginning("ray", 1):
         found = find([folder])
@@ -270,7 +284,7 @@ def test_ray_starts_beside_what_is_done_first(folder: Path, few_in_full: None) -
             assert pool.submit(os.getpid).result() != os.getpid()
             [(_, verdict)] = diagnose_large(found, None, pool)
     assert not ray.is_initialized()
-    assert to_json(verdict) == to_json(judged(folder))
+    assert to_json(verdict) == to_json(by_sample)
 
 
 def test_what_fails_while_ray_starts_is_said_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,7 +429,7 @@ def test_a_rank_that_had_ended_before_anybody_looked_is_named(fleet: Plan, tmp_p
         )
         counters = [*(row for row in window.counters.to_pylist() if row["rank"] != number), *said]
         window = columns(columns(replace(window, steps=window.steps.slice(0, 0)), "ranks", rows), "counters", counters)
-        objects.put(open_store(tmp_path.as_uri()), key_of(window.manifest), encode([window]))
+        send(tmp_path.as_uri(), window)
     verdict = judged(tmp_path)
     assert (verdict.status, [(one.cause, one.ranks) for one in verdict.suspects]) == ("hang", [("exited", (number,))])
 
@@ -435,7 +449,7 @@ def test_a_slow_connection_between_two_hosts_is_named_with_both_ends(
                     window.flows.column_names.index("busy_s"), window.flows.schema.field("busy_s"), slow
                 ),
             )
-        objects.put(open_store(tmp_path.as_uri()), key_of(window.manifest), encode([window]))
+        send(tmp_path.as_uri(), window)
     links = [suspect for suspect in judged(tmp_path).suspects if suspect.cause == "slow-link"]
     assert [link.host in ("node-000022", "node-000023") for link in links] == [True]
     assert "between 10.0.0.22 and 10.0.0.23" in links[0].action
@@ -466,7 +480,7 @@ def test_hosts_of_one_name_are_two_in_a_large_fleet(fleet: Plan, tmp_path: Path,
     for host in range(HOSTS):
         window = window_of(fleet, host, 0, HOSTS)
         about = replace(window.manifest, machine=f"{host:04x}", host="localhost" if host < 20 else window.manifest.host)
-        objects.put(open_store(tmp_path.as_uri()), key_of(about), encode([replace(window, manifest=about)]))
+        send(tmp_path.as_uri(), replace(window, manifest=about))
     verdict = judged(tmp_path)
     assert len(verdict.ranks) == 8 * HOSTS
     assert [name for name in verdict.hosts if "localhost" in name] == [f"localhost~{host:04x}" for host in range(20)]

@@ -35,9 +35,9 @@ def test_hosts_that_had_a_window_before_and_have_none_now_are_named(store: str) 
 
 def test_of_a_moment_that_tells_the_truth_little_is_read_twice(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for start in (NOW - 300, NOW):
-        send(store, *windows(hosts=40, start=start))
+        send(store, *windows(hosts=20, start=start))
     tidy.compact(open_store(store), NOW + 7200)
-    send(store, *windows(hosts=40, start=NOW + 300))
+    send(store, *windows(hosts=20, start=NOW + 300))
     get, read = objects.get, Counter[str]()
 
     def counted(there: Store, path: str) -> bytes:
@@ -45,8 +45,8 @@ def test_of_a_moment_that_tells_the_truth_little_is_read_twice(store: str, monke
         return get(there, path)
 
     monkeypatch.setattr(objects, "get", counted)
-    assert len(load([store]).windows) == 40
-    assert (len(read), read.total()) == (40, 41)
+    assert len(load([store]).windows) == 20
+    assert (len(read), read.total()) == (20, 21)
 
 
 def of_one_host(moment: int, host: int) -> objects.Found:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stored import send
 
 from benchkit.fleet import FLEETS, is_named
 from benchkit.fleet_windows import Plan, groups, plan, window_of
@@ -19,10 +20,6 @@ from rankscope.diagnose.infer.solve import large_fleet
 from rankscope.diagnose.infer.solve.judge import judge
 from rankscope.diagnose.infer.solve.large_fleet import diagnose_large
 from rankscope.diagnose.infer.verdict.contract import Verdict
-from rankscope.observer.window.store import objects
-from rankscope.observer.window.store.container import encode
-from rankscope.observer.window.store.keys import key_of
-from rankscope.observer.window.store.place import open_store
 
 HOSTS = 48
 
@@ -30,8 +27,7 @@ HOSTS = 48
 def written(culprits: Mapping[str, int], place: Path, seed: int = 1) -> Plan:
     fleet = plan(HOSTS, 0.05, seed, culprits)
     for host in range(HOSTS):
-        window = window_of(fleet, host, 0, HOSTS)
-        objects.put(open_store(place.as_uri()), key_of(window.manifest), encode([window]))
+        send(place.as_uri(), window_of(fleet, host, 0, HOSTS))
     return fleet
 
 

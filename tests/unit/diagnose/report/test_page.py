@@ -38,6 +38,7 @@ from rankscope.diagnose.infer.causes.registry import Cause
 from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.model.still.merged_stacks import merged_stacks
 from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.budget import Kind
 from rankscope.diagnose.infer.verdict.contract import Instance, Suspect
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.infer.verdict.stack_tree import StackNode
@@ -51,7 +52,8 @@ CASES = {
     "link": builders.slow_link(1, 0.1),
     "stopped": builders.stopped(5),
     "imbalance": Job(scale={2: 1.6}),
-    "unknown": Job(ranks=1),
+    "unknown": Job(steps=3),
+    "alone": Job(ranks=1),
 }
 
 
@@ -139,6 +141,23 @@ def test_every_cause_has_a_sentence_with_and_without_a_function(row: Cause) -> N
         assert bare.startswith("Rank 4 on node-1: ") and named.startswith("Rank 4? on node-1: ")
     assert not re.search(r"[{}|]| ,|  ", bare + named)
     assert bare.endswith(", which costs 0.100 s of each 0.400 s step (25 %).")
+
+
+def test_the_budget_is_shown_as_a_table_that_adds_up_and_as_bars_of_the_job_and_of_suspects() -> None:
+    shown = of(build(CASES["python"])).spending
+    assert shown is not None and (shown.ranks, shown.of_window) == (8, False)
+    assert sum(part.percent for part in shown.parts) == pytest.approx(100, abs=0.1)
+    assert [bar.who for bar in shown.bars] == ["all 8 ranks", "rank 3"]
+    for bar in shown.bars:
+        assert sum(width for _, _, _, width in bar.pieces) == pytest.approx(1000, abs=0.2)
+        ends = [begin + width for _, _, begin, width in bar.pieces]
+        assert all(
+            begin == pytest.approx(end, abs=0.02) for (_, _, begin, _), end in zip(bar.pieces[1:], ends, strict=False)
+        )
+    computing = next(part for part in shown.parts if part.kind == "python")
+    assert computing.items[0].startswith("train.py:56 augment: 0.0")
+    style = Parsed(render(of(build(CASES["python"])))).inline["style"][0]
+    assert all(f".spent-{kind.value}" in style for kind in Kind), "each kind has a colour"
 
 
 def test_the_heat_map_shows_the_culprit_in_its_function_and_counts_no_waiting_as_lost() -> None:
@@ -274,7 +293,7 @@ ELEMENTS = {
 ATTRIBUTES = {
     "lang", "charset", "http-equiv", "content", "name", "rel", "href", "class", "id", "aria-labelledby", "aria-label", "aria-hidden",
     "role", "type", "value", "checked", "scope", "tabindex", "viewbox", "preserveaspectratio", "data-track", "d", "x1", "x2", "y1",
-    "y2", "y", "width", "height"
+    "y2", "x", "y", "width", "height"
 }  # fmt: skip
 
 

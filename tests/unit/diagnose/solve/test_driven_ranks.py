@@ -7,7 +7,7 @@ import pytest
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, Hypothesis
-from rankscope.diagnose.infer.causes.rows import Row, standing
+from rankscope.diagnose.infer.causes.rows import Clear, Floor, Row, of_ranks, standing
 from rankscope.diagnose.infer.model.excess import differences
 from rankscope.diagnose.infer.model.scene import Scene
 
@@ -26,8 +26,13 @@ def taken(share: float, more: float) -> Row:
     """Strangers that take this share of a step from all ranks, who stand behind each other for `more` of it."""
     found = Hypothesis("cpu", "contended", tuple(range(RANKS)), float("nan"), CONVICTED, (), "", scope="host")
     seconds = np.full((RANKS, STEPS), share * STEP_S)
+    taken = of_ranks(range(RANKS), seconds)
     return Row(
-        found, seconds, z=9.0, freedom=39.0, floor=limits.ALONE_SHARE, at=np.arange(RANKS), more=seconds / share * more
+        found,
+        taken,
+        Clear(9.0, 39.0),
+        Floor(limits.ALONE_SHARE),
+        with_it=of_ranks(range(RANKS), seconds / share * more),
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 from builders import Job, build
 
 from rankscope.diagnose.infer.causes.hypothesis import Hypothesis
-from rankscope.diagnose.infer.causes.rows import Row, gain_s, standing
+from rankscope.diagnose.infer.causes.rank.selection import Admitted
+from rankscope.diagnose.infer.causes.rows import Clear, OfRank, Row, Taken, gain_s, of_ranks, standing
 from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.solve.prepare import prepare
@@ -25,7 +28,7 @@ def scene() -> Scene:
 def row(scene: Scene, ranks: tuple[int, ...], seconds: float, z: float = 20.0, support: float = 0.95) -> Row:
     removes = np.full((len(ranks), scene.own.shape[1]), seconds)
     found = Hypothesis("cpu", "contended", ranks, float("nan"), support, (), "", scope="host")
-    return Row(found, removes, z, np.inf)
+    return Row(found, of_ranks(ranks, removes), Clear(z))
 
 
 def test_two_that_slow_alike_stand_together_and_share_the_gain(scene: Scene) -> None:
@@ -49,10 +52,8 @@ def test_what_may_be_chance_or_has_no_witness_is_not_admitted(scene: Scene, z: f
 def test_what_the_step_loses_elsewhere_adds_to_what_ranks_lose(scene: Scene) -> None:
     link = Row(
         Hypothesis("network", "slow-link", (1,), float("nan"), 0.95, (), "", scope="link"),
-        None,
-        9.0,
-        np.inf,
-        step_s=0.04,
+        Taken(0.04),
+        Clear(9.0),
     )
     found = standing(scene, [link, row(scene, (0, 1, 2, 3), 0.05)])
     assert sorted(round(each.found.lost_s, 2) for each in found) == [0.04, 0.05]
@@ -82,8 +83,9 @@ def test_who_is_slow_in_all_steps_of_many_ranks_stands_though_no_step_is_shorter
     stalled = replace(scene, own=own)
     slow = row(scene, (3,), 0.05)
     assert standing(stalled, [slow]) == []
-    lasting = replace(slow, lasting=True)
+    admitted = cast(Admitted, SimpleNamespace(score=20.0))
+    lasting = replace(slow, rank=OfRank(admitted, lasting=True))
     assert [each.found.rows for each in standing(stalled, [lasting])] == [(3,)]
-    everybody = replace(row(scene, (0, 1, 2, 3), 0.05), removes=np.full(own.shape, 0.06))
+    everybody = row(scene, (0, 1, 2, 3), 0.06)
     single = replace(lasting, found=replace(lasting.found, scope="rank"))
     assert [each.found.rows for each in standing(stalled, [single, everybody])] == [(0, 1, 2, 3)]  # the same seconds

@@ -9,15 +9,17 @@ import pytest
 from builders import ASLEEP, BUSY, Job, build, columns, hogged, own_of, retimed, said
 
 from rankscope.diagnose.infer.causes.hypothesis import Hypothesis
-from rankscope.diagnose.infer.causes.rows import Row
+from rankscope.diagnose.infer.causes.rank.odd_ranks import compare
+from rankscope.diagnose.infer.causes.rows import Clear, Row, of_ranks
+from rankscope.diagnose.infer.causes.whole_job import propose
 from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.behind import beside_queues_s
 from rankscope.diagnose.infer.model.busy_host import without_queue
-from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.solve.judge import judge
-from rankscope.diagnose.infer.solve.odd_ranks import OddRanks
 from rankscope.diagnose.infer.solve.prepare import prepare
-from rankscope.diagnose.infer.solve.views import beside_queues_s, calm_ranks, calmed
+from rankscope.diagnose.infer.solve.select import Found, select
+from rankscope.diagnose.infer.solve.views import as_it_is, slow_without_queue, without_queueing
 from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.probes.base.arrays import Ints
@@ -26,9 +28,15 @@ RANKS, STEPS = 3, 70
 NOBODY: Ints = np.empty(0, dtype=np.int64)
 
 
-def hidden(fleet: Fleet, scene: Scene) -> OddRanks | None:
-    calm = calmed(fleet, scene)
-    return None if calm is None else calm_ranks(fleet, scene, calm, NOBODY)
+def looked_at(fleet: Fleet) -> tuple[Found, Found]:
+    """What is found in the window as it is, and without queues."""
+    found: list[Found] = []
+    for view_of in (as_it_is, without_queueing):
+        view = view_of(fleet, None, found[0] if found else None)
+        assert view is not None
+        odd = compare(view.job, view.among)
+        found.append(select(odd, propose(odd.job)))
+    return found[0], found[1]
 
 
 def queued(seed: int, extra_s: float, all_s: float = 0.2) -> Window:
@@ -92,11 +100,10 @@ def test_who_also_stands_in_the_queue_for_longer_costs_that_too(seed: int) -> No
     costs_s = []
     for made in (window, columns(window, "steps", rows)):
         fleet = gather([made])
-        scene, _ = prepare(fleet, np.nanmedian(fleet.steps.seconds, axis=0), ())
         # WHEN it is looked at without the queues
-        calm = hidden(fleet, scene)
-        assert calm is not None and [row.found.rows for row in calm.rows] == [(1,)]
-        costs_s.append(calm.rows[0].priced.step_s)
+        rows_without = slow_without_queue(*looked_at(fleet), NOBODY)
+        assert [row.found.rows for row in rows_without] == [(1,)]
+        costs_s.append(rows_without[0].priced.taken.step_s)
     # THEN it costs what a step were shorter if it stood there as its peers do, and not only its part of the work
     assert costs_s[0] < 0.2
     assert 0.35 < costs_s[1] < 0.06 + 0.5
@@ -162,12 +169,13 @@ def test_what_stands_may_be_of_other_steps_than_those_in_which_others_were_looke
     fleet = gather([queued(0, 0.06)])
     scene, _ = prepare(fleet, np.nanmedian(fleet.steps.seconds, axis=0), ())
     later = replace(scene, own=scene.own[:, 20:], wait=scene.wait[:, 20:])
-    calm = hidden(fleet, scene)
-    assert calm is not None and len(calm.selection.rows) == 1
+    found, calm = looked_at(fleet)
+    assert len(calm.odd.selection.rows) == 1
+    slow = tuple(slow_without_queue(found, calm, NOBODY))
     # WHEN another cause stands in the later part, and who computes longer does not
     strangers = Hypothesis("cpu", "contended", (0, 1, 2), 0.1, 1.0, (), "", scope="host")
-    taken = Row(strangers, np.full((3, STEPS - 20), 0.1), z=9.0, freedom=50.0)
-    suspects, notes = calm.suspects([taken], later)
+    taken = Row(strangers, of_ranks(strangers.rows, np.full((3, STEPS - 20), 0.1)), Clear(9.0, 50.0))
+    suspects, notes = replace(calm.odd, job=replace(calm.job, slow=slow)).suspects([taken], later)
     # THEN it is told what a step would be shorter
     assert suspects == []
     assert [note.code for note in notes if note.code == NoteCode.NO_GAIN] == [NoteCode.NO_GAIN]

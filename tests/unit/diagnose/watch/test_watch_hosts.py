@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from builders import Job, build, slow_python
 from hardware_builders import Machine, gpu
+from stored import send
 
 from rankscope.diagnose.infer.solve import large_fleet
 from rankscope.diagnose.service.alarms import Alarm, AlarmKind
@@ -23,7 +24,7 @@ from rankscope.diagnose.service.hosts.judging import broken_by, judge_all
 from rankscope.diagnose.service.hosts.share import Share, judged_as_json, judged_of
 from rankscope.diagnose.service.hosts.together import Alone, Begin, Judged, Remark, Task, Together, Turn
 from rankscope.diagnose.service.hosts.trigger import Pace, Trigger, trigger_of
-from rankscope.observer.window.store import container, objects, tidy
+from rankscope.observer.window.store import objects, tidy
 from rankscope.observer.window.store.age import Clocks
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import open_store
@@ -166,8 +167,8 @@ def test_a_host_on_which_no_look_stands_by_hears_of_it_a_slot_before(store: str,
     assert settle(two[1], BEGIN + 7.6, unready=("job",)) == [], "it looks already"
     assert [type(task) for task in settle(two[0], BEGIN + 7.6)] == [Begin]
     # AND what was not there yet is asked for again
-    two[1].propose(alarm(), 5.0, BEGIN + 41.0)
     assert settle(two[0], BEGIN + 37.6, unready=("job",)) == []
+    two[1].propose(alarm(), 5.0, BEGIN + 41.0)
     assert settle(two[1], BEGIN + 41.1) == []
     assert [type(task) for task in settle(two[0], BEGIN + 42.6, unready=("job",))] == [Begin]
 
@@ -374,8 +375,7 @@ def test_windows_that_others_could_have_left_are_not_judged(where: str, tmp_path
     uri = (tmp_path / "store").as_uri()
     windows = build(Job(ranks=8, hosts=4, steps=40))
     job, start = windows[0].manifest.jobs[0], windows[0].manifest.start
-    for window in windows:
-        objects.put(open_store(uri), key_of(window.manifest), container.encode([window]))
+    send(uri, *windows)
     assert (len(Board(uri).windows(job, start).chosen), Board(uri).windows(job, start).notes) == (4, ())
     strange = Path(open_store(uri).path) / key_of(windows[0].manifest)
     spoil({"window": strange.parents[1], "shard": strange.parent, "file": strange}[where], "another's")
@@ -403,10 +403,8 @@ def test_the_windows_of_all_hosts_are_judged_once_and_old_triggers_are_pruned(
     windows = build(Job(ranks=8, hosts=4, steps=40))
     place, job = open_store(store), windows[0].manifest.jobs[0]
     start = windows[0].manifest.start
-    for window in windows[:-1]:
-        objects.put(place, key_of(window.manifest), container.encode([window]))
     late = replace(windows[-1], manifest=replace(windows[-1].manifest, start=start + late_s))
-    objects.put(place, key_of(late.manifest), container.encode([late]))
+    send(store, *windows[:-1], late)
     trigger = Trigger(job, start, windows[0].manifest.seconds, AlarmKind.SLOWER, "slower", "host0")
     board = Board(store)
     board.put(TRIGGER, job, start, trigger.as_json())
@@ -435,14 +433,13 @@ def test_who_judges_takes_its_own_window_where_the_store_has_only_those_of_other
 ) -> None:
     monkeypatch.setattr(large_fleet, "LARGE", large)
     windows = build(Job(ranks=8, hosts=4, steps=40))
-    place, job = open_store(store), windows[0].manifest.jobs[0]
-    for window in windows[1:]:
-        objects.put(place, key_of(window.manifest), container.encode([window]))
+    job = windows[0].manifest.jobs[0]
+    send(store, *windows[1:])
     about = windows[0].manifest
     trigger = Trigger(job, about.start, about.seconds, AlarmKind.SLOWER, "slower", "host0")
     share = Share(store, tmp_path / "spool", trigger, True, 4, "host0")
     found = judge_all(share, tmp_path / "history", windows[0], "the store was away").verdict
     assert found is not None and (len(found["hosts"]), len(found["ranks"])) == (4, 8)
-    objects.put(place, key_of(about), container.encode([windows[0]]))
+    send(store, windows[0])
     found = judge_all(share, tmp_path / "history", windows[0]).verdict
     assert found is not None and (len(found["hosts"]), len(found["ranks"])) == (4, 8)

@@ -26,6 +26,7 @@ from rankscope.diagnose.service.looks.look import Seen, Wanted
 from rankscope.diagnose.service.looks.looking import Looking
 from rankscope.diagnose.service.looks.prepared import Standby
 from rankscope.diagnose.service.voice import Voice
+from rankscope.diagnose.severity import OK
 
 PIDS = {"large": (1, 2, 3, 4), "small": (5,), "local": (6,)}
 LOCAL = ("local",)  # all of its ranks are here
@@ -273,6 +274,28 @@ def test_looks_of_all_hosts_that_wait_here_are_no_more_in_common_when_the_clock_
 def verdict_of(share: Share, alarm: Alarm) -> Seen:
     verdict: dict[str, Any] = {"status": "unknown", "suspects": [], "notes": []}
     return Seen(alarm, verdict, "", None, share=share, judged_by="there")
+
+
+def test_waste_is_written_once_for_each_job_and_on_change_and_pages_nobody(host: Host) -> None:
+    def learn(cause: str, kind: AlarmKind = AlarmKind.ROUTINE, status: str = "inefficient") -> int:
+        one = {
+            "component": "python",
+            "cause": cause,
+            "instance": "",
+            "ranks": [0, 1],
+            "lost_seconds_per_step": 0.02,
+            "function": None,
+        }
+        verdict = {"status": status, "suspects": [one] if status == "inefficient" else [], "notes": []}
+        before = len(host.events)
+        host.looking._learn(Seen(Alarm(kind, "local", 0.0, "routine"), verdict, "", 1.0), 1.0)
+        return len(host.events) - before
+
+    assert [learn("gc"), learn("gc"), learn("dataloader"), learn("gc", AlarmKind.SLOWER)] == [1, 0, 1, 1]
+    assert [learn("", status="healthy"), learn("gc")] == [1, 1]
+    told = [event for event in host.events if event.kind == "verdict"]
+    assert {event.state for event in told} == {OK} and told[0].words.startswith("INEFFICIENT python/gc")
+    assert host.jobs["local"].wasted and not host.jobs["local"].named
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from rankscope.observer.steps.find import find_steps
+from rankscope.observer.steps.find import StepGuide, find_steps
 from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.steps.markers import Markers
-from rankscope.observer.tables.rank import steps_alone
+from rankscope.observer.tables.rank import find_rank, steps_alone
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.thread.functions import StackName
 from rankscope.probes.bpf import ring
@@ -88,11 +88,13 @@ class Job:
         self.work(0.003)
         self._event(ring.OFFCPU, MAIN, begin, NO_SYSCALL, place, RUNNABLE)
 
-    def steps(self) -> FoundSteps:
+    def raw(self) -> RawProcess:
         events = np.concatenate(self.events)
         events = events[np.argsort(events["ts_ns"], kind="stable")]
-        raw = RawProcess(MAIN, START_NS, self.now, events, {}, [], frozenset({MAIN}), STACKS, {}, 0.0, 99.0)
-        return steps_alone(raw, CALL_TABLE)
+        return RawProcess(MAIN, START_NS, self.now, events, {}, [], frozenset({MAIN}), STACKS, {}, 0.0, 99.0)
+
+    def steps(self) -> FoundSteps:
+        return steps_alone(self.raw(), CALL_TABLE)
 
     @property
     def step_s(self) -> float:
@@ -241,3 +243,24 @@ def test_no_loop_turns_more_often_than_it_hands_its_update_over(seed: int) -> No
     )  # fmt: skip
     steps = find_steps(markers)
     assert steps.period == each and steps.count in range(count - 4, count)
+
+
+@pytest.mark.parametrize("metrics", [False, True])
+def test_a_job_of_one_rank_has_its_steps_by_its_dispatches(metrics: bool) -> None:
+    job = Job()
+    for iteration in range(1, 121):
+        job.begun.append(job.now)
+        job.work(0.02)
+        job.hand_over(STEP)
+        job.work(0.03)
+        if metrics:
+            job.hand_over(EVALUATE)
+            job.work(0.01)
+        if iteration % 25 == 0:
+            job.hand_over(LOG)
+            job.work(0.01)
+    # of several ranks the collectives decide, and there are none
+    assert find_rank(job.raw(), CALL_TABLE, StepGuide()).steps.count == 0
+    found = find_rank(job.raw(), CALL_TABLE, StepGuide(one_rank=True)).steps
+    assert 110 <= found.count <= 120
+    assert np.median(np.diff(found.edge_s)) == pytest.approx(job.step_s, rel=0.05)

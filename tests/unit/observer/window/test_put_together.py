@@ -13,13 +13,13 @@ from rankscope.observer.window.store.place import open_store
 
 
 def test_windows_put_together_are_the_same_windows(store: str) -> None:
-    here = windows(hosts=40)
+    here = windows(hosts=20)
     send(store, *here)
     opened = open_store(store)
     before = {window.manifest.host: window for window in load([store]).windows}
     done = tidy.compact(opened, NOW + 7200)
     assert done.removed > done.made > 0
-    assert len(objects.listing(opened).objects) == 40 - done.removed + done.made
+    assert len(objects.listing(opened).objects) == 20 - done.removed + done.made
     after = {window.manifest.host: window for window in load([store]).windows}
     assert before.keys() == after.keys()
     assert all(same(before[host], after[host]) for host in before)
@@ -28,17 +28,17 @@ def test_windows_put_together_are_the_same_windows(store: str) -> None:
 
 
 def test_putting_together_that_was_stopped_is_finished_the_next_time(store: str) -> None:
-    here = windows(hosts=40)
+    here = windows(hosts=20)
     send(store, *here)
     opened = open_store(store)
     tidy.compact(opened, NOW + 7200)
     several = [found for found in objects.listing(opened).objects if not found.key.host]
     send(store, *here)  # as if none of the small ones had been removed
-    assert len(load([store]).windows) == 40
+    assert len(load([store]).windows) == 20
     done = tidy.compact(opened, NOW + 7200)
     assert done.made == 0
     assert {found.path for found in several} <= {found.path for found in objects.listing(opened).objects}
-    assert len(load([store]).windows) == 40
+    assert len(load([store]).windows) == 20
 
 
 def test_what_speaks_for_another_host_is_not_put_together_with_that_ones(store: str) -> None:
@@ -65,5 +65,5 @@ def test_what_speaks_for_another_host_is_not_put_together_with_that_ones(store: 
 
 
 def test_what_begins_now_is_not_put_together_yet(store: str) -> None:
-    send(store, *windows(hosts=40))
+    send(store, *windows(hosts=20))
     assert tidy.compact(open_store(store), NOW + 60).removed == 0

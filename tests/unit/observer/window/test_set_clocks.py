@@ -113,7 +113,7 @@ def test_a_window_during_which_the_clock_is_set_says_so(monkeypatch: pytest.Monk
         _SetClocks(monkeypatch, step_s, after=20)  # once the window's begin has been read
 
     nobody = SimpleNamespace(ranks=(), gone=())
-    monkeypatch.setattr(recorder, "find_ranks", lambda root: nobody)
+    monkeypatch.setattr(recorder, "find_ranks", lambda *_, **__: nobody)
     monkeypatch.setattr(recorder, "choose", lambda census, options: ())
     monkeypatch.setattr(changes, "with_changes", lambda windows, before, after: windows)
     monkeypatch.setattr(recorder.observation, "begin", lambda ranks, **more: running)

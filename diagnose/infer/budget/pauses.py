@@ -1,0 +1,125 @@
+"""Time of functions that run in a few steps only: evaluations, checkpoints, new loader workers.
+
+The observer names such functions of each rank (observer/thread/pauses.py). Rows of the rank whose
+stack leads through one become `pauses`, unless they have a kind that says more (kinds.FIRM): these
+keep it, and their label says in how many steps. A function that is in all steps and takes longer in
+a few is no pause here: its excess cannot be told from its usual time by the patterns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rankscope.diagnose import budgets
+from rankscope.diagnose.infer.budget.kinds import FIRM
+from rankscope.diagnose.infer.budget.labels import Label
+from rankscope.diagnose.infer.budget.spent import CODE, Spent
+from rankscope.diagnose.infer.fleet.model import Fleet, Patterns
+from rankscope.diagnose.infer.verdict.budget import Kind
+from rankscope.diagnose.infer.verdict.function import Function
+from rankscope.diagnose.stats.robust import median
+from rankscope.probes.base.arrays import Bools, Ints
+
+_COLLECTOR = "gc"
+
+
+@dataclass(frozen=True, slots=True)
+class PausePlace:
+    """A function that pauses some ranks, with the library's function that it calls then, '' for
+    none.
+    """
+
+    name: str
+    file: str
+    line: int
+    inside: str
+
+    def words(self, often: str) -> str:
+        return f"{self.inside} {often}" if self.inside else often
+
+
+def with_pauses(fleet: Fleet, spent: Spent) -> Spent:
+    """Return the same with the kind and label of rows that run in a few steps only."""
+    kind, label, labels = spent.kind.copy(), spent.label.copy(), list(spent.labels)
+    firm = np.isin(kind, [CODE[each] for each in FIRM])
+    for place, entries in places(fleet):
+        ranks = np.unique(fleet.pauses.rank[entries])
+        collects = place.name == _COLLECTOR and not place.file
+        mine = np.isin(spent.rank, ranks)
+        mine &= kind == CODE[Kind.GC] if collects else through(fleet.patterns, spent, place)
+        paused = mine & ~firm
+        kind[paused] = CODE[Kind.PAUSES]
+        told = paused | (mine & np.isin(kind, [CODE[Kind.INPUT], CODE[Kind.GC], CODE[Kind.COMPILING]]))
+        words = place.words(_often(fleet, entries))
+        function = None if collects else Function("python", place.name, place.file, place.line)
+        _rename(label, labels, told, collects, words, function)
+        firm |= paused  # of nested functions the one that takes most names the pause
+    return replace(spent, kind=kind, label=label, labels=tuple(labels))
+
+
+def _rename(
+    label: Ints, labels: list[Label], told: Bools, keeps_function: bool, words: str, function: Function | None
+) -> None:
+    """Give the rows `told` a label with these words; `keeps_function`: and their own function."""
+    for old in np.unique(label[told]).tolist():
+        new: Label = (words, labels[old][1] if keeps_function else function)
+        if new not in labels:
+            labels.append(new)
+        label[told & (label == old)] = labels.index(new)
+
+
+def places(fleet: Fleet) -> Iterator[tuple[PausePlace, Ints]]:
+    """Yield the functions that pause ranks, with their rows in the table of pauses, longest first."""
+    table = fleet.pauses
+    rows = np.flatnonzero(~table.more)
+    found: dict[PausePlace, list[int]] = {}
+    for row in rows[np.argsort(-table.total_s[rows], kind="stable")][: budgets.EXAMINED**2].tolist():
+        place = PausePlace(table.name.at(row), table.file.at(row), int(table.line[row]), table.inside.at(row))
+        found.setdefault(place, []).append(row)
+    for place in list(found)[: budgets.INSTANCES_SHOWN]:
+        yield place, np.array(found[place], dtype=np.int64)
+
+
+def _often(fleet: Fleet, entries: Ints) -> str:
+    """In how many of its steps a rank pauses, in words."""
+    steps = int(median(fleet.steps.of_those(fleet.pauses.rank[entries])))
+    return f"in {int(median(fleet.pauses.count[entries]))} of {steps} steps"
+
+
+def through(table: Patterns, spent: Spent, place: PausePlace) -> Bools:
+    """Mark the rows whose stack leads through the place."""
+    through = _Through(table, place)
+    return np.array([through.of(int(row)) for row in spent.first], dtype=bool)[spent.alike]
+
+
+class _Through:
+    """Tells which stacks lead through a place; each node of the tree is looked at once."""
+
+    _ABOVE, _FUNCTION, _INSIDE = range(3)  # how far down the place a node is
+
+    def __init__(self, table: Patterns, place: PausePlace) -> None:
+        self._table, self._place = table, place
+        self._known = {-1: self._ABOVE}
+
+    def of(self, row: int) -> bool:
+        stack = self._table.stack
+        node = int(stack.codes[row])
+        if node < 0:
+            return False
+        path = []
+        while node not in self._known:
+            path.append(node)
+            node = int(stack.parent[node])
+        for each in reversed(path):
+            frame = stack.frames[int(stack.frame[each])]
+            self._known[each] = self._next(self._known[int(stack.parent[each])], frame.name, frame.file)
+        return self._known[int(stack.codes[row])] == (self._INSIDE if self._place.inside else self._FUNCTION)
+
+    def _next(self, state: int, name: str, file: str) -> int:
+        place = self._place
+        if state == self._ABOVE and (name, file) == (place.name, place.file):
+            return self._FUNCTION
+        return self._INSIDE if state == self._FUNCTION and place.inside and name == place.inside else state

@@ -1,0 +1,1 @@
+"""What a job spends its time on that it need not, whether or not a rank differs."""

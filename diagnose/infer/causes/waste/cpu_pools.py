@@ -1,0 +1,52 @@
+"""Ranks that share CPUs, and what they queue for behind the threads of their own job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose.infer.causes.waste.spending import Spending
+from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.busy_host import cpus_of, pools, queued_s, taken_share
+from rankscope.probes.base.arrays import Floats, Ints
+from rankscope.probes.host.procfs import joined_ranges
+
+
+@dataclass(frozen=True, slots=True)
+class CpuPool:
+    """Ranks (rows of the fleet) of one host that may run on common CPUs.
+
+    `cpus`: number of these, 0 where unknown; `masks`: as each rank may use them, without repeats.
+    """
+
+    ranks: Ints
+    cpus: int
+    masks: tuple[str, ...]
+
+    def kept(self, threads: float, cpus: int) -> float:
+        """Share of the queueing of so many threads on `self.cpus` that one thread per rank keeps on `cpus`.
+
+        Served alike a thread queues for threads / CPUs - 1 of its CPU time. All ranks wait for the
+        CPU that serves one rank more than others: ⌈ranks / CPUs⌉ - 1.
+        """
+        now = threads / self.cpus - 1
+        return min((-(-len(self.ranks) // cpus) - 1) / now, 1.0) if now > 0 else 1.0
+
+
+def cpu_pools(fleet: Fleet) -> Iterator[CpuPool]:
+    """Yield the pools of a fleet."""
+    number = pools(fleet)
+    order = np.argsort(number, kind="stable")
+    for ranks in np.split(order, np.flatnonzero(np.diff(number[order])) + 1):
+        masks = tuple(dict.fromkeys(fleet.ranks.cpus[row] for row in ranks.tolist()))
+        cpus = sum(map(len, joined_ranges([each for names in masks for each in cpus_of(names)])))
+        yield CpuPool(ranks.astype(np.int64), cpus, masks)
+
+
+def behind_own_s(spending: Spending) -> Floats:
+    """Seconds of each judged step that each rank queues behind threads of the job."""
+    fleet = spending.fleet
+    queued = queued_s(fleet)[:, -spending.columns :] * (1 - taken_share(fleet))[:, None]
+    return np.asarray(np.fmin(queued, np.nan_to_num(spending.scene.own)), dtype=np.float64)

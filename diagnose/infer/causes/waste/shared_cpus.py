@@ -1,0 +1,99 @@
+"""Ranks that may run on the same few CPUs while other CPUs of their host idle.
+
+wanted   ranks whose CPU masks overlap want R CPUs and may use C; idle: CPUs of the host, outside
+         these, that nobody used, on average over the window
+taken(r,s) = (1 - kept) · queued(r,s) behind ranks of the job; kept: of R ranks on C + idle CPUs, over
+             that of R ranks on C (cpu_pools.py)
+
+Evidence for: the masks, the idle CPUs, and the kernel's count of what ran while a rank queued.
+Evidence against: masks that hold all CPUs of the host; no CPU idle. A single rank that shares its
+CPU while others have their own: ../rank/cpu.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rankscope.diagnose import budgets, limits
+from rankscope.diagnose.infer.causes.hypothesis import CONVICTED
+from rankscope.diagnose.infer.causes.registry import cause
+from rankscope.diagnose.infer.causes.rows import Row
+from rankscope.diagnose.infer.causes.waste.cpu_pools import CpuPool, behind_own_s, cpu_pools
+from rankscope.diagnose.infer.causes.waste.rows import Waste, row_of
+from rankscope.diagnose.infer.causes.waste.spending import Spending
+from rankscope.diagnose.infer.fleet.labels import distinct_texts
+from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.stats.robust import median
+from rankscope.observer.sources import Source
+
+_RUN = "cpu.process_run_s"
+_ACTION = (
+    "Let the ranks run on all CPUs of their host, or give each CPUs of its own: see who binds them (taskset, numactl, KMP_AFFINITY, "
+    "OMP_PROC_BIND, --cpus-per-task, a cpuset) and `grep Cpus_allowed_list /proc/PID/status`."
+)
+
+
+@cause("cpu", "affinity", scope="all", witness="masks overlap, other CPUs idle", rests_on=[Source.HOST],
+       says="all of them may run on the same few CPUs[, {instance}], while other CPUs idle")  # fmt: skip
+def shared_cpus(spending: Spending) -> Iterator[Row]:
+    """Propose cpu/affinity for ranks that queue behind one another while CPUs idle elsewhere."""
+    fleet = spending.fleet
+    part, worst, idle = np.zeros(len(fleet.ranks)), None, 0.0
+    hosts, ran = _hosts(fleet), _ran_s(fleet)
+    for pool in cpu_pools(fleet):
+        host = fleet.ranks.observed_on[int(pool.ranks[0])]
+        others_s = ran.get(host, 0.0) - float(np.nansum(fleet.counters.total(_RUN, pool.ranks)))
+        spare = _spare(hosts.get(host), pool.cpus, others_s / fleet.seconds)
+        if not 0 < pool.cpus < len(pool.ranks) or spare < limits.HOLDS_LEAST:
+            continue
+        part[pool.ranks] = 1 - pool.kept(len(pool.ranks), pool.cpus + round(spare))
+        if worst is None or len(pool.ranks) > len(worst.ranks):
+            worst, idle = pool, spare
+    if worst is not None:
+        behind = behind_own_s(spending)
+        waste = _waste(worst, idle, median(behind[part > 0].mean(axis=1)) if part.any() else 0.0)
+        yield from row_of(spending, waste, np.asarray(part[:, None] * behind, dtype=np.float64))
+
+
+def _waste(pool: CpuPool, idle: float, behind_s: float) -> Waste:
+    """Words on the pool with most ranks; `behind_s`: median over the ranks of all such pools."""
+    evidence = (
+        Evidence("process", "CPUs that these ranks may use", ", ".join(pool.masks[: budgets.TOLD]), None, ""),
+        Evidence("process", "ranks that share them", float(len(pool.ranks)), None, ""),
+        Evidence("host", "other CPUs of the host that idle, on average", idle, None, "CPUs"),
+        Evidence("scheduler", "queued behind one another, median", behind_s, None, "s/step"),
+    )
+    instance = f"{'CPU' if pool.cpus == 1 else 'CPUs'} {pool.masks[0]}"
+    return Waste("cpu", "affinity", CONVICTED, evidence, _ACTION, instance=instance)
+
+
+def _hosts(fleet: Fleet) -> dict[str, tuple[float, int]]:
+    """(CPUs that idle on average, number of CPUs) of each host that is counted."""
+    if not fleet.seconds > 0:
+        return {}
+    return {
+        counter.observed_on: (
+            (1 - counter.value / counter.limit) * (there := counter.limit / fleet.seconds),
+            round(there),
+        )
+        for counter in fleet.counters.of("cpu.busy_s", -1)
+        if counter.limit > 0
+    }
+
+
+def _ran_s(fleet: Fleet) -> dict[str, float]:
+    """CPU time of all ranks of each host, seconds."""
+    total = np.nan_to_num(fleet.counters.total(_RUN, np.arange(len(fleet.ranks))))
+    names, which = distinct_texts(fleet.ranks.observed_on)
+    return dict(zip(names, np.bincount(which, total, len(names)).tolist(), strict=True))
+
+
+def _spare(host: tuple[float, int] | None, may_use: int, others: float) -> float:
+    """CPUs that idle on average, of those that the ranks may not use and `others` of the job leave."""
+    if host is None:
+        return 0.0
+    idle, there = host
+    return float(np.clip(idle, 0.0, max(there - may_use - max(others, 0.0), 0.0)))

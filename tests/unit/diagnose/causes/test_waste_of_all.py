@@ -1,0 +1,261 @@
+"""What all ranks lose and none more than another is told with its share, its reason and what to do; computing is never waste."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from builders import BUSY, TORCH, TRAIN, Job, Work, build, columns
+from paused import paused
+
+from rankscope.diagnose.face.report.sentence import sentence_of
+from rankscope.diagnose.face.report.words import answer
+from rankscope.diagnose.infer.causes import registry, whole_job
+from rankscope.diagnose.infer.causes.job.moving_work import moving_work
+from rankscope.diagnose.infer.causes.whole_job import WholeJob
+from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.as_json import to_json
+from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict
+from rankscope.observer.window.folder import Window
+from rankscope.observer.window.stacks import StackFrame
+
+RANKS, STEPS = 4, 100
+LOADER = (StackFrame("__next__", f"{TORCH}/utils/data/dataloader.py", 700),)
+COLLECTS = Work("python", "draw", 0, 56, detail="gc")
+WAITS = Work("sync", "futex", 0, 1200, f"{TORCH}/utils/data/dataloader.py", frames=LOADER)
+COMPILES = Work("python", "step", 0, 1200, f"{TORCH}/_dynamo/symbolic_convert.py",
+                frames=(StackFrame("_compile", f"{TORCH}/_dynamo/convert_frame.py", 900),))  # fmt: skip
+QUEUES = Work("sched", "ready", 0, 56, detail="queue", caller="augment")
+
+
+def of_all(*works: tuple[Work, float], **more: Any) -> Job:
+    """A job in whose every step each rank does these works besides, for so many seconds."""
+    return Job(ranks=RANKS, steps=STEPS, extra={rank: list(works) for rank in range(RANKS)}, **more)
+
+
+def only(verdict: Verdict) -> Suspect:
+    assert verdict.status == "inefficient", (verdict.status, verdict.suspects, verdict.notes)
+    (suspect,) = verdict.suspects
+    assert suspect.waste
+    return suspect
+
+
+def in_steps_of_its_own(window: Window, each_s: float, every: int) -> Window:
+    """The window in which the ranks stall in turn, one in each `every`th step, while the others wait."""
+    rows = window.steps.to_pylist()
+    for row in rows:
+        if row["step"] % every == every - 1:
+            mine = row["step"] // every % RANKS == row["rank"]
+            row["seconds"] += each_s
+            row["own_s" if mine else "wait_s"] += each_s
+    return columns(window, "steps", rows)
+
+
+@pytest.mark.parametrize("seconds", [0.03, 0.09])
+def test_collections_in_every_step_cost_what_they_take(seconds: float) -> None:
+    verdict = diagnose(build(of_all((COLLECTS, seconds))))
+    suspect = only(verdict)
+    assert (suspect.component, suspect.cause, suspect.scope, suspect.ranks) == ("python", "gc", "all", (0, 1, 2, 3))
+    assert suspect.lost_seconds_per_step == pytest.approx(seconds, rel=0.15)
+    assert verdict.exit_code == 1 and json.loads(to_json(verdict))["suspects"][0]["waste"] is True
+    assert answer(verdict).startswith(
+        f"INEFFICIENT  {suspect.lost_percent:.0f} % of the time would come back: ranks 0-3"
+    )
+    assert sentence_of(verdict).startswith(
+        f"Nobody stands out, but {suspect.lost_percent:.0f} % of the time would come back. "
+    )
+
+
+def test_collections_of_one_rank_after_another_cost_the_sum_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN that nothing else in the window says whose work moves (job/moving_work.py)
+    others = [one for one in registry.proposers(WholeJob) if one is not moving_work]
+    monkeypatch.setattr(
+        whole_job, "proposers", lambda *given: others if given == (WholeJob,) else registry.proposers(*given)
+    )
+    (window,) = build(of_all((COLLECTS, 1e-9)))
+    rows = window.patterns.to_pylist()
+    for row in rows:
+        if row["detail"] == "gc":
+            row["per_step_s"], row["per_step_sd_s"] = 0.4 * 3 / STEPS, 0.4 * (3 / STEPS) ** 0.5
+    suspect = only(diagnose([columns(in_steps_of_its_own(window, 0.4, 8), "patterns", rows)]))  # three times each
+    assert suspect.cause == "gc" and suspect.lost_seconds_per_step == pytest.approx(0.4 * 12 / STEPS, rel=0.2)
+    assert any("each rank in steps of its own" in str(one.value) for one in suspect.evidence)
+    assert "at the same step" in suspect.action
+
+
+def test_what_takes_a_twentieth_of_the_step_is_nobodys_problem() -> None:
+    for work in (COLLECTS, WAITS, COMPILES):
+        assert diagnose(build(of_all((work, 0.008)))).status == "healthy"
+
+
+def test_computing_is_never_waste() -> None:
+    assert diagnose(build(of_all((BUSY, 0.3)))).status == "healthy"
+
+
+def test_input_that_comes_late_in_most_steps_is_told_with_what_the_workers_do() -> None:
+    (window,) = build(of_all((WAITS, 0.08)))
+    like = next(row for row in window.patterns.to_pylist() if row["name"] == "augment")
+    rows = [
+        {**like, "rank": rank, "thread": "loader", "name": "decode", "stack": -1, "per_step_s": 0.3}
+        for rank in range(RANKS)
+    ]
+    suspect = only(diagnose([columns(window, "patterns", [*window.patterns.to_pylist(), *rows])]))
+    assert (suspect.component, suspect.cause, suspect.scope) == ("python", "dataloader", "all")
+    assert suspect.lost_seconds_per_step == pytest.approx(0.08, rel=0.15)
+    assert "cannot keep up, mostly in decode" in suspect.action
+
+
+def test_workers_that_are_started_anew_in_each_epoch_are_told_with_their_rhythm() -> None:
+    job = of_all(
+        (
+            Work(
+                "sync",
+                "futex",
+                0,
+                700,
+                f"{TORCH}/utils/data/dataloader.py",
+                frames=(StackFrame("wait", TRAIN, 44), *LOADER),
+            ),
+            1e-9,
+        )
+    )
+    (window,) = build(job)
+    window = paused(window, ("wait", 44, ""), 0.8, range(24, STEPS, 25))
+    rows = window.patterns.to_pylist()
+    for row in rows:
+        if row["kind"] == "sync":
+            row["per_step_s"] = 0.8 / 25
+    suspect = only(diagnose([columns(window, "patterns", rows)]))
+    assert suspect.cause == "dataloader" and suspect.lost_seconds_per_step == pytest.approx(0.8 / 25, rel=0.2)
+    assert any(one.value == "in every 25th step" for one in suspect.evidence) and "persistent_workers" in suspect.action
+
+
+def test_code_that_all_ranks_compile_again_and_again_is_told() -> None:
+    suspect = only(diagnose(build(of_all((COMPILES, 0.06)))))
+    assert (suspect.component, suspect.cause, suspect.scope) == ("python", "recompile", "all")
+    assert suspect.lost_seconds_per_step == pytest.approx(0.06, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "file", ["_inductor/output_code.py", "_functorch/_aot_autograd/runtime_wrappers.py", "_dynamo/eval_frame.py"]
+)
+def test_compiled_code_that_only_runs_is_computing(file: str) -> None:
+    runs = Work(
+        "python",
+        "call",
+        0,
+        30,
+        "/tmp/torchinductor_root/ab/cab.py",
+        frames=(StackFrame("__call__", f"{TORCH}/{file}", 600),),
+    )
+    assert diagnose(build(of_all((runs, 0.1)))).status == "healthy"
+
+
+def on_one_cpu(busy_s: float, cpus: str = "0") -> Job:
+    job = of_all((QUEUES, 0.3))
+    job.ranks_columns = {rank: {"cpus": cpus} for rank in range(RANKS)}
+    job.counters = [{"scope": "host", "name": "cpu.busy_s", "value": busy_s, "limit": 80.0}]
+    job.counters += [{"rank": rank, "name": "cpu.taken_s", "comm": "python", "pid": 4000 + other, "value": 10.0}
+                     for rank in range(RANKS) for other in range(RANKS) if other != rank]  # fmt: skip
+    return job
+
+
+def test_ranks_on_one_cpu_while_others_idle_are_told_with_the_masks() -> None:
+    suspect = only(diagnose(build(on_one_cpu(20.0))))
+    assert (suspect.component, suspect.cause, suspect.instance) == ("cpu", "affinity", "CPU 0")
+    assert suspect.lost_seconds_per_step == pytest.approx(0.3, rel=0.1)  # four CPUs for four ranks
+    assert "python" not in suspect.action
+
+
+@pytest.mark.parametrize(("busy_s", "cpus"), [(79.0, "0"), (20.0, "0-3")])
+def test_ranks_that_share_all_cpus_or_whose_others_are_busy_waste_nothing(busy_s: float, cpus: str) -> None:
+    assert diagnose(build(on_one_cpu(busy_s, cpus))).status == "healthy"
+
+
+def rare(window: Window, work: Work, seconds: float, steps: range, workers: Any = range(RANKS)) -> Window:
+    """The window with a function of the user's that takes so long in these steps only, and shows in the patterns."""
+    window = paused(window, (work.name, work.line, ""), seconds, steps, workers)
+    rows = window.patterns.to_pylist()
+    for row in rows:
+        if row["name"] == work.name:
+            row["per_step_s"] = seconds * len(steps) / STEPS if row["rank"] in workers else 0.0
+    return columns(window, "patterns", rows)
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(0.3, "healthy"), (1.2, "inefficient")])
+def test_a_checkpoint_is_waste_from_a_tenth_of_the_time_on(seconds: float, status: str) -> None:
+    save = Work("python", "save", 0, 74, detail="sleep")
+    (window,) = build(of_all((save, 1e-9)))
+    verdict = diagnose([rare(window, save, seconds, range(24, STEPS, 25))])
+    assert verdict.status == status
+    if status == "inefficient":
+        suspect = only(verdict)
+        assert (suspect.cause, suspect.function and suspect.function.name) == ("pause", "save")
+        assert suspect.lost_seconds_per_step == pytest.approx(seconds / 25, rel=0.15)
+
+
+def test_an_evaluation_of_all_ranks_is_computing() -> None:
+    evaluate = Work("python", "evaluate", 0, 61)
+    (window,) = build(of_all((evaluate, 1e-9)))
+    assert diagnose([rare(window, evaluate, 1.2, range(24, STEPS, 25))]).status == "healthy"
+
+
+def test_waste_comes_after_who_differs_and_changes_nothing_of_it() -> None:
+    job = of_all((COLLECTS, 0.06))
+    alone = diagnose(build(Job(ranks=RANKS, steps=STEPS, extra={2: [(BUSY, 0.1)]})))
+    job.extra[2] = [*job.extra[2], (BUSY, 0.1)]
+    verdict = diagnose(build(job))
+    assert verdict.status == "fault" and [one.waste for one in verdict.suspects] == [False, True]
+    first, second = verdict.suspects
+    assert (first.component, first.cause, first.ranks) == ("python", "slow-function", (2,))
+    assert first.lost_seconds_per_step == pytest.approx(alone.suspects[0].lost_seconds_per_step, rel=0.1)
+    assert second.cause == "gc" and second.lost_seconds_per_step == pytest.approx(0.06, rel=0.2)
+
+
+@pytest.mark.parametrize("work", [Work("io", "fsync", 0, 92, detail="/logs (nfs)", caller="log_metrics"),
+                                  Work("sync", "pipe", 0, 92, detail="write", caller="print_loss")], ids=["files", "prints"])  # fmt: skip
+def test_what_the_training_thread_writes_in_each_step_is_told_with_its_function(work: Work) -> None:
+    suspect = only(diagnose(build(of_all((work, 0.07)))))
+    assert (suspect.component, suspect.cause, suspect.scope) == ("storage", "slow-write", "all")
+    assert suspect.function is not None and suspect.function.name == work.caller
+    assert suspect.lost_seconds_per_step == pytest.approx(0.07, rel=0.15)
+    assert diagnose(build(of_all((Work("io", "read", 0, 40, detail="/data (ext4)"), 0.07)))).status == "healthy"
+
+
+def with_pools(cpus: str, spins: float = 0.06, queues: float = 0.2) -> Job:
+    job = of_all(
+        (Work("python", "backward", 0, 820, f"{TORCH}/autograd/graph.py", native="libgomp-a34b3233.so.1"), spins),
+        (QUEUES, queues),
+    )
+    job.ranks_columns = {rank: {"cpus": cpus} for rank in range(RANKS)}
+    job.counters = [{"rank": rank, "name": "thread.run_s", "instance": "python: libgomp-a34b3233.so.1 (3 threads)", "value": 8.0}
+                    for rank in range(RANKS)]  # fmt: skip
+    job.counters += [
+        {"rank": rank, "name": "cpu.taken_s", "comm": "python", "pid": 4000, "value": 10.0} for rank in range(RANKS)
+    ]
+    return job
+
+
+def test_pools_of_more_threads_than_cpus_cost_their_queueing_and_their_spinning() -> None:
+    suspect = only(diagnose(build(with_pools("0-3"))))
+    assert (suspect.component, suspect.cause, suspect.scope) == ("cpu", "oversubscribed", "all")
+    assert suspect.lost_seconds_per_step == pytest.approx(0.06 + 0.2, rel=0.1)
+    assert suspect.evidence[0].value == 16 and "OMP_NUM_THREADS" in suspect.action
+
+
+def test_a_pool_with_a_cpu_for_each_thread_may_spin() -> None:
+    assert diagnose(build(with_pools("0-15"))).status == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("work", "cause"),
+    [(COLLECTS, "gc"), (WAITS, "dataloader"), (COMPILES, "recompile")],
+    ids=["gc", "input", "recompile"],
+)
+def test_a_rank_that_trains_alone_is_told_its_waste(work: Work, cause: str) -> None:
+    verdict = diagnose(build(Job(ranks=1, steps=STEPS, extra={0: [(work, 0.08)]})))
+    suspect = only(verdict)
+    assert (suspect.cause, suspect.scope, suspect.ranks) == (cause, "rank", (0,))
+    assert suspect.lost_seconds_per_step == pytest.approx(0.08, rel=0.15)
+    assert "them" not in sentence_of(verdict) and sentence_of(verdict).startswith("No rank to compare with")
