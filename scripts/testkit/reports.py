@@ -34,7 +34,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("several sessions")
     group.addoption("--reports-to", type=Path, metavar="FILE", help="write the report of each test")
     group.addoption("--reports-from", type=Path, metavar="FILE", help="show what computes by these reports")
-    group.addoption("--reports-beside", type=Path, metavar="FILE", action="append", help="show what is marked `beside` by these reports")
+    group.addoption(
+        "--reports-beside",
+        type=Path,
+        metavar="FILE",
+        action="append",
+        help="show what is marked `beside` by these reports",
+    )
     group.addoption("--from-the-end", action="store_true", help="begin with the last file")
 
 

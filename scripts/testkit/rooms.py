@@ -53,9 +53,9 @@ ROOMS = {
     ),
     "log": Guarded(
         "probes/host/kmsg.py",
-        _tests("unit/sweep", "kernel_events", "host_checks", "sweeping", "gpu_checks"),
+        (*_tests("unit/probes", "kernel_log"), *_tests("unit/sweep", "kernel_events", "host_checks", "sweeping", "gpu_checks")),
         ("probes/host/kmsg.py",),
-        _tests("unit/sweep", "kernel_events"),
+        (*_tests("unit/probes", "kernel_log"), *_tests("unit/sweep", "kernel_events")),
     ),
     "sweep": Guarded(
         "diagnose/sweep/**/*.py",

@@ -30,6 +30,7 @@ from rankscope.observer.watch.ranks import Steps
 WhoseOf = Callable[[LongSteps], Whose]
 _UNDECIDED_S = 180.0  # how long a verdict about a standstill is waited for: a window, and judging it
 _UNDECIDED_MOST = 8
+_SAME_S = 2.0  # between alarms of one standstill on several hosts
 _HANG = "hang"  # status of a verdict
 _LATEST_MOST = 512  # steps before an alarm that may belong to a slow stretch
 _EPSILON_S = 1e-6
@@ -302,12 +303,12 @@ class Account:
                 self.entries.call(Kind.SLOW, _cut(words), Whose(Scope.SOME, tuple(ranks)))
         if alarm.kind not in STANDSTILLS:
             return
-        stills = [one.still for one in self._undecided] + ([self._still] if self._still is not None else [])
-        for still in stills:
-            if still.alarm == alarm:
-                still.verdict = status
-                still.what = _cut(words) or still.what
-        for one in [each for each in self._undecided if each.still.alarm == alarm]:
+        about = [one for one in self._undecided if _is_about(alarm, one.still)]
+        pending = [self._still] if self._still is not None and _is_about(alarm, self._still) else []
+        for still in (*(one.still for one in about), *pending):
+            still.verdict = status
+            still.what = _cut(words) or still.what
+        for one in about:
             self._undecided.remove(one)
             self._decide(one)
 
@@ -347,6 +348,11 @@ class Account:
             step_s=self.pace.usual_s or self.ledger.step_s, entries=tuple(kept), others=kept.others, saved_steps=self._saved(),
             first_step=self._first,
         )  # fmt: skip
+
+
+def _is_about(alarm: Alarm, still: _Still) -> bool:
+    """Tell whether an alarm, perhaps another host's, was raised in a standstill."""
+    return alarm.at_s >= still.alarm.at_s - _SAME_S
 
 
 def _decided(one: _Undecided, entries: Entries) -> Event:

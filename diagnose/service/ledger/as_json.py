@@ -19,6 +19,14 @@ entries[]   kind                    start-up, gc, checkpoint, evaluation, loader
             named, asked, wrote     windows that saw one; windows for it; in how many a rank wrote to disk
 ```
 
+`rankscope ledger --json` adds, for each ledger:
+
+```
+hours, lost_hours, lost_rank_hours  since its start; not productive; the same of all ranks (GPU-hours where `gpus`)
+seconds{kind: seconds}              sums
+gains[]     what, seconds, count, action      what would come back, the most first
+```
+
 `productive_seconds` and the seconds of all entries and `others` add up to `until` - `began`.
 """
 

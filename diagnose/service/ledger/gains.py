@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.service.ledger import recurrence
-from rankscope.diagnose.service.ledger.entry import TRIES, Entry, Kind, Ledger
+from rankscope.diagnose.service.ledger.entry import PAUSES, TRIES, Entry, Kind, Ledger
+from rankscope.diagnose.text import minutes
 
 _BY_DESIGN = {
     Kind.CHECKPOINT: "write it in the background, or less often",
@@ -51,12 +52,21 @@ def _gains(ledger: Ledger) -> Iterator[Gain]:
             if over_s > 0:
                 yield Gain(f"{label(entry)}, above a tenth of the time", over_s, entry.count, _BY_DESIGN[entry.kind])
         elif entry.kind is Kind.PAUSE and not entry.what:
-            yield Gain(label(entry), entry.seconds, entry.count, _how_to_name(entry, ledger))
+            yield Gain(_often(entry, ledger), entry.seconds, entry.count, _how_to_name(entry, ledger))
         elif entry.kind in _ACTIONS:
-            yield Gain(label(entry), entry.seconds, entry.count, _ACTIONS[entry.kind])
+            yield Gain(_often(entry, ledger), entry.seconds, entry.count, _ACTIONS[entry.kind])
     restarts = _restarts(ledger)
     if restarts is not None:
         yield restarts
+
+
+def _often(entry: Entry, ledger: Ledger) -> str:
+    """Name an entry and say how often it comes, in steps or in time."""
+    rhythm = recurrence.find(entry.recent, ledger.step_s) if entry.kind in PAUSES else None
+    if rhythm is None:
+        return label(entry)
+    often = f"{rhythm.steps} steps" if rhythm.steps is not None else minutes(rhythm.seconds)
+    return f"{label(entry)}, every {often}"
 
 
 def _how_to_name(entry: Entry, ledger: Ledger) -> str:

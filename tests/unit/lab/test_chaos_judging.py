@@ -114,7 +114,7 @@ def test_who_killed_a_command_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
 
 MAIN = """
 from typing import TYPE_CHECKING
-from OURS.probes import room
+from OURS.probes.base import room
 if TYPE_CHECKING:
     from OURS.diagnose.infer.verdict import contract
 

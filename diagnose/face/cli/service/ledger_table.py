@@ -12,7 +12,7 @@ from rankscope.diagnose.face.cli.output import wrap
 from rankscope.diagnose.service.events import clock
 from rankscope.diagnose.service.ledger import recurrence
 from rankscope.diagnose.service.ledger.entries import merged
-from rankscope.diagnose.service.ledger.entry import PAUSES, Entry, Kind, Ledger, Scope
+from rankscope.diagnose.service.ledger.entry import PAUSES, RANKS_MOST, Entry, Kind, Ledger, Scope
 from rankscope.diagnose.service.ledger.gains import Gain, gains, label, lost_s
 from rankscope.diagnose.text import clean, minutes, rank_list, seconds, short
 
@@ -24,6 +24,7 @@ _IN_TURN = 0.75  # share of the ranks here that pause one after the other
 _WHAT_LINES = 2
 _HEADS = ("WHAT", "RANKS", "COUNT", "EVERY", "EACH", "TIME", "%")
 _SIZES = (12, 5, 8, 7, 8, 5)  # of all columns but the first
+_NARROW, _LEFT_OUT = 72, (3,)  # on a narrow terminal without EACH
 _LATE_S = 600.0  # without news the service does not run any more
 
 
@@ -83,31 +84,22 @@ def _day(at: float, now: float) -> str:
 
 def _table(ledger: Ledger, width: int) -> Iterator[str]:
     total_s = max(ledger.total_s, 1e-9)
-    room = width - sum(_SIZES) - len(_SIZES)
-    yield _line(_HEADS, room)
+    sizes = [0 if width < _NARROW and place in _LEFT_OUT else size for place, size in enumerate(_SIZES)]
+    room = width - sum(size + 1 for size in sizes if size)
+    yield _line(_HEADS, room, sizes)
     for row in rows(ledger):
-        what, *more = textwrap.wrap(row.what, room, subsequent_indent="  ", break_on_hyphens=False)[:_WHAT_LINES] or [
-            ""
-        ]
-        cells = (
-            what,
-            row.ranks,
-            row.count,
-            row.every,
-            row.each,
-            span(row.spent_s),
-            f"{100 * row.spent_s / total_s:.1f}",
-        )
-        yield _line(cells, room)
-        yield from more
-    yield _line(("all", "", "", "", "", span(ledger.total_s), "100.0"), room)
+        what, *more = textwrap.wrap(row.what, room, subsequent_indent="  ", break_on_hyphens=False)
+        share = f"{100 * row.spent_s / total_s:.1f}"
+        yield _line((what, row.ranks, row.count, row.every, row.each, span(row.spent_s), share), room, sizes)
+        yield from more[: _WHAT_LINES - 1]
+    yield _line(("all", "", "", "", "", span(ledger.total_s), "100.0"), room, sizes)
 
 
-def _line(cells: Sequence[str], room: int) -> str:
+def _line(cells: Sequence[str], room: int, sizes: Sequence[int]) -> str:
+    """Lay out one line; columns of size 0 are left out."""
     first, ranks, *numbers = cells
-    sizes = _SIZES[1:]
-    shown = [short(first, room).ljust(room), short(ranks, _SIZES[0]).ljust(_SIZES[0])]
-    shown += [cell.rjust(size) for cell, size in zip(numbers, sizes, strict=True)]
+    shown = [short(first, room).ljust(room), short(ranks, sizes[0]).ljust(sizes[0])]
+    shown += [cell.rjust(size) for cell, size in zip(numbers, sizes[1:], strict=True) if size]
     return " ".join(shown).rstrip()
 
 
@@ -157,7 +149,7 @@ def _rhythm(entry: Entry, ledger: Ledger) -> recurrence.Recurrence | None:
 
 
 def ranks_of(entry: Entry, ledger: Ledger) -> str:
-    """Say which ranks work in a pause: `rank 3`, `each in turn`, `all`, `all wait`."""
+    """Say which ranks work in a pause: `rank 3`, `each in turn`, `changing`, `all`, `all wait`."""
     if ledger.world <= 1:
         return ""
     if entry.scope is Scope.ALL:
@@ -168,8 +160,10 @@ def ranks_of(entry: Entry, ledger: Ledger) -> str:
         return "?"
     counts = dict(entry.ranks)
     most = max(counts.values())
-    if len(counts) > 2 and len(counts) >= _IN_TURN * min(ledger.here, 32) and most <= entry.count / 2:
+    if len(counts) > 2 and len(counts) >= _IN_TURN * min(ledger.here, RANKS_MOST) and most <= entry.count / 2:
         return "each in turn"
+    if len(counts) > 2 and len(counts) >= _IN_TURN * min(entry.count, RANKS_MOST):
+        return "changing"
     often = tuple(sorted(rank for rank, count in counts.items() if 2 * count >= most))
     return rank_list(often, 2).removeprefix("ranks ")
 

@@ -393,6 +393,13 @@ def test_files_that_others_made_or_that_are_cut_are_left_out_and_names_are_escap
         pytest.approx(4000 / 3600, rel=1e-4),
     )
     assert run(["ledger", "nobody", "--state", str(tmp_path)]) == 64
+    store.write(replace(a_ledger("page", runs=2), title="<script>alert(1)</script>"))
+    page = tmp_path / "page.html"
+    assert run(["ledger", "page", "--state", str(tmp_path), "--html", str(page)]) == 0
+    assert (
+        "<script" not in page.read_text() and "&lt;script&gt;" in page.read_text() and "rank-hours" in page.read_text()
+    )
+    assert run(["ledger", "page", "--state", str(tmp_path), "--html", str(page)]) == 69, "nothing is written over"
     os.chown(store.folder, 12345, 12345)
     assert run(["ledger", "--state", str(tmp_path)]) == 69
 
@@ -495,3 +502,26 @@ def test_a_slow_stretch_has_its_verdict_also_where_that_comes_late(store: Store)
         assert slow.seconds == pytest.approx(180 * 0.5, rel=0.05)
         spent_s = job.ledger.productive_s + sum(one.seconds for one in job.ledger.entries)
         assert spent_s == pytest.approx(job.ledger.total_s, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [("hang", Kind.HANG), ("unknown", Kind.PAUSE), (None, Kind.HANG)],
+    ids=["hang", "none", "not judged"],
+)
+def test_a_long_silence_is_a_hang_unless_a_window_of_any_host_says_that_it_is_none(
+    store: Store, status: str | None, kind: Kind
+) -> None:
+    job = Job(
+        Book(store, 0.0), plan=[Planned(200.0, 4, 60.0, ("search", "/job/train.py"))], allowance=Allowance(0), now=1.0
+    )
+    job.start()
+    job.run_until(262.0)
+    if status is not None:
+        verdict = {"status": status, "suspects": [], "notes": []}
+        job.book.learnt(Seen(Alarm(AlarmKind.SILENT, job.name, 207.0, "another host's"), verdict, "", 0.0))
+    job.run_until(264.0)
+    assert total(job.ledger, kind) == (1, pytest.approx(60.0, rel=0.05)), "while it is waited for as well"
+    job.run_until(600.0)
+    assert total(job.ledger, kind) == (1, pytest.approx(60.0, rel=0.05))
+    assert job.ledger.seconds()[kind] + job.ledger.productive_s == pytest.approx(job.ledger.total_s - 20.0, abs=1.5)

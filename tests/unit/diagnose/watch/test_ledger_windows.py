@@ -133,7 +133,7 @@ def test_prometheus_gets_two_series_for_each_kind_of_so_many_jobs() -> None:
     hours = {kind.value: (10.0, 2) for kind in Kind}
     ranks = [RankState(0, True, False, 0.5, math.nan)]
     jobs = [
-        JobState(f"job {at}", ranks, 0.1, 0.1, 7, False, False, False, {}, 1, 0.0, "user 1000", hours)
+        JobState(f"job {at}", ranks, 0.1, 0.1, 7, False, False, False, {}, 1, 0.0, "user 1000", ledger=hours)
         for at in range(3 * JOBS_MOST)
     ]
     text = as_prometheus(jobs, ServiceState(1.5, 1 << 20, 0.1, 0))
