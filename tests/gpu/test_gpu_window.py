@@ -25,7 +25,7 @@ pytestmark = pytest.mark.apart
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 RANKS, PER_HOST = 7, 4
-JOB = REPOSITORY / "scripts/labkit/gpu/job.py"
+JOB, ORDERS = REPOSITORY / "scripts/labkit/gpu/job.py", REPOSITORY / "scripts/labkit/training"  # control.py
 # Sized for seven ranks that share two CPUs with everything else: steps of about 0.6 s.
 ARGUMENTS = ("--compute-ms", "290", "--gradient-mb", "2300", "--batch-mb", "2200")
 WINDOW_S = 10.0
@@ -51,7 +51,7 @@ class PlainJob:
         for rank in range(RANKS):
             names = {
                 "RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": RANKS, "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port, "OMP_NUM_THREADS": 1,
+                "MASTER_PORT": port, "OMP_NUM_THREADS": 1, "PYTHONPATH": ORDERS,
             }  # fmt: skip
             words = [sys.executable, str(JOB), "--dir", str(self.folder), "--data", str(self.folder), *ARGUMENTS]
             environment = {name: str(value) for name, value in names.items()} | self.machine.job_environment(rank)

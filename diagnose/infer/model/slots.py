@@ -144,10 +144,10 @@ class Regained:
 
 def _waits_alone_s(stay: Floats) -> Floats | None:
     """Seconds per step that the others wait for each rank alone; None where no step is known on
-    all.
+    all, or there are no others.
     """
     known = np.isfinite(stay).all(axis=(0, 2))
-    if not known.any():
+    if len(stay) < 2 or not known.any():
         return None
     least, second = np.partition(stay[:, known], 1, axis=0)[:2]
     last = stay[:, known].argmin(axis=0)

@@ -51,6 +51,11 @@ def phased(slow: dict[tuple[int, int], float], ranks: int = RANKS, noise: float 
     ])  # fmt: skip
 
 
+def test_a_rank_alone_makes_collectives_and_nobody_waits() -> None:
+    verdict = diagnose([phased({}, ranks=1)])
+    assert (verdict.status, verdict.suspects) == ("healthy", ())
+
+
 ZERO = np.zeros(RANKS, np.int64)
 
 
