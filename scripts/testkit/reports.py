@@ -1,10 +1,10 @@
 """A plugin of pytest: one set of tests, run by several sessions, shown by one of them as if it had run them all.
 
 What only computes is run by two: one session begins at the first file of tests, at idle priority beside the kernel's tests;
-the one that shows all, when it is through with those, begins at the last file. Tests of the kernel that are marked `beside` are run by two
-sessions of their own, one from the first file on, one from the last, beside the others of the kernel: what they look at and wait for are
-processes of theirs. Those that are marked `apart` want no other real job on the host: they come when those sessions have ended, beside what
-computes. Who takes a file says so (a file in `taken/`), so that no test is run twice. Tests that are marked `alone` come after all that.
+the one that shows all, when it is through with those, begins at the last file. Tests of the kernel that are marked `beside` are run by a
+session of their own, beside the others of the kernel: what they look at and wait for are processes of theirs. Those that are marked
+`apart` want no other real job on the host: they come when that session has ended, beside what computes. Who takes a file says so
+(a file in `taken/`), so that no test is run twice. Tests that are marked `alone` come after all that.
 
 What failed beside other tests is run once more here, as the tests of real jobs are (tests/conftest.py), and counted as a rerun: a
 test that waited for a core has not found a defect.
@@ -34,14 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("several sessions")
     group.addoption("--reports-to", type=Path, metavar="FILE", help="write the report of each test")
     group.addoption("--reports-from", type=Path, metavar="FILE", help="show what computes by these reports")
-    group.addoption(
-        "--reports-beside",
-        type=Path,
-        metavar="FILE",
-        action="append",
-        help="show what is marked `beside` by these reports",
-    )
-    group.addoption("--from-the-end", action="store_true", help="begin with the last file")
+    group.addoption("--reports-beside", type=Path, metavar="FILE", help="show what is marked `beside` by these reports")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if path := config.getoption("--reports-to"):
         config.pluginmanager.register(Written(config, path))
     if path := config.getoption("--reports-from"):
-        config.pluginmanager.register(Shown(config, path, config.getoption("--reports-beside") or [path]))
+        config.pluginmanager.register(Shown(config, path, config.getoption("--reports-beside") or path))
 
 
 def pytest_collection_finish() -> None:
@@ -69,14 +62,7 @@ def marked(item: pytest.Item, name: str) -> bool:
 
 
 def beside(item: pytest.Item) -> bool:
-    return marked(item, "beside") and not marked(item, "apart") and not marked(item, "alone")
-
-
-def by_file(items: list[pytest.Item]) -> dict[Path, list[pytest.Item]]:
-    files: dict[Path, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        files[item.path].append(item)
-    return files
+    return marked(item, "beside")
 
 
 class Taken:
@@ -106,12 +92,6 @@ class Written:
     def __init__(self, config: pytest.Config, path: Path) -> None:
         self._config, self._file, self._taken = config, path.open("w", buffering=1), Taken(config, path)
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        if self._config.getoption("--from-the-end"):
-            files = by_file(items)
-            items[:] = [item for path in reversed(files) for item in files[path]]
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if self._taken.take(item):
@@ -130,10 +110,10 @@ class Shown:
     A test of which another was to leave a report, and left none or not all, is run here.
     """
 
-    def __init__(self, config: pytest.Config, of_computing: Path, of_beside: list[Path]) -> None:
+    def __init__(self, config: pytest.Config, of_computing: Path, of_beside: Path) -> None:
         self._config, self._taken = config, Taken(config, of_computing)
         self._of_computing, self._of_beside = of_computing, of_beside
-        self._reports: dict[bool, dict[str, list[pytest.TestReport]]] = {}  # of what computes, and of what is beside
+        self._reports: dict[Path, dict[str, list[pytest.TestReport]]] = {}
         self._again = 0  # tests that were run once more
 
     @pytest.hookimpl(trylast=True)
@@ -141,7 +121,10 @@ class Shown:
         """What needs the kernel in its order, of it last what is to be apart; then what computes from the last file to the first, then
         what others of the kernel ran beside, by now, then what needs to be alone."""
         real = [item for item in items if not computes(item) and not beside(item)]
-        files = by_file([item for item in items if computes(item)])
+        files: dict[Path, list[pytest.Item]] = defaultdict(list)
+        for item in items:
+            if computes(item):
+                files[item.path].append(item)
         items[:] = [
             *[item for item in real if not marked(item, "apart") and not marked(item, "alone")],
             *[item for item in real if marked(item, "apart")],
@@ -154,7 +137,7 @@ class Shown:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if not computes(item) and not beside(item):
             if marked(item, "apart"):
-                _wait_for(*self._of_beside)  # at once, when they have ended
+                _wait_for(self._of_beside)  # at once, when it has ended
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if self._taken.take(item):
@@ -179,21 +162,16 @@ class Shown:
 
     def _reports_of(self, item: pytest.Item) -> list[pytest.TestReport]:
         """What another session has said of this test; else what comes of it here."""
-        of = computes(item)
-        if of not in self._reports:
-            self._reports[of] = self._read([self._of_computing] if of else self._of_beside)
-        reports = self._reports[of].get(item.nodeid, [])
+        path = self._of_computing if computes(item) else self._of_beside
+        if path not in self._reports:
+            self._reports[path] = self._read(path)
+        reports = self._reports[path].get(item.nodeid, [])
         whole = bool(reports) and reports[-1].when == "teardown"
         return reports if whole else runtestprotocol(item, log=False, nextitem=None)
 
-    def _read(self, paths: list[Path]) -> dict[str, list[pytest.TestReport]]:
-        _wait_for(*paths)
+    def _read(self, path: Path) -> dict[str, list[pytest.TestReport]]:
+        _wait_for(path)
         found: dict[str, list[pytest.TestReport]] = defaultdict(list)
-        for path in paths:
-            self._add(path, found)
-        return found
-
-    def _add(self, path: Path, found: dict[str, list[pytest.TestReport]]) -> None:
         for line in path.read_text().splitlines() if path.exists() else ():
             try:
                 data = json.loads(line)
@@ -204,10 +182,10 @@ class Shown:
             if isinstance(report.longrepr, list):
                 report.longrepr = tuple(report.longrepr)
             found[report.nodeid].append(report)
+        return found
 
 
-def _wait_for(*paths: Path) -> None:
-    """Until the sessions have ended that write these reports."""
-    for path in paths:
-        with path.with_name(f"{path.name}.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH)
+def _wait_for(path: Path) -> None:
+    """Until the session has ended that writes these reports."""
+    with path.with_name(f"{path.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)

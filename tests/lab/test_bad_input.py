@@ -19,8 +19,6 @@ import psutil
 import pytest
 from labsupport import PLAIN_JOB, RANKSCOPE, RunningJob, rankscope
 
-pytestmark = pytest.mark.beside
-
 Torchrun = Callable[..., RunningJob]
 
 

@@ -63,7 +63,7 @@ def test_a_wheel_is_made_without_a_network_and_holds_what_is_no_python_too(tmp_p
         "export/pprof.py",
         "cli/start.py",
     ):
-        assert f"rankscope/diagnose/{wanted}" in names
+        assert f"rankscope/diagnose/face/{wanted}" in names
     assert not any(name.startswith(("scripts/", "tests/")) for name in names)
     assert len([name for name in names if name.endswith(".1") and "/share/man/man1/rankscope" in name]) > 15
     (entry,) = [name for name in names if name.endswith("entry_points.txt")]

@@ -168,26 +168,6 @@ def test_what_may_run_beside_the_others_of_the_kernel_is_run_by_its_own_session(
     assert order == sorted(order)
 
 
-def test_two_sessions_beside_meet_and_what_is_to_be_apart_as_well_is_left_to_the_last(project: Path) -> None:
-    slow = "def test_slow():\n    while not Path('taken/tests+kernel+test_0.py').exists(): pass\n    open('beside-ran', 'a').write('x')\n"
-    (project / "tests/lab/test_9.py").write_text(BESIDE + slow)
-    (project / "tests/kernel/test_0.py").write_text(
-        BESIDE + "def test_fast(): open('beside-ran', 'a').write('x')\n\n"
-        "@pytest.mark.apart\ndef test_apart(): open('apart-ran', 'a').write('x')\n"
-    )
-    folders = ("tests/kernel", "tests/lab", "-m", "beside and not apart and not alone")
-    late = threading.Thread(target=session, args=(project, *folders, "--reports-to", "late", "--from-the-end"))
-    late.start()
-    while not (project / "taken/tests+lab+test_9.py").exists():
-        time.sleep(0.02)
-    session(project, *folders, "--reports-to", "early")
-    late.join()
-    assert [ran(project, name) for name in ("beside", "apart")] == [2, 0]
-    said = session(project, *WHOLE, "--reports-beside", "early", "--reports-beside", "late", "-v")
-    assert [ran(project, name) for name in ("beside", "apart", "kernel")] == [2, 1, 1]
-    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 6 passed, 1 skipped, 1 rerun in ")
-
-
 def test_what_failed_beside_others_of_the_kernel_is_run_once_more_by_itself(project: Path) -> None:
     late = BESIDE + "def test_late(): assert Path('quiet').exists(), 'no core was free'\n"
     (project / "tests/kernel/test_0.py").write_text(late)
