@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 import service_log
 
+pytestmark = pytest.mark.apart  # it counts all jobs of the host, and all complaints about them
+
 RANKSCOPE = Path(sys.executable).with_name("rankscope")
 JOBS = 64
 _LIBRARY = "int _ZN4gloo9allreduceERNS_16AllreduceOptionsE(int n) { return n; }\n"
@@ -130,7 +132,6 @@ def test_a_service_goes_on_whatever_goes_wrong_around_it(tmp_path: Path) -> None
     assert len(complaints) <= 8 and "secret" not in service.errors.read_text() + service.said.read_text(), complaints
 
 
-@pytest.mark.apart  # it counts all jobs of the host
 def test_after_a_kill_the_next_service_knows_the_jobs_and_loses_no_line(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     program, state = build(tmp_path), tmp_path / "state"

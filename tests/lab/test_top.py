@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from labsupport import RANKSCOPE, RunningJob, rankscope, started_jobs
+from labsupport import PLAIN_JOB, RANKSCOPE, RunningJob, rankscope, started_jobs
 
 Torchrun = Callable[..., RunningJob]
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -49,7 +50,9 @@ def on_a_terminal(*arguments: str, columns: int, seconds: float, until: str) -> 
 
 
 def test_on_a_host_that_is_watched_it_reads_what_the_service_writes(torchrun: Torchrun, tmp_path: Path) -> None:
-    torchrun("120")
+    script = tmp_path / "watched_job.py"  # other tests have jobs of their own
+    shutil.copy(PLAIN_JOB, script)
+    mine = torchrun("120", script=script)
     tmp_path.chmod(0o700)
     folders = ["--state", str(tmp_path / "state")]
     service = subprocess.Popen(
@@ -58,11 +61,11 @@ def test_on_a_host_that_is_watched_it_reads_what_the_service_writes(torchrun: To
     )  # fmt: skip
     try:
         assert service.stdout is not None
-        assert any("a step takes" in line for line in service.stdout)
+        assert any("a step takes" in line and str(mine.port) in line for line in service.stdout)
         time.sleep(6)
         done = rankscope("top", *folders, "--updates", "1", "--json")
         (snapshot,) = map(json.loads, done.stdout.splitlines())
-        (job,) = snapshot["jobs"]
+        (job,) = [one for one in snapshot["jobs"] if script.name in one["title"]]
         assert snapshot["source"] == "from rankscope watch" and "probes" not in done.stderr
         assert len(job["ranks"]) == 2 and job["usual_s"] > 0 and len(job["steps_s"]) > 3
         assert all(rank["parts"] for rank in job["ranks"])
