@@ -1,7 +1,7 @@
 """The budget of a step: what each rank's time goes into, and the mean of the job.
 
-The patterns of each training thread are classified (kinds.py), fitted to the rank's step
-(spent.py), and told apart by pauses (pauses.py) and by the peers (split.py).
+The patterns of each training thread are classified (kinds.py) and fitted to the rank's step
+(spent.py), and told apart here by pauses (pauses.py) and by the peers (split.py).
 
 The job's budget is the mean over its ranks. Means add up, medians of parts do not; and every rank's
 second costs the same. Ranks of other roles are in `by_rank`.
@@ -15,10 +15,9 @@ import numpy as np
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.infer.budget.behind import behind
-from rankscope.diagnose.infer.budget.frames import Frames
 from rankscope.diagnose.infer.budget.labels import NOTHING, QUOTA, Label
 from rankscope.diagnose.infer.budget.pauses import with_pauses
-from rankscope.diagnose.infer.budget.spent import CODE, KINDS, Spent, spent_in
+from rankscope.diagnose.infer.budget.spent import CODE, KINDS, Spent
 from rankscope.diagnose.infer.budget.split import with_split
 from rankscope.diagnose.infer.budget.workers import meanwhile
 from rankscope.diagnose.infer.fleet.model import Fleet
@@ -28,12 +27,8 @@ from rankscope.probes.base.arrays import Floats
 _LEAST_SHARE = 0.001  # of the whole: smaller items are not listed
 
 
-def budget_of(fleet: Fleet) -> Budget | None:
-    """Return the budget of a fleet; None where nothing was seen of its ranks."""
-    frames = Frames(fleet.patterns)
-    spent = spent_in(fleet, frames)
-    if spent is None:
-        return None
+def budget_of(fleet: Fleet, spent: Spent) -> Budget:
+    """Return the budget of a fleet, from what its ranks spend."""
     spent = with_split(fleet, with_pauses(fleet, spent))
     counted, by_rank = spent.counted, spent.by_rank()
     seconds = by_rank[counted].mean(axis=0)
@@ -42,7 +37,7 @@ def budget_of(fleet: Fleet) -> Budget | None:
     parts = tuple(
         Part(
             KINDS[code], float(seconds[code]), _largest(items[KINDS[code]], whole_s, float(seconds[code])),
-            meanwhile(fleet, spent, frames) if KINDS[code] is Kind.INPUT else (),
+            meanwhile(fleet, spent) if KINDS[code] is Kind.INPUT else (),
         )
         for code in np.argsort(-seconds, kind="stable").tolist()
         if seconds[code] > 0

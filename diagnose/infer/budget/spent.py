@@ -33,7 +33,7 @@ class Spent:
 
     `rows`: rows of the pattern table; `rank`: their rows in Ranks; `alike`: number of each one's
     function, whose first row is in `first`; `kind`: index into KINDS; `label`: index into `labels`.
-    `length_s`: by rank, 0 for a rank that does not count.
+    `length_s`: by rank, 0 for a rank that does not count; `frames`: facts on the stacks, looked at once.
     """
 
     rows: Ints
@@ -46,6 +46,7 @@ class Spent:
     labels: tuple[Label, ...]
     length_s: Floats
     of_window: bool
+    frames: Frames
 
     @property
     def counted(self) -> Ints:
@@ -61,9 +62,9 @@ class Spent:
         return found
 
 
-def spent_in(fleet: Fleet, frames: Frames) -> Spent | None:
+def spent_in(fleet: Fleet) -> Spent | None:
     """Classify and fit all rows; None where neither a step nor a pattern was seen."""
-    table = fleet.patterns
+    table, frames = fleet.patterns, Frames(fleet.patterns)
     length_s, of_window = _lengths(fleet)
     per_step = table.share * fleet.seconds if of_window else table.per_step_s
     chosen = (table.thread.codes == table.thread.code("training")) & np.isfinite(per_step) & (per_step > 0)
@@ -83,7 +84,7 @@ def spent_in(fleet: Fleet, frames: Frames) -> Spent | None:
     kind = np.array([CODE[each] for each in kinds], dtype=np.int64)[alike]
     return Spent(
         rows, table.rank[rows], seconds, alike, first, kind, np.array(label, dtype=np.int64)[alike],
-        tuple(numbers), length_s, of_window,
+        tuple(numbers), length_s, of_window, frames,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from rankscope.diagnose.infer.verdict.budget import Item, Kind
 _WORK = ("python", "io", "sched")  # what they do, not what they wait for
 
 
-def meanwhile(fleet: Fleet, spent: Spent, frames: Frames) -> tuple[Item, ...]:
+def meanwhile(fleet: Fleet, spent: Spent) -> tuple[Item, ...]:
     """Return the functions that take most of the workers' time, mean over ranks."""
     table = fleet.patterns
     chosen = (table.thread.codes == table.thread.code("loader")) & (table.per_step_s > 0)
@@ -26,7 +26,7 @@ def meanwhile(fleet: Fleet, spent: Spent, frames: Frames) -> tuple[Item, ...]:
     total = np.bincount(alike, table.per_step_s[rows], len(first)) / max(len(spent.counted), 1)
     found: dict[Label, float] = {}
     for row, seconds in zip(first.tolist(), total.tolist(), strict=True):
-        label = _label(fleet, row, frames)
+        label = _label(fleet, row, spent.frames)
         found[label] = found.get(label, 0.0) + seconds
     longest = sorted(found.items(), key=lambda each: -each[1])[: budgets.TOLD]
     return tuple(Item(what, function, seconds) for (what, function), seconds in longest)

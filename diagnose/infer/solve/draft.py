@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose.infer.budget.measure import budget_of
+from rankscope.diagnose.infer.budget.spent import Spent
 from rankscope.diagnose.infer.causes.hang.processes import told_to_end
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.past.baseline import Reference, code_changed
@@ -14,8 +15,8 @@ from rankscope.diagnose.stats.robust import median, nan_median
 from rankscope.diagnose.text import rank_list
 
 
-def draft_of(fleet: Fleet, reference: Reference | None) -> Verdict:
-    """Return the verdict on a fleet before it is judged: unknown."""
+def draft_of(fleet: Fleet, reference: Reference | None, spent: Spent | None) -> Verdict:
+    """Return the verdict on a fleet before it is judged: unknown. `spent`: None if nothing was seen."""
     per_step = nan_median(fleet.steps.seconds, 0)
     finite = per_step[np.isfinite(per_step)]
     return Verdict(
@@ -37,7 +38,7 @@ def draft_of(fleet: Fleet, reference: Reference | None) -> Verdict:
         steps=len(finite),
         title=fleet.title,
         guessed=fleet.ranks.guessed,
-        budget=budget_of(fleet),
+        budget=None if spent is None else budget_of(fleet, spent),
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rankscope.diagnose.infer.budget.spent import Spent, spent_in
 from rankscope.diagnose.infer.causes.hang.loading import waited_for
 from rankscope.diagnose.infer.causes.hang.standstill import Hang, find_hang
 from rankscope.diagnose.infer.causes.rank.odd_ranks import compare
@@ -74,7 +75,8 @@ def diagnose(
 
 def judge(fleet: Fleet, reference: Reference | None = None) -> Verdict:
     """Return the verdict on one fleet, compared with earlier windows if given."""
-    draft = draft_of(fleet, reference)
+    spent = spent_in(fleet)
+    draft = draft_of(fleet, reference, spent)
     if (blind := nothing_to_judge_by(fleet)) is not None:
         return replace(draft, notes=(blind, *draft.notes))
     per_step = nan_median(fleet.steps.seconds, 0)
@@ -87,16 +89,16 @@ def judge(fleet: Fleet, reference: Reference | None = None) -> Verdict:
         told = (pause.note for pause in pauses.find(fleet))
         notes = (refusal, *draft.notes, *told, *idle_counters.notes(fleet, ()))
         return without_unseen(fleet, replace(draft, notes=notes))
-    return without_unseen(fleet, _of_steps(fleet, reference, draft))
+    return without_unseen(fleet, _of_steps(fleet, reference, spent, draft))
 
 
-def _of_steps(fleet: Fleet, reference: Reference | None, draft: Verdict) -> Verdict:
+def _of_steps(fleet: Fleet, reference: Reference | None, spent: Spent | None, draft: Verdict) -> Verdict:
     found: Found | None = None
     for view_of in VIEWS:
         view = view_of(fleet, reference, found)
         if view is not None:
             odd = compare(view.job, view.among)
-            spending = None if view.job.asks else spending_of(view.job.fleet, odd.job.scene)
+            spending = None if view.job.asks else spending_of(fleet, odd.job.scene, spent)
             found = view.join(found, select(odd, propose(odd.job), notes=view.notes, spending=spending))
     assert found is not None
     return explain(found, draft)

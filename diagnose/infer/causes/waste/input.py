@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.infer.budget.frames import Frames
 from rankscope.diagnose.infer.budget.pauses import places, through
 from rankscope.diagnose.infer.budget.workers import meanwhile
 from rankscope.diagnose.infer.causes.hypothesis import SEEN
@@ -125,7 +124,7 @@ def _of_workers(spending: Spending) -> _Why:
 
 def _busiest(spending: Spending) -> Item | None:
     """What the loader workers spend most time on; None where none was seen."""
-    found = meanwhile(spending.fleet, spending.spent, Frames(spending.fleet.patterns))
+    found = meanwhile(spending.fleet, spending.spent)
     return found[0] if found else None
 
 

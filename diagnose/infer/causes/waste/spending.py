@@ -23,8 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.infer.budget.frames import Frames
-from rankscope.diagnose.infer.budget.spent import CODE, Spent, spent_in
+from rankscope.diagnose.infer.budget.spent import CODE, Spent
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.verdict.budget import Kind
@@ -136,9 +135,8 @@ class Spending:
         return None
 
 
-def spending_of(fleet: Fleet, scene: Scene) -> Spending | None:
+def spending_of(fleet: Fleet, scene: Scene, spent: Spent | None) -> Spending | None:
     """Return what a job spends its steps on; None of timings, and where nothing was seen."""
-    if fleet.timed or not scene.own.shape[1]:
+    if spent is None or spent.of_window or fleet.timed or not scene.own.shape[1]:
         return None
-    spent = spent_in(fleet, Frames(fleet.patterns))
-    return None if spent is None or spent.of_window else Spending(fleet, scene, spent)
+    return Spending(fleet, scene, spent)

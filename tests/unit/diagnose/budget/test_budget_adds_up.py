@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from corpuskit.archive import HOME, SUFFIX, opened
 from rankscope.diagnose.face.report.budget_words import line_of, whole_percents
-from rankscope.diagnose.infer.budget.measure import budget_of
+from rankscope.diagnose.infer.budget import measure
+from rankscope.diagnose.infer.budget.spent import spent_in
 from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.solve.judge import diagnose
@@ -26,6 +27,11 @@ from rankscope.observer.window.folder import read_window
 
 SAMPLE = ("h100-1", "lab-31-32", "quiet-1")
 LOADER = "/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
+
+
+def budget_of(fleet: Fleet) -> Budget | None:
+    spent = spent_in(fleet)
+    return None if spent is None else measure.budget_of(fleet, spent)
 
 
 def check(budget: Budget | None) -> Budget:
