@@ -47,14 +47,7 @@ class Frames:
         if node < 0:
             leaf = self.leaf(row)
             return StackFacts() if leaf is None else self._below(StackFacts(), leaf)
-        path = []
-        while node not in self._known:
-            path.append(node)
-            node = int(stack.parent[node])
-        for each in reversed(path):
-            above = self._known[int(stack.parent[each])]
-            self._known[each] = self._below(above, stack.frames[int(stack.frame[each])])
-        return self._known[int(stack.codes[row])]
+        return stack.folded(node, self._known, self._below)
 
     def leaf(self, row: int) -> StackFrame | None:
         """The Python function of a row; None where it is unknown."""

@@ -21,9 +21,11 @@ from rankscope.diagnose.infer.fleet.model import Fleet, Patterns
 from rankscope.diagnose.infer.verdict.budget import Kind
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.stats.robust import median
+from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.base.arrays import Bools, Ints
 
 _COLLECTOR = "gc"
+_ABOVE, _FUNCTION, _INSIDE = range(3)  # how far down a place a node of the stacks is
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,35 +93,12 @@ def _often(fleet: Fleet, entries: Ints) -> str:
 
 def through(table: Patterns, spent: Spent, place: PausePlace) -> Bools:
     """Mark the rows whose stack leads through the place."""
-    through = _Through(table, place)
-    return np.array([through.of(int(row)) for row in spent.first], dtype=bool)[spent.alike]
 
+    def below(above: int, frame: StackFrame) -> int:
+        if above == _ABOVE and (frame.name, frame.file) == (place.name, place.file):
+            return _FUNCTION
+        return _INSIDE if above == _FUNCTION and place.inside and frame.name == place.inside else above
 
-class _Through:
-    """Tells which stacks lead through a place; each node of the tree is looked at once."""
-
-    _ABOVE, _FUNCTION, _INSIDE = range(3)  # how far down the place a node is
-
-    def __init__(self, table: Patterns, place: PausePlace) -> None:
-        self._table, self._place = table, place
-        self._known = {-1: self._ABOVE}
-
-    def of(self, row: int) -> bool:
-        stack = self._table.stack
-        node = int(stack.codes[row])
-        if node < 0:
-            return False
-        path = []
-        while node not in self._known:
-            path.append(node)
-            node = int(stack.parent[node])
-        for each in reversed(path):
-            frame = stack.frames[int(stack.frame[each])]
-            self._known[each] = self._next(self._known[int(stack.parent[each])], frame.name, frame.file)
-        return self._known[int(stack.codes[row])] == (self._INSIDE if self._place.inside else self._FUNCTION)
-
-    def _next(self, state: int, name: str, file: str) -> int:
-        place = self._place
-        if state == self._ABOVE and (name, file) == (place.name, place.file):
-            return self._FUNCTION
-        return self._INSIDE if state == self._FUNCTION and place.inside and name == place.inside else state
+    stack, known, end = table.stack, {-1: _ABOVE}, _INSIDE if place.inside else _FUNCTION
+    marks = [stack.folded(int(stack.codes[row]), known, below) == end for row in spent.first.tolist()]
+    return np.array(marks, dtype=bool)[spent.alike]

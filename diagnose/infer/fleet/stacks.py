@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.base.arrays import Ints
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,21 @@ class Stacks:
             found.append(self.frames[int(self.frame[node])])
             node = int(self.parent[node])
         return found[::-1]
+
+    def folded(
+        self, node: int, known: dict[int, _Value], below: Callable[[_Value, StackFrame], _Value]
+    ) -> _Value:  # fmt: skip
+        """Value of a node, from that of its caller and its own frame, root first.
+
+        `known`: values so far, that above all roots as -1; it is filled, so that each node is looked at once.
+        """
+        path, end = [], node
+        while node not in known:
+            path.append(node)
+            node = int(self.parent[node])
+        for each in reversed(path):
+            known[each] = below(known[int(self.parent[each])], self.frames[int(self.frame[each])])
+        return known[end]
 
     def followed_by(self, other: Stacks, rows: Ints) -> Stacks:
         """Append the given rows of another column; stacks in both keep one node."""
