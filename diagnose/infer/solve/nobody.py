@@ -20,7 +20,7 @@ there for a quarter of each step, they may wait for one of the missing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,9 +43,9 @@ from rankscope.probes.base.arrays import Floats
 
 def nobody(found: Found, notes: Sequence[Note]) -> tuple[str, list[Note]]:
     """Return (status, notes) for a job without suspects; of an unknown verdict the reason comes first."""
-    reason = next((note for why in REASONS if (note := why(found, notes)) is not None), None)
-    _, busy = _rise(found)
-    codes = {note.code for note in notes}
+    doubt = _Doubt(found, notes, *_rise(found))
+    reason = next((note for why in REASONS if (note := why(doubt)) is not None), None)
+    busy, codes = doubt.busy, {note.code for note in notes}
     # All that is odd may be CPU that others took, or pages that an allocator takes anew.
     excused = bool(codes & EXCUSES) and not codes & ACQUITTED
     notes = [*([busy] if busy is not None else []), *(note for note in notes if note is not reason)]
@@ -56,28 +56,46 @@ def nobody(found: Found, notes: Sequence[Note]) -> tuple[str, list[Note]]:
     return "healthy", sorted(notes, key=lambda note: note.code is not NoteCode.PAGES_GIVEN)
 
 
-def _unproven(found: Found, _: Sequence[Note]) -> Note | None:
-    return unproven(found.job.fleet, found.job.scene)
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """What speaks against a healthy job: what was found and noted, a lasting rise of its steps, and
+    the note that CPU which others took explains the rise.
+    """
+
+    found: Found
+    notes: Sequence[Note]
+    rise: Onset | None
+    busy: Note | None
 
 
-def _seldom(_: Found, notes: Sequence[Note]) -> Note | None:
+def _unproven(doubt: _Doubt) -> Note | None:
+    return unproven(doubt.found.job.fleet, doubt.found.job.scene)
+
+
+def _seldom(doubt: _Doubt) -> Note | None:
     """Return the note on something costly but too rare to exclude chance (notes/rhythm.py)."""
-    return next((note for note in notes if note.code is NoteCode.UNPROVEN), None)
+    return next((note for note in doubt.notes if note.code is NoteCode.UNPROVEN), None)
 
 
-def _no_peers(found: Found, _: Sequence[Note]) -> Note | None:
+def _no_peers(doubt: _Doubt) -> Note | None:
+    found = doubt.found
     if found.job.reference is not None or found.job.scene.differences.peer_count.any() or is_alone(found.job.fleet):
         return None
     who = "earlier steps" if found.job.fleet.timed else "earlier windows (--baseline)"
     return Note(NoteCode.NO_PEERS, f"every rank has a role of its own: nobody has peers; only {who} could tell")
 
 
-def _no_waiting(found: Found, _: Sequence[Note]) -> Note | None:
+def _no_waiting(doubt: _Doubt) -> Note | None:
     """Return a note if ranks are in step but never seen to wait: their times are then equal,
     whichever rank is slow.
     """
-    fleet = found.job.fleet
-    if found.job.reference is not None or fleet.timed or len(fleet.ranks) < 2 or np.nansum(fleet.steps.wait_s) > 0:
+    fleet = doubt.found.job.fleet
+    if (
+        doubt.found.job.reference is not None
+        or fleet.timed
+        or len(fleet.ranks) < 2
+        or np.nansum(fleet.steps.wait_s) > 0
+    ):
         return None
     text = (
         "no rank was seen to wait for another one: the collectives of this job are not seen (`rankscope ranks` says which can be), "
@@ -86,21 +104,22 @@ def _no_waiting(found: Found, _: Sequence[Note]) -> Note | None:
     return Note(NoteCode.UNTIMED, text)
 
 
-def _grew(found: Found, _: Sequence[Note]) -> Note | None:
+def _grew(doubt: _Doubt) -> Note | None:
     """Return a note if steps became longer for good, and not by CPU that others took."""
-    known, (rise, busy) = _step_s(found), _rise(found)
-    if rise is None or busy is not None or not lasts_higher(known[np.isfinite(known)], rise.column):
+    found, rise = doubt.found, doubt.rise
+    known = _step_s(found)
+    if rise is None or doubt.busy is not None or not lasts_higher(known[np.isfinite(known)], rise.column):
         return None
     why = "no function tells why" if found.job.fleet.timed else "only an earlier window can tell why (--baseline)"
     return Note(NoteCode.NOBODY, f"steps became longer, {_from_to(rise)}, and no rank stands out: {why}")
 
 
-def _gone(_: Found, notes: Sequence[Note]) -> Note | None:
-    return ranks_gone(notes)
+def _gone(doubt: _Doubt) -> Note | None:
+    return ranks_gone(doubt.notes)
 
 
 # Why the verdict is unknown: the first that applies.
-REASONS: tuple[Callable[[Found, Sequence[Note]], Note | None], ...] = (
+REASONS: tuple[Callable[[_Doubt], Note | None], ...] = (
     _unproven,  # an excess is large, or nearly clear, and these steps do not prove it
     _seldom,  # one rank was slow in too few steps, at a large cost
     _no_peers,  # every rank has a role of its own
