@@ -9,7 +9,7 @@ are read. Pure but for two readers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from rankscope.probes.host.namespaces import namespace_inode
 from rankscope.probes.host.procfs import ROOT, open_files, sockets
 
 NET_TCP = ("net/tcp", "net/tcp6")  # below /proc/PID
-_ESTABLISHED = b"01"
+_ESTABLISHED, _LISTENS = b"01", b"0A"
 _NET_TCP_CAP = 64 << 20
 # Bytes of connection tables, 150 per connection, 50 MB a second: for all network namespaces, and
 # then per user.
@@ -59,10 +59,12 @@ class Connections:
     _spaces: dict[int, int] = field(default_factory=dict)
     _fair: Fair = field(default_factory=lambda: Fair(_FREELY, _EACH))
     _tables: CommonTables[int, int, Pair] = field(init=False)
+    _listening: CommonTables[int, int, bytes] = field(init=False)
 
     def __post_init__(self) -> None:
         fair = Fair(_FREELY_BYTES, _EACH_BYTES)
         self._tables = CommonTables(self.root, NET_TCP, parse_net_tcp, _NET_TCP_CAP, fair, self._tell)
+        self._listening = CommonTables(self.root, NET_TCP, parse_listening, _NET_TCP_CAP, fair, self._tell)
 
     def inodes(self, pid: int) -> frozenset[int]:
         """Return the inodes of a process's sockets; of very many open files only those with the
@@ -77,6 +79,11 @@ class Connections:
             self._fair.spend(len(files), lambda: whose(pid, self.root))
             self._inodes[pid] = sockets(files)
         return self._inodes[pid]
+
+    def listens(self, pid: int) -> bool:
+        """Tell whether a process has a socket that listens for TCP connections."""
+        inodes = self.inodes(pid)
+        return bool(inodes) and not inodes.isdisjoint(self._listening.of(pid, *self._seen_by(pid)))
 
     def own(self, pid: int, parent: int) -> frozenset[Pair]:
         """Return (local, peer) of the connections that a process has but its parent has not: a fork
@@ -165,7 +172,11 @@ class Connections:
         return self._spaces[pid]
 
     def _table(self, pid: int) -> Mapping[int, Pair]:
-        return self._tables.of(pid, self._space(pid) or -pid, partial(whose, pid, self.root))
+        return self._tables.of(pid, *self._seen_by(pid))
+
+    def _seen_by(self, pid: int) -> tuple[int, Callable[[], str]]:
+        """The network that a process sees, and who pays for reading its tables."""
+        return self._space(pid) or -pid, partial(whose, pid, self.root)
 
     def _tell(self, user: str, pid: int) -> None:
         self.notes.append(more_connections(user, pid))
@@ -180,13 +191,20 @@ def parse_net_tcp(data: bytes) -> dict[int, Pair]:
     """Parse /proc/net/tcp or tcp6: inode → (local, peer) of established connections, in
     hexadecimal. Never raises.
     """
-    table: dict[int, Pair] = {}
+    return {inode: (_plain(words[1]), _plain(words[2])) for inode, words in _in_state(data, _ESTABLISHED)}
+
+
+def parse_listening(data: bytes) -> dict[int, bytes]:
+    """Parse /proc/net/tcp or tcp6: inode → local end of sockets that listen. Never raises."""
+    return {inode: _plain(words[1]) for inode, words in _in_state(data, _LISTENS)}
+
+
+def _in_state(data: bytes, state: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield (inode, words of the line) of the sockets in this state that some process holds."""
     for line in data.split(b"\n"):
         words = line.split()
-        if len(words) < 10 or words[3] != _ESTABLISHED or not words[9].isdigit() or words[9] == b"0":
-            continue
-        table[int(words[9])] = (_plain(words[1]), _plain(words[2]))
-    return table
+        if len(words) >= 10 and words[3] == state and words[9].isdigit() and words[9] != b"0":
+            yield int(words[9]), words
 
 
 def _plain(endpoint: bytes) -> bytes:

@@ -88,7 +88,7 @@ def _trains(draft: Draft, pid: int, cpus: float) -> bool:
     works = max(cpus, cpus_so_far) >= IDLE and effort.holds_gpu(pid, draft.root)
     if not busy and not works:
         return False
-    if effort.listens(draft.connections.inodes(pid), pid, draft.root):
+    if draft.connections.listens(pid):
         draft.rejected[pid] = (
             f"{one.libraries.framework} is loaded, but it listens on a port, as a service does: "
             f"`--pid {pid}` observes it"

@@ -1,4 +1,4 @@
-"""How many CPUs processes want now and used so far, whether they hold a GPU or listen on a port.
+"""How many CPUs processes want now and used so far, and whether they hold a GPU.
 
 A process wants a CPU while one of its threads runs or is in the run queue: on a crowded host a
 training loop runs little.
@@ -16,9 +16,7 @@ from rankscope.probes.host.procfs import proc_path, read_file
 LOOK_S = 0.3  # seconds between two readings
 _THREADS_MOST = 256  # of a process that are read
 _OPENED_MOST = 2048  # files searched for a GPU: it is opened early
-_NET_TCP_CAP = 16 << 20
 _GPU = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
-_LISTENS = b"0A"
 
 
 def cpu_shares(pids: Iterable[int], root: Path) -> dict[int, float]:
@@ -51,22 +49,6 @@ def holds_gpu(pid: int, root: Path) -> bool:
     except OSError:
         return False
     return any((target.startswith(_GPU) and target[-1:].isdigit()) or target == "/dev/kfd" for target in files)
-
-
-def listens(inodes: frozenset[int], pid: int, root: Path) -> bool:
-    """Tell whether one of these sockets of a process listens for TCP connections."""
-    if not inodes:
-        return False
-    for name in ("net/tcp", "net/tcp6"):
-        try:
-            data = read_file(proc_path(root, pid, name), _NET_TCP_CAP)
-        except OSError:
-            continue
-        for line in data.split(b"\n"):
-            words = line.split()
-            if len(words) >= 10 and words[3] == _LISTENS and words[9].isdigit() and int(words[9]) in inodes:
-                return True
-    return False
 
 
 def _wanted_s(pid: int, root: Path) -> dict[int, float]:

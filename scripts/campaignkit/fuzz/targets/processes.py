@@ -36,7 +36,7 @@ def _cmdline(data: bytes) -> None:
 
 _PROC = (
     procfs.parse_stat, procfs.parse_status, _environ, _cmdline, kinship.parse_net_tcp,
-    lambda data: procfs.parse_cpu_list(data.decode("ascii", "replace")),
+    lambda data: procfs.parse_cpu_list(data.decode("ascii", "replace")), kinship.parse_listening,
 )  # fmt: skip
 _ENVIRON = (
     b"RANK=3\0LOCAL_RANK=3\0WORLD_SIZE=8\0MASTER_ADDR=10.0.0.1\0MASTER_PORT=29500\0TORCHELASTIC_RUN_ID=none\0GROUP_RANK=0\0",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rank_trees import PLAIN, Tree, torchrun
 
+from rankscope.observer.census import kinship
 from rankscope.observer.census.found import RankCensus
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.census.rules import effort
@@ -90,6 +91,25 @@ def test_what_listens_on_a_port_is_a_service(tree: Tree, monkeypatch: pytest.Mon
     census = find_ranks(tree.root)
     assert found(census) == [(101, 0, 1)]
     assert "listens on a port" in reason(census, 100) and "--pid 100" in reason(census, 100)
+
+
+def test_whoever_may_listen_one_table_of_a_network_is_read_for_all(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    pids, tables, parse = range(100, 120), list[bytes](), kinship.parse_listening
+
+    def counted(data: bytes) -> dict[int, bytes]:
+        tables.append(data)
+        return parse(data)
+
+    monkeypatch.setattr(kinship, "parse_listening", counted)
+    for pid in pids:
+        tree.process(pid, 1, "python3.11", ["python3.11", f"api{pid}.py"], net=5000)
+        listen(tree, pid)
+    seen = "".join((tree.root / f"proc/{pid}/net/tcp").read_text() for pid in pids)
+    for pid in pids:  # all see the same network
+        (tree.root / f"proc/{pid}/net/tcp").write_text(seen)
+    uses(monkeypatch, dict.fromkeys(pids, 1.0))
+    assert found(find_ranks(tree.root)) == []
+    assert 1 <= len(tables) <= 2  # tcp, and tcp6 where there is one
 
 
 def test_the_work_of_its_loader_workers_counts_and_they_are_no_ranks(
