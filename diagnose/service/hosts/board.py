@@ -8,7 +8,6 @@ written are accepted.
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,9 +20,9 @@ from rankscope.observer.window.store import objects
 from rankscope.observer.window.store.keys import message_key, moment
 from rankscope.observer.window.store.place import Store, open_store
 from rankscope.probes.base.errors import BadData
+from rankscope.probes.base.strict_json import parsed
 
 TRIGGER, TURN, VERDICT = "trigger", "turn", "verdict"
-_MOST_DIGITS = 20  # of a 64-bit number, with its sign
 # A trigger is put some seconds before its slot. One that came so long before is from a host whose
 # clock was ahead, about a trouble that is over. Buckets refuse hosts whose clock is so far off; the
 # server of a folder accepts all, whatever its own clock is.
@@ -48,7 +47,7 @@ class Board:
         """
         try:
             path = f"{self._store.path}/{message_key(what, job, start)}"
-            found = _parsed(objects.get(self._store, path, self.most_bytes, ours=True))
+            found = parsed(objects.get(self._store, path, self.most_bytes, ours=True))
             if what == TRIGGER and self._is_early(path, start):
                 return None
         except (FileNotFoundError, BadData, ValueError, RecursionError):
@@ -92,23 +91,3 @@ class Board:
     @property
     def _store(self) -> Store:
         return open_store(self.uri)
-
-
-def _parsed(data: bytes) -> Any:
-    """Parse JSON, accepting only finite numbers of at most 64 bits. Raises ValueError,
-    RecursionError.
-    """
-    return json.loads(data, parse_constant=_finite, parse_float=_finite, parse_int=_integer)
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError("no number")
-    return number
-
-
-def _integer(text: str) -> int:
-    if len(text) > _MOST_DIGITS:
-        raise ValueError("a number that counts nothing")
-    return int(text)

@@ -32,7 +32,6 @@ gains[]     what, seconds, count, action      what would come back, the most fir
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -157,4 +156,4 @@ def _count(value: object) -> int:
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _SECONDS_MOST:
         raise ValueError("no seconds")
-    return float(value) if math.isfinite(value) else 0.0
+    return float(value)  # what is not finite is not within these bounds

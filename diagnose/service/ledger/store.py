@@ -24,6 +24,7 @@ from rankscope.diagnose.service.ledger.entry import Ledger
 from rankscope.observer.window.staging import put_file, remove_left_files
 from rankscope.probes.base.errors import BadData, OutputFailed
 from rankscope.probes.base.folders import opened_folder, read_ours
+from rankscope.probes.base.strict_json import parsed
 
 FILE_BYTES = 64 << 10
 FILES, FILES_EACH = 256, 64
@@ -76,7 +77,7 @@ class Store:
             names = [name for name in os.listdir(place) if _NAME.fullmatch(name)]  # noqa: PTH208
         for name in sorted(names)[: 2 * FILES]:
             with suppress(OSError, OutputFailed, BadData, ValueError, RecursionError):
-                ledger = from_json(json.loads(read_ours(self.folder, [name], FILE_BYTES), parse_int=_whole))
+                ledger = from_json(parsed(read_ours(self.folder, [name], FILE_BYTES)))
                 if name == name_of(ledger):
                     yield name, ledger
 
@@ -108,9 +109,3 @@ def _written(place: int, name: str) -> float:
     except OSError:
         return 0.0
     return found.st_mtime if stat.S_ISREG(found.st_mode) else 0.0
-
-
-def _whole(text: str) -> int:
-    if len(text) > 18:
-        raise ValueError("a number that is too long")
-    return int(text)
