@@ -34,6 +34,12 @@ def clean_all(content: Any) -> Any:
     return content
 
 
+def ordinal(number: int) -> str:
+    """Format 1 as '1st', 22 as '22nd', 113 as '113th'."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, "th")
+    return f"{number}{ending}"
+
+
 def seconds(value: float) -> str:
     """A duration with two or three significant digits: 0.0813 → '0.081 s', 2.41 → '2.4 s'."""
     if abs(value) < 5e-5:  # less than the last digit that is shown

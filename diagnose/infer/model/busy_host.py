@@ -182,10 +182,10 @@ def _kept(fleet: Fleet, share: Floats) -> Floats:
 def _wanted(fleet: Fleet) -> tuple[Ints, Ints, Ints]:
     """(pool, ranks in that pool, CPUs in that pool) of each rank; enough CPUs where unknown."""
     pool = pools(fleet)
-    cpus = dict[int, list[range]]()
+    lists = dict[int, list[str]]()
     for number, names in {(int(each), names) for each, names in zip(pool, fleet.ranks.cpus, strict=True)}:
-        cpus.setdefault(number, []).extend(cpus_of(names))
-    many = {number: sum(map(len, joined_ranges(ranges))) for number, ranges in cpus.items()}
+        lists.setdefault(number, []).append(names)
+    many = {number: cpus_together(names) for number, names in lists.items()}
     wanted_by = np.bincount(pool)[pool]
     there = [many[number] or wanted for number, wanted in zip(pool.tolist(), wanted_by.tolist(), strict=True)]
     return pool, wanted_by, np.array(there, dtype=np.int64)
@@ -386,6 +386,11 @@ def _joined(lists: list[str]) -> list[int]:
         if stop > reached:
             reached, holder = stop, at
     return [first_of(at) for at in range(len(lists))]
+
+
+def cpus_together(lists: Iterable[str]) -> int:
+    """Number of CPUs in any of these lists; 0 where all are unknown."""
+    return sum(map(len, joined_ranges([each for names in lists for each in cpus_of(names)])))
 
 
 def cpus_of(text: str) -> tuple[range, ...]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.stats.robust import MAD_TO_SD
@@ -106,8 +105,3 @@ def _middle(values: Sequence[float]) -> tuple[float, float]:
     level = ordered[len(ordered) // 2]
     away = sorted(abs(one - level) for one in ordered)
     return level, MAD_TO_SD * away[len(away) // 2]
-
-
-def latest(rows: deque[tuple[float, float, float]], most: int) -> list[tuple[float, float, float]]:
-    """Return the last rows, newest first."""
-    return list(islice(reversed(rows), most))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.service.ledger.entry import UNKNOWN, Whose, scope_of
-from rankscope.diagnose.service.ledger.pace import LongSteps, latest
+from rankscope.diagnose.service.ledger.pace import LongSteps
 from rankscope.observer.watch.ranks import RankPulse
 
 _ROWS_MOST = 48  # of a rank's last steps
@@ -37,7 +38,7 @@ def _own_excess_s(rank: RankPulse, pause: LongSteps) -> float | None:
     """Return by how much a rank's own time exceeds the usual in a pause; None if unknown."""
     usual: list[float] = []
     inside: list[float] = []
-    for end_s, seconds, waited_s in latest(rank.recent, _ROWS_MOST):
+    for end_s, seconds, waited_s in islice(reversed(rank.recent), _ROWS_MOST):
         own_s = seconds - waited_s
         if math.isnan(own_s):
             return None

@@ -9,9 +9,8 @@ import numpy as np
 
 from rankscope.diagnose.infer.causes.waste.spending import Spending
 from rankscope.diagnose.infer.fleet.model import Fleet
-from rankscope.diagnose.infer.model.busy_host import cpus_of, pools, queued_s, taken_share
+from rankscope.diagnose.infer.model.busy_host import cpus_together, pools, queued_s, taken_share
 from rankscope.probes.base.arrays import Floats, Ints
-from rankscope.probes.host.procfs import joined_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,7 @@ def cpu_pools(fleet: Fleet) -> Iterator[CpuPool]:
     order = np.argsort(number, kind="stable")
     for ranks in np.split(order, np.flatnonzero(np.diff(number[order])) + 1):
         masks = tuple(dict.fromkeys(fleet.ranks.cpus[row] for row in ranks.tolist()))
-        cpus = sum(map(len, joined_ranges([each for names in masks for each in cpus_of(names)])))
-        yield CpuPool(ranks.astype(np.int64), cpus, masks)
+        yield CpuPool(ranks.astype(np.int64), cpus_together(masks), masks)
 
 
 def behind_own_s(spending: Spending) -> Floats:

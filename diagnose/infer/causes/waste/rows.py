@@ -14,7 +14,7 @@ from rankscope.diagnose.infer.verdict.contract import Evidence
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.stats.rhythm import find_period
 from rankscope.diagnose.stats.robust import median
-from rankscope.diagnose.text import seconds
+from rankscope.diagnose.text import ordinal, seconds
 from rankscope.probes.base.arrays import Bools, Floats, Ints
 
 # Of the mean step: what costs less than any fault may cost is nobody's problem either.
@@ -81,14 +81,9 @@ def often(spending: Spending, columns: Ints) -> str:
     """How these judged steps recur, in words: 'in every 25th step', 'in 9 of 151 steps, every 2.8 s'."""
     period = find_period(columns.astype(np.float64))
     if period is not None:
-        return f"in every {_ordinal(round(period))} step"
+        return f"in every {ordinal(round(period))} step"
     count = f"in {len(columns)} of {spending.columns} steps"
     starts = spending.fleet.steps.start_s[-spending.columns :][columns]
     if len(columns) < limits.SEVERAL or not np.isfinite(starts).all():
         return count
     return f"{count}, about every {seconds(median(np.diff(starts)))}"
-
-
-def _ordinal(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, "th")
-    return f"{number}{ending}"

@@ -27,7 +27,7 @@ from rankscope.diagnose.infer.verdict.contract import Suspect
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.diagnose.stats.rhythm import find_period
 from rankscope.diagnose.stats.robust import median, nan_median
-from rankscope.diagnose.text import rank_list, seconds
+from rankscope.diagnose.text import ordinal, rank_list, seconds
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.base.arrays import Bools, Floats, Ints
 
@@ -161,7 +161,7 @@ def _rhythm(fleet: Fleet, columns: Ints) -> str:
     """
     period = find_period(columns.astype(np.float64))
     if period is not None:
-        return f"in every {_ordinal(round(period))} step"
+        return f"in every {ordinal(round(period))} step"
     usual_s = median(np.diff(fleet.steps.start_s)) if fleet.steps.count > 1 else 0.0
     begins_s = fleet.steps.start_s[columns]
     if not usual_s > 0 or not np.isfinite(begins_s).all():
@@ -213,8 +213,3 @@ def explain(told: Sequence[ToldPause], columns: Ints, more_s: Floats) -> bool:
     for pause in told:
         held += np.where(np.isin(columns, pause.columns), pause.seconds, 0.0)
     return len(columns) > 0 and float(np.mean(held >= limits.HOLDS_LEAST * more_s)) >= limits.HOLDS_LEAST
-
-
-def _ordinal(number: int) -> str:
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, "th")
-    return f"{number}{ending}"
