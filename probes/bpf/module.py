@@ -12,12 +12,11 @@ import ctypes
 import errno
 import math
 import os
-import signal
 import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,8 +38,6 @@ _CHILD_WAITS_S = 0.3  # until the parent has closed its descriptors
 _PASSING = (errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _PATIENCE_S, _PAUSE_S = 0.5, 0.1
 _AT_ONCE = 8  # probes detached in parallel
-_LOADS = 5  # as often as libbpf tries
-_ALL_SIGNALS = signal.valid_signals()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +151,8 @@ class Module:
 
         `place`: value of RS_PLACE, None for its own. Loaded programs are metered.
         """
-        tries = 0
-        while (function, place) not in self._programs:
-            tries += 1
-            try:
-                with _signals_wait():
-                    self._programs[function, place] = self._load(function, kind, attach_type, place)
-            except OSError as error:
-                if error.errno != errno.EAGAIN or tries == _LOADS:
-                    raise
+        if (function, place) not in self._programs:
+            self._programs[function, place] = self._load(function, kind, attach_type, place)
         return self._programs[function, place]
 
     def _load(self, function: str, kind: int, attach_type: int, place: int | None) -> Program:
@@ -489,18 +479,6 @@ class Module:
         if self._guard >= 0:
             os.close(self._guard)
             self._guard = -1
-
-
-@contextlib.contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Block signals to this thread: the verifier gives up with EAGAIN when one is pending (a
-    resized terminal).
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _let_a_child_detach() -> None:

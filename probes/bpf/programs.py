@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import signal
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +22,8 @@ INSTRUCTION = np.dtype([("operation", "u1"), ("registers", "u1"), ("offset", "<i
 _LOAD_64, _SOURCE_IS_MAP = 0x18, 1
 _LOG_BYTES = 1 << 20
 _NAME_BYTES = 15
+_LOADS = 5  # as often as libbpf tries
+_ALL_SIGNALS = signal.valid_signals()
 _CURRENT_TASK_BTF, _TASK_PT_REGS = 158, 175  # enum bpf_func_id
 _SET_ZERO, _EXIT = struct.pack("<BBhi", 0xB7, 0, 0, 0), struct.pack("<BBhi", 0x95, 0, 0, 0)
 
@@ -97,4 +101,23 @@ def _load(
         int(log is not None), len(log) if log is not None else 0, ctypes.addressof(log) if log is not None else 0,
         0, 0, name.encode()[:_NAME_BYTES], 0, max(attach_type, 0),
     )  # fmt: skip
-    return syscalls.call(_PROG_LOAD, ctypes.create_string_buffer(request, len(request)))
+    with _signals_wait():
+        for left in reversed(range(_LOADS)):
+            try:
+                return syscalls.call(_PROG_LOAD, ctypes.create_string_buffer(request, len(request)))
+            except BlockingIOError:
+                if not left:
+                    raise
+    raise AssertionError("the last round returns or raises")
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Block signals to this thread: the verifier gives up with EAGAIN when one is pending (a
+    resized terminal).
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
