@@ -29,7 +29,8 @@ def _groups(pid: int) -> list[Path]:
 def test_it_says_that_it_was_ended_and_leaves_nothing(tmp_path: Path, way: str, number: signal.Signals) -> None:
     with small_rank.running(tmp_path, port=29844) as rank:
         names = {"RANK": str(rank), "OUT": str(tmp_path / "out")}
-        command = [RANKSCOPE, *(names.get(word, word) for word in _WAYS[way])]
+        usual = ("env", "--default-signal=HUP")  # the tests may run under nohup
+        command = [*usual, RANKSCOPE, *(names.get(word, word) for word in _WAYS[way])]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as started:
             assert started.stderr is not None
             assert any("observing " in line for line in started.stderr)
