@@ -155,6 +155,20 @@ def test_a_thread_goes_first_no_further_than_observing_needs() -> None:
         served.kill()
 
 
+def test_no_timer_of_a_thread_that_gives_way_outlives_the_work() -> None:
+    with subprocess.Popen(["sleep", "60"]) as served:
+        broker = Broker(served=served.pid)
+        broker.answer({"what": "priority", "tid": served.pid, "nice": 0, "yields_s": 2.0}, ())
+        assert os.sched_getscheduler(served.pid) == os.SCHED_IDLE
+        waiting = [one for one in threading.enumerate() if isinstance(one, threading.Timer)]
+        broker.close()
+        served.kill()
+    for one in waiting:
+        one.join(1.0)
+    assert waiting
+    assert not any(one.is_alive() for one in waiting)
+
+
 def test_what_the_server_of_nccl_says_is_fetched_for_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         target = _ras_rank(server.getsockname()[1])

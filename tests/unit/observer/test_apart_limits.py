@@ -178,6 +178,22 @@ def test_where_it_cannot_be_killed_it_ends_as_its_socket_does(monkeypatch: pytes
         os.waitpid(services.served, os.WNOHANG)
 
 
+def test_what_was_done_for_it_is_undone_also_where_the_command_fails() -> None:
+    undone: list[str] = []
+
+    class Noting(Reading):
+        def close(self) -> None:
+            undone.append("closed")
+            super().close()
+
+    def fail(*_: object) -> bool:
+        raise RuntimeError("odd")
+
+    with pytest.raises(RuntimeError, match="odd"):
+        run.run(lambda client: client.ask("x"), Noting(), fail, lambda _: None, longest_s=10)
+    assert undone == ["closed"]
+
+
 def test_nothing_of_it_stays_open_in_the_command() -> None:
     held = os.listdir("/proc/self/fd")  # noqa: PTH208
     assert said(lambda say: say("at work")) == ["at work"]
