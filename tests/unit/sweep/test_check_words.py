@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sweep_trees import NOW_S, UPTIME_S, host, ib, look, look_all, nic, process, put, remember, twice, with_gpus
 
-from rankscope.diagnose.sweep.checks import disk_full, disk_readonly, gpu_foreign_process
+from rankscope.diagnose.sweep.checks import disk_full, disk_readonly, gpu_foreign_process, job_orphans
 from rankscope.diagnose.sweep.context import Context
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.filesystems import Usage
@@ -182,3 +182,22 @@ def test_what_a_port_counts_is_named(tmp_path: Path, name: str, unit: str) -> No
     (one,) = twice(tmp_path, "ib.errors", {path: "20007"})
     limit = one.expected.removeprefix("at most ")
     assert (one.unit, one.value) == (unit, 20000.0) and limit.partition(" ")[2] == f"{unit.removesuffix('/h')} an hour"
+
+
+def test_who_was_killed_for_lack_of_memory_is_said_where_the_log_can_be_read(tmp_path: Path) -> None:
+    killed = {
+        "proc/vmstat": "oom_kill 2\n",
+        "dev/kmsg": f"3,1,{int(UPTIME_S * 1e6)},-;Out of memory: Killed process 7 (python) total-vm:1\n",
+    }
+    (named,) = twice(host(tmp_path), "mem.oom", killed)
+    assert named.why.startswith("killed: ") and "python" in named.why
+    (unnamed,) = twice(host(tmp_path / "other"), "mem.oom", {"proc/vmstat": "oom_kill 2\n"})
+    assert unnamed.why == "processes were killed for lack of memory"
+
+
+def test_without_the_right_to_look_no_process_is_called_left_over_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_orphans, "claims", lambda *_: Launched((), 3))
+    (one,) = look(host(tmp_path), "job.orphans")
+    assert one.state == "unknown" and "3 processes could not be looked at" in one.why
