@@ -323,3 +323,21 @@ def test_who_runs_in_the_nvidia_driver_does_not_hang(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(os_zombie_gpu, "time", SimpleNamespace(sleep=waits, monotonic=time.monotonic))
     assert state_of(look(tmp_path, "os.zombie-gpu")) == "ok"
+
+
+@pytest.mark.parametrize(("state", "what"), [("D", "it hangs"), ("Z", "it died, but a thread of it hangs")])
+def test_what_hangs_in_the_driver_and_what_to_do_is_said(tmp_path: Path, state: str, what: str) -> None:
+    seen = look_all(in_driver(tmp_path, state), "os.zombie-gpu", wait_s=0.01)
+    (first,) = seen.findings
+    assert (first.why, first.action.partition(":")[0]) == (f"{what} in the NVIDIA driver", "Look again in 120 s")
+    (later,) = look(tmp_path, "os.zombie-gpu", remember(seen), NOW_S + 121, wait_s=0.01)
+    assert later.why == f"{what} in the NVIDIA driver, and has not run for 121 s"
+    assert later.action == "Drain the host; reset the GPU or reboot."
+
+
+def test_of_a_zombie_whose_threads_cannot_be_looked_into_that_is_said(tmp_path: Path) -> None:
+    in_driver(tmp_path, "Z")
+    put(tmp_path, {"proc/11/task/12/stack": "", "proc/11/task/12/wchan": "0"})
+    (one,) = look(tmp_path, "os.zombie-gpu", wait_s=0.01)
+    assert (one.state, one.why) == ("warning", "it died, but a thread of it hangs; in what may not be seen")
+    assert one.action == "Look at the stack as root: the driver, or something else?"
