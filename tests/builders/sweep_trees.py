@@ -16,7 +16,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.registry import all_checks
 from rankscope.probes.gpu.nvml import Gpu, NvmlReading, to_json
 
-DEPLOY = Path(__file__).parents[3] / "scripts" / "deploy"
+DEPLOY = Path(__file__).parents[2] / "scripts" / "deploy"
 SWEPT = {"host": "node-7", "summary": {"state": "critical"}, "findings": [{"id": "gpu.xid", "state": "critical"}]}
 
 
