@@ -185,7 +185,7 @@ def test_what_cannot_be_read_without_root_is_unknown_with_the_right(tmp_path: Pa
     (tree / "dev/kmsg").chmod(0)
     script = f"""if True:
         import os, sys
-        sys.path[:0] = {[str(Path(__file__).parents[3]), str(Path(__file__).parent)]!r}
+        sys.path[:0] = {[str(Path(__file__).parents[3]), str(Path(__file__).parents[2] / "builders")]!r}
         from pathlib import Path
         from sweep_trees import look
         os.setgid(65534); os.setuid(65534)
