@@ -22,7 +22,10 @@ SWEPT = {"host": "node-7", "summary": {"state": "critical"}, "findings": [{"id":
 
 NOW_S, UPTIME_S, BOOT = 1_800_000_000.0, 100_000.0, "boot-one"
 HOUR_S = 3600.0
+CPU, EDAC = "sys/devices/system/cpu", "sys/devices/system/edac/mc/mc0"
 IB, NET = "sys/class/infiniband/mlx5_0/ports/1", "sys/class/net/eth0"
+NV = "[<0>] nvidia_ioctl+0x1/0x2 [nvidia]\n"  # a stack in the driver
+TORCHRUN = "RANK=3\0LOCAL_RANK=3\0WORLD_SIZE=8\0TORCHELASTIC_RUN_ID=none\0MASTER_PORT=29501\0"
 MOVES = " 1.00\n"  # an uptime that goes on with the clock
 CHECKS = {check.id: check for check in all_checks()}
 

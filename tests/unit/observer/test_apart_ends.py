@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
-from confined_work import Say
+from confined_work import Say, window
 
 from rankscope.observer.apart import run
 from rankscope.observer.apart.reading import Reading
@@ -16,15 +16,8 @@ from rankscope.observer.apart.run import ObserverEnded
 from rankscope.observer.apart.windows import each_moment, windows_of
 from rankscope.observer.apart.wire import Client
 from rankscope.observer.window.folder import Window
-from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
-from rankscope.observer.window.schema import TABLES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="rights are given up by who has them")
-
-
-def window(note: str) -> Window:
-    manifest = Manifest(WINDOW_SCHEMA, "host", 1.0, 2.0, ("job",), "0", notes=(note,))
-    return Window(manifest, **{name: schema.empty_table() for name, schema in TABLES.items()})
 
 
 def test_one_that_is_stopped_is_killed_and_buried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sweep_trees import NOW_S, host, look_all, put, remember
+from sweep_trees import EDAC, NOW_S, host, look_all, put, remember
 
 from rankscope.diagnose.sweep import context as contexts
 from rankscope.diagnose.sweep.context import Context, Unreadable
-
-EDAC = "sys/devices/system/edac/mc/mc0"
 
 
 def test_a_setting_that_is_no_number_is_never_used_as_one() -> None:

@@ -6,7 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sweep_trees import NOW_S, UPTIME_S, host, ib, look, look_all, nic, process, put, remember, twice, with_gpus
+from sweep_trees import (
+    CPU,
+    IB,
+    NOW_S,
+    TORCHRUN,
+    UPTIME_S,
+    host,
+    ib,
+    look,
+    look_all,
+    nic,
+    process,
+    put,
+    remember,
+    twice,
+    with_gpus,
+)
 
 from rankscope.diagnose.sweep.checks import disk_full, disk_readonly, gpu_foreign_process, job_orphans
 from rankscope.diagnose.sweep.context import Context
@@ -16,10 +32,7 @@ from rankscope.diagnose.sweep.readings.training import Launched
 from rankscope.probes.gpu.nvml import Gpu, GpuProcess
 from rankscope.probes.host.mounts import Mount
 
-CPU = "sys/devices/system/cpu"
-IB = "sys/class/infiniband/mlx5_0/ports/1"
 GPU = Gpu(0, uuid="GPU-a", bus="00000000:3b:00.0", name="H100")
-TORCHRUN = "RANK=3\0LOCAL_RANK=3\0WORLD_SIZE=8\0TORCHELASTIC_RUN_ID=none\0MASTER_PORT=29501\0"
 
 
 def logged(text: str, age_s: float) -> dict[str, str]:
@@ -59,7 +72,7 @@ def full(usage: Usage) -> Finding:
     return disk_full.judge(Context("disk.full", disk_full.SETTINGS), usage)
 
 
-def test_a_disk_that_is_full_of_bytes_or_of_files(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_of_bytes_or_of_files() -> None:
     by_bytes, by_files, both = full(disk(97.04, 20.0)), full(disk(50.0, 99.0)), full(disk(97.0, 99.0))
     assert (by_bytes.state, by_bytes.value, by_bytes.unit, by_bytes.why) == ("warning", 97.0, "%", "5.0 GB left")
     assert (by_files.state, by_files.value, by_files.unit, by_files.why) == (

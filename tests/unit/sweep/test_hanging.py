@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sweep_trees import NOW_S, UPTIME_S, host, look, look_all, process, put, remember, state_of
+from sweep_trees import NOW_S, NV, UPTIME_S, host, look, look_all, process, put, remember, state_of
 
 from rankscope.diagnose.sweep.checks import fs_stuck, os_zombie_gpu
 from rankscope.diagnose.sweep.context import Context, Unreadable
@@ -23,7 +23,6 @@ from rankscope.diagnose.sweep.readings.kernel_stacks import Held
 
 NFS = "21 1 0:40 / /data rw - nfs4 filer:/x rw\n"
 RPC = "[<0>] rpc_wait_bit_killable+0x1e/0x90 [sunrpc]\n"
-NV = "[<0>] nvidia_ioctl+0x1/0x2 [nvidia]\n"
 BEGINS_LATE = "import time; time.sleep(20)"
 BEGINS_AND_WAITS = "print('begun', flush=True); import time; time.sleep(20)"
 BEGINS_AND_ENDS = "print('begun', flush=True)"

@@ -9,9 +9,12 @@ import pytest
 from sweep_trees import (
     CARD,
     CHECKS,
+    CPU,
+    EDAC,
     IB,
     NET,
     NOW_S,
+    TORCHRUN,
     UPTIME_S,
     card,
     host,
@@ -36,8 +39,6 @@ def line(text: str, seconds: float = UPTIME_S, priority: int = 3) -> str:
     return f"{priority},17,{int(seconds * 1e6)},-;{text}\n"
 
 
-CPU = "sys/devices/system/cpu"
-EDAC = "sys/devices/system/edac/mc/mc0"
 PORT = "sys/bus/pci/devices/0000:3b:00.0"
 # check: (what the host has besides, what is changed for the bad form, the bad state)
 BY_CHANGE: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
@@ -141,9 +142,6 @@ def test_a_process_that_hangs_in_the_kernel_is_found(tmp_path: Path) -> None:
     # WHEN the next sweep sees it still THEN it is critical, and since when is said
     again = look(tmp_path, "fs.stuck", remember(done), done.time_s + 300, wait_s=0.01)
     assert again[0].state == "critical" and again[0].since_s == done.time_s and "NFS" in again[0].why
-
-
-TORCHRUN = "RANK=3\0LOCAL_RANK=3\0WORLD_SIZE=8\0TORCHELASTIC_RUN_ID=none\0MASTER_PORT=29501\0"
 
 
 def test_a_rank_without_launcher_is_left_over(tmp_path: Path) -> None:

@@ -8,13 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from sweep_trees import NOW_S, UPTIME_S, host, look, process, put
+from sweep_trees import NOW_S, NV, UPTIME_S, host, look, process, put
 
 from rankscope.diagnose.sweep.checks import fs_stuck
 from rankscope.diagnose.sweep.context import Context
 from rankscope.diagnose.sweep.readings.filesystems import Usage
-
-NV = "[<0>] nvidia_ioctl+0x1/0x2 [nvidia]\n"
 
 
 @pytest.fixture
