@@ -25,12 +25,12 @@ from datetime import datetime
 from pathlib import Path
 
 from corpuskit.archive import HOME, SUFFIX, Corpus, opened
+from labkit.machine.shell import REPOSITORY
 from rankscope.diagnose.face.cli.main import run
 from rankscope.diagnose.service import events
 from rankscope.diagnose.service.alarms import Alarm, AlarmKind
 from rankscope.diagnose.service.looks.look import Seen
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("README.md", ".github/TUTORIAL.md")
 _BLOCK = re.compile(
     r"^<!-- (?P<source>window|service): (?P<archive>[\w-]+)/(?P<case>[\w.+-]+) -->\n```console\n(?P<text>.*?)^```$",
