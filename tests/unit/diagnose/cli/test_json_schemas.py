@@ -19,6 +19,7 @@ from rankscope.diagnose.face.top.snapshot import PARTS
 from rankscope.diagnose.infer.causes.causes import CAUSES
 from rankscope.diagnose.infer.verdict.budget import Kind
 from rankscope.diagnose.infer.verdict.contract import SCOPES, STATUSES, StepSeconds, Verdict
+from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.diagnose.service.alarms import AlarmKind
 from rankscope.diagnose.service.ledger.entry import Kind as Lost
 from rankscope.diagnose.service.ledger.entry import Scope
@@ -199,7 +200,8 @@ def test_the_schemas_have_the_words_that_the_code_has() -> None:
     assert verdict["suspect"]["properties"]["scope"]["enum"] == list(SCOPES)
     assert verdict["verdict"]["properties"]["status"]["enum"] == list(STATUSES)
     assert every["top"]["$defs"]["job"]["properties"]["status"]["enum"] == ["", *STATUSES]
-    assert ", ".join(PARTS) in every["top"]["$defs"]["rank"]["properties"]["parts"]["description"]
+    assert tuple(every["top"]["$defs"]["rank"]["properties"]["parts"]["properties"]) == PARTS
+    assert verdict["verdict"]["properties"]["note_codes"]["items"]["enum"] == [one.value for one in NoteCode]
     alarms = [
         one["then"]["properties"]["alarm"]["enum"]
         for one in every["watch"]["allOf"]

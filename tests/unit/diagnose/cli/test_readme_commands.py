@@ -114,7 +114,8 @@ def test_a_store_is_judged_tidied_and_remembered_as_is_said_of_fleets(
     for command in typed[1:]:
         words = [word.replace("s3://bucket/windows", store) for word in command]
         words += ["--keep", str(tmp_path / "kept.sqlite")] if words[0] == "reputation" else []
-        assert run(words) == (1 if words[0] == "diagnose" else 0), (command, capsys.readouterr().err)
+        code = {"diagnose": 1, "reputation": 3}.get(words[0], 0)  # two hosts are too few peers to vote
+        assert run(words) == code, (command, capsys.readouterr().err)
 
 
 def test_the_completion_of_the_readme_is_a_script_that_bash_takes(capsys: pytest.CaptureFixture[str]) -> None:
