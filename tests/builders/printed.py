@@ -162,7 +162,7 @@ def export(folder: Path, _: pytest.MonkeyPatch) -> list[Any]:
 def bundle(folder: Path, _: pytest.MonkeyPatch) -> list[Any]:
     place = windows(folder / "windows", SLOW)
     kept = said("bundle", place, "--out", str(folder / "a"), "--keep-names", "--json")
-    return [kept, said("bundle", place, "--out", str(folder / "b"), "--json")]
+    return [said("bundle", place, "--out", str(folder / "b"), "--key", str(folder / "key"), "--json"), kept]
 
 
 # ---- the service -----------------------------------------------------------------------------------------------------

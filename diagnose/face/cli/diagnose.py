@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankscope.diagnose.collector import paused
+from rankscope.diagnose.face.cli import dash
 from rankscope.diagnose.face.cli.keep_history import remember
 from rankscope.diagnose.face.cli.live import observe_until_told
 from rankscope.diagnose.face.cli.output import (
@@ -173,7 +174,8 @@ def report(
     folders: tuple[Path | str, ...], baseline: tuple[Path | str, ...], job: str | None, place: Path, as_json: bool
 ) -> int:
     """Write the page, print the first line of each verdict, and return the exit code of the
-    worst."""
+    worst. `place` `-`: standard output; the first lines go to stderr then."""
+    dash.sensible(place, as_json)
     free_place(place)
     with patience("reading windows") as say:
         loaded = load(folders)
@@ -186,8 +188,10 @@ def report(
             print(to_json(*verdicts))
         else:
             for verdict in verdicts:
-                print("\n".join(wrap(answer(verdict), " " * 7, width_of(sys.stdout))))
-            tell(f"the page is in {clean(str(place), 4096)}")
+                said = "\n".join(wrap(answer(verdict), " " * 7, width_of(sys.stdout)))
+                print(said, file=sys.stderr if place == dash.STDOUT else sys.stdout)
+            if place != dash.STDOUT:
+                tell(f"the page is in {clean(str(place), 4096)}")
     return told.code(verdicts[0].exit_code)
 
 

@@ -131,7 +131,12 @@ def diagnose(
 @app.command(cls=PlainCommand)
 def report(
     folders: WindowFolders,
-    html: Annotated[Path, typer.Option("--html", metavar="FILE", help="The page to write; it must not be there yet.")],
+    html: Annotated[
+        Path,
+        typer.Option(
+            "--html", metavar="FILE", help="The page to write, which must not be there yet; -: standard output."
+        ),
+    ],
     baseline: Baselines = None,
     job: Job = None,
     as_json: Json = False,
@@ -266,11 +271,20 @@ app.command(name="sweep", cls=PlainCommand)(sweep_command)
 def export(
     folders: WindowFolders,
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="speedscope, folded, pprof, perfetto or csv.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write; it must not be there yet.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="FILE", help="The file to write, which must not be there yet; -: standard output."
+        ),
+    ],
     job: Job = None,
     as_json: Json = False,
 ) -> int:
-    """Windows for speedscope, pprof, Perfetto and tables."""
+    """Windows for speedscope, pprof, Perfetto and tables.
+
+    csv holds parts of steps by kind, without functions, links and counters: `diagnose --steps` names a rank of it, and not why. For the
+    same verdict elsewhere: `rankscope bundle`.
+    """
     from rankscope.diagnose.face.cli import export as command
 
     return command.run(tuple(folders), job, to, out, as_json)
@@ -279,11 +293,22 @@ def export(
 @app.command(cls=PlainCommand)
 def bundle(
     folders: WindowFolders,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write; it must not be there yet.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="FILE", help="The file to write, which must not be there yet; -: standard output."
+        ),
+    ],
     baseline: Baselines = None,
     keep_names: Annotated[
         bool, typer.Option("--keep-names", help="Keep names of hosts, jobs, files and functions.")
     ] = False,
+    key: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--key", metavar="FILE", help="Also write, for you alone, what each name stands for: f9 on host-4 is whose?"
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Windows as one small file without names, to pass on.
@@ -292,7 +317,7 @@ def bundle(
     """
     from rankscope.diagnose.face.cli import bundle as command
 
-    return command.run(tuple(folders), tuple(baseline or ()), out, keep_names, as_json)
+    return command.run(tuple(folders), tuple(baseline or ()), out, keep_names, as_json, key)
 
 
 @app.command(cls=PlainCommand)
