@@ -149,6 +149,18 @@ def report(
 
 
 @app.command(cls=PlainCommand)
+def demo(html: Html = None, as_json: Json = False) -> int:
+    """A recorded job, judged and explained; without root.
+
+    It needs neither a job nor PyTorch, and ends with 0.
+    """
+    with paused():
+        from rankscope.diagnose.face.cli import demo as command
+
+    return command.run(html=html, as_json=as_json)
+
+
+@app.command(cls=PlainCommand)
 def record(
     out: Annotated[
         str,
