@@ -7,6 +7,7 @@ import contextlib
 import errno
 import importlib.metadata
 import io
+import os
 import shutil
 import sys
 import textwrap
@@ -371,9 +372,9 @@ def run(arguments: list[str]) -> int:
         say_no_more(sys.stdout)
         return 0
     except PermissionError as error:
-        return _say(error, "Run as root.", EXIT_NOT_PERMITTED)
+        return _say(_of_system(error), "Run as root.", EXIT_NOT_PERMITTED)
     except OSError as error:
-        return _say(error, _REMEDIES.get(error.errno or 0, ""), EXIT_MISSING)
+        return _say(_of_system(error), _REMEDIES.get(error.errno or 0, ""), EXIT_MISSING)
     except MemoryError as error:
         return _say(f"not enough memory{f': {error}' if str(error) else ''}", _REMEDIES[errno.ENOMEM], EXIT_MISSING)
     except ImportError as error:  # of modules loaded on demand
@@ -391,6 +392,12 @@ def run(arguments: list[str]) -> int:
             f"internal error: {type(error).__name__}: {error}", "Run again with -v and report it.", EXIT_INTERNAL
         )
     return code if isinstance(code, int) else 0
+
+
+def _of_system(error: OSError) -> str:
+    """Word an error of the system without its number: '/var/lib/x: permission denied'."""
+    what = (error.strerror or str(error)).strip()
+    return f"{os.fsdecode(error.filename)}: {what[:1].lower()}{what[1:]}" if error.filename else what
 
 
 def _usage_error(error: Exception) -> int | None:

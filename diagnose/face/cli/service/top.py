@@ -24,7 +24,7 @@ from rankscope.diagnose.text import clean, clean_all
 from rankscope.observer.live.gauges import Gauges
 from rankscope.observer.watch.blackbox import latest_lines
 from rankscope.observer.window.folder import Window
-from rankscope.probes.base.errors import EXIT_HEALTHY, NoRanks, NotPermitted
+from rankscope.probes.base.errors import EXIT_HEALTHY, NeedsRoot, NoRanks
 
 SCHEMA = "rankscope.top/1"
 _READ_EVERY_S = 2.0  # the service writes every 5 s
@@ -43,7 +43,7 @@ class _Enough(Exception):
 def run(*, state: Path, window_s: float, job: str | None, updates: int, as_json: bool) -> int:
     """Show updates until Ctrl-C, SIGTERM, or `updates` of them; return exit code 0."""
     if os.geteuid() != 0:
-        raise NotPermitted("observing other users' processes needs root, and so does what the service keeps")
+        raise NeedsRoot("observing other users' processes needs root, and so does what the service keeps")
     place = WatchPlace(state)
     with contextlib.suppress(KeyboardInterrupt, _Enough), _shown(as_json) as (show, say):
         counted = _counted(show, updates)

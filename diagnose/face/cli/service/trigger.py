@@ -18,7 +18,7 @@ from rankscope.diagnose.service.tell.events_log import EventsLog
 from rankscope.diagnose.severity import OK
 from rankscope.diagnose.text import clean, seconds
 from rankscope.observer.window.staging import safe_name
-from rankscope.probes.base.errors import EXIT_HEALTHY, MissingFeature, NotPermitted, UsageError
+from rankscope.probes.base.errors import EXIT_HEALTHY, MissingFeature, NeedsRoot, UsageError
 
 _LOOKS_EVERY_S = 0.25
 _LIVES_EVERY_S = 5.0
@@ -34,14 +34,12 @@ def run(*, state: Path, job: str | None, wait: bool = False, at_most_s: float = 
     """Write a request, which the service reads every second; return exit code 0.
 
     `wait`: until the service has answered for each job, `at_most_s` at most; then print its verdicts and return the worst
-    one's exit code. Raises NotPermitted, NobodyWatches, OutputFailed, UsageError.
+    one's exit code. Raises NeedsRoot, NobodyWatches, OutputFailed, UsageError.
     """
     if as_json and not wait:
         raise UsageError("--json prints the verdict: it goes with --wait")
     if os.geteuid() != 0:
-        error = NotPermitted("asking the service of a host needs root")
-        error.help = "Run as root."
-        raise error
+        raise NeedsRoot("asking the service of a host needs root")
     place = WatchPlace(state)
     if not state.is_dir() or not place.is_held():
         raise NobodyWatches(f"no rankscope watch holds {state}")
