@@ -142,7 +142,7 @@ def top(
     """Live: where each rank's time goes, and who is suspected.
 
     Reads from `rankscope watch` where that serves this host, and costs the jobs nothing then. Else it observes window after window,
-    which costs what `diagnose` costs, for as long as it runs. Ends with Ctrl-C.
+    which costs what `diagnose` costs, for as long as it runs. Keys on a terminal: q quits, h or ? shows the others, which sort.
     """
     from rankscope.diagnose.face.cli.service import top as command
 
