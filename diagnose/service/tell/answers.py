@@ -54,6 +54,10 @@ class Answers:
             if self._wanted[job]:
                 self.verdicts.append(event)
                 return True
+        elif kind == "gone" and not self._wanted.get(job, True):
+            self._wanted[job] = True
+            self.verdicts.append(event)  # none: it counts as unknown
+            return True
         elif kind == "verdict" and self._answers(event):
             self._wanted[job] = True
             self.verdicts.append(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -60,17 +61,18 @@ def run(*, state: Path, job: str | None, wait: bool = False, at_most_s: float = 
 def _follow(place: WatchPlace, log: EventsLog, answers: Answers, at_most_s: float, as_json: bool) -> None:
     """Print each answer as it comes; at the end say on stderr why there is none, if so."""
     until_s, lives_s = time.monotonic() + at_most_s, time.monotonic() + _LIVES_EVERY_S
-    with patience("asked; waiting for the service to look and judge"):
-        found: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as waiting:  # until there is something to print
+        waiting.enter_context(patience("asked; waiting for the service to look and judge"))
         while not answers.done and time.monotonic() < until_s:
             time.sleep(_LOOKS_EVERY_S)
-            found += [event for event in log.new() if answers.hear(event)]
+            for event in log.new():
+                if answers.hear(event):
+                    waiting.close()
+                    _print(event, as_json)
             if time.monotonic() > lives_s:
                 lives_s += _LIVES_EVERY_S
                 if not place.is_held():
                     answers.ended = "the service has ended"
-    for event in found:
-        _print(event, as_json)
     if not answers.verdicts or not answers.done:
         why = answers.ended or f"no verdict within {seconds(at_most_s)} (--at-most)"
         sys.stderr.write(f"rankscope: {why}; the service's log: {place.events}\n")
@@ -78,7 +80,7 @@ def _follow(place: WatchPlace, log: EventsLog, answers: Answers, at_most_s: floa
 
 def _print(event: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(event, ensure_ascii=False))
+        print(json.dumps(event, ensure_ascii=False), flush=True)
         return
     state = str(event.get("state") or OK)
     mark = "" if state == OK else f"{state.upper()} "

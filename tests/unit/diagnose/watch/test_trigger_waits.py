@@ -76,6 +76,7 @@ HEALTHY, SLOW, HUNG = builders.Job(), builders.slow_python(3, 0.08), builders.st
         ([lambda: asked("a"), lambda: judged("a", HUNG, 60.0, AlarmKind.SLOWER), lambda: judged("a", HEALTHY, 0.0, AlarmKind.SLOWER)], 0,
          ["a: "]),
         ([lambda: asked("a", "no rank is left to look at")], 3, ["a: somebody asked for a look; no window: no rank is left"]),
+        ([lambda: asked("a"), lambda: Event("gone", time.time(), "no rank of it is left here", "a")], 3, ["a: no rank of it is left"]),
         ([lambda: Event("note", time.time(), "asked to look at x, and there is no such job")], 3, ["there is no such job"]),
     ],
 )  # fmt: skip
