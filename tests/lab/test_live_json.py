@@ -69,7 +69,7 @@ def watching(folder: Path, job: str, seen: Seen) -> Iterator[str]:
 
 def test_all_that_is_printed_of_a_live_host_is_what_the_schemas_say(torchrun: Torchrun, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    seen, job = Seen(), torchrun("240", "1")
+    seen, job = Seen(), torchrun("900", "1")
     of_job = ("--job", job.name)
     seen.take("doctor", "doctor")
     seen.take("ranks", "ranks")

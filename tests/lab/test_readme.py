@@ -27,7 +27,7 @@ def live_commands() -> list[list[str]]:
 
 
 def test_what_the_readme_says_of_a_live_host_can_be_typed(torchrun: Torchrun, tmp_path: Path) -> None:
-    torchrun("240")
+    torchrun("600")
     tmp_path.chmod(0o700)
     found = [words for words in live_commands() if words[0] not in OF_THE_SERVICE]
     assert {words[0] for words in found} == set(LIVE) - set(OF_THE_SERVICE)
@@ -53,7 +53,7 @@ def test_what_the_readme_says_of_a_live_host_can_be_typed(torchrun: Torchrun, tm
 
 
 def test_the_service_of_the_readme_is_started_asked_and_read(torchrun: Torchrun, tmp_path: Path) -> None:
-    job = torchrun("240")
+    job = torchrun("600")
     tmp_path.chmod(0o700)
     typed = {words[0]: words for words in live_commands() if words[0] in OF_THE_SERVICE}
     assert set(typed) == set(OF_THE_SERVICE)
