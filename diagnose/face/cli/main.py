@@ -62,7 +62,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Names the component that slows or stops a distributed training job, observing it from outside.\n\n"
-    "Most often, as root on a host of the job:  rankscope diagnose",
+    "Most often, as root on a host of the job:  rankscope diagnose\n\n"
+    "To see first what it says, without root:  rankscope demo",
     epilog="Exit codes: 0 nothing wrong, 1 slow, 2 critical, 3 unknown, 64 usage, 65 bad data, 69 missing, 70 internal error, "
     "77 not permitted.",
 )
