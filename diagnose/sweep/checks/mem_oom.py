@@ -1,7 +1,7 @@
 """No process was killed for lack of memory.
 
 Reads oom_kill of /proc/vmstat, which counts kills of the host and of memory-limited control groups alike; judged by growth
-since the last sweep. The kernel's log says who was killed, where it can be read.
+since the last sweep, and reported for `hours`. The kernel's log says who was killed, where it can be read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rankscope.diagnose.sweep.readings.kernel_events import OOM, logged_events
 from rankscope.probes.host.cpu_memory import sample_host
 
 ID = "mem.oom"
-SETTINGS: dict[str, float] = {}
+SETTINGS = {"hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
@@ -34,5 +34,5 @@ def run(context: Context) -> Iterator[Finding]:
     yield context.warning(
         "/proc/vmstat", grown.amount, unit="kills", expected="none since the last sweep",
         why=f"killed: {', '.join(victims)}" if victims else "processes were killed for lack of memory",
-        action="Give the job more memory or a higher limit, or make it use less.",
+        action="Give the job more memory or a higher limit, or make it use less.", lasts=True,
     )  # fmt: skip
