@@ -7,68 +7,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
-import pytest
+from watched_host import OWN, Host, suspect, verdict
 
 from rankscope.diagnose.service.alarms import Alarm, AlarmKind, JobWatch, Relief
-from rankscope.diagnose.service.evidence import Evidence
 from rankscope.diagnose.service.jobs import WatchedJob
 from rankscope.diagnose.service.limits import Allowance
-from rankscope.diagnose.service.looks import looking
-from rankscope.diagnose.service.looks.look import Seen
-from rankscope.diagnose.service.looks.looking import Looking
-from rankscope.diagnose.service.tell.metrics import SUSPECTS_EACH, SUSPECTS_MOST, ServiceState
+from rankscope.diagnose.service.tell.metrics import SUSPECTS_EACH, SUSPECTS_MOST
 from rankscope.diagnose.service.tell.suspects import SUSPECTS_MOST as AT_ONCE
 from rankscope.diagnose.service.tell.suspects import of_verdict
-from rankscope.diagnose.service.voice import Voice
-from rankscope.observer.watch.tier0 import Beat
-
-ALARM = Alarm(AlarmKind.ROUTINE, "job", 1.0, "a window for the history")
-OWN = ServiceState(1.5, 1 << 20, 0.1, 0, at=1.8e9)
-
-
-def suspect(**more: Any) -> dict[str, Any]:
-    return {
-        "component": "network", "cause": "slow-link", "host": "host-3", "ranks": [3], "function": None, "instance": "eth0",
-        "instances": [{"name": "eth0", "process": None, "pid": None}], "lost_seconds_per_step": 0.036, "lost_percent": 16.0,
-        **more,
-    }  # fmt: skip
-
-
-def verdict(status: str = "fault", *suspects: dict[str, Any]) -> dict[str, Any]:
-    return {"status": status, "suspects": list(suspects), "notes": []}
-
-
-class Host:
-    """A service's outputs with its jobs; what it writes is kept."""
-
-    def __init__(self, *jobs: str, user: str = "user 1000") -> None:
-        self.jobs = {name: WatchedJob(JobWatch(name), name, Allowance(), user) for name in jobs}
-        self.text, self.now_s = "", 0.0
-        voice = Voice(lambda _: None, pytest.fail)
-        tier0 = SimpleNamespace(of_job=lambda _: [])
-        box = SimpleNamespace(append=lambda *_: None, may_freeze=lambda *_: True, freeze=lambda *_: Path("frozen"))
-        self.evidence = Evidence(
-            cast(Any, tier0), cast(Any, box), voice, Path("x"), self._write, None, None, host="here"
-        )
-        self.looking = Looking(cast(Any, tier0), voice, self.evidence, self.jobs, Path("none"), None, False, None)
-
-    def _write(self, _: Path, text: str) -> None:
-        self.text = text
-
-    def written(self, of: str = "rankscope_suspect", after_s: float = 60.0) -> dict[str, float]:
-        """The series of this name, after a round."""
-        self.now_s += after_s
-        beat = Beat(self.now_s, {}, (), (), frozenset(), ())
-        self.evidence.keep(beat, self.jobs, lambda: OWN)
-        lines = (line.rpartition(" ") for line in self.text.splitlines() if line.startswith(f"{of}{{"))
-        return {labels.removeprefix(of): float(value) for labels, _, value in lines}
-
-    def sees(self, found: dict[str, Any], judged_by: str = "", job: str = "job") -> None:
-        looking._name(self.jobs[job], Seen(ALARM, found, "", 1.0, judged_by=judged_by), found)
-
 
 THE_LINK = (
     '{training_job="job",status="fault",component="network",cause="slow-link",rank="3",host="host-3",device="eth0"}'
