@@ -105,9 +105,11 @@ def repeated(findings: Iterable[Finding], entries: Iterable[Lasting], done: Swee
 
 def _entry(finding: Finding, done: Sweep) -> Lasting:
     value = f"{finding.value:.10g}" if isinstance(finding.value, (int, float)) else str(finding.value)
-    texts = (finding.id, finding.instance, finding.read, f"{value} {finding.unit}".strip(), finding.why, finding.action)
-    since_s = done.time_s if finding.since_s is None else finding.since_s
-    return Lasting(*(text[:_TEXT_MOST] for text in texts), since_s, done.uptime_s, done.boot)
+    return Lasting(
+        finding.id, finding.instance, finding.read[:_TEXT_MOST], f"{value} {finding.unit}".strip()[:_TEXT_MOST],
+        finding.why[:_TEXT_MOST], finding.action[:_TEXT_MOST],
+        done.time_s if finding.since_s is None else finding.since_s, done.uptime_s, done.boot,
+    )  # fmt: skip
 
 
 def _earlier(words: Mapping[tuple[str, str], str], done: Sweep, hours: Callable[[str], float]) -> Iterator[Lasting]:

@@ -156,14 +156,14 @@ def families(jobs: Sequence[JobState], service: ServiceState, ended: Sequence[En
     shown, over = _shared_out(jobs), _shared_out(ended)
     found: list[Family] = []
     for name, kind, text in _JOB_GAUGES:
-        values = [(_of(job), _job_value(job, name)) for job in shown]
-        values += [(_of(job), 1.0) for job in over if name == "dead"]
-        found += _family(f"rankscope_job_{name}", kind, text, values)
+        of_jobs = [(_of(job), _job_value(job, name)) for job in shown]
+        of_jobs += [(_of(job), 1.0) for job in over if name == "dead"]
+        found += _family(f"rankscope_job_{name}", kind, text, of_jobs)
+    suspects = [(_of(job) | one.labels, one) for job in shown for one in job.suspects]
+    suspects += [(_of(job) | one.labels, one) for job in over for one in job.suspects]
     for name, text in _SUSPECT_GAUGES:
-        suspects = [
-            (_of(job) | one.labels, _suspect_value(one, name)) for job in (*shown, *over) for one in job.suspects
-        ]
-        found += _family(f"rankscope_suspect{name}", "gauge", text, suspects)
+        costs = ((labels, _suspect_value(one, name)) for labels, one in suspects)
+        found += _family(f"rankscope_suspect{name}", "gauge", text, costs)
     alarms = ((_of(job) | {"kind": kind}, float(count)) for job in shown for kind, count in sorted(job.alarms.items()))
     found += _family("rankscope_job_alarms_total", "counter", "Alarms by kind.", alarms)
     for place, (name, text) in enumerate(_LEDGER_GAUGES):
