@@ -138,7 +138,7 @@ class Service:
             if self.trial is not None:
                 self.trial.close()
             self._looking.close()
-            self._evidence.close()
+            self._done(lambda: self._evidence.close(self._own))
             self._done(lambda: self.book.close(time.monotonic()))
             self.tier0.close()
             self.say(Event("ended", time.time(), "no longer watching; nothing was left behind"))
@@ -270,6 +270,8 @@ class Service:
         self._voice.note(beat.at_s, "gone", f"no rank of it is left here, after {job.steps} steps", name)
         del self.jobs[name]
         self._kept(lambda: self.book.gone(name, beat.at_s), beat.at_s)
+        if AlarmKind.DEAD in job.troubles:
+            self._evidence.died(job, beat.at_s)
         self._looking.forget(name)
         if len(self._allowances) > _ALLOWANCES_MOST:
             self._allowances = {
@@ -332,7 +334,8 @@ class Service:
         pulse = self.tier0.pulse
         probe_s = sum(cost.run_time_ns for cost in pulse.costs()) / 1e9
         return ServiceState(
-            self.cost.cpu_s, self.cost.resident_bytes, probe_s, pulse.lost(), pulse.put_off + self.put_off, self.tier0.left_out
+            self.cost.cpu_s, self.cost.resident_bytes, probe_s, pulse.lost(), pulse.put_off + self.put_off, self.tier0.left_out,
+            time.time(),
         )  # fmt: skip
 
 
