@@ -62,7 +62,7 @@ def _who(suspect: Suspect, guessed: tuple[int, ...]) -> str:
 
 
 def _template(suspect: Suspect) -> str:
-    template = sentence(suspect.component, suspect.cause, suspect.scope)
+    template = suspect.says or sentence(suspect.component, suspect.cause, suspect.scope)
     if template.startswith("^"):
         return template
     if suspect.component == "python" and any(evidence.value == ASLEEP for evidence in suspect.evidence):

@@ -63,6 +63,7 @@ class Hypothesis:
     clear: float = 1.0  # of a link, 0..1: the certainty that it is slow at all
     scope: str = "rank"  # one of verdict.contract.SCOPES
     since: float | None = None  # Unix time at which it began, if known
+    says: str = ""  # the sentence for readers, where the one that is registered for the cause is not enough
 
 
 def suspect_from(
@@ -96,6 +97,7 @@ def suspect_from(
         action=found.action or known.action,
         scope=found.scope,
         still=of_s is None,
+        says=found.says,
     )
 
 

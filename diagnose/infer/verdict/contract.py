@@ -83,6 +83,7 @@ class Suspect:
     guess: bool = False  # no counter confirms the cause
     waste: bool = False  # nobody differs by it: time that need not be spent
     still: bool = False  # the job makes no progress: the lost seconds are those of the standstill
+    says: str = ""
 
     @property
     def instance(self) -> str:

@@ -49,6 +49,7 @@ from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import after
 from rankscope.observer.sources import Source
 
+_OWN_KERNELS = "{function|it} runs kernels on its GPU that its peers do not"
 _THERMAL, _POWER, _CLOCKS = "throttled-thermal", "throttled-power", "clock-low"
 # Specific reasons first: hw_slowdown is set together with hw_thermal and power_brake, and names
 # neither.
@@ -88,7 +89,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
         # it.
         told = [replace(errors[0], lost_s=told[0].lost_s, evidence=(*errors[0].evidence, *told[0].evidence[:1]))]
     if not told:
-        if (charge := of_function(case, "gpu", "waits for kernels of its own GPU")) is not None:
+        if (charge := of_function(case, "gpu", "waits for kernels of its own GPU", _OWN_KERNELS)) is not None:
             yield charge
             return
         weak = tuple(evidence for reason in measured for evidence in reason.evidence)
@@ -127,7 +128,9 @@ def name_of(case: Case) -> str:
 def smi(instance: str, what: str, host: str) -> str:
     """The nvidia-smi command for a GPU, such as '`nvidia-smi -i 2 -q -d CLOCK` on node-7'."""
     index = instance.removeprefix("gpu")
-    return f"`nvidia-smi{f' -i {index}' if index.isdigit() else ''} {what}`{after('on', host)}"
+    which, (first, _, rest) = f" -i {index}" if index.isdigit() else "", what.partition(" ")
+    told = f"{which} {what}" if first.startswith("-") else f" {first}{which} {rest}"  # a subcommand comes first
+    return f"`nvidia-smi{told.rstrip()}`{after('on', host)}"
 
 
 # ---- clocks and their limits ------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from rankscope.diagnose.text import after
 from rankscope.observer.sources import Source
 from rankscope.probes.base.arrays import Floats
 
+_COPIES = "{function|it} copies between host and GPU what its peers do not"
 ERRORS = ("pcie.aer_fatal", "pcie.aer_nonfatal", "pcie.replays", "pcie.aer_correctable")
 
 
@@ -68,7 +69,9 @@ def judge(case: Case) -> Iterator[Hypothesis]:
         )  # fmt: skip
         return
     if (copied := _copied_more(case, device)) is not None:
-        yield of_function(case, "memory", "copies so much between host and GPU") or _more_data(case, device, copied)
+        yield of_function(case, "memory", "copies so much between host and GPU", _COPIES) or _more_data(
+            case, device, copied
+        )
         return
     why = f"No PCIe counter of this rank{after('on', case.host)} says why"
     if case.fleet.timed:

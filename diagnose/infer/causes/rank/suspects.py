@@ -26,8 +26,8 @@ from rankscope.diagnose.infer.causes.rank.memory import SEE_ALLOCATOR
 from rankscope.diagnose.infer.causes.rank.selection import Admitted, Selection, Unexplained, cannot_be_told, excuses
 from rankscope.diagnose.infer.causes.rows import CLEAR
 from rankscope.diagnose.infer.fleet.model import Fleet
-from rankscope.diagnose.infer.model.busy_host import takers
 from rankscope.diagnose.infer.model.evidence.pattern_distance import distance_evidence
+from rankscope.diagnose.infer.model.evidence.programs import takers
 from rankscope.diagnose.infer.model.functions import sample
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.slots import late_evidence
