@@ -86,6 +86,11 @@ class Suspect:
     says: str = ""
 
     @property
+    def code(self) -> str:
+        """Component and cause, such as 'network/slow-link'."""
+        return f"{self.component}/{self.cause}"
+
+    @property
     def instance(self) -> str:
         """The first few instances in words, 'gpu6, gpu4'."""
         return ", ".join(one.text for one in self.instances[: budgets.INSTANCES_SHOWN])

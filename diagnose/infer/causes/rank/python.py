@@ -9,7 +9,6 @@ of the peers, to what it does. The GIL: threads.py. Evidence against: every func
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -25,14 +24,13 @@ from rankscope.diagnose.infer.model.attribute import Located
 from rankscope.diagnose.infer.model.evidence.known_code import INTERPRETER, LOADER_FILES
 from rankscope.diagnose.infer.model.evidence.native_words import native_words
 from rankscope.diagnose.infer.model.functions import FunctionExcess
+from rankscope.diagnose.infer.model.still.peer import peer_of
 from rankscope.diagnose.infer.verdict.contract import ASLEEP, Evidence
 from rankscope.diagnose.infer.verdict.function import NOT_TIMED, Function
 from rankscope.diagnose.text import seconds
 from rankscope.observer.sources import Source
 
 _HAND_OVER_FILES = ("/threading.py", "/queue.py", "/concurrent/futures/", "/multiprocessing/")
-# An address and port: 127.0.0.1:35095, [::1]:80.
-_PEER = re.compile(r"(?:\d{1,3}(?:\.\d{1,3}){3}|\[?[0-9a-fA-F:]{2,39}\]?):\d{1,5}")
 _LOCKS = ("futex", "lock", "semaphore", "condition")
 
 
@@ -190,12 +188,10 @@ def _of_wait(worst: FunctionExcess, name: str) -> tuple[str, str]:
             "{function|it} waits for a process that writes into its pipe",
             f"See what writes into the pipe that {name} reads.",
         )
-    peer = _PEER.search(worst.detail)
-    if worst.name == "socket" and peer is not None:
-        where = peer[0]
+    if where := peer_of(worst.detail):
         return (
             f"{{function|it}} waits for an answer from {where}",
-            f"See who listens on {where} (`ss -tnlp` there) and why it answers late: {name} waits for it.",
+            f"See who listens on {where} (`ss -tlnp` there) and why it answers late: {name} waits for it.",
         )
     return "", f"See what {name} waits for: another thread or process of the same rank."
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rankscope.diagnose import budgets, limits
-from rankscope.diagnose.infer.causes.hypothesis import CONVICTED
+from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, common_host
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.causes.rows import Row
 from rankscope.diagnose.infer.causes.waste.cpu_pools import CpuPool, behind_own_s, cpu_pools
@@ -60,7 +60,7 @@ def _action(fleet: Fleet, pool: CpuPool, there: int) -> str:
     """The advice, with the command that lets the ranks of the pool run on all `there` CPUs of their host."""
     pids = [str(int(fleet.ranks.pid[row])) for row in pool.ranks[: budgets.INSTANCES_SHOWN]]
     more = len(pool.ranks) - len(pids)
-    host = fleet.ranks.host[int(pool.ranks[0])]
+    host = common_host(fleet, pool.ranks.tolist())
     of_each = f"`taskset -acp 0-{there - 1} PID`{after('on', host)} for PID {', '.join(pids)}{f' and {more} more' if more > 0 else ''}"
     return (
         f"Give each rank CPUs of its own, or at once all of them: {of_each}; then see who binds them (taskset, numactl, KMP_AFFINITY, "
