@@ -22,7 +22,6 @@ from rankscope.diagnose.face.cli.output import (
     write_result,
 )
 from rankscope.diagnose.face.cli.report import print_reports
-from rankscope.diagnose.face.report.words import answer
 from rankscope.diagnose.infer.causes.hang.flight import verdict_of
 from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.fleet.large import engines
@@ -42,6 +41,7 @@ from rankscope.diagnose.infer.solve.unjudged import each_by_itself, is_unjudged,
 from rankscope.diagnose.infer.verdict.as_json import to_json
 from rankscope.diagnose.infer.verdict.contract import Verdict, worst_first
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
+from rankscope.diagnose.infer.verdict.sentence import headline
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.folder import Window, prepare_folder, write_window
 from rankscope.observer.window.jobs import names
@@ -186,7 +186,7 @@ def report(
             print(to_json(*verdicts))
         else:
             for verdict in verdicts:
-                print("\n".join(wrap(answer(verdict), " " * 7, width_of(sys.stdout))))
+                print("\n".join(wrap(headline(verdict), " " * 7, width_of(sys.stdout))))
             tell(f"the page is in {clean(str(place), 4096)}")
     return told.code(verdicts[0].exit_code)
 

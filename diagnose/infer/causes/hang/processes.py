@@ -19,7 +19,7 @@ from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, REPORTED, Hypo
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.still.starting import is_starting, is_unbegun
-from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.infer.verdict.contract import DETAIL, Evidence
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.diagnose.text import after
@@ -239,7 +239,7 @@ def _late(fleet: Fleet, behind: dict[int, list[Evidence]], silent: Floats, waiti
 
 def _waiting_evidence(fleet: Fleet, waiting: Bools, culprits: Bools, stalled: float) -> list[Evidence]:
     others = waiting & ~culprits
-    evidence = [Evidence("calls", "others without progress", stalled, None, "s", int((~culprits).sum()))]
+    evidence = [Evidence("calls", "others without progress", stalled, None, "s", int((~culprits).sum()), DETAIL)]
     if others.any():
         longest = float(fleet.ranks.in_collective_s[others].max())
         waits = "1 other waits" if others.sum() == 1 else f"{int(others.sum())} others wait"

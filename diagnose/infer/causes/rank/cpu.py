@@ -32,7 +32,7 @@ from rankscope.diagnose.infer.model.busy_host import cpus_of
 from rankscope.diagnose.infer.model.evidence.programs import Program, culprits
 from rankscope.diagnose.infer.model.functions import sample
 from rankscope.diagnose.infer.past.demand import wanted_s
-from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.infer.verdict.contract import LIMIT, Evidence
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import after
 from rankscope.observer.sources import Source
@@ -113,7 +113,7 @@ def _throttling(case: Case) -> tuple[float, tuple[Evidence, ...]]:
         Evidence("cgroup", "held back by the CPU quota of its control group", worst.value, expected, "s", len(peers))
     ]
     if worst.limit == worst.limit:
-        evidence.append(Evidence("cgroup", "cpu quota", worst.limit, None, "CPUs"))
+        evidence.append(Evidence("cgroup", "cpu quota", worst.limit, None, "CPUs", role=LIMIT))
     return over, tuple(evidence)
 
 

@@ -44,7 +44,7 @@ from rankscope.diagnose.infer.causes.rank.device import (
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.fleet.counters import Counter
 from rankscope.diagnose.infer.model.functions import sample
-from rankscope.diagnose.infer.verdict.contract import Evidence, process_text
+from rankscope.diagnose.infer.verdict.contract import RULED_OUT, Evidence, process_text
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import after
 from rankscope.observer.sources import Source
@@ -201,7 +201,9 @@ def _held_by(case: Case, instance: str) -> tuple[str, tuple[Evidence, ...]]:
         bit = over.get(_POWER)
         return _POWER, (low, *((_bit(case, bit[1]),) if bit else ()))
     if not over:
-        return _CLOCKS, (Evidence("nvml", "throttle reasons set longer than on its peers", "none", None, ""),)
+        return _CLOCKS, (
+            Evidence("nvml", "throttle reasons set longer than on its peers", "none", None, "", role=RULED_OUT),
+        )
     cause = max(over, key=lambda each: over[each][0])
     evidence = [_bit(case, over[cause][1])]
     if cause == _POWER and over[cause][1].counter.name == "gpu.throttle.hw_slowdown_s" and _hot(case, instance):
@@ -355,7 +357,8 @@ def _unremarkable(case: Case) -> tuple[Evidence, ...]:
     found = []
     clock = beside(case, "gpu.sm_clock_hz", lowest=True)
     if clock is not None and clock.known:
-        found.append(clock.evidence("nvml", "GHz", f"SM clock of {clock.counter.instance}", 1e-9))
+        told = clock.evidence("nvml", "GHz", f"SM clock of {clock.counter.instance}", 1e-9)
+        found.append(replace(told, role=RULED_OUT))
     active = beside(case, "gpu.sm_active_computing", lowest=True)
     if active is not None and active.known:
         found.append(active.evidence("nvml", "%", "SM activity while computing", 100))

@@ -33,7 +33,7 @@ from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.slots import late_evidence
 from rankscope.diagnose.infer.model.waiting import least_waiter_share
 from rankscope.diagnose.infer.past.compared import Compared
-from rankscope.diagnose.infer.verdict.contract import DEVICES, Evidence, Instance, Suspect
+from rankscope.diagnose.infer.verdict.contract import DETAIL, DEVICES, Evidence, Instance, Suspect
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import rank_list, seconds
@@ -214,7 +214,7 @@ def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints, least: float
                  int(found.peer_count[row])),
         Evidence("steps", "time in collectives (the culprit waits least)", float(wait[0]), float(wait[1]), "s/step",
                  len(others)),
-        *([Evidence("steps", "waits least of all in", 100 * least, None, "% of steps")] if round(100 * least) else []),
+        *([Evidence("steps", "waits least of all in", 100 * least, None, "% of steps", role=DETAIL)] if round(100 * least) else []),
         *distance_evidence(fleet, row, others),
         *late_evidence(scene.slots, scene.roles, row),
     )  # fmt: skip

@@ -71,12 +71,12 @@ def _action(fleet: Fleet, pool: CpuPool, there: int) -> str:
 def _waste(pool: CpuPool, idle: float, behind_s: float, action: str) -> Waste:
     """Words on the pool with most ranks; `behind_s`: median over the ranks of all such pools."""
     evidence = (
-        Evidence("process", "CPUs that these ranks may use", ", ".join(pool.masks[: budgets.TOLD]), None, ""),
+        Evidence("process", "these ranks may run on", ", ".join(map(cpus_text, pool.masks[: budgets.TOLD])), None, ""),
         Evidence("process", "ranks that share them", float(len(pool.ranks)), None, "ranks"),
         Evidence("host", "other CPUs of the host that idle, on average", idle, None, "CPUs"),
         Evidence("scheduler", "queued behind one another, median", behind_s, None, "s/step"),
     )
-    instance = f"{'CPU' if pool.cpus == 1 else 'CPUs'} {pool.masks[0]}"
+    instance = cpus_text(pool.masks[0])
     says = "they run on {instance|the same CPUs} alone and wait for each other while other CPUs idle"
     return Waste("cpu", "affinity", CONVICTED, evidence, action, instance=instance, says=says)
 
@@ -108,3 +108,8 @@ def _spare(host: tuple[float, int] | None, may_use: int, others: float) -> float
         return 0.0
     idle, there = host
     return float(np.clip(idle, 0.0, max(there - may_use - max(others, 0.0), 0.0)))
+
+
+def cpus_text(mask: str) -> str:
+    """Name the CPUs of a mask: 'CPU 0', 'CPUs 0-3'."""
+    return f"{'CPU' if mask.isdigit() else 'CPUs'} {mask}"
