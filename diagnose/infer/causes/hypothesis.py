@@ -93,7 +93,7 @@ def suspect_from(
         confidence=float(np.clip(score, SCORE_LEAST, SCORE_MOST)),
         sure=sureness(found.support),
         since=found.since,
-        evidence=found.evidence,
+        evidence=_once(found.evidence),
         action=found.action or known.action,
         scope=found.scope,
         still=of_s is None,
@@ -104,6 +104,11 @@ def suspect_from(
 def sureness(support: float) -> str:
     """Return how sure a cause is by its evidence, in one of the words of the contract."""
     return WITNESSED if support >= CONVICTED else GUESSED if support <= GUESS else LIKELY
+
+
+def _once(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """Drop a line of evidence that an earlier one of another source repeats."""
+    return tuple({(one.measure, one.value, one.unit): one for one in reversed(tuple(evidence))}.values())[::-1]
 
 
 def instances_of(found: Hypothesis) -> tuple[Instance, ...]:

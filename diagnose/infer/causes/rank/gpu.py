@@ -43,6 +43,7 @@ from rankscope.diagnose.infer.causes.rank.device import (
 )
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.fleet.counters import Counter
+from rankscope.diagnose.infer.model.evidence.event_words import event_words
 from rankscope.diagnose.infer.model.functions import sample
 from rankscope.diagnose.infer.verdict.contract import RULED_OUT, Evidence, process_text
 from rankscope.diagnose.stats.robust import median
@@ -106,8 +107,10 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     more = tuple(evidence for reason in told[1:3] for evidence in reason.evidence[:1])
     predicted: tuple[Evidence, ...] = ()
     if math.isfinite(why.lost_s):
-        what = "longer per step than its peers, and by how much the counter says"
-        predicted = (Evidence("functions", what, device.excess_s, why.lost_s, "s"),)
+        predicted = (
+            Evidence("functions", "its kernels take longer than the peers' by", device.excess_s, None, "s/step"),
+            Evidence("functions", "of that the counter explains", min(why.lost_s, device.excess_s), None, "s/step"),
+        )
     found = case.charge(
         "gpu", why.cause, device.excess_s, why.support,
         (*why.evidence, *predicted, *behaviour(case, device)[:1], *more),
@@ -317,7 +320,7 @@ def _memory_errors(case: Case) -> Hypothesis | None:
         instance = found.counter.instance
         see = smi(instance, "-q -d ECC,ROW_REMAPPER", case.host)
         action = f"Drain {case.host or 'its host'}, reset {instance}, and replace it if the errors return or a remap failed ({see})."
-        evidence = [found.evidence("nvml", "events", f"{name.removeprefix('gpu.').replace('_', ' ')} on {instance}")]
+        evidence = [found.evidence("nvml", "events", f"{event_words(name)} on {instance}")]
         evidence += [_xid_evidence(counter) for counter in _xids(case) if xids.of_memory(_number(counter))]
         return case.charge("gpu", "ecc-errors", float("nan"), SEEN, tuple(evidence), action, instance)
     return None
