@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from rankscope.diagnose import budgets
-from rankscope.diagnose.infer.verdict.contract import ASLEEP, Suspect, Verdict, process_text
+from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict, process_text
 from rankscope.diagnose.infer.verdict.note import EXCUSES
 from rankscope.diagnose.infer.verdict.phrases import (
     NAME,
@@ -30,7 +30,6 @@ from rankscope.diagnose.text import clean, seconds, short
 # instance), {place|…} (the instance and the file that uses it). Text in [brackets] is dropped if
 # its field is unknown. ^: the sentence names its subject itself.
 _FIELD = re.compile(r"\[(?P<before>[^][{}]*)\{(?P<optional>\w+)\}\]|\{(?P<field>\w+)\|(?P<otherwise>[^{}]*)\}")
-_SLEEPS = "{function|its Python code} sleeps"
 _OF_MANY = (
     ("{function|it}", "{function|one of them}"), ("it waits", "they wait"), ("it takes", "they take"), ("it may", "they may"),
     ("it does", "they do"), ("process was", "processes were"), ("process has", "processes have"), ("stops it", "stops them"),
@@ -99,8 +98,6 @@ def _template(suspect: Suspect) -> str:
     template = suspect.says or suspect.code
     if template.startswith("^"):
         return template
-    if suspect.component == "python" and any(evidence.value == ASLEEP for evidence in suspect.evidence):
-        template = _SLEEPS
     for one, many in _OF_MANY if len(suspect.ranks) > 1 else ():
         template = template.replace(one, many)
     return template

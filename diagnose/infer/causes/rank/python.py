@@ -88,9 +88,10 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
         )
     if asleep is not None and blocking:
         cause, action = "blocking-call", f"See why {place} sleeps so long on this rank."
+        says = "{function|its Python code} sleeps"
         if asleep.shared and not has_no_more_input(case, asleep):
             # A device: it has more to do for this rank, or is slower.
-            support, component, cause = GUESS, "workload", "data-imbalance"
+            support, component, cause, says = GUESS, "workload", "data-imbalance", ""
             evidence.append(Evidence("stacks", "the peers sleep there, too, for as much of this time",
                                      100 * asleep.peers_s / asleep.own_s, None, "%"))  # fmt: skip
             action = "Compare its batch shapes and sequence lengths with its peers'; where they are alike, what it waits for there is slow."

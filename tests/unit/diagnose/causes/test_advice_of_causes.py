@@ -85,7 +85,7 @@ def test_every_text_of_the_sample_is_sound(verdicts: dict[str, Verdict]) -> None
         ("pinned-together-weak-52-ranking", "cpu/affinity", "run on CPU", r"taskset -acp 0-\d+ PID.* for PID \d+, \d+"),
         ("pipe-print-weak-52-ranking", "python/blocking-call", "pipe that is full", r"^The pipe that .* writes to is full: whoever reads"),
         ("strangers-weak-52-ranking", "cpu/contended", "take", r"^Move or stop [\w-]+ \((\d+ processes: )?\d+"),
-        ("every-50th-weak-52-ranking", "python/slow-function", "in every 50th step", r"^Look at .*\.py:\d+\)"),
+        ("every-50th-weak-52-ranking", "python/blocking-call", "in every 50th step", r"^See why .*\.py:\d+\) sleeps"),
     ],
 )  # fmt: skip
 def test_sentence_and_advice_name_what_was_seen(
