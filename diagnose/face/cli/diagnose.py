@@ -23,7 +23,6 @@ from rankscope.diagnose.face.cli.output import (
 )
 from rankscope.diagnose.face.cli.page import page_of, write_page
 from rankscope.diagnose.face.cli.report import print_reports
-from rankscope.diagnose.face.report.words import answer
 from rankscope.diagnose.infer.causes.hang.flight import verdict_of
 from rankscope.diagnose.infer.fleet.large import engines
 from rankscope.diagnose.infer.fleet.large.topology import Group, read_topology
@@ -41,6 +40,7 @@ from rankscope.diagnose.infer.solve.unjudged import each_by_itself, unjudged
 from rankscope.diagnose.infer.verdict.as_json import to_json
 from rankscope.diagnose.infer.verdict.contract import Verdict, worst_first
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
+from rankscope.diagnose.infer.verdict.sentence import headline
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.folder import Window, prepare_folder, write_window
 from rankscope.observer.window.jobs import names
@@ -186,7 +186,7 @@ def report(
             print(to_json(*verdicts))
         else:
             for verdict in verdicts:
-                said = "\n".join(wrap(answer(verdict), " " * 7, width_of(sys.stdout)))
+                said = "\n".join(wrap(headline(verdict), " " * 7, width_of(sys.stdout)))
                 print(said, file=sys.stderr if place == dash.STDOUT else sys.stdout)
             if place != dash.STDOUT:
                 tell(f"the page is in {clean(str(place), 4096)}")
