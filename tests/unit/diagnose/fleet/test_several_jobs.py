@@ -12,8 +12,8 @@ from builders import Job, build
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.face.cli import diagnose as command
-from rankscope.diagnose.face.documents import verdicts
 from rankscope.diagnose.face.cli.main import run
+from rankscope.diagnose.face.documents import verdicts
 from rankscope.diagnose.infer.fleet import roll_call
 from rankscope.diagnose.infer.fleet.sources import Loaded
 from rankscope.diagnose.infer.past.history import History
