@@ -66,6 +66,7 @@ def _list(of: dict[str, Any], about: str, most: int, least: int = 0) -> dict[str
 
 _WINDOW = _text("a window's folder, as the tool `windows` names it", 4096)
 _JOB = _text("this job alone: its title or name, or how one begins")
+_NAMED_JOB = _text("this job alone: its name, or how it begins")
 _COLUMN = _text("a column, as the tool `tables` names it", 60)
 
 _CONDITION = {
@@ -100,7 +101,7 @@ ALL = (
         "windows", "Recorded windows",
         "Lists the recorded windows that may be read, newest first: a window is what one host observed for some seconds.",
         contracts.WINDOWS,
-        {"job": _text("this job alone: its name, or how it begins"), "host": _text("this host alone"), "limit": _whole("windows at most", 1, 200, 20)},
+        {"job": _NAMED_JOB, "host": _text("this host alone"), "limit": _whole("windows at most", 1, 200, 20)},
     ),
     Tool(
         "diagnose", "Verdict of recorded windows",

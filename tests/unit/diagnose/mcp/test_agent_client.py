@@ -125,11 +125,11 @@ def test_a_job_that_gives_orders_is_quoted_as_data_and_an_agent_that_asks_for_ev
 def test_what_the_service_kept_is_read_and_paths_that_lead_elsewhere_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = printed.watch_lines(tmp_path / "said", monkeypatch)
-    state = tmp_path / "said/state"
+    lines = printed.watch_lines(tmp_path, monkeypatch)
+    state = tmp_path / "state"
+    _, frozen = printed.frozen(tmp_path, monkeypatch)
     (state / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind":"verdict"')
     printed.ledger(state, monkeypatch)
-    [frozen, *_] = [path.name for path in (state / "blackbox/frozen").iterdir()]
     reported = [line for line in lines if line["kind"] == "verdict"]
     assert reported
 
@@ -140,10 +140,12 @@ def test_what_the_service_kept_is_read_and_paths_that_lead_elsewhere_are_refused
         alarms = (await client.call_tool("verdicts", {"kinds": ["alarm"], "limit": 50})).structured_content["data"]
         assert {one["kind"] for one in alarms} == {"alarm"}
         assert (await client.call_tool("ledger", {})).structured_content["data"][0]["hours"] > 0
-        box = (await client.call_tool("blackbox", {"name": frozen, "last_seconds": 720})).structured_content["data"]
-        assert box["why"]["words"]
+        box = (await client.call_tool("blackbox", {"name": frozen.name, "last_seconds": 720})).structured_content[
+            "data"
+        ]
+        assert box["why"]["words"] and len(box["lines"]) == 3
         listed = (await client.call_tool("blackbox_list", {})).structured_content["data"]
-        assert frozen in [one["name"] for one in listed]
+        assert frozen.name in [one["name"] for one in listed]
         for wrong in ("../data", "/etc", "/etc/passwd", "s3://bucket/windows", "gil-hog/../../x", "nowhere", "\x00"):
             result = await client.call_tool("diagnose", {"windows": [wrong]})
             assert result.is_error and "root:" not in result.content[0].text, wrong
