@@ -106,13 +106,17 @@ def test_pagerduty_gets_what_is_critical_and_its_end_under_the_same_key(tmp_path
     (opened,) = sent("pagerduty", HANG, tmp_path, server)
     assert server.asked[0][0] == "/v2/enqueue" and opened["routing_key"] == SECRET.replace("/", "")
     assert (opened["event_action"], opened["payload"]["severity"]) == ("trigger", "critical")
-    assert opened["payload"]["source"] == "node-1.gpu.example.com" and "no step for 60 s" in opened["payload"]["summary"]
+    assert (
+        opened["payload"]["source"] == "node-1.gpu.example.com" and "no step for 60 s" in opened["payload"]["summary"]
+    )
     (closed,) = sent("pagerduty", OVER, tmp_path, server)
     assert closed["event_action"] == "resolve" and closed["dedup_key"] == opened["dedup_key"]
     assert sent("pagerduty", BROKEN, tmp_path, server)[0]["dedup_key"] != opened["dedup_key"]
     # A slow job wakes nobody, unless that is asked for.
     assert sent("pagerduty", SLOW, tmp_path, server) == []
-    assert sent("pagerduty", SLOW, tmp_path, server, RANKSCOPE_PAGE_FROM="warning")[0]["payload"]["severity"] == "warning"
+    assert (
+        sent("pagerduty", SLOW, tmp_path, server, RANKSCOPE_PAGE_FROM="warning")[0]["payload"]["severity"] == "warning"
+    )
 
 
 def test_alertmanager_gets_an_alert_that_the_end_has_all_labels_of(tmp_path: Path, server: Server) -> None:

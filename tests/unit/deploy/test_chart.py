@@ -1,0 +1,279 @@
+"""The chart: right without any value, the same as the plain manifests, valid to the published schemas, and wrong values are refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+yaml = pytest.importorskip("yaml")
+REPOSITORY = Path(__file__).parents[3]
+DEPLOY = REPOSITORY / "scripts/deploy"
+CHART = DEPLOY / "kubernetes/chart"
+VERSION = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
+RANKSCOPE = Path(sys.executable).with_name("rankscope")
+_TOOLS = Path(sys.executable).parents[1] / "kubernetes/bin"  # scripts/setup --lab
+HELM, KUBECTL = (shutil.which(tool, path=f"{_TOOLS}:{os.environ.get('PATH', '')}") for tool in ("helm", "kubectl"))
+VALIDATE = shutil.which("kubernetes-validate", path=str(_TOOLS))
+PROMTOOL = shutil.which("promtool", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+pytestmark = pytest.mark.skipif(
+    None in (HELM, KUBECTL, VALIDATE) and not os.environ.get("CI"),
+    reason="no helm, kubectl and schemas (scripts/setup --lab)",
+)
+OLDEST, NEWEST = "1.30", "1.37"  # Kubernetes: the admission policy asks for 1.30
+DIGEST = "sha256:" + "5" * 64
+EVERYTHING = (
+    "watch.store=s3://bucket/windows", "watch.otlp=http://collector.monitoring:4318/v1/metrics",
+    "watch.hook=/opt/rankscope/scripts/deploy/hooks/notify-slack.sh", "watch.hookSecret=rankscope-hook",
+    "watch.envFrom[0].secretRef.name=store", "watch.serviceAccountName=windows", "watch.args={--no-routine}",
+    "sweep.config=[sweep]\ntimeout_s = 20\n", "sweep.cordon.enabled=true", "sweep.hookSecret=rankscope-hook",
+    "prometheusRule.enabled=true", "prometheusRule.labels.release=kube-prometheus-stack", "imagePullSecrets[0].name=mine",
+    f"image.digest={DIGEST}", "image.pullPolicy=Always", "nodeSelector.pool=train",
+)  # fmt: skip
+
+
+def helm(*sets: str, namespace: str = "rankscope") -> subprocess.CompletedProcess[str]:
+    options = [option for one in sets for option in ("--set", one.replace(",", "\\,"))]
+    command = [str(HELM), "template", "watching", str(CHART), "--namespace", namespace, *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def rendered(*sets: str, namespace: str = "rankscope") -> list[dict[str, Any]]:
+    done = helm(*sets, namespace=namespace)
+    assert done.returncode == 0, done.stderr
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+
+def kustomized(folder: str) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [str(KUBECTL), "kustomize", str(DEPLOY / folder)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def of_kind(documents: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    return {one["metadata"]["name"]: one for one in documents if one["kind"] == kind}
+
+
+def pods(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    return {name: one["spec"]["template"]["spec"] for name, one in of_kind(documents, "DaemonSet").items()}
+
+
+def complaints(text: str, version: str, folder: Path) -> list[str]:
+    """What the published schemas of a version of Kubernetes find; custom resources have none."""
+    (folder / "manifests.yaml").write_text(text)
+    command = [str(VALIDATE), "--strict", "-k", version, str(folder / "manifests.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "passed" in done.stdout or done.returncode, done.stdout + done.stderr
+    return [line for line in done.stdout.splitlines() if " passed " not in line and "PrometheusRule" not in line]
+
+
+def test_a_chart_with_no_values_is_right(tmp_path: Path) -> None:
+    done = helm()
+    documents = rendered()
+    # THEN there are both DaemonSets and nothing that acts on the cluster or needs what may not be there
+    assert sorted((one["kind"], one["metadata"]["name"]) for one in documents) == [
+        ("DaemonSet", "rankscope-sweep"), ("DaemonSet", "rankscope-watch"),
+    ]  # fmt: skip
+    assert {one["metadata"]["namespace"] for one in documents} == {"rankscope"}
+    for pod in pods(documents).values():
+        assert {one["image"] for one in pod["containers"]} == {f"localhost/rankscope:{VERSION}"}
+        assert pod["automountServiceAccountToken"] is False and pod["tolerations"] == [{"operator": "Exists"}]
+        assert (pod["runtimeClassName"], pod["nodeSelector"]) == ("nvidia", {"nvidia.com/gpu.present": "true"})
+        given = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+        assert (given["NVIDIA_VISIBLE_DEVICES"], given["NVIDIA_DRIVER_CAPABILITIES"]) == ("all", "utility")
+    assert not complaints(done.stdout, OLDEST, tmp_path) and not complaints(done.stdout, NEWEST, tmp_path)
+
+
+def test_helm_has_nothing_to_say_against_the_chart() -> None:
+    done = subprocess.run([str(HELM), "lint", "--strict", str(CHART)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "0 chart(s) failed" in done.stdout, done.stdout
+    assert not re.search(r"\[(WARNING|ERROR)\]", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("sets", "folder"), [(("gpu.enabled=false",), "kubernetes"), ((), "kubernetes-gpu")], ids=["any node", "GPUs"]
+)
+def test_chart_and_manifests_have_the_same_rights_mounts_and_arguments(sets: tuple[str, ...], folder: str) -> None:
+    plain = kustomized(folder)
+    made, wanted = of_kind(rendered(*sets), "DaemonSet"), of_kind(plain, "DaemonSet")
+    assert set(made) == set(wanted) == {"rankscope-watch", "rankscope-sweep"}
+    for name, one in made.items():
+        assert one["spec"] == wanted[name]["spec"], name
+        assert one["metadata"]["namespace"] == wanted[name]["metadata"]["namespace"]
+    assert [one["metadata"]["labels"] for one in plain if one["kind"] == "Namespace"] == [
+        {"pod-security.kubernetes.io/enforce": "privileged"}
+    ]
+
+
+def test_who_may_cordon_is_the_same_in_both_and_is_of_the_release_namespace() -> None:
+    plain = list(yaml.safe_load_all((DEPLOY / "kubernetes/cordon-rbac.yaml").read_text()))
+    documents = rendered("sweep.cordon.enabled=true", "sweep.cordon.most=5", namespace="kube-system")
+    made = {(one["kind"], one["metadata"]["name"]): one for one in documents if one["kind"] != "DaemonSet"}
+    assert len(made) == len(plain) == 5
+    for one in plain:
+        other = made[one["kind"], one["metadata"]["name"]]
+        del other["metadata"]["labels"]
+        assert other == one
+    assert "kube-system" not in yaml.safe_dump_all(rendered("sweep.cordon.enabled=true"))
+    # Only the sweep may, with the hook that the right is for; the service has no token.
+    both = pods(documents)
+    sweep = both["rankscope-sweep"]
+    (script,) = sweep["containers"][0]["args"]
+    assert (sweep["serviceAccountName"], sweep["automountServiceAccountToken"]) == ("rankscope-sweep", True)
+    assert "--hook /opt/rankscope/scripts/deploy/hooks/kubernetes-cordon.sh " in script
+    assert {"name": "RANKSCOPE_MOST_DRAINED", "value": "5"} in sweep["containers"][0]["env"]
+    assert both["rankscope-watch"]["automountServiceAccountToken"] is False
+
+
+def test_a_cluster_without_gpus_hears_nothing_of_them() -> None:
+    assert "nvidia" not in helm("gpu.enabled=false").stdout.lower()
+    unlabelled = pods(rendered("gpu.nodeSelector=null", "nodeSelector.pool=train"))["rankscope-watch"]
+    assert unlabelled["nodeSelector"] == {"pool": "train"} and unlabelled["runtimeClassName"] == "nvidia"
+    assert "runtimeClassName" not in pods(rendered("gpu.runtimeClassName="))["rankscope-watch"]
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_everything_that_can_be_asked_for_is_valid(version: str, tmp_path: Path) -> None:
+    done = helm(*EVERYTHING)
+    assert done.returncode == 0, done.stderr
+    assert complaints(done.stdout, version, tmp_path) == []
+    for sets in itertools.product(
+        ("metrics.textfile.enabled=false", "watch.guard.enabled=false"),
+        ("storage.persistent=false", "gpu.enabled=false"),
+    ):
+        documents = rendered(*sets)
+        assert complaints(yaml.safe_dump_all(documents), version, tmp_path) == []
+        for pod in pods(documents).values():
+            mounted = {mount["name"] for one in pod["containers"] for mount in one["volumeMounts"]}
+            assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.skipif(not RANKSCOPE.exists(), reason="rankscope is not installed")
+def test_pods_use_options_and_programs_that_exist() -> None:
+    both = pods(rendered(*EVERYTHING))
+    watch = {one["name"]: one for one in both["rankscope-watch"]["containers"]}
+    (script,) = both["rankscope-sweep"]["containers"][0]["args"]
+    (swept,) = [line for line in script.splitlines() if "rankscope sweep" in line]
+    for words in (watch["watch"]["command"] + watch["watch"]["args"], watch["guard"]["command"], swept.split()):
+        assert words[0] == "/opt/rankscope/.venv/bin/rankscope"
+        said = subprocess.run([str(RANKSCOPE), words[1], "--help"], capture_output=True, text=True, check=True).stdout
+        options = [word for word in words if word.startswith("--")]
+        assert options and all(re.search(rf"^  {option}\b", said, re.MULTILINE) for option in options)
+        hooks = [word for word in words if word.endswith(".sh")]
+        assert all((DEPLOY / "hooks" / Path(hook).name).exists() for hook in hooks)
+    assert watch["watch"]["args"][:4] == ["--metrics", "/textfile/rankscope-watch.prom", "--out", "s3://bucket/windows"]
+    assert both["rankscope-watch"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+
+
+def test_a_secret_is_where_hooks_look_for_it_and_only_root_reads_it() -> None:
+    pod = pods(rendered(*EVERYTHING))["rankscope-watch"]
+    (volume,) = [one for one in pod["volumes"] if one["name"] == "hook"]
+    assert volume["secret"] == {"secretName": "rankscope-hook", "defaultMode": 0o400}
+    (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "hook"]
+    assert mount["readOnly"]
+    for hook in (DEPLOY / "hooks").glob("notify-*.sh"):
+        assert f"${{RANKSCOPE_SECRETS:-{mount['mountPath']}}}/" in hook.read_text()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("image.tag=latest",), ("image.digest=sha256:DIGEST",), ("image.repository=",), ("gpu.enabled=yes",),
+        ("gpus.enabled=false",), ("watch.hook=echo hello",), ("sweep.hook=/x; reboot",), ("sweep.intervalSeconds=1",),
+        ("storage.hostPath=var/lib",), ("storage.hostPath=/var/lib}",), ("watch.otlp=collector:4318",),
+        ("sweep.hook=/x", "sweep.cordon.enabled=true"), ("sweep.cordon.most=0",),
+    ],
+)  # fmt: skip
+def test_wrong_values_are_refused(wrong: tuple[str, ...]) -> None:
+    done = helm(*wrong)
+    assert done.returncode != 0 and ("schema" in done.stderr or "exclude each other" in done.stderr)
+
+
+def test_every_value_is_in_the_schema() -> None:
+    def keys(values: Any, schema: Any, where: str) -> list[str]:
+        if not isinstance(values, dict) or "properties" not in schema:
+            return []
+        missing = [f"{where}{key}" for key in values if key not in schema["properties"]]
+        known = [key for key in values if key in schema["properties"]]
+        return missing + [
+            one for key in known for one in keys(values[key], schema["properties"][key], f"{where}{key}.")
+        ]
+
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert keys(values, json.loads((CHART / "values.schema.json").read_text()), "") == []
+
+
+def test_rules_of_the_chart_are_those_of_prometheus() -> None:
+    made = of_kind(rendered(*EVERYTHING), "PrometheusRule")
+    for name, source in (
+        ("rankscope-watch", "rankscope-watch-rules.yaml"),
+        ("rankscope-sweep", "rankscope-rules.yaml"),
+    ):
+        assert made[name]["spec"] == yaml.safe_load((DEPLOY / "prometheus" / source).read_text())
+        assert made[name]["metadata"]["labels"]["release"] == "kube-prometheus-stack"
+    assert not of_kind(rendered("sweep.enabled=false", "prometheusRule.enabled=true"), "PrometheusRule").keys() & {
+        "rankscope-sweep"
+    }
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (scripts/setup --lab fetches it)")
+@pytest.mark.parametrize("node", ["node-1.gpu.example.com:9100", "ip-10-0-0-1.eu-west-1.compute.internal"])
+def test_an_alert_names_a_node_with_dots_whole(node: str, tmp_path: Path) -> None:
+    hung = f'rankscope_job_hung{{training_job="llm-70b", instance="{node}"}}'
+    case = {
+        "rule_files": [str(DEPLOY / "prometheus/rankscope-watch-rules.yaml")],
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": hung, "values": "1x10"}],
+                "alert_rule_test": [
+                    {
+                        "eval_time": "5m",
+                        "alertname": "RankscopeJobHung",
+                        "exp_alerts": [
+                            {"exp_labels": {"severity": "critical", "training_job": "llm-70b", "instance": node}}
+                        ],
+                    }
+                ],
+            }
+        ],
+    }
+    (rule,) = [
+        one
+        for one in yaml.safe_load((DEPLOY / "prometheus/rankscope-watch-rules.yaml").read_text())["groups"][0]["rules"]
+        if one["alert"] == "RankscopeJobHung"
+    ]
+    values = {"training_job": "llm-70b", "instance": node}
+    texts = {
+        key: re.sub(r"{{ \$labels\.(\w+) }}", lambda match: values[match[1]], text)
+        for key, text in rule["annotations"].items()
+    }
+    assert node in " ".join(texts.values())
+    case["tests"][0]["alert_rule_test"][0]["exp_alerts"][0]["exp_annotations"] = texts  # type: ignore[index]
+    (tmp_path / "case.yaml").write_text(yaml.safe_dump(case))
+    done = subprocess.run(
+        [str(PROMTOOL), "test", "rules", str(tmp_path / "case.yaml")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_one_version_everywhere() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    (image,) = yaml.safe_load((DEPLOY / "kubernetes/kustomization.yaml").read_text())["images"]
+    assert (chart["version"], chart["appVersion"], image["newTag"]) == (VERSION, VERSION, VERSION)
+    assert image["newName"] == yaml.safe_load((CHART / "values.yaml").read_text())["image"]["repository"]
