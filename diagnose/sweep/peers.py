@@ -24,7 +24,7 @@ from rankscope.diagnose.severity import STATES
 from rankscope.diagnose.stats.robust import benjamini_hochberg, robust_sd_of
 from rankscope.diagnose.sweep.output import SCHEMA
 from rankscope.diagnose.text import clean
-from rankscope.probes.base.errors import BadData
+from rankscope.probes.base.errors import BadData, NoSuchPlace
 from rankscope.probes.base.folders import read_plain
 
 MAX_FILES, LEAST_HOSTS = 20_000, 3
@@ -67,7 +67,7 @@ def read_sweeps(places: Sequence[Path]) -> tuple[tuple[HostSweep, ...], tuple[st
         elif place.exists():
             files.append(place)
         else:
-            raise BadData(f"{place}: no such file or folder")
+            raise NoSuchPlace(f"{place}: no such file or folder")
     newest: dict[str, tuple[str, HostSweep]] = {}
     notes = []
     for file in files[:MAX_FILES]:

@@ -32,7 +32,7 @@ from rankscope.observer.window.tables import (
     with_absent,
     write_table,
 )
-from rankscope.probes.base.errors import BadData, OutputFailed
+from rankscope.probes.base.errors import BadData, NoSuchPlace, OutputFailed
 from rankscope.probes.base.folders import read_plain
 
 MANIFEST = "window.json"
@@ -111,7 +111,7 @@ def find_windows(place: Path) -> tuple[Path, ...]:
     name. BadData if none.
     """
     if not place.is_dir():
-        raise BadData(f"{place} is not a folder" if place.exists() else f"there is no {place}")
+        raise NoSuchPlace(f"{place} is not a folder" if place.exists() else f"there is no {place}")
     if is_window(place):
         return (place,)
     try:

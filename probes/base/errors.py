@@ -58,6 +58,12 @@ class BadData(RankscopeError):
     exit_code = EXIT_BAD_DATA
 
 
+class NoSuchPlace(BadData):
+    """A folder or file to read is not there."""
+
+    help = "Check the path."
+
+
 class OutputFailed(RankscopeError):
     """A result could not be written."""
 

@@ -1,1 +1,1 @@
-"""Benches of Rankscope: each prints the table that the README quotes."""
+"""Benches of Rankscope: each prints the table that .github/EVIDENCE.md quotes."""

@@ -32,6 +32,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
 PRINTS_IMPORTS = {"PYTHONPROFILEIMPORTTIME": "1"}
 _PRINTED = re.compile(r"^import time:[^|]*\|[^|]*\|\s*(" + PACKAGE + r"(?:\.\w+)*)$", re.MULTILINE)
 _NO_SOURCE = ("README.md", "py.typed")
+_MADE = ("__pycache__", "objects")  # from sources that are counted; git ignores them, and a fresh clone has none
 _OF_THE_KIT = (".py", ".c")
 
 
@@ -144,7 +145,7 @@ def _place(module: str, root: Path) -> Path:
 def _data_of(folder: Path) -> Iterator[Path]:
     """Files of a folder that are no modules, and those of the folders below it that hold no module."""
     for path in folder.iterdir():
-        if path.is_dir() and not any(path.glob("*.py")) and path.name != "__pycache__":
+        if path.is_dir() and path.name not in _MADE and not any(path.glob("*.py")):
             yield from _data_of(path)
         elif path.is_file() and path.suffix != ".py" and path.name not in _NO_SOURCE:
             yield path

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from corpuskit import blind, causes, files, moved, tables
-from corpuskit.archive import HOME, SUFFIX, Corpus, archives, name_of, opened, pack, unpack
+from corpuskit.archive import HOME, SUFFIX, Corpus, archives, cases_in, name_of, opened, pack, unpack
 from corpuskit.case import Case
 from corpuskit.from_labs import Recording, cases
 from corpuskit.judging import TODAY, judges
@@ -114,10 +114,14 @@ def _which(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(corpus: Corpus, text: str) -> list[Case]:
-    found = [case for case in corpus.cases if any(text in word for word in (case.key, case.kind, case.job))]
+    found = [case for case in corpus.cases if _is_asked(case, text)]
     if not found:
         raise LabError(f"no case has {text!r} in its name", exit_code=EXIT_USAGE)
     return found
+
+
+def _is_asked(case: Case, text: str) -> bool:
+    return any(text in word for word in (case.key, case.kind, case.job))
 
 
 def _add(args: argparse.Namespace) -> int:
@@ -173,7 +177,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _get(args: argparse.Namespace) -> int:
-    with opened(archives(args.archives)) as corpus:
+    wanted = [place for place in archives(args.archives) if any(_is_asked(case, args.only) for case in cases_in(place))]
+    with opened(wanted) as corpus:
         for case in chosen(corpus, args.only):
             place = args.into / case.key
             for name, windows in (("case", corpus.windows(case)), ("baseline", corpus.baseline(case))):

@@ -51,7 +51,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--quick", action="store_const", dest="stages", const="probes", help="as --stages probes")
     parser.add_argument(
-        "--record", action="store_true", help="keep the results in results.json and in the table of the README"
+        "--record", action="store_true", help="keep the results in results.json and in the table of .github/EVIDENCE.md"
     )
     parser.add_argument("--fetch", action="store_true", help="only download the kernels")
     parser.add_argument("--table", action="store_true", help="only print the committed table")
@@ -98,7 +98,7 @@ def _asked(args: argparse.Namespace) -> int:
         good = good and result.good
         if args.record:
             record.keep(result)
-            record.README.write_text(record.in_readme(record.README.read_text("utf-8"), record.read()), "utf-8")
+            record.EVIDENCE.write_text(record.in_evidence(record.EVIDENCE.read_text("utf-8"), record.read()), "utf-8")
     return 0 if good else EXIT_NOT_GOOD_ENOUGH
 
 

@@ -1,4 +1,4 @@
-"""Results in a file that is committed, a line for each kernel, and the README's table of them."""
+"""Results in a file that is committed, a line for each kernel, and the table of them in .github/EVIDENCE.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelkit.lines import Check
 from labkit.machine.shell import REPOSITORY
 
 RECORDED = Path(__file__).parent / "results.json"
-README = REPOSITORY / "README.md"
+EVIDENCE = REPOSITORY / ".github" / "EVIDENCE.md"
 _HEADING, _BEFORE = "## Which kernels", "## What it costs"
 _WORDS = "Kernels of the distribution's archive, booted in software emulation: `scripts/kernels --record` (`scripts/kernelkit`)."
 COLUMNS = ("programs", "sampled stack", "timed call", "healthy job", "slow function", "kernel tests")
@@ -80,8 +80,8 @@ def table(results: Mapping[str, Result]) -> str:
     return "\n".join(lines)
 
 
-def in_readme(text: str, results: Mapping[str, Result]) -> str:
-    """Put the table into the text of the README, in place of the one that is there; without results nothing."""
+def in_evidence(text: str, results: Mapping[str, Result]) -> str:
+    """Put the table into the text of EVIDENCE, in place of the one that is there; without results nothing."""
     if not results:
         return text
     before, found, rest = text.partition(_HEADING)

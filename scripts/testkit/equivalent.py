@@ -10,6 +10,8 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("probes/confine/calls.py", "row left out: None", '"select": (23, None)'): "23 is allowed on aarch64 anyway: dup",
     ("probes/confine/calls.py", "row left out: None", '"access": (21, None)'): "21 is allowed on aarch64 anyway: epoll_ctl",
     ("diagnose/sweep/hook.py", "left out: time.sleep(_POLL_S / 10)", "time.sleep(_POLL_S / 10)"): "looks more often, with the same end",
+    ("diagnose/sweep/config.py", "row left out: 11", "sys.version_info >= (3, 11)"): "told apart only by Python before 3.11",
+    ("observer/apart/run.py", "left out: time.sleep(0.002)", "time.sleep(0.002)"): "looks more often, with the same end",
     ("observer/apart/run.py", 'left out: warnings.simplefilter("ignore", DeprecationWarning)', "warnings.simplefilter("): (
         "before Python 3.12 nothing warns of a fork"),
 }  # fmt: skip

@@ -35,7 +35,9 @@ def _tests(folder: str, *names: str) -> tuple[str, ...]:
     return tuple(f"tests/{folder}/test_{name}.py" for name in names)
 
 
-_APART = _tests("unit/observer", "hands_nothing_over", "writes_nothing", "apart_limits", "apart", "devices_opened")
+_APART = _tests(
+    "unit/observer", "hands_nothing_over", "writes_nothing", "apart_limits", "apart_ends", "apart", "devices_opened"
+)
 ROOMS = {
     "confine": Guarded(
         "probes/confine/*.py",

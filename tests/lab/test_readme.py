@@ -17,7 +17,7 @@ GOOD = {"diagnose": (0, 1, 3), "sweep": (0, 1, 2, 3), "blackbox": (0, 65)}
 
 def live_commands() -> list[list[str]]:
     text = (REPOSITORY / "README.md").read_text()
-    typed = re.findall(r"^    \.venv/bin/rankscope (.*?)\s*(?:#.*)?$", text, re.MULTILINE)
+    typed = re.findall(r"^    (?:\.venv/bin/)?rankscope (.*?)\s*(?:#.*)?$", text, re.MULTILINE)
     words = [shlex.split(command) for command in (*typed, *re.findall(r"`rankscope ([^`]+)`", text))]
     kept = []
     for one in words:

@@ -322,7 +322,7 @@ def run(arguments: list[str]) -> int:
         if code == EXIT_INTERRUPTED:  # Typer's code for an interrupt
             raise KeyboardInterrupt
     except RankscopeError as error:
-        return _say(error, error.help, error.exit_code)
+        return _say(error, error.help.replace("COMMAND", arguments[0] if arguments else ""), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return _say("interrupted; nothing was left behind", "", EXIT_INTERRUPTED)
     except SystemExit as end:

@@ -11,7 +11,7 @@ from typing import Any
 from rankscope.diagnose import budgets
 from rankscope.diagnose.infer.verdict import stack_tree
 from rankscope.diagnose.infer.verdict.budget import IN_WORDS, Budget, Item, Part
-from rankscope.diagnose.infer.verdict.contract import Baseline, Evidence, Suspect, Verdict
+from rankscope.diagnose.infer.verdict.contract import Baseline, Evidence, Instance, Suspect, Verdict
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.text import clean, clean_all
 
@@ -35,10 +35,12 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "schema": VERDICT_SCHEMA,
         "status": verdict.status,
         "job": clean(verdict.job),
+        "title": clean(verdict.title),
         "hosts": [clean(host) for host in verdict.hosts],
         "ranks": list(verdict.ranks),
         "window": {"start": timestamp(verdict.start), "end": timestamp(verdict.end)},
         "baseline": _baseline(verdict.baseline),
+        "steps": verdict.steps,
         "step_seconds": {
             "p50": _number(steps.p50),
             "p99": _number(steps.p99),
@@ -48,6 +50,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "budget": _budget(verdict.budget),
         "suspects": [_suspect(suspect) for suspect in verdict.suspects],
         "notes": [clean(note.text, budgets.NOTE_MOST) for note in verdict.notes],
+        "note_codes": [note.code.value for note in verdict.notes],
     }
     if verdict.stacks is not None:  # only for a hang
         found["stacks"] = stack_tree.as_json(verdict.stacks)
@@ -76,6 +79,7 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
         "waste": suspect.waste,
         "host": clean(suspect.host),
         "instance": clean(suspect.instance),
+        "instances": [_instance(one) for one in suspect.instances[: budgets.INSTANCES_SHOWN]],
         "ranks": list(suspect.ranks),
         "function": _function(suspect.function),
         "lost_seconds_per_step": _number(suspect.lost_seconds_per_step),
@@ -84,6 +88,14 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
         "since": None if suspect.since is None else timestamp(suspect.since),
         "evidence": [_evidence(evidence) for evidence in suspect.evidence],
         "action": clean(suspect.action, 400),
+    }
+
+
+def _instance(instance: Instance) -> dict[str, Any]:
+    return {
+        "name": clean(instance.name),
+        "process": clean(instance.comm) or None,
+        "pid": instance.pid if instance.pid >= 0 else None,
     }
 
 

@@ -22,7 +22,7 @@ from campaignkit.soak.figures import (
 
 # Growth after the first minutes. A service keeps what it knows of each job that comes and goes, up to limits of its own.
 FLAT = {Who.HELD: 0.01, Who.ONCE: 0.01, Who.WATCH: 0.05}
-# The README's overhead table: 8 ranks on 2 cores +2.5 % in the median of their recordings, 11 % in one of them. Here more than a hundred
+# EVIDENCE's table of costs: 8 ranks on 2 cores +2.5 % in the median of their recordings, 11 % in one of them. Here more than a hundred
 # rounds have one median, which noise moves by half a percent: twice the table's is no noise. The mean of steps has in it what is no
 # step's: loading and writing, which take 0.1 to 0.6 s of CPU in the one process, 1.5 s in a command, 2 or 3 % of two cores that the ranks
 # fill. With the table's 2.5 % that stays below what one recording has shown; a job that stalls as probes are loaded does not.

@@ -3,22 +3,13 @@
 # routing key is the first line of /etc/rankscope/hook/pagerduty.key (RANKSCOPE_SECRETS names another folder); it is sent in the body alone.
 # RANKSCOPE_PAGE_FROM=warning: slow jobs as well. RANKSCOPE_PAGERDUTY_URL: another address. Ends within 20 s.
 set -eu
-PATH=/usr/sbin:/usr/bin:/sbin:/bin
-export PATH
-key=$(head -n 1 "${RANKSCOPE_SECRETS:-/etc/rankscope/hook}/pagerduty.key")
+. "$(dirname "$0")/notify-common.sh"
+key=$(secret pagerduty.key)
 case $key in '' | *[!0-9A-Za-z_-]*) echo 'pagerduty.key holds no routing key' >&2; exit 1 ;; esac
 
 # The key goes by the environment, which only root reads.
-body=$(RANKSCOPE_KEY=$key FROM=${RANKSCOPE_PAGE_FROM:-critical} /usr/bin/python3 -I -c '
-import json, os, sys
-said = json.load(sys.stdin)
-if "findings" in said:  # a sweep
-    state, kind, what = said["summary"]["state"], "sweep", "sweep"
-    words = ", ".join(sorted({f["id"] for f in said["findings"] if f["state"] == "critical"}))
-else:
-    state, kind, words = said["state"], said["kind"], said["words"]
-    what = said.get("drain_reason") or said.get("alarm") or kind
-over = kind == "over"
+body=$(RANKSCOPE_KEY=$key FROM=${RANKSCOPE_PAGE_FROM:-critical} /usr/bin/python3 -I -c "$heard"'
+what = kind if swept else said.get("drain_reason") or said.get("alarm") or kind
 if not over and state not in ("critical", os.environ["FROM"]):
     sys.exit()
 event = {
@@ -32,10 +23,4 @@ if not over:
                         "custom_details": {"words": words, "advice": "rankscope blackbox on the host has the minutes before"}}
 print(json.dumps(event))
 ')
-[ -n "$body" ] || exit 0
-
-exec curl --silent --show-error --fail --output /dev/null --max-time "${RANKSCOPE_ANSWER_S:-8}" --retry 1 --retry-max-time 10 \
-    --header 'Content-Type: application/json' --data-binary @/dev/fd/3 \
-    "${RANKSCOPE_PAGERDUTY_URL:-https://events.pagerduty.com/v2/enqueue}" 3<<BODY
-$body
-BODY
+send "${RANKSCOPE_PAGERDUTY_URL:-https://events.pagerduty.com/v2/enqueue}"

@@ -198,19 +198,19 @@ def test_a_result_is_good_only_with_all_its_checks_and_a_proper_end(tmp_path: Pa
     assert [check.name for check in record.read(path)["6.1 x86_64"].checks] == ["timed call"]
 
 
-def test_the_readme_has_the_recorded_table() -> None:
-    text = record.README.read_text("utf-8")
-    assert record.in_readme(text, record.read()) == text
+def test_the_evidence_has_the_recorded_table() -> None:
+    text = record.EVIDENCE.read_text("utf-8")
+    assert record.in_evidence(text, record.read()) == text
 
 
-def test_a_table_takes_the_place_of_the_earlier_one_in_the_readme() -> None:
+def test_a_table_takes_the_place_of_the_earlier_one_in_the_evidence() -> None:
     first = Result("6.1", "x86_64", "6.1.0-50-amd64", "2026-11-28", 90, (Check("programs", True, "52 of 52"),))
-    once = record.in_readme("# A\n\nwords\n\n## What it costs\n\nlittle\n", {first.key: first})
+    once = record.in_evidence("# A\n\nwords\n\n## What it costs\n\nlittle\n", {first.key: first})
     assert once.startswith("# A\n\nwords\n\n## Which kernels\n")
     assert once.endswith("| 2026-11-28 |\n\n## What it costs\n\nlittle\n")
-    assert record.in_readme(once, {first.key: first}) == once
+    assert record.in_evidence(once, {first.key: first}) == once
     later = replace(first, day="2026-11-29")
-    assert record.in_readme(once, {first.key: later}) == once.replace("11-28", "11-29")
+    assert record.in_evidence(once, {first.key: later}) == once.replace("11-28", "11-29")
 
 
 def a_machine(folder: Path, script: str) -> tuple[archive.Fetched, Architecture]:

@@ -73,6 +73,8 @@ def test_a_wheel_is_made_without_a_network_and_holds_what_is_no_python_too(tmp_p
         "report/page.js",
         "report/README.md",
         "export/pprof.py",
+        "schemas/index.json",
+        "schemas/verdict.schema.json",
         "cli/start.py",
     ):
         assert f"rankscope/diagnose/face/{wanted}" in names

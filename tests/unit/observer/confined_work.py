@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from rankscope.observer.apart.windows import windows_of
 from rankscope.observer.window.folder import Window
+from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
+from rankscope.observer.window.schema import TABLES
 
 Say = Callable[[str], None]
 
@@ -47,3 +49,9 @@ def tried_inside(attempt: Callable[[], object]) -> str:
     except OSError as error:
         return str(error.errno)
     return "done"
+
+
+def window(note: str) -> Window:
+    """An empty window with a note."""
+    manifest = Manifest(WINDOW_SCHEMA, "host", 1.0, 2.0, ("job",), "0", notes=(note,))
+    return Window(manifest, **{name: schema.empty_table() for name, schema in TABLES.items()})

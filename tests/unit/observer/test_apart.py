@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confined_work import Say, opened, said, tried, tried_inside
+from confined_work import Say, opened, said, tried, tried_inside, window
 from without_root import PYTHON
 
 from rankscope.observer.apart import confined, devices, memory_cap, run, windows, wire
@@ -31,7 +31,6 @@ from rankscope.observer.apart.run import ObserverEnded, OutOfMemory
 from rankscope.observer.apart.windows import windows_of
 from rankscope.observer.live import limits
 from rankscope.observer.window.folder import Window
-from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
 from rankscope.observer.window.schema import TABLES
 from rankscope.probes.base import rights
 from rankscope.probes.base.errors import BadData, NoRanks
@@ -46,11 +45,6 @@ from rankscope.probes.network.interfaces import read_interfaces
 from rankscope.unwinder.interpreter.memory import ProcessMemory
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="rights are given up by who has them")
-
-
-def window(note: str) -> Window:
-    manifest = Manifest(WINDOW_SCHEMA, "host", 1.0, 2.0, ("job",), "0", notes=(note,))
-    return Window(manifest, **{name: schema.empty_table() for name, schema in TABLES.items()})
 
 
 def test_it_has_two_capabilities_another_user_and_a_filter() -> None:

@@ -6,16 +6,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sweep_trees import NOW_S, UPTIME_S, host, ib, look, look_all, nic, pci_device, process, twice, with_gpus
+from sweep_trees import (
+    CPU,
+    IB,
+    NET,
+    NOW_S,
+    TORCHRUN,
+    UPTIME_S,
+    host,
+    ib,
+    look,
+    look_all,
+    nic,
+    pci_device,
+    process,
+    twice,
+    with_gpus,
+)
 
 from rankscope.probes.gpu.nvml import Gpu, GpuProcess, NvLink
 
-CPU = "sys/devices/system/cpu"
-NET = "sys/class/net/eth0"
-IB = "sys/class/infiniband/mlx5_0/ports/1"
 GPU = Gpu(0, uuid="GPU-a", bus="00000000:3b:00.0", name="H100")
 TWIN = replace(GPU, index=1, uuid="GPU-b", bus="00000000:5e:00.0")
-TORCHRUN = "RANK=3\0LOCAL_RANK=3\0WORLD_SIZE=8\0TORCHELASTIC_RUN_ID=none\0MASTER_PORT=29501\0"
 
 Found = dict[str, str]  # state by instance
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sweep_trees import NOW_S, UPTIME_S, host, look, look_all, process, put, remember, state_of
+from sweep_trees import NOW_S, NV, UPTIME_S, host, look, look_all, process, put, remember, state_of
 
 from rankscope.diagnose.sweep.checks import fs_stuck, os_zombie_gpu
 from rankscope.diagnose.sweep.context import Context, Unreadable
@@ -23,7 +23,6 @@ from rankscope.diagnose.sweep.readings.kernel_stacks import Held
 
 NFS = "21 1 0:40 / /data rw - nfs4 filer:/x rw\n"
 RPC = "[<0>] rpc_wait_bit_killable+0x1e/0x90 [sunrpc]\n"
-NV = "[<0>] nvidia_ioctl+0x1/0x2 [nvidia]\n"
 BEGINS_LATE = "import time; time.sleep(20)"
 BEGINS_AND_WAITS = "print('begun', flush=True); import time; time.sleep(20)"
 BEGINS_AND_ENDS = "print('begun', flush=True)"
@@ -323,3 +322,21 @@ def test_who_runs_in_the_nvidia_driver_does_not_hang(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(os_zombie_gpu, "time", SimpleNamespace(sleep=waits, monotonic=time.monotonic))
     assert state_of(look(tmp_path, "os.zombie-gpu")) == "ok"
+
+
+@pytest.mark.parametrize(("state", "what"), [("D", "it hangs"), ("Z", "it died, but a thread of it hangs")])
+def test_what_hangs_in_the_driver_and_what_to_do_is_said(tmp_path: Path, state: str, what: str) -> None:
+    seen = look_all(in_driver(tmp_path, state), "os.zombie-gpu", wait_s=0.01)
+    (first,) = seen.findings
+    assert (first.why, first.action.partition(":")[0]) == (f"{what} in the NVIDIA driver", "Look again in 120 s")
+    (later,) = look(tmp_path, "os.zombie-gpu", remember(seen), NOW_S + 121, wait_s=0.01)
+    assert later.why == f"{what} in the NVIDIA driver, and has not run for 121 s"
+    assert later.action == "Drain the host; reset the GPU or reboot."
+
+
+def test_of_a_zombie_whose_threads_cannot_be_looked_into_that_is_said(tmp_path: Path) -> None:
+    in_driver(tmp_path, "Z")
+    put(tmp_path, {"proc/11/task/12/stack": "", "proc/11/task/12/wchan": "0"})
+    (one,) = look(tmp_path, "os.zombie-gpu", wait_s=0.01)
+    assert (one.state, one.why) == ("warning", "it died, but a thread of it hangs; in what may not be seen")
+    assert one.action == "Look at the stack as root: the driver, or something else?"

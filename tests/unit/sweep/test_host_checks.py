@@ -7,20 +7,29 @@ from pathlib import Path
 
 import pytest
 from sweep_trees import (
+    CARD,
     CHECKS,
+    CPU,
+    EDAC,
+    IB,
+    NET,
     NOW_S,
+    TORCHRUN,
     UPTIME_S,
+    card,
     host,
     ib,
     look,
     look_all,
     nic,
+    no_link,
     pci_device,
     process,
     put,
     remember,
     state_of,
     twice,
+    without,
 )
 
 KMSG = "dev/kmsg"
@@ -30,10 +39,6 @@ def line(text: str, seconds: float = UPTIME_S, priority: int = 3) -> str:
     return f"{priority},17,{int(seconds * 1e6)},-;{text}\n"
 
 
-CPU = "sys/devices/system/cpu"
-EDAC = "sys/devices/system/edac/mc/mc0"
-NET = "sys/class/net/eth0"
-IB = "sys/class/infiniband/mlx5_0/ports/1"
 PORT = "sys/bus/pci/devices/0000:3b:00.0"
 # check: (what the host has besides, what is changed for the bad form, the bad state)
 BY_CHANGE: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
@@ -137,9 +142,6 @@ def test_a_process_that_hangs_in_the_kernel_is_found(tmp_path: Path) -> None:
     # WHEN the next sweep sees it still THEN it is critical, and since when is said
     again = look(tmp_path, "fs.stuck", remember(done), done.time_s + 300, wait_s=0.01)
     assert again[0].state == "critical" and again[0].since_s == done.time_s and "NFS" in again[0].why
-
-
-TORCHRUN = "RANK=3\0LOCAL_RANK=3\0WORLD_SIZE=8\0TORCHELASTIC_RUN_ID=none\0MASTER_PORT=29501\0"
 
 
 def test_a_rank_without_launcher_is_left_over(tmp_path: Path) -> None:
@@ -364,42 +366,6 @@ def test_cpus_that_come_back_bring_no_machine_checks_along(tmp_path: Path) -> No
     put(tmp_path, {"proc/interrupts": "           CPU1\nMCE:          6   Machine check exceptions\n"})
     (found,) = look(tmp_path, "cpu.mce", remember(on))
     assert (found.state, found.value) == ("critical", 1.0)
-
-
-CARD = "sys/devices/pci0000:00/0000:3b:00.0"
-
-
-def card(root: Path) -> None:
-    """The RoCE port mlx5_0 and the interface eth0 of one PCI function, as sysfs links them."""
-    put(root, {**ib("mlx5_0"), f"{IB}/link_layer": "Ethernet\n", **nic("eth0"), f"{CARD}/config": "\x15\xb3"})
-    put(root, {"sys/bus/pci/drivers/vfio-pci/x": "", f"{NET}/dev_port": "0\n"})
-    put(root, {"sys/bus/pci/drivers/mlx5_core/x": "", f"{CARD}/vendor": "0x15b3", f"{CARD}/device": "0x1021"})
-    (root / CARD / "driver").symlink_to("../../../bus/pci/drivers/mlx5_core")
-    (root / "sys/bus/pci/devices").mkdir(parents=True)
-    (root / "sys/bus/pci/devices/0000:3b:00.0").symlink_to("../../../devices/pci0000:00/0000:3b:00.0")
-    (root / "sys/class/infiniband/mlx5_0/device").symlink_to("../../../devices/pci0000:00/0000:3b:00.0")
-    shutil.rmtree(root / "sys/class/net/eth0/device")
-    (root / "sys/class/net/eth0/device").symlink_to("../../../devices/pci0000:00/0000:3b:00.0")
-
-
-def no_link(root: Path, how: str) -> None:
-    """As drivers of RoCE show it: all but the interface is the same, whether it is switched off or its cable pulled."""
-    put(root, {f"{IB}/state": "1: DOWN\n", f"{IB}/phys_state": "3: Disabled\n", f"{NET}/operstate": "down\n"})
-    if how == "in a pod":
-        shutil.rmtree(root / NET)
-    elif how == "switched off":
-        put(root, {f"{NET}/flags": "0x1002\n", f"{NET}/carrier": ""})
-    else:
-        put(root, {f"{NET}/flags": "0x1003\n", f"{NET}/carrier": "0\n"})
-    if how == "its bond is switched off":
-        put(root, {f"{NET}/master/flags": "0x1402\n", f"{NET}/master/bonding/mode": "802.3ad 4\n"})
-
-
-def without(root: Path) -> None:
-    """Port and interface are gone."""
-    for folder in ("infiniband/mlx5_0", "net/eth0"):
-        if (root / f"sys/class/{folder}").exists():
-            shutil.rmtree(root / f"sys/class/{folder}")
 
 
 LOSS = {"switched off": "ok", "in a pod": "ok", "its bond is switched off": "ok", "cable": "critical"}

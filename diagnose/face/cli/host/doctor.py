@@ -9,6 +9,7 @@ from rankscope.diagnose.face.cli.output import patience, print_json, tell, width
 from rankscope.diagnose.text import clean, short
 from rankscope.probes.base.errors import EXIT_HEALTHY, EXIT_MISSING
 
+SCHEMA = "rankscope.doctor/1"
 _MARK_END, _NAMES_END = 8, 35  # columns
 _MARKS = {True: "ok", False: "missing", None: "unknown"}
 
@@ -27,11 +28,18 @@ def run(*, as_json: bool, verbose: bool) -> int:
     if as_json:
         print_json(
             {
+                "schema": SCHEMA,
                 "observable": not blocked,
                 "sources": {one.source.value: {"seen": one.seen.value, "why": one.why} for one in states},
                 "cannot_be_named": [f"{one.component}/{one.cause}" for one in unnamed],
                 "findings": [
-                    {"name": f.name, "ok": f.ok, "required": f.required, "detail": f.detail, "remedy": f.remedy}
+                    {
+                        "name": f.name,
+                        "ok": f.ok,
+                        "required": f.required,
+                        "detail": f.detail,
+                        "remedy": "" if f.ok else f.remedy,
+                    }
                     for f in findings
                 ],
             }
@@ -46,7 +54,7 @@ def run(*, as_json: bool, verbose: bool) -> int:
         if len(indent) == _NAMES_END:
             head += " " * (_NAMES_END - len(head)) + said.pop(0)
         print(head)
-        if finding.remedy and (finding.ok is not True or verbose):
+        if finding.remedy and finding.ok is not True:
             said += wrap(f"-> {clean(finding.remedy)}", "   ", width - len(indent))
         for line in said:
             print(f"{indent}{line}".rstrip())

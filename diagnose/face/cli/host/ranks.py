@@ -12,6 +12,8 @@ from rankscope.diagnose.face.cli.output import patience, print_json, print_table
 from rankscope.diagnose.text import clean
 from rankscope.probes.base.errors import NoRanks
 
+SCHEMA = "rankscope.ranks/1"
+
 if TYPE_CHECKING:
     from rankscope.observer.census.found import FoundRank, Rejected
     from rankscope.observer.sight import Sight
@@ -41,6 +43,7 @@ def _warn(text: str) -> None:
 def _as_json(sight: Sight) -> dict[str, Any]:
     census, devices = sight.census, sight.devices
     return {
+        "schema": SCHEMA,
         "ranks": [_rank(found) | {"devices": devices.get(found.pid, "")} for found in census.ranks],
         "rejected": [
             {"pid": r.pid, "comm": clean(r.comm), "reason": clean(_reason(r, devices))} for r in census.rejected

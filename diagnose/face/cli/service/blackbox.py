@@ -14,23 +14,33 @@ from rankscope.diagnose import budgets
 from rankscope.diagnose.face.cli.output import print_json, print_table, tell, width_of
 from rankscope.diagnose.face.cli.report import stack_lines
 from rankscope.diagnose.infer.past.history import DEFAULT_FOLDER
+from rankscope.diagnose.infer.verdict.as_json import timestamp
 from rankscope.diagnose.infer.verdict.stack_tree import from_json
 from rankscope.diagnose.service.events import clock
 from rankscope.diagnose.text import clean
 from rankscope.observer.watch.blackbox import frozen_in, lines_of
 from rankscope.observer.window.staging import safe_name
-from rankscope.probes.base.errors import EXIT_HEALTHY, UsageError
+from rankscope.probes.base.errors import EXIT_HEALTHY, MissingFeature, UsageError
 from rankscope.probes.base.folders import opened_folder, read_plain
 
 _WHY, _VERDICT = "why.json", "verdict.json"
 _NOW = "now"
+SCHEMA = "rankscope.blackbox/1"
+
+
+class NothingKept(MissingFeature):
+    """There is no folder of a service."""
+
+    help = "Give the --state of `rankscope watch`; one that never ran here has kept nothing."
 
 
 def run(*, state: Path, name: str | None, as_json: bool) -> int:
     """List the frozen recordings, or show one (`now`: the running one).
 
-    Raises UsageError; UnsafePlace if others could have written it.
+    Raises UsageError; NothingKept without a service's folder; UnsafePlace if others could have written it.
     """
+    if not state.is_dir():
+        raise NothingKept(f"there is no {state}")
     box = state / "blackbox"
     if box.is_dir():
         with opened_folder(box):
@@ -46,7 +56,7 @@ def run(*, state: Path, name: str | None, as_json: bool) -> int:
 def _list(box: Path, as_json: bool) -> int:
     rows = [(path.name, _read(path / _WHY)) for path in frozen_in(box)]
     if as_json:
-        print_json([{"name": name, "why": why} for name, why in rows])
+        print_json([{"name": name, "why": why or None} for name, why in rows])
     elif not rows:
         tell("nothing is frozen; `rankscope blackbox now` shows the last minutes")
     else:
@@ -58,7 +68,8 @@ def _show(folder: Path, as_json: bool) -> int:
     lines = list(lines_of(folder))
     why, verdict = _read(folder / _WHY), _read(folder / _VERDICT)
     if as_json:
-        print_json({"why": why or None, "verdict": verdict or None, "lines": lines})
+        dated = [{**line, "time": timestamp(line["time"])} for line in lines]
+        print_json({"schema": SCHEMA, "why": why or None, "verdict": verdict or None, "lines": dated})
         return EXIT_HEALTHY
     for said in (why, verdict):
         if said:

@@ -17,7 +17,8 @@ from typing import Any
 
 from rankscope.diagnose.face.top import draw, from_watch
 from rankscope.diagnose.face.top.host import counters_now
-from rankscope.diagnose.face.top.snapshot import Snapshot
+from rankscope.diagnose.face.top.snapshot import PARTS, Snapshot
+from rankscope.diagnose.infer.verdict.as_json import timestamp
 from rankscope.diagnose.service.place import WatchPlace
 from rankscope.diagnose.text import clean, clean_all
 from rankscope.observer.live.gauges import Gauges
@@ -25,6 +26,7 @@ from rankscope.observer.watch.blackbox import latest_lines
 from rankscope.observer.window.folder import Window
 from rankscope.probes.base.errors import EXIT_HEALTHY, NoRanks, NotPermitted
 
+SCHEMA = "rankscope.top/1"
 _READ_EVERY_S = 2.0  # the service writes every 5 s
 _ANEW_S = 600.0  # after this time search for ranks again and drop collected data
 _NO_RANKS_S = 5.0
@@ -131,7 +133,17 @@ def _shown(as_json: bool) -> Iterator[tuple[Show, Say]]:
 
 
 def _print_json(snapshot: Snapshot) -> None:
-    print(json.dumps(clean_all(_finite(asdict(snapshot))), ensure_ascii=False, allow_nan=False), flush=True)
+    print(json.dumps(clean_all(_finite(as_object(snapshot))), ensure_ascii=False, allow_nan=False), flush=True)
+
+
+def as_object(snapshot: Snapshot) -> dict[str, Any]:
+    """Return a snapshot as JSON: with its time in ISO 8601, and shares of a rank's time by name."""
+    content = {"schema": SCHEMA, "time": timestamp(snapshot.at), **asdict(snapshot)}
+    del content["at"]
+    for job in content["jobs"]:
+        for rank in job["ranks"]:
+            rank["parts"] = dict(zip(PARTS, rank["parts"], strict=True)) if rank["parts"] else None
+    return content
 
 
 def _finite(content: Any) -> Any:

@@ -15,20 +15,21 @@ from rankscope.diagnose.infer.fleet.labels import ints, labels
 from rankscope.diagnose.infer.fleet.roll_call import RollCall, jobs_in, roll_call
 from rankscope.diagnose.infer.fleet.sources import load
 from rankscope.diagnose.infer.past.history import DEFAULT_FOLDER
-from rankscope.diagnose.infer.past.reputation import Reputations, Repute, Vote
+from rankscope.diagnose.infer.past.reputation import PEERS_LEAST, Reputations, Repute, Vote
 from rankscope.diagnose.infer.solve.votes import votes
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.store.summary import WINDOW
 from rankscope.probes.base.arrays import Ints
-from rankscope.probes.base.errors import EXIT_DEGRADED, EXIT_HEALTHY, BadData
+from rankscope.probes.base.errors import EXIT_DEGRADED, EXIT_HEALTHY, EXIT_UNKNOWN, BadData
 
 FILE = DEFAULT_FOLDER.parent / "reputation.sqlite"
 _SHOWN = 10
 
 
 def run(places: tuple[str, ...], *, keep: Path | None, as_json: bool, verbose: bool) -> int:
-    """Add votes from these windows, print the named components; return 1 if there are any.
+    """Add votes from these windows, print the named components; return 1 if there are any,
+    3 without any votes.
 
     `keep`: the file of votes, None for the usual one.
     """
@@ -42,10 +43,15 @@ def run(places: tuple[str, ...], *, keep: Path | None, as_json: bool, verbose: b
             print_json({"new_votes": new, "components": [_as_json(one) for one in known]})
         else:
             _print(known, named, verbose)
-    return told.code(EXIT_DEGRADED if named else EXIT_HEALTHY)
+    return told.code(EXIT_DEGRADED if named else EXIT_HEALTHY if known else EXIT_UNKNOWN)
 
 
 def _print(known: Sequence[Repute], named: Sequence[Repute], verbose: bool) -> None:
+    if not known:
+        tell(
+            f"unknown: nothing was compared yet; `rankscope reputation DIR` takes in windows of jobs with {PEERS_LEAST} peers or more"
+        )
+        return
     tell(f"{'degraded' if named else 'healthy'}: {len(named)} of {len(known)} components are always a little slow")
     shown = known[: max(_SHOWN, len(named))] if verbose else named
     if shown:

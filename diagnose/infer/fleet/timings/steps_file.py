@@ -33,6 +33,13 @@ from rankscope.probes.base.arrays import Bools, Floats, Ints
 from rankscope.probes.base.errors import BadData
 from rankscope.probes.base.folders import open_plain
 
+
+class NoTimings(BadData):
+    """The file is not there, or lacks columns of timings."""
+
+    help = "Give a Parquet or CSV file of timings: `rankscope diagnose --help` has its columns."
+
+
 REQUIRED = ("rank", "step", "function", "kind", "seconds")
 OPTIONAL = ("role", "host", "count", "waits")
 ROWS_MOST = budgets.CELLS_MOST * 4
@@ -97,7 +104,7 @@ def read_timings(path: Path) -> Timings:
     name = clean(path.name, 80)
     missing = [column for column in REQUIRED if column not in table.column_names]
     if missing:
-        raise BadData(f"{name}: no column {', '.join(missing)} (needed: {', '.join(REQUIRED)})")
+        raise NoTimings(f"{name}: no column {', '.join(missing)} (needed: {', '.join(REQUIRED)})")
     if table.num_rows == 0:
         raise BadData(f"{name}: no rows")
     return check(table, name)
@@ -180,7 +187,7 @@ def _load(path: Path) -> pa.Table:
             head = file.read(65536)
             return _parquet(file, name) if head[:4] == b"PAR1" else _csv(file, head, name)
     except FileNotFoundError:
-        raise BadData(f"{name}: no such file") from None
+        raise NoTimings(f"{name}: no such file") from None
     except IsADirectoryError:
         raise BadData(f"{name} is a folder: --steps takes one Parquet or CSV file") from None
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,12 +16,16 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.registry import all_checks
 from rankscope.probes.gpu.nvml import Gpu, NvmlReading, to_json
 
-DEPLOY = Path(__file__).parents[3] / "scripts" / "deploy"
+DEPLOY = Path(__file__).parents[2] / "scripts" / "deploy"
 SWEPT = {"host": "node-7", "summary": {"state": "critical"}, "findings": [{"id": "gpu.xid", "state": "critical"}]}
 
 
 NOW_S, UPTIME_S, BOOT = 1_800_000_000.0, 100_000.0, "boot-one"
 HOUR_S = 3600.0
+CPU, EDAC = "sys/devices/system/cpu", "sys/devices/system/edac/mc/mc0"
+IB, NET = "sys/class/infiniband/mlx5_0/ports/1", "sys/class/net/eth0"
+NV = "[<0>] nvidia_ioctl+0x1/0x2 [nvidia]\n"  # a stack in the driver
+TORCHRUN = "RANK=3\0LOCAL_RANK=3\0WORLD_SIZE=8\0TORCHELASTIC_RUN_ID=none\0MASTER_PORT=29501\0"
 MOVES = " 1.00\n"  # an uptime that goes on with the clock
 CHECKS = {check.id: check for check in all_checks()}
 
@@ -159,6 +164,42 @@ def ib(
         f"{base}/ports/1/link_layer": "InfiniBand",
         **{f"{base}/ports/1/counters/{name}": text for name, text in counts.items()},
     }  # fmt: skip
+
+
+CARD = "sys/devices/pci0000:00/0000:3b:00.0"
+
+
+def card(root: Path) -> None:
+    """The RoCE port mlx5_0 and the interface eth0 of one PCI function, as sysfs links them."""
+    put(root, {**ib("mlx5_0"), f"{IB}/link_layer": "Ethernet\n", **nic("eth0"), f"{CARD}/config": "\x15\xb3"})
+    put(root, {"sys/bus/pci/drivers/vfio-pci/x": "", f"{NET}/dev_port": "0\n"})
+    put(root, {"sys/bus/pci/drivers/mlx5_core/x": "", f"{CARD}/vendor": "0x15b3", f"{CARD}/device": "0x1021"})
+    (root / CARD / "driver").symlink_to("../../../bus/pci/drivers/mlx5_core")
+    (root / "sys/bus/pci/devices").mkdir(parents=True)
+    (root / "sys/bus/pci/devices/0000:3b:00.0").symlink_to("../../../devices/pci0000:00/0000:3b:00.0")
+    (root / "sys/class/infiniband/mlx5_0/device").symlink_to("../../../devices/pci0000:00/0000:3b:00.0")
+    shutil.rmtree(root / "sys/class/net/eth0/device")
+    (root / "sys/class/net/eth0/device").symlink_to("../../../devices/pci0000:00/0000:3b:00.0")
+
+
+def no_link(root: Path, how: str) -> None:
+    """As drivers of RoCE show it: all but the interface is the same, whether it is switched off or its cable pulled."""
+    put(root, {f"{IB}/state": "1: DOWN\n", f"{IB}/phys_state": "3: Disabled\n", f"{NET}/operstate": "down\n"})
+    if how == "in a pod":
+        shutil.rmtree(root / NET)
+    elif how == "switched off":
+        put(root, {f"{NET}/flags": "0x1002\n", f"{NET}/carrier": ""})
+    else:
+        put(root, {f"{NET}/flags": "0x1003\n", f"{NET}/carrier": "0\n"})
+    if how == "its bond is switched off":
+        put(root, {f"{NET}/master/flags": "0x1402\n", f"{NET}/master/bonding/mode": "802.3ad 4\n"})
+
+
+def without(root: Path) -> None:
+    """Port and interface are gone."""
+    for folder in ("infiniband/mlx5_0", "net/eth0"):
+        if (root / f"sys/class/{folder}").exists():
+            shutil.rmtree(root / f"sys/class/{folder}")
 
 
 def process(
