@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from imagekit import roots
 from imagekit.archive import pack
 from imagekit.dockerfile import DockerfileError, Step, stages
