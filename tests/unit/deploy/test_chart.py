@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import json
 import os
 import re
@@ -19,7 +19,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-yaml = pytest.importorskip("yaml")
+yaml, jsonschema = pytest.importorskip("yaml"), pytest.importorskip("jsonschema")
 REPOSITORY = Path(__file__).parents[3]
 DEPLOY = REPOSITORY / "scripts/deploy"
 CHART = DEPLOY / "kubernetes/chart"
@@ -40,11 +40,30 @@ EVERYTHING = (
     "watch.hook=/opt/rankscope/scripts/deploy/hooks/notify-slack.sh", "watch.hookSecret=rankscope-hook",
     "watch.envFrom[0].secretRef.name=store", "watch.serviceAccountName=windows", "watch.args={--no-routine}",
     "sweep.config=[sweep]\ntimeout_s = 20\n", "sweep.cordon.enabled=true", "sweep.hookSecret=rankscope-hook",
+    "podMonitor.enabled=true", "podMonitor.labels.release=kube-prometheus-stack", "metrics.textfile.enabled=true",
     "prometheusRule.enabled=true", "prometheusRule.labels.release=kube-prometheus-stack", "imagePullSecrets[0].name=mine",
     f"image.digest={DIGEST}", "image.pullPolicy=Always", "nodeSelector.pool=train",
 )  # fmt: skip
 
 
+def strict(schema: Any) -> Any:
+    """The same schema, where an unknown field is an error."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: strict(value) for key, value in schema.items()}
+    return {"additionalProperties": False, **made} if isinstance(schema.get("properties"), dict) else made
+
+
+CUSTOM = {
+    path.stem: strict(json.loads(path.read_text())) for path in (REPOSITORY / "tests/data/kubernetes").glob("*.json")
+}
+for _schema in CUSTOM.values():
+    _schema["properties"]["metadata"] = {"type": "object"}  # the API server's own
+
+
+@functools.cache
 def helm(*sets: str, namespace: str = "rankscope") -> subprocess.CompletedProcess[str]:
     options = [option for one in sets for option in ("--set", one.replace(",", "\\,"))]
     command = [str(HELM), "template", "watching", str(CHART), "--namespace", namespace, *options]
@@ -74,12 +93,18 @@ def pods(documents: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def complaints(text: str, version: str, folder: Path) -> list[str]:
-    """What the published schemas of a version of Kubernetes find; custom resources have none."""
+    """What the published schemas of a version of Kubernetes find, and those of the Prometheus operator."""
     (folder / "manifests.yaml").write_text(text)
     command = [str(VALIDATE), "--strict", "-k", version, str(folder / "manifests.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "passed" in done.stdout or done.returncode, done.stdout + done.stderr
-    return [line for line in done.stdout.splitlines() if " passed " not in line and "PrometheusRule" not in line]
+    assert done.stdout, done.stderr
+    kinds = "|".join(CUSTOM)
+    return [line for line in done.stdout.splitlines() if " passed " not in line and not re.search(kinds, line)] + [
+        f"{one['kind']}: {error.message}"
+        for one in yaml.safe_load_all(text)
+        if one and one["kind"] in CUSTOM
+        for error in jsonschema.Draft202012Validator(CUSTOM[one["kind"]]).iter_errors(one)
+    ]
 
 
 def test_a_chart_with_no_values_is_right(tmp_path: Path) -> None:
@@ -152,15 +177,24 @@ def test_everything_that_can_be_asked_for_is_valid(version: str, tmp_path: Path)
     done = helm(*EVERYTHING)
     assert done.returncode == 0, done.stderr
     assert complaints(done.stdout, version, tmp_path) == []
-    for sets in itertools.product(
-        ("metrics.textfile.enabled=false", "watch.guard.enabled=false"),
-        ("storage.persistent=false", "gpu.enabled=false"),
-    ):
-        documents = rendered(*sets)
-        assert complaints(yaml.safe_dump_all(documents), version, tmp_path) == []
-        for pod in pods(documents).values():
-            mounted = {mount["name"] for one in pod["containers"] for mount in one["volumeMounts"]}
-            assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [("metrics.textfile.enabled=true", "metrics.port.enabled=false"), ("metrics.port.enabled=false", "gpu.enabled=false"),
+     ("sweep.enabled=false", "metrics.port.number=9999"), ("watch.enabled=false", "storage.persistent=false"),
+     ("watch.guard.enabled=false", "storage.persistent=false")],
+)  # fmt: skip
+def test_what_is_left_out_leaves_nothing_of_it_behind(sets: tuple[str, ...], tmp_path: Path) -> None:
+    documents = rendered(*sets)
+    assert complaints(yaml.safe_dump_all(documents), NEWEST, tmp_path) == []
+    for pod in pods(documents).values():
+        mounted = {mount["name"] for one in pod["containers"] for mount in one["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in pod["volumes"]}
+        said = json.dumps(pod["containers"])
+        assert ("/textfile" in said) == ("textfile" in mounted)
+        assert ("metrics-port" in said) == ("containerPort" in said)
+        assert ("sweep-metrics" in said) <= ("sweep.enabled=false" not in sets)
 
 
 @pytest.mark.skipif(not RANKSCOPE.exists(), reason="rankscope is not installed")
@@ -176,8 +210,63 @@ def test_pods_use_options_and_programs_that_exist() -> None:
         assert options and all(re.search(rf"^  {option}\b", said, re.MULTILINE) for option in options)
         hooks = [word for word in words if word.endswith(".sh")]
         assert all((DEPLOY / "hooks" / Path(hook).name).exists() for hook in hooks)
-    assert watch["watch"]["args"][:4] == ["--metrics", "/textfile/rankscope-watch.prom", "--out", "s3://bucket/windows"]
+    assert watch["watch"]["args"][:4] == ["--metrics", "/textfile/rankscope-watch.prom", "--metrics-port", "29733"]
     assert both["rankscope-watch"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+
+
+def test_prometheus_reaches_the_port_of_each_node_and_gets_the_sweep_there_too() -> None:
+    both = pods(rendered())
+    watch, sweep = both["rankscope-watch"], both["rankscope-sweep"]
+    first, textfile = watch["containers"][0], "/run/rankscope/textfile"
+    # Kubernetes replaces $(POD_IP), which in the node's network is the node's address.
+    assert first["args"] == [
+        "--metrics-port",
+        "29733",
+        "--metrics-address",
+        "$(POD_IP)",
+        "--sweep-metrics",
+        "/textfile/rankscope.prom",
+    ]
+    assert {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in first["env"]
+    assert "--textfile /textfile/rankscope.prom " in sweep["containers"][0]["args"][0]
+    for pod in (watch, sweep):
+        (volume,) = [one for one in pod["volumes"] if one["name"] == "textfile"]
+        assert volume["hostPath"]["path"] == textfile and pod["hostNetwork"]
+        assert {"name": "textfile", "mountPath": "/textfile"} in pod["containers"][0]["volumeMounts"]
+    # One way of finding it at a time: annotations, or a PodMonitor by the name of the port.
+    (plain, told) = (of_kind(rendered(*sets), "DaemonSet") for sets in ((), ("podMonitor.enabled=true",)))
+    assert plain["rankscope-watch"]["spec"]["template"]["metadata"]["annotations"] == {
+        "prometheus.io/scrape": "true", "prometheus.io/port": "29733",
+    }  # fmt: skip
+    assert "annotations" not in told["rankscope-watch"]["spec"]["template"]["metadata"]
+    (monitor,) = of_kind(rendered("podMonitor.enabled=true"), "PodMonitor").values()
+    assert monitor["spec"] == yaml.safe_load((DEPLOY / "kubernetes/podmonitor.yaml").read_text())["spec"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert first["ports"] == [{"name": endpoint["port"], "containerPort": 29733}]
+    assert (
+        monitor["spec"]["selector"]["matchLabels"].items()
+        <= told["rankscope-watch"]["spec"]["template"]["metadata"]["labels"].items()
+    )
+
+
+def test_plain_manifests_are_valid(tmp_path: Path) -> None:
+    alone = [path for path in (DEPLOY / "kubernetes").glob("*.yaml") if path.name != "kustomization.yaml"]
+    documents = [one for path in alone for one in yaml.safe_load_all(path.read_text())]
+    assert len(documents) > 10
+    for version in (OLDEST, NEWEST):
+        text = yaml.safe_dump_all(documents + kustomized("kubernetes") + kustomized("kubernetes-gpu"))
+        assert complaints(text, version, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [("hostPID: true", "hostPID: 1"), ("hostNetwork: true", "hostNetworks: true"), ("volumeMounts:", "volumeMount:"),
+     ("podMetricsEndpoints:", "podMetricEndpoints:"), ("interval: 15s", "interval: often"), ("expr: ", "exp: ")],
+)  # fmt: skip
+def test_what_the_schemas_do_not_know_is_found(was: str, now: str, tmp_path: Path) -> None:
+    text = helm("podMonitor.enabled=true", "prometheusRule.enabled=true").stdout
+    assert was in text and complaints(text, NEWEST, tmp_path) == []
+    assert complaints(text.replace(was, now), NEWEST, tmp_path)
 
 
 def test_a_secret_is_where_hooks_look_for_it_and_only_root_reads_it() -> None:
@@ -187,7 +276,8 @@ def test_a_secret_is_where_hooks_look_for_it_and_only_root_reads_it() -> None:
     (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "hook"]
     assert mount["readOnly"]
     for hook in (DEPLOY / "hooks").glob("notify-*.sh"):
-        assert f"${{RANKSCOPE_SECRETS:-{mount['mountPath']}}}/" in hook.read_text()
+        assert hook.name == "notify-common.sh" or "/notify-common.sh" in hook.read_text()
+    assert f"${{RANKSCOPE_SECRETS:-{mount['mountPath']}}}/" in (DEPLOY / "hooks/notify-common.sh").read_text()
 
 
 @pytest.mark.parametrize(
@@ -196,12 +286,14 @@ def test_a_secret_is_where_hooks_look_for_it_and_only_root_reads_it() -> None:
         ("image.tag=latest",), ("image.digest=sha256:DIGEST",), ("image.repository=",), ("gpu.enabled=yes",),
         ("gpus.enabled=false",), ("watch.hook=echo hello",), ("sweep.hook=/x; reboot",), ("sweep.intervalSeconds=1",),
         ("storage.hostPath=var/lib",), ("storage.hostPath=/var/lib}",), ("watch.otlp=collector:4318",),
-        ("sweep.hook=/x", "sweep.cordon.enabled=true"), ("sweep.cordon.most=0",),
+        ("sweep.hook=/x", "sweep.cordon.enabled=true"), ("sweep.cordon.most=0",), ("metrics.port.number=80",),
+        ("metrics.port=29733",), ("podMonitor.interval=15",), ("podMonitor.enabled=true", "metrics.port.enabled=false"),
+        ("podMonitor.enabled=true", "watch.enabled=false"),
     ],
 )  # fmt: skip
 def test_wrong_values_are_refused(wrong: tuple[str, ...]) -> None:
     done = helm(*wrong)
-    assert done.returncode != 0 and ("schema" in done.stderr or "exclude each other" in done.stderr)
+    assert done.returncode != 0 and re.search("schema|exclude each other|needs watch.enabled", done.stderr)
 
 
 def test_every_value_is_in_the_schema() -> None:

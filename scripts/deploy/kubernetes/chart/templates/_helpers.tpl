@@ -36,6 +36,15 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
+{{/* The node's folder for textfiles: node exporter's, or one from which the service answers the sweep's metrics; else nothing. */}}
+{{- define "rankscope.textfile" -}}
+{{- if .Values.metrics.textfile.enabled -}}
+{{ .Values.metrics.textfile.hostPath }}
+{{- else if and .Values.metrics.port.enabled .Values.watch.enabled .Values.sweep.enabled -}}
+/run/rankscope/textfile
+{{- end -}}
+{{- end -}}
+
 {{/* GPUs, to be read and not to be used: NVML and no CUDA. */}}
 {{- define "rankscope.gpuEnv" -}}
 - {name: NVIDIA_VISIBLE_DEVICES, value: all}
