@@ -74,7 +74,7 @@ def _mounts(pod: dict[str, Any], container: dict[str, Any], folder: Path, own: b
 def _environment(container: dict[str, Any]) -> dict[str, str]:
     """The container's variables; of those that are of the pod, its address."""
     return {
-        one["name"]: one["value"] if "value" in one else ADDRESS
+        one["name"]: one.get("value", ADDRESS)
         for one in container.get("env", [])
         if "value" in one or one["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
     }
