@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     folder, out, name = Path(arguments[0]), Path(arguments[1]), arguments[2]
     given = dict(one.split("=", 1) for one in arguments[3:])
     machine = platform.machine()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the roots, of a gigabyte, go with it
     with tempfile.TemporaryDirectory(prefix="rankscope-image-", dir=os.environ.get("TMPDIR", "/var/tmp")) as work:
         try:
             found = stages((folder / "Dockerfile").read_text(encoding="utf-8"), given)

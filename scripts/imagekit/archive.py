@@ -44,7 +44,7 @@ def pack(root: Path, config: Config, out: Path, name: str, machine: str, unix: i
 
     `name`: repository and tag. `machine`: amd64 or arm64. `unix`: no file is said to be newer.
     """
-    work = out.with_suffix(".layer")
+    work, part = out.with_suffix(".layer"), out.with_suffix(".part")
     try:
         digest, size, plain = _layer(root, work, unix)
         layers = [{"mediaType": f"{_TYPE}.layer.v1.tar+gzip", "digest": digest, "size": size}]
@@ -71,7 +71,6 @@ def pack(root: Path, config: Config, out: Path, name: str, machine: str, unix: i
                 }
             ],
         }
-        part = out.with_suffix(".part")
         with tarfile.open(part, "w") as archive:
             _add(archive, "oci-layout", b'{"imageLayoutVersion":"1.0.0"}', unix)
             _add(archive, "index.json", json.dumps(index, sort_keys=True).encode(), unix)
@@ -85,6 +84,7 @@ def pack(root: Path, config: Config, out: Path, name: str, machine: str, unix: i
         return f"sha256:{_hash(manifest)}"
     finally:
         work.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 def _configuration(config: Config, machine: str, unix: int, layer: str) -> dict[str, Any]:

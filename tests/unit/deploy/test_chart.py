@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import documents
 import pytest
 
 if sys.version_info >= (3, 11):
@@ -369,3 +370,27 @@ def test_one_version_everywhere() -> None:
     (image,) = yaml.safe_load((DEPLOY / "kubernetes/kustomization.yaml").read_text())["images"]
     assert (chart["version"], chart["appVersion"], image["newTag"]) == (VERSION, VERSION, VERSION)
     assert image["newName"] == yaml.safe_load((CHART / "values.yaml").read_text())["image"]["repository"]
+
+
+@pytest.mark.parametrize("place", [REPOSITORY / "README.md", DEPLOY / "README.md"], ids=["README", "deploy"])
+def test_helm_takes_what_operators_are_shown(place: Path) -> None:
+    shown = [words for words in documents.commands(place.read_text()) if words[0] in ("helm", "skopeo", "kubectl")]
+    helm_words = [words for words in shown if words[:2] == ["helm", "install"]]
+    assert len(helm_words) == 1 and {words[0] for words in shown} == {"helm", "skopeo", "kubectl"}
+    (words,) = helm_words
+    given = [word for word in words[2:] if word != "--create-namespace"]
+    done = subprocess.run(
+        [str(HELM), "template", *given], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    # THEN the pods' image is the one that is pushed, and the logs are of a container that is there
+    (copied,) = [words[-1] for words in shown if words[0] == "skopeo"]
+    made = [one for one in yaml.safe_load_all(done.stdout) if one]
+    images = {one["image"] for pod in pods(made).values() for one in pod["containers"]}
+    assert images == {copied.removeprefix("docker://")}
+    (logs,) = [words for words in shown if "logs" in words]
+    watch = of_kind(made, "DaemonSet")["rankscope-watch"]
+    assert logs[logs.index("-l") + 1] == f"app={watch['spec']['template']['metadata']['labels']['app']}"
+    assert logs[logs.index("-c") + 1] in [one["name"] for one in watch["spec"]["template"]["spec"]["containers"]]
+    for _, _, folder in [words[1:] for words in documents.inline(place.read_text(), "kubectl") if "-k" in words]:
+        assert (REPOSITORY / folder / "kustomization.yaml").exists()
