@@ -9,11 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pip._vendor.packaging.requirements import Requirement
-
 
 def of_version(text: str, version: str) -> str:
     """Return the lock for one version of Python, e.g. '3.13': each package with its hashes."""
+    # Not at the top: pip changes which distutils a process has.
+    from pip._vendor.packaging.requirements import Requirement
+
     environment = {"python_version": version, "python_full_version": f"{version}.0", "sys_platform": "linux"}
     kept, wanted = [], False
     for line in text.splitlines():

@@ -379,9 +379,7 @@ def test_helm_takes_what_operators_are_shown(place: Path) -> None:
     assert len(helm_words) == 1 and {words[0] for words in shown} == {"helm", "skopeo", "kubectl"}
     (words,) = helm_words
     given = [word for word in words[2:] if word != "--create-namespace"]
-    done = subprocess.run(
-        [str(HELM), "template", *given], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([str(HELM), "template", *given], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     # THEN the pods' image is the one that is pushed, and the logs are of a container that is there
     (copied,) = [words[-1] for words in shown if words[0] == "skopeo"]

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ import pytest
 from imagekit import roots
 from imagekit.archive import pack
 from imagekit.dockerfile import DockerfileError, Step, stages
-from imagekit.lock import of_version
 
 REPOSITORY = Path(__file__).parents[3]
 DOCKERFILE = (REPOSITORY / "scripts/deploy/image/Dockerfile").read_text()
@@ -91,13 +91,22 @@ def test_a_base_that_debootstrap_cannot_make_is_refused(image: str) -> None:
         roots.release_of(image)
 
 
-def test_a_lock_is_that_of_the_python_of_the_image() -> None:
+def of_version(lock: Path, version: str) -> str:
+    """What scripts/package takes of a lock; apart, as pip changes which distutils a process has."""
+    command = [sys.executable, "-m", "imagekit.lock", str(lock), version]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "scripts")}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_lock_is_that_of_the_python_of_the_image(tmp_path: Path) -> None:
+    lock = tmp_path / "image.lock"
     text = (
         "a==1 \\\n    --hash=sha256:1\nb==1 ; python_full_version < '3.12' \\\n    --hash=sha256:2 \\\n    --hash=sha256:3\n"
         "b==2 ; python_full_version >= '3.12' \\\n    --hash=sha256:4\nc==1 ; sys_platform == 'win32' \\\n    --hash=sha256:5\n"
     )
-    assert of_version(text, "3.13") == "a==1 \\\n    --hash=sha256:1\nb==2 \\\n    --hash=sha256:4\n"
-    assert "b==1 \\\n    --hash=sha256:2 \\\n    --hash=sha256:3\n" in of_version(text, "3.11")
+    lock.write_text(text)
+    assert of_version(lock, "3.13") == "a==1 \\\n    --hash=sha256:1\nb==2 \\\n    --hash=sha256:4\n"
+    assert "b==1 \\\n    --hash=sha256:2 \\\n    --hash=sha256:3\n" in of_version(lock, "3.11")
 
 
 def test_files_are_copied_as_copy_does(tmp_path: Path) -> None:
