@@ -168,6 +168,11 @@ def test_who_may_cordon_is_the_same_in_both_and_is_of_the_release_namespace() ->
 
 def test_a_cluster_without_gpus_hears_nothing_of_them() -> None:
     assert "nvidia" not in helm("gpu.enabled=false").stdout.lower()
+    for sets, said in ((), "gpu.enabled=false is for all nodes"), (("gpu.enabled=false",), "GPUs are not looked at"):
+        options = [option for one in sets for option in ("--set", one)]
+        command = [str(HELM), "install", "watching", str(CHART), "--dry-run=client", *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and said in done.stdout.partition("NOTES:")[2], done.stderr
     unlabelled = pods(rendered("gpu.nodeSelector=null", "nodeSelector.pool=train"))["rankscope-watch"]
     assert unlabelled["nodeSelector"] == {"pool": "train"} and unlabelled["runtimeClassName"] == "nvidia"
     assert "runtimeClassName" not in pods(rendered("gpu.runtimeClassName="))["rankscope-watch"]
