@@ -23,8 +23,8 @@ TABLES_OF_CASES = ("diagnose/sweep/checks", "diagnose/infer/causes/")
 PARTED = ("diagnose.infer", "diagnose.face")
 FLOORS: dict[str, tuple[str, ...]] = {
     "probes": (
-        "base", "confine", "host", "servers", "mapped", "elf", "bpf", "sched", "files", "network", "sampling", "pci", "ports", "gpu", "nccl",
-        "calls",
+        "base", "confine", "host", "servers", "mapped", "elf", "bpf", "sched", "files", "network", "sampling", "pci", "ports", "gpu",
+        "nccl", "calls",
     ),
     "unwinder": ("errors", "interpreter", "names", "walk"),
     "observer": (
