@@ -12,8 +12,8 @@ from itertools import islice
 from statistics import median
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.infer.causes.rank.case import Case
 from rankscope.diagnose.infer.fleet.counters import Counter
+from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.verdict.contract import Evidence
 from rankscope.probes.host.block_devices import number_in
 from rankscope.probes.servers.sample import FOR
@@ -33,6 +33,11 @@ class Server:
     seconds: float = 0.0
     retransmits: float = 0.0
     in_flight: float = 0.0
+
+    @property
+    def point(self) -> str:
+        """The folder that it is mounted at."""
+        return self.mount.rpartition(" (")[0] or self.mount
 
     @property
     def each_s(self) -> float | None:
@@ -70,13 +75,16 @@ def servers_of(counters: Iterable[Counter], writing: bool) -> tuple[Server, ...]
     return tuple(servers)
 
 
-def server_of(case: Case, detail: str, writing: bool) -> Blamed | None:
-    """The server that a rank's files of a mount wait for."""
+def server_of(fleet: Fleet, row: int, detail: str, writing: bool) -> Blamed | None:
+    """The server that a rank's files of a mount wait for.
+
+    `detail`: the mount or the file, as a file call names it.
+    """
     here: list[Counter] = []
     elsewhere: dict[str, list[Counter]] = {}
-    host = case.fleet.ranks.observed_on[case.rank]
+    host = fleet.ranks.observed_on[row]
     for name in _names(writing):
-        for counter in islice(case.fleet.counters.of(name, -1), _ROWS_MOST):
+        for counter in islice(fleet.counters.of(name, -1), _ROWS_MOST):
             (here if counter.observed_on == host else elsewhere.setdefault(counter.observed_on, [])).append(counter)
     others = [one for counters in elsewhere.values() for one in servers_of(counters, writing)]
     return blamed(servers_of(here, writing), detail, others)
@@ -91,9 +99,10 @@ def blamed(servers: Sequence[Server], detail: str, elsewhere: Sequence[Server] =
     """The server that the files of a mount wait for most; None if no server is known for it, or
     none of several stands out.
 
-    `detail`: the mount as a file call names it; `elsewhere`: servers as other hosts see them.
+    `detail`: the mount or the file, as a file call names it; `elsewhere`: servers as other hosts
+    see them.
     """
-    device = number_in(detail)
+    device = number_in(detail) or _device_at(servers, detail)
     serving = [one for one in servers if device and one.device == device]
     if not serving:
         return None
@@ -113,6 +122,12 @@ def blamed(servers: Sequence[Server], detail: str, elsewhere: Sequence[Server] =
         others = _usual(elsewhere)
     slow = _is_slower(worst, others)
     return Blamed(worst, others, slow) if slow or len(serving) == 1 else None
+
+
+def _device_at(servers: Sequence[Server], path: str) -> str:
+    """Device of the mount that a path lies under; '' if no server serves it."""
+    under = [one for one in servers if path.startswith(f"{one.point}/")]
+    return max(under, key=lambda one: len(one.point)).device if under else ""
 
 
 def _usual(servers: Iterable[Server]) -> float | None:
@@ -153,20 +168,13 @@ def action_of(found: Blamed, writing: bool) -> str:
 
 
 def _span(seconds: float) -> str:
-    return (
-        f"{seconds:.1f} s"
-        if seconds >= 1
-        else f"{seconds * 1e3:.2g} ms"
-        if seconds < 0.1
-        else f"{seconds * 1e3:.0f} ms"
-    )
+    return f"{seconds:.1f} s" if seconds >= 0.999 else f"{seconds * 1e3:.3g} ms"
 
 
 def _tool(server: Server) -> str:
-    place = server.mount.rpartition(" (")[0] or server.mount
-    return (
-        f" (nfsiostat 1 {place})" if server.name.startswith("NFS") else f" (lctl get_param osc.*{_ost(server)}*.stats)"
-    )
+    if server.name.startswith("NFS"):
+        return f" (nfsiostat 1 {server.point})"
+    return f" (lctl get_param osc.*{_ost(server)}*.stats)"
 
 
 def _ost(server: Server) -> str:

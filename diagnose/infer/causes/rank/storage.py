@@ -85,7 +85,7 @@ def _charge(case: Case, writing: bool, functions: list[FunctionExcess], excess: 
         evidence.append(Evidence("stacks", "called by", caller, None, ""))
     hardware = tuple(_hardware(case, worst.detail, "read" if writing else "write"))
     evidence.extend(hardware)
-    server = servers.server_of(case, worst.detail, writing)
+    server = servers.server_of(case.fleet, case.rank, worst.detail, writing)
     if server is not None:
         evidence.extend(servers.evidence_of(server, writing))
     convicted = bool(hardware) or (server is not None and server.is_slow)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
-from builders import Job, Work, build
+from builders import Job, Work, build, columns
 from served_trees import Nfs, Ost, write_tree
 
 from rankscope.diagnose.infer.causes.rank.servers import Server, blamed
@@ -97,3 +98,43 @@ def test_a_server_that_is_slow_for_this_host_alone_sends_to_the_network_and_not_
     silent = blamed([Server("NFS server nas1", DATA, "0:53")], DATA)
     assert silent is not None
     assert (silent.server.name, silent.is_slow) == ("NFS server nas1", False)
+
+
+def test_a_file_that_never_answers_is_told_with_its_server_by_its_path() -> None:
+    servers = [Server("NFS server nas1", DATA, "0:53"), Server("NFS server nas2", "/data/old (nfs4 0:54)", "0:54")]
+    named = [blamed(servers, path) for path in ("/data/part-1.bin", "/data/old/part-1.bin", "/database/x")]
+    assert [one and one.server.name for one in named] == ["NFS server nas1", "NFS server nas2", None]
+
+
+def waiting_for(detail: str, flows: list[dict[str, Any]]) -> Suspect:
+    """A rank that waits in recv, with connections besides those of the job."""
+    wait = Work("sync", "recv", 0, 40, detail=detail, caller="Client.get")
+    (window,) = build(Job(extra={2: [(wait, 0.1)]}))
+    flow = window.flows.to_pylist()[0]
+    more = [flow | {"retransmitted_bytes": 0, "sent_bytes": 20_000, "received_bytes": 90 << 20} | one for one in flows]
+    (suspect,) = diagnose([columns(window, "flows", [*window.flows.to_pylist(), *more])]).suspects
+    assert (suspect.component, suspect.cause, suspect.ranks) == ("python", "blocking-call", (2,))
+    return suspect
+
+
+@pytest.mark.parametrize("detail", ["a socket to 10.9.0.7:443", ""])
+def test_a_wait_for_an_object_store_names_its_host(detail: str) -> None:
+    flows = [{"rank": rank, "peer": "10.9.0.7:443", "rtt_s": 0.080 if rank == 2 else 0.001} for rank in range(4)]
+    suspect = waiting_for(detail, flows)
+    seen = {one.measure: (one.value, one.expected) for one in suspect.evidence if one.source == "connections"}
+    assert seen["its data comes from"] == ("10.9.0.7", None)
+    assert seen["received from 10.9.0.7"] == (float(90 << 20), None)
+    assert seen["round trip to 10.9.0.7"] == (pytest.approx(0.08), pytest.approx(0.001))
+    assert "waits for answers from 10.9.0.7" in suspect.action
+
+
+def test_neither_a_rank_nor_a_logger_is_an_object_store() -> None:
+    logger = [{"rank": 2, "peer": "10.9.0.8:5000", "received_bytes": 30_000}]
+    two = [{"rank": 2, "peer": "10.9.0.7:443"}, {"rank": 2, "peer": "10.9.0.8:443"}]
+    for detail, flows in (
+        ("", logger),
+        ("", two),
+        ("a socket to 198.18.0.10:29500", []),
+        ("a socket to 127.0.0.1:80", []),
+    ):
+        assert not [one for one in waiting_for(detail, flows).evidence if one.source == "connections"]
