@@ -70,8 +70,8 @@ def _run(program: str, real: Path, content: dict[str, Any], timeout_s: float) ->
         _signal(child, signal.SIGTERM)
         said += _watch(child, min(GRACE_S, timeout_s / _GRACE_PART))
     _signal(child, signal.SIGKILL)
-    if child.stderr is not None:
-        child.stderr.close()
+    assert child.stderr is not None
+    child.stderr.close()
     with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang in the kernel
         child.wait(_LET_GO_S)
     words = f": {last}" if (last := complaint(said)) else ""
@@ -130,7 +130,6 @@ def _watch(child: subprocess.Popen[bytes], timeout_s: float) -> bytes:
     """Wait for the hook up to `timeout_s`, and return the end of its standard error."""
     deadline, said = time.monotonic() + timeout_s, b""
     assert child.stderr is not None
-    os.set_blocking(child.stderr.fileno(), False)
     open_yet = True
     while True:
         ended = child.poll() is not None
@@ -149,6 +148,5 @@ def _in_memory(data: bytes) -> Iterator[IO[bytes]]:
     """Yield a file in memory with `data`, so that neither a full disk nor an idle reader blocks."""
     with os.fdopen(os.memfd_create("sweep.json", os.MFD_CLOEXEC), "wb+") as file:
         file.write(data)
-        file.flush()
         file.seek(0)
         yield file

@@ -155,7 +155,11 @@ def _alone(one: Piece, until_s: float) -> None:
 
 
 def held_by(session: int) -> tuple[float, float, float]:
-    """Memory in MB (what is shared counted once), open files and CPU time so far of all processes of a session."""
+    """Memory in MB, open files and CPU time so far of all processes of a session.
+
+    Memory is what they would give back: pages of files are the host's cache, and a process's share of them rises as others that
+    map the same libraries end.
+    """
     rss_kb, fds, cpu = 0, 0, 0
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -166,7 +170,8 @@ def held_by(session: int) -> tuple[float, float, float]:
                 cpu += sum(map(int, fields[11:15]))
                 fds += len(os.listdir(folder / "fd"))  # noqa: PTH208
                 lines = (folder / "smaps_rollup").read_text(encoding="ascii").splitlines()
-                rss_kb += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+                kb = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[1:])}
+                rss_kb += kb["Pss"] - kb["Pss_File"]
     return rss_kb / 1024, fds, cpu / _TICK
 
 

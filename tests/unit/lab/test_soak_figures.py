@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -15,9 +18,17 @@ from campaignkit.soak import figures
 from campaignkit.soak.campaign import Soak
 from campaignkit.soak.figures import Sample, Who, grown, growth, samples_of, series_of, settled, slowed
 from campaignkit.soak.judged import problems, table, too_little
-from campaignkit.soak.run import steps_between
+from campaignkit.soak.run import held_by, steps_between
 
 NONE: dict[str, float] = {}
+HOLDS = """
+import mmap, sys
+with open(sys.argv[1], "rb") as file:
+    pages = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+read, own = sum(pages[::4096]), b"x" * (int(sys.argv[2]) << 20)
+print("ready", flush=True)
+sys.stdin.read()
+"""
 
 
 def soak(rss_mb: list[float], piece: float = 0.0, who: Who = Who.HELD) -> list[Sample]:
@@ -161,3 +172,16 @@ def test_too_few_windows_are_not_flat_but_too_little(tmp_path: Path, capsys: pyt
     said = capsys.readouterr().out
     assert "settled samples of a command each, 10 are needed" in said and "1 ranks of the job ended" in said
     assert len(too_little("windows", long_soak(rounds=8))) == 3
+
+
+def test_the_memory_of_a_service_is_what_it_would_give_back_and_not_the_files_that_it_maps(tmp_path: Path) -> None:
+    (tmp_path / "library").write_bytes(bytes(64 << 20))
+    held = []
+    for own_mb in (1, 31):
+        words = [sys.executable, "-I", "-S", "-c", HOLDS, str(tmp_path / "library"), str(own_mb)]
+        with subprocess.Popen(words, stdin=PIPE, stdout=PIPE, start_new_session=True) as one:
+            assert one.stdin is not None and one.stdout is not None and one.stdout.readline() == b"ready\n"
+            held.append(held_by(one.pid))
+            one.stdin.close()
+    assert held[0][0] < 20 and held[1][0] - held[0][0] == pytest.approx(30, abs=2)
+    assert held[0][1] >= 3

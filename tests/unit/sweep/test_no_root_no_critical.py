@@ -374,7 +374,13 @@ def test_a_mount_that_a_user_has_covered_is_not_asked(tmp_path: Path, covered: s
 @ROOT_ONLY
 @pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no FUSE")
 @pytest.mark.parametrize(
-    ("server", "state"), [("", "critical"), ("setpriv --reuid 65534", "warning"), ("unshare --pid --fork", "warning")]
+    ("server", "state"),
+    [
+        ("", "critical"),
+        ("setpriv --reuid 65534", "warning"),
+        ("unshare --pid --fork", "warning"),
+        ("unshare --user --map-root-user", "warning"),
+    ],
 )
 def test_a_mount_of_root_s_that_a_user_serves_drains_no_host(tmp_path: Path, server: str, state: str) -> None:
     # GIVEN a FUSE file system that root mounted as a CSI driver does, and whose server, who never answers, is somebody else's
