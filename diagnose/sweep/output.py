@@ -88,21 +88,20 @@ def _text(sweep: Sweep, verbose: bool, terminal: int | None) -> Iterator[str]:
                 said = f"{'ok':10}{one.id:20} {one.instance:20} {_value(one)}{'  ' + one.why if one.why else ''}"
                 yield from _wrap(said, " " * 13, width)
         for identifier, why in sweep.skipped:
-            yield from _wrap(f"{'-':10}{identifier:20} {why}", " " * 13, width)
+            yield from _wrap(f"{'n/a':10}{identifier:20} {why}", " " * 13, width)
     else:
         quiet = [identifier for identifier in fine if identifier not in bad_ids]
         if quiet:
             yield from _wrap("ok        " + ", ".join(quiet), " " * 10, width)
-        absent = [identifier for identifier, _ in sweep.skipped]
-        if absent:
-            yield from _wrap("absent    " + ", ".join(absent), " " * 10, width)
+        if sweep.skipped:
+            yield from _wrap("n/a       " + ", ".join(identifier for identifier, _ in sweep.skipped), " " * 10, width)
     for note in sweep.notes:
         yield from _wrap(f"note      {note}", " " * 10, width)
     counts = Counter(finding.state for finding in sweep.findings)
     told = ", ".join(f"{counts[state]} {state}" for state in (CRITICAL, WARNING, UNKNOWN, OK) if counts[state])
-    last = (
-        f"{sweep.state}: {sweep.host}: {told or 'nothing to look at'}; {sweep.checks} checks in {sweep.seconds:.1f} s"
-    )
+    apply = sweep.checks - len(sweep.skipped)
+    last = f"{sweep.state}: {sweep.host}: {told or 'no'} findings of {apply} checks in {sweep.seconds:.1f} s"
+    last += f"; {len(sweep.skipped)} n/a" if sweep.skipped else ""
     yield from [last] if terminal is None else _wrap(last, " " * 10, width)
 
 
@@ -121,7 +120,8 @@ def syslog_lines(sweep: Sweep) -> Iterator[tuple[int, str]]:
 def as_prometheus(sweep: Sweep, per_process: Collection[str] = ()) -> str:
     """Convert to Prometheus text format.
 
-    Process instances are merged under their check, to limit labels.
+    The label is `device`, as a scrape sets `instance` itself. Process instances are merged under
+    their check, to limit labels.
     """
     worst: dict[tuple[str, str], int] = {}
     values: dict[tuple[str, str, str], float] = {}
@@ -138,13 +138,13 @@ def as_prometheus(sweep: Sweep, per_process: Collection[str] = ()) -> str:
         "# HELP rankscope_sweep_state State of a check: 0 ok, 1 warning, 2 critical, 3 unknown.",
         "# TYPE rankscope_sweep_state gauge",
         *(
-            f"rankscope_sweep_state{{check={_label(check)},instance={_label(one)}}} {code}"
+            f"rankscope_sweep_state{{check={_label(check)},device={_label(one)}}} {code}"
             for (check, one), code in worst.items()
         ),
         "# HELP rankscope_sweep_value What a check read, in the unit of its label.",
         "# TYPE rankscope_sweep_value gauge",
         *(
-            f"rankscope_sweep_value{{check={_label(check)},instance={_label(one)},unit={_label(unit)}}} {value:.12g}"
+            f"rankscope_sweep_value{{check={_label(check)},device={_label(one)},unit={_label(unit)}}} {value:.12g}"
             for (check, one, unit), value in values.items()
         ),
         "# HELP rankscope_sweep_findings Findings of the last sweep by state.",

@@ -36,7 +36,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "stats",
         "infer.lacking", "infer.verdict", "infer.flight", "infer.fleet", "infer.model", "infer.budget", "infer.past", "infer.causes",
         "infer.solve",
-        "face.report", "face.export", "face.schemas", "sweep", "service", "nvsentinel", "face.top", "face.cli",
+        "face.report", "face.export", "face.schemas", "face.demo", "sweep", "service", "nvsentinel", "face.top", "face.cli",
     ),
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rankscope.diagnose.service import events
 from rankscope.diagnose.service.alarms import STANDSTILLS, Alarm, AlarmKind
@@ -28,6 +29,7 @@ from rankscope.diagnose.service.jobs import WatchedJob
 from rankscope.diagnose.service.looks import look
 from rankscope.diagnose.service.looks.look import Look, Seen, Wanted
 from rankscope.diagnose.service.looks.prepared import Standby
+from rankscope.diagnose.service.tell.suspects import STILL_STATUSES, of_death, of_verdict
 from rankscope.diagnose.service.turns import Turns
 from rankscope.diagnose.service.voice import Voice, unix
 from rankscope.observer.watch.tier0 import Tier0
@@ -37,6 +39,7 @@ from rankscope.observer.window.jobs import of_user
 _ROUTINE_FIRST_S = 60.0  # after the baseline is known: a healthy window to compare with
 _ROUTINE_S = (1800.0, 5400.0)
 _ALARM_KEPT_S = 60.0  # how long an alarm waits for another look to end; then it is dropped
+_ASKED_KEPT_S = 900.0  # somebody waits for this one, also behind those of many jobs
 _PREPARE_EVERY_S = 5.0
 _LEFT_FOR_ALARMS = 1  # windows an hour that pauses do not use up
 
@@ -99,7 +102,8 @@ class Looking:
         if alarm.kind is not AlarmKind.ROUTINE:
             self.voice.say(event)
         if alarm.kind is AlarmKind.DEAD:
-            job.named = alarm.words
+            job.accused(alarm.words, tuple(of_death(rank, self.evidence.host) for rank in alarm.ranks))
+            self.evidence.died(job, now_s)
             self.evidence.freeze(job, event)
         if not why_not:
             self._waiting[alarm.job] = _Waiting(alarm, now_s)
@@ -170,7 +174,8 @@ class Looking:
         for name in self._turns.order(self._waiting, self.voice.whose):
             job, waiting = self.jobs.get(name), self._waiting.pop(name)
             alarm = waiting.alarm
-            if job is None or now_s - waiting.since_s > max(_ALARM_KEPT_S, 10 * (job.watch.step_s or 0.0)):
+            kept_s = _ASKED_KEPT_S if alarm.kind is AlarmKind.ASKED else _ALARM_KEPT_S
+            if job is None or now_s - waiting.since_s > max(kept_s, 10 * (job.watch.step_s or 0.0)):
                 self._alone.discard(name)
                 continue
             seconds = self.window_s or look.window_s(job.watch.step_s, alarm.kind in STANDSTILLS)
@@ -405,9 +410,8 @@ class Looking:
             job.earlier = seen.share.trigger.start
         if seen.alarm.kind not in (AlarmKind.ROUTINE, AlarmKind.ASKED):
             job.allowance.learnt(now_s, seen.accuses)
-        if seen.verdict is not None and seen.accuses:
-            job.named = events.verdict_words(seen.verdict)
-            job.lost_s = float(seen.verdict["suspects"][0]["lost_seconds_per_step"] or 0.0)
+        if seen.verdict is not None:
+            _name(job, seen, seen.verdict)
         if seen.verdict is not None and seen.verdict["status"] == "hang":
             self.evidence.freeze(job, event)
 
@@ -419,6 +423,21 @@ class Looking:
 
     def _pids(self, job: str) -> frozenset[int]:
         return frozenset(one.found.pid for one in self.tier0.of_job(job))
+
+
+def _name(job: WatchedJob, seen: Seen, verdict: dict[str, Any]) -> None:
+    """Name the causes that a verdict found, or nobody any more where nothing is wrong.
+
+    Suspects of another host's verdict are left to its metrics: once in the whole cluster.
+    """
+    suspects = () if seen.judged_by else of_verdict(verdict)
+    if seen.accuses:
+        still = verdict["status"] in STILL_STATUSES
+        lost_s = 0.0 if still else float(verdict["suspects"][0]["lost_seconds_per_step"] or 0.0)
+        job.accused(events.verdict_words(verdict), suspects, lost_s)
+    elif verdict["status"] in ("healthy", "inefficient") and not job.troubles:
+        job.cleared()
+        job.suspects = suspects
 
 
 def _may_be_late_s(trigger: Trigger, pace: Pace) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rankscope.diagnose.face.cli.host.host_log import log
 from rankscope.diagnose.face.cli.output import (
@@ -22,6 +23,7 @@ from rankscope.diagnose.face.cli.output import (
 from rankscope.diagnose.nvsentinel import send as nvsentinel_send
 from rankscope.diagnose.nvsentinel.delivered import deliver
 from rankscope.diagnose.severity import CRITICAL, OK, exit_code
+from rankscope.diagnose.sweep import lasting
 from rankscope.diagnose.sweep.config import FAIL_ON, Config, read_config
 from rankscope.diagnose.sweep.confirm import confirmed
 from rankscope.diagnose.sweep.engine import Sweep, is_ignored
@@ -37,8 +39,12 @@ from rankscope.diagnose.text import clean
 from rankscope.probes.base.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, OutputFailed, UsageError
 from rankscope.probes.host.procfs import ROOT
 
+if TYPE_CHECKING:
+    from rankscope.diagnose.sweep.peers import HostSweep
+
 DEFAULT_CONFIG = Path("/etc/rankscope/sweep.toml")
 DEFAULT_STATE = Path("/var/lib/rankscope/sweep")
+_WRONG_SHOWN = 3  # of each host
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ def run(options: Options) -> int:
     checks = all_checks()
     config = _config(options, checks)
     chosen = choose(checks, options.only, (*options.skip, *config.skip))
+    hours = _hours(checks, config)
     spare = Spare(PLACE) if (options.root, options.state) == (ROOT, DEFAULT_STATE) else None
     # Another sweep may be draining this host: without waiting, a prolog would let a job start.
     waiting = open_store(options.state, spare, config.longest_s)
@@ -74,8 +81,11 @@ def run(options: Options) -> int:
         done = run_sweep(chosen, config, earlier, options.root)
         done = confirmed(done, chosen, config, earlier, options.root)
         due = owed(earlier.words, done)
-        done = replace(done, words=(*done.words, *as_words(due)))
+        past = lasting.lasting(earlier.words, done, hours)
+        done = replace(done, words=(*done.words, *as_words(due), *lasting.as_words(past)))
         done = store.save(done, tuple(check.id for check in chosen), config.retention_days)
+        shown = [one for one in past if _is_wanted(one.id, one.instance, chosen, config)]
+        done = replace(done, findings=lasting.repeated(done.findings, shown, done, hours))
         if not options.only:
             drifts = trends(store.history(done.time_s - config.retention_days * 86400, done.time_s), done.time_s)
             done = replace(done, findings=(*done.findings, *drifts))
@@ -91,13 +101,20 @@ def run(options: Options) -> int:
     return _tell(done, options, config, {check.id for check in checks if check.per_process})
 
 
+def _hours(checks: Sequence[Check], config: Config) -> Callable[[str], float]:
+    """Return how many hours findings by growth of a check last; 0 without such a setting."""
+    found = {check.id: config.settings(check).get(lasting.HOURS, 0.0) for check in checks}
+    return lambda identifier: float(value) if isinstance(value := found.get(identifier, 0.0), (int, float)) else 0.0
+
+
 def _wanted(due: Sequence[Owed], chosen: Sequence[Check], config: Config) -> tuple[Owed, ...]:
-    """Undelivered findings of the checks that run, without those that the operator accepts by
-    now."""
-    ids = {check.id for check in chosen}
-    return tuple(
-        one for one in due if one.finding.id in ids and not is_ignored(config, one.finding.id, one.finding.instance)
-    )
+    """Select the undelivered findings of the checks that run."""
+    return tuple(one for one in due if _is_wanted(one.finding.id, one.finding.instance, chosen, config))
+
+
+def _is_wanted(identifier: str, instance: str, chosen: Sequence[Check], config: Config) -> bool:
+    """Tell whether an earlier finding is of a check that runs, and not accepted by the operator."""
+    return any(check.id == identifier for check in chosen) and not is_ignored(config, identifier, instance)
 
 
 def _call_hook(done: Sweep, due: Sequence[Owed], store: Store, hook: str, timeout_s: float) -> tuple[str, ...]:
@@ -166,10 +183,10 @@ def explain(identifier: str) -> int:
     return EXIT_HEALTHY
 
 
-def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
+def compare(places: tuple[Path, ...], as_json_wanted: bool, verbose: bool = False) -> int:
     """Compare many hosts' sweeps.
 
-    Return 1 if one is odd, else the code of the worst host's state.
+    Return 1 if one is odd, else the code of the worst host's state. `verbose`: name all that is wrong, not only the worst.
     """
     from rankscope.diagnose.sweep.peers import odd_ones, read_sweeps
 
@@ -182,7 +199,9 @@ def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
         print_json(
             {
                 "schema": "rankscope.sweep-comparison/1",
-                "hosts": [{"host": sweep.host, "state": sweep.state} for sweep in sweeps],
+                "hosts": [
+                    {"host": sweep.host, "state": sweep.state, "wrong": [asdict(one) for one in sweep.wrong]} for sweep in sweeps
+                ],
                 "odd": [
                     {"host": one.host, "id": one.id, "instance": one.instance, "value": one.value, "others": one.others,
                      "hosts": one.hosts, "z": one.z}
@@ -196,13 +215,24 @@ def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
         rows = [[one.host, f"{one.id} {one.instance}".strip(), one.value, one.others] for one in odd]
         print_table(["ODD HOST", "CHECK", "VALUE", "OTHERS"], rows)
     for sweep in sweeps:
-        if sweep.state != OK:
-            print(f"{clean(sweep.host)}: {sweep.state}")
+        _print_wrong(sweep, verbose)
     for note in notes:
         tell(f"note  {clean(note, 300)}", " " * 6)
     few = "" if len(sweeps) >= 3 else "; fewer than three cannot be compared"
     tell(f"{len(sweeps)} hosts compared: {len(odd)} odd values{few}")
     return code
+
+
+def _print_wrong(sweep: HostSweep, verbose: bool) -> None:
+    """Print a line for each finding that is not ok, a few of many, worst first."""
+    shown = sweep.wrong if verbose else sweep.wrong[:_WRONG_SHOWN]
+    for one in shown:
+        what = f"{one.id} {one.instance}".strip()
+        tell(f"{sweep.host}: {one.state}: {what}{': ' + one.why if one.why else ''}", "  ")
+    if len(shown) < len(sweep.wrong):
+        tell(f"{sweep.host}: {len(sweep.wrong) - len(shown)} more with -v", "  ")
+    if sweep.state != OK and not shown:
+        tell(f"{sweep.host}: {sweep.state}")
 
 
 def choose(checks: Sequence[Check], only: Sequence[str], skip: Sequence[str]) -> tuple[Check, ...]:

@@ -25,6 +25,7 @@ from rankscope.diagnose.infer.causes.rank.servers import evidence_of, server_of
 from rankscope.diagnose.infer.causes.rank.storage import is_write
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.still.peer import peer_of
 from rankscope.diagnose.infer.model.still.whereabouts import Place, place_of, places_of_threads
 from rankscope.diagnose.infer.verdict.contract import Evidence
 from rankscope.diagnose.infer.verdict.function import Function
@@ -45,6 +46,7 @@ class Absence:
     evidence: tuple[Evidence, ...]
     what: str
     instance: str = ""
+    peer: str = ""  # the address of a socket's other end, where it waits for that
 
 
 def is_at_work(fleet: Fleet, row: int, stalled_s: float) -> bool:
@@ -96,7 +98,8 @@ def why(fleet: Fleet, row: int) -> Absence:
         if server is not None:
             evidence.extend(evidence_of(server, writing))
             what = f"{server.server.name}, whose file {what} waits for,"
-    return Absence(component, cause, function, tuple(evidence), what, instance)
+    peer = peer_of(fleet.patterns.detail.at(each)) if cause == "deadlock" else ""
+    return Absence(component, cause, function, tuple(evidence), what, instance, peer)
 
 
 def _cause(fleet: Fleet, each: int, share: float) -> tuple[str, str]:
@@ -117,7 +120,7 @@ def _cause(fleet: Fleet, each: int, share: float) -> tuple[str, str]:
 
 
 def _share(share: float) -> Evidence:
-    return Evidence("stacks", "for this much of the window", min(share, 1.0), None, "share")
+    return Evidence("stacks", "for this much of the window", 100 * min(share, 1.0), None, "%")
 
 
 def _other_threads(fleet: Fleet, row: int) -> Iterator[Evidence]:

@@ -9,7 +9,7 @@ import pytest
 from builders import BUSY, TORCH, TRAIN, Job, Work, build, columns
 from paused import paused
 
-from rankscope.diagnose.face.report.sentence import sentence_of
+from rankscope.diagnose.infer.verdict.sentence import sentence_of
 from rankscope.diagnose.face.report.words import answer
 from rankscope.diagnose.infer.causes import registry, whole_job
 from rankscope.diagnose.infer.causes.job.moving_work import moving_work

@@ -32,7 +32,7 @@ from rankscope.diagnose.face.report.content import Standing
 from rankscope.diagnose.face.report.render import render, straight
 from rankscope.diagnose.face.report.sections.counters import amount_of, meaning_of
 from rankscope.diagnose.face.report.sections.standing import LINES_MOST, standing_of
-from rankscope.diagnose.face.report.sentence import accusation_of, sentence_of
+from rankscope.diagnose.infer.verdict.sentence import accusation_of, sentence_of
 from rankscope.diagnose.infer.causes.causes import TABLE, sentence
 from rankscope.diagnose.infer.causes.registry import Cause
 from rankscope.diagnose.infer.fleet.gather import gather

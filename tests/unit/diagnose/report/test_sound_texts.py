@@ -14,7 +14,7 @@ from unsound import unsound
 
 from corpuskit.archive import HOME, SUFFIX, Corpus, opened
 from rankscope.diagnose.face.cli.report import report
-from rankscope.diagnose.face.report.sentence import accusation_of, price_of, sentence_of
+from rankscope.diagnose.infer.verdict.sentence import accusation_of, price_of, sentence_of
 from rankscope.diagnose.face.report.words import accusation, evidence_line
 from rankscope.diagnose.infer.causes.causes import TABLE, counted
 from rankscope.diagnose.infer.causes.link import nic, nvlink
