@@ -24,6 +24,10 @@ COUNTER_NAMES = {
     "psi.cpu.some_s": "scope host: /proc/pressure/cpu some, likewise psi.memory.some_s, psi.memory.full_s, psi.io.some_s, psi.io.full_s",
     "disk.throttled": "scope cgroup: gauge: bytes/s that an I/O throttle (blkio v1, io.max v2) allows; instance 'major:minor direction'",
     "disk.read_bytes": "scope disk: instance 'name major:minor'; likewise disk.write_bytes, disk.busy_s, disk.read_s, disk.reads",
+    "storage.reads": "scope storage: events: reads that a server of files answered; instance 'NFS server nas1 (10.0.0.5) for /data "
+    "(nfs4 0:53)' or 'OST scratch-OST0003 at 10.0.0.5@tcp for /scratch (lustre 0:54)'; likewise storage.writes, storage.retransmits",
+    "storage.read_s": "scope storage: from the making of these requests to their answers, added up; likewise storage.write_s",
+    "storage.in_flight": "scope storage: gauge: events: requests to an OST without an answer as the window ended",
     "nic.tx_bytes": "scope nic: instance = interface; likewise nic.rx_bytes, nic.tx_dropped, nic.rx_dropped, nic.tx_errors, nic.rx_errors",
     "qdisc.rate_limit": "scope nic: gauge: limit in bytes/s of a shaper (tbf, htb) on the interface; instance = interface",
     "qdisc.drops": "scope nic: packets the queueing discipline dropped, events; likewise qdisc.overlimits, qdisc.backlog_bytes (gauge)",

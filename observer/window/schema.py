@@ -310,7 +310,7 @@ FLOWS = pa.schema(
 
 COUNTERS = pa.schema(
     [
-        _field("scope", _LABEL, "host | rank | cgroup | nic | disk | gpu | nvlink | pcie | thread"),
+        _field("scope", _LABEL, "host | rank | cgroup | nic | disk | storage | gpu | nvlink | pcie | thread"),
         _field("instance", _TEXT, "which one: cgroup path, interface, gpu2, 0000:3b:00.0, …; '' for host and rank"),
         _field("comm", _LABEL, "name of the process that used or owns it; '' if none"),
         _field("pid", pa.int32(), "that process; -1 if none"),

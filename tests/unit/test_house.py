@@ -23,7 +23,8 @@ TABLES_OF_CASES = ("diagnose/sweep/checks", "diagnose/infer/causes/")
 PARTED = ("diagnose.infer", "diagnose.face")
 FLOORS: dict[str, tuple[str, ...]] = {
     "probes": (
-        "base", "confine", "host", "mapped", "elf", "bpf", "sched", "files", "network", "sampling", "pci", "ports", "gpu", "nccl", "calls",
+        "base", "confine", "host", "servers", "mapped", "elf", "bpf", "sched", "files", "network", "sampling", "pci", "ports", "gpu",
+        "nccl", "calls",
     ),
     "unwinder": ("errors", "interpreter", "names", "walk"),
     "observer": (
@@ -35,7 +36,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "stats",
         "infer.lacking", "infer.verdict", "infer.flight", "infer.fleet", "infer.model", "infer.budget", "infer.past", "infer.causes",
         "infer.solve",
-        "face.report", "face.export", "face.schemas", "face.demo", "sweep", "service", "face.documents", "face.mcp", "face.top", "face.cli",
+        "face.report", "face.export", "face.schemas", "face.demo", "sweep", "service", "nvsentinel", "face.documents", "face.mcp", "face.top", "face.cli",
     ),
 }  # fmt: skip
 
