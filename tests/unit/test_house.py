@@ -27,8 +27,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "unwinder": ("errors", "interpreter", "names", "walk"),
     "observer": (
-        "sources", "window", "census", "serving", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder", "watch",
-        "programs_ahead", "doctor",
+        "sources", "window", "census", "serving", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder",
+        "watch", "programs_ahead", "doctor",
     ),
     "diagnose": (
         "severity", "budgets", "collector", "no_pandas", "limits", "text", "xids",
