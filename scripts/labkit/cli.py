@@ -34,6 +34,7 @@ EPILOG = """examples:
   scripts/lab --judge-again lab-out --json after.json          ask once more about the windows that were kept
   scripts/lab --gpu --faults all --seeds 5                     the GPU lab: eight ranks on an emulated machine
   scripts/lab --hangs --seeds 3                                what stops a job for ever, and what only looks so
+  scripts/lab --public --seeds 3                               where the time goes: public reports rebuilt in kind
   scripts/lab --store                                          four hosts, a spool each, judged from an S3 server
   scripts/lab --run-only 60 --ranks 4                          a healthy job to look at
   scripts/lab --clean                                          remove what an interrupted lab left
@@ -88,6 +89,10 @@ def _what_to_do(parser: argparse.ArgumentParser) -> None:
         "--jobs", metavar="all|A,B", help="ordinary jobs of many frameworks instead of the lab's own (labkit/jobs)"
     )
     flag("--hangs", "what stops a job for ever, and what only looks so, told by `watch` and `diagnose` (labkit/hangs)")
+    flag(
+        "--public",
+        "public reports of slow training, rebuilt in kind: what all ranks share, or one alone (labkit/public)",
+    )
     parser.add_argument("--run-only", type=float, metavar="S", help="run a healthy job for S seconds (0: until Ctrl-C)")
     flag(
         "--store", "a job over four hosts, recorded into spools and judged from an S3 server (labkit/through_store.py)"
@@ -146,6 +151,10 @@ def _act(args: argparse.Namespace) -> int:
         from labkit.hangs import cli as hangs
 
         return hangs.act(args, faults_named)
+    if args.public:
+        from labkit.public import cli as public
+
+        return public.act(args)
     bench = _bench(args)
     faults = faults_named(args.faults, bench.faults)
     if not args.clean:

@@ -24,7 +24,7 @@ def printed(path: Path, start_s: float, end_s: float) -> float:
     return float(np.median(seconds[(ended >= start_s) & (ended < end_s)]))
 
 
-@pytest.mark.parametrize("kind", ["pool", "to-thread", "queue", "simple-queue", "fresh"])
+@pytest.mark.parametrize("kind", ["to-thread", "queue", "fresh"])
 def test_steps_in_threads_that_take_turns_are_the_jobs_own(torchrun: Start, tmp_path: Path, kind: str) -> None:
     job = torchrun(kind, str(tmp_path), str(SLOW), script=JOB)
     done = rankscope("record", "--out", str(tmp_path / "windows"), "--window", str(WINDOW_S), "--job", job.name)

@@ -184,4 +184,4 @@ def test_the_memory_of_a_service_is_what_it_would_give_back_and_not_the_files_th
             held.append(held_by(one.pid))
             one.stdin.close()
     assert held[0][0] < 20 and held[1][0] - held[0][0] == pytest.approx(30, abs=2)
-    assert held[0][1] >= 3 and held[0][2] > 0
+    assert held[0][1] >= 3

@@ -1,0 +1,43 @@
+"""A verdict compared with the truth, and its price with the job's own steps. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from labkit import verdicts
+from labkit.faults.base import Truth
+from labkit.public.cases import Case, Result
+from labkit.public.kinds import KINDS
+
+HEALTHY = Truth("healthy", {})
+Lines = Sequence[tuple[float, float]]
+
+
+def judged(case: Case, text: str, step_s: float | None, healthy_s: float | None) -> Result:
+    """The result of one verdict. `step_s`: mean step by the job's own lines; `healthy_s`: that of the healthy variant."""
+    kind = KINDS[case.kind]
+    truth = kind.truth if case.fault else HEALTHY
+    try:
+        verdict = verdicts.parse(text)
+    except verdicts.BadVerdict as error:
+        return Result(case, verdicts.FAILED, str(error), step_s, verdict=text)
+    outcome = _healthy(verdict) if truth.status == "healthy" else verdicts.score(verdict, truth)
+    first = verdict.suspects[0] if verdict.suspects else None
+    said = f"{verdict.status} {first}" if first else verdict.status
+    told = first.lost_percent if first and outcome == verdicts.FIRST and case.fault and kind.priced else None
+    true = 100 * (1 - healthy_s / step_s) if step_s and healthy_s and case.fault and kind.priced else None
+    return Result(case, outcome, said, step_s, told, true, text)
+
+
+def _healthy(verdict: verdicts.Verdict) -> str:
+    """Waste counts here: nothing is to be told of a healthy variant."""
+    if verdict.suspects:
+        return verdicts.WRONG
+    return verdicts.FIRST if verdict.status == "healthy" else verdicts.SILENT
+
+
+def mean_step_s(ranks: Sequence[Lines], start_s: float, end_s: float) -> float | None:
+    """Mean of all steps of all ranks that ended in an interval (Unix seconds); None where some rank has none."""
+    inside = [[seconds for ended_s, seconds in lines if start_s <= ended_s <= end_s] for lines in ranks]
+    return statistics.fmean(one for lines in inside for one in lines) if inside and all(inside) else None
