@@ -90,7 +90,8 @@ def _uneven(job: WholeJob, servers: Sequence[RunServer], per_step: float) -> Ite
         Evidence("network", "servers that are asked", float(len(servers)), None, ""),
     )
     found = Hypothesis(
-        scope="all", component="workload", cause="uneven-generation", rows=tuple(range(len(job.fleet.ranks))), lost_s=float("nan"), support=SEEN,
+        scope="all", component="workload", cause="uneven-generation", rows=tuple(range(len(job.fleet.ranks))),
+        lost_s=float("nan"), support=SEEN,
         evidence=evidence,
     )  # fmt: skip
     yield Row(found, Taken(lost_s), Clear(z))
