@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rankscope.diagnose.service import events
-from rankscope.diagnose.service.alarms import Alarm, AlarmKind, JobWatch, Relief, ranks_text
+from rankscope.diagnose.service.alarms import Alarm, AlarmKind, JobWatch, Relief
 from rankscope.diagnose.service.events import Event
 from rankscope.diagnose.service.evidence import Evidence
 from rankscope.diagnose.service.hosts.others import Others
@@ -33,6 +33,7 @@ from rankscope.diagnose.service.tell.otlp import Otlp
 from rankscope.diagnose.service.voice import Voice, unix
 from rankscope.diagnose.service.xid_events import XidEvents
 from rankscope.diagnose.severity import CRITICAL, OK, WARNING
+from rankscope.diagnose.text import rank_list
 from rankscope.observer.live.limits import give_back
 from rankscope.observer.watch.blackbox import BlackBox
 from rankscope.observer.watch.shares import user_of
@@ -222,7 +223,7 @@ class Service:
             else:
                 known.started_again()
             self.book.come(name, self.jobs[name].user, mine, beat.at_s)
-            who = ranks_text(sorted(rank.identity.rank for rank in mine))
+            who = rank_list(tuple(sorted(rank.identity.rank for rank in mine)))
             words = f"{who} of {mine[0].identity.world_size}, {mine[0].identity.title}"
             self._voice.note(beat.at_s, "job", words, name)
 

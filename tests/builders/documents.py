@@ -1,6 +1,6 @@
 """Commands that documents show: in indented and fenced blocks, and in `…` within a line.
 
-A block whose first line begins with `$ ` holds commands and what they print, any other one commands alone.
+A block whose first line begins with `$ ` holds commands and what they print, one of JSON none, any other one commands alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
 OPERATORS = (README, REPOSITORY / ".github/TUTORIAL.md", REPOSITORY / ".github/FLEETS.md")
+# Which test runs the README's commands: tests/lab/test_readme.py beside a job, tests/unit/diagnose/cli/test_readme_commands.py elsewhere.
+LIVE = ("diagnose", "record", "doctor", "ranks", "causes", "sweep", "blackbox", "top", "watch", "trigger", "ledger")
+STORED = ("diagnose", "demo", "report", "export", "bundle", "completion")
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
 _INLINE = re.compile(r"`([^`\n]+)`")
@@ -22,7 +25,7 @@ _RUN_OTHERS = {"ssh": 1, "do": 0, "source": 0, "then": 0, "sudo": 0}  # words of
 
 def lines(text: str) -> list[str]:
     """Every line of a block that is typed, without prompt and comment."""
-    found = [block for _, block in _FENCED.findall(text)]
+    found = [block for language, block in _FENCED.findall(text) if language != "json"]
     found += [re.sub(r"^    ", "", block, flags=re.MULTILINE) for block in _INDENTED.findall(_FENCED.sub("", text))]
     typed = []
     for block in found:

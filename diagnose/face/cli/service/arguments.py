@@ -1,4 +1,4 @@
-"""Options of `watch`, `top`, `trigger`, `blackbox` and `ledger`, separate so that `--help` does not import
+"""Options of `watch`, `top`, `trigger`, `blackbox`, `ledger` and `mcp`, separate so that `--help` does not import
 the service."""
 
 from __future__ import annotations
@@ -26,8 +26,20 @@ MetricsPort = Annotated[
         metavar="PORT",
         min=0,
         max=65535,
-        help="Answer GET /metrics on this port of 127.0.0.1; 0: any.",
+        help="Answer GET /metrics on this port; 0: any.",
     ),
+]
+MetricsAddress = Annotated[
+    str,
+    typer.Option(
+        "--metrics-address",
+        metavar="ADDRESS",
+        help="The IP address of that port. Any but a loopback: whoever reaches it reads names of jobs.",
+    ),
+]
+SweepMetrics = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--sweep-metrics", metavar="FILE", help="The file of `sweep --textfile`: answered there too."),
 ]
 Sweep = Annotated[
     Path,
@@ -82,12 +94,29 @@ Which = Annotated[
     typer.Argument(metavar="JOB", help="This job: its name or title, or how one begins. None: all."),
 ]
 
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for the verdict, and print it.")]
+AtMost = Annotated[
+    float, typer.Option("--at-most", metavar="SECONDS", min=1.0, max=86400.0, help="How long --wait waits.")
+]
+Allowed = Annotated[
+    Optional[list[Path]],  # noqa: UP045
+    typer.Option(
+        "--windows", metavar="DIR", help="Windows below it may be read; may be repeated. The history's may be anyway."
+    ),
+]
+MostBytes = Annotated[
+    int,
+    typer.Option("--most-bytes", metavar="N", min=8192, max=1 << 20, help="Length of an answer; the rest on demand."),
+]
+
 
 def watch(
     state: State = _FOLDER,
     history: HistoryDir = _HISTORY,
     metrics: Metrics = None,
     metrics_port: MetricsPort = None,
+    metrics_address: MetricsAddress = "127.0.0.1",
+    sweep_metrics: SweepMetrics = None,
     sweep: Sweep = _SWEEP,
     hook: Hook = "",
     window: Window = None,
@@ -108,17 +137,24 @@ def watch(
     if guard:
         command.guard()
     routine = not no_routine
+    scrapes = command.Scrapes(metrics_port, metrics_address, sweep_metrics)
     return command.run(
-        state=state, history=history, metrics=metrics, metrics_port=metrics_port, sweep=sweep, hook=hook, window_s=window,
+        state=state, history=history, metrics=metrics, scrapes=scrapes, sweep=sweep, hook=hook, window_s=window,
         routine=routine, as_json=as_json, out=out, spool=spool, per_hour=windows_per_hour, otlp=otlp,
     )  # fmt: skip
 
 
-def trigger(job: Job = None, state: State = _FOLDER) -> int:
-    """Ask the running service for a closer look now."""
+def trigger(
+    job: Job = None, state: State = _FOLDER, wait: Wait = False, at_most: AtMost = 300.0, as_json: Json = False
+) -> int:
+    """Ask the running service for a closer look now.
+
+    With --wait it prints the verdict of each job that was looked at, and ends with the exit code of the worst; 3 where there was none
+    in time. Else the verdict is in the service's log: DIR/events.jsonl, or `journalctl -u rankscope-watch`.
+    """
     from rankscope.diagnose.face.cli.service import trigger as command
 
-    return command.run(state=state, job=job)
+    return command.run(state=state, job=job, wait=wait, at_most_s=at_most, as_json=as_json)
 
 
 def top(
@@ -131,7 +167,7 @@ def top(
     """Live: where each rank's time goes, and who is suspected.
 
     Reads from `rankscope watch` where that serves this host, and costs the jobs nothing then. Else it observes window after window,
-    which costs what `diagnose` costs, for as long as it runs. Ends with Ctrl-C.
+    which costs what `diagnose` costs, for as long as it runs. Keys on a terminal: q quits, h or ? shows the others, which sort.
     """
     from rankscope.diagnose.face.cli.service import top as command
 
@@ -154,3 +190,16 @@ def ledger(job: Which = None, state: State = _FOLDER, html: Html = None, as_json
     from rankscope.diagnose.face.cli.service import ledger as command
 
     return command.run(state=state, job=job, html=html, as_json=as_json)
+
+
+def mcp(
+    windows: Allowed = None, history: HistoryDir = _HISTORY, state: State = _FOLDER, most_bytes: MostBytes = 32768
+) -> int:
+    """Serve agents by the Model Context Protocol, read only.
+
+    A client starts it and talks to it through pipes. It gives windows, verdicts, ranks, ledgers and recordings of hangs as bounded answers
+    in which all text is marked as data. It writes nothing; as root it can observe this host. Needs rankscope[mcp].
+    """
+    from rankscope.diagnose.face.cli import mcp as command
+
+    return command.run(windows=tuple(windows or ()), history=history, state=state, most_bytes=most_bytes)
