@@ -11,8 +11,8 @@ import pytest
 import typer.main
 from builders import build
 
-from rankscope.diagnose.face.cli import dash
 from rankscope.diagnose.face.cli.main import app, run
+from rankscope.diagnose.face.cli.shell import dash
 from rankscope.observer.window.bundle import read_bundle
 from rankscope.observer.window.folder import write_window
 
