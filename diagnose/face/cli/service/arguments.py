@@ -26,8 +26,20 @@ MetricsPort = Annotated[
         metavar="PORT",
         min=0,
         max=65535,
-        help="Answer GET /metrics on this port of 127.0.0.1; 0: any.",
+        help="Answer GET /metrics on this port; 0: any.",
     ),
+]
+MetricsAddress = Annotated[
+    str,
+    typer.Option(
+        "--metrics-address",
+        metavar="ADDRESS",
+        help="The IP address of that port. Any but a loopback: whoever reaches it reads names of jobs.",
+    ),
+]
+SweepMetrics = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--sweep-metrics", metavar="FILE", help="The file of `sweep --textfile`: answered there too."),
 ]
 Sweep = Annotated[
     Path,
@@ -51,6 +63,15 @@ SpoolDir = Annotated[
 OtlpUrl = Annotated[
     str,
     typer.Option("--otlp", metavar="URL", help="Metrics to a collector, http://…:4318/v1/metrics: rankscope[otlp]."),
+]
+Nvsentinel = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--nvsentinel", metavar="SOCKET", help="Health events to NVSentinel's unix socket: rankscope[nvsentinel]."
+    ),
+]
+Remediate = Annotated[
+    bool, typer.Option("--nvsentinel-remediate", help="Let NVSentinel act on them; without it stores them only.")
 ]
 PerHour = Annotated[
     int, typer.Option("--windows-per-hour", metavar="N", min=1, max=60, help="Looks at one job that nobody asked for.")
@@ -103,6 +124,8 @@ def watch(
     history: HistoryDir = _HISTORY,
     metrics: Metrics = None,
     metrics_port: MetricsPort = None,
+    metrics_address: MetricsAddress = "127.0.0.1",
+    sweep_metrics: SweepMetrics = None,
     sweep: Sweep = _SWEEP,
     hook: Hook = "",
     window: Window = None,
@@ -111,6 +134,8 @@ def watch(
     spool: SpoolDir = None,
     windows_per_hour: PerHour = 3,
     otlp: OtlpUrl = "",
+    nvsentinel: Nvsentinel = None,
+    nvsentinel_remediate: Remediate = False,
     guard: Guard = False,
     as_json: Json = False,
 ) -> int:
@@ -123,9 +148,11 @@ def watch(
     if guard:
         command.guard()
     routine = not no_routine
+    scrapes = command.Scrapes(metrics_port, metrics_address, sweep_metrics)
     return command.run(
-        state=state, history=history, metrics=metrics, metrics_port=metrics_port, sweep=sweep, hook=hook, window_s=window,
+        state=state, history=history, metrics=metrics, scrapes=scrapes, sweep=sweep, hook=hook, window_s=window,
         routine=routine, as_json=as_json, out=out, spool=spool, per_hour=windows_per_hour, otlp=otlp,
+        nvsentinel=nvsentinel, remediate=nvsentinel_remediate,
     )  # fmt: skip
 
 

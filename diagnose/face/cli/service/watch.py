@@ -9,9 +9,12 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from rankscope.diagnose.nvsentinel.queue import NvSentinel
+from rankscope.diagnose.nvsentinel.send import check_asked
 from rankscope.diagnose.service.events import Event
 from rankscope.diagnose.service.hosts.others import Others
 from rankscope.diagnose.service.ledger.book import Book
@@ -27,14 +30,15 @@ from rankscope.diagnose.service.tell.hooks import Hooks
 from rankscope.diagnose.service.tell.lines import Lines
 from rankscope.diagnose.service.tell.otlp import Otlp
 from rankscope.diagnose.service.tell.otlp import check as check_otlp
-from rankscope.diagnose.service.tell.serve import MetricsPort, PortTaken
+from rankscope.diagnose.service.tell.serve import LOOPBACK, MetricsPort, PortTaken, shown
+from rankscope.diagnose.service.tell.sweep_text import sweep_metrics
 from rankscope.diagnose.severity import OK
 from rankscope.diagnose.sweep.output import write_atomically
 from rankscope.diagnose.text import clean
 from rankscope.observer.apart.presence import present
 from rankscope.observer.watch import pulse
 from rankscope.observer.watch.tier0 import Tier0
-from rankscope.probes.base.errors import EXIT_HEALTHY, NeedsRoot, RankscopeError
+from rankscope.probes.base.errors import EXIT_HEALTHY, NeedsRoot, RankscopeError, UsageError
 from rankscope.probes.bpf import warden
 from rankscope.probes.host import kmsg
 from rankscope.probes.host.kmsg import KernelMessage
@@ -49,21 +53,41 @@ _TOLD_HOOKS = (
 )  # kinds for which the hook is called, unless the state is ok (except "over")
 
 
+@dataclass(frozen=True, slots=True)
+class Scrapes:
+    """Where metrics are answered: a port (None: nowhere) of an IP address; `swept`: a sweep's textfile, answered too."""
+
+    port: int | None = None
+    address: str = LOOPBACK
+    swept: Path | None = None
+
+    def check(self) -> None:
+        """Raise UsageError for what is no IP address, and for an address or a file without a port."""
+        try:
+            shown(self.address)
+        except ValueError:
+            raise UsageError(f"--metrics-address {self.address}: this is no IP address") from None
+        if self.port is None and (self.address != LOOPBACK or self.swept is not None):
+            raise UsageError("--metrics-address and --sweep-metrics need --metrics-port")
+
+
 def run(
-    *, state: Path, history: Path, metrics: Path | None, metrics_port: int | None, sweep: Path, hook: str, window_s: float | None,
+    *, state: Path, history: Path, metrics: Path | None, scrapes: Scrapes, sweep: Path, hook: str, window_s: float | None,
     routine: bool, as_json: bool, out: str | None = None, spool: Path | None = None,
-    per_hour: int = WINDOWS_PER_HOUR, otlp: str = "",
+    per_hour: int = WINDOWS_PER_HOUR, otlp: str = "", nvsentinel: Path | None = None, remediate: bool = False,
 ) -> int:  # fmt: skip
     """Watch until SIGTERM or SIGINT, and return exit code 0.
 
     Raises OverBudget if the service itself takes too much, NotNow if the host has no room for it.
     """
+    scrapes.check()
     if os.geteuid() != 0:
         raise NeedsRoot("watching other users' processes needs root")
     place = WatchPlace(state)
     others = _others(out, spool) if out else None
     if otlp:
         check_otlp()
+    check_asked(nvsentinel, remediate)
     with place.held(), _for_now(), present(_complain) as observers:
         for one in observers:
             _complain(f"another observer runs on this host, and also slows down the jobs: {one.text()}")
@@ -72,8 +96,9 @@ def run(
                 "no guard runs on this host: files that several users map get no probes, and calls into them are not timed "
                 "(rankscope-guard.service, or the container `guard` of watch-daemonset.yaml)"
             )
-        speaker = _Speaker(place, Hooks(hook, place.owed), as_json)
-        with contextlib.closing(speaker), _kernel_log() as logged, _port(metrics_port) as scraped, heard() as wait:
+        sentinel = NvSentinel(nvsentinel, remediate) if nvsentinel is not None else None
+        speaker = _Speaker(place, Hooks(hook, place.owed), as_json, sentinel)
+        with contextlib.closing(speaker), _kernel_log() as logged, _port(scrapes) as scraped, heard() as wait:
             Service(
                 Tier0(pulse.load()),
                 place.box,
@@ -160,31 +185,32 @@ def _kernel_log() -> Iterator[Callable[[], Sequence[KernelMessage]]]:
 
 
 @contextlib.contextmanager
-def _port(number: int | None) -> Iterator[Callable[[Callable[[], str]], None] | None]:
+def _port(scrapes: Scrapes) -> Iterator[Callable[[Callable[[], str]], None] | None]:
     """Yield the function that answers scrapes, or None.
 
     None if no port is wanted, or if it is taken, which is reported.
     """
     try:
-        port = MetricsPort(number) if number is not None else None
+        port = MetricsPort(scrapes.port, scrapes.address) if scrapes.port is not None else None
     except PortTaken as error:
         _complain(f"no metrics: {error}. {error.help}")
         port = None
     if port is None:
         yield None
         return
-    _complain(f"metrics on http://127.0.0.1:{port.number}/metrics")
+    _complain(f"metrics on {port.url}")
+    swept = scrapes.swept
     try:
-        yield port.answer
+        yield port.answer if swept is None else lambda text: port.answer(lambda: text() + sweep_metrics(swept))
     finally:
         port.close()
 
 
 class _Speaker:
-    """Distribute events: a line on stdout (the journal), the log, the hook."""
+    """Distribute events: a line on stdout (the journal), the log, the hook, NVSentinel."""
 
-    def __init__(self, place: WatchPlace, hooks: Hooks, as_json: bool) -> None:
-        self._place, self._hooks, self._as_json = place, hooks, as_json
+    def __init__(self, place: WatchPlace, hooks: Hooks, as_json: bool, sentinel: NvSentinel | None = None) -> None:
+        self._place, self._hooks, self._as_json, self._sentinel = place, hooks, as_json, sentinel
         self._host = socket.gethostname()
         self._log_works = True
 
@@ -208,14 +234,22 @@ class _Speaker:
         here = not event.details.get("judged_by") or content.get("drain_host") == self._host
         if here and event.kind in _TOLD_HOOKS and (event.state != OK or event.kind == "over"):
             self._complain(self._hooks.tell(content, event.state, event.user))
+        # Repaired hardware as well: a condition that NVSentinel set would stay.
+        told = event.kind in _TOLD_HOOKS and (event.state != OK or event.kind in ("over", "hardware"))
+        if self._sentinel is not None and here and told:
+            self._complain(self._sentinel.tell(content, event.state))
 
     def tend(self) -> None:
         """Start waiting hooks; called once per round."""
         self._complain(self._hooks.tend())
+        if self._sentinel is not None:
+            self._complain(self._sentinel.tend())
 
     def close(self) -> None:
         """End the hooks; no more events will come."""
         self._complain(self._hooks.close())
+        if self._sentinel is not None:
+            self._complain(self._sentinel.close())
 
     @staticmethod
     def _complain(note: str) -> None:

@@ -27,8 +27,10 @@ KITS = {
     "scripts/lab": ("labkit.cli",), "scripts/soak": ("campaignkit.cli", "soak"),
 }  # fmt: skip
 SCRIPT = re.compile(r"(?:^    |`)(scripts/[a-z]+)(?=[ `\n])([^`#\n|]*)", re.MULTILINE)
-# What else an operator is shown, whose options are not ours: their files and units are looked at.
-OTHERS = {"apt", "cd", "dnf", "done", "for", "git", "journalctl", "ln", "rm", "systemctl", "wait"}
+# What else an operator is shown, whose options are not ours: their files and units are looked at. Helm's: test_chart.py.
+OTHERS = {
+    "apt", "cd", "dnf", "done", "for", "git", "helm", "journalctl", "kubectl", "ln", "rm", "skopeo", "systemctl", "wait",
+}  # fmt: skip
 
 
 def taken(command: Sequence[str]) -> None:
