@@ -15,6 +15,7 @@ README = REPOSITORY / "README.md"
 OPERATORS = (README, REPOSITORY / ".github/TUTORIAL.md", REPOSITORY / ".github/FLEETS.md")
 # Which test runs the README's commands: tests/lab/test_readme.py beside a job, tests/unit/diagnose/cli/test_readme_commands.py elsewhere.
 LIVE = ("diagnose", "record", "doctor", "ranks", "causes", "sweep", "blackbox", "top", "watch", "trigger", "ledger")
+BY_AGENTS = ("mcp",)  # tests/unit/diagnose/mcp/test_agent_client.py
 STORED = ("diagnose", "demo", "report", "export", "bundle", "completion")
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:^    .*\n)+", re.MULTILINE)

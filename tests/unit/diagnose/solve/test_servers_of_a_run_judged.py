@@ -10,11 +10,11 @@ import numpy as np
 from builders import TRAIN, Job, Work, build, columns
 
 from rankscope.diagnose.face.report.budget_words import line_of
-from rankscope.diagnose.face.report.sentence import sentence_of
 from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.diagnose.infer.verdict.as_json import to_json
 from rankscope.diagnose.infer.verdict.budget import Kind
 from rankscope.diagnose.infer.verdict.contract import Verdict
+from rankscope.diagnose.infer.verdict.sentence import sentence_of
 from rankscope.observer.serving.exchanges import Exchange
 from rankscope.observer.serving.found import Server
 from rankscope.observer.serving.rows import server_rows
