@@ -69,8 +69,8 @@ def _kernel(_: Path) -> Requirement:
     release, remedy = os.uname().release, "A kernel with BPF ring buffers is needed (CONFIG_BPF_SYSCALL, Linux 5.8)."
     try:
         rings: bool | None = tables.has_rings()
-    except OSError:
-        rings = None  # the caller lacks the right
+    except (OSError, ValueError):  # the caller lacks the right, also that to raise its limit of locked memory
+        rings = None
     return Requirement("kernel", rings, release, remedy if rings is False else "Ask as root.", True)
 
 

@@ -73,6 +73,11 @@ class WatchPlace:
         """The folder of the jobs' ledgers."""
         return self.folder / "ledger"
 
+    @property
+    def events(self) -> Path:
+        """The log of events, one JSON object a line."""
+        return self.folder / _LOG
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Lock the folder while a service runs. Raises AlreadyWatching, OutputFailed."""

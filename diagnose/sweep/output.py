@@ -88,21 +88,20 @@ def _text(sweep: Sweep, verbose: bool, terminal: int | None) -> Iterator[str]:
                 said = f"{'ok':10}{one.id:20} {one.instance:20} {_value(one)}{'  ' + one.why if one.why else ''}"
                 yield from _wrap(said, " " * 13, width)
         for identifier, why in sweep.skipped:
-            yield from _wrap(f"{'-':10}{identifier:20} {why}", " " * 13, width)
+            yield from _wrap(f"{'n/a':10}{identifier:20} {why}", " " * 13, width)
     else:
         quiet = [identifier for identifier in fine if identifier not in bad_ids]
         if quiet:
             yield from _wrap("ok        " + ", ".join(quiet), " " * 10, width)
-        absent = [identifier for identifier, _ in sweep.skipped]
-        if absent:
-            yield from _wrap("absent    " + ", ".join(absent), " " * 10, width)
+        if sweep.skipped:
+            yield from _wrap("n/a       " + ", ".join(identifier for identifier, _ in sweep.skipped), " " * 10, width)
     for note in sweep.notes:
         yield from _wrap(f"note      {note}", " " * 10, width)
     counts = Counter(finding.state for finding in sweep.findings)
     told = ", ".join(f"{counts[state]} {state}" for state in (CRITICAL, WARNING, UNKNOWN, OK) if counts[state])
-    last = (
-        f"{sweep.state}: {sweep.host}: {told or 'nothing to look at'}; {sweep.checks} checks in {sweep.seconds:.1f} s"
-    )
+    apply = sweep.checks - len(sweep.skipped)
+    last = f"{sweep.state}: {sweep.host}: {told or 'no'} findings of {apply} checks in {sweep.seconds:.1f} s"
+    last += f"; {len(sweep.skipped)} n/a" if sweep.skipped else ""
     yield from [last] if terminal is None else _wrap(last, " " * 10, width)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rankscope.diagnose import budgets
-from rankscope.diagnose.severity import STATES
+from rankscope.diagnose.severity import OK, STATES, weight
 from rankscope.diagnose.stats.robust import benjamini_hochberg, robust_sd_of
 from rankscope.diagnose.sweep.output import SCHEMA
 from rankscope.diagnose.text import clean
@@ -28,18 +28,30 @@ from rankscope.probes.base.errors import BadData, NoSuchPlace
 from rankscope.probes.base.folders import read_plain
 
 MAX_FILES, LEAST_HOSTS = 20_000, 3
+_WRONG_MOST = 100  # findings of a host that are kept to be named
 _AGREE, _Z, _FLOOR = 2 / 3, 4.0, 0.05
 # Values that differ between healthy hosts, such as disk usage: not compared as numbers.
 _NOT_NUMBERS = frozenset({"disk.full", "disk.slow", "mem.pressure", "os.limits", "os.kmsg", "fs.stuck", "job.orphans"})
 
 
 @dataclass(frozen=True, slots=True)
+class Wrong:
+    """A finding of one host that is not ok, as its sweep told it."""
+
+    id: str
+    instance: str
+    state: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class HostSweep:
-    """Comparable part of one host's sweep: its state, and values by (check, instance)."""
+    """Comparable part of one host's sweep: its state, values by (check, instance), and what is wrong, worst first."""
 
     host: str
     state: str
     values: dict[tuple[str, str], float | str | None]
+    wrong: tuple[Wrong, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +110,7 @@ def parse_sweep(data: bytes) -> tuple[str, HostSweep]:
     if state not in STATES:
         raise ValueError("unknown state")
     values: dict[tuple[str, str], float | str | None] = {}
+    wrong = []
     for one in findings[:10_000]:
         if not isinstance(one, dict) or not isinstance(one.get("id"), str) or not isinstance(one.get("instance"), str):
             raise ValueError("a finding without id or instance")
@@ -111,8 +124,14 @@ def parse_sweep(data: bytes) -> tuple[str, HostSweep]:
                 value = math.inf
             if not math.isfinite(value):
                 raise ValueError("a value that is not finite")
-        values[clean(one["id"], 60), clean(one["instance"], 60)] = clean(value, 60) if isinstance(value, str) else value
-    return str(content.get("time", ""))[:32], HostSweep(clean(host, 64), str(state), values)
+        key = clean(one["id"], 60), clean(one["instance"], 60)
+        values[key] = clean(value, 60) if isinstance(value, str) else value
+        its = str(one.get("state"))
+        if its in STATES and its != OK:
+            wrong.append(Wrong(*key, its, clean(str(one.get("why") or ""), 300)))
+    wrong.sort(key=lambda one: -weight(one.state))
+    found = HostSweep(clean(host, 64), str(state), values, tuple(wrong[:_WRONG_MOST]))
+    return str(content.get("time", ""))[:32], found
 
 
 def odd_ones(sweeps: Sequence[HostSweep], per_process: Iterable[str] = ()) -> tuple[Odd, ...]:

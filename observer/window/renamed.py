@@ -115,6 +115,20 @@ class Renaming:
         self._functions, self._parts, self._words = _Names("f"), _Names("d"), _Names("w")
         self._subnets, self._within = _Names(""), dict[str, _Names]()
         self._natives = _Names("native_")
+        self._addresses: dict[str, str] = {}  # as they were, by what stands for them
+
+    def key(self) -> dict[str, dict[str, str]]:
+        """Return what each name stands for, by kind: {'hosts': {'host-1': 'dgx-07'}, …}. Parts of names have keys of
+        their own: 'f1.f2' is 'f1' and 'f2' of the functions.
+        """
+        names = {
+            "jobs": self._jobs, "hosts": self._hosts, "roles": self._roles, "containers": self._containers,
+            "programs": self._programs, "functions": self._functions, "native_functions": self._natives,
+            "path_parts": self._parts, "words": self._words,
+        }  # fmt: skip
+        found = {kind: {new: old for old, new in each.known.items()} for kind, each in names.items()}
+        owners = {str(1000 + int(new)): old for old, new in self._owners.known.items()}
+        return {**found, "owners": owners, "addresses": dict(self._addresses)}
 
     def window(self, window: Window) -> Window:
         """Anonymise a window."""
@@ -227,6 +241,11 @@ class Renaming:
         """Replace an address; those of one subnet (/24, /64) remain in one."""
         if _LOOPBACK.match(address):
             return address
+        new = self._other_address(address)
+        self._addresses[new] = address
+        return new
+
+    def _other_address(self, address: str) -> str:
         if ":" in address:
             known = _ip_of(address)
             if isinstance(known, ipaddress.IPv6Address) and known.ipv4_mapped is not None:

@@ -37,6 +37,12 @@ class NotPermitted(RankscopeError):
     exit_code = EXIT_NOT_PERMITTED
 
 
+class NeedsRoot(NotPermitted):
+    """Only root may do this, whatever capabilities the process has."""
+
+    help = "Run as root."
+
+
 class MissingFeature(RankscopeError):
     """The kernel or a library lacks something that the operation needs."""
 

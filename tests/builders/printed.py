@@ -162,7 +162,7 @@ def export(folder: Path, _: pytest.MonkeyPatch) -> list[Any]:
 def bundle(folder: Path, _: pytest.MonkeyPatch) -> list[Any]:
     place = windows(folder / "windows", SLOW)
     kept = said("bundle", place, "--out", str(folder / "a"), "--keep-names", "--json")
-    return [kept, said("bundle", place, "--out", str(folder / "b"), "--json")]
+    return [said("bundle", place, "--out", str(folder / "b"), "--key", str(folder / "key"), "--json"), kept]
 
 
 # ---- the service -----------------------------------------------------------------------------------------------------
@@ -317,10 +317,13 @@ def sweep_comparison(folder: Path, _: pytest.MonkeyPatch) -> list[Any]:
         trees.host(place / "root", {"proc/sys/kernel/hostname": f"node-{number}\n"})
         if number == 2:
             trees.put(place / "root", {"proc/sys/kernel/osrelease": "5.15.0\n"})
-        (folder / f"all/{number}.json").write_text(json.dumps(swept(place)))
+        if number == 3:
+            (place / "root/proc/stat").unlink()  # a check that cannot be made
+        (folder / f"all/{number}.json").write_text(json.dumps(swept(place, codes=(3,) if number == 3 else (0,))))
     (folder / "all/broken.json").write_text("{")
     told = said("sweep", str(folder / "all"), "--json", codes=(1,))
     assert [one["host"] for one in told["odd"]] == ["node-2"]
+    assert [bool(one["wrong"]) for one in told["hosts"]] == [False, False, False, True, False]
     return [told]
 
 

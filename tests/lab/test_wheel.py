@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import time
 import venv
 from collections.abc import Callable
 from pathlib import Path
@@ -44,10 +45,15 @@ def installed(environment: Path) -> Path:
     return found
 
 
-def call(environment: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+# Nobody, who may find and read all the same what lies in the folders of the tests.
+NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all,+dac_read_search",
+          "--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")  # fmt: skip
+
+
+def call(environment: Path, *arguments: str, by: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return subprocess.run(
-        [environment / "bin/rankscope", *arguments], env=clean, cwd="/", capture_output=True, text=True, timeout=120, check=False
+        [*by, environment / "bin/rankscope", *arguments], env=clean, cwd="/", capture_output=True, text=True, timeout=120, check=False
     )  # fmt: skip
 
 
@@ -58,7 +64,7 @@ def test_the_wheel_holds_one_package_with_its_sources(environment: Path) -> None
         wanted = {
             path
             for path in REPOSITORY.glob(f"{package}/**/*")
-            if path.name.endswith((".py", ".c", ".h", ".md", ".html", ".css", ".js"))
+            if path.name.endswith((".py", ".c", ".h", ".md", ".html", ".css", ".js", ".rankscope", ".schema.json"))
         }
         there = {path.relative_to(REPOSITORY) for path in wanted}
         missing = [path for path in there if not (installed(environment) / "rankscope" / path).is_file()]
@@ -71,6 +77,16 @@ def test_the_installed_command_is_the_installed_package(environment: Path) -> No
     assert said.stdout.startswith(str(installed(environment)))
     assert call(environment, "--help").returncode == 0
     assert call(environment, "--version").stdout.startswith("rankscope ")
+
+
+def test_the_installed_command_shows_what_it_does_without_root_or_pytorch(environment: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    began = time.monotonic()
+    done = call(environment, "demo", "--html", str(tmp_path / "page.html"), by=NOBODY)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 5 and "torch" not in done.stderr
+    assert "backup-agent" in done.stdout and "| What to do next." in done.stdout
+    assert (tmp_path / "page.html").stat().st_uid == 65534
 
 
 def test_the_installed_command_observes(environment: Path, torchrun: Callable[..., RunningJob], tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "stats",
         "infer.lacking", "infer.verdict", "infer.flight", "infer.fleet", "infer.model", "infer.budget", "infer.past", "infer.causes",
         "infer.solve",
-        "face.report", "face.export", "face.schemas", "sweep", "service", "face.documents", "face.mcp", "face.top", "face.cli",
+        "face.report", "face.export", "face.schemas", "face.demo", "sweep", "service", "face.documents", "face.mcp", "face.top", "face.cli",
     ),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankscope.diagnose.collector import paused
+from rankscope.diagnose.face.cli import dash
 from rankscope.diagnose.face.cli.keep_history import remember
 from rankscope.diagnose.face.cli.live import observe_until_told
 from rankscope.diagnose.face.cli.output import (
@@ -19,16 +20,14 @@ from rankscope.diagnose.face.cli.output import (
     telling,
     width_of,
     wrap,
-    write_result,
 )
+from rankscope.diagnose.face.cli.page import page_of, write_page
 from rankscope.diagnose.face.cli.report import print_reports
 from rankscope.diagnose.face.documents.verdicts import judge_all
 from rankscope.diagnose.face.report.words import answer
 from rankscope.diagnose.infer.causes.hang.flight import verdict_of
-from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.fleet.large import engines
 from rankscope.diagnose.infer.fleet.large.topology import Group, read_topology
-from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.fleet.sources import Loaded, Source, Sources, find, load, load_baseline, load_found
 from rankscope.diagnose.infer.fleet.timings.from_steps_file import fleet_of
 from rankscope.diagnose.infer.fleet.timings.steps_file import read_timings
@@ -37,7 +36,6 @@ from rankscope.diagnose.infer.flight.dumps import read_folder
 from rankscope.diagnose.infer.past.history import DEFAULT_FOLDER, History
 from rankscope.diagnose.infer.solve.judge_steps_file import judge_file
 from rankscope.diagnose.infer.solve.large_fleet import diagnose_large, is_large
-from rankscope.diagnose.infer.solve.unjudged import is_unjudged
 from rankscope.diagnose.infer.verdict.as_json import to_json
 from rankscope.diagnose.infer.verdict.contract import Verdict, worst_first
 from rankscope.diagnose.text import clean
@@ -161,7 +159,7 @@ def _of_timings(steps: Path, html: Path | None) -> Verdict:
         verdict = judge_file(steps)
         if html is not None:
             say("making the page")
-            _write_page(html, fleet_of(read_timings(steps), verdict.job), [verdict])
+            write_page(html, fleet_of(read_timings(steps), verdict.job), [verdict])
     return verdict
 
 
@@ -169,44 +167,31 @@ def report(
     folders: tuple[Path | str, ...], baseline: tuple[Path | str, ...], job: str | None, place: Path, as_json: bool
 ) -> int:
     """Write the page, print the first line of each verdict, and return the exit code of the
-    worst."""
+    worst. `place` `-`: standard output; the first lines go to stderr then."""
+    dash.sensible(place, as_json)
     free_place(place)
     with patience("reading windows") as say:
         loaded = load(folders)
         say("judging")
         verdicts = judge_all(loaded, load_baseline(baseline, folders), job, None, ())
         say("making the page")
-        _page_of(place, loaded.windows, verdicts)
+        page_of(place, loaded.windows, verdicts)
     with telling("the verdict") as told:
         if as_json:
             print(to_json(*verdicts))
         else:
             for verdict in verdicts:
-                print("\n".join(wrap(answer(verdict), " " * 7, width_of(sys.stdout))))
-            tell(f"the page is in {clean(str(place), 4096)}")
+                said = "\n".join(wrap(answer(verdict), " " * 7, width_of(sys.stdout)))
+                print(said, file=sys.stderr if place == dash.STDOUT else sys.stdout)
+            if place != dash.STDOUT:
+                tell(f"the page is in {clean(str(place), 4096)}")
     return told.code(verdicts[0].exit_code)
 
 
 def _page_too(place: Path | None, windows: Sequence[Window], verdicts: Sequence[Verdict]) -> None:
     if place is not None:
         with patience("making the page"):
-            _page_of(place, windows, verdicts)
-
-
-def _page_of(place: Path, windows: Sequence[Window], verdicts: Sequence[Verdict]) -> None:
-    """Write the page on the first verdict that could be judged. Raises BadData if none could."""
-    drawn = sorted(verdicts, key=is_unjudged)
-    _write_page(place, gather(windows, drawn[0].job), drawn)
-
-
-def _write_page(place: Path, fleet: Fleet, verdicts: Sequence[Verdict]) -> None:
-    """Write the page on the first verdict, which is on this fleet, with first lines of the
-    others."""
-    # Imported here, as a verdict in text needs no template engine.
-    from rankscope.diagnose.face.report.build import report_of
-    from rankscope.diagnose.face.report.render import render
-
-    write_result(place, render(report_of(fleet, verdicts[0], verdicts[1:])).encode("utf-8"))
+            page_of(place, windows, verdicts)
 
 
 def _judge_large(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rankscope.diagnose.face.cli.output import free_place, patience, print_json, tell, write_result
+from rankscope.diagnose.face.cli import dash
+from rankscope.diagnose.face.cli.output import free_place, patience, print_json, write_result
 from rankscope.diagnose.face.export.formats import FORMATS, OF_STEPS
 from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.fleet.sources import load
@@ -15,9 +16,10 @@ from rankscope.probes.base.errors import EXIT_HEALTHY, BadData, UsageError
 
 
 def run(folders: tuple[Path | str, ...], job: str | None, wanted: str, place: Path, as_json: bool) -> int:
-    """Write one job of the windows into a file, and return exit code 0."""
+    """Write one job of the windows into a file (`-`: standard output), and return exit code 0."""
     if wanted not in FORMATS:
         raise UsageError(f"--to {clean(wanted, 40)!r} is none of {', '.join(FORMATS)}")
+    dash.sensible(place, as_json, binary=wanted == "pprof")
     free_place(place)
     with patience("reading windows") as say:
         fleet = gather(load(folders).windows, job)
@@ -30,5 +32,6 @@ def run(folders: tuple[Path | str, ...], job: str | None, wanted: str, place: Pa
     if as_json:
         print_json({"file": str(place), "format": wanted, "ranks": len(fleet.ranks), "bytes": len(content)})
         return EXIT_HEALTHY
-    tell(f"{wanted} of {len(fleet.ranks)} ranks is in {clean(str(place), 4096)}")
+    where = "on standard output" if place == dash.STDOUT else f"in {clean(str(place), 4096)}"
+    dash.remark(f"{wanted} of {len(fleet.ranks)} ranks is {where}", place)
     return EXIT_HEALTHY

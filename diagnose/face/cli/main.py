@@ -7,6 +7,7 @@ import contextlib
 import errno
 import importlib.metadata
 import io
+import os
 import shutil
 import sys
 import textwrap
@@ -61,7 +62,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Names the component that slows or stops a distributed training job, observing it from outside.\n\n"
-    "Most often, as root on a host of the job:  rankscope diagnose",
+    "Most often, as root on a host of the job:  rankscope diagnose\n\n"
+    "To see first what it says, without root:  rankscope demo",
     epilog="Exit codes: 0 nothing wrong, 1 slow, 2 critical, 3 unknown, 64 usage, 65 bad data, 69 missing, 70 internal error, "
     "77 not permitted.",
 )
@@ -131,7 +133,12 @@ def diagnose(
 @app.command(cls=PlainCommand)
 def report(
     folders: WindowFolders,
-    html: Annotated[Path, typer.Option("--html", metavar="FILE", help="The page to write; it must not be there yet.")],
+    html: Annotated[
+        Path,
+        typer.Option(
+            "--html", metavar="FILE", help="The page to write, which must not be there yet; -: standard output."
+        ),
+    ],
     baseline: Baselines = None,
     job: Job = None,
     as_json: Json = False,
@@ -141,6 +148,18 @@ def report(
         from rankscope.diagnose.face.cli import diagnose as command
 
     return command.report(tuple(folders), tuple(baseline or ()), job, html, as_json)
+
+
+@app.command(cls=PlainCommand)
+def demo(html: Html = None, as_json: Json = False) -> int:
+    """A recorded job, judged and explained; without root.
+
+    It needs neither a job nor PyTorch, and ends with 0.
+    """
+    with paused():
+        from rankscope.diagnose.face.cli import demo as command
+
+    return command.run(html=html, as_json=as_json)
 
 
 @app.command(cls=PlainCommand)
@@ -266,11 +285,20 @@ app.command(name="sweep", cls=PlainCommand)(sweep_command)
 def export(
     folders: WindowFolders,
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="speedscope, folded, pprof, perfetto or csv.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write; it must not be there yet.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="FILE", help="The file to write, which must not be there yet; -: standard output."
+        ),
+    ],
     job: Job = None,
     as_json: Json = False,
 ) -> int:
-    """Windows for speedscope, pprof, Perfetto and tables."""
+    """Windows for speedscope, pprof, Perfetto and tables.
+
+    csv holds parts of steps by kind, without functions, links and counters: `diagnose --steps` names a rank of it, and not why. For the
+    same verdict elsewhere: `rankscope bundle`.
+    """
     from rankscope.diagnose.face.cli import export as command
 
     return command.run(tuple(folders), job, to, out, as_json)
@@ -279,11 +307,22 @@ def export(
 @app.command(cls=PlainCommand)
 def bundle(
     folders: WindowFolders,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write; it must not be there yet.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="FILE", help="The file to write, which must not be there yet; -: standard output."
+        ),
+    ],
     baseline: Baselines = None,
     keep_names: Annotated[
         bool, typer.Option("--keep-names", help="Keep names of hosts, jobs, files and functions.")
     ] = False,
+    key: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--key", metavar="FILE", help="Also write, for you alone, what each name stands for: f9 on host-4 is whose?"
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Windows as one small file without names, to pass on.
@@ -292,7 +331,7 @@ def bundle(
     """
     from rankscope.diagnose.face.cli import bundle as command
 
-    return command.run(tuple(folders), tuple(baseline or ()), out, keep_names, as_json)
+    return command.run(tuple(folders), tuple(baseline or ()), out, keep_names, as_json, key)
 
 
 @app.command(cls=PlainCommand)
@@ -334,9 +373,9 @@ def run(arguments: list[str]) -> int:
         say_no_more(sys.stdout)
         return 0
     except PermissionError as error:
-        return _say(error, "Run as root.", EXIT_NOT_PERMITTED)
+        return _say(_of_system(error), "Run as root.", EXIT_NOT_PERMITTED)
     except OSError as error:
-        return _say(error, _REMEDIES.get(error.errno or 0, ""), EXIT_MISSING)
+        return _say(_of_system(error), _REMEDIES.get(error.errno or 0, ""), EXIT_MISSING)
     except MemoryError as error:
         return _say(f"not enough memory{f': {error}' if str(error) else ''}", _REMEDIES[errno.ENOMEM], EXIT_MISSING)
     except ImportError as error:  # of modules loaded on demand
@@ -354,6 +393,12 @@ def run(arguments: list[str]) -> int:
             f"internal error: {type(error).__name__}: {error}", "Run again with -v and report it.", EXIT_INTERNAL
         )
     return code if isinstance(code, int) else 0
+
+
+def _of_system(error: OSError) -> str:
+    """Word an error of the system without its number: '/var/lib/x: permission denied'."""
+    what = (error.strerror or str(error)).strip()
+    return f"{os.fsdecode(error.filename)}: {what[:1].lower()}{what[1:]}" if error.filename else what
 
 
 def _usage_error(error: Exception) -> int | None:

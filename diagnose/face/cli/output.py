@@ -241,8 +241,13 @@ class OutputThere(OutputFailed):
     help = "Remove it, or give another name: nothing that is there is ever written over."
 
 
+_STDOUT = "-"  # what dash.py lets through
+
+
 def free_place(place: Path) -> None:
     """Check that a file could be created, before observing. Raises OutputFailed."""
+    if str(place) == _STDOUT:
+        return
     if os.path.lexists(place):
         raise OutputThere(f"{place} is there already")
     if not place.parent.is_dir():
@@ -250,7 +255,15 @@ def free_place(place: Path) -> None:
 
 
 def write_result(place: Path, content: bytes) -> None:
-    """Write a new private file atomically. Raises OutputFailed."""
+    """Write a new private file atomically, or to standard output where it is `-`. Raises OutputFailed."""
+    if str(place) == _STDOUT:
+        try:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:  # the reader has seen enough
+            say_no_more(sys.stdout)
+        return
     try:
         write_file(place, content)
     except FileExistsError:

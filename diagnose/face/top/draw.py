@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from rankscope.diagnose.face.top.snapshot import OTHERS, OWN, PARTS, JobNow, RankNow, Snapshot, SuspectNow
+from rankscope.diagnose.face.top.view import HELP, RANK, STEP, WAITS, WORKS, View
 from rankscope.diagnose.text import held, rank_list, seconds, short
 
 NARROWEST, WIDEST = 40, 200
@@ -27,13 +28,15 @@ class Glyphs:
     """Characters of a terminal: one for each of PARTS, the steps of a sparkline, a mark for
     suspects."""
 
-    parts: str = "█▓▒%·"
+    parts: str = "█▓▒░·"
     spark: str = "▁▂▃▄▅▆▇█"
     mark: str = "◄"
     cut: str = "…"
+    down: str = "▼"
+    up: str = "▲"
 
 
-ASCII = Glyphs("#=+%.", "_.-:=+*#", "<", "~")
+ASCII = Glyphs("#=+:.", "_.-:=+*#", "<", "~", "v", "^")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,17 @@ _TONES = {
 }
 
 
-def lines(snapshot: Snapshot, width: int, height: int, glyphs: Glyphs | None = None) -> list[Line]:
-    """Draw the snapshot, at most `width` columns; ranks are left out to fit `height`."""
+def lines(
+    snapshot: Snapshot, width: int, height: int, glyphs: Glyphs | None = None, view: View | None = None
+) -> list[Line]:
+    """Draw the snapshot, at most `width` columns; ranks are left out to fit `height`.
+
+    `view`: how ranks are sorted, where somebody has keys; None where nobody has.
+    """
     signs = glyphs or Glyphs()
     width = min(max(width, NARROWEST), WIDEST)
     head = [Line(_heading(snapshot, width, signs), "title")]
-    foot = [*_counters(snapshot, width), *_legend(width, signs)]
+    foot = [*_counters(snapshot, width), *_legend(width, signs, view is not None)]
     jobs = [_job(job, width, signs) for job in snapshot.jobs]
     if not jobs:
         return [*head, Line("no training process here yet", "soft"), *_counters(snapshot, width)]
@@ -67,8 +75,17 @@ def lines(snapshot: Snapshot, width: int, height: int, glyphs: Glyphs | None = N
     room = max((height - len(head) - 1 - len(foot) - above) // len(jobs) - 1, 3)
     body: list[Line] = []
     for job, told in zip(snapshot.jobs, jobs, strict=True):
-        body += [Line(""), *told, *_ranks(job, width, room, signs)]
+        body += [Line(""), *told, *_ranks(job, width, room, signs, view or View())]
     return [*head, *body, Line(""), *foot]
+
+
+def help_lines(width: int, glyphs: Glyphs | None = None) -> list[Line]:
+    """Draw what each key does, and what the bars mean."""
+    width = min(max(width, NARROWEST), WIDEST)
+    told = [Line("rankscope top: keys", "title"), Line("")]
+    for key, what in HELP:
+        told += [Line(text) for text in wrapped(f"  {key:5}".replace(" ", _HELD) + what, width, " " * 7)]
+    return [*told, Line(""), *_legend(width, glyphs or Glyphs(), False)]
 
 
 def plain(snapshot: Snapshot) -> list[str]:
@@ -132,23 +149,37 @@ def sparkline(values: Sequence[float], room: int, signs: Glyphs) -> str:
     return "".join(signs.spark[min(round(top * max(value, 0.0) / most), top)] for value in last)
 
 
-def _ranks(job: JobNow, width: int, room: int, signs: Glyphs) -> list[Line]:
-    shown, left = _chosen(job.ranks, room)
+def _ranks(job: JobNow, width: int, room: int, signs: Glyphs, view: View) -> list[Line]:
+    shown, left = _chosen(job.ranks, room, view)
     wide = width >= _WIDE
     bar = min(max((width - _RANK - _STEP - (2 * _TIME if wide else 0) - _NAME) * 3 // 5, 8), 60)
-    times = f"{'works':>{_TIME}}{'waits':>{_TIME}}" if wide else ""
-    heads = [Line(f"{'rank':>{_RANK - 1}} {_BARS[bar < len(_BARS[0])]:<{bar}}{'step':>{_STEP}}{times}", "soft")]
+    rank, step, works, waits = (_head(column, view, signs) for column in (RANK, STEP, WORKS, WAITS))
+    times = f"{works:>{_TIME}}{waits:>{_TIME}}" if wide else ""
+    heads = [Line(f"{rank:>{_RANK - 1}} {_BARS[bar < len(_BARS[0])]:<{bar}}{step:>{_STEP}}{times}", "soft")]
     told = [_rank(rank, width, bar, wide, signs) for rank in shown]
     if left:
-        told.append(Line(f"{'':>{_RANK}}{left} more, which wait longer", "soft"))
+        why = ", which wait longer" if view.column == RANK else ""
+        told.append(Line(f"{'':>{_RANK}}{left} more{why}", "soft"))
     return [*heads, *told]
 
 
-def _chosen(ranks: Sequence[RankNow], room: int) -> tuple[list[RankNow], int]:
+def _head(column: str, view: View, signs: Glyphs) -> str:
+    """Head of a column, with a sign where the table is sorted by it; by rank, as at first, there is none."""
+    if column != view.column or view == View():
+        return column
+    return f"{column}{signs.down if view.descending else signs.up}"
+
+
+def _chosen(ranks: Sequence[RankNow], room: int, view: View) -> tuple[list[RankNow], int]:
+    """Choose the ranks that fit, in the wanted order: by rank the suspects and those that wait least, else the first."""
     if len(ranks) <= room:
-        return list(ranks), 0
-    worst = sorted(ranks, key=lambda rank: (not rank.accused, not rank.state, _waiting(rank), rank.number))
-    kept = sorted(worst[: max(room - 1, 1)], key=lambda rank: rank.number)
+        return view.order(ranks), 0
+    most = max(room - 1, 1)
+    if view.column == RANK:
+        worst = sorted(ranks, key=lambda rank: (not rank.accused, not rank.state, _waiting(rank), rank.number))
+        kept = view.order(worst[:most])
+    else:
+        kept = view.order(ranks)[:most]
     return kept, len(ranks) - len(kept)
 
 
@@ -197,10 +228,11 @@ def _counters(snapshot: Snapshot, width: int) -> list[Line]:
     return [Line(text, tone) for text in wrapped(f"host: {said}", width, "      ")]
 
 
-def _legend(width: int, signs: Glyphs) -> list[Line]:
+def _legend(width: int, signs: Glyphs, keys: bool) -> list[Line]:
     whole = (part.replace(" ", _HELD) for part in PARTS)
     said = " ".join(f"{sign}{_HELD}{part} " for sign, part in zip(signs.parts, whole, strict=True))
-    return [Line(text, "soft") for text in wrapped(f"{said} (all wait for the rank that waits least)", width, "")]
+    hint = "; h: help, q: quit" if keys else ""
+    return [Line(text, "soft") for text in wrapped(f"{said} (all wait for the rank that waits least{hint})", width, "")]
 
 
 def wrapped(text: str, width: int, indent: str) -> list[str]:

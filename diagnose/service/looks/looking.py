@@ -37,6 +37,7 @@ from rankscope.observer.window.jobs import of_user
 _ROUTINE_FIRST_S = 60.0  # after the baseline is known: a healthy window to compare with
 _ROUTINE_S = (1800.0, 5400.0)
 _ALARM_KEPT_S = 60.0  # how long an alarm waits for another look to end; then it is dropped
+_ASKED_KEPT_S = 900.0  # somebody waits for this one, also behind those of many jobs
 _PREPARE_EVERY_S = 5.0
 _LEFT_FOR_ALARMS = 1  # windows an hour that pauses do not use up
 
@@ -170,7 +171,8 @@ class Looking:
         for name in self._turns.order(self._waiting, self.voice.whose):
             job, waiting = self.jobs.get(name), self._waiting.pop(name)
             alarm = waiting.alarm
-            if job is None or now_s - waiting.since_s > max(_ALARM_KEPT_S, 10 * (job.watch.step_s or 0.0)):
+            kept_s = _ASKED_KEPT_S if alarm.kind is AlarmKind.ASKED else _ALARM_KEPT_S
+            if job is None or now_s - waiting.since_s > max(kept_s, 10 * (job.watch.step_s or 0.0)):
                 self._alone.discard(name)
                 continue
             seconds = self.window_s or look.window_s(job.watch.step_s, alarm.kind in STANDSTILLS)

@@ -44,7 +44,7 @@ _SILENT = re.compile(
 class StoreFailed(RankscopeError):
     """A store cannot be reached, or did not do what was requested."""
 
-    help = "Check its address, the network and the credentials; windows that were recorded wait in the spool, and go with the next one."
+    help = "Check its address, the network and the credentials."
     exit_code = EXIT_MISSING
 
 

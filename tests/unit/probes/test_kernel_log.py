@@ -43,8 +43,26 @@ def test_who_was_killed_and_for_whose_limit_is_read_from_the_log() -> None:
         "fake: Out of memory: Killed process 5 (x)",
     )
     found = memory_kills(KernelMessage(3, number, 1.0, text) for number, text in enumerate(texts))
-    assert found == (MemoryKill(19618, limited=True), MemoryKill(77, limited=False))
+    assert found == (MemoryKill(19618, True, "python", 1.0), MemoryKill(77, False, "trainer", 1.0))
     assert "limit" in found[0].words and "host" in found[1].words
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [("python", "/slurm/uid_1000/job_77/step_0"), ("x,pid=1,uid=0", "/a,task_memcg=/b,task=c,pid=9,uid=9"), ("", "/")],
+)
+def test_the_control_group_and_the_user_are_those_of_the_process_that_was_killed(name: str, group: str) -> None:
+    """Whatever a user calls the process and its group."""
+    before = "nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/slurm/uid_1000/job_77"
+    texts = (
+        f"oom-kill:constraint=CONSTRAINT_MEMCG,{before},task_memcg={group},task={name},pid=12,uid=-294967289",
+        "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/init,task=a,pid=13,uid=0",
+        f"Memory cgroup out of memory: Killed process 12 ({name}) total-vm:1kB, UID:1000 pgtables:1kB oom_score_adj:0",
+        "Memory cgroup out of memory: Killed process 12 (again) total-vm:1kB",
+    )
+    one, two = memory_kills(KernelMessage(3, number, 1.0, text) for number, text in enumerate(texts))
+    assert one.pid == two.pid == 12 and one.user == 4_000_000_007 and one.cgroup.endswith(group)
+    assert (two.cgroup, two.user) == ("", None)
 
 
 def message(text: str) -> KernelMessage:

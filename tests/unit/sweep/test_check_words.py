@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -197,13 +198,38 @@ def test_what_a_port_counts_is_named(tmp_path: Path, name: str, unit: str) -> No
     assert (one.unit, one.value) == (unit, 20000.0) and limit.partition(" ")[2] == f"{unit.removesuffix('/h')} an hour"
 
 
-def test_who_was_killed_for_lack_of_memory_is_said_where_the_log_can_be_read(tmp_path: Path) -> None:
-    killed = {
-        "proc/vmstat": "oom_kill 2\n",
-        "dev/kmsg": f"3,1,{int(UPTIME_S * 1e6)},-;Out of memory: Killed process 7 (python) total-vm:1\n",
-    }
+CHOSEN = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg="
+POD = "12345678-1234-1234-1234-123456789abc"
+
+
+@pytest.mark.parametrize(
+    ("group", "job"),
+    [
+        ("/slurm/uid_0/job_77/step_0", "Slurm job 77, "),
+        (f"/kubepods.slice/kubepods-pod{POD.replace('-', '_')}.slice/cri-containerd-{'a' * 64}.scope", f"pod {POD}, "),
+        (f"/system.slice/docker-{'b' * 64}.scope", f"container {'b' * 12}, "),
+        ("/user.slice", ""),
+    ],
+)
+def test_who_was_killed_for_lack_of_memory_is_said_with_job_group_and_time(
+    tmp_path: Path, group: str, job: str
+) -> None:
+    at = int(UPTIME_S * 1e6)
+    lines = (
+        f"6,1,{at},-;{CHOSEN}{group},task=python,pid=7,uid=1000",
+        f"3,2,{at},-;Memory cgroup out of memory: Killed process 7 (python) total-vm:1",
+    )
+    killed = {"proc/vmstat": "oom_kill 2\n", "dev/kmsg": "\n".join(lines) + "\n"}
     (named,) = twice(host(tmp_path), "mem.oom", killed)
-    assert named.why.startswith("killed: ") and "python" in named.why
+    clock = time.strftime("%H:%M:%S", time.localtime(NOW_S))
+    assert named.why.startswith(f"killed: python (pid 7, {job}user 1000, at {clock}, at the limit of {group[:30]}")
+    assert "a higher memory limit" in named.action
+
+
+def test_who_was_killed_is_said_as_far_as_the_log_can_be_read(tmp_path: Path) -> None:
+    line = f"3,1,{int(UPTIME_S * 1e6)},-;Out of memory: Killed process 7 (python) total-vm:1\n"
+    (bare,) = twice(host(tmp_path / "bare"), "mem.oom", {"proc/vmstat": "oom_kill 2\n", "dev/kmsg": line})
+    assert bare.why.startswith("killed: python (pid 7, at ") and "more memory or a higher limit" in bare.action
     (unnamed,) = twice(host(tmp_path / "other"), "mem.oom", {"proc/vmstat": "oom_kill 2\n"})
     assert unnamed.why == "processes were killed for lack of memory"
 

@@ -409,6 +409,39 @@ def test_the_odd_host_is_named() -> None:
     assert [(one.host, one.value) for one in odd_ones(missing)] == [("n3", "missing")]
 
 
+def test_what_is_wrong_on_a_host_is_named_the_worst_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with its check, a few of many, and all of them for -v and programs."""
+    states = {"mem.oom": ("warning", "killed: python (pid 7)"), "gpu.lost": ("critical", ""), "os.kmsg": ("unknown", "denied"),
+              "fs.stuck": ("warning", "hangs"), "cpu.mce": ("ok", "")}  # fmt: skip
+    for host_name, kinds in (("n1", states), ("n2", {"cpu.mce": ("ok", "")})):
+        findings = [
+            {"id": check, "instance": "", "value": None, "state": state, "why": why}
+            for check, (state, why) in kinds.items()
+        ]
+        state = "critical" if host_name == "n1" else "ok"
+        said = {
+            "schema": "rankscope.sweep/1",
+            "host": host_name,
+            "time": "t",
+            "findings": findings,
+            "summary": {"state": state},
+        }
+        (tmp_path / f"{host_name}.json").write_text(json.dumps(said))
+    assert command_line(["sweep", str(tmp_path)]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == ["n1: critical: gpu.lost", "n1: warning: mem.oom: killed: python (pid 7)", "n1: warning: fs.stuck: hangs",
+                         "n1: 1 more with -v"]  # fmt: skip
+    assert not any(line.startswith("n2") for line in lines)
+    assert (
+        command_line(["sweep", str(tmp_path), "-v"]) == 2 and "n1: unknown: os.kmsg: denied" in capsys.readouterr().out
+    )
+    assert command_line(["sweep", str(tmp_path), "--json"]) == 2
+    (first, second) = json.loads(capsys.readouterr().out)["hosts"]
+    assert [one["id"] for one in first["wrong"]] == ["gpu.lost", "mem.oom", "fs.stuck", "os.kmsg"] and second[
+        "wrong"
+    ] == []
+
+
 @given(st.binary(max_size=200))
 def test_a_file_that_is_no_sweep_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):

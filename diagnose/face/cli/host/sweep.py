@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rankscope.diagnose.face.cli.host.host_log import log
 from rankscope.diagnose.face.cli.output import (
@@ -35,8 +36,12 @@ from rankscope.diagnose.text import clean
 from rankscope.probes.base.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, OutputFailed, UsageError
 from rankscope.probes.host.procfs import ROOT
 
+if TYPE_CHECKING:
+    from rankscope.diagnose.sweep.peers import HostSweep
+
 DEFAULT_CONFIG = Path("/etc/rankscope/sweep.toml")
 DEFAULT_STATE = Path("/var/lib/rankscope/sweep")
+_WRONG_SHOWN = 3  # of each host
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +161,10 @@ def explain(identifier: str) -> int:
     return EXIT_HEALTHY
 
 
-def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
+def compare(places: tuple[Path, ...], as_json_wanted: bool, verbose: bool = False) -> int:
     """Compare many hosts' sweeps.
 
-    Return 1 if one is odd, else the code of the worst host's state.
+    Return 1 if one is odd, else the code of the worst host's state. `verbose`: name all that is wrong, not only the worst.
     """
     from rankscope.diagnose.sweep.peers import odd_ones, read_sweeps
 
@@ -172,7 +177,9 @@ def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
         print_json(
             {
                 "schema": "rankscope.sweep-comparison/1",
-                "hosts": [{"host": sweep.host, "state": sweep.state} for sweep in sweeps],
+                "hosts": [
+                    {"host": sweep.host, "state": sweep.state, "wrong": [asdict(one) for one in sweep.wrong]} for sweep in sweeps
+                ],
                 "odd": [
                     {"host": one.host, "id": one.id, "instance": one.instance, "value": one.value, "others": one.others,
                      "hosts": one.hosts, "z": one.z}
@@ -186,13 +193,24 @@ def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
         rows = [[one.host, f"{one.id} {one.instance}".strip(), one.value, one.others] for one in odd]
         print_table(["ODD HOST", "CHECK", "VALUE", "OTHERS"], rows)
     for sweep in sweeps:
-        if sweep.state != OK:
-            print(f"{clean(sweep.host)}: {sweep.state}")
+        _print_wrong(sweep, verbose)
     for note in notes:
         tell(f"note  {clean(note, 300)}", " " * 6)
     few = "" if len(sweeps) >= 3 else "; fewer than three cannot be compared"
     tell(f"{len(sweeps)} hosts compared: {len(odd)} odd values{few}")
     return code
+
+
+def _print_wrong(sweep: HostSweep, verbose: bool) -> None:
+    """Print a line for each finding that is not ok, a few of many, worst first."""
+    shown = sweep.wrong if verbose else sweep.wrong[:_WRONG_SHOWN]
+    for one in shown:
+        what = f"{one.id} {one.instance}".strip()
+        tell(f"{sweep.host}: {one.state}: {what}{': ' + one.why if one.why else ''}", "  ")
+    if len(shown) < len(sweep.wrong):
+        tell(f"{sweep.host}: {len(sweep.wrong) - len(shown)} more with -v", "  ")
+    if sweep.state != OK and not shown:
+        tell(f"{sweep.host}: {sweep.state}")
 
 
 def choose(checks: Sequence[Check], only: Sequence[str], skip: Sequence[str]) -> tuple[Check, ...]:

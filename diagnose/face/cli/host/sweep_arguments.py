@@ -67,7 +67,7 @@ def sweep(
     if explain is not None:
         return command.explain(explain)
     if sweeps:
-        return command.compare(tuple(sweeps), as_json)
+        return command.compare(tuple(sweeps), as_json, verbose)
     return command.run(
         command.Options(
             only=tuple(only or ()), skip=tuple(skip or ()), fail_on=fail_on, config=config, state=state, textfile=textfile,

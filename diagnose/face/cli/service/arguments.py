@@ -92,6 +92,10 @@ MostBytes = Annotated[
     int,
     typer.Option("--most-bytes", metavar="N", min=8192, max=1 << 20, help="Length of an answer; the rest on demand."),
 ]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for the verdict, and print it.")]
+AtMost = Annotated[
+    float, typer.Option("--at-most", metavar="SECONDS", min=1.0, max=86400.0, help="How long --wait waits.")
+]
 
 
 def watch(
@@ -125,11 +129,17 @@ def watch(
     )  # fmt: skip
 
 
-def trigger(job: Job = None, state: State = _FOLDER) -> int:
-    """Ask the running service for a closer look now."""
+def trigger(
+    job: Job = None, state: State = _FOLDER, wait: Wait = False, at_most: AtMost = 300.0, as_json: Json = False
+) -> int:
+    """Ask the running service for a closer look now.
+
+    With --wait it prints the verdict of each job that was looked at, and ends with the exit code of the worst; 3 where there was none
+    in time. Else the verdict is in the service's log: DIR/events.jsonl, or `journalctl -u rankscope-watch`.
+    """
     from rankscope.diagnose.face.cli.service import trigger as command
 
-    return command.run(state=state, job=job)
+    return command.run(state=state, job=job, wait=wait, at_most_s=at_most, as_json=as_json)
 
 
 def top(
@@ -142,7 +152,7 @@ def top(
     """Live: where each rank's time goes, and who is suspected.
 
     Reads from `rankscope watch` where that serves this host, and costs the jobs nothing then. Else it observes window after window,
-    which costs what `diagnose` costs, for as long as it runs. Ends with Ctrl-C.
+    which costs what `diagnose` costs, for as long as it runs. Keys on a terminal: q quits, h or ? shows the others, which sort.
     """
     from rankscope.diagnose.face.cli.service import top as command
 

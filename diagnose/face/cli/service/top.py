@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import socket
 import sys
 import time
@@ -24,13 +23,12 @@ from rankscope.diagnose.text import clean, clean_all
 from rankscope.observer.live.gauges import Gauges
 from rankscope.observer.watch.blackbox import latest_lines
 from rankscope.observer.window.folder import Window
-from rankscope.probes.base.errors import EXIT_HEALTHY, NoRanks, NotPermitted
+from rankscope.probes.base.errors import EXIT_HEALTHY, NeedsRoot, NoRanks
 
 SCHEMA = "rankscope.top/1"
 _READ_EVERY_S = 2.0  # the service writes every 5 s
 _ANEW_S = 600.0  # after this time search for ranks again and drop collected data
 _NO_RANKS_S = 5.0
-_STYLES = {"title": "bold", "bad": "red", "good": "green", "doubt": "yellow", "soft": "dim"}
 
 Show = Callable[[Snapshot], None]
 Say = Callable[[str], None]
@@ -41,9 +39,9 @@ class _Enough(Exception):
 
 
 def run(*, state: Path, window_s: float, job: str | None, updates: int, as_json: bool) -> int:
-    """Show updates until Ctrl-C, SIGTERM, or `updates` of them; return exit code 0."""
+    """Show updates until q, Ctrl-C, SIGTERM, or `updates` of them; return exit code 0."""
     if os.geteuid() != 0:
-        raise NotPermitted("observing other users' processes needs root, and so does what the service keeps")
+        raise NeedsRoot("observing other users' processes needs root, and so does what the service keeps")
     place = WatchPlace(state)
     with contextlib.suppress(KeyboardInterrupt, _Enough), _shown(as_json) as (show, say):
         counted = _counted(show, updates)
@@ -128,7 +126,10 @@ def _shown(as_json: bool) -> Iterator[tuple[Show, Say]]:
     elif not sys.stdout.isatty():
         yield _print_lines, _complain
     else:
-        with _screen() as both:
+        # Imported here, as a pipe needs no drawing: 50 ms.
+        from rankscope.diagnose.face.top.screen import screen
+
+        with screen() as both:
             yield both
 
 
@@ -162,37 +163,3 @@ def _print_lines(snapshot: Snapshot) -> None:
 def _complain(text: str) -> None:
     sys.stderr.write(f"rankscope: {clean(text, 300)}\n")
     sys.stderr.flush()
-
-
-@contextlib.contextmanager
-def _screen() -> Iterator[tuple[Show, Say]]:
-    """Draw on the whole terminal; at the end restore it and print the last snapshot."""
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    glyphs = None if (console.encoding or "").lower().replace("-", "") == "utf8" else draw.ASCII
-    last: list[Snapshot] = []
-
-    def drawn(snapshot: Snapshot) -> Group:
-        size = shutil.get_terminal_size((80, 24))
-        told = draw.lines(snapshot, size.columns, size.lines - 1, glyphs)
-        return Group(*(Text(line.text, _STYLES.get(line.tone, ""), no_wrap=True, overflow="crop") for line in told))
-
-    with Live(console=console, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
-
-        def show(snapshot: Snapshot) -> None:
-            last[:] = [snapshot]
-            live.update(drawn(snapshot), refresh=True)
-
-        def say(text: str) -> None:
-            if not last:
-                live.update(Text(clean(text, 200)), refresh=True)
-
-        try:
-            yield show, say
-        finally:
-            live.update(Text(""))
-    if last:
-        console.print(drawn(last[0]))

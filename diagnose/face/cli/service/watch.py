@@ -34,7 +34,7 @@ from rankscope.diagnose.text import clean
 from rankscope.observer.apart.presence import present
 from rankscope.observer.watch import pulse
 from rankscope.observer.watch.tier0 import Tier0
-from rankscope.probes.base.errors import EXIT_HEALTHY, NotPermitted, RankscopeError
+from rankscope.probes.base.errors import EXIT_HEALTHY, NeedsRoot, RankscopeError
 from rankscope.probes.bpf import warden
 from rankscope.probes.host import kmsg
 from rankscope.probes.host.kmsg import KernelMessage
@@ -59,7 +59,7 @@ def run(
     Raises OverBudget if the service itself takes too much, NotNow if the host has no room for it.
     """
     if os.geteuid() != 0:
-        raise NotPermitted("watching other users' processes needs root")
+        raise NeedsRoot("watching other users' processes needs root")
     place = WatchPlace(state)
     others = _others(out, spool) if out else None
     if otlp:
@@ -101,7 +101,7 @@ def guard() -> NoReturn:
     Never returns.
     """
     if os.geteuid() != 0:
-        raise NotPermitted("guarding a host needs root")
+        raise NeedsRoot("guarding a host needs root")
     warden.guard_host()
 
 

@@ -40,6 +40,7 @@ _WORDS = (
     ("lost time", "What a step would be shorter by if the suspect were as its peers are."),
 )  # fmt: skip
 _EXAMPLES = (
+    ("rankscope demo", "A recorded job, judged and explained line by line: no root, no job needed."),
     ("rankscope diagnose", "Observe this host for 20 s, then name the culprit of each job here."),
     ("rankscope record --out DIR", "On every host of a job, at about the same time;"),
     ("rankscope diagnose DIR...", "then anywhere, without root: all hosts' windows together."),

@@ -9,6 +9,7 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from rankscope.diagnose import collector
+from rankscope.diagnose.face.cli import dash
 from rankscope.diagnose.face.cli.output import WIDTH, width_of
 
 
@@ -17,6 +18,7 @@ class PlainCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the parsed command, after enabling the cyclic garbage collector (collector.py)."""
+        dash.refuse(ctx.info_name, ((each, ctx.params.get(each.name)) for each in self.params))
         collector.begin()
         return super().invoke(ctx)
 

@@ -34,4 +34,6 @@ class Sending:
         if not done.waiting:
             return None
         plural = "s wait" if done.waiting > 1 else " waits"
-        return StoreFailed(f"{done.trouble}: {done.waiting} window{plural} in {self.spool.folder}")
+        error = StoreFailed(f"{done.trouble}: {done.waiting} window{plural} in {self.spool.folder}")
+        error.help = f"{error.help} What waits goes with the next window that is recorded."
+        return error

@@ -227,6 +227,33 @@ def test_names_are_kept_where_that_is_asked(windows: Path, tmp_path: Path, capsy
     assert "rank 3 on node-0: python/slow-function augment (train.py:56)" in " ".join(capsys.readouterr().out.split())
 
 
+def test_the_key_is_its_owners_and_says_what_each_name_stands_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    window = a_private_window()
+    write_window(window, tmp_path / "windows")
+    place, key = tmp_path / "case", tmp_path / "key.json"
+    assert run(["bundle", str(tmp_path / "windows"), "--out", str(place), "--key", str(key), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["key"] == str(key) and stat.S_IMODE(key.stat().st_mode) == 0o600
+    known = json.loads(key.read_text())
+    assert known.pop("schema") == "rankscope.bundle-key/1"
+    assert known["hosts"]["host-1"] == "dgx-acme-07" and known["jobs"]["job-1"] == "acme-llm"
+    assert known["owners"] == {"1001": "4711"} and "172.31.7.9" in known["addresses"].values()
+    # every name of a function in the bundle is put back by its parts
+    (passed,) = read_bundle(place).windows
+    back = known["functions"]
+    for there, here in zip(passed.stacks["name"].to_pylist(), window.stacks["name"].to_pylist(), strict=True):
+        parts = [re.sub(r"^(f\d+)(_\w+)?$", lambda found: back[found[1]], part) for part in there.split(".")]
+        assert ".".join(parts) == here
+    # nothing of it is in the bundle, and neither file is given twice
+    packed = lzma.decompress(place.read_bytes())
+    assert b"SecretNet" in key.read_bytes() and b"SecretNet" not in packed and b"dgx-acme" not in packed
+    for wrong in (["--keep-names", "--key", "other"], ["--key", "same"]):
+        assert run(["bundle", str(tmp_path / "windows"), "--out", "same", *wrong]) == 64
+    assert run(["bundle", str(tmp_path / "windows"), "--out", str(tmp_path / "new"), "--key", str(key)]) == 69
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_baseline_travels_in_the_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder, job in (
         ("before", Job()),

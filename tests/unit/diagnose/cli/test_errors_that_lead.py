@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import builders
@@ -10,6 +11,7 @@ import printed
 import pytest
 from builders import build
 
+from rankscope.diagnose.face.cli import causes
 from rankscope.diagnose.face.cli.main import run
 from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.diagnose.infer.verdict.as_json import to_json
@@ -37,6 +39,58 @@ def test_the_remedy_is_one_for_this_error(
     assert run([one.format(tmp_path) for one in arguments]) == code
     told = capsys.readouterr().err
     assert remedy in told and "Record the window again" not in told and "COMMAND" not in told
+
+
+@pytest.mark.parametrize("command", ["top", "watch", "trigger"])
+def test_where_root_alone_will_do_no_capability_is_asked_for(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert run([command]) == 77
+    told = capsys.readouterr().err
+    assert told.endswith("Run as root.\n") and "CAP_" not in told
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/var/lib/x"), 77, "/var/lib/x: permission denied. Run as root."),
+        (OSError(28, "No space left on device"), 69, "No space left on device. Free space."),
+        (OSError("odd"), 69, "odd"),
+    ],
+)
+def test_an_error_of_the_system_is_told_without_its_number(
+    error: OSError, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(**_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(causes, "run", fails)
+    assert run(["causes"]) == code
+    assert capsys.readouterr().err == f"rankscope: {said}\n"
+
+
+def test_a_store_that_cannot_be_read_is_not_told_of_a_spool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only what is recorded waits in one."""
+    there = "s3://bucket/x?endpoint_override=127.0.0.1:9&scheme=http"
+    assert run(["diagnose", there]) == 69
+    told = capsys.readouterr().err
+    assert "Check its address" in told and "spool" not in told and "next one" not in told
+
+
+def test_a_user_without_the_right_to_make_a_map_is_told_to_ask_as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    for refusal in (PermissionError(1, "Operation not permitted"), ValueError("not allowed to raise maximum limit")):
+
+        def refuse(error: Exception = refusal) -> bool:
+            raise error
+
+        monkeypatch.setattr(doctor.tables, "has_rings", refuse)
+        (kernel,) = [one for one in doctor.examine() if one.name == "kernel"]
+        assert (kernel.ok, kernel.remedy, kernel.required) == (
+            None,
+            "Ask as root.",
+            True,
+        ) and "limit" not in kernel.detail
 
 
 def test_a_reputation_of_nothing_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
