@@ -25,10 +25,11 @@ def test_the_pod_of_the_manifest_watches_and_looks_closer(tmp_path: Path) -> Non
     # GIVEN the manifest's container as a runtime makes it, and a job outside of it
     tmp_path.chmod(0o700)
     pod = yaml.safe_load(MANIFEST.read_text())["spec"]["template"]["spec"]
-    container = next(one for one in pod["containers"] if one["name"] == "watch")
-    program, *command = [*container["command"], *container["args"]]
+    program, *command = trial_pod.command_of(pod, "watch")
     assert program == "/opt/rankscope/.venv/bin/rankscope"
     node = tmp_path / "pod"
+    (node / "textfile").mkdir(parents=True)
+    (node / "textfile/rankscope.prom").write_text("rankscope_sweep_duration_seconds 1.5\n")
     with (
         small_rank.running(tmp_path, port=PORT),
         trial_pod.running(pod, node, [str(RANKSCOPE), *command, "--no-routine", "--window", "1.5"]),
@@ -41,20 +42,24 @@ def test_the_pod_of_the_manifest_watches_and_looks_closer(tmp_path: Path) -> Non
         # THEN probes, steps and stacks are all there
         assert told["ranks"] == [0] and 0.01 < told["step_seconds"]["p50"] < 0.06
         assert not [note for note in told["notes"] if "not attached" in note or "not timed" in note]
-        assert (node / "textfile/rankscope-watch.prom").exists() and list((node / "cache").iterdir())
+        assert list((node / "cache").iterdir())
+        # A Prometheus is answered on the pod's address, with what the sweep left too.
+        scraped = trial_pod.scraped(pod)
+        assert "\nrankscope_watch_jobs 1\n" in scraped and scraped.endswith("\nrankscope_sweep_duration_seconds 1.5\n")
         assert time.time() - (node / "alive/watch").stat().st_mtime < 60
     lines = (node / "errors").read_text().splitlines()
     # It says that nothing guards the node: here the other container does not run.
     assert any("no guard runs on this host" in line for line in lines)
-    assert not [line for line in lines if "another observer" not in line and "no guard runs" not in line]
+    assert f"rankscope: metrics on http://{trial_pod.ADDRESS}:{trial_pod.port_of(pod)}/metrics" in lines
+    expected = ("another observer", "no guard runs", "metrics on")
+    assert not [line for line in lines if not any(one in line for one in expected)]
 
 
 @pytest.mark.skipif(trial_pod.CRUN is None or not trial_pod.PROFILE.exists(), reason="no crun (scripts/setup --lab)")
 def test_the_guard_of_the_pod_ends_what_holds_up_the_node(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     pod = yaml.safe_load(MANIFEST.read_text())["spec"]["template"]["spec"]
-    container = next(one for one in pod["containers"] if one["name"] == "guard")
-    _, *command = [*container["command"], *container["args"]]
+    _, *command = trial_pod.command_of(pod, "guard")
     node = tmp_path / "pod"
     with trial_pod.running(pod, node, [str(RANKSCOPE), *command], "guard"):
         until_s = time.monotonic() + 30

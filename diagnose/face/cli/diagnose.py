@@ -24,7 +24,6 @@ from rankscope.diagnose.face.cli.output import (
 from rankscope.diagnose.face.cli.page import page_of, write_page
 from rankscope.diagnose.face.cli.report import print_reports
 from rankscope.diagnose.face.documents.verdicts import judge_all
-from rankscope.diagnose.face.report.words import answer
 from rankscope.diagnose.infer.causes.hang.flight import verdict_of
 from rankscope.diagnose.infer.fleet.large import engines
 from rankscope.diagnose.infer.fleet.large.topology import Group, read_topology
@@ -38,6 +37,7 @@ from rankscope.diagnose.infer.solve.judge_steps_file import judge_file
 from rankscope.diagnose.infer.solve.large_fleet import diagnose_large, is_large
 from rankscope.diagnose.infer.verdict.as_json import to_json
 from rankscope.diagnose.infer.verdict.contract import Verdict, worst_first
+from rankscope.diagnose.infer.verdict.sentence import headline
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.folder import Window, prepare_folder, write_window
 from rankscope.probes.base.errors import UsageError
@@ -181,7 +181,7 @@ def report(
             print(to_json(*verdicts))
         else:
             for verdict in verdicts:
-                said = "\n".join(wrap(answer(verdict), " " * 7, width_of(sys.stdout)))
+                said = "\n".join(wrap(headline(verdict), " " * 7, width_of(sys.stdout)))
                 print(said, file=sys.stderr if place == dash.STDOUT else sys.stdout)
             if place != dash.STDOUT:
                 tell(f"the page is in {clean(str(place), 4096)}")

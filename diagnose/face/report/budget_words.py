@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rankscope.diagnose.face.report.words import NAME, file_of
 from rankscope.diagnose.infer.verdict.budget import COMPUTING, IN_WORDS, Budget, Item, Kind
 from rankscope.diagnose.infer.verdict.function import Function
+from rankscope.diagnose.infer.verdict.phrases import NAME, file_of
 from rankscope.diagnose.text import clean, seconds, short
 
 _SHOWN = 7  # groups in one line

@@ -1,16 +1,19 @@
-"""Serve the metrics: GET /metrics on a loopback port, answered between two beats of the service.
+"""Serve the metrics: GET /metrics on one address, answered between two beats of the service.
 
 Without threads, as the service forks. A scrape waits for the next beat, at most a second. Every
-user of the host may connect, so the service never waits for a client: one that has not sent its
-request, or reads slowly, is tried again in the next beat, and disconnected after `_PATIENCE_S`. The
-text is built once for all clients of a beat.
+user of the host may connect, and of the network where the address is no loopback, so the service
+never waits for a client: one that has not sent its request, or reads slowly, is tried again in the
+next beat, and disconnected after `_PATIENCE_S`. The text is built once for all clients of a beat.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import ipaddress
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -21,13 +24,21 @@ _PATIENCE_S = 5.0
 _ASKED_MOST = 4096
 _AT_ONCE_MOST = 1024  # connections between two beats: to block a scrape an attacker must be quicker
 _KEPT_MOST = 64  # from one beat to the next
+_KEPT_OF_ONE = 16  # of these from one address, which so cannot displace the others
+LOOPBACK = "127.0.0.1"
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class PortTaken(MissingFeature):
-    """The port is not available."""
+    """The port or the address is not available."""
 
     help = "Choose another with --metrics-port, or see who listens there: ss -ltnp."
+
+
+class NoSuchAddress(PortTaken):
+    """No interface of this host has the address."""
+
+    help = "Give one that `ip address` shows, or 0.0.0.0 for all."
 
 
 @dataclass(slots=True)
@@ -35,6 +46,7 @@ class _Asker:
     """A connected client; `rest`: unsent part of its answer, None before its request."""
 
     line: socket.socket
+    address: str
     since: float
     rest: memoryview | None = None
 
@@ -47,19 +59,30 @@ class _Asker:
 
 
 class MetricsPort:
-    """A listening port of 127.0.0.1; 0: any. Raises PortTaken. Call `close` when done."""
+    """A listening port of one address, IPv4 or IPv6; port 0: any. Raises PortTaken. Call `close` when done."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, address: str = LOOPBACK) -> None:
         self._askers: list[_Asker] = []
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._place = shown(address)
+        version = ipaddress.ip_address(address).version
+        family = socket.AF_INET if version == 4 else socket.AF_INET6
+        try:
+            self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        except OSError as error:  # a host without IPv6
+            raise NoSuchAddress(f"{self._place}:{port}: {error.strerror}") from None
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(("127.0.0.1", port))
+            self._socket.bind((address, port))
             self._socket.listen(_AT_ONCE_MOST)
             self._socket.setblocking(False)
         except OSError as error:
             self._socket.close()
-            raise PortTaken(f"127.0.0.1:{port}: {error.strerror}") from None
+            kind = NoSuchAddress if error.errno == errno.EADDRNOTAVAIL else PortTaken
+            raise kind(f"{self._place}:{port}: {error.strerror}") from None
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._place}:{self.number}/metrics"
 
     @property
     def number(self) -> int:
@@ -70,9 +93,9 @@ class MetricsPort:
         now = time.monotonic()
         with contextlib.suppress(OSError):
             for _ in range(_AT_ONCE_MOST):
-                line, _ = self._socket.accept()
+                line, source = self._socket.accept()
                 line.setblocking(False)
-                self._askers.append(_Asker(line, now))
+                self._askers.append(_Asker(line, str(source[0]), now))
         once = lru_cache(maxsize=1)(partial(_metrics, text))
         open_yet = []
         for asker in self._askers:
@@ -80,14 +103,31 @@ class MetricsPort:
                 asker.let_go()
             else:
                 open_yet.append(asker)
-        for asker in open_yet[:-_KEPT_MOST]:  # the newest remain
-            asker.let_go()
-        self._askers = open_yet[-_KEPT_MOST:]
+        self._askers = _newest(open_yet)
 
     def close(self) -> None:
         for asker in self._askers:
             asker.let_go()
         self._socket.close()
+
+
+def shown(address: str) -> str:
+    """Return an IP address as it stands in a URL. Raises ValueError if it is none."""
+    parsed = ipaddress.ip_address(address)
+    return f"[{parsed}]" if ":" in str(parsed) else str(parsed)
+
+
+def _newest(askers: list[_Asker]) -> list[_Asker]:
+    """Disconnect all but the newest clients, those of each address by themselves; return the others in order."""
+    kept: list[_Asker] = []
+    of_address: Counter[str] = Counter()
+    for asker in reversed(askers):
+        of_address[asker.address] += 1
+        if len(kept) < _KEPT_MOST and of_address[asker.address] <= _KEPT_OF_ONE:
+            kept.append(asker)
+        else:
+            asker.let_go()
+    return kept[::-1]
 
 
 def _is_done(asker: _Asker, metrics: Callable[[], bytes]) -> bool:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-LOCKS = ("runtime.lock", "dev.lock", "s3.lock")
+LOCKS = ("runtime.lock", "dev.lock", "s3.lock", "kubernetes.lock")
 _PACKAGE = "Package: {}\nVersion: {}\nArchitecture: all\nMaintainer: nobody\nDescription: nothing\n"
 
 

@@ -21,6 +21,7 @@ else:
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+EXTRAS = PROJECT["project"]["optional-dependencies"]
 PINNED = re.compile(r"^([\w.-]+)==([\w.]+)(?: ; .*?)? \\$")
 
 
@@ -42,6 +43,7 @@ def numbers(version: str) -> tuple[int, ...]:
     [
         ("runtime.lock", [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]),
         ("dev.lock", [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["dev"]]),
+        ("image.lock", [*PROJECT["project"]["dependencies"], *EXTRAS["otlp"], *EXTRAS["dask"]]),
     ],
 )
 def test_every_dependency_is_locked_at_a_version_that_serves(lock: str, wanted: list[str]) -> None:
@@ -54,7 +56,7 @@ def test_every_dependency_is_locked_at_a_version_that_serves(lock: str, wanted: 
         assert all(numbers(version) >= numbers(match[2]) for version in versions), (requirement, versions)
 
 
-@pytest.mark.parametrize("lock", ["runtime.lock", "dev.lock", "s3.lock"])
+@pytest.mark.parametrize("lock", ["runtime.lock", "dev.lock", "s3.lock", "image.lock", "kubernetes.lock"])
 def test_every_line_of_a_lock_is_a_version_or_a_hash(lock: str) -> None:
     lines = (REPOSITORY / "scripts" / lock).read_text().splitlines()
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
@@ -64,10 +66,12 @@ def test_every_line_of_a_lock_is_a_version_or_a_hash(lock: str) -> None:
 
 
 def test_the_tests_run_with_the_versions_that_are_delivered() -> None:
-    runtime, dev = locked("runtime.lock"), locked("dev.lock")
-    assert {name: dev[name] for name in runtime if name in dev} == {
-        name: runtime[name] for name in runtime if name in dev
-    }
+    runtime = locked("runtime.lock")
+    for other in (locked("dev.lock"), locked("image.lock")):
+        assert {name: other[name] for name in runtime if name in other} == {
+            name: runtime[name] for name in runtime if name in other
+        }
+    assert set(runtime) - set(locked("image.lock")) == {"setuptools"}  # which builds the wheel
 
 
 @pytest.fixture

@@ -29,7 +29,19 @@ def test_help_says_what_is_built_and_how_it_ends() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--nonsense"], ["DIR"], ["--out"], ["--offline"], ["--arch"], ["--arch", "x86"], ["--wheel", "--rpm"]],
+    [
+        ["--nonsense"],
+        ["DIR"],
+        ["--out"],
+        ["--offline"],
+        ["--arch"],
+        ["--arch", "x86"],
+        ["--wheel", "--rpm"],
+        ["--wheel", "--image"],
+        ["--image", "--arch", "arm64"],
+        ["--with", "kubectl"],
+        ["--image", "--with"],
+    ],
 )
 def test_wrong_usage_is_64(arguments: list[str]) -> None:
     assert call(*arguments).returncode == 64

@@ -175,7 +175,7 @@ def test_rules_use_metrics_that_exist(rules: str, source: str, prefix: str) -> N
 
 # The part of the Kubernetes API that the manifests use: field → what its value must be. Anything else is a mistake.
 CONTAINER = {
-    "name": str, "image": str, "command": [str], "args": [str],
+    "name": str, "image": str, "command": [str], "args": [str], "ports": [{"name": str, "containerPort": int}],
     "livenessProbe": {"exec": {"command": [str]}, "initialDelaySeconds": int, "periodSeconds": int,
                       "timeoutSeconds": int, "failureThreshold": int},
     "env": [{"name": str, "value": str, "valueFrom": {"fieldRef": {"fieldPath": str}}}],
@@ -190,7 +190,8 @@ POD = {
     "restartPolicy": str, "nodeName": str, "tolerations": [{"operator": str}], "containers": [CONTAINER],
     "volumes": [{"name": str, "hostPath": {"path": str, "type": str}, "emptyDir": {"medium": str}}], "subdomain": str,
 }  # fmt: skip
-META = {"name": str, "namespace": str, "labels": {"app": str}}
+META = {"name": str, "namespace": str, "labels": {"app": str},
+        "annotations": {"prometheus.io/scrape": str, "prometheus.io/port": str}}  # fmt: skip
 SCHEMAS: dict[str, dict[str, Any]] = {
     "DaemonSet": {
         "apiVersion": "apps/v1", "kind": str, "metadata": META,
@@ -233,6 +234,16 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "spec": {"policyName": str, "validationActions": ["Deny"]},
     },
     "ServiceAccount": {"apiVersion": "v1", "kind": str, "metadata": META},
+    "Namespace": {"apiVersion": "v1", "kind": str,
+                  "metadata": {"name": str, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}}},
+    "PodMonitor": {
+        "apiVersion": "monitoring.coreos.com/v1", "kind": str, "metadata": META,
+        "spec": {"selector": {"matchLabels": {"app": str}},
+                 "podMetricsEndpoints": [{"port": str, "interval": str,
+                                          "relabelings": [{"sourceLabels": [str], "targetLabel": str}]}]},
+    },
+    "Kustomization": {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": str, "namespace": str, "resources": [str],
+                      "images": [{"name": str, "newName": str, "newTag": str}]},
     "ClusterRole": {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": str, "metadata": META,
                     "rules": [{"apiGroups": [str], "resources": [str], "verbs": [str]}]},
     "ClusterRoleBinding": {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": str, "metadata": META,

@@ -26,8 +26,20 @@ MetricsPort = Annotated[
         metavar="PORT",
         min=0,
         max=65535,
-        help="Answer GET /metrics on this port of 127.0.0.1; 0: any.",
+        help="Answer GET /metrics on this port; 0: any.",
     ),
+]
+MetricsAddress = Annotated[
+    str,
+    typer.Option(
+        "--metrics-address",
+        metavar="ADDRESS",
+        help="The IP address of that port. Any but a loopback: whoever reaches it reads names of jobs.",
+    ),
+]
+SweepMetrics = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--sweep-metrics", metavar="FILE", help="The file of `sweep --textfile`: answered there too."),
 ]
 Sweep = Annotated[
     Path,
@@ -82,6 +94,10 @@ Which = Annotated[
     typer.Argument(metavar="JOB", help="This job: its name or title, or how one begins. None: all."),
 ]
 
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for the verdict, and print it.")]
+AtMost = Annotated[
+    float, typer.Option("--at-most", metavar="SECONDS", min=1.0, max=86400.0, help="How long --wait waits.")
+]
 Allowed = Annotated[
     Optional[list[Path]],  # noqa: UP045
     typer.Option(
@@ -92,10 +108,6 @@ MostBytes = Annotated[
     int,
     typer.Option("--most-bytes", metavar="N", min=8192, max=1 << 20, help="Length of an answer; the rest on demand."),
 ]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait for the verdict, and print it.")]
-AtMost = Annotated[
-    float, typer.Option("--at-most", metavar="SECONDS", min=1.0, max=86400.0, help="How long --wait waits.")
-]
 
 
 def watch(
@@ -103,6 +115,8 @@ def watch(
     history: HistoryDir = _HISTORY,
     metrics: Metrics = None,
     metrics_port: MetricsPort = None,
+    metrics_address: MetricsAddress = "127.0.0.1",
+    sweep_metrics: SweepMetrics = None,
     sweep: Sweep = _SWEEP,
     hook: Hook = "",
     window: Window = None,
@@ -123,8 +137,9 @@ def watch(
     if guard:
         command.guard()
     routine = not no_routine
+    scrapes = command.Scrapes(metrics_port, metrics_address, sweep_metrics)
     return command.run(
-        state=state, history=history, metrics=metrics, metrics_port=metrics_port, sweep=sweep, hook=hook, window_s=window,
+        state=state, history=history, metrics=metrics, scrapes=scrapes, sweep=sweep, hook=hook, window_s=window,
         routine=routine, as_json=as_json, out=out, spool=spool, per_hour=windows_per_hour, otlp=otlp,
     )  # fmt: skip
 
@@ -185,6 +200,6 @@ def mcp(
     A client starts it and talks to it through pipes. It gives windows, verdicts, ranks, ledgers and recordings of hangs as bounded answers
     in which all text is marked as data. It writes nothing; as root it can observe this host. Needs rankscope[mcp].
     """
-    from rankscope.diagnose.face.cli import mcp as command
+    from rankscope.diagnose.face.cli.service import mcp as command
 
     return command.run(windows=tuple(windows or ()), history=history, state=state, most_bytes=most_bytes)

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,14 +28,15 @@ from rankscope.diagnose.service.tell.hooks import Hooks
 from rankscope.diagnose.service.tell.lines import Lines
 from rankscope.diagnose.service.tell.otlp import Otlp
 from rankscope.diagnose.service.tell.otlp import check as check_otlp
-from rankscope.diagnose.service.tell.serve import MetricsPort, PortTaken
+from rankscope.diagnose.service.tell.serve import LOOPBACK, MetricsPort, PortTaken, shown
+from rankscope.diagnose.service.tell.sweep_text import sweep_metrics
 from rankscope.diagnose.severity import OK
 from rankscope.diagnose.sweep.output import write_atomically
 from rankscope.diagnose.text import clean
 from rankscope.observer.apart.presence import present
 from rankscope.observer.watch import pulse
 from rankscope.observer.watch.tier0 import Tier0
-from rankscope.probes.base.errors import EXIT_HEALTHY, NeedsRoot, RankscopeError
+from rankscope.probes.base.errors import EXIT_HEALTHY, NeedsRoot, RankscopeError, UsageError
 from rankscope.probes.bpf import warden
 from rankscope.probes.host import kmsg
 from rankscope.probes.host.kmsg import KernelMessage
@@ -49,8 +51,26 @@ _TOLD_HOOKS = (
 )  # kinds for which the hook is called, unless the state is ok (except "over")
 
 
+@dataclass(frozen=True, slots=True)
+class Scrapes:
+    """Where metrics are answered: a port (None: nowhere) of an IP address; `swept`: a sweep's textfile, answered too."""
+
+    port: int | None = None
+    address: str = LOOPBACK
+    swept: Path | None = None
+
+    def check(self) -> None:
+        """Raise UsageError for what is no IP address, and for an address or a file without a port."""
+        try:
+            shown(self.address)
+        except ValueError:
+            raise UsageError(f"--metrics-address {self.address}: this is no IP address") from None
+        if self.port is None and (self.address != LOOPBACK or self.swept is not None):
+            raise UsageError("--metrics-address and --sweep-metrics need --metrics-port")
+
+
 def run(
-    *, state: Path, history: Path, metrics: Path | None, metrics_port: int | None, sweep: Path, hook: str, window_s: float | None,
+    *, state: Path, history: Path, metrics: Path | None, scrapes: Scrapes, sweep: Path, hook: str, window_s: float | None,
     routine: bool, as_json: bool, out: str | None = None, spool: Path | None = None,
     per_hour: int = WINDOWS_PER_HOUR, otlp: str = "",
 ) -> int:  # fmt: skip
@@ -58,6 +78,7 @@ def run(
 
     Raises OverBudget if the service itself takes too much, NotNow if the host has no room for it.
     """
+    scrapes.check()
     if os.geteuid() != 0:
         raise NeedsRoot("watching other users' processes needs root")
     place = WatchPlace(state)
@@ -73,7 +94,7 @@ def run(
                 "(rankscope-guard.service, or the container `guard` of watch-daemonset.yaml)"
             )
         speaker = _Speaker(place, Hooks(hook, place.owed), as_json)
-        with contextlib.closing(speaker), _kernel_log() as logged, _port(metrics_port) as scraped, heard() as wait:
+        with contextlib.closing(speaker), _kernel_log() as logged, _port(scrapes) as scraped, heard() as wait:
             Service(
                 Tier0(pulse.load()),
                 place.box,
@@ -160,22 +181,23 @@ def _kernel_log() -> Iterator[Callable[[], Sequence[KernelMessage]]]:
 
 
 @contextlib.contextmanager
-def _port(number: int | None) -> Iterator[Callable[[Callable[[], str]], None] | None]:
+def _port(scrapes: Scrapes) -> Iterator[Callable[[Callable[[], str]], None] | None]:
     """Yield the function that answers scrapes, or None.
 
     None if no port is wanted, or if it is taken, which is reported.
     """
     try:
-        port = MetricsPort(number) if number is not None else None
+        port = MetricsPort(scrapes.port, scrapes.address) if scrapes.port is not None else None
     except PortTaken as error:
         _complain(f"no metrics: {error}. {error.help}")
         port = None
     if port is None:
         yield None
         return
-    _complain(f"metrics on http://127.0.0.1:{port.number}/metrics")
+    _complain(f"metrics on {port.url}")
+    swept = scrapes.swept
     try:
-        yield port.answer
+        yield port.answer if swept is None else lambda text: port.answer(lambda: text() + sweep_metrics(swept))
     finally:
         port.close()
 

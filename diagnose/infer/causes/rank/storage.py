@@ -16,7 +16,7 @@ from rankscope.diagnose.infer.causes.rank import memory
 from rankscope.diagnose.infer.causes.rank.case import Case
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.model.functions import FunctionExcess
-from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.infer.verdict.contract import LIMIT, Evidence
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.text import rate
 from rankscope.observer.sources import Source
@@ -106,7 +106,7 @@ def _hardware(case: Case, detail: str, other_way: str) -> Iterator[Evidence]:
     """
     for counter in case.counters("disk.throttled"):
         if counter.value > 0 and not counter.instance.endswith(other_way):
-            yield Evidence("cgroup", f"I/O throttle on {counter.instance}", rate(counter.value), None, "")
+            yield Evidence("cgroup", f"I/O throttle on {counter.instance}", rate(counter.value), None, "", role=LIMIT)
     window, device = case.fleet.seconds, number_in(detail)
     for counter in case.host_counters("disk.busy_s"):
         if device and number_in(counter.instance) == device and counter.value >= limits.NEARLY_ALL * window:

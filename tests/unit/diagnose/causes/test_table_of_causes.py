@@ -50,7 +50,7 @@ sys.path[:0] = sys.argv[2:]
 import builders
 from rankscope.diagnose.face.cli.main import run
 from rankscope.diagnose.infer.causes.causes import CAUSES
-from rankscope.diagnose.face.report.sentence import sentence_of
+from rankscope.diagnose.infer.verdict.sentence import sentence_of
 from rankscope.diagnose.infer.solve.judge import diagnose
 run(["causes"])
 verdict = diagnose(builders.build(builders.slow_python(3, 0.08)))

@@ -9,7 +9,6 @@ import pytest
 from builders import BUSY, TORCH, TRAIN, Job, Work, build, columns
 from paused import paused
 
-from rankscope.diagnose.face.report.sentence import sentence_of
 from rankscope.diagnose.face.report.words import answer
 from rankscope.diagnose.infer.causes import registry, whole_job
 from rankscope.diagnose.infer.causes.job.moving_work import moving_work
@@ -17,6 +16,7 @@ from rankscope.diagnose.infer.causes.whole_job import WholeJob
 from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.diagnose.infer.verdict.as_json import to_json
 from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict
+from rankscope.diagnose.infer.verdict.sentence import sentence_of
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
 

@@ -32,7 +32,6 @@ from rankscope.diagnose.face.report.content import Standing
 from rankscope.diagnose.face.report.render import render, straight
 from rankscope.diagnose.face.report.sections.counters import amount_of, meaning_of
 from rankscope.diagnose.face.report.sections.standing import LINES_MOST, standing_of
-from rankscope.diagnose.face.report.sentence import accusation_of, sentence_of
 from rankscope.diagnose.infer.causes.causes import TABLE, sentence
 from rankscope.diagnose.infer.causes.registry import Cause
 from rankscope.diagnose.infer.fleet.gather import gather
@@ -41,6 +40,7 @@ from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.diagnose.infer.verdict.budget import Kind
 from rankscope.diagnose.infer.verdict.contract import Instance, Suspect
 from rankscope.diagnose.infer.verdict.function import Function
+from rankscope.diagnose.infer.verdict.sentence import accusation_of, sentence_of
 from rankscope.diagnose.infer.verdict.stack_tree import StackNode
 from rankscope.observer.window.counter_names import COUNTER_NAMES
 from rankscope.observer.window.folder import write_window

@@ -14,7 +14,6 @@ from unsound import unsound
 
 from corpuskit.archive import HOME, SUFFIX, Corpus, opened
 from rankscope.diagnose.face.cli.report import report
-from rankscope.diagnose.face.report.sentence import accusation_of, price_of, sentence_of
 from rankscope.diagnose.face.report.words import accusation, evidence_line
 from rankscope.diagnose.infer.causes.causes import TABLE, counted
 from rankscope.diagnose.infer.causes.link import nic, nvlink
@@ -28,6 +27,7 @@ from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.diagnose.infer.solve.judge_steps_file import judge_timings
 from rankscope.diagnose.infer.verdict.contract import Evidence, Instance, Suspect, Verdict
 from rankscope.diagnose.infer.verdict.function import NOT_TIMED, Function
+from rankscope.diagnose.infer.verdict.sentence import accusation_of, price_of, sentence_of
 from rankscope.observer.window.folder import Window, read_window
 
 # One case of the corpus for each cause that occurs in it, from the smallest archives that have them all.
