@@ -50,7 +50,7 @@ def test_every_command_that_operators_are_shown_takes_these_options(place: Path)
 def test_each_command_of_the_readme_is_run_by_a_test_and_not_only_read() -> None:
     """A new command needs one: here where it needs no live job, else in tests/lab/test_readme.py."""
     shown = {command[0] for command in documents.of_rankscope(README.read_text())}
-    assert shown == {*documents.LIVE, *documents.STORED, *documents.BY_AGENTS}
+    assert shown == {*documents.LIVE, *documents.STORED, *documents.SERVED}
 
 
 def test_the_demo_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
