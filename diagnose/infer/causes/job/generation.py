@@ -2,7 +2,8 @@
 uneven.
 
 slow server   answers take it longer, as a whole and per byte, than the others of its program
-              (model/servers.py); lost = of the time in which it alone was asked, at most what it
+              (model/servers.py); a server that always gets the longest prompts of a batch looks
+              the same, so the advice asks for that; lost = of the time in which it alone was asked, at most what it
               would gain at their pace
 uneven work   the servers are as fast as each other, and in each round of generation some are idle
               until the last has answered: rounds(any asked) - mean over servers(asked), as the
@@ -69,7 +70,7 @@ def _slow(job: WholeJob, worst: SlowServer, looked_at: int, per_step: float) -> 
         scope="all", component="process", cause="slow-server", rows=(), lost_s=float("nan"), support=NO_COUNTER,
         evidence=tuple(evidence), host=one.host, instance=one.address, comm=one.program, pid=one.pid,
         action=f"Look at {one.program or 'the server'} (pid {one.pid}) at {one.address} on {one.host}: what else uses its GPU and "
-        "CPUs, and how its code and settings differ from the other servers'.",
+        "CPUs, how its code and settings differ from the other servers', and whether its prompts are longer than theirs.",
     )  # fmt: skip
     return Row(found, Taken(lost_s), Clear(worst.z, looked_at=looked_at))
 
