@@ -36,7 +36,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "stats",
         "infer.lacking", "infer.verdict", "infer.flight", "infer.fleet", "infer.model", "infer.budget", "infer.past", "infer.causes",
         "infer.solve",
-        "face.report", "face.export", "face.schemas", "face.demo", "sweep", "service", "nvsentinel", "face.documents", "face.mcp", "face.top", "face.cli",
+        "face.report", "face.export", "face.schemas", "face.demo", "sweep", "service", "nvsentinel", "face.documents",
+        "face.mcp", "face.top", "face.cli",
     ),
 }  # fmt: skip
 
