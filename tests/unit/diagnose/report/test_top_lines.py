@@ -60,7 +60,7 @@ def test_a_slow_rank_is_marked_with_what_it_works_on_and_waits_least() -> None:
     (job,) = seen(builders.slow_python(3, 0.08)).jobs
     accused = [rank for rank in job.ranks if rank.accused]
     assert [rank.number for rank in accused] == [3] and "augment" in accused[0].most
-    assert job.status == "fault" and job.suspects[0].words.startswith("rank 3 on node-0: python/slow-function augment")
+    assert job.status == "fault" and job.suspects[0].words.startswith("Rank 3 on node-0: augment (")
     assert min(job.ranks, key=lambda rank: rank.parts[OTHERS]).number == 3
     assert all(sum(rank.parts) == pytest.approx(1, abs=0.05) for rank in job.ranks)
     assert len(job.steps_s) > 5 and job.ranks[0].step_s == pytest.approx(job.steps_s[-1], rel=0.2)
@@ -114,7 +114,7 @@ def test_a_window_without_a_step_says_so_and_shows_where_the_time_goes_all_the_s
 
 
 def test_the_ring_of_the_service_tells_steps_waiting_and_who_is_named() -> None:
-    named = "FAULT python/slow-function augment (job.py:82) on rank 1: 0.058 s/step lost"
+    named = "FAULT Rank 1 on node-3: augment (job.py:82) takes longer there than on its peers (python/slow-function)"
     snapshot = from_watch.snapshot_of(ring(named=named, troubles=["slower"]), (), "node-3", NOW)
     (job,) = snapshot.jobs
     assert (job.title, job.usual_s, job.status) == ("train.py", 0.15, "fault")
@@ -168,7 +168,9 @@ def many(count: int) -> Snapshot:
         for each in range(count)
     )  # fmt: skip
     suspect = SuspectNow(
-        "rank 70 on node-3: python/slow-function augment (job.py:82) costs 0.1 s of each 0.3 s step", 3, 4
+        "Rank 70 on node-3: augment (job.py:82) takes longer, which costs 0.1 s of each 0.3 s step, 33 % (python/slow-function)",
+        3,
+        4,
     )
     job = JobNow("pretraining-of-a-very-large-model", ranks, (0.1, 0.2, 0.3) * 40, 0.158, "fault", (suspect,))
     return Snapshot(NOW, "node-3", "windows of 5 s, observed here", (job,), (CounterNow("CPU", "93 %"),))
