@@ -28,5 +28,6 @@ JOBS_MOST = 64  # of all in the windows, each user's largest first: each is put 
 
 # Told and shown.
 TOLD = 3  # of things of one kind in one sentence
+REASONS = 3  # why somebody is a suspect, on a terminal without -v
 SHOWN = 5  # lines of one kind on a terminal, without -v
 INSTANCES_SHOWN = 8

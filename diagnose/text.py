@@ -83,8 +83,11 @@ def rate(bytes_per_second: float) -> str:
 
 def rank_list(ranks: tuple[int, ...], most: int = 8) -> str:
     """'rank 3', 'ranks 0-3', 'ranks 1, 5, 9 and 40 more'."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
+    return f"rank{'' if len(ranks) == 1 else 's'} {rank_spans(ranks, most)}"
+
+
+def rank_spans(ranks: tuple[int, ...], most: int) -> str:
+    """Format sorted numbers as at most `most` spans: '3', '0-3', '1, 5, 9 and 40 more'."""
     spans: list[str] = []
     counts: list[int] = []
     first = last = ranks[0] if ranks else 0
@@ -96,5 +99,5 @@ def rank_list(ranks: tuple[int, ...], most: int = 8) -> str:
         counts.append(last - first + 1)
         first = last = value if value is not None else 0
     if len(spans) > most:
-        return f"ranks {', '.join(spans[:most])} and {sum(counts[most:])} more"
-    return f"ranks {', '.join(spans)}"
+        return f"{', '.join(spans[:most])} and {sum(counts[most:])} more"
+    return ", ".join(spans)

@@ -24,6 +24,7 @@ from enum import Enum
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.stats.change import Change, ChangeDetector, State
+from rankscope.diagnose.text import rank_list
 from rankscope.observer.watch.ranks import Death, RankPulse, Steps
 
 SILENT_S = 5.0
@@ -156,7 +157,7 @@ class JobWatch:
         fresh = sorted(pid for pid in stopped if pid in number and pid not in self._stopped)
         if fresh:
             who = tuple(number[pid] for pid in fresh)
-            told.append(Alarm(AlarmKind.STOPPED, self.job, now_s, f"stopped: {ranks_text(who)}", who))
+            told.append(Alarm(AlarmKind.STOPPED, self.job, now_s, f"stopped: {rank_list(tuple(sorted(who)))}", who))
         over = [pid for pid in self._stopped if pid not in stopped]
         if over and not set(stopped) & number.keys():
             since_s = min(self._stopped.values())
@@ -217,8 +218,3 @@ class JobWatch:
         return [
             Alarm(AlarmKind.SILENT, self.job, last_s, f"no step for {now_s - last_s:.0f} s, usually {usual_s:.3f} s")
         ]
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Format rank numbers: 'rank 3', 'ranks 0, 2'."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

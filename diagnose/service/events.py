@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from rankscope.diagnose.service.alarms import Alarm, AlarmKind, Relief, ranks_text
+from rankscope.diagnose.infer.verdict.contract import word_of
+from rankscope.diagnose.service.alarms import Alarm, AlarmKind, Relief
 from rankscope.diagnose.service.looks.look import Seen
 from rankscope.diagnose.service.tell import drain
 from rankscope.diagnose.severity import CRITICAL, OK, UNKNOWN, WARNING
-from rankscope.diagnose.text import clean, clean_all
+from rankscope.diagnose.text import clean, clean_all, rank_list
 
 EVENT_SCHEMA = "rankscope.watch/1"
+_WORDS_MOST = 600  # characters of an event: two sentences on suspects
 _STATES = {"healthy": OK, "inefficient": OK, "fault": WARNING, "imbalance": WARNING, "hang": CRITICAL}
 
 
@@ -39,7 +41,7 @@ class Event:
         """The event as a line, e.g. '03:12:07 WARNING job: step 0.104 → 0.154 s'."""
         mark = "" if self.state == OK else f"{self.state.upper()} "
         whose = f"{clean(self.job, 80)}: " if self.job else ""
-        return f"{clock(self.at)} {mark}{whose}{clean(self.words, 400)}"
+        return f"{clock(self.at)} {mark}{whose}{clean(self.words, _WORDS_MOST)}"
 
     def as_json(self, host: str) -> dict[str, Any]:
         """Return the event as strictly valid JSON, without control characters of targets."""
@@ -111,23 +113,23 @@ def waste_words(verdict: dict[str, Any]) -> str:
 
 
 def verdict_words(verdict: dict[str, Any]) -> str:
-    """Summarise a verdict, e.g. 'FAULT python/slow-function tokenize (train.py:14) on rank 1: 0.058
-    s/step', or why no cause is named.
+    """Return the first line of a verdict in JSON: 'FAULT Rank 1 on node-0: tokenize (train.py:14) takes longer …
+    (python/slow-function)'.
+
+    A verdict of another host may come from an older version, which has no summary.
     """
-    status = str(verdict["status"]).upper()
+    first = verdict["suspects"][0] if verdict["suspects"] else {"component": "", "cause": ""}
+    word = word_of(str(verdict["status"]), first["component"], first["cause"])
+    return f"{word} {verdict.get('summary') or _short(verdict)}"
+
+
+def _short(verdict: dict[str, Any]) -> str:
+    """Summarise a verdict without a sentence: 'python/slow-function on rank 1'."""
     if not verdict["suspects"]:
-        return f"{status}: " + (verdict["notes"][0] if verdict["notes"] else "nobody is to blame")
+        return str(verdict["notes"][0]) if verdict["notes"] else "nobody is to blame"
     first = verdict["suspects"][0]
-    function = first["function"]
-    place = f" {function['name']} ({function['file'].rpartition('/')[2]}:{function['line']})" if function else ""
-    where = f" {first['instance']}" if first["instance"] else ""
-    who = f" on {ranks_text(first['ranks'])}" if first["ranks"] else ""
-    more = f", and {len(verdict['suspects']) - 1} more" if len(verdict["suspects"]) > 1 else ""
-    lost_s = first["lost_seconds_per_step"]
-    price = (
-        "" if lost_s is None else f": no step for {lost_s:.1f} s" if status == "HANG" else f": {lost_s:.3f} s/step lost"
-    )
-    return f"{status} {first['component']}/{first['cause']}{place}{where}{who}{price}{more}"
+    who = f" on {rank_list(tuple(first['ranks']))}" if first["ranks"] else ""
+    return f"{first['component']}/{first['cause']}{who}"
 
 
 def of_relief(relief: Relief, at: float, since: float, named: str) -> Event:

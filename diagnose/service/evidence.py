@@ -15,8 +15,18 @@ from rankscope.diagnose.service.alarms import AlarmKind
 from rankscope.diagnose.service.events import Event
 from rankscope.diagnose.service.jobs import WatchedJob
 from rankscope.diagnose.service.states import box_line, rank_state, usual_s
-from rankscope.diagnose.service.tell.metrics import JobState, Names, ServiceState, as_prometheus, families
+from rankscope.diagnose.service.tell.metrics import (
+    SUSPECTS_EACH,
+    SUSPECTS_MOST,
+    EndedJob,
+    JobState,
+    Names,
+    ServiceState,
+    as_prometheus,
+    families,
+)
 from rankscope.diagnose.service.tell.otlp import Otlp
+from rankscope.diagnose.service.tell.suspects import SuspectState
 from rankscope.diagnose.service.voice import Voice
 from rankscope.observer.watch.blackbox import FROZEN_MOST, BlackBox
 from rankscope.observer.watch.tier0 import Beat, Tier0
@@ -24,6 +34,7 @@ from rankscope.probes.base.errors import RankscopeError
 
 _BOX_EVERY_S = 5.0
 _METRICS_EVERY_S = 15.0
+_DEAD_S = 900.0  # series of a job that ended by a failure: longer than a scraper or an alert waits
 
 
 @dataclass(slots=True)
@@ -40,13 +51,23 @@ class Evidence:
     scraped: Callable[[Callable[[], str]], None] | None
     otlp: Otlp | None
     ledger: Callable[[str, float], Mapping[str, tuple[float, int]]] = lambda _, __: {}
+    host: str = field(default_factory=lambda: os.uname().nodename)
     _names: Names = field(default_factory=Names, init=False)
+    _labels: Names = field(default_factory=lambda: Names(SUSPECTS_EACH, SUSPECTS_MOST), init=False)
+    _dead: dict[str, tuple[float, EndedJob]] = field(default_factory=dict, init=False)  # since when
+
+    def died(self, job: WatchedJob, now_s: float) -> None:
+        """Remember that a rank of this job died here, as the job may be gone before the next scrape."""
+        name = job.watch.job
+        if self._names.has_room(name, job.user, now_s):
+            self._dead.pop(name, None)
+            self._dead[name] = now_s, EndedJob(name, job.user, self._with_room(job, now_s))
 
     def freeze(self, job: WatchedJob, event: Event) -> None:
         """Freeze the job's last minutes, before it is started again; if already frozen, add this
         event as its verdict.
         """
-        content = event.as_json(os.uname().nodename)
+        content = event.as_json(self.host)
         try:
             if job.frozen is not None:
                 self.box.add(job.frozen, "verdict.json", json.dumps(content, indent=2).encode())
@@ -70,14 +91,19 @@ class Evidence:
             except (OSError, RankscopeError) as error:
                 self.voice.complain_once("box", f"the black box cannot be written: {error}", beat.at_s)
         if self.scraped is not None:
-            self.scraped(lambda: as_prometheus(self._states(beat, jobs), own()))
+            self.scraped(lambda: as_prometheus(self._states(beat, jobs), own(), self._ended(beat.at_s)))
         if self.voice.is_due("metrics", beat.at_s, _METRICS_EVERY_S):
             self._tell_metrics(beat, jobs, own)
 
-    def close(self) -> None:
-        """Stop sending."""
+    def close(self, own: Callable[[], ServiceState]) -> None:
+        """Stop sending, and leave no jobs in the file: nobody watches them any more."""
         if self.otlp is not None:
             self.otlp.close()
+        if self.metrics is not None:
+            try:
+                self.write_metrics(self.metrics, as_prometheus((), own()))
+            except (OSError, RankscopeError) as error:
+                self.voice.complain(f"the metrics cannot be written: {error}")
 
     def _box_line(self, name: str, job: WatchedJob, beat: Beat) -> dict[str, object]:
         line = box_line(name, self.tier0.of_job(name), beat, _BOX_EVERY_S)
@@ -87,13 +113,26 @@ class Evidence:
     def _tell_metrics(self, beat: Beat, jobs: Mapping[str, WatchedJob], own: Callable[[], ServiceState]) -> None:
         if self.metrics is not None:
             try:
-                self.write_metrics(self.metrics, as_prometheus(self._states(beat, jobs), own()))
+                text = as_prometheus(self._states(beat, jobs), own(), self._ended(beat.at_s))
+                self.write_metrics(self.metrics, text)
             except (OSError, RankscopeError) as error:
                 self.voice.complain_once("metrics", f"the metrics cannot be written: {error}", beat.at_s)
         if self.otlp is not None:
-            trouble = self.otlp.send(families(self._states(beat, jobs), own()))
+            trouble = self.otlp.send(families(self._states(beat, jobs), own(), self._ended(beat.at_s)))
             if trouble:
                 self.voice.complain_once("otlp", f"no metrics over OTLP: {trouble}", beat.at_s)
+
+    def _ended(self, now_s: float) -> list[EndedJob]:
+        for name in [name for name, (since_s, _) in self._dead.items() if now_s - since_s > _DEAD_S]:
+            del self._dead[name]
+        return [ended for _, ended in self._dead.values()]
+
+    def _with_room(self, job: WatchedJob, now_s: float) -> list[SuspectState]:
+        """Select the suspects whose labels have series already, or may get them."""
+        return [
+            one for one in job.suspects
+            if self._labels.has_room("\n".join((job.watch.job, *one.labels.values())), job.user, now_s)
+        ]  # fmt: skip
 
     def _states(self, beat: Beat, jobs: Mapping[str, WatchedJob]) -> list[JobState]:
         return [
@@ -107,12 +146,14 @@ class Evidence:
                 hung=bool(job.troubles - {AlarmKind.SLOWER}),
                 named=bool(job.named),
                 inefficient=bool(job.wasted),
-                alarms=dict(job.alarms),
+                alarms={kind.value: job.alarms[kind.value] for kind in AlarmKind},  # from 0 on, to see them grow
                 windows=job.windows,
                 lost_s=job.lost_s,
                 user=job.user,
                 ledger=self.ledger(name, beat.at_s),
+                dead=AlarmKind.DEAD in job.troubles,
+                suspects=self._with_room(job, beat.at_s),
             )
             for name, job in jobs.items()
-            if self._names.has_room(name, job.user, time.monotonic())
+            if self._names.has_room(name, job.user, beat.at_s)
         ]

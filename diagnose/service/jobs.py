@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rankscope.diagnose.service.alarms import Alarm, AlarmKind, JobWatch, Relief
 from rankscope.diagnose.service.limits import Allowance
+from rankscope.diagnose.service.tell.suspects import SuspectState
 from rankscope.observer.watch.marker import StepMarker
 
 # until they are over
@@ -19,8 +20,9 @@ class WatchedJob:
     """State of one watched job.
 
     `wasted`: the waste that the last verdict told, '' if it was none. `known`: its usual step time
-    is known; `refused`: an alarm without a look; `earlier`: begin of the last window of all hosts
-    without a named cause; `said`: the reported reason why its steps are not visible.
+    is known; `suspects`: of the last verdict that was judged here; `refused`: an alarm without a
+    look; `earlier`: begin of the last window of all hosts without a named cause; `said`: the
+    reported reason why its steps are not visible.
     """
 
     watch: JobWatch
@@ -34,6 +36,7 @@ class WatchedJob:
     named: str = ""
     lost_s: float = 0.0
     wasted: str = ""
+    suspects: tuple[SuspectState, ...] = ()
     troubles: set[AlarmKind] = field(default_factory=set)
     frozen: Path | None = None
     routine_s: float | None = None
@@ -43,9 +46,10 @@ class WatchedJob:
     said: str = ""
 
     def started_again(self) -> None:
-        """Start learning the usual step time anew."""
+        """Start learning the usual step time anew; nothing is wrong with it yet."""
         self.watch, self.known = JobWatch(self.watch.job), False
         self.troubles.clear()
+        self.cleared()
 
     def raised(self, alarm: Alarm) -> None:
         """Count an alarm; a lasting one is active until it is over."""
@@ -57,4 +61,13 @@ class WatchedJob:
         """End a trouble; with the last one the named cause is cleared."""
         self.troubles.discard(relief.kind)
         if not self.troubles:
-            self.named, self.lost_s, self.frozen = "", 0.0, None
+            self.cleared()
+            self.frozen = None
+
+    def accused(self, words: str, suspects: tuple[SuspectState, ...], lost_s: float = 0.0) -> None:
+        """Name the cause of a trouble, until it is over or a later verdict says otherwise."""
+        self.named, self.suspects, self.lost_s = words, suspects, lost_s
+
+    def cleared(self) -> None:
+        """Name nobody any more."""
+        self.named, self.suspects, self.lost_s = "", (), 0.0

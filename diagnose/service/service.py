@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rankscope.diagnose.service import events
-from rankscope.diagnose.service.alarms import Alarm, AlarmKind, JobWatch, Relief, ranks_text
+from rankscope.diagnose.service.alarms import Alarm, AlarmKind, JobWatch, Relief
 from rankscope.diagnose.service.events import Event
 from rankscope.diagnose.service.evidence import Evidence
 from rankscope.diagnose.service.hosts.others import Others
@@ -33,6 +33,7 @@ from rankscope.diagnose.service.tell.otlp import Otlp
 from rankscope.diagnose.service.voice import Voice, unix
 from rankscope.diagnose.service.xid_events import XidEvents
 from rankscope.diagnose.severity import CRITICAL, OK, WARNING
+from rankscope.diagnose.text import rank_list
 from rankscope.observer.live.limits import give_back
 from rankscope.observer.watch.blackbox import BlackBox
 from rankscope.observer.watch.shares import user_of
@@ -138,7 +139,7 @@ class Service:
             if self.trial is not None:
                 self.trial.close()
             self._looking.close()
-            self._evidence.close()
+            self._done(lambda: self._evidence.close(self._own))
             self._done(lambda: self.book.close(time.monotonic()))
             self.tier0.close()
             self.say(Event("ended", time.time(), "no longer watching; nothing was left behind"))
@@ -222,7 +223,7 @@ class Service:
             else:
                 known.started_again()
             self.book.come(name, self.jobs[name].user, mine, beat.at_s)
-            who = ranks_text(sorted(rank.identity.rank for rank in mine))
+            who = rank_list(tuple(sorted(rank.identity.rank for rank in mine)))
             words = f"{who} of {mine[0].identity.world_size}, {mine[0].identity.title}"
             self._voice.note(beat.at_s, "job", words, name)
 
@@ -270,6 +271,8 @@ class Service:
         self._voice.note(beat.at_s, "gone", f"no rank of it is left here, after {job.steps} steps", name)
         del self.jobs[name]
         self._kept(lambda: self.book.gone(name, beat.at_s), beat.at_s)
+        if AlarmKind.DEAD in job.troubles:
+            self._evidence.died(job, beat.at_s)
         self._looking.forget(name)
         if len(self._allowances) > _ALLOWANCES_MOST:
             self._allowances = {
@@ -332,7 +335,8 @@ class Service:
         pulse = self.tier0.pulse
         probe_s = sum(cost.run_time_ns for cost in pulse.costs()) / 1e9
         return ServiceState(
-            self.cost.cpu_s, self.cost.resident_bytes, probe_s, pulse.lost(), pulse.put_off + self.put_off, self.tier0.left_out
+            self.cost.cpu_s, self.cost.resident_bytes, probe_s, pulse.lost(), pulse.put_off + self.put_off, self.tier0.left_out,
+            time.time(),
         )  # fmt: skip
 
 

@@ -217,26 +217,29 @@ class Context:
         return Finding(self.id, OK, instance, read, value, unit, expected, why, "")
 
     def bad(self, state: str, read: str, value: float | str | None, *, expected: str, why: str, action: str,
-            instance: str = "", unit: str = "", since_s: float | None = None) -> Finding:  # fmt: skip
-        """A warning or critical finding; all parts are required."""
-        return Finding(self.id, state, instance, read, value, unit, expected, why, action, since_s)
+            instance: str = "", unit: str = "", since_s: float | None = None, lasts: bool = False) -> Finding:  # fmt: skip
+        """A warning or critical finding; all parts are required.
+
+        `lasts`: a counter grew; later sweeps report it again for the setting `hours`.
+        """
+        return Finding(self.id, state, instance, read, value, unit, expected, why, action, since_s, lasts)
 
     def warning(self, read: str, value: float | str | None, *, expected: str, why: str, action: str,
-                instance: str = "", unit: str = "", since_s: float | None = None) -> Finding:  # fmt: skip
-        return Finding(self.id, WARNING, instance, read, value, unit, expected, why, action, since_s)
+                instance: str = "", unit: str = "", since_s: float | None = None, lasts: bool = False) -> Finding:  # fmt: skip
+        return Finding(self.id, WARNING, instance, read, value, unit, expected, why, action, since_s, lasts)
 
     def critical(self, read: str, value: float | str | None, *, expected: str, why: str, action: str,
-                 instance: str = "", unit: str = "", since_s: float | None = None) -> Finding:  # fmt: skip
-        return Finding(self.id, CRITICAL, instance, read, value, unit, expected, why, action, since_s)
+                 instance: str = "", unit: str = "", since_s: float | None = None, lasts: bool = False) -> Finding:  # fmt: skip
+        return Finding(self.id, CRITICAL, instance, read, value, unit, expected, why, action, since_s, lasts)
 
     def unknown(self, read: str, why: str, *, instance: str = "", action: str = "") -> Finding:
         return Finding(self.id, UNKNOWN, instance, read, None, "", "", why, action)
 
     def judged(self, value: float, warning: float, critical: float, read: str, *, why: str, action: str, what: str,
-               instance: str = "", unit: str = "") -> Finding:  # fmt: skip
-        """A finding from a value and two thresholds (bad above); `what` names the quantity."""
+               instance: str = "", unit: str = "", lasts: bool = False) -> Finding:  # fmt: skip
+        """A finding from a value and two thresholds (bad above); `what` names the quantity, `lasts` as in `bad`."""
         state = CRITICAL if value > critical else WARNING if value > warning else OK
         expected = f"{what} at most {warning:g}{' ' + unit if unit else ''}"
         if state == OK:
             return Finding(self.id, OK, instance, read, value, unit, expected, "", "")
-        return Finding(self.id, state, instance, read, value, unit, expected, why, action)
+        return Finding(self.id, state, instance, read, value, unit, expected, why, action, lasts=lasts)

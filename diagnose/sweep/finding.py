@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class Finding:
     """One result.
 
-    `read`: the source; `value` in `unit`: what it gave; `since_s`: Unix time the state began.
+    `read`: the source; `value` in `unit`: what it gave; `since_s`: Unix time the state began;
+    `lasts`: a counter grew, so that only this sweep can see it (lasting.py).
     """
 
     id: str
@@ -23,3 +24,4 @@ class Finding:
     why: str
     action: str
     since_s: float | None = None
+    lasts: bool = False

@@ -120,7 +120,8 @@ def syslog_lines(sweep: Sweep) -> Iterator[tuple[int, str]]:
 def as_prometheus(sweep: Sweep, per_process: Collection[str] = ()) -> str:
     """Convert to Prometheus text format.
 
-    Process instances are merged under their check, to limit labels.
+    The label is `device`, as a scrape sets `instance` itself. Process instances are merged under
+    their check, to limit labels.
     """
     worst: dict[tuple[str, str], int] = {}
     values: dict[tuple[str, str, str], float] = {}
@@ -137,13 +138,13 @@ def as_prometheus(sweep: Sweep, per_process: Collection[str] = ()) -> str:
         "# HELP rankscope_sweep_state State of a check: 0 ok, 1 warning, 2 critical, 3 unknown.",
         "# TYPE rankscope_sweep_state gauge",
         *(
-            f"rankscope_sweep_state{{check={_label(check)},instance={_label(one)}}} {code}"
+            f"rankscope_sweep_state{{check={_label(check)},device={_label(one)}}} {code}"
             for (check, one), code in worst.items()
         ),
         "# HELP rankscope_sweep_value What a check read, in the unit of its label.",
         "# TYPE rankscope_sweep_value gauge",
         *(
-            f"rankscope_sweep_value{{check={_label(check)},instance={_label(one)},unit={_label(unit)}}} {value:.12g}"
+            f"rankscope_sweep_value{{check={_label(check)},device={_label(one)},unit={_label(unit)}}} {value:.12g}"
             for (check, one, unit), value in values.items()
         ),
         "# HELP rankscope_sweep_findings Findings of the last sweep by state.",

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.severity import UNKNOWN
-from rankscope.diagnose.sweep import owed
+from rankscope.diagnose.sweep import lasting, owed
 from rankscope.diagnose.sweep.context import Earlier, Reading
 from rankscope.diagnose.sweep.damage import BESIDE, FAILURES, sound, unless_unread
 from rankscope.diagnose.sweep.engine import Sweep
@@ -329,7 +329,7 @@ def _forget(database: sqlite3.Connection, sweep: Sweep, ran: set[str]) -> None:
     """Delete stored rows that this sweep replaces.
 
     A check that could not look keeps its counters, so that growth over the gap is judged next time;
-    an incomplete check keeps what it did not report. Each sweep rewrites entries for the hook.
+    an incomplete check keeps what it did not report. Each sweep rewrites entries for the hook and of what lasts.
     """
     part = set(sweep.unfinished)
     for identifier in _told(sweep, ran):
@@ -347,7 +347,7 @@ def _told(sweep: Sweep, ran: set[str]) -> set[str]:
 
 def _words_anew(sweep: Sweep, ran: set[str]) -> set[str]:
     """Ids whose stored texts this sweep replaces."""
-    return ({key[0] for key in sweep.words} | {owed.ID}) - set(sweep.unfinished) | _told(sweep, ran)
+    return ({key[0] for key in sweep.words} | {owed.ID, lasting.ID}) - set(sweep.unfinished) | _told(sweep, ran)
 
 
 def _remember(

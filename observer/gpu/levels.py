@@ -128,9 +128,7 @@ def find_levels(series: Sequence[Series], collectives: bool = True) -> Levels:
     """
     usable = [one for one in series if len(one.start_s)]
     if not usable or not any(np.isfinite(one.kernel_active).any() for one in usable):
-        return Levels(
-            np.nan, np.nan, "", note="no GPU says when kernels run: steps are judged by the host's timeline alone"
-        )
+        return Levels(np.nan, np.nan, "", note="no GPU says when kernels run: steps are timed on the CPU side only")
     if not collectives:
         return Levels(np.nan, np.nan, "sm")
     for measure in ("sm", "power"):
@@ -139,8 +137,7 @@ def find_levels(series: Sequence[Series], collectives: bool = True) -> Levels:
             return levels
     return Levels(
         np.nan, np.nan, "",
-        note="computing and waiting in collectives look alike in the GPUs' activity and power: steps are judged by the host's "
-        "timeline alone",
+        note="the GPUs' activity and power do not show when they wait for each other: steps are timed on the CPU side only",
     )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def ask(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> RasAnswer |
     try:
         return parse(answer)
     except NotRas as error:
-        return RasSilence(f"RAS of NCCL sent an answer that cannot be parsed: {error}")
+        return RasSilence(f"NCCL's RAS answer could not be read: {error}")
 
 
 def fetch(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> bytes | RasSilence:

@@ -1,6 +1,6 @@
 """Commands that documents show: in indented and fenced blocks, and in `…` within a line.
 
-A block whose first line begins with `$ ` holds commands and what they print, any other one commands alone.
+A block whose first line begins with `$ ` holds commands and what they print, one of JSON none, any other one commands alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RUN_OTHERS = {"ssh": 1, "do": 0, "source": 0, "then": 0, "sudo": 0}  # words of
 
 def lines(text: str) -> list[str]:
     """Every line of a block that is typed, without prompt and comment."""
-    found = [block for _, block in _FENCED.findall(text)]
+    found = [block for language, block in _FENCED.findall(text) if language != "json"]
     found += [re.sub(r"^    ", "", block, flags=re.MULTILINE) for block in _INDENTED.findall(_FENCED.sub("", text))]
     typed = []
     for block in found:

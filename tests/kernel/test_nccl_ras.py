@@ -110,7 +110,7 @@ def test_text_from_a_job_that_knows_no_formats(job: Job) -> None:
         ("mute", JSON, "does not answer"),
         ("slow", JSON, "does not answer"),
         ("cut", JSON, "not JSON"),
-        ("new", "Segmentation fault\n", "cannot be parsed"),
+        ("new", "Segmentation fault\n", "could not be read"),
     ],
 )
 def test_what_is_no_answer_is_a_reason_in_time(job: Job, mode: str, answer: str, expected: str) -> None:

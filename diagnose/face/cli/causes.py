@@ -4,21 +4,16 @@ windows."""
 from __future__ import annotations
 
 from rankscope.diagnose.face.cli.output import print_json, print_table, tell
-from rankscope.diagnose.infer.causes.causes import SCHEMA, TABLE, Counted, counted
+from rankscope.diagnose.face.documents.causes import as_object
+from rankscope.diagnose.infer.causes.causes import TABLE, Counted, counted
 
 
 def run(*, as_json: bool) -> int:
     """Print the table of hypotheses; the exit code is always 0."""
-    found, cases = counted()
     if as_json:
-        rows = [
-            {"component": row.component, "cause": row.cause, "scope": row.scope, "witness": row.witness, "told_by": row.told_by,
-             "says": row.says, "action": row.action, "rests_on": sorted(source.value for source in row.rests_on),
-             "right": found.get(row.key, Counted()).right, "wrong": found.get(row.key, Counted()).wrong}
-            for row in TABLE
-        ]  # fmt: skip
-        print_json({"schema": SCHEMA, "cases": cases, "causes": rows, "named_by_nothing": []})
+        print_json(as_object())
         return 0
+    found, cases = counted()
     lines = [
         [f"{row.component}/{row.cause}", row.scope, _right(found.get(row.key, Counted())), row.witness] for row in TABLE
     ]

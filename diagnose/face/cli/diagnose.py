@@ -23,28 +23,23 @@ from rankscope.diagnose.face.cli.output import (
 )
 from rankscope.diagnose.face.cli.page import page_of, write_page
 from rankscope.diagnose.face.cli.report import print_reports
-from rankscope.diagnose.face.report.words import answer
+from rankscope.diagnose.face.documents.verdicts import judge_all
 from rankscope.diagnose.infer.causes.hang.flight import verdict_of
 from rankscope.diagnose.infer.fleet.large import engines
 from rankscope.diagnose.infer.fleet.large.topology import Group, read_topology
-from rankscope.diagnose.infer.fleet.roll_call import jobs_in, largest, roll_call, windows_of
 from rankscope.diagnose.infer.fleet.sources import Loaded, Source, Sources, find, load, load_baseline, load_found
 from rankscope.diagnose.infer.fleet.timings.from_steps_file import fleet_of
 from rankscope.diagnose.infer.fleet.timings.steps_file import read_timings
-from rankscope.diagnose.infer.flight.account import Blame, blames
+from rankscope.diagnose.infer.flight.account import blames
 from rankscope.diagnose.infer.flight.dumps import read_folder
 from rankscope.diagnose.infer.past.history import DEFAULT_FOLDER, History
-from rankscope.diagnose.infer.solve import judge
 from rankscope.diagnose.infer.solve.judge_steps_file import judge_file
 from rankscope.diagnose.infer.solve.large_fleet import diagnose_large, is_large
-from rankscope.diagnose.infer.solve.unjudged import each_by_itself, unjudged
 from rankscope.diagnose.infer.verdict.as_json import to_json
 from rankscope.diagnose.infer.verdict.contract import Verdict, worst_first
-from rankscope.diagnose.infer.verdict.note import Note, NoteCode
+from rankscope.diagnose.infer.verdict.sentence import headline
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.folder import Window, prepare_folder, write_window
-from rankscope.observer.window.jobs import names
-from rankscope.observer.window.store.users import rename_jobs
 from rankscope.probes.base.errors import UsageError
 
 AUTO = "auto"  # for a folder of this name write ./auto
@@ -100,7 +95,7 @@ def run(
 
         def judged(windows: Sequence[Window]) -> list[Verdict]:
             loaded = Loaded(tuple(windows), ())
-            return _judge_all(loaded, earlier, job, store if automatic else None, shared, blames(dumps))
+            return judge_all(loaded, earlier, job, store if automatic else None, shared, blames(dumps))
 
         windows, verdicts = observe_until_told(window_s, at_most_s, job, pids, verbose, judged)
         code = _print(verdicts, as_json, verbose)
@@ -129,7 +124,7 @@ def run(
             earlier = () if automatic else load_baseline(baseline, folders)
             loaded = load_found(found)
             say("judging")
-            verdicts = _judge_all(loaded, earlier, job, store if automatic else None, shared, blames(dumps))
+            verdicts = judge_all(loaded, earlier, job, store if automatic else None, shared, blames(dumps))
     code = _print(verdicts, as_json, verbose)
     if not large:
         _page_too(html, loaded.windows, verdicts)
@@ -178,7 +173,7 @@ def report(
     with patience("reading windows") as say:
         loaded = load(folders)
         say("judging")
-        verdicts = _judge_all(loaded, load_baseline(baseline, folders), job, None, ())
+        verdicts = judge_all(loaded, load_baseline(baseline, folders), job, None, ())
         say("making the page")
         page_of(place, loaded.windows, verdicts)
     with telling("the verdict") as told:
@@ -186,7 +181,7 @@ def report(
             print(to_json(*verdicts))
         else:
             for verdict in verdicts:
-                said = "\n".join(wrap(answer(verdict), " " * 7, width_of(sys.stdout)))
+                said = "\n".join(wrap(headline(verdict), " " * 7, width_of(sys.stdout)))
                 print(said, file=sys.stderr if place == dash.STDOUT else sys.stdout)
             if place != dash.STDOUT:
                 tell(f"the page is in {clean(str(place), 4096)}")
@@ -197,36 +192,6 @@ def _page_too(place: Path | None, windows: Sequence[Window], verdicts: Sequence[
     if place is not None:
         with patience("making the page"):
             page_of(place, windows, verdicts)
-
-
-def _judge_all(
-    loaded: Loaded, earlier: Sequence[Window], wanted: str | None, history: History | None, shared: Sequence[Group],
-    flight: Sequence[Blame] = (),
-) -> list[Verdict]:  # fmt: skip
-    """One verdict for each selected job, worst first.
-
-    A baseline that holds some of the jobs is used for these alone.
-    """
-    windows, earlier = rename_jobs(loaded.windows, earlier)
-    roll, notes = roll_call(windows), list(loaded.notes)
-    found = jobs_in(roll, wanted)
-    called = names(found)
-    titles = largest(roll, found, notes)
-    held = {job for window in earlier for job in window.ranks["job"].to_pylist()} & titles.keys()
-
-    def judged(job: str) -> Verdict:
-        without = bool(held) and job not in held
-        verdict = judge.diagnose(windows, () if without else earlier, job, history, tuple(notes), shared, flight)
-        if without:
-            note = Note(NoteCode.BASELINE_NONE, "the baseline is of another job: this one is judged without it")
-            verdict = replace(verdict, notes=(*verdict.notes, note))
-        return verdict if called[job] == titles[job] else replace(verdict, title=called[job])
-
-    def refused(job: str, why: Note) -> Verdict:
-        said = [why, *notes]
-        return replace(unjudged(roll, job, windows_of(roll, job, said), said), title=called[job])
-
-    return worst_first(verdict for _, verdict in each_by_itself(titles, judged, refused))
 
 
 def _judge_large(

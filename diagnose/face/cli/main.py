@@ -276,7 +276,7 @@ def reputation(
     return command.run(tuple(places or ()), keep=keep, as_json=as_json, verbose=verbose)
 
 
-for service_command in (service.top, service.watch, service.trigger, service.blackbox, service.ledger):
+for service_command in (service.top, service.watch, service.trigger, service.blackbox, service.ledger, service.mcp):
     app.command(cls=PlainCommand)(service_command)
 app.command(name="sweep", cls=PlainCommand)(sweep_command)
 

@@ -15,16 +15,20 @@ from rankscope.diagnose import budgets
 from rankscope.diagnose.face.cli.output import WIDTH, width_of, wrap
 from rankscope.diagnose.face.report import budget_words, words
 from rankscope.diagnose.infer.verdict import stack_tree
+from rankscope.diagnose.infer.verdict.advice import action_of
 from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict
+from rankscope.diagnose.infer.verdict.phrases import readable
+from rankscope.diagnose.infer.verdict.reasons import reasons_of
+from rankscope.diagnose.infer.verdict.sentence import accusation_of, headline
 from rankscope.diagnose.infer.verdict.stack_tree import StackNode
 from rankscope.diagnose.text import clean
 
-_AGAINST_SHOWN = 2
 _STACKS_SHOWN = 16
+_INDENT = 12  # of what stands behind the words of a suspect, the longest of which is "ruled out"
 # Terms explained at their first appearance.
 _EXPLAINED = {
     "own time": "own time (what it works itself)",
-    "time in collectives (the culprit waits least)": "time in collectives (all leave them together: who comes last waits least)",
+    "time in collectives (the culprit waits least)": "time in collectives (who comes last waits least)",
 }
 _COLOURS = {"healthy": "32", "inefficient": "33", "fault": "31", "imbalance": "33", "hang": "31;1", "unknown": "33"}
 
@@ -33,7 +37,7 @@ def print_reports(verdicts: Sequence[Verdict], out: TextIO, verbose: bool = Fals
     """Write one report per verdict; with several jobs, first a line with the status of each."""
     width = width_of(out)
     if len(verdicts) > 1:
-        said = "; ".join(f"{verdict.status.upper()} {clean(verdict.title or verdict.job, 100)}" for verdict in verdicts)
+        said = "; ".join(f"{verdict.word} {clean(verdict.title or verdict.job, 100)}" for verdict in verdicts)
         lines = wrap(f"{len(verdicts)} JOBS  {said}", "        ", width, verbose)
         out.write("\n".join(lines) + "\n\n")
     for number, verdict in enumerate(verdicts):
@@ -58,14 +62,16 @@ def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Itera
     def lines(text: str, indent: int) -> list[str]:
         return wrap(text, " " * indent, width, verbose)
 
-    yield from lines(words.answer(verdict, verbose), 7)
+    yield from lines(headline(verdict, verbose), 7)
     for number, suspect in enumerate(verdict.suspects, 1):
         if number > 1:
             yield ""
-            yield from lines(f"{number}. {words.accusation(suspect, verdict.guessed, verbose)}", 3)
+            yield from lines(f"{number}. {accusation_of(suspect, verdict.guessed, True, verbose)}", 3)
         for line in _evidence(suspect, verbose, first=number == 1):
-            yield from lines(line, 13)
-        yield from lines(f"  do       {clean(suspect.action, 300)}", 11)
+            yield from lines(line, _INDENT + 2)
+        yield from lines(_labelled("do", readable(clean(suspect.action, 300))), _INDENT)
+    if not verdict.suspects and (action := action_of(verdict)):
+        yield from lines(_labelled("do", readable(clean(action, 300))), _INDENT)
     if verdict.stacks is not None:
         yield ""
         yield from stack_lines(verdict.stacks, verbose, width)
@@ -99,9 +105,15 @@ def stack_lines(tree: StackNode, verbose: bool, width: int, option: str = "-v") 
 
 
 def _evidence(suspect: Suspect, verbose: bool, first: bool) -> Iterator[str]:
-    because, against = words.for_and_against(suspect)
-    for word, said, most in (("because", because, budgets.SHOWN), ("against", against, _AGAINST_SHOWN)):
-        for number, evidence in enumerate(said if verbose else said[:most]):
+    found = reasons_of(suspect, verbose)
+    for word, said in (("because", found.because), ("limit", found.limits), ("against", found.against)):
+        for number, evidence in enumerate(said):
             told = replace(evidence, measure=_EXPLAINED.get(evidence.measure, evidence.measure)) if first else evidence
-            yield f"  {word if number == 0 else '       '}  {words.evidence_line(told)}"
-    yield f"  sure     {words.sureness(suspect)}"
+            yield _labelled("" if number else word, words.evidence_line(told))
+    for number, evidence in enumerate(found.ruled_out):
+        yield _labelled("" if number else "ruled out", words.evidence_line(evidence))
+    yield _labelled("sure", words.sureness(suspect, verbose))
+
+
+def _labelled(word: str, text: str) -> str:
+    return f"  {word:<{_INDENT - 3}} {text}"

@@ -16,11 +16,14 @@ from rankscope.diagnose.face.report.sections.flame import flames_of
 from rankscope.diagnose.face.report.sections.heat import heat_of
 from rankscope.diagnose.face.report.sections.standing import standing_of
 from rankscope.diagnose.face.report.sections.timeline import timeline_of
-from rankscope.diagnose.face.report.sentence import accusation_of, price_of, sentence_of
-from rankscope.diagnose.face.report.words import answer, context, expected_of, for_and_against, measure, sureness
+from rankscope.diagnose.face.report.words import context, expected_of, measure, sureness
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.still.merged_stacks import merged_stacks
+from rankscope.diagnose.infer.verdict.advice import action_of
 from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict
+from rankscope.diagnose.infer.verdict.phrases import readable
+from rankscope.diagnose.infer.verdict.reasons import is_against
+from rankscope.diagnose.infer.verdict.sentence import accusation_of, headline, price_of, sentence_of
 from rankscope.diagnose.text import clean
 
 _TONES = {"healthy": "good", "fault": "bad", "hang": "bad"}
@@ -37,7 +40,7 @@ def report_of(fleet: Fleet, verdict: Verdict, others: Sequence[Verdict] = ()) ->
         title=clean(f"{verdict.status}: {verdict.title or verdict.job}", 120),
         version=_version(),
         headline=_headline(verdict),
-        others=tuple(answer(other) for other in others),
+        others=tuple(headline(other) for other in others),
         accused=tuple(_accused(suspect, verdict) for suspect in verdict.suspects),
         standing=standing_of(verdict.stacks or merged_stacks(fleet)) if still else (),
         spending=None if verdict.budget is None else spending_of(verdict.budget, _ranks_of(verdict)),
@@ -65,29 +68,28 @@ def _version() -> str:
 
 
 def _headline(verdict: Verdict) -> Headline:
-    first = verdict.suspects[0] if verdict.suspects else None
     return Headline(
-        status=verdict.status,
+        status=verdict.word.lower(),
         tone=_TONES.get(verdict.status, "doubt"),
         sentence=sentence_of(verdict),
         price=price_of(verdict),
-        action=clean(first.action, 400) if first else "",
+        action=readable(clean(action_of(verdict), 400)),
         about=context(verdict),
     )
 
 
 def _accused(suspect: Suspect, verdict: Verdict) -> Accused:
-    because, against = for_and_against(suspect)
     proofs = tuple(
-        Proof(clean(each.measure), measure(each.value, each.unit), expected_of(each), speaks_against)
-        for evidence, speaks_against in ((because, False), (against, True))
-        for each in evidence
+        Proof(
+            readable(clean(each.measure)), readable(measure(each.value, each.unit)), expected_of(each), is_against(each)
+        )
+        for each in sorted(suspect.evidence, key=is_against)
     )
     return Accused(
         sentence=accusation_of(suspect, verdict.guessed),
         code=f"{suspect.component}/{suspect.cause}",
-        sure=sureness(suspect),
-        action=clean(suspect.action, 400),
+        sure=sureness(suspect, True),
+        action=readable(clean(suspect.action, 400)),
         proofs=proofs,
     )
 

@@ -12,7 +12,6 @@ import numpy as np
 from rankscope.diagnose.face.report.chosen import choose
 from rankscope.diagnose.face.report.content import Heat
 from rankscope.diagnose.face.report.sections.heat import heat_of
-from rankscope.diagnose.face.report.words import accusation
 from rankscope.diagnose.face.top.host import counters_now
 from rankscope.diagnose.face.top.snapshot import (
     CPU,
@@ -31,6 +30,7 @@ from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.waits import waits
 from rankscope.diagnose.infer.solve.judge import judge
 from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict
+from rankscope.diagnose.infer.verdict.sentence import accusation_of
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.text import clean, short
 from rankscope.observer.window.folder import Window
@@ -58,7 +58,7 @@ class Course:
             return self._unknown(window, error)
         per_step = nan_median(fleet.steps.seconds, 0) if fleet.steps.count else np.empty(0)
         self.steps_s.extend(per_step[np.isfinite(per_step)].tolist())
-        self.accused.append({_who(one): accusation(one, verdict.guessed) for one in verdict.suspects})
+        self.accused.append({_who(one): accusation_of(one, verdict.guessed, True) for one in verdict.suspects})
         remark = clean(verdict.notes[0].text, 200) if verdict.status == "unknown" and verdict.notes else ""
         return JobNow(
             title=short(verdict.title or verdict.job, 60),

@@ -43,19 +43,6 @@ def rests_on(component: str, cause: str, scope: str) -> frozenset[Source]:
     return frozenset.intersection(*(row.rests_on for row in _rows_of(component, cause, scope)))
 
 
-def sentence(component: str, cause: str, scope: str) -> str:
-    """Return the sentence that explains a cause in this scope, else in the narrowest scope that has
-    one.
-
-    Raises KeyError where no scope has a sentence.
-    """
-    rows = (*_rows_of(component, cause, scope), *_rows_of(component, cause, ""))
-    found = next((row.says for row in rows if row.says), None)
-    if found is None:
-        raise KeyError(f"{component}/{cause}: no sentence is registered")
-    return found
-
-
 def _rows_of(component: str, cause: str, scope: str) -> list[Cause]:
     """Return the row of a cause with this scope, or all its rows if no row has this scope."""
     mine = [row for row in TABLE if (row.component, row.cause) == (component, cause)]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.infer.causes.registry import registered
+from rankscope.diagnose.infer.causes.registry import registered, sentence
 from rankscope.diagnose.infer.fleet.model import Fleet
-from rankscope.diagnose.infer.verdict.contract import Evidence, Instance, Suspect
+from rankscope.diagnose.infer.verdict.contract import GUESSED, LIKELY, WITNESSED, Evidence, Instance, Suspect
 from rankscope.diagnose.infer.verdict.function import Function
 
 # Support: the probability that evidence of this kind is right; a factor of the confidence.
@@ -30,7 +30,7 @@ GUESS = 0.5
 EXCUSED = 1 - NO_COUNTER  # a counter says that something else is the cause
 ALIKE = 0.0  # a counter or the peers rule this cause out, without another cause
 
-DESIGNED = ("stage-imbalance", "data-imbalance")  # imbalance by design, not a fault
+DESIGNED = ("stage-imbalance", "data-imbalance", "uneven-generation")  # imbalance by design, not a fault
 
 
 def log_odds(support: float) -> float:
@@ -63,6 +63,7 @@ class Hypothesis:
     clear: float = 1.0  # of a link, 0..1: the certainty that it is slow at all
     scope: str = "rank"  # one of verdict.contract.SCOPES
     since: float | None = None  # Unix time at which it began, if known
+    says: str = ""  # the sentence for readers, where the one that is registered for the cause is not enough
 
 
 def suspect_from(
@@ -90,13 +91,24 @@ def suspect_from(
         lost_seconds_per_step=found.lost_s,
         lost_percent=100.0 if of_s is None else 100 * found.lost_s / of_s,
         confidence=float(np.clip(score, SCORE_LEAST, SCORE_MOST)),
-        guess=found.support <= GUESS,
+        sure=sureness(found.support),
         since=found.since,
-        evidence=found.evidence,
+        evidence=_once(found.evidence),
         action=found.action or known.action,
         scope=found.scope,
         still=of_s is None,
+        says=found.says or sentence(found.component, found.cause, found.scope),
     )
+
+
+def sureness(support: float) -> str:
+    """Return how sure a cause is by its evidence, in one of the words of the contract."""
+    return WITNESSED if support >= CONVICTED else GUESSED if support <= GUESS else LIKELY
+
+
+def _once(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """Drop a line of evidence that an earlier one of another source repeats."""
+    return tuple({(one.measure, one.value, one.unit): one for one in reversed(tuple(evidence))}.values())[::-1]
 
 
 def instances_of(found: Hypothesis) -> tuple[Instance, ...]:

@@ -40,7 +40,7 @@ class Cause:
 
     `witness`: what shows it, in at most 36 characters.
     `rests_on`: sources of a window without one of which it is not reported.
-    `says`: the sentence for readers (fields: report/sentence.py); '' where another scope has it.
+    `says`: the sentence for readers (fields: verdict/sentence.py); '' where another scope has it.
     `action`: what to do, where a hypothesis has no action of its own.
     `refines`: causes ("python/slow-function") that this one explains; they are dropped where it
         explains half of what they take from the same rank.
@@ -139,3 +139,15 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 def registered(component: str, name: str, scope: str) -> Cause | None:
     """Return a registered cause, or None; only modules imported so far are known."""
     return _REGISTERED.get((component, name, scope))
+
+
+def sentence(component: str, name: str, scope: str) -> str:
+    """Return the sentence that explains a cause in this scope, else in the narrowest scope that has
+    one.
+
+    Raises KeyError where no scope has a sentence.
+    """
+    rows = [row for row in load() if (row.component, row.cause) == (component, name) and row.says]
+    if not rows:
+        raise KeyError(f"{component}/{name}: no sentence is registered")
+    return next((row.says for row in rows if row.scope == scope), rows[0].says)

@@ -39,7 +39,7 @@ from rankscope.diagnose.infer.model import slots
 from rankscope.diagnose.infer.model.replay import share_out, shrink, unmet_s
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.waiting import gain_in_turn
-from rankscope.diagnose.infer.verdict.contract import Evidence, Suspect
+from rankscope.diagnose.infer.verdict.contract import WITHOUT, Evidence, Suspect
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.stats.robust import trimmed, trimmed_mean
 from rankscope.diagnose.stats.student import chance, combined_freedom, nats
@@ -430,6 +430,6 @@ def suspects(fleet: Fleet, scene: Scene, rows: Iterable[Row]) -> list[Suspect]:
 def _suspect(fleet: Fleet, scene: Scene, row: Row) -> Suspect:
     step_s = scene.step_s + row.found.lost_s if row.rare else scene.step_s
     without_s = max(step_s - row.found.lost_s, 0.0)
-    told = Evidence("steps", "step as it was, and as it would be without this", step_s, without_s, "s")
+    told = Evidence("steps", "step as it was, and as it would be without this", step_s, without_s, "s", role=WITHOUT)
     found = replace(row.found, evidence=(*row.found.evidence, told))
     return suspect_from(fleet, found, max(step_s, found.lost_s), row.sure)

@@ -30,7 +30,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from rankscope.diagnose import limits
 from rankscope.diagnose.infer.fleet.labels import distinct_texts
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.stats.robust import mean_of_known, nan_median
@@ -81,34 +80,6 @@ def _inside(fleet: Fleet) -> Floats:
     queued = mean_of_known(steps.sched_s)
     inside = np.fmin(by_stacks, by_stays) / np.where(queued > 0, queued, np.inf)
     return np.asarray(np.clip(inside, 0.0, 1.0), dtype=np.float64)
-
-
-def takers(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float]]:
-    """Processes outside the job that took CPU from these ranks (a sample), with seconds, largest
-    first.
-    """
-    ordered = sorted(_taken(fleet, rows).items(), key=lambda item: -item[1])
-    return [(f"{comm} ({pid})" if pid >= 0 else comm, seconds) for (comm, pid), seconds in ordered]
-
-
-def programs(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float, int]]:
-    """(name, seconds taken, processes) of programs outside the job, largest first."""
-    taken, processes = dict[str, float](), dict[str, int]()
-    for (comm, _), seconds in _taken(fleet, rows).items():
-        taken[comm] = taken.get(comm, 0.0) + seconds
-        processes[comm] = processes.get(comm, 0) + 1
-    ordered = sorted(taken.items(), key=lambda item: -item[1])
-    return [(comm, seconds, processes[comm]) for comm, seconds in ordered]
-
-
-def _taken(fleet: Fleet, rows: Iterable[int]) -> dict[tuple[str, int], float]:
-    """Seconds taken from these ranks (a sample) by (name, pid), for processes outside the job."""
-    job, taken = set(fleet.ranks.pid.tolist()), dict[tuple[str, int], float]()
-    for rank in list(rows)[: limits.PEERS_SAMPLED]:
-        for counter in fleet.counters.of("cpu.taken_s", rank):
-            if counter.pid not in job:
-                taken[counter.comm, counter.pid] = taken.get((counter.comm, counter.pid), 0.0) + counter.value
-    return taken
 
 
 def _taken_from(fleet: Fleet) -> tuple[Floats, Floats]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes import rows
 from rankscope.diagnose.infer.causes.group.members import Members
 from rankscope.diagnose.infer.causes.group.shared import with_groups
@@ -27,6 +28,7 @@ def explain(found: Found, draft: Verdict) -> Verdict:
     suspects = _ordered(found, [_calibrated(each) for each in suspects])
     notes = _without_suspected([*draft.notes, *notes], suspects)
     wasted = suspects_of(found.spending, found.waste) if found.spending is not None else []
+    suspects, wasted = _queue_named(suspects, wasted)
     if suspects:
         status = "imbalance" if all(suspect.cause in DESIGNED for suspect in suspects) else "fault"
     else:
@@ -61,6 +63,22 @@ def _suspects(found: Found) -> tuple[list[Suspect], list[Note]]:
     # What makes ranks late in turn is said only where nobody is late for another reason.
     notes += [note for note in found.notes if note.code is NoteCode.MOVING_NOISE and not suspects]
     return suspects, notes
+
+
+def _queue_named(suspects: Sequence[Suspect], wasted: Sequence[Suspect]) -> tuple[list[Suspect], list[Suspect]]:
+    """Name a queue for the CPUs that grew on all ranks by the masks that make it, where masks do.
+
+    That it grew is known from the baseline; why, from the ranks' masks, which are no waste then.
+    """
+    masks = next((one for one in wasted if one.code == "cpu/affinity"), None)
+    grown = next((one for one in suspects if (one.code, one.scope) == ("cpu/contended", "all")), None)
+    if masks is None or grown is None or masks.lost_seconds_per_step < limits.HOLDS_LEAST * grown.lost_seconds_per_step:
+        return list(suspects), list(wasted)
+    named = replace(
+        masks, lost_seconds_per_step=grown.lost_seconds_per_step, lost_percent=grown.lost_percent, confidence=grown.confidence,
+        since=grown.since, evidence=(*masks.evidence[:-1], *grown.evidence), waste=False,
+    )  # fmt: skip
+    return [named if one is grown else one for one in suspects], [one for one in wasted if one is not masks]
 
 
 def _calibrated(suspect: Suspect) -> Suspect:

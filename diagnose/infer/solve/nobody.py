@@ -27,7 +27,8 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.fleet.roles import roles
-from rankscope.diagnose.infer.model.busy_host import busy_noise_s, queued_s, takers
+from rankscope.diagnose.infer.model.busy_host import busy_noise_s, queued_s
+from rankscope.diagnose.infer.model.evidence.programs import takers
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.waiting import transfer
 from rankscope.diagnose.infer.solve.enough import is_alone, ranks_gone, unproven

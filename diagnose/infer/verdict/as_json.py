@@ -10,9 +10,11 @@ from typing import Any
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.infer.verdict import stack_tree
+from rankscope.diagnose.infer.verdict.advice import action_of
 from rankscope.diagnose.infer.verdict.budget import IN_WORDS, Budget, Item, Part
-from rankscope.diagnose.infer.verdict.contract import Baseline, Evidence, Instance, Suspect, Verdict
+from rankscope.diagnose.infer.verdict.contract import AGAINST, Baseline, Evidence, Instance, Suspect, Verdict
 from rankscope.diagnose.infer.verdict.function import Function
+from rankscope.diagnose.infer.verdict.sentence import accusation_of, summary_of
 from rankscope.diagnose.text import clean, clean_all
 
 VERDICT_SCHEMA = "rankscope.verdict/1"
@@ -34,6 +36,8 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     found: dict[str, Any] = {
         "schema": VERDICT_SCHEMA,
         "status": verdict.status,
+        "summary": clean(summary_of(verdict), budgets.NOTE_MOST),
+        "action": clean(action_of(verdict), 400),
         "job": clean(verdict.job),
         "title": clean(verdict.title),
         "hosts": [clean(host) for host in verdict.hosts],
@@ -48,7 +52,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         },
         "slowdown_percent": _number(verdict.slowdown_percent, 2),
         "budget": _budget(verdict.budget),
-        "suspects": [_suspect(suspect) for suspect in verdict.suspects],
+        "suspects": [_suspect(suspect, verdict.guessed) for suspect in verdict.suspects],
         "notes": [clean(note.text, budgets.NOTE_MOST) for note in verdict.notes],
         "note_codes": [note.code.value for note in verdict.notes],
     }
@@ -71,11 +75,13 @@ def _baseline(baseline: Baseline | None) -> dict[str, Any] | None:
     }
 
 
-def _suspect(suspect: Suspect) -> dict[str, Any]:
+def _suspect(suspect: Suspect, guessed: tuple[int, ...]) -> dict[str, Any]:
     return {
         "component": suspect.component,
         "cause": suspect.cause,
         "scope": suspect.scope,
+        "sentence": clean(accusation_of(suspect, guessed), budgets.NOTE_MOST),
+        "sure": suspect.sure,
         "waste": suspect.waste,
         "host": clean(suspect.host),
         "instance": clean(suspect.instance),
@@ -113,7 +119,7 @@ def _function(function: Function | None) -> dict[str, Any] | None:
 def _budget(budget: Budget | None) -> dict[str, Any] | None:
     if budget is None:
         return None
-    return {
+    found: dict[str, Any] = {
         "of": "window" if budget.of_window else "step",
         "seconds": _number(budget.seconds),
         "ranks": budget.ranks,
@@ -127,6 +133,17 @@ def _budget(budget: Budget | None) -> dict[str, Any] | None:
             for one in budget.by_rank
         ],
     }
+    if budget.stages:  # only for runs in which ranks ask servers
+        whole_s = max(sum(stage.seconds for stage in budget.stages), 1e-9)
+        found["stages"] = [
+            {
+                "function": _function(stage.function),
+                "seconds": _number(stage.seconds),
+                "share": _number(stage.seconds / whole_s, 4),
+            }
+            for stage in budget.stages
+        ]
+    return found
 
 
 def _part(budget: Budget, part: Part) -> dict[str, Any]:
@@ -159,6 +176,7 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
         "expected": _value(evidence.expected),
         "unit": clean(evidence.unit),
         "peers": evidence.peers,
+        "role": "against" if evidence.source.startswith(AGAINST) else evidence.role,
     }
 
 

@@ -19,6 +19,17 @@ COMPONENTS = (
 # Their causes are registered by the hypotheses: infer/causes/registry.py.
 
 AGAINST = "against: "  # prefix of `source` for evidence against the suspect
+# What a line of evidence is. Lines against a suspect are known by their source.
+BECAUSE = "because"  # speaks for it; `expected`: what the peers show, or what is usual
+RULED_OUT = "ruled-out"  # was looked at and is as on the peers: another reason less
+LIMIT = "limit"  # `expected`, or else the value, is a limit
+WITHOUT = "without"  # `expected` is what would be without the suspect
+DETAIL = "detail"  # true, and of no use at 3 a.m.: in the JSON and with -v
+ROLES = (BECAUSE, RULED_OUT, LIMIT, WITHOUT, DETAIL)
+# How sure: a counter or the kernel shows the cause; the times fit it; it is what is left.
+WITNESSED, LIKELY, GUESSED = SURE = ("witnessed", "likely", "guess")
+DEAD = "DEAD"  # said of a hang whose first suspect has ended
+_ENDED = (("process", "exited"), ("memory", "oom-kill"))
 ASLEEP = "asleep, by a call like time.sleep"  # evidence value for a function that only waits for the clock
 
 DEVICES = ("gpu", "nvlink", "pcie", "nic")  # components with several instances per host
@@ -28,7 +39,7 @@ DEVICES = ("gpu", "nvlink", "pcie", "nic")  # components with several instances 
 class Evidence:
     """One measurement for a suspect, or against it (`source` then begins with AGAINST).
 
-    `peers`: number of peers whose median is `expected`; 0 if none.
+    `peers`: number of peers whose median is `expected`; 0 if none. `role`: one of ROLES.
     """
 
     source: str
@@ -37,6 +48,7 @@ class Evidence:
     expected: float | str | None
     unit: str
     peers: int = 0
+    role: str = BECAUSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,8 @@ SCOPES = ("rank", "role", "host", "link", "group", "all")  # what a cause affect
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
+    """One suspect. `sure`: one of SURE; `says`: the sentence of its cause with fields (sentence.py)."""
+
     component: str
     cause: str
     host: str
@@ -80,9 +94,20 @@ class Suspect:
     evidence: tuple[Evidence, ...]
     action: str
     scope: str = "rank"
-    guess: bool = False  # no counter confirms the cause
+    sure: str = LIKELY
     waste: bool = False  # nobody differs by it: time that need not be spent
     still: bool = False  # the job makes no progress: the lost seconds are those of the standstill
+    says: str = ""
+
+    @property
+    def code(self) -> str:
+        """Component and cause, such as 'network/slow-link'."""
+        return f"{self.component}/{self.cause}"
+
+    @property
+    def guess(self) -> bool:
+        """Whether nothing confirms the cause."""
+        return self.sure == GUESSED
 
     @property
     def instance(self) -> str:
@@ -130,6 +155,12 @@ class Verdict:
     budget: Budget | None = None  # where the time goes; None where nothing was seen
 
     @property
+    def word(self) -> str:
+        """The first word for people: the status in capitals, or DEAD."""
+        first = self.suspects[0] if self.suspects else None
+        return word_of(self.status, "" if first is None else first.component, "" if first is None else first.cause)
+
+    @property
     def exit_code(self) -> int:
         """Exit code: 0 nothing wrong, 1 slow or degraded, 2 critical, 3 could not judge."""
         codes = {
@@ -140,6 +171,11 @@ class Verdict:
             "hang": EXIT_CRITICAL,
         }
         return codes.get(self.status, EXIT_UNKNOWN)
+
+
+def word_of(status: str, component: str, cause: str) -> str:
+    """Return the first word for people, given the first suspect ('' if there is none)."""
+    return DEAD if status == "hang" and (component, cause) in _ENDED else status.upper()
 
 
 _WORST_FIRST = (EXIT_CRITICAL, EXIT_DEGRADED, EXIT_UNKNOWN, EXIT_HEALTHY)

@@ -19,6 +19,8 @@ class Function:
     @property
     def words(self) -> str:
         """The name as it is said in a sentence."""
+        if (self.kind, self.name) == ("sched", "ready"):
+            return "waiting for a CPU"
         return "what was not timed" if self.name == NOT_TIMED and not self.file else self.name
 
     @property
@@ -26,4 +28,4 @@ class Function:
         """The name with what is known of its location: 'augment (/srv/train.py:88)', 'augment'."""
         if not self.file:
             return self.words
-        return f"{self.name} ({self.file}:{self.line})" if self.line > 0 else f"{self.name} ({self.file})"
+        return f"{self.words} ({self.file}:{self.line})" if self.line > 0 else f"{self.words} ({self.file})"

@@ -56,6 +56,7 @@ def judged_of(content: Mapping[str, Any], job: str) -> tuple[str, dict[str, Any]
     try:
         host, verdict = clean(str(content["host"]), 80).strip(), clean_all(dict(content["verdict"]))
         sound = content["schema"] == JUDGED_SCHEMA and verdict["job"] == clean(job) and verdict["status"] in _STATUSES
+        verdict["summary"] = str(verdict.get("summary") or "")
         verdict["notes"] = [str(note) for note in verdict["notes"]]
         verdict["suspects"] = [_suspect(each) for each in verdict["suspects"]]
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:

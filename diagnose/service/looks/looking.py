@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rankscope.diagnose.service import events
 from rankscope.diagnose.service.alarms import STANDSTILLS, Alarm, AlarmKind
@@ -28,6 +29,7 @@ from rankscope.diagnose.service.jobs import WatchedJob
 from rankscope.diagnose.service.looks import look
 from rankscope.diagnose.service.looks.look import Look, Seen, Wanted
 from rankscope.diagnose.service.looks.prepared import Standby
+from rankscope.diagnose.service.tell.suspects import STILL_STATUSES, of_death, of_verdict
 from rankscope.diagnose.service.turns import Turns
 from rankscope.diagnose.service.voice import Voice, unix
 from rankscope.observer.watch.tier0 import Tier0
@@ -100,7 +102,8 @@ class Looking:
         if alarm.kind is not AlarmKind.ROUTINE:
             self.voice.say(event)
         if alarm.kind is AlarmKind.DEAD:
-            job.named = alarm.words
+            job.accused(alarm.words, tuple(of_death(rank, self.evidence.host) for rank in alarm.ranks))
+            self.evidence.died(job, now_s)
             self.evidence.freeze(job, event)
         if not why_not:
             self._waiting[alarm.job] = _Waiting(alarm, now_s)
@@ -407,9 +410,8 @@ class Looking:
             job.earlier = seen.share.trigger.start
         if seen.alarm.kind not in (AlarmKind.ROUTINE, AlarmKind.ASKED):
             job.allowance.learnt(now_s, seen.accuses)
-        if seen.verdict is not None and seen.accuses:
-            job.named = events.verdict_words(seen.verdict)
-            job.lost_s = float(seen.verdict["suspects"][0]["lost_seconds_per_step"] or 0.0)
+        if seen.verdict is not None:
+            _name(job, seen, seen.verdict)
         if seen.verdict is not None and seen.verdict["status"] == "hang":
             self.evidence.freeze(job, event)
 
@@ -421,6 +423,21 @@ class Looking:
 
     def _pids(self, job: str) -> frozenset[int]:
         return frozenset(one.found.pid for one in self.tier0.of_job(job))
+
+
+def _name(job: WatchedJob, seen: Seen, verdict: dict[str, Any]) -> None:
+    """Name the causes that a verdict found, or nobody any more where nothing is wrong.
+
+    Suspects of another host's verdict are left to its metrics: once in the whole cluster.
+    """
+    suspects = () if seen.judged_by else of_verdict(verdict)
+    if seen.accuses:
+        still = verdict["status"] in STILL_STATUSES
+        lost_s = 0.0 if still else float(verdict["suspects"][0]["lost_seconds_per_step"] or 0.0)
+        job.accused(events.verdict_words(verdict), suspects, lost_s)
+    elif verdict["status"] in ("healthy", "inefficient") and not job.troubles:
+        job.cleared()
+        job.suspects = suspects
 
 
 def _may_be_late_s(trigger: Trigger, pace: Pace) -> float:

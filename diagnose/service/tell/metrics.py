@@ -1,5 +1,5 @@
 """The service's metrics in Prometheus' text format: bounded labels (training_job, rank, kind of
-alarm), never a function or path. Pure.
+alarm, component and cause), never a function or path. Pure.
 """
 
 from __future__ import annotations
@@ -8,12 +8,16 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from rankscope.diagnose.service.tell.suspects import SuspectState
 from rankscope.diagnose.text import clean
 
 JOBS_MOST = 64
 # New job names per day, per user and in total: each is a series that the scraper stores for weeks.
 NAMES_EACH, NAMES_MOST = 64, 512
+# New suspects likewise: sets of labels per day, per user and in total.
+SUSPECTS_EACH, SUSPECTS_MOST = 256, 1024
 _DAY_S = 86400.0
 _LONGEST = 256  # whole names: the ends of long ones distinguish jobs
 
@@ -50,12 +54,23 @@ class JobState:
     user: str = ""
     inefficient: bool = False
     ledger: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    dead: bool = False
+    suspects: Sequence[SuspectState] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """A job that ended by a failure a short while ago: it has no other series any more."""
+
+    job: str
+    user: str
+    suspects: Sequence[SuspectState] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
     """State of the service itself. `put_off`: operations delayed for lack of resources; `left_out`:
-    ranks that are not watched.
+    ranks that are not watched; `at`: Unix time of this state.
     """
 
     cpu_s: float
@@ -64,6 +79,7 @@ class ServiceState:
     lost_events: int
     put_off: int = 0
     left_out: int = 0
+    at: float = math.nan
 
 
 _JOB_GAUGES: tuple[tuple[str, str, str], ...] = (
@@ -72,6 +88,7 @@ _JOB_GAUGES: tuple[tuple[str, str, str], ...] = (
     ("steps_total", "counter", "Steps seen."),
     ("slow", "gauge", "1 while steps last longer than usual."),
     ("hung", "gauge", "1 while no rank here ends a step, or one is stopped or dead."),
+    ("dead", "gauge", "1 while a rank here is dead by a failure, and for 15 minutes after the job's end."),
     ("named", "gauge", "1 while somebody is named for it."),
     ("inefficient", "gauge", "1 while nobody differs and time is spent that need not be."),
     ("lost_seconds_per_step", "gauge", "What mending the first suspect of the last verdict gives back."),
@@ -90,6 +107,13 @@ _RANK_GAUGES: tuple[tuple[str, str], ...] = (
 )
 
 
+_SUSPECT_GAUGES: tuple[tuple[str, str], ...] = (
+    ("", "1 for each suspect of the last verdict, most damaging first, at most four of a job."),
+    ("_lost_seconds_per_step", "What mending it gives back."),
+    ("_lost_ratio", "What mending it gives back, as a share of the step."),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """Series of one name. `kind`: gauge or counter; each row: labels and a finite value."""
@@ -102,34 +126,44 @@ class Family:
 
 @dataclass(slots=True)
 class Names:
-    """Job names with series: limits a user who renames a job every minute. `_known`: by job and
-    user, when it was added.
+    """Names with series (of jobs, or the labels of suspects): limits a user who renames a job every
+    minute. `each`, `most`: new ones per day, of a user and of all; `_known`: by name and user, when
+    it was added.
     """
 
+    each: int = NAMES_EACH
+    most: int = NAMES_MOST
     _known: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def has_room(self, job: str, user: str, now_s: float) -> bool:
-        """Tell whether this job has series, or may get them. Names older than a day are dropped,
+    def has_room(self, name: str, user: str, now_s: float) -> bool:
+        """Tell whether this name has series, or may get them. Names older than a day are dropped,
         the oldest first.
         """
-        if (job, user) in self._known:
+        if (name, user) in self._known:
             return True
         while self._known and now_s - next(iter(self._known.values())) >= _DAY_S:
             del self._known[next(iter(self._known))]
-        if len(self._known) >= NAMES_MOST or sum(whose == user for _, whose in self._known) >= NAMES_EACH:
+        if len(self._known) >= self.most or sum(whose == user for _, whose in self._known) >= self.each:
             return False
-        self._known[job, user] = now_s
+        self._known[name, user] = now_s
         return True
 
 
-def families(jobs: Sequence[JobState], service: ServiceState) -> list[Family]:
+def families(jobs: Sequence[JobState], service: ServiceState, ended: Sequence[EndedJob] = ()) -> list[Family]:
     """Build all series; with more than `JOBS_MOST` jobs the first ones of each user. Series with
-    unknown values are left out.
+    unknown values are left out. `ended`: of these whether a rank died, and the suspects.
     """
-    shown = _shared_out(jobs)
+    shown, over = _shared_out(jobs), _shared_out(ended)
     found: list[Family] = []
     for name, kind, text in _JOB_GAUGES:
-        found += _family(f"rankscope_job_{name}", kind, text, ((_of(job), _job_value(job, name)) for job in shown))
+        of_jobs = [(_of(job), _job_value(job, name)) for job in shown]
+        of_jobs += [(_of(job), 1.0) for job in over if name == "dead"]
+        found += _family(f"rankscope_job_{name}", kind, text, of_jobs)
+    suspects = [(_of(job) | one.labels, one) for job in shown for one in job.suspects]
+    suspects += [(_of(job) | one.labels, one) for job in over for one in job.suspects]
+    for name, text in _SUSPECT_GAUGES:
+        costs = ((labels, _suspect_value(one, name)) for labels, one in suspects)
+        found += _family(f"rankscope_suspect{name}", "gauge", text, costs)
     alarms = ((_of(job) | {"kind": kind}, float(count)) for job in shown for kind, count in sorted(job.alarms.items()))
     found += _family("rankscope_job_alarms_total", "counter", "Alarms by kind.", alarms)
     for place, (name, text) in enumerate(_LEDGER_GAUGES):
@@ -148,12 +182,16 @@ def families(jobs: Sequence[JobState], service: ServiceState) -> list[Family]:
         ("put_off_total", "counter", "What was done later, as the host had no room for it.", float(service.put_off)),
         ("ranks_left_out", "gauge", "Ranks that are not watched, for want of room.", float(service.left_out)),
         ("jobs", "gauge", "Jobs with ranks here.", float(len(jobs))),
+        ("last_round_timestamp_seconds", "gauge", "When this was so.", service.at),
     ):
         found += _family(f"rankscope_watch_{name}", kind, text, [({}, value)])
     return found
 
 
-def _shared_out(jobs: Sequence[JobState]) -> list[JobState]:
+_AnyJob = TypeVar("_AnyJob", JobState, EndedJob)
+
+
+def _shared_out(jobs: Sequence[_AnyJob]) -> list[_AnyJob]:
     """Select at most `JOBS_MOST` jobs, in their order: the first of each user, then the second of
     each, and so on.
     """
@@ -165,14 +203,14 @@ def _shared_out(jobs: Sequence[JobState]) -> list[JobState]:
     return [jobs[at] for at in sorted(chosen)]
 
 
-def as_prometheus(jobs: Sequence[JobState], service: ServiceState) -> str:
+def as_prometheus(jobs: Sequence[JobState], service: ServiceState, ended: Sequence[EndedJob] = ()) -> str:
     """Format all series as text."""
     lines: list[str] = []
-    for family in families(jobs, service):
+    for family in families(jobs, service, ended):
         lines += [f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}"]
         for labels, value in family.rows:
             shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
-            lines.append(f"{family.name}{{{shown}}} {value:.9g}" if shown else f"{family.name} {value:.9g}")
+            lines.append(f"{family.name}{{{shown}}} {value:.12g}" if shown else f"{family.name} {value:.12g}")
     return "\n".join(lines) + "\n"
 
 
@@ -185,7 +223,7 @@ def _family(name: str, kind: str, text: str, values: Iterable[tuple[dict[str, st
 def _job_value(job: JobState, name: str) -> float:
     return {
         "step_seconds": job.step_s, "step_baseline_seconds": job.baseline_s, "steps_total": float(job.steps),
-        "slow": float(job.slow), "hung": float(job.hung), "named": float(job.named),
+        "slow": float(job.slow), "hung": float(job.hung), "dead": float(job.dead), "named": float(job.named),
         "inefficient": float(job.inefficient),
         "lost_seconds_per_step": job.lost_s, "windows_total": float(job.windows),
     }[name]  # fmt: skip
@@ -197,7 +235,11 @@ def _rank_value(rank: RankState, name: str) -> float:
     }[name]  # fmt: skip
 
 
-def _of(job: JobState) -> dict[str, str]:
+def _suspect_value(suspect: SuspectState, name: str) -> float:
+    return {"": 1.0, "_lost_seconds_per_step": suspect.lost_s, "_lost_ratio": suspect.lost_share}[name]
+
+
+def _of(job: JobState | EndedJob) -> dict[str, str]:
     return {"training_job": clean(job.job, _LONGEST)}
 
 

@@ -2,7 +2,7 @@
 
 Reads the MCE line of /proc/interrupts (growth since the last sweep, CPU by CPU: those that are off are not in it) and hardware
 errors in the kernel's log since boot.
-An uncorrected error is critical until the host was rebooted; corrected ones are a warning for `hours`.
+An uncorrected error is critical until the host was rebooted; growth and corrected errors are a warning for `hours`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ def run(context: Context) -> Iterator[Finding]:
         yield context.critical(
             "/proc/interrupts", grown, unit="exceptions", expected="no machine check since the last sweep",
             why="the CPU reported a hardware error", action="Read the record (rasdaemon, mcelog); have the hardware inspected.",
+            lasts=True,
         )  # fmt: skip
     errors = [event for event in logged_events(context) if event.family == MCE]
     for state in (CRITICAL, OK):

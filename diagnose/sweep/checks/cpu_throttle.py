@@ -1,6 +1,7 @@
 """CPUs are not slowed down because they are too hot.
 
-Reads thermal_throttle/*_throttle_count of every CPU; judged by growth since the last sweep, the worst CPU counts. A
+Reads thermal_throttle/*_throttle_count of every CPU; judged by growth since the last sweep, and reported for `hours`;
+the worst CPU counts. A
 throttled CPU feeds its GPUs late, and every rank waits. Absent in virtual machines.
 """
 
@@ -13,7 +14,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.trees import cpu_folders
 
 ID = "cpu.throttle"
-SETTINGS = {"per_hour": 10.0}
+SETTINGS = {"per_hour": 10.0, "hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
@@ -32,4 +33,5 @@ def run(context: Context) -> Iterator[Finding]:
     yield context.judged(
         round(hottest, 1), context.number("per_hour"), float("inf"), read, what="throttling events", unit="events/h",
         why=f"{where} was slowed down because of its temperature", action="Check fans, airflow and inlet temperature.",
+        lasts=True,
     )  # fmt: skip

@@ -1,9 +1,9 @@
 """Disks, NVMe controllers and RAID arrays have no errors.
 
 Reads ioerr_cnt of SCSI disks (growth since the last sweep), the state of NVMe controllers, md/degraded of RAID arrays, and I/O
-errors in the kernel's log of the last `hours`. A controller that is reset, connects anew (over a network) or is taken out is a warning, and
-critical when an earlier sweep saw it so at least `critical_s` ago; a dead one is. What the log tells of a disk that a user may have
-attached (loop devices, and what is mapped to them) is a warning.
+errors in the kernel's log; growth and the log's lines are reported for `hours`. A controller that is reset, connects anew (over
+a network) or is taken out is a warning, and critical when an earlier sweep saw it so at least `critical_s` ago; a dead one is.
+What the log tells of a disk that a user may have attached (loop devices, and what is mapped to them) is a warning.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def _scsi(context: Context) -> Iterator[Finding]:
             yield context.warning(
                 f"/sys/block/{disk}/device/ioerr_cnt", grown.amount, unit="errors", instance=disk,
                 expected=f"at most {context.number('scsi_errors'):g} since the last sweep", why="commands failed", action=_ACTION,
+                lasts=True,
             )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 """GPU memory has no errors.
 
-Reads ECC counters from NVML; judged by growth since the last sweep. An uncorrected error is critical: the job that met it has
-died or computes with wrong numbers. Corrected errors are a warning above `corrected_per_hour`. ECC switched off on a GPU whose
-siblings have it on is a warning. A count that could be read earlier and cannot now is unknown, whether or not the GPU says that its ECC is
-on.
+Reads ECC counters from NVML; judged by growth since the last sweep, and reported for `hours`. An uncorrected error is critical:
+the job that met it has died or computes with wrong numbers. Corrected errors are a warning above `corrected_per_hour`. ECC
+switched off on a GPU whose siblings have it on is a warning. A count that could be read earlier and cannot now is unknown,
+whether or not the GPU says that its ECC is on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.gpus import gpus, name_of
 
 ID = "gpu.ecc"
-SETTINGS = {"corrected_per_hour": 100.0}
+SETTINGS = {"corrected_per_hour": 100.0, "hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
@@ -41,6 +41,7 @@ def run(context: Context) -> Iterator[Finding]:
             yield context.critical(
                 "NVML", lost.amount, unit="uncorrected errors", instance=name, expected="none since the last sweep",
                 why="GPU memory lost data", action="Drain the host and reset the GPU; inspect it if it repeats.",
+                lasts=True,
             )  # fmt: skip
         elif gpu.ecc_uncorrected is None and not lost.first:
             yield context.unknown("NVML", "its uncorrected errors cannot be read now", instance=name)
@@ -48,7 +49,7 @@ def run(context: Context) -> Iterator[Finding]:
             yield context.judged(
                 round(corrected.per_hour, 1), context.number("corrected_per_hour"), float("inf"), "NVML", instance=name,
                 unit="errors/h", what="corrected errors", why="the memory corrects many errors; uncorrected ones follow",
-                action="Have the GPU inspected at the next chance.",
+                action="Have the GPU inspected at the next chance.", lasts=True,
             )  # fmt: skip
     if not judged:
         raise NotApplicable("no GPU with ECC")

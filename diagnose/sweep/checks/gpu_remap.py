@@ -1,7 +1,8 @@
 """GPU memory has no bad rows left in use.
 
 Reads remapped rows and retired pages from NVML. A failed remap is critical (no spare rows: the GPU must be replaced); a pending
-one is a warning: it takes effect at the next reset of the GPU. Rows that were remapped earlier are history.
+one is a warning: it takes effect at the next reset of the GPU. Rows that are remapped now are a
+warning for `hours`; earlier ones are history.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.gpus import fallen_silent, name_of, telling
 
 ID = "gpu.remap"
-SETTINGS: dict[str, float] = {}
+SETTINGS = {"hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
@@ -34,7 +35,8 @@ def run(context: Context) -> Iterator[Finding]:
                                   action="Reset the GPU (nvidia-smi -r) when the job is over.")  # fmt: skip
         elif rows.amount:
             yield context.warning("NVML", rows.amount, unit="rows", instance=name_of(gpu), expected="none since the last sweep",
-                                  why="rows with uncorrected errors were remapped", action="Watch gpu.ecc of this GPU.")  # fmt: skip
+                                  why="rows with uncorrected errors were remapped", action="Watch gpu.ecc of this GPU.",
+                                  lasts=True)  # fmt: skip
         else:
             yield context.ok(
                 "NVML", float(gpu.remap_uncorrected or 0), instance=name_of(gpu), unit="rows remapped ever"

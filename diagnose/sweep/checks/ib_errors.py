@@ -1,8 +1,9 @@
 """InfiniBand and RoCE ports do not lose or damage packets.
 
-Reads counters and hw_counters under /sys/class/infiniband; judged by growth per hour since the last sweep. Symbol errors: the
-InfiniBand specification's bit error rate allows about 120 an hour at most; receive errors, link integrity and buffer
-overruns should be none; retransmissions (out_of_sequence, local_ack_timeout_err, packet_seq_err) tell of loss on the way.
+Reads counters and hw_counters under /sys/class/infiniband; judged by growth per hour since the last sweep, and reported for
+`hours`. Symbol errors: the InfiniBand specification's bit error rate allows about 120 an hour at most; receive errors, link
+integrity and buffer overruns should be none; retransmissions (out_of_sequence, local_ack_timeout_err, packet_seq_err) tell of
+loss on the way.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.probes.ports.reader import read_ports
 
 ID = "ib.errors"
-SETTINGS = {"symbols_per_hour": 120.0, "errors_per_hour": 10.0, "retransmissions_per_hour": 10000.0}
+SETTINGS = {"symbols_per_hour": 120.0, "errors_per_hour": 10.0, "retransmissions_per_hour": 10000.0, "hours": 24.0}
 _GROUPS = (
     ("symbols_per_hour", "symbol errors", ("symbol_error",)),
     ("errors_per_hour", "errors", ("port_rcv_errors", "local_link_integrity_errors", "excessive_buffer_overrun_errors",
@@ -43,6 +44,7 @@ def run(context: Context) -> Iterator[Finding]:
                     expected=f"at most {context.number(setting):g} {words} an hour",
                     why="packets are damaged, lost or sent again",
                     action="Check cable and transceiver (mlxlink -d DEVICE); compare with the switch's counters.",
+                    lasts=True,
                 )  # fmt: skip
         if not wrong:
             yield context.ok(read, 0.0, instance=port.number, unit="errors/h beyond the limits")

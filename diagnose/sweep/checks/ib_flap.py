@@ -1,9 +1,9 @@
 """InfiniBand and RoCE ports do not go down and come back.
 
-Reads link_downed under /sys/class/infiniband; judged by growth since the last sweep. Once is a warning, `critical` times or
-more critical: every loss stalls all ranks for seconds, and a job may not survive it. Of RoCE only where the interface is switched on, in
-the host's own network namespace: a pod that has it may switch it off and on, and it comes back switched off. Of virtual functions
-never. A count that could be read earlier and cannot now is unknown.
+Reads link_downed under /sys/class/infiniband; judged by growth since the last sweep, and reported for `hours`. Once is a
+warning, `critical` times or more critical: every loss stalls all ranks for seconds, and a job may not survive it. Of RoCE only
+where the interface is switched on, in the host's own network namespace: a pod that has it may switch it off and on, and it
+comes back switched off. Of virtual functions never. A count that could be read earlier and cannot now is unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rankscope.probes.ports.reader import read_ports
 from rankscope.probes.ports.switched import runs_here
 
 ID = "ib.flap"
-SETTINGS = {"critical": 3.0}
+SETTINGS = {"critical": 3.0, "hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
@@ -42,7 +42,7 @@ def run(context: Context) -> Iterator[Finding]:
             yield context.bad(
                 CRITICAL if often else WARNING, read, grown.amount, unit="losses",
                 instance=port.number, expected="none since the last sweep", why="the link went away and came back",
-                action="Check cable, transceiver and switch port.",
+                action="Check cable, transceiver and switch port.", lasts=True,
             )  # fmt: skip
         else:
             yield context.ok(read, 0.0, instance=port.number, unit="losses")

@@ -1,8 +1,8 @@
 """Memory (DIMMs) has no errors.
 
-Reads ce_count and ue_count per DIMM under /sys/devices/system/edac; judged by growth since the last sweep. An uncorrected error
-is critical: data was lost. Corrected ones are normal up to some per hour; more come before an uncorrected one. A count that could be
-read earlier and cannot now is unknown.
+Reads ce_count and ue_count per DIMM under /sys/devices/system/edac; judged by growth since the last sweep, and reported for
+`hours`. An uncorrected error is critical: data was lost. Corrected ones are normal up to some per hour; more come before an
+uncorrected one. A count that could be read earlier and cannot now is unknown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.probes.host.edac import read_edac
 
 ID = "mem.ecc"
-SETTINGS = {"corrected_per_hour": 10.0}
+SETTINGS = {"corrected_per_hour": 10.0, "hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
@@ -32,6 +32,7 @@ def run(context: Context) -> Iterator[Finding]:
             yield context.critical(
                 f"{read}/*ue_count", uncorrected.amount, unit="errors", instance=dimm.name,
                 expected="none since the last sweep", why="memory lost data", action="Drain the host and replace the DIMM.",
+                lasts=True,
             )  # fmt: skip
         elif unread:
             yield context.unknown(f"{read}/*ue_count", "its uncorrected errors cannot be read now", instance=dimm.name)
@@ -40,4 +41,5 @@ def run(context: Context) -> Iterator[Finding]:
                 round(corrected.per_hour, 1), context.number("corrected_per_hour"), float("inf"), f"{read}/*ce_count",
                 unit="errors/h", instance=dimm.name, what="corrected errors",
                 why="the DIMM corrects many errors; uncorrected ones follow", action="Replace the DIMM at the next chance.",
+                lasts=True,
             )  # fmt: skip

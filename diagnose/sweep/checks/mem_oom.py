@@ -1,7 +1,7 @@
 """No process was killed for lack of memory.
 
 Reads oom_kill of /proc/vmstat, which counts kills of the host and of memory-limited control groups alike; judged by growth
-since the last sweep. The kernel's log says who was killed, when and in which control group, where it can be read.
+since the last sweep, and reported for `hours`. The kernel's log says who was killed, when and in which control group, where it can be read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rankscope.probes.host.cpu_memory import sample_host
 from rankscope.probes.host.oom import MemoryKill, memory_kills
 
 ID = "mem.oom"
-SETTINGS: dict[str, float] = {}
+SETTINGS = {"hours": 24.0}
 _NAMED = 3  # kills that are told of one by one
 _SLURM = re.compile(r"/job_(\d{1,10})(?:/step_(\w{1,16}))?")
 
@@ -40,7 +40,7 @@ def run(context: Context) -> Iterator[Finding]:
     yield context.warning(
         "/proc/vmstat", grown.amount, unit="kills", expected="none since the last sweep",
         why=f"killed: {'; '.join(_words(one, context) for one in killed)}" if killed else "processes were killed for lack of memory",
-        action=f"Give the job {'a higher memory limit' if limited else 'more memory or a higher limit'}, or make it use less.",
+        action=f"Give the job {'a higher memory limit' if limited else 'more memory or a higher limit'}, or make it use less.", lasts=True,
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 Reads statistics under /sys/class/net: errors (CRC, carrier, …) and drops as a share of the packets since the last sweep. A
 share of errors above 1 in 100,000 slows TCP and RDMA alike; drops at the receiver mean that the host does not keep up.
-Fewer than `least` events are never reported.
+Fewer than `least` events are never reported, others for `hours`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.interfaces import physical
 
 ID = "net.errors"
-SETTINGS = {"errors_per_million": 10.0, "drops_per_million": 10000.0, "least": 10.0}
+SETTINGS = {"errors_per_million": 10.0, "drops_per_million": 10000.0, "least": 10.0, "hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
@@ -42,6 +42,7 @@ def run(context: Context) -> Iterator[Finding]:
                     expected=f"at most {limit:g} {name} in a million packets",
                     why=f"{events:.0f} {name}{crc} since the last sweep",
                     action="Check cable and transceiver." if name == "errors" else "Raise ring buffers; check who floods it.",
+                    lasts=True,
                 )  # fmt: skip
                 break
         else:

@@ -4,7 +4,7 @@ Reads carrier, operstate, flags and carrier_down_count under /sys/class/net for 
 without a cable is nobody's fault, so a missing link is critical only where an earlier sweep saw one, and a warning for a
 member of a bond; of a virtual function, whose link its card or another host decides, a warning. An interface that had one and is not
 there any more is a warning for a day, critical where its card is on the PCI bus and does not answer; virtual functions may come and go.
-Losing the link more often than `flaps` times since the last sweep is a warning.
+Losing the link more often than `flaps` times since the last sweep is a warning for `hours`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rankscope.probes.pci.devices import is_part
 from rankscope.probes.ports.switched import IFF_UP
 
 ID = "net.link"
-SETTINGS = {"flaps": 0.0}
+SETTINGS = {"flaps": 0.0, "hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
@@ -57,6 +57,7 @@ def _judge(context: Context, nic: Nic) -> Finding:
                 expected=f"at most {context.number('flaps'):g} since the last sweep",
                 why="the link went away and came back",
                 action="Check cable, transceiver and switch port.",
+                lasts=True,
             )
         return context.ok(read, "up", instance=nic.name)
     if not nic.flags & IFF_UP:

@@ -1,6 +1,7 @@
 """NVLinks transfer without errors.
 
-Reads replay, recovery and CRC counters of each link from NVML; judged by growth per hour since the last sweep. Replays cost
+Reads replay, recovery and CRC counters of each link from NVML; judged by growth per hour since the last sweep, and
+reported for `hours`. Replays cost
 bandwidth; many of them come before a link fails (Xid 74).
 """
 
@@ -13,7 +14,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.gpus import gpus, name_of
 
 ID = "nvlink.errors"
-SETTINGS = {"per_hour": 100.0}
+SETTINGS = {"per_hour": 100.0, "hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
@@ -26,4 +27,5 @@ def run(context: Context) -> Iterator[Finding]:
             round(grown.per_hour, 1), context.number("per_hour"), float("inf"), "NVML", unit="errors/h",
             instance=f"{name_of(gpu)} link {link.link}", what="errors", why="transfers are repeated",
             action="Reset the GPU when the job is over; check bridge or switch if it repeats.",
+            lasts=True,
         )  # fmt: skip

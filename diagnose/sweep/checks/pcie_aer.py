@@ -1,9 +1,9 @@
 """PCIe error counters (AER) do not grow.
 
-Reads aer_dev_correctable, aer_dev_nonfatal and aer_dev_fatal of every PCI device. Correctable errors are repeated by
-hardware: few do no harm, many cost bandwidth and come before a link fails. Judged by growth since the last sweep, per
-hour. Uncorrected (nonfatal) errors are a warning, fatal ones critical, however few. A device that counted earlier and does not now is
-unknown.
+Reads aer_dev_correctable, aer_dev_nonfatal and aer_dev_fatal of every PCI device. Correctable errors are repeated by hardware:
+few do no harm, many cost bandwidth and come before a link fails. Judged by growth since the last sweep, per hour. Uncorrected
+(nonfatal) errors are a warning, fatal ones critical, however few. All are reported for `hours`. A device that counted earlier
+and does not now is unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.probes.pci.devices import AerCounters, PciDevice, read_pci
 
 ID = "pcie.aer"
-SETTINGS = {"correctable_per_hour": 100.0}
+SETTINGS = {"correctable_per_hour": 100.0, "hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
@@ -47,6 +47,7 @@ def _judge(context: Context, device: PciDevice, aer: AerCounters) -> Finding:
         return context.bad(
             state, read, fatal.amount or nonfatal.amount, unit="errors", instance=device.address,
             expected="none since the last sweep", why=f"{kind} PCIe errors: transfers of this device failed", action=action,
+            lasts=True,
         )  # fmt: skip
     per_hour, most = correctable.per_hour, context.number("correctable_per_hour")
     if per_hour > most:
@@ -54,5 +55,6 @@ def _judge(context: Context, device: PciDevice, aer: AerCounters) -> Finding:
             read, round(per_hour, 1), unit="errors/h", instance=device.address,
             expected=f"at most {most:g} correctable errors an hour",
             why="transfers are repeated: bandwidth is lost, and the link may fail", action=action,
+            lasts=True,
         )  # fmt: skip
     return context.ok(read, round(per_hour, 1), unit="errors/h", instance=device.address)

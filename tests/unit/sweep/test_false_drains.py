@@ -57,8 +57,9 @@ def test_a_counter_that_grew_is_critical_at_both_looks(tmp_path: Path, capsys: p
     put(tree, {"proc/interrupts": "MCE: 2\n"})
     assert command_line(arguments) == 2
     assert "cpu.mce: 2 exceptions" in capsys.readouterr().out
-    # and counted once: the next sweep has nothing new to say
-    assert command_line(arguments) == 0
+    # and counted once: the next sweep has nothing new to say, and warns of what was
+    assert command_line(arguments) == 1
+    assert "2 exceptions 0 s ago" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("trouble", ["fails", "is gone"])

@@ -168,7 +168,7 @@ def test_each_state_has_its_number_in_the_metrics(tmp_path: Path) -> None:
     states = [
         line for line in as_prometheus(_all_states(tmp_path)).splitlines() if line.startswith("rankscope_sweep_state{")
     ]
-    said = {line.partition('instance="')[2].partition('"')[0]: line[-1] for line in states}
+    said = {line.partition('device="')[2].partition('"')[0]: line[-1] for line in states}
     assert said == {"a": "0", "b": "1", "c": "2", "": "3"}
 
 

@@ -382,7 +382,7 @@ def test_processes_are_no_labels(tmp_path: Path) -> None:
         replace(NASTY, id="fs.stuck", instance="cp (8)", state="ok"),
     )
     text = as_prometheus(done, {"fs.stuck"})  # type: ignore[arg-type]
-    assert 'rankscope_sweep_state{check="fs.stuck",instance=""} 2' in text and "cp (" not in text
+    assert 'rankscope_sweep_state{check="fs.stuck",device=""} 2' in text and "cp (" not in text
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (scripts/setup --lab fetches it)")

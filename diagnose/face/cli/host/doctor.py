@@ -6,45 +6,25 @@ import sys
 from pathlib import Path
 
 from rankscope.diagnose.face.cli.output import patience, print_json, tell, width_of, wrap
+from rankscope.diagnose.face.documents.doctor import as_object, blocking, unnamed_causes
 from rankscope.diagnose.text import clean, short
 from rankscope.probes.base.errors import EXIT_HEALTHY, EXIT_MISSING
 
-SCHEMA = "rankscope.doctor/1"
 _MARK_END, _NAMES_END = 8, 35  # columns
 _MARKS = {True: "ok", False: "missing", None: "unknown"}
 
 
 def run(*, as_json: bool, verbose: bool) -> int:
     """Print the findings; return 69 if something required is missing, else 0."""
-    from rankscope.diagnose.infer.causes.causes import unseen_without
     from rankscope.observer.doctor import examine
-    from rankscope.observer.sources import Seen
 
     with patience("looking at this host, its kernel and its libraries"):
         findings = examine(Path("/"))
-    blocked = [finding for finding in findings if finding.required and finding.ok is False]
-    states = [one for finding in findings for one in finding.sources]
-    unnamed = unseen_without(frozenset(one.source for one in states if one.seen is Seen.NOT))
+    blocked = blocking(findings)
     if as_json:
-        print_json(
-            {
-                "schema": SCHEMA,
-                "observable": not blocked,
-                "sources": {one.source.value: {"seen": one.seen.value, "why": one.why} for one in states},
-                "cannot_be_named": [f"{one.component}/{one.cause}" for one in unnamed],
-                "findings": [
-                    {
-                        "name": f.name,
-                        "ok": f.ok,
-                        "required": f.required,
-                        "detail": f.detail,
-                        "remedy": "" if f.ok else f.remedy,
-                    }
-                    for f in findings
-                ],
-            }
-        )
+        print_json(as_object(findings))
         return EXIT_MISSING if blocked else EXIT_HEALTHY
+    unnamed = unnamed_causes(findings)
     width = width_of(sys.stdout)
     indent = " " * (_NAMES_END if width > 2 * _NAMES_END - 10 else _MARK_END)  # next to the names, or below them
     for finding in findings:

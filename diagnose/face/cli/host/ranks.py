@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.face.cli.output import patience, print_json, print_table, tell
+from rankscope.diagnose.face.documents.ranks import as_object, loaders, reason
 from rankscope.diagnose.text import clean
 from rankscope.probes.base.errors import NoRanks
 
-SCHEMA = "rankscope.ranks/1"
-
 if TYPE_CHECKING:
-    from rankscope.observer.census.found import FoundRank, Rejected
+    from rankscope.observer.census.found import FoundRank
     from rankscope.observer.sight import Sight
 
 
@@ -29,7 +28,7 @@ def run(*, as_json: bool, verbose: bool) -> int:
     with patience("looking for training processes"):
         sight = see(progress=_warn, verbose=verbose)
     if as_json:
-        print_json(_as_json(sight))
+        print_json(as_object(sight))
     else:
         _print(sight, verbose)
     return 0 if sight.census.ranks else NoRanks.exit_code
@@ -38,62 +37,6 @@ def run(*, as_json: bool, verbose: bool) -> int:
 def _warn(text: str) -> None:
     begin = "\r\x1b[K" if sys.stderr.isatty() else ""  # overwrite the progress line
     sys.stderr.write(f"{begin}rankscope: {clean(text, 300)}\n")
-
-
-def _as_json(sight: Sight) -> dict[str, Any]:
-    census, devices = sight.census, sight.devices
-    return {
-        "schema": SCHEMA,
-        "ranks": [_rank(found) | {"devices": devices.get(found.pid, "")} for found in census.ranks],
-        "rejected": [
-            {"pid": r.pid, "comm": clean(r.comm), "reason": clean(_reason(r, devices))} for r in census.rejected
-        ],
-        "notes": [clean(note) for note in census.notes],
-        "collectives": [
-            {
-                "job": clean(seen.job),
-                "seen": [f"{clean(family)} in {clean(file)}" for family, file in seen.seen],
-                "hidden": [clean(file) for file in seen.hidden],
-            }
-            for seen in sight.collectives
-        ],
-    }
-
-
-def _rank(found: FoundRank) -> dict[str, Any]:
-    identity = found.identity
-    return {
-        "job": clean(identity.job),
-        "title": clean(identity.title),
-        "rank": identity.rank,
-        "local_rank": identity.local_rank,
-        "world_size": identity.world_size,
-        "local_world_size": identity.local_world_size,
-        "guessed": found.guessed,
-        "launcher": clean(found.launcher),
-        "role": clean(identity.role),
-        "host": clean(identity.host),
-        "node": clean(identity.node),
-        "container": clean(identity.container),
-        "pid": identity.pid,
-        "workers": _loaders(found),
-        "python": clean(identity.python),
-        "command": clean(identity.command),
-    }
-
-
-def _reason(rejected: Rejected, devices: Mapping[int, str]) -> str:
-    """Why a process is no rank, including that it drives several devices."""
-    what = devices.get(rejected.pid)
-    return f"{rejected.reason}, one process that drives {what}" if what else rejected.reason
-
-
-def _loaders(found: FoundRank) -> int:
-    """Number of worker processes that may feed the rank with data: not compilers or multiprocessing
-    helpers."""
-    from rankscope.observer.census.workers import FEEDING
-
-    return sum(worker.kind in FEEDING for worker in found.workers)
 
 
 def _job_names(ranks: Sequence[FoundRank], verbose: bool) -> dict[str, str]:
@@ -113,7 +56,7 @@ def _print(sight: Sight, verbose: bool) -> None:
         heads = ["RANK", "PID", "NODE", "WORKERS", "PYTHON", "JOB", "COMMAND"]
         rows = [
             [f"{f.identity.rank}{'?' if f.guessed else ''}", str(f.identity.pid), f.identity.node or f.identity.host,
-             str(_loaders(f)), f.identity.python, names[f.identity.job], f.identity.command]
+             str(loaders(f)), f.identity.python, names[f.identity.job], f.identity.command]
             for f in ordered
         ]  # fmt: skip
         print_table(heads[:-1] if told_once else heads, [row[:-1] for row in rows] if told_once else rows)
@@ -124,12 +67,16 @@ def _print(sight: Sight, verbose: bool) -> None:
             tell(f"command of {clean(name, 60)}{differ}: {clean(usual, 400)}", "  ")
         for seen in sight.collectives:
             tell(f"collectives of {clean(names[seen.job], 60)}: {clean(seen.text, 300)}", "  ")
+        for one in sight.servers:
+            asking = ", ".join(map(str, one.asked_by[: budgets.INSTANCES_SHOWN]))
+            name = f"{clean(one.program, 60) or 'a program'} (pid {one.pid}, port {one.port})"
+            tell(f"server of {clean(names[one.job], 60)}: {name}, asked by rank {asking}", "  ")
     else:
         print("No training process was found here.")
     rejected = census.rejected if verbose or not census.ranks else ()
     shown = rejected if verbose else rejected[: budgets.SHOWN]
     if shown:
-        print_table(["NOT A RANK", "PID", "WHY"], [[clean(r.comm, 16), str(r.pid), _reason(r, devices)] for r in shown])
+        print_table(["NOT A RANK", "PID", "WHY"], [[clean(r.comm, 16), str(r.pid), reason(r, devices)] for r in shown])
     hidden = len(census.rejected) - len(shown)
     if hidden > 0:
         other = "other " if rejected else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,10 @@ from rankscope.diagnose.face.cli.output import (
     width_of,
     wrap,
 )
+from rankscope.diagnose.nvsentinel import send as nvsentinel_send
+from rankscope.diagnose.nvsentinel.delivered import deliver
 from rankscope.diagnose.severity import CRITICAL, OK, exit_code
+from rankscope.diagnose.sweep import lasting
 from rankscope.diagnose.sweep.config import FAIL_ON, Config, read_config
 from rankscope.diagnose.sweep.confirm import confirmed
 from rankscope.diagnose.sweep.engine import Sweep, is_ignored
@@ -56,6 +59,8 @@ class Options:
     textfile: Path | None = None
     to_syslog: bool = False
     hook: str = ""
+    nvsentinel: Path | None = None
+    remediate: bool = False
     root: Path = ROOT
     as_json: bool = False
     verbose: bool = False
@@ -63,9 +68,11 @@ class Options:
 
 def run(options: Options) -> int:
     """Sweep this host and return the exit code: 0 ok, 1 warning, 2 critical, 3 unknown."""
+    nvsentinel_send.check_asked(options.nvsentinel, options.remediate)
     checks = all_checks()
     config = _config(options, checks)
     chosen = choose(checks, options.only, (*options.skip, *config.skip))
+    hours = _hours(checks, config)
     spare = Spare(PLACE) if (options.root, options.state) == (ROOT, DEFAULT_STATE) else None
     # Another sweep may be draining this host: without waiting, a prolog would let a job start.
     waiting = open_store(options.state, spare, config.longest_s)
@@ -74,8 +81,11 @@ def run(options: Options) -> int:
         done = run_sweep(chosen, config, earlier, options.root)
         done = confirmed(done, chosen, config, earlier, options.root)
         due = owed(earlier.words, done)
-        done = replace(done, words=(*done.words, *as_words(due)))
+        past = lasting.lasting(earlier.words, done, hours)
+        done = replace(done, words=(*done.words, *as_words(due), *lasting.as_words(past)))
         done = store.save(done, tuple(check.id for check in chosen), config.retention_days)
+        shown = [one for one in past if _is_wanted(one.id, one.instance, chosen, config)]
+        done = replace(done, findings=lasting.repeated(done.findings, shown, done, hours))
         if not options.only:
             drifts = trends(store.history(done.time_s - config.retention_days * 86400, done.time_s), done.time_s)
             done = replace(done, findings=(*done.findings, *drifts))
@@ -83,16 +93,28 @@ def run(options: Options) -> int:
         # meanwhile.
         told = _call_hook(done, _wanted(due, chosen, config), store, options.hook or config.hook, config.hook_timeout_s)
         done = replace(done, notes=(*store.notes, *told))
+        # Last, as a socket may not answer.
+        if options.nvsentinel is not None:
+            ran = {check.id for check in chosen}
+            said = deliver(as_json(done), ran, options.state, options.nvsentinel, options.remediate)
+            done = replace(done, notes=(*done.notes, *([said] if said else [])))
     return _tell(done, options, config, {check.id for check in checks if check.per_process})
 
 
+def _hours(checks: Sequence[Check], config: Config) -> Callable[[str], float]:
+    """Return how many hours findings by growth of a check last; 0 without such a setting."""
+    found = {check.id: config.settings(check).get(lasting.HOURS, 0.0) for check in checks}
+    return lambda identifier: float(value) if isinstance(value := found.get(identifier, 0.0), (int, float)) else 0.0
+
+
 def _wanted(due: Sequence[Owed], chosen: Sequence[Check], config: Config) -> tuple[Owed, ...]:
-    """Undelivered findings of the checks that run, without those that the operator accepts by
-    now."""
-    ids = {check.id for check in chosen}
-    return tuple(
-        one for one in due if one.finding.id in ids and not is_ignored(config, one.finding.id, one.finding.instance)
-    )
+    """Select the undelivered findings of the checks that run."""
+    return tuple(one for one in due if _is_wanted(one.finding.id, one.finding.instance, chosen, config))
+
+
+def _is_wanted(identifier: str, instance: str, chosen: Sequence[Check], config: Config) -> bool:
+    """Tell whether an earlier finding is of a check that runs, and not accepted by the operator."""
+    return any(check.id == identifier for check in chosen) and not is_ignored(config, identifier, instance)
 
 
 def _call_hook(done: Sweep, due: Sequence[Owed], store: Store, hook: str, timeout_s: float) -> tuple[str, ...]:

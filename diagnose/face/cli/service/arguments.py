@@ -1,4 +1,4 @@
-"""Options of `watch`, `top`, `trigger`, `blackbox` and `ledger`, separate so that `--help` does not import
+"""Options of `watch`, `top`, `trigger`, `blackbox`, `ledger` and `mcp`, separate so that `--help` does not import
 the service."""
 
 from __future__ import annotations
@@ -64,6 +64,15 @@ OtlpUrl = Annotated[
     str,
     typer.Option("--otlp", metavar="URL", help="Metrics to a collector, http://…:4318/v1/metrics: rankscope[otlp]."),
 ]
+Nvsentinel = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--nvsentinel", metavar="SOCKET", help="Health events to NVSentinel's unix socket: rankscope[nvsentinel]."
+    ),
+]
+Remediate = Annotated[
+    bool, typer.Option("--nvsentinel-remediate", help="Let NVSentinel act on them; without it stores them only.")
+]
 PerHour = Annotated[
     int, typer.Option("--windows-per-hour", metavar="N", min=1, max=60, help="Looks at one job that nobody asked for.")
 ]
@@ -98,6 +107,16 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait for the verdict, and pr
 AtMost = Annotated[
     float, typer.Option("--at-most", metavar="SECONDS", min=1.0, max=86400.0, help="How long --wait waits.")
 ]
+Allowed = Annotated[
+    Optional[list[Path]],  # noqa: UP045
+    typer.Option(
+        "--windows", metavar="DIR", help="Windows below it may be read; may be repeated. The history's may be anyway."
+    ),
+]
+MostBytes = Annotated[
+    int,
+    typer.Option("--most-bytes", metavar="N", min=8192, max=1 << 20, help="Length of an answer; the rest on demand."),
+]
 
 
 def watch(
@@ -115,6 +134,8 @@ def watch(
     spool: SpoolDir = None,
     windows_per_hour: PerHour = 3,
     otlp: OtlpUrl = "",
+    nvsentinel: Nvsentinel = None,
+    nvsentinel_remediate: Remediate = False,
     guard: Guard = False,
     as_json: Json = False,
 ) -> int:
@@ -131,6 +152,7 @@ def watch(
     return command.run(
         state=state, history=history, metrics=metrics, scrapes=scrapes, sweep=sweep, hook=hook, window_s=window,
         routine=routine, as_json=as_json, out=out, spool=spool, per_hour=windows_per_hour, otlp=otlp,
+        nvsentinel=nvsentinel, remediate=nvsentinel_remediate,
     )  # fmt: skip
 
 
@@ -180,3 +202,16 @@ def ledger(job: Which = None, state: State = _FOLDER, html: Html = None, as_json
     from rankscope.diagnose.face.cli.service import ledger as command
 
     return command.run(state=state, job=job, html=html, as_json=as_json)
+
+
+def mcp(
+    windows: Allowed = None, history: HistoryDir = _HISTORY, state: State = _FOLDER, most_bytes: MostBytes = 32768
+) -> int:
+    """Serve agents by the Model Context Protocol, read only.
+
+    A client starts it and talks to it through pipes. It gives windows, verdicts, ranks, ledgers and recordings of hangs as bounded answers
+    in which all text is marked as data. It writes nothing; as root it can observe this host. Needs rankscope[mcp].
+    """
+    from rankscope.diagnose.face.cli import mcp as command
+
+    return command.run(windows=tuple(windows or ()), history=history, state=state, most_bytes=most_bytes)

@@ -3,35 +3,29 @@ death."""
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from rankscope.diagnose import budgets
 from rankscope.diagnose.face.cli.output import print_json, print_table, tell, width_of
 from rankscope.diagnose.face.cli.report import stack_lines
+from rankscope.diagnose.face.documents.blackbox import (
+    as_object,
+    frozen_list,
+    opened_box,
+    recording,
+    verdict_of,
+    why_of,
+)
 from rankscope.diagnose.infer.past.history import DEFAULT_FOLDER
-from rankscope.diagnose.infer.verdict.as_json import timestamp
 from rankscope.diagnose.infer.verdict.stack_tree import from_json
 from rankscope.diagnose.service.events import clock
 from rankscope.diagnose.text import clean
-from rankscope.observer.watch.blackbox import frozen_in, lines_of
+from rankscope.observer.watch.blackbox import lines_of
 from rankscope.observer.window.staging import safe_name
-from rankscope.probes.base.errors import EXIT_HEALTHY, MissingFeature, UsageError
-from rankscope.probes.base.folders import opened_folder, read_plain
-
-_WHY, _VERDICT = "why.json", "verdict.json"
-_NOW = "now"
-SCHEMA = "rankscope.blackbox/1"
-
-
-class NothingKept(MissingFeature):
-    """There is no folder of a service."""
-
-    help = "Give the --state of `rankscope watch`; one that never ran here has kept nothing."
+from rankscope.probes.base.errors import EXIT_HEALTHY
 
 
 def run(*, state: Path, name: str | None, as_json: bool) -> int:
@@ -39,38 +33,26 @@ def run(*, state: Path, name: str | None, as_json: bool) -> int:
 
     Raises UsageError; NothingKept without a service's folder; UnsafePlace if others could have written it.
     """
-    if not state.is_dir():
-        raise NothingKept(f"there is no {state}")
-    box = state / "blackbox"
-    if box.is_dir():
-        with opened_folder(box):
-            pass
-    if name is None:
-        return _list(box, as_json)
-    folder = box / "ring" if name == _NOW else next((one for one in frozen_in(box) if one.name == name), None)
-    if folder is None or not folder.is_dir():
-        raise UsageError(f"the black box has no {name}: `rankscope blackbox` lists what it has")
-    return _show(folder, as_json)
+    box = opened_box(state)
+    return _list(box, as_json) if name is None else _show(recording(box, name), as_json)
 
 
 def _list(box: Path, as_json: bool) -> int:
-    rows = [(path.name, _read(path / _WHY)) for path in frozen_in(box)]
+    rows = frozen_list(box)
     if as_json:
-        print_json([{"name": name, "why": why or None} for name, why in rows])
+        print_json(rows)
     elif not rows:
         tell("nothing is frozen; `rankscope blackbox now` shows the last minutes")
     else:
-        print_table(("NAME", "WHY"), [(name, str(why.get("words", "?"))) for name, why in rows])
+        print_table(("NAME", "WHY"), [(row["name"], str((row["why"] or {}).get("words", "?"))) for row in rows])
     return EXIT_HEALTHY
 
 
 def _show(folder: Path, as_json: bool) -> int:
-    lines = list(lines_of(folder))
-    why, verdict = _read(folder / _WHY), _read(folder / _VERDICT)
     if as_json:
-        dated = [{**line, "time": timestamp(line["time"])} for line in lines]
-        print_json({"schema": SCHEMA, "why": why or None, "verdict": verdict or None, "lines": dated})
+        print_json(as_object(folder))
         return EXIT_HEALTHY
+    lines, why, verdict = list(lines_of(folder)), why_of(folder), verdict_of(folder)
     for said in (why, verdict):
         if said:
             tell(f"{clean(str(said.get('time', '')), 40)}  {clean(str(said.get('words', '')), 400)}")
@@ -116,11 +98,3 @@ def _number(value: object) -> float:
 
 def _as_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(read_plain(path, budgets.FILE_BYTES_MOST))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rankscope.diagnose.face.cli.output import (
     complain,
@@ -20,13 +18,10 @@ from rankscope.diagnose.face.cli.output import (
 )
 from rankscope.diagnose.face.cli.service.ledger_page import page
 from rankscope.diagnose.face.cli.service.ledger_table import hours, lines, name_of, state_of
-from rankscope.diagnose.service.ledger.as_json import to_json
+from rankscope.diagnose.face.documents.ledgers import as_object, read_ledgers
 from rankscope.diagnose.service.ledger.entry import Ledger
-from rankscope.diagnose.service.ledger.gains import gains, lost_s
-from rankscope.diagnose.service.ledger.store import Store
-from rankscope.diagnose.service.place import WatchPlace
-from rankscope.observer.window.jobs import matching
-from rankscope.probes.base.errors import EXIT_HEALTHY, UsageError
+from rankscope.diagnose.service.ledger.gains import lost_s
+from rankscope.probes.base.errors import EXIT_HEALTHY
 
 _LISTED = 20
 
@@ -38,11 +33,7 @@ def run(*, state: Path, job: str | None, html: Path | None, as_json: bool) -> in
     """
     if html is not None:
         free_place(html)
-    place = WatchPlace(state)
-    found = Store(place.ledger, socket.gethostname()).read()
-    chosen = found if job is None else _meant(found, job)
-    if job is not None and not chosen:
-        raise UsageError(f"there is no ledger of {job}: `rankscope ledger` lists what there is")
+    chosen = read_ledgers(state, job)
     if html is not None:
         write_result(html, page(chosen[:_LISTED], time.time()).encode("utf-8", "replace"))
         complain(f"the page is {html}")
@@ -56,25 +47,6 @@ def run(*, state: Path, job: str | None, html: Path | None, as_json: bool) -> in
     else:
         _list(chosen)
     return EXIT_HEALTHY
-
-
-def _meant(found: Sequence[Ledger], job: str) -> list[Ledger]:
-    names = set(matching(job, {one.job: one.title for one in found}))
-    return [one for one in found if one.job in names]
-
-
-def as_object(ledger: Ledger) -> dict[str, Any]:
-    """Return a ledger as JSON, with its sums and what would come back."""
-    return to_json(ledger, socket.gethostname()) | {
-        "hours": round(ledger.total_s / 3600, 6),
-        "lost_hours": round(lost_s(ledger) / 3600, 6),
-        "lost_rank_hours": round(lost_s(ledger) * ledger.world / 3600, 6),
-        "seconds": {kind.value: round(spent_s, 3) for kind, spent_s in ledger.seconds().items()},
-        "gains": [
-            {"what": one.what, "seconds": round(one.seconds, 3), "count": one.count, "action": one.action}
-            for one in gains(ledger)
-        ],
-    }
 
 
 def _list(found: Sequence[Ledger]) -> None:

@@ -56,11 +56,17 @@ def _charge(fleet: Fleet, row: int, place: Place, usual: Place, others: list[int
             Evidence("stacks", f"where {who} {'is' if len(others) == 1 else 'are'}", usual.text, None, "", len(others)),
             Evidence("calls", "no progress of any rank", stalled_s, None, "s", len(fleet.ranks)),
         ),
-        action=(
-            f"Compare what pid {pid}{after('on', host)} does with the others: it is in another collective than they, or in one of another "
-            "size. Look for a branch that only some ranks take."
-        ),
+        action=_action(place, usual, f"pid {pid}{after('on', host)}"),
         host=host,
         instance=f"pid {pid}",
         function=Function("collective", place.name, place.file, place.line) if place.name else None,
+    )
+
+
+def _action(place: Place, usual: Place, who: str) -> str:
+    if place.held and not usual.held and place.waits_for.startswith("for "):
+        return f"See why {who} waits in {place.function_words} {place.waits_for}: it does not come to the collective of the others."
+    return (
+        f"Compare what {who} does with the others: it is in another collective than they, or in one of another size. Look for a branch "
+        "that only some ranks take."
     )

@@ -19,7 +19,7 @@ from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, REPORTED, Hypo
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.still.starting import is_starting, is_unbegun
-from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.infer.verdict.contract import DETAIL, Evidence
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.diagnose.text import after
@@ -115,6 +115,8 @@ def _in_state(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, waiting
             else _see_why_it_ended(ranks.exit_status[rows[0]], pids, host)
         )  # fmt: skip
         charged = _hypothesis(fleet, rows, cause, CONVICTED, evidence, action)
+        if cause == "exited":
+            charged = replace(charged, says=_ended(ranks.exit_status[rows[0]]))
         found.append(_for_want_of_memory(fleet, rows, charged) if cause == "exited" else charged)
     return Standstill(stalled, tuple(found))
 
@@ -132,7 +134,9 @@ def _for_want_of_memory(fleet: Fleet, rows: list[int], ended: Hypothesis) -> Hyp
                 "cgroup", "processes that the kernel ended for want of memory", moved[0].value, 0.0, "events"
             )
             action = f"Give {moved[0].instance} more memory, or find what grew (`dmesg -T | grep -i 'out of memory'`)."
-            return replace(ended, component="memory", cause="oom-kill", evidence=(*ended.evidence, told), action=action)
+            return replace(
+                ended, component="memory", cause="oom-kill", evidence=(*ended.evidence, told), action=action, says=""
+            )
     return ended
 
 
@@ -159,6 +163,14 @@ def _exit_words(status: int) -> str:
     return names.get(number, f"signal {number}")
 
 
+def _ended(status: float) -> str:
+    """The sentence on how a process ended; '' where that is not known."""
+    if not np.isfinite(status):
+        return ""
+    words = _exit_words(int(status))
+    return f"the process was ended by {words}" if int(status) & 0x7F else f"the process has ended with {words}"
+
+
 def _see_why_it_ended(status: float, pids: str, host: str) -> str:
     """The advice for ranks that ended first. SIGKILL leaves nothing in a log of theirs."""
     if np.isfinite(status) and int(status) & 0x7F == signal.SIGKILL:
@@ -181,8 +193,17 @@ def _absent(fleet: Fleet, outside: Bools, silent: Floats, waiting: Bools) -> Sta
         evidence = [*reason.evidence, *_waiting_evidence(fleet, waiting, outside, stalled)]
         pid, host = int(fleet.ranks.pid[row]), fleet.ranks.host[row]
         action = f"Look at {reason.what} in pid {pid}{after('on', host)}: all others wait for this rank."
+        if reason.peer:
+            port = reason.peer.rpartition(":")[2]
+            action = (
+                f"See who listens on {reason.peer} (there: `ss -tlnp 'sport = :{port}'`) and why it does not answer pid {pid}"
+                f"{after('on', host)}: all others wait for this rank."
+            )
         charged = _hypothesis(fleet, [row], reason.cause, REPORTED, evidence, action, reason.function)
-        found.append(replace(charged, component=reason.component, instance=reason.instance or charged.instance))
+        says = f"{{function|it}} waits for an answer from {reason.peer}" if reason.peer else ""
+        found.append(
+            replace(charged, component=reason.component, instance=reason.instance or charged.instance, says=says)
+        )
     return Standstill(stalled, tuple(found))
 
 
@@ -218,7 +239,7 @@ def _late(fleet: Fleet, behind: dict[int, list[Evidence]], silent: Floats, waiti
 
 def _waiting_evidence(fleet: Fleet, waiting: Bools, culprits: Bools, stalled: float) -> list[Evidence]:
     others = waiting & ~culprits
-    evidence = [Evidence("calls", "others without progress", stalled, None, "s", int((~culprits).sum()))]
+    evidence = [Evidence("calls", "others without progress", stalled, None, "s", int((~culprits).sum()), DETAIL)]
     if others.any():
         longest = float(fleet.ranks.in_collective_s[others].max())
         waits = "1 other waits" if others.sum() == 1 else f"{int(others.sum())} others wait"

@@ -16,13 +16,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from rankscope.diagnose import budgets, limits
+from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, Hypothesis
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.causes.rows import Floor, Row, clearness, of_ranks
 from rankscope.diagnose.infer.causes.whole_job import Known, WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
-from rankscope.diagnose.infer.model.busy_host import even_queue_s, programs, queued_s, strangers_shares, taken_s
+from rankscope.diagnose.infer.model.busy_host import even_queue_s, queued_s, strangers_shares, taken_s
+from rankscope.diagnose.infer.model.evidence.programs import Program, culprits, programs
 from rankscope.diagnose.infer.model.replay import repaired
 from rankscope.diagnose.infer.verdict.contract import Evidence
 from rankscope.diagnose.text import after
@@ -48,7 +49,7 @@ def strangers(job: WholeJob, known: Known) -> list[Row]:
         took = programs(fleet, rows.tolist())
         if busy is None or busy < limits.PART:
             continue
-        if took[0][1] < limits.HOLDS_LEAST * sum(seconds for _, seconds, _ in took):
+        if took[0].seconds < limits.HOLDS_LEAST * sum(one.seconds for one in took):
             continue
         removes: Floats = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
         # Ranks also queue longer behind each other for CPUs that strangers use: part of the price.
@@ -70,18 +71,17 @@ def _losers(taken: Floats) -> Bools:
     return much if much.mean() < limits.HOLDS_LEAST else np.ones(len(lost), dtype=bool)
 
 
-def _hypothesis(
-    fleet: Fleet, here: Ints, losers: Bools, busy: float, took: Sequence[tuple[str, float, int]]
-) -> Hypothesis:
+def _hypothesis(fleet: Fleet, here: Ints, losers: Bools, busy: float, took: Sequence[Program]) -> Hypothesis:
     rows, alike = here[losers], bool(losers.all())
-    name, _, count = took[0]
-    who = name if count == 1 else f"{name} ({count} processes)"
-    host = fleet.ranks.host[int(rows[0])]
+    whose = "all ranks there alike" if alike else "these ranks"
+    first, host = took[0], fleet.ranks.host[int(rows[0])]
+    who = first.comm if len(first.pids) == 1 else f"{first.comm} ({len(first.pids)} processes)"
+    each_step = max(fleet.steps.count, 1) * min(len(here), limits.PEERS_SAMPLED)
     evidence = [
         Evidence("host", "CPUs kept busy by processes that are not of the job", 100 * min(busy, 1.0), None, "%"),
         *(
-            Evidence("scheduler", f"CPU taken by {each}, all ranks of the host", seconds, None, "s")
-            for each, seconds, _ in took[:budgets.TOLD]
+            Evidence("scheduler", f"a rank waits while {one.words} has its CPU, mean", one.seconds / each_step, None, "s/step")
+            for one in culprits(took)
         ),
     ]  # fmt: skip
     return Hypothesis(
@@ -92,7 +92,7 @@ def _hypothesis(
         lost_s=float("nan"),
         support=CONVICTED,
         evidence=tuple(evidence),
-        action=f"Move or stop {who}{after('on', host)}: it takes the CPUs of {'all ranks there alike' if alike else 'these ranks'}.",
+        action=f"Move or stop {first.words}{after('on', host)}: it takes the CPUs of {whose}.",
         host=host,
         instance=who,
     )

@@ -28,7 +28,7 @@ from rankscope.diagnose.infer.verdict.contract import Evidence
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.stats.robust import nan_median, trimmed, trimmed_mean
 from rankscope.diagnose.stats.student import combined_freedom
-from rankscope.diagnose.text import seconds
+from rankscope.diagnose.text import rank_list, seconds
 from rankscope.probes.base.arrays import Floats, Ints
 
 
@@ -90,10 +90,11 @@ def _hypothesis(fleet: Fleet, scene: Scene, members: Ints, facts: tuple[float, f
         evidence.insert(1, Evidence("steps", f"spread among the {len(members)} ranks of the role", spread, None, "%"))
     function, more = _heaviest(fleet, members)
     if function is not None:
-        evidence.append(Evidence("functions", f"{function.name}, more than in other roles", more, None, "s/step"))
+        evidence.append(Evidence("functions", f"{function.words}, more than in other roles", more, None, "s/step"))
     doubt = SEEN if alike else GUESS  # a role of one rank: it may as well be a slow rank
     only = "" if alike else " With one rank in the role only its past can tell the stage from the rank."
     rows = tuple(members.tolist())
+    told = tuple(sorted(int(fleet.ranks.number[row]) for row in rows))
     return Hypothesis(
         scope="role",
         component="workload",
@@ -102,7 +103,8 @@ def _hypothesis(fleet: Fleet, scene: Scene, members: Ints, facts: tuple[float, f
         lost_s=float("nan"),
         support=doubt,
         evidence=tuple(evidence),
-        action=f"{who} has {seconds(over)} per step more work than the others: move layers away from it, or leave it.{only}",
+        action=f"{who} ({rank_list(told)}) has {seconds(over)} per step more to do than the others. If it is a pipeline stage, move layers "
+        f"from it to others; if that is meant, leave it.{only}",
         host=common_host(fleet, rows),
         instance=f"role {role}",
         function=function,

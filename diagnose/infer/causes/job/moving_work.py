@@ -57,7 +57,7 @@ from rankscope.diagnose.infer.model.evidence import varying
 from rankscope.diagnose.infer.model.evidence.occasional import occasional
 from rankscope.diagnose.infer.model.replay import busy, shrink
 from rankscope.diagnose.infer.model.scene import Scene
-from rankscope.diagnose.infer.verdict.contract import AGAINST, ASLEEP, Evidence
+from rankscope.diagnose.infer.verdict.contract import AGAINST, ASLEEP, DETAIL, LIMIT, Evidence
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.diagnose.stats.mixture import OF_ONE, two_kinds
@@ -217,9 +217,14 @@ def _turns(x: Floats, often: bool) -> _Signature | None:
     distance = min(kinds.distance, 999.0)  # infinite where all values of a kind are equal
     evidence = (
         Evidence("steps", "steps in which some ranks have more work", 100 * both, None, "% of steps"),
-        Evidence("steps", "work is of two sizes, which differ by", kinds.apart, None, "s/step"),
+        Evidence("steps", "work is of two sizes, which differ by", kinds.apart, None, "s/step", role=DETAIL),
         Evidence(
-            "steps", "distance of the sizes over their spread (noise: 2.3)", distance, limits.CONCENTRATED * OF_ONE, ""
+            "steps",
+            "distance of the sizes over their spread (noise: 2.3)",
+            distance,
+            limits.CONCENTRATED * OF_ONE,
+            "",
+            role=LIMIT,
         ),
     )
     return _Signature(evidence, distance, heavy)
@@ -273,7 +278,7 @@ def _shared(work: Floats) -> _Signature | None:
         return None
     what = "what one rank has more in a step the others have less (by chance: 0, all of it: 1)"
     z = math.atanh(min(shared, limits.NEARLY_ALWAYS)) * math.sqrt(x.shape[1] - 3)
-    return _Signature((Evidence("steps", what, shared, limits.NEARLY_ALL, ""),), z, most)
+    return _Signature((Evidence("steps", what, shared, limits.NEARLY_ALL, "", role=LIMIT),), z, most)
 
 
 def _together(fleet: Fleet, work: Floats, x: Floats, share: float, pipelines: Pipelines | None) -> _Signature | None:
@@ -292,7 +297,14 @@ def _together(fleet: Fleet, work: Floats, x: Floats, share: float, pipelines: Pi
     if not _spread_over_ranks(heaviest):
         return None
     evidence = (
-        Evidence("functions", "functions of a step grow together (correlation)", correlation, limits.NEARLY_ALL, ""),
+        Evidence(
+            "functions",
+            "functions of a step grow together (correlation)",
+            correlation,
+            limits.NEARLY_ALL,
+            "",
+            role=LIMIT,
+        ),
         Evidence(
             "steps",
             "another rank has most work in each step; shared evenly it would save",
@@ -311,7 +323,7 @@ def _hypothesis(fleet: Fleet, signature: _Signature, found: varying.Varying | No
     oftenest = 100 * float(signature.heavy.sum(axis=1).max()) / max(signature.heavy.shape[1], 1)
     evidence = [
         *signature.evidence,
-        Evidence("steps", "steps in which one rank has it, at most", oftenest, None, "% of steps"),
+        Evidence("steps", "steps in which one rank has it, at most", oftenest, None, "% of steps", role=DETAIL),
         Evidence("steps", "ranks whose turn it was", float(len(rows)), float(len(fleet.ranks)), "ranks"),
     ]
     doubt = 1.0

@@ -38,7 +38,7 @@ from rankscope.diagnose.infer.model.busy_host import crowded_s, held_back, queue
 from rankscope.diagnose.infer.model.replay import scattered_s
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.slots import least_stay
-from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.infer.verdict.contract import LIMIT, Evidence
 from rankscope.diagnose.stats.robust import mean_of_known, median
 from rankscope.observer.sources import Source
 from rankscope.probes.base.arrays import Bools, Floats
@@ -107,5 +107,5 @@ def _evidence(fleet: Fleet, seconds: Floats) -> tuple[Evidence, ...]:
     ]  # fmt: skip
     quotas = table.limit[moved]
     if np.isfinite(quotas).any():
-        evidence.append(Evidence("cgroup", "cpu quota, median", float(np.nanmedian(quotas)), None, "CPUs"))
+        evidence.append(Evidence("cgroup", "cpu quota, median", float(np.nanmedian(quotas)), None, "CPUs", role=LIMIT))
     return tuple(evidence)

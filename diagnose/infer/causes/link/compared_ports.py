@@ -13,6 +13,7 @@ from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.infer.causes.hypothesis import REPORTED, Hypothesis
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.fleet.ports import Ports, classes, grown, peers_of
+from rankscope.diagnose.infer.model.evidence.event_words import event_words
 from rankscope.diagnose.infer.verdict.contract import Evidence
 from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.probes.base.arrays import Bools, Floats, Ints
@@ -142,7 +143,7 @@ class Found:
             if self.grown(name, limits.EVENTS_HZ * self.scale.window_s)[index]:
                 values = self.ports.value(name)
                 middle = float(np.nan_to_num(peers_of(values, self.group)[0][index]))
-                what = f"{name.partition('.')[2].replace('_', ' ')} on {self.ports.instance[index]}"
+                what = f"{event_words(name)} on {self.ports.instance[index]}"
                 yield Evidence("counters", what, float(values[index]), middle, "events", int(self.peers[index]))
 
     def charge(

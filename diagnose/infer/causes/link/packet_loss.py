@@ -27,7 +27,7 @@ from rankscope.diagnose.infer.causes.link.shapers import shapers, tight_ends
 from rankscope.diagnose.infer.causes.link.slow_flows import Cells, End, cells_of, end_at
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.fleet.model import Fleet
-from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.infer.verdict.contract import LIMIT, Evidence
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.observer.sources import Source
@@ -96,7 +96,7 @@ def _charge(
         f"Packets to and from {end} get lost: look at its errors and drops (ip -s link), its cable, its switch port."
     )
     if narrow is not None:
-        evidence = (*evidence, Evidence("qdisc", f"shaper on {end.address}", rate_text(narrow), None, ""))
+        evidence = (*evidence, Evidence("qdisc", f"shaper on {end.address}", rate_text(narrow), None, "", role=LIMIT))
         action = f"Check the shaper on {end}: what does not fit through it is dropped, and sent again."
     return end.charge(
         cause="loss" if narrow is None else "slow-link",

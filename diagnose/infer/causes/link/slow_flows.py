@@ -39,7 +39,7 @@ from rankscope.diagnose.infer.causes.link.shapers import shapers, tight_ends
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.fleet.labels import distinct_texts
 from rankscope.diagnose.infer.fleet.model import Fleet
-from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.infer.verdict.contract import DETAIL, Evidence
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import after
 from rankscope.diagnose.text import rate as rate_text
@@ -410,7 +410,7 @@ def _evidence(
                    100 * median(others_share) if count else None, "%", count)  # fmt: skip
     inflation = np.delete(cells.inflation, worst)
     yield Evidence("tcp", "round-trip time over the shortest seen", float(cells.inflation[worst]),
-                   median(inflation) if count else None, "x", count)  # fmt: skip
+                   median(inflation) if count else None, "x", count, DETAIL)  # fmt: skip
 
 
 def end_at(fleet: Fleet, address: str, interface: str = "") -> End:

@@ -35,7 +35,7 @@ from rankscope.diagnose.infer.fleet.counters import Counter
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.fleet.ports import Ports, peers_of, ports
 from rankscope.diagnose.infer.model.evidence.pcie_links import degraded, narrow_ranks
-from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.infer.verdict.contract import RULED_OUT, Evidence
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.stats.student import chance, nats
 from rankscope.diagnose.text import after
@@ -155,7 +155,9 @@ def _alone(fleet: Fleet, found: Found, known: list[Hypothesis]) -> list[Hypothes
         if any(charge.ratio <= 1.25 * ratio or rank in charge.rows for charge in known):
             continue
         instance, host = found.ports.instance[index], fleet.ranks.host[rank]
-        nothing = Evidence("counters", f"errors, speed and state of {instance}", "as its peers'", None, "")
+        nothing = Evidence(
+            "counters", f"errors, speed and state of {instance}", "as its peers'", None, "", role=RULED_OUT
+        )
         told = (*found.evidence(index), nothing)
         if found.prefix == nic.PREFIX:
             action = nic.slow_action(host, instance)

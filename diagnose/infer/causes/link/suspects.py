@@ -26,7 +26,7 @@ from rankscope.diagnose.infer.causes.whole_job import WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.slots import least_stay
-from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.infer.verdict.contract import WITHOUT, Evidence
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.probes.base.arrays import Floats
 
@@ -97,7 +97,7 @@ def _row(
         cost; noise and effect floor are compared with that, since each port has a share of one wait
         (slow_ports.py). `rest_s`: the step without the excess of ranks.
     """
-    behaviour = Evidence("steps", measure, measured_s, max(measured_s - link.lost_s, 0.0), "s/step")
+    behaviour = Evidence("steps", measure, measured_s, max(measured_s - link.lost_s, 0.0), "s/step", role=WITHOUT)
     onset = scene.onset
     longer = onset is not None and onset.after_s > onset.before_s and np.isfinite(fleet.start)
     since = fleet.start + float(fleet.steps.start_s[onset.column]) if onset is not None and longer else None

@@ -21,6 +21,10 @@ from rankscope.diagnose.infer.verdict.contract import AGAINST, Evidence
 _COUNTED = ("gpu", "nvlink", "pcie", "nic", "network")
 
 
+def _counters(component: str) -> str:
+    return {"gpu": "GPU", "nvlink": "NVLink", "pcie": "PCIe", "nic": "network card's"}.get(component, component)
+
+
 def weighed(
     case: Case, charge: Hypothesis, others: Sequence[Hypothesis], found: Differences, whole_s: float
 ) -> Hypothesis:
@@ -43,7 +47,13 @@ def weighed(
         against.append(Evidence(f"{AGAINST}steps", "excess that this does not explain", hidden, None, "s/step"))
     if charge.component in _COUNTED and charge.support <= NO_COUNTER and not case.fleet.timed:
         against.append(
-            Evidence(f"{AGAINST}counters", f"a counter of {charge.component} that moved", "none was seen", None, "")
+            Evidence(
+                f"{AGAINST}counters",
+                f"no {_counters(charge.component)} counter says why",
+                "they are as on its peers, or none was read",
+                None,
+                "",
+            )
         )
     seldom = 1 - float(found.slower_share[case.rank])
     if seldom >= limits.LARGE_SHARE:

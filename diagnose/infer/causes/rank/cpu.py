@@ -29,9 +29,10 @@ from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.fleet.counters import Counter
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.busy_host import cpus_of
+from rankscope.diagnose.infer.model.evidence.programs import Program, culprits
 from rankscope.diagnose.infer.model.functions import sample
 from rankscope.diagnose.infer.past.demand import wanted_s
-from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.infer.verdict.contract import LIMIT, Evidence
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import after
 from rankscope.observer.sources import Source
@@ -112,7 +113,7 @@ def _throttling(case: Case) -> tuple[float, tuple[Evidence, ...]]:
         Evidence("cgroup", "held back by the CPU quota of its control group", worst.value, expected, "s", len(peers))
     ]
     if worst.limit == worst.limit:
-        evidence.append(Evidence("cgroup", "cpu quota", worst.limit, None, "CPUs"))
+        evidence.append(Evidence("cgroup", "cpu quota", worst.limit, None, "CPUs", role=LIMIT))
     return over, tuple(evidence)
 
 
@@ -131,13 +132,13 @@ def _ready_evidence(case: Case, ready: float, how: str) -> Evidence:
 class _Takers:
     """Processes that ran while the rank was in the run queue, in seconds of the window, by name."""
 
-    foreign: tuple[tuple[str, float, tuple[int, ...]], ...]  # name, seconds, pids; largest first
+    foreign: tuple[Program, ...]  # largest first
     ours_s: float  # ranks of the same job
     suspects_s: float  # part of ours_s: by ranks that are suspects, for what they do longer than their peers
 
     @property
     def foreign_s(self) -> float:
-        return sum(seconds for _, seconds, _ in self.foreign)
+        return sum(one.seconds for one in self.foreign)
 
 
 def _takers(case: Case) -> _Takers:
@@ -154,7 +155,7 @@ def _takers(case: Case) -> _Takers:
         total, pids = foreign.get(counter.comm, (0.0, []))
         foreign[counter.comm] = (total + counter.value, [*pids, counter.pid] if counter.pid >= 0 else pids)
     ordered = sorted(foreign.items(), key=lambda item: -item[1][0])
-    return _Takers(tuple((comm, total, tuple(pids)) for comm, (total, pids) in ordered), ours, by_suspects)
+    return _Takers(tuple(Program(comm, total, tuple(pids)) for comm, (total, pids) in ordered), ours, by_suspects)
 
 
 def behind_suspects_s(case: Case) -> float:
@@ -225,18 +226,17 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
 def _foreign_charge(case: Case, takers: _Takers, needed: float, lost_s: float, evidence: list[Evidence]) -> Hypothesis:
     """Return the hypothesis on processes outside the job, by the largest one, or on interrupts."""
     told = (*evidence, *(
-        Evidence("scheduler", f"CPU taken by {name}", seconds / max(case.steps, 1), 0.0, "s/step")
-        for name, seconds, _ in takers.foreign[:3]
-        if seconds >= 0.1 * takers.foreign_s
+        Evidence("scheduler", f"CPU taken by {one.words}", one.seconds / max(case.steps, 1), None, "s/step")
+        for one in culprits(takers.foreign)
     ))  # fmt: skip
-    comm, total, pids = takers.foreign[0]
+    comm, total, pids = takers.foreign[0].comm, takers.foreign[0].seconds, takers.foreign[0].pids
     interrupted = INTERRUPTS.match(comm)
     if interrupted is not None and total - _taken_from_peers_s(case, _by_interrupts)[0] >= needed:
         cpu = f"cpu{interrupted[1]}"
         action = f"See what interrupts {cpu}{after('of', case.host)} (/proc/softirqs, mpstat -P ALL 1): steer it to CPUs without ranks."
         return case.charge("cpu", "irq", lost_s, CONVICTED, told, action, cpu)
     who = f"{comm} ({pids[0]})" if len(pids) == 1 else f"{comm} ({len(pids)} processes)" if pids else comm
-    action = f"Move or stop {who}{after('on', case.host)}, or give the rank CPUs of its own."
+    action = f"Move or stop {takers.foreign[0].words}{after('on', case.host)}, or give the rank CPUs of its own."
     return case.charge("cpu", "contended", lost_s, CONVICTED, told, action, who)
 
 

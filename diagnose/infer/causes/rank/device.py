@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -106,12 +106,12 @@ def called_by(found: Located | None) -> tuple[Evidence, ...]:
     return (Evidence("stacks", "called by", " → ".join((*found.callers, found.function.name)), None, ""),)
 
 
-def of_function(case: Case, kind: str, state: str) -> Hypothesis | None:
+def of_function(case: Case, kind: str, state: str, says: str) -> Hypothesis | None:
     """Return the hypothesis on a Python function that uses the device where its peers do not.
 
     Such use is no fault of the device. None where the peers use it there too, or no function is
     odd. A sample meets few short calls with a stack: a quarter of the excess is then taken to
-    represent all of it. `state`: what the function does, in words.
+    represent all of it. `state`: what the function does, in words. `says`: the sentence for readers.
     """
     found, device = case.profiles.locate(case.rank, case.beside, (kind,), 0.0, sampled=True), device_time(case, kind)
     if (
@@ -133,7 +133,8 @@ def of_function(case: Case, kind: str, state: str) -> Hypothesis | None:
     evidence += called_by(found)
     evidence.append(Evidence("stacks", "what it does there", state, None, ""))
     action = f"See why {function.place} {state} on this rank: its peers do not do so there."
-    return case.charge("python", "blocking-call", lost_s, SEEN, tuple(evidence), action, function=function)
+    charged = case.charge("python", "blocking-call", lost_s, SEEN, tuple(evidence), action, function=function)
+    return replace(charged, says=says)
 
 
 def beside(case: Case, name: str, lowest: bool = False, instance: str = "") -> Beside | None:

@@ -43,12 +43,14 @@ from rankscope.diagnose.infer.causes.rank.device import (
 )
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.fleet.counters import Counter
+from rankscope.diagnose.infer.model.evidence.event_words import event_words
 from rankscope.diagnose.infer.model.functions import sample
-from rankscope.diagnose.infer.verdict.contract import Evidence, process_text
+from rankscope.diagnose.infer.verdict.contract import RULED_OUT, Evidence, process_text
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import after
 from rankscope.observer.sources import Source
 
+_OWN_KERNELS = "{function|it} runs kernels on its GPU that its peers do not"
 _THERMAL, _POWER, _CLOCKS = "throttled-thermal", "throttled-power", "clock-low"
 # Specific reasons first: hw_slowdown is set together with hw_thermal and power_brake, and names
 # neither.
@@ -88,7 +90,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
         # it.
         told = [replace(errors[0], lost_s=told[0].lost_s, evidence=(*errors[0].evidence, *told[0].evidence[:1]))]
     if not told:
-        if (charge := of_function(case, "gpu", "waits for kernels of its own GPU")) is not None:
+        if (charge := of_function(case, "gpu", "waits for kernels of its own GPU", _OWN_KERNELS)) is not None:
             yield charge
             return
         weak = tuple(evidence for reason in measured for evidence in reason.evidence)
@@ -105,8 +107,10 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     more = tuple(evidence for reason in told[1:3] for evidence in reason.evidence[:1])
     predicted: tuple[Evidence, ...] = ()
     if math.isfinite(why.lost_s):
-        what = "longer per step than its peers, and by how much the counter says"
-        predicted = (Evidence("functions", what, device.excess_s, why.lost_s, "s"),)
+        predicted = (
+            Evidence("functions", "its kernels take longer than the peers' by", device.excess_s, None, "s/step"),
+            Evidence("functions", "of that the counter explains", min(why.lost_s, device.excess_s), None, "s/step"),
+        )
     found = case.charge(
         "gpu", why.cause, device.excess_s, why.support,
         (*why.evidence, *predicted, *behaviour(case, device)[:1], *more),
@@ -127,7 +131,9 @@ def name_of(case: Case) -> str:
 def smi(instance: str, what: str, host: str) -> str:
     """The nvidia-smi command for a GPU, such as '`nvidia-smi -i 2 -q -d CLOCK` on node-7'."""
     index = instance.removeprefix("gpu")
-    return f"`nvidia-smi{f' -i {index}' if index.isdigit() else ''} {what}`{after('on', host)}"
+    which, (first, _, rest) = f" -i {index}" if index.isdigit() else "", what.partition(" ")
+    told = f"{which} {what}" if first.startswith("-") else f" {first}{which} {rest}"  # a subcommand comes first
+    return f"`nvidia-smi{told.rstrip()}`{after('on', host)}"
 
 
 # ---- clocks and their limits ------------------------------------------------------------------------------------------
@@ -198,7 +204,9 @@ def _held_by(case: Case, instance: str) -> tuple[str, tuple[Evidence, ...]]:
         bit = over.get(_POWER)
         return _POWER, (low, *((_bit(case, bit[1]),) if bit else ()))
     if not over:
-        return _CLOCKS, (Evidence("nvml", "throttle reasons set longer than on its peers", "none", None, ""),)
+        return _CLOCKS, (
+            Evidence("nvml", "throttle reasons set longer than on its peers", "none", None, "", role=RULED_OUT),
+        )
     cause = max(over, key=lambda each: over[each][0])
     evidence = [_bit(case, over[cause][1])]
     if cause == _POWER and over[cause][1].counter.name == "gpu.throttle.hw_slowdown_s" and _hot(case, instance):
@@ -312,7 +320,7 @@ def _memory_errors(case: Case) -> Hypothesis | None:
         instance = found.counter.instance
         see = smi(instance, "-q -d ECC,ROW_REMAPPER", case.host)
         action = f"Drain {case.host or 'its host'}, reset {instance}, and replace it if the errors return or a remap failed ({see})."
-        evidence = [found.evidence("nvml", "events", f"{name.removeprefix('gpu.').replace('_', ' ')} on {instance}")]
+        evidence = [found.evidence("nvml", "events", f"{event_words(name)} on {instance}")]
         evidence += [_xid_evidence(counter) for counter in _xids(case) if xids.of_memory(_number(counter))]
         return case.charge("gpu", "ecc-errors", float("nan"), SEEN, tuple(evidence), action, instance)
     return None
@@ -352,7 +360,8 @@ def _unremarkable(case: Case) -> tuple[Evidence, ...]:
     found = []
     clock = beside(case, "gpu.sm_clock_hz", lowest=True)
     if clock is not None and clock.known:
-        found.append(clock.evidence("nvml", "GHz", f"SM clock of {clock.counter.instance}", 1e-9))
+        told = clock.evidence("nvml", "GHz", f"SM clock of {clock.counter.instance}", 1e-9)
+        found.append(replace(told, role=RULED_OUT))
     active = beside(case, "gpu.sm_active_computing", lowest=True)
     if active is not None and active.known:
         found.append(active.evidence("nvml", "%", "SM activity while computing", 100))

@@ -32,6 +32,7 @@ from rankscope.diagnose.infer.causes.rank.device import (
     slow,
 )
 from rankscope.diagnose.infer.causes.registry import cause
+from rankscope.diagnose.infer.model.evidence.event_words import event_words
 from rankscope.diagnose.infer.model.evidence.pcie_links import Link, degraded
 from rankscope.diagnose.infer.model.functions import sample
 from rankscope.diagnose.infer.verdict.contract import Evidence
@@ -40,6 +41,7 @@ from rankscope.diagnose.text import after
 from rankscope.observer.sources import Source
 from rankscope.probes.base.arrays import Floats
 
+_COPIES = "{function|it} copies between host and GPU what its peers do not"
 ERRORS = ("pcie.aer_fatal", "pcie.aer_nonfatal", "pcie.replays", "pcie.aer_correctable")
 
 
@@ -60,7 +62,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
         return
     errors = worst_errors(case)
     if errors is not None:
-        name = errors.counter.name.removeprefix("pcie.").replace("_", " ")
+        name = event_words(errors.counter.name)
         yield case.charge(
             "pcie", "errors", device.excess_s, SEEN,
             (errors.evidence("pcie", "events", f"{name} on {errors.counter.instance}"), *behaviour(case, device)[:1]),
@@ -68,7 +70,9 @@ def judge(case: Case) -> Iterator[Hypothesis]:
         )  # fmt: skip
         return
     if (copied := _copied_more(case, device)) is not None:
-        yield of_function(case, "memory", "copies so much between host and GPU") or _more_data(case, device, copied)
+        yield of_function(case, "memory", "copies so much between host and GPU", _COPIES) or _more_data(
+            case, device, copied
+        )
         return
     why = f"No PCIe counter of this rank{after('on', case.host)} says why"
     if case.fleet.timed:
@@ -147,11 +151,17 @@ def _link_charge(case: Case, device: DeviceTime | None, link: Link) -> Hypothesi
     measured = device.excess_s if device is not None and timed else case.excess_s
     if predicted < limits.HOLDS_LEAST * measured:
         return None
-    explained = Evidence("functions", "excess per step, beside what the link predicts", measured, predicted, "s")
+    what = "copies to and from its GPU" if device is not None and timed else "its steps"
+    explained = (
+        Evidence("functions", f"longer than its peers in {what}", measured, None, "s/step"),
+        Evidence(
+            "functions", "of that the link explains, by its speed and width", min(predicted, measured), None, "s/step"
+        ),
+    )
     seen = behaviour(case, device)[:1] if device is not None and timed else ()
     return case.charge(
         "pcie", "link-degraded", measured, CONVICTED,
-        (*link.evidence(), explained, *seen), link.action(case.host), link.instance,
+        (*link.evidence(), *explained, *seen), link.action(case.host), link.instance,
         device.function if device is not None and timed else None,
     )  # fmt: skip
 

@@ -10,19 +10,25 @@ of the peers, to what it does. The GIL: threads.py. Evidence against: every func
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.infer.causes.rank.case import Case
 from rankscope.diagnose.infer.causes.rank.device import called_by
 from rankscope.diagnose.infer.causes.rank.memory import as_long_per_page
+from rankscope.diagnose.infer.causes.rank.object_host import SOCKET_WAITS, object_host
 from rankscope.diagnose.infer.causes.rank.threads import held_gil
 from rankscope.diagnose.infer.causes.rank.workload import has_no_more_input
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.model.attribute import Located
 from rankscope.diagnose.infer.model.evidence.known_code import INTERPRETER, LOADER_FILES
+from rankscope.diagnose.infer.model.evidence.native_words import native_words
+from rankscope.diagnose.infer.model.functions import FunctionExcess
+from rankscope.diagnose.infer.model.still.peer import peer_of
 from rankscope.diagnose.infer.verdict.contract import ASLEEP, Evidence
+from rankscope.diagnose.infer.verdict.function import NOT_TIMED, Function
+from rankscope.diagnose.text import seconds
 from rankscope.observer.sources import Source
 
 _HAND_OVER_FILES = ("/threading.py", "/queue.py", "/concurrent/futures/", "/multiprocessing/")
@@ -73,18 +79,24 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
     if case.queue_of_function_s >= limits.FEW * found.excess_s:
         evidence.append(Evidence("scheduler", "in the queue for a CPU meanwhile (as long per second as its peers)",
                                  case.queue_of_function_s, None, "s/step"))  # fmt: skip
-    place = function.place
+    place, says = function.place, ""
     support, component, cause = SEEN, "python", "slow-function"
     action = f"Look at {place}: only on this rank it takes so long."
+    if function.name == NOT_TIMED and not function.file:  # what it does is not known, nor that it is Python
+        support, says = GUESS, "it spends time in something that this file does not time"
+        action = (
+            "Time the rest of its step in parts, work apart from waiting: what this rank does there is not in the file."
+        )
     if asleep is not None and blocking:
         cause, action = "blocking-call", f"See why {place} sleeps so long on this rank."
+        says = "{function|its Python code} sleeps"
         if asleep.shared and not has_no_more_input(case, asleep):
             # A device: it has more to do for this rank, or is slower.
-            support, component, cause = GUESS, "workload", "data-imbalance"
+            support, component, cause, says = GUESS, "workload", "data-imbalance", ""
             evidence.append(Evidence("stacks", "the peers sleep there, too, for as much of this time",
                                      100 * asleep.peers_s / asleep.own_s, None, "%"))  # fmt: skip
             action = "Compare its batch shapes and sequence lengths with its peers'; where they are alike, what it waits for there is slow."
-    return case.charge(
+    charged = case.charge(
         component=component,
         cause=cause,
         lost_s=found.excess_s + case.queue_of_function_s,
@@ -93,13 +105,14 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
         action=action,
         function=function,
     )
+    return replace(charged, says=says)
 
 
 def _state(case: Case, found: Located, blocking: bool) -> str:
     if blocking:
         return ASLEEP
     native = case.profiles.native_in(case.rank, found.deepest.name)
-    return "computing" if not native or INTERPRETER.search(native) else f"computing, mostly in {native}"
+    return "computing" if not native or INTERPRETER.search(native) else f"computing, mostly in {native_words(native)}"
 
 
 def _collector_charge(case: Case, excess: float) -> Hypothesis:
@@ -108,6 +121,7 @@ def _collector_charge(case: Case, excess: float) -> Hypothesis:
     """
     own = sum(f.own_s for f in case.functions if f.kind == "python" and f.detail == "gc")
     found = case.profiles.locate(case.rank, case.beside, ("python",), 0.0, details=("gc",))
+    function = found.function if found is not None and not found.spread else None
     return case.charge(
         component="python",
         cause="gc",
@@ -116,7 +130,16 @@ def _collector_charge(case: Case, excess: float) -> Hypothesis:
         evidence=(
             Evidence("stacks", "time in garbage collection", own, max(own - excess, 0.0), "s/step", len(case.peers)),
         ),
-        function=found.function if found is not None and not found.spread else None,
+        action=_collect_less(function, excess) if function is not None else "",
+        function=function,
+    )
+
+
+def _collect_less(function: Function, excess_s: float) -> str:
+    """The advice for a function that sets off garbage collection."""
+    return (
+        f"{function.place} sets off garbage collection, {seconds(excess_s)} a step: where it calls gc.collect() itself, call it less "
+        "often; else gc.freeze() after start-up, a higher gc.set_threshold, fewer cyclic objects."
     )
 
 
@@ -148,10 +171,35 @@ def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
         yield from charges
         return
     name = function.place if function else worst.caller or "the training thread"
-    action = f"See what {name} waits for: another thread or process of the same rank."
+    says, action = _of_wait(worst, name)
+    if cause != "lock" and worst.name in SOCKET_WAITS and (host := object_host(case.fleet, case.rank, worst.detail)):
+        evidence.extend(host.evidence())
+        says = says or f"{{function|it}} waits for an answer from {host.address}"
+        action = f"{name} waits for answers from {host.address}: look at that host and at the network to it."
+    yield replace(
+        case.charge("python", cause, excess, NO_COUNTER, tuple(evidence), action, function=function), says=says
+    )
+
+
+def _of_wait(worst: FunctionExcess, name: str) -> tuple[str, str]:
+    """(sentence, advice) on what a function waits for; '' for the sentence of the cause."""
     if (worst.name, worst.detail) == ("pipe", "write"):
-        action = f"The pipe that {name} writes to is full: its reader (a log collector, tee) is slow. Print less, or to a file."
-    yield case.charge("python", cause, excess, NO_COUNTER, tuple(evidence), action, function=function)
+        action = (
+            f"The pipe that {name} writes to is full: whoever reads this rank's output (a log collector, tee) is slow. "
+            "Print less, or to a file."
+        )
+        return "{function|it} writes into a pipe that is full", action
+    if (worst.name, worst.detail) == ("pipe", "read"):
+        return (
+            "{function|it} waits for a process that writes into its pipe",
+            f"See what writes into the pipe that {name} reads.",
+        )
+    if where := peer_of(worst.detail):
+        return (
+            f"{{function|it}} waits for an answer from {where}",
+            f"See who listens on {where} (`ss -tlnp` there) and why it answers late: {name} waits for it.",
+        )
+    return "", f"See what {name} waits for: another thread or process of the same rank."
 
 
 @dataclass(frozen=True, slots=True)

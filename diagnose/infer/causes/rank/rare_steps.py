@@ -15,11 +15,11 @@ from dataclasses import replace
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.infer.causes.hypothesis import CONVICTED
+from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, Hypothesis
 from rankscope.diagnose.infer.causes.rank.case import case_of
 from rankscope.diagnose.infer.causes.rank.process import pauses
 from rankscope.diagnose.infer.causes.rank.table import charges
-from rankscope.diagnose.infer.causes.registry import asked
+from rankscope.diagnose.infer.causes.registry import asked, sentence
 from rankscope.diagnose.infer.causes.rows import Clear, Floor, Row, Taken, distance
 from rankscope.diagnose.infer.causes.whole_job import Known, Proposal, WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
@@ -28,6 +28,7 @@ from rankscope.diagnose.infer.model.episodes import Episodes, at_one_place, find
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.verdict.contract import Evidence
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
+from rankscope.diagnose.text import ordinal, seconds
 from rankscope.probes.base.arrays import Ints
 
 
@@ -72,8 +73,26 @@ def _rows(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints) -
         first = made[0]
         twice = first.lost_s >= limits.MOST * each.lost_s
         support = CONVICTED if twice else first.support
-        shown = replace(first, lost_s=each.lost_s, support=support, evidence=(*_behaviour(each), *first.evidence))
+        shown = replace(
+            first, lost_s=each.lost_s, support=support, evidence=(*_behaviour(each), *first.evidence),
+            says=_says(fleet, first, each),
+        )  # fmt: skip
         yield Row(shown, Taken(each.lost_s), Clear(distance(each.chance)), floor, rare=each.rare)
+
+
+def _says(fleet: Fleet, found: Hypothesis, each: Episodes) -> str:
+    """The sentence on what is slow in some steps alone: in which, and for how long each time."""
+    known = int(np.isfinite(fleet.steps.own_s[each.row]).sum())
+    more = seconds(each.lost_s * known / max(each.count, 1))
+    when = (
+        f"in every {ordinal(each.period)} step ({each.count} of {known})"
+        if each.period
+        else f"in {each.count} of {known} steps"
+    )
+    if (found.component, found.cause) == ("python", "slow-function") and not found.says:
+        return f"{when} {{function|its Python code}} takes {more} more than on its peers"
+    says = found.says or sentence(found.component, found.cause, found.scope)
+    return says if says.startswith("^") else f"{when}, for {more} each time, {says}"
 
 
 def _behaviour(each: Episodes) -> tuple[Evidence, ...]:
@@ -81,5 +100,5 @@ def _behaviour(each: Episodes) -> tuple[Evidence, ...]:
         Evidence("steps", "steps in which it alone was slow", float(each.count), None, "steps"),
         Evidence("steps", "such steps of all other ranks", float(each.of_all - each.count), None, "steps"),
         Evidence("steps", "longest step, own time", each.longest_s, each.usual_s, "s"),
-        *((Evidence("steps", "it is so in every", f"{each.period}th step", None, ""),) if each.period else ()),
+        *((Evidence("steps", "it is so in every", f"{ordinal(each.period)} step", None, ""),) if each.period else ()),
     )

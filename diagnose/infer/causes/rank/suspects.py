@@ -26,14 +26,14 @@ from rankscope.diagnose.infer.causes.rank.memory import SEE_ALLOCATOR
 from rankscope.diagnose.infer.causes.rank.selection import Admitted, Selection, Unexplained, cannot_be_told, excuses
 from rankscope.diagnose.infer.causes.rows import CLEAR
 from rankscope.diagnose.infer.fleet.model import Fleet
-from rankscope.diagnose.infer.model.busy_host import takers
 from rankscope.diagnose.infer.model.evidence.pattern_distance import distance_evidence
+from rankscope.diagnose.infer.model.evidence.programs import takers
 from rankscope.diagnose.infer.model.functions import sample
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.slots import late_evidence
 from rankscope.diagnose.infer.model.waiting import least_waiter_share
 from rankscope.diagnose.infer.past.compared import Compared
-from rankscope.diagnose.infer.verdict.contract import DEVICES, Evidence, Instance, Suspect
+from rankscope.diagnose.infer.verdict.contract import DETAIL, DEVICES, LIMIT, Evidence, Instance, Suspect
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import rank_list, seconds
@@ -196,9 +196,17 @@ def _suspect(
         rows=tuple(each.row for each in group),
         lost_s=sum(each.lost_s for each in group),
         since=_since(fleet, scene, first.row),
-        evidence=(*first.found.evidence, *_behaviour(fleet, scene, first.row, accused, least)),
+        evidence=(*first.found.evidence, *_hidden(group), *_behaviour(fleet, scene, first.row, accused, least)),
     )
     return suspect_from(fleet, merged, max(step_s, merged.lost_s), score, _instances(group))
+
+
+def _hidden(group: Sequence[_Charged]) -> tuple[Evidence, ...]:
+    """Evidence of what is not gained without a suspect, as other ranks are late in the same steps; empty below half."""
+    took, lost = group[0].found.lost_s, group[0].lost_s
+    if not took - lost >= limits.HOLDS_LEAST * took:
+        return ()
+    return (Evidence("steps", "hidden behind other ranks that are as late", took - lost, took, "s/step", role=LIMIT),)
 
 
 def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints, least: float) -> tuple[Evidence, ...]:
@@ -208,13 +216,15 @@ def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints, least: float
     """
     found = scene.differences
     others = sample(innocent_peers(scene, row, accused))
+    judged = scene.own.shape[1]
+    part = f" in the last {judged} of {fleet.steps.count} steps" if judged < fleet.steps.count else ""
     wait = trimmed_mean(np.vstack([scene.wait[row], nan_median(scene.wait[others], 0)]))
     return (
-        Evidence("steps", "own time", float(found.own_s[row]), float(found.peers_own_s[row]), "s/step",
+        Evidence("steps", f"own time{part}", float(found.own_s[row]), float(found.peers_own_s[row]), "s/step",
                  int(found.peer_count[row])),
         Evidence("steps", "time in collectives (the culprit waits least)", float(wait[0]), float(wait[1]), "s/step",
                  len(others)),
-        *([Evidence("steps", "waits least of all in", 100 * least, None, "% of steps")] if round(100 * least) else []),
+        *([Evidence("steps", "waits least of all in", 100 * least, None, "% of steps", role=DETAIL)] if round(100 * least) else []),
         *distance_evidence(fleet, row, others),
         *late_evidence(scene.slots, scene.roles, row),
     )  # fmt: skip

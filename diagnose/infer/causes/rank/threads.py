@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.hypothesis import NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.infer.causes.rank.case import Case
@@ -24,6 +26,8 @@ from rankscope.diagnose.infer.model.attribute import Located
 from rankscope.diagnose.infer.model.functions import FunctionExcess
 from rankscope.diagnose.infer.verdict.contract import Evidence
 from rankscope.diagnose.infer.verdict.function import Function
+from rankscope.observer.window.stacks import StackFrame
+from rankscope.observer.window.users_code import users_code
 
 
 def held_gil(case: Case) -> FunctionExcess | None:
@@ -72,9 +76,30 @@ def _gil_charge(case: Case, gil: FunctionExcess, lost_s: float) -> Hypothesis:
         lost_s=lost_s,
         support=SEEN if holder is not None else NO_COUNTER,
         evidence=(_gil_evidence(case, gil), *(_queue_evidence(case) if case.threads.in_python else ())),
-        action=f"Move {holder.name if holder else 'the work of the other Python threads'} into a process of its own.",
+        action=f"Move {_owner(case, holder)} into a process of its own.",
         function=holder,
     )
+
+
+def _owner(case: Case, holder: Function | None) -> str:
+    """What is to be moved, in words: the user's function by which the holder of the GIL is called, if not itself."""
+    if holder is None:
+        return "the work of the other Python threads"
+    table, spent = case.fleet.patterns, list[tuple[list[StackFrame], float]]()
+    for row in np.flatnonzero((table.rank == case.rank) & (table.stack.codes >= 0)).tolist():
+        spent.append((table.stack.of(int(table.stack.codes[row])), float(np.nan_to_num(table.per_step_s[row]))))
+    users, callers = users_code(spent), dict[StackFrame, float]()
+    if users.has(holder.file):
+        return holder.name
+    for frames, seconds in spent:
+        at = next((i for i, frame in enumerate(frames) if frame[:2] == (holder.name, holder.file)), -1)
+        caller = next((frame for frame in reversed(frames[: max(at, 0)]) if users.has(frame.file)), None)
+        if caller is not None:
+            callers[caller] = callers.get(caller, 0.0) + seconds
+    if not callers:
+        return f"what calls {holder.name}"
+    name, file, line = max(callers, key=lambda frame: callers[frame])
+    return f"{Function('python', name, file, line).place}, which calls {holder.name},"
 
 
 def _function_charge(case: Case, found: Located, gil: FunctionExcess | None, lost_s: float) -> Hypothesis:

@@ -38,6 +38,7 @@ class Waste:
     function: Function | None = None
     floor: float = FLOOR
     instance: str = ""
+    says: str = ""
 
 
 def row_of(spending: Spending, waste: Waste, taken: Floats) -> list[Row]:
@@ -65,6 +66,7 @@ def row_of(spending: Spending, waste: Waste, taken: Floats) -> list[Row]:
         host=common_host(fleet, rows),
         function=waste.function,
         instance=waste.instance,
+        says=waste.says,
     )
     return [Row(found, of_ranks(rows, taken[losers]), Clear(limits.Z_CLEAR), Floor(waste.floor))]
 

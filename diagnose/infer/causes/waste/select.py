@@ -26,7 +26,7 @@ from rankscope.diagnose.infer.causes.rows import Row, gain_s, ranks_of
 from rankscope.diagnose.infer.causes.waste.spending import Spending
 from rankscope.diagnose.infer.model.replay import share_out
 from rankscope.diagnose.infer.model.scene import Scene
-from rankscope.diagnose.infer.verdict.contract import Evidence, Suspect
+from rankscope.diagnose.infer.verdict.contract import WITHOUT, Evidence, Suspect
 
 
 def select_waste(spending: Spending, found: Sequence[Row]) -> tuple[Row, ...]:
@@ -63,7 +63,9 @@ def suspects_of(spending: Spending, rows: Sequence[Row]) -> list[Suspect]:
     step_s, made = spending.step_s, []
     for row in rows:
         lost_s = min(row.found.lost_s, step_s)
-        told = Evidence("steps", "mean step as it was, and as it would be without this", step_s, step_s - lost_s, "s")
+        told = Evidence(
+            "steps", "mean step as it was, and as it would be without this", step_s, step_s - lost_s, "s", role=WITHOUT
+        )
         found = replace(row.found, lost_s=lost_s, evidence=(*row.found.evidence, told))
         suspect = suspect_from(spending.fleet, found, step_s, min(row.found.support, SCORE_MOST))
         made.append(replace(suspect, waste=True))

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rankscope.diagnose import budgets, limits
-from rankscope.diagnose.infer.causes.hypothesis import CONVICTED
+from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, common_host
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.causes.rows import Row
 from rankscope.diagnose.infer.causes.waste.cpu_pools import CpuPool, behind_own_s, cpu_pools
@@ -27,21 +27,18 @@ from rankscope.diagnose.infer.fleet.labels import distinct_texts
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.verdict.contract import Evidence
 from rankscope.diagnose.stats.robust import median
+from rankscope.diagnose.text import after
 from rankscope.observer.sources import Source
 
 _RUN = "cpu.process_run_s"
-_ACTION = (
-    "Let the ranks run on all CPUs of their host, or give each CPUs of its own: see who binds them (taskset, numactl, KMP_AFFINITY, "
-    "OMP_PROC_BIND, --cpus-per-task, a cpuset) and `grep Cpus_allowed_list /proc/PID/status`."
-)
 
 
 @cause("cpu", "affinity", scope="all", witness="masks overlap, other CPUs idle", rests_on=[Source.HOST],
-       says="all of them may run on the same few CPUs[, {instance}], while other CPUs idle")  # fmt: skip
+       says="they run on {instance|the same CPUs} alone and wait for each other while other CPUs idle")  # fmt: skip
 def shared_cpus(spending: Spending) -> Iterator[Row]:
     """Propose cpu/affinity for ranks that queue behind one another while CPUs idle elsewhere."""
     fleet = spending.fleet
-    part, worst, idle = np.zeros(len(fleet.ranks)), None, 0.0
+    part, worst, idle, there = np.zeros(len(fleet.ranks)), None, 0.0, 0
     hosts, ran = _hosts(fleet), _ran_s(fleet)
     for pool in cpu_pools(fleet):
         host = fleet.ranks.observed_on[int(pool.ranks[0])]
@@ -51,23 +48,37 @@ def shared_cpus(spending: Spending) -> Iterator[Row]:
             continue
         part[pool.ranks] = 1 - pool.kept(len(pool.ranks), pool.cpus + round(spare))
         if worst is None or len(pool.ranks) > len(worst.ranks):
-            worst, idle = pool, spare
+            worst, idle, there = pool, spare, hosts[host][1]
     if worst is not None:
         behind = behind_own_s(spending)
-        waste = _waste(worst, idle, median(behind[part > 0].mean(axis=1)) if part.any() else 0.0)
+        queued_s = median(behind[part > 0].mean(axis=1)) if part.any() else 0.0
+        waste = _waste(worst, idle, queued_s, _action(fleet, worst, there))
         yield from row_of(spending, waste, np.asarray(part[:, None] * behind, dtype=np.float64))
 
 
-def _waste(pool: CpuPool, idle: float, behind_s: float) -> Waste:
+def _action(fleet: Fleet, pool: CpuPool, there: int) -> str:
+    """The advice, with the command that lets the ranks of the pool run on all `there` CPUs of their host."""
+    pids = [str(int(fleet.ranks.pid[row])) for row in pool.ranks[: budgets.INSTANCES_SHOWN]]
+    more = len(pool.ranks) - len(pids)
+    host = common_host(fleet, pool.ranks.tolist())
+    of_each = f"`taskset -acp 0-{there - 1} PID`{after('on', host)} for PID {', '.join(pids)}{f' and {more} more' if more > 0 else ''}"
+    return (
+        f"Give each rank CPUs of its own, or at once all of them: {of_each}; then see who binds them (taskset, numactl, KMP_AFFINITY, "
+        "OMP_PROC_BIND, --cpu-bind, --cpus-per-task, a cpuset)."
+    )
+
+
+def _waste(pool: CpuPool, idle: float, behind_s: float, action: str) -> Waste:
     """Words on the pool with most ranks; `behind_s`: median over the ranks of all such pools."""
     evidence = (
-        Evidence("process", "CPUs that these ranks may use", ", ".join(pool.masks[: budgets.TOLD]), None, ""),
-        Evidence("process", "ranks that share them", float(len(pool.ranks)), None, ""),
+        Evidence("process", "these ranks may run on", ", ".join(map(cpus_text, pool.masks[: budgets.TOLD])), None, ""),
+        Evidence("process", "ranks that share them", float(len(pool.ranks)), None, "ranks"),
         Evidence("host", "other CPUs of the host that idle, on average", idle, None, "CPUs"),
         Evidence("scheduler", "queued behind one another, median", behind_s, None, "s/step"),
     )
-    instance = f"{'CPU' if pool.cpus == 1 else 'CPUs'} {pool.masks[0]}"
-    return Waste("cpu", "affinity", CONVICTED, evidence, _ACTION, instance=instance)
+    instance = cpus_text(pool.masks[0])
+    says = "they run on {instance|the same CPUs} alone and wait for each other while other CPUs idle"
+    return Waste("cpu", "affinity", CONVICTED, evidence, action, instance=instance, says=says)
 
 
 def _hosts(fleet: Fleet) -> dict[str, tuple[float, int]]:
@@ -97,3 +108,8 @@ def _spare(host: tuple[float, int] | None, may_use: int, others: float) -> float
         return 0.0
     idle, there = host
     return float(np.clip(idle, 0.0, max(there - may_use - max(others, 0.0), 0.0)))
+
+
+def cpus_text(mask: str) -> str:
+    """Name the CPUs of a mask: 'CPU 0', 'CPUs 0-3'."""
+    return f"{'CPU' if mask.isdigit() else 'CPUs'} {mask}"

@@ -160,7 +160,7 @@ def _unusable(placed: Bools, function: Labels, kind: Ints, seconds: Floats, name
     reasons = (
         ("without a rank and step that are whole numbers from 0", ~placed),
         ("without a function", placed & (function.codes == function.code(""))),
-        ("of a kind that is none", placed & (kind < 0)),
+        (f"of an unknown kind (known: {', '.join(KINDS)})", placed & (kind < 0)),
         ("with seconds that are no number", placed & ~np.isfinite(seconds)),
         ("with negative seconds", placed & np.isfinite(seconds) & (seconds < 0)),
         ("with absurd seconds (more than a day)", placed & np.isfinite(seconds) & (seconds > budgets.DAY_S)),

@@ -19,7 +19,7 @@ import numpy as np
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.waits import waits
-from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.infer.verdict.contract import DETAIL, Evidence
 from rankscope.probes.base.arrays import Floats, Ints
 
 DIFFERS = 0.4
@@ -90,4 +90,4 @@ def distance_evidence(fleet: Fleet, row: int, peers: Ints) -> tuple[Evidence, ..
     if found is None or found.distance < DIFFERS:
         return ()
     measure = f"how unlike its peers it is in {found.name} (0: alike; from {DIFFERS} on: different)"
-    return (Evidence("patterns", measure, found.distance, found.usual, "", found.peers),)
+    return (Evidence("patterns", measure, found.distance, found.usual, "", found.peers, DETAIL),)

@@ -52,6 +52,13 @@ class Place:
         return not self.at_work and not self.for_ranks
 
     @property
+    def function_words(self) -> str:
+        """The user's function with its place: `load (utils.py:12)`."""
+        if not self.name:
+            return "functions that were not seen"
+        return f"{self.name} ({self.file.rpartition('/')[2]}:{self.line})" if self.file else self.name
+
+    @property
     def of_one(self) -> str:
         """The text for one rank: `waits in load (utils.py:12) for a file lock`."""
         verb, _, rest = self.text.partition(" ")
@@ -60,9 +67,7 @@ class Place:
     @property
     def text(self) -> str:
         """The text for several ranks: `wait in load (utils.py:12) for a file lock`."""
-        function = (
-            f"{self.name} ({self.file.rpartition('/')[2]}:{self.line})" if self.name else "functions that were not seen"
-        )
+        function = self.function_words
         inside = f", in its call of {self.inside}," if self.inside else ""
         if self.waits_for and self.waits_for != _SLEEPS:
             return f"wait in {function}{inside} {self.waits_for}"

@@ -18,7 +18,7 @@ from rankscope.diagnose.infer.verdict.contract import Suspect
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 
 _OF_THE_HOST = ("python", "storage", "cpu", "memory")
-_TEXT = "the GPUs do not show when they work: of what a host does meanwhile nothing is lost, so the seconds told are the most it can be"
+_TEXT = "when the GPUs work was not seen, and what the host does meanwhile costs nothing: the cost is an upper bound"
 
 
 def notes(fleet: Fleet, suspects: Sequence[Suspect], step_s: float) -> list[Note]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from rankscope.diagnose import budgets, limits, xids
 from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.evidence.event_words import event_words
 from rankscope.diagnose.infer.verdict.contract import DEVICES, Suspect
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.diagnose.stats.robust import median
@@ -95,7 +96,9 @@ def _told(fleet: Fleet, moved: Ints, name: str, accused: set[tuple[str, str]], r
         more = f" and {len(left) - 1} more devices" if len(left) > 1 else ""
         unit = "" if counter.kind == "gauge" else "+"
         where = f"{counter.instance}{_whose(fleet, left[0])}{more}"
-        yield Note(NoteCode.COUNTER_IDLE, f"{name} {unit}{counter.value:.0f} on {where}, but nobody waits for it")
+        yield Note(
+            NoteCode.COUNTER_IDLE, f"{event_words(name)}: {unit}{counter.value:.0f} on {where}, but nobody waits for it"
+        )
 
 
 def _known(fleet: Fleet, row: int, accused: set[tuple[str, str]], ranks: set[int]) -> bool:
@@ -132,7 +135,7 @@ def _below(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iter
         low = rows[part <= share]
         if len(low) * 2 > len(rows) and len(rows) > 1:
             level = f"{100 * median(part):.0f} % of its limit"
-            text = f"{name} is at {level} on {len(low)} of {len(rows)} devices: nobody is odd, all may be slow"
+            text = f"{event_words(name)} is at {level} on {len(low)} of {len(rows)} devices: nobody is odd, all may be slow"
             yield Note(NoteCode.ALL_LOW, text)
             continue
         low = low[table.value[low] / table.limit[low] <= share * median(part)]
@@ -142,7 +145,7 @@ def _below(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iter
             more = f" and {len(left) - 1} more devices" if len(left) > 1 else ""
             level = f"{counter.value:.4g} of {counter.limit:.4g} {unit}"
             where = f"{counter.instance}{_whose(fleet, left[0])}{more}"
-            yield Note(NoteCode.COUNTER_IDLE, f"{name} {level} on {where}, but nobody waits for it")
+            yield Note(NoteCode.COUNTER_IDLE, f"{event_words(name)} {level} on {where}, but nobody waits for it")
 
 
 def _xids(fleet: Fleet, accused: set[tuple[str, str]]) -> Iterator[Note]:

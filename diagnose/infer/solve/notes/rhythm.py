@@ -102,11 +102,18 @@ def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[No
     wanted = max(limits.SEVERAL * int(np.diff(at).max(initial=0)), -(-limits.SEVERAL * known // min(len(at), 2)))
     rank = int(fleet.ranks.number[row])
     where = place_of(fleet, row, at.astype(np.int64)).rstrip(",")
-    apart, each = (f", {int(np.diff(at).min())} apart,", "each time in ") if len(at) > 1 else ("", "in ")
-    text = (
-        f"rank {rank} alone was slow in {len(at)} of {known} steps{apart} "
-        f"{f'{each}{where}, ' if where else ''}for {seconds(cost_s)} of each step on average ({100 * cost_s / mean_s:.0f} %), "
-        f"which may be chance: a window of {wanted} steps and more would tell"
-    )
+    longer = f"look at {wanted} steps and more"
+    if not fleet.timed:
+        longer += f" (`--window {wanted * mean_s:.0f}`)" if wanted * mean_s >= 1 else ""
+    share = f"{min(100 * cost_s / mean_s, 100.0):.0f} % of the time"
+    if len(at) == 1:
+        there = f", in {where}" if where else ""
+        took = f"one step of {known} took {seconds(float(gap[row, at[0]]))} longer on rank {rank} alone{there}"
+        text = f"{took} ({share}): once is no pattern, {longer}"
+    else:
+        text = (
+            f"rank {rank} alone was slow in {len(at)} of {known} steps, {int(np.diff(at).min())} apart"
+            f"{f', each time in {where}' if where else ''} ({share}), which may be chance: {longer}"
+        )
     little = NoteCode.SELDOM_LITTLE if cost_s < limits.EFFECT_SHARE * mean_s else NoteCode.SELDOM
     return [Note(NoteCode.UNPROVEN if cost_s >= limits.LARGE_SHARE * mean_s else little, text, rank)]

@@ -24,10 +24,10 @@ from hardware_builders import (
 )
 
 from rankscope.diagnose.face.cli.report import report
-from rankscope.diagnose.face.report.sentence import sentence_of
 from rankscope.diagnose.infer.causes.causes import CAUSES
 from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.diagnose.infer.verdict.note import NoteCode
+from rankscope.diagnose.infer.verdict.sentence import sentence_of
 
 SLOW = 0.65  # of the speed
 CLOCK = SLOW * 0.97 * CLOCK_HZ

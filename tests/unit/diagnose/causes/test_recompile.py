@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from builders import TORCH, TRAIN, Job, Work, build, first, slow_python
 
-from rankscope.diagnose.face.report.sentence import sentence_of
 from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.sentence import sentence_of
 from rankscope.observer.window.stacks import LEFT_OUT, StackFrame
 
 RANK = 2

@@ -50,7 +50,7 @@ sys.path[:0] = sys.argv[2:]
 import builders
 from rankscope.diagnose.face.cli.main import run
 from rankscope.diagnose.infer.causes.causes import CAUSES
-from rankscope.diagnose.face.report.sentence import sentence_of
+from rankscope.diagnose.infer.verdict.sentence import sentence_of
 from rankscope.diagnose.infer.solve.judge import diagnose
 run(["causes"])
 verdict = diagnose(builders.build(builders.slow_python(3, 0.08)))
@@ -73,7 +73,7 @@ def test_a_row_has_a_sentence_and_its_file_tells_of_it(row: registry.Cause) -> N
         "registered, and never proposed"
     )
     assert source.startswith('"""')
-    assert causes.sentence(*row.key)
+    assert registry.sentence(*row.key)
     names = {one.name for one in causes.TABLE}
     assert row.refines <= names - {row.name}
 

@@ -105,7 +105,7 @@ def test_sweeps_are_fit_for_terminals_programs_exporters_and_logs(text: str) -> 
 
 
 def test_a_label_cannot_add_a_metric() -> None:
-    forged = 'x"} 0\nrankscope_sweep_state{check="gpu.lost",instance=""} 2\n#'
+    forged = 'x"} 0\nrankscope_sweep_state{check="gpu.lost",device=""} 2\n#'
     finding = Finding("a.b", "ok", forged, "", None, "", "", "", "")
     exposed = as_prometheus(Sweep("h", 1.7e9, 1.0, "b", 0.1, 0.1, (finding,), (), 0, 1, (), ()))
     assert not any(line.startswith('rankscope_sweep_state{check="gpu') for line in exposed.splitlines())

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnose import budgets
-from rankscope.diagnose.face.cli.diagnose import _judge_all
+from rankscope.diagnose.face.documents.verdicts import judge_all
 from rankscope.diagnose.infer.fleet import roll_call
 from rankscope.diagnose.infer.fleet.sources import Loaded, find, load
 from rankscope.diagnose.infer.past.auto_baseline import choose
@@ -52,7 +52,7 @@ def judged(windows: list[Window], tmp_path: Path, how: str, job: str | None = No
     for window in windows:
         write_window(window, tmp_path)
     if how == "one":
-        return _judge_all(load([tmp_path]), (), job, None, ())
+        return judge_all(load([tmp_path]), (), job, None, ())
     with ThreadPoolExecutor(1) as pool:
         return [verdict for _, verdict in diagnose_large(find([tmp_path]), job, pool)]
 
@@ -139,7 +139,7 @@ def test_it_can_be_asked_for_by_its_whole_name(tmp_path: Path) -> None:
     windows = [*windows_of(OURS, slow_python(3, 0.08)), *windows_of(THEIRS, Job(ranks=12), "evil-")]
     [verdict] = judged(windows, tmp_path, "one", "job-a of user 1000")
     assert verdict.suspects[0].ranks == (3,)
-    assert len(_judge_all(Loaded(tuple(windows), ()), (), "job-a", None, ())) == 2
+    assert len(judge_all(Loaded(tuple(windows), ()), (), "job-a", None, ())) == 2
 
 
 def test_jobs_of_root_and_of_windows_that_do_not_say_whose_they_are_keep_their_names() -> None:
@@ -151,7 +151,7 @@ def test_a_baseline_is_the_same_users_whatever_it_was_called_then(tmp_path: Path
     ours = windows_of(OURS, slow_python(3, 0.08, hosts=2))
     earlier = [called(each, {"job-a": "job-a of user 1000"}) for each in windows_of(OURS, Job(hosts=2, start=1.75e9))]
     claimed = windows_of(THEIRS, Job(ranks=12, start=1.75e9), "evil-")
-    [verdict] = _judge_all(Loaded(tuple(ours), ()), [*earlier, *claimed], None, None, ())
+    [verdict] = judge_all(Loaded(tuple(ours), ()), [*earlier, *claimed], None, None, ())
     assert verdict.baseline is not None
     assert verdict.baseline.ranks == 8
 

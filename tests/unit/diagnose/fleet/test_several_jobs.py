@@ -13,6 +13,7 @@ from builders import Job, build
 from rankscope.diagnose import budgets
 from rankscope.diagnose.face.cli import diagnose as command
 from rankscope.diagnose.face.cli.main import run
+from rankscope.diagnose.face.documents import verdicts
 from rankscope.diagnose.infer.fleet import roll_call
 from rankscope.diagnose.infer.fleet.sources import Loaded
 from rankscope.diagnose.infer.past.history import History
@@ -143,8 +144,8 @@ def test_a_window_full_of_jobs_is_put_together_for_few_of_them(
         asked.append(job)
         return replace(verdict, job=job or "")
 
-    monkeypatch.setattr(command.judge, "diagnose", judged)
-    assert len(command._judge_all(Loaded((crowded,), ()), (), None, None, ())) == budgets.JOBS_MOST == len(asked)
+    monkeypatch.setattr(verdicts.judge, "diagnose", judged)
+    assert len(verdicts.judge_all(Loaded((crowded,), ()), (), None, None, ())) == budgets.JOBS_MOST == len(asked)
 
 
 @pytest.mark.parametrize("wanted, code", [("pretrain.py", 0), ("tune", 1), ("job-a", 0), ("job-", 1)])

@@ -209,7 +209,7 @@ def test_a_kind_that_is_none_is_left_out_and_an_alias_is_read() -> None:
     odd += [row | {"function": "mystery", "kind": "flux", "seconds": 5.0} for row in odd if row["rank"] == 1]
     odd = [row | {"kind": "cuda"} if row["kind"] == "gpu" else row for row in odd]
     verdict = judged(odd)
-    assert named(verdict) == GUILTY and "of a kind that is none" in said(verdict, NoteCode.ROWS_UNUSABLE)
+    assert named(verdict) == GUILTY and "of an unknown kind" in said(verdict, NoteCode.ROWS_UNUSABLE)
 
 
 def test_lines_of_another_length_are_counted(tmp_path: Path) -> None:

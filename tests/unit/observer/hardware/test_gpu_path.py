@@ -148,7 +148,7 @@ def test_levels_that_cannot_be_told_apart_leave_the_hosts_timeline_alone() -> No
         power_active=np.full(len(series.start_s), np.nan),
     )
     levels = find_levels([flat])
-    assert levels.measure == "" and "host's timeline alone" in levels.note
+    assert levels.measure == "" and "CPU side only" in levels.note
     assert np.isnan(find_shares(flat, levels).compute).all()
     line, _, _, _, steps = host_line(rank, WINDOW_S, None)
     times = step_times(line, steps)

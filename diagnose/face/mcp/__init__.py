@@ -1,0 +1,1 @@
+"""The server for agents: `rankscope mcp`. See README.md."""

@@ -1,0 +1,70 @@
+"""Programs outside the job that ran while its ranks were in the run queue, as the kernel counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rankscope.diagnose import budgets, limits
+from rankscope.diagnose.infer.fleet.model import Fleet
+
+# The observer, and the kernel's thread that samples memory for it.
+_OURS = ("rankscope", "kdamond")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program outside the job, the seconds that it took, and its processes, largest first; -1: pid unknown."""
+
+    comm: str
+    seconds: float
+    pids: tuple[int, ...]
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is the observer, or a thread of the kernel that works for it."""
+        return self.comm.startswith(_OURS)
+
+    @property
+    def words(self) -> str:
+        """'tar (4711)', 'tar (3 processes: 4711, 4712, 4713)', or the name alone."""
+        known = [str(pid) for pid in self.pids if pid >= 0]
+        if not known:
+            return self.comm
+        if len(known) == 1:
+            return f"{self.comm} ({known[0]})"
+        return f"{self.comm} ({len(known)} processes: {', '.join(known[: budgets.TOLD])}{', …' if len(known) > budgets.TOLD else ''})"
+
+
+def culprits(found: Sequence[Program]) -> tuple[Program, ...]:
+    """Programs that are worth a line: above a tenth of the first, and not the observer's own; at most budgets.TOLD."""
+    others = [one for one in found if not one.is_ours] or list(found[:1])
+    return tuple(one for one in others if one.seconds >= limits.FEW * others[0].seconds)[: budgets.TOLD]
+
+
+def takers(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float]]:
+    """Processes outside the job that took CPU from these ranks (a sample), with seconds, largest
+    first.
+    """
+    ordered = sorted(_taken(fleet, rows).items(), key=lambda item: -item[1])
+    return [(f"{comm} ({pid})" if pid >= 0 else comm, seconds) for (comm, pid), seconds in ordered]
+
+
+def programs(fleet: Fleet, rows: Iterable[int]) -> list[Program]:
+    """Programs outside the job that took CPU from these ranks, largest first."""
+    taken, pids = dict[str, float](), dict[str, list[int]]()
+    for (comm, pid), seconds in sorted(_taken(fleet, rows).items(), key=lambda item: -item[1]):
+        taken[comm] = taken.get(comm, 0.0) + seconds
+        pids.setdefault(comm, []).append(pid)
+    ordered = sorted(taken.items(), key=lambda item: -item[1])
+    return [Program(comm, seconds, tuple(pids[comm])) for comm, seconds in ordered]
+
+
+def _taken(fleet: Fleet, rows: Iterable[int]) -> dict[tuple[str, int], float]:
+    """Seconds taken from these ranks (a sample) by (name, pid), for processes outside the job."""
+    job, taken = set(fleet.ranks.pid.tolist()), dict[tuple[str, int], float]()
+    for rank in list(rows)[: limits.PEERS_SAMPLED]:
+        for counter in fleet.counters.of("cpu.taken_s", rank):
+            if counter.pid not in job:
+                taken[counter.comm, counter.pid] = taken.get((counter.comm, counter.pid), 0.0) + counter.value
+    return taken
