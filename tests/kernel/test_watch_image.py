@@ -82,7 +82,7 @@ def test_the_image_brings_what_hooks_and_options_of_the_chart_need(root: Path) -
     inside("/usr/bin/python3", "-I", "-c", "import json")
     assert "curl" in inside("curl", "--version") and inside("sh", "-c", "command -v find")
     python = "/opt/rankscope/.venv/bin/python"
-    inside(python, "-c", "import opentelemetry.exporter.otlp.proto.http, distributed, pyarrow.fs")
+    inside(python, "-c", "import opentelemetry.exporter.otlp.proto.http, grpc, distributed, pyarrow.fs")
     for hook in (DEPLOY / "hooks").glob("*.sh"):
         there = root / "opt/rankscope/scripts/deploy/hooks" / hook.name
         assert there.read_bytes() == hook.read_bytes() and there.stat().st_mode & 0o022 == 0
