@@ -22,6 +22,7 @@ from rankscope.probes.host.namespaces import namespace_inode
 from rankscope.probes.network import interfaces, qdisc
 from rankscope.probes.network.interfaces import Interfaces
 from rankscope.probes.network.qdisc import Qdiscs
+from rankscope.probes.servers.sample import ServersSample, grown_servers, sample_servers
 
 # share of the window that a CPU spends in interrupts; less is normal for any network and disk
 INTERRUPTED_LEAST = 0.02
@@ -74,6 +75,7 @@ class Gauges:
     notes: list[str] = field(default_factory=list)
     _host: HostSample | None = None
     _disks: DiskSample | None = None
+    _servers: ServersSample | None = None
     _interfaces: dict[int, Interfaces] = field(default_factory=dict)
     _qdiscs: dict[int, Qdiscs] = field(default_factory=dict)
     _cgroups: dict[int, CgroupSample] = field(default_factory=dict)
@@ -83,6 +85,7 @@ class Gauges:
         """Read everything: the window counts from here."""
         self._host = cpu_memory.sample_host(self.root, clocks=False)
         self._disks = disks.sample_disks(self.root)
+        self._servers = sample_servers(self.pids, self.root)
         self._cgroups = cgroup.sample_cgroups(self.pids, self.root)
         for pid in self.pids:
             faults = self._minor_faults(pid)
@@ -121,7 +124,7 @@ class Gauges:
 
     def host_rows(self) -> list[CounterRow]:
         """Build rows of growth and levels of the whole host since `begin`."""
-        return self._host_rows() + self._disk_rows()
+        return self._host_rows() + self._disk_rows() + self._server_rows()
 
     def member_rows(self, members: Sequence[Member]) -> list[CounterRow]:
         """Build rows of what these ranks use: interfaces of their network namespaces, control
@@ -176,6 +179,27 @@ class Gauges:
             ):
                 where = disk_words(delta.device, delta.major, delta.minor)
                 rows.append(CounterRow("disk", where, name=name, unit=unit, value=value))
+        return rows
+
+    def _server_rows(self) -> list[CounterRow]:
+        """Build rows of what the servers of network file systems answered."""
+        if self._servers is None:
+            return []
+        rows = []
+        for one in grown_servers(self._servers, sample_servers(self.pids, self.root), self.root):
+            of_server = partial(CounterRow, "storage", one.words)
+            # Also without growth: a server that answers nothing has to be named.
+            rows.append(of_server(name="storage.reads", unit="events", value=one.reads))
+            for name, unit, value in (
+                ("storage.read_s", "s", one.read_s),
+                ("storage.writes", "events", one.writes),
+                ("storage.write_s", "s", one.write_s),
+                ("storage.retransmits", "events", one.retransmits),
+            ):
+                if value:
+                    rows.append(of_server(name=name, unit=unit, value=value))
+            if one.in_flight:
+                rows.append(of_server(name="storage.in_flight", unit="events", kind="gauge", value=one.in_flight))
         return rows
 
     def _interface_rows(self, member: Member) -> list[CounterRow]:

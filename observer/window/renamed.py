@@ -91,7 +91,7 @@ _ORDINARY = frozenset((*ENDED.split(), *SOCKET_TO.split(), *{
     "loader", "training", "main", "mostly", "gloo", "nccl", "mpi", "ucc", "mccl", "rccl", "xla", "cpu", "gpu", "device", "memory",
     "host", "kernel", "deleted", "anonymous", "inode", "none", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "nfs", "nfs4", "cifs",
     "smb3", "tmpfs", "ramfs", "overlay", "lustre", "gpfs", "beegfs", "ceph", "fuse", "glusterfs", "squashfs", "vfat", "exfat", "9p",
-    "virtiofs", "proc", "sysfs", "devtmpfs", "hugetlbfs", "autofs"
+    "virtiofs", "server", "ost", "proc", "sysfs", "devtmpfs", "hugetlbfs", "autofs"
 }))  # fmt: skip
 
 

@@ -25,6 +25,11 @@ _LIKEWISE = re.findall(rf"\b(?:{_FAMILIES})\.[a-z_]+(?:\.[a-z_]+)*", " ".join(CO
 _COUNTER = re.compile(r"(?<![\w./])(?:" + "|".join(map(re.escape, {*COUNTER_NAMES, *_LIKEWISE})) + r")(?![\w.])")
 
 
+# Of a price: what it is said of stands before it with "which", or is its subject alone.
+_VERBS = "takes?|waits?|moves?|holds?|stops?|sleeps?|runs?|has|have|is|are|was|were|does|do|computes?|became|comes?|loses?|uses?|may"
+_TWO_VERBS = re.compile(rf"\b(?:{_VERBS})\b[^,;:.()]*(?<!which) costs? (?=\d)|\bcosts? \d[^,;.]* costs? \d")
+
+
 def unsound(text: str) -> list[str]:
     """Return why a reader would stumble over this text; empty for a sound one."""
     return [*_reasons(text)]
@@ -41,6 +46,8 @@ def _reasons(text: str) -> Iterator[str]:
     for still in re.findall(rf"no (?:progress|step has ended) for ({_NUMBER} m?s)\b", text):
         if still.endswith("ms") or _of(still.removesuffix(" s")) < limits.STALL_SECONDS:
             yield "no progress, for less than a hang lasts"
+    if _TWO_VERBS.search(text):
+        yield "two verbs in one clause"
     yield from (f"the counter name {name}" for name in dict.fromkeys(_COUNTER.findall(text)))
 
 

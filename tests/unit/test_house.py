@@ -23,19 +23,21 @@ TABLES_OF_CASES = ("diagnose/sweep/checks", "diagnose/infer/causes/")
 PARTED = ("diagnose.infer", "diagnose.face")
 FLOORS: dict[str, tuple[str, ...]] = {
     "probes": (
-        "base", "confine", "host", "mapped", "elf", "bpf", "sched", "files", "network", "sampling", "pci", "ports", "gpu", "nccl", "calls",
+        "base", "confine", "host", "servers", "mapped", "elf", "bpf", "sched", "files", "sampling", "network", "pci", "ports", "gpu",
+        "nccl", "calls",
     ),
     "unwinder": ("errors", "interpreter", "names", "walk"),
     "observer": (
-        "sources", "window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder", "watch",
-        "programs_ahead", "doctor",
+        "sources", "window", "census", "serving", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder",
+        "watch", "programs_ahead", "doctor",
     ),
     "diagnose": (
         "severity", "budgets", "collector", "no_pandas", "limits", "text", "xids",
         "stats",
         "infer.lacking", "infer.verdict", "infer.flight", "infer.fleet", "infer.model", "infer.budget", "infer.past", "infer.causes",
         "infer.solve",
-        "face.report", "face.export", "face.schemas", "face.demo", "sweep", "service", "face.documents", "face.mcp", "face.top", "face.cli",
+        "face.report", "face.export", "face.schemas", "face.demo", "sweep", "service", "nvsentinel", "face.documents",
+        "face.mcp", "face.top", "face.cli",
     ),
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from rankscope.diagnose.infer.fleet.sources import find, load_found
 from rankscope.diagnose.infer.past.history import History
 from rankscope.diagnose.infer.verdict.as_json import timestamp, to_json
 from rankscope.diagnose.infer.verdict.contract import Verdict
-from rankscope.diagnose.infer.verdict.sentence import summary_of
+from rankscope.diagnose.infer.verdict.sentence import headline
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.folder import MANIFEST, Window, read_manifest, read_window
 from rankscope.observer.window.schema import TABLES
@@ -72,8 +72,8 @@ def diagnose(places: Places, question: Mapping[str, Any]) -> Answer:
 
 
 def judged(verdicts: Sequence[Verdict], said: Sequence[str] = ()) -> Answer:
-    """Return verdicts as an answer: the document, and the sentence of each."""
-    return Answer(json.loads(to_json(*verdicts)), (*map(summary_of, verdicts), *said))
+    """Return verdicts as an answer: the document, and the first line of each."""
+    return Answer(json.loads(to_json(*verdicts)), (*map(headline, verdicts), *said))
 
 
 def _folders(places: Places, given: Sequence[str]) -> tuple[list[Any], list[str]]:

@@ -24,6 +24,8 @@ IMPORTED_AS = {
     "nvidia-ml-py": "pynvml",
     "opentelemetry-sdk": "opentelemetry",
     "opentelemetry-exporter-otlp-proto-http": "",
+    "grpcio": "grpc",
+    "protobuf": "google",
 }
 ELSEWHERE = {"rankscope", "bcc", "dask"}  # dask comes with distributed
 HEAVY = ("pandas", "scipy", "statsmodels", "torch", "ray", "distributed")

@@ -20,6 +20,8 @@ from rankscope.diagnose.face.cli.output import (
     width_of,
     wrap,
 )
+from rankscope.diagnose.nvsentinel import send as nvsentinel_send
+from rankscope.diagnose.nvsentinel.delivered import deliver
 from rankscope.diagnose.severity import CRITICAL, OK, exit_code
 from rankscope.diagnose.sweep import lasting
 from rankscope.diagnose.sweep.config import FAIL_ON, Config, read_config
@@ -57,6 +59,8 @@ class Options:
     textfile: Path | None = None
     to_syslog: bool = False
     hook: str = ""
+    nvsentinel: Path | None = None
+    remediate: bool = False
     root: Path = ROOT
     as_json: bool = False
     verbose: bool = False
@@ -64,6 +68,7 @@ class Options:
 
 def run(options: Options) -> int:
     """Sweep this host and return the exit code: 0 ok, 1 warning, 2 critical, 3 unknown."""
+    nvsentinel_send.check_asked(options.nvsentinel, options.remediate)
     checks = all_checks()
     config = _config(options, checks)
     chosen = choose(checks, options.only, (*options.skip, *config.skip))
@@ -88,6 +93,11 @@ def run(options: Options) -> int:
         # meanwhile.
         told = _call_hook(done, _wanted(due, chosen, config), store, options.hook or config.hook, config.hook_timeout_s)
         done = replace(done, notes=(*store.notes, *told))
+        # Last, as a socket may not answer.
+        if options.nvsentinel is not None:
+            ran = {check.id for check in chosen}
+            said = deliver(as_json(done), ran, options.state, options.nvsentinel, options.remediate)
+            done = replace(done, notes=(*done.notes, *([said] if said else [])))
     return _tell(done, options, config, {check.id for check in checks if check.per_process})
 
 

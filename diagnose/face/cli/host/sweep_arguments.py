@@ -38,6 +38,15 @@ _Syslog = Annotated[bool, typer.Option("--syslog", help="Also log what is wrong 
 _Hook = Annotated[
     str, typer.Option("--hook", metavar="PROGRAM", help="Gets the JSON of a critical sweep on its standard input.")
 ]
+_Nvsentinel = Annotated[
+    _File,
+    typer.Option(
+        "--nvsentinel", metavar="SOCKET", help="Health events to NVSentinel's unix socket: rankscope[nvsentinel]."
+    ),
+]
+_Remediate = Annotated[
+    bool, typer.Option("--nvsentinel-remediate", help="Let NVSentinel act on them; without it stores them only.")
+]
 _Root = Annotated[Path, typer.Option("--root", hidden=True)]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 _Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Every finding, and why checks do not apply.")]
@@ -55,6 +64,8 @@ def sweep(
     textfile: _Textfile = None,
     to_syslog: _Syslog = False,
     hook: _Hook = "",
+    nvsentinel: _Nvsentinel = None,
+    nvsentinel_remediate: _Remediate = False,
     root: _Root = Path("/"),
     as_json: _Json = False,
     verbose: _Verbose = False,
@@ -71,6 +82,7 @@ def sweep(
     return command.run(
         command.Options(
             only=tuple(only or ()), skip=tuple(skip or ()), fail_on=fail_on, config=config, state=state, textfile=textfile,
-            to_syslog=to_syslog, hook=hook, root=root, as_json=as_json, verbose=verbose,
+            to_syslog=to_syslog, hook=hook, nvsentinel=nvsentinel, remediate=nvsentinel_remediate, root=root, as_json=as_json,
+            verbose=verbose,
         )
     )  # fmt: skip

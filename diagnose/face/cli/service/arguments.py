@@ -64,6 +64,15 @@ OtlpUrl = Annotated[
     str,
     typer.Option("--otlp", metavar="URL", help="Metrics to a collector, http://…:4318/v1/metrics: rankscope[otlp]."),
 ]
+Nvsentinel = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--nvsentinel", metavar="SOCKET", help="Health events to NVSentinel's unix socket: rankscope[nvsentinel]."
+    ),
+]
+Remediate = Annotated[
+    bool, typer.Option("--nvsentinel-remediate", help="Let NVSentinel act on them; without it stores them only.")
+]
 PerHour = Annotated[
     int, typer.Option("--windows-per-hour", metavar="N", min=1, max=60, help="Looks at one job that nobody asked for.")
 ]
@@ -125,6 +134,8 @@ def watch(
     spool: SpoolDir = None,
     windows_per_hour: PerHour = 3,
     otlp: OtlpUrl = "",
+    nvsentinel: Nvsentinel = None,
+    nvsentinel_remediate: Remediate = False,
     guard: Guard = False,
     as_json: Json = False,
 ) -> int:
@@ -141,6 +152,7 @@ def watch(
     return command.run(
         state=state, history=history, metrics=metrics, scrapes=scrapes, sweep=sweep, hook=hook, window_s=window,
         routine=routine, as_json=as_json, out=out, spool=spool, per_hour=windows_per_hour, otlp=otlp,
+        nvsentinel=nvsentinel, remediate=nvsentinel_remediate,
     )  # fmt: skip
 
 

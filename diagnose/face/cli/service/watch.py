@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from rankscope.diagnose.nvsentinel.queue import NvSentinel
+from rankscope.diagnose.nvsentinel.send import check_asked
 from rankscope.diagnose.service.events import Event
 from rankscope.diagnose.service.hosts.others import Others
 from rankscope.diagnose.service.ledger.book import Book
@@ -72,7 +74,7 @@ class Scrapes:
 def run(
     *, state: Path, history: Path, metrics: Path | None, scrapes: Scrapes, sweep: Path, hook: str, window_s: float | None,
     routine: bool, as_json: bool, out: str | None = None, spool: Path | None = None,
-    per_hour: int = WINDOWS_PER_HOUR, otlp: str = "",
+    per_hour: int = WINDOWS_PER_HOUR, otlp: str = "", nvsentinel: Path | None = None, remediate: bool = False,
 ) -> int:  # fmt: skip
     """Watch until SIGTERM or SIGINT, and return exit code 0.
 
@@ -85,6 +87,7 @@ def run(
     others = _others(out, spool) if out else None
     if otlp:
         check_otlp()
+    check_asked(nvsentinel, remediate)
     with place.held(), _for_now(), present(_complain) as observers:
         for one in observers:
             _complain(f"another observer runs on this host, and also slows down the jobs: {one.text()}")
@@ -93,7 +96,8 @@ def run(
                 "no guard runs on this host: files that several users map get no probes, and calls into them are not timed "
                 "(rankscope-guard.service, or the container `guard` of watch-daemonset.yaml)"
             )
-        speaker = _Speaker(place, Hooks(hook, place.owed), as_json)
+        sentinel = NvSentinel(nvsentinel, remediate) if nvsentinel is not None else None
+        speaker = _Speaker(place, Hooks(hook, place.owed), as_json, sentinel)
         with contextlib.closing(speaker), _kernel_log() as logged, _port(scrapes) as scraped, heard() as wait:
             Service(
                 Tier0(pulse.load()),
@@ -203,10 +207,10 @@ def _port(scrapes: Scrapes) -> Iterator[Callable[[Callable[[], str]], None] | No
 
 
 class _Speaker:
-    """Distribute events: a line on stdout (the journal), the log, the hook."""
+    """Distribute events: a line on stdout (the journal), the log, the hook, NVSentinel."""
 
-    def __init__(self, place: WatchPlace, hooks: Hooks, as_json: bool) -> None:
-        self._place, self._hooks, self._as_json = place, hooks, as_json
+    def __init__(self, place: WatchPlace, hooks: Hooks, as_json: bool, sentinel: NvSentinel | None = None) -> None:
+        self._place, self._hooks, self._as_json, self._sentinel = place, hooks, as_json, sentinel
         self._host = socket.gethostname()
         self._log_works = True
 
@@ -230,14 +234,22 @@ class _Speaker:
         here = not event.details.get("judged_by") or content.get("drain_host") == self._host
         if here and event.kind in _TOLD_HOOKS and (event.state != OK or event.kind == "over"):
             self._complain(self._hooks.tell(content, event.state, event.user))
+        # Repaired hardware as well: a condition that NVSentinel set would stay.
+        told = event.kind in _TOLD_HOOKS and (event.state != OK or event.kind in ("over", "hardware"))
+        if self._sentinel is not None and here and told:
+            self._complain(self._sentinel.tell(content, event.state))
 
     def tend(self) -> None:
         """Start waiting hooks; called once per round."""
         self._complain(self._hooks.tend())
+        if self._sentinel is not None:
+            self._complain(self._sentinel.tend())
 
     def close(self) -> None:
         """End the hooks; no more events will come."""
         self._complain(self._hooks.close())
+        if self._sentinel is not None:
+            self._complain(self._sentinel.close())
 
     @staticmethod
     def _complain(note: str) -> None:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.infer.causes.hang.loading import LOCKS, loads, longest_pattern
+from rankscope.diagnose.infer.causes.rank.servers import evidence_of, server_of
+from rankscope.diagnose.infer.causes.rank.storage import is_write
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.still.peer import peer_of
@@ -88,9 +90,16 @@ def why(fleet: Fleet, row: int) -> Absence:
         function = Function("python", holder.name, holder.file, holder.line)
     if cause in ("lock", "gil"):
         evidence.extend(_other_threads(fleet, row))
-    instance = fleet.patterns.detail.at(each) if component == "storage" else ""
+    instance, what = "", _what(place, function, cause)
+    if component == "storage":
+        instance = fleet.patterns.detail.at(each)
+        writing = is_write(fleet.patterns.name.at(each))
+        server = server_of(fleet, row, instance, writing)
+        if server is not None:
+            evidence.extend(evidence_of(server, writing))
+            what = f"{server.server.name}, whose file {what} waits for,"
     peer = peer_of(fleet.patterns.detail.at(each)) if cause == "deadlock" else ""
-    return Absence(component, cause, function, tuple(evidence), _what(place, function, cause), instance, peer)
+    return Absence(component, cause, function, tuple(evidence), what, instance, peer)
 
 
 def _cause(fleet: Fleet, each: int, share: float) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from rankscope.diagnose.infer.causes.hypothesis import GUESS, NO_COUNTER, SEEN, 
 from rankscope.diagnose.infer.causes.rank.case import Case
 from rankscope.diagnose.infer.causes.rank.device import called_by
 from rankscope.diagnose.infer.causes.rank.memory import as_long_per_page
+from rankscope.diagnose.infer.causes.rank.object_host import SOCKET_WAITS, object_host
 from rankscope.diagnose.infer.causes.rank.threads import held_gil
 from rankscope.diagnose.infer.causes.rank.workload import has_no_more_input
 from rankscope.diagnose.infer.causes.registry import cause
@@ -171,6 +172,10 @@ def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
         return
     name = function.place if function else worst.caller or "the training thread"
     says, action = _of_wait(worst, name)
+    if cause != "lock" and worst.name in SOCKET_WAITS and (host := object_host(case.fleet, case.rank, worst.detail)):
+        evidence.extend(host.evidence())
+        says = says or f"{{function|it}} waits for an answer from {host.address}"
+        action = f"{name} waits for answers from {host.address}: look at that host and at the network to it."
     yield replace(
         case.charge("python", cause, excess, NO_COUNTER, tuple(evidence), action, function=function), says=says
     )

@@ -1,7 +1,8 @@
 """Storage: the training thread, or a loader worker of the rank, waits in file calls.
 
 Evidence for: time in reads or writes above the peers', and an I/O throttle on the rank's control
-group, or the disk below the files busy for 0.8 of the window. Evidence against: no I/O time above
+group, or the disk below the files busy for 0.8 of the window, or the server of the files (NFS,
+Lustre) answering later than others (servers.py). Evidence against: no I/O time above
 the peers'; waiting for pages where memory is short (memory.py).
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, NO_COUNTER, SEEN, Hypothesis
-from rankscope.diagnose.infer.causes.rank import memory
+from rankscope.diagnose.infer.causes.rank import memory, servers
 from rankscope.diagnose.infer.causes.rank.case import Case
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.model.functions import FunctionExcess
@@ -84,7 +85,11 @@ def _charge(case: Case, writing: bool, functions: list[FunctionExcess], excess: 
         evidence.append(Evidence("stacks", "called by", caller, None, ""))
     hardware = tuple(_hardware(case, worst.detail, "read" if writing else "write"))
     evidence.extend(hardware)
-    support = CONVICTED if hardware else SEEN if expected < 0.2 * own else NO_COUNTER
+    server = servers.server_of(case.fleet, case.rank, worst.detail, writing)
+    if server is not None:
+        evidence.extend(servers.evidence_of(server, writing))
+    convicted = bool(hardware) or (server is not None and server.is_slow)
+    support = CONVICTED if convicted else SEEN if expected < 0.2 * own else NO_COUNTER
     verb = "writes to" if writing else "reads from"
     return case.charge(
         component="storage",
@@ -92,8 +97,12 @@ def _charge(case: Case, writing: bool, functions: list[FunctionExcess], excess: 
         lost_s=excess,
         support=support,
         evidence=tuple(evidence),
-        action=f"{verb.capitalize()} {worst.detail or 'its files'} are slow for this rank: look at I/O limits of its "
-        "control group, the disk and the mount.",
+        action=f"{verb.capitalize()} {worst.detail or 'its files'} are slow for this rank"
+        + (
+            ": look at I/O limits of its control group, the disk and the mount."
+            if server is None
+            else f". {servers.action_of(server, writing)}"
+        ),
         instance=worst.detail,
         function=Function("io", worst.name, file, line),
     )

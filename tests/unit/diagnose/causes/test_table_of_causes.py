@@ -73,7 +73,7 @@ def test_a_row_has_a_sentence_and_its_file_tells_of_it(row: registry.Cause) -> N
         "registered, and never proposed"
     )
     assert source.startswith('"""')
-    assert causes.sentence(*row.key)
+    assert registry.sentence(*row.key)
     names = {one.name for one in causes.TABLE}
     assert row.refines <= names - {row.name}
 

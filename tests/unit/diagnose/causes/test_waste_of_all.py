@@ -9,14 +9,13 @@ import pytest
 from builders import BUSY, TORCH, TRAIN, Job, Work, build, columns
 from paused import paused
 
-from rankscope.diagnose.face.report.words import answer
 from rankscope.diagnose.infer.causes import registry, whole_job
 from rankscope.diagnose.infer.causes.job.moving_work import moving_work
 from rankscope.diagnose.infer.causes.whole_job import WholeJob
 from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.diagnose.infer.verdict.as_json import to_json
 from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict
-from rankscope.diagnose.infer.verdict.sentence import sentence_of
+from rankscope.diagnose.infer.verdict.sentence import headline, sentence_of
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
 
@@ -59,9 +58,7 @@ def test_collections_in_every_step_cost_what_they_take(seconds: float) -> None:
     assert (suspect.component, suspect.cause, suspect.scope, suspect.ranks) == ("python", "gc", "all", (0, 1, 2, 3))
     assert suspect.lost_seconds_per_step == pytest.approx(seconds, rel=0.15)
     assert verdict.exit_code == 1 and json.loads(to_json(verdict))["suspects"][0]["waste"] is True
-    assert answer(verdict).startswith(
-        f"INEFFICIENT  {suspect.lost_percent:.0f} % of the time would come back: ranks 0-3"
-    )
+    assert headline(verdict).startswith("INEFFICIENT  Nobody stands out, but ")
     assert sentence_of(verdict).startswith(
         f"Nobody stands out, but {suspect.lost_percent:.0f} % of the time would come back. "
     )

@@ -115,7 +115,7 @@ def test_windows_of_all_hosts_are_judged_together_and_against_earlier_ones(
     assert together in documents.of_rankscope(documents.section(README.read_text(), "Use"))
     for command in (together, [*together, "--baseline", "EARLIER"]):
         assert run(command) == 1
-        assert capsys.readouterr().out.startswith("FAULT  rank 3 on node-0: ")
+        assert capsys.readouterr().out.startswith("FAULT  Rank 3 on node-0: ")
 
 
 def test_a_store_is_judged_tidied_and_remembered_as_is_said_of_fleets(

@@ -38,14 +38,15 @@ def _check(value: Any, kinds: tuple[type, ...]) -> None:
 def test_the_json_keeps_the_contract(case: str) -> None:
     found = json.loads(to_json(diagnose(build(CASES[case]))))
     assert set(found) == {"schema", "status", "job", "title", "steps", "note_codes", "summary", "action", "hosts", "ranks", "window",
-                          "baseline", "step_seconds", "slowdown_percent", "budget",
+                          "baseline", "step_seconds",
+                          "slowdown_percent", "budget",
                           "suspects", "notes", *(["stacks"] if found["status"] == "hang" else [])}  # fmt: skip
     assert found["schema"] == "rankscope.verdict/1" and found["status"] in STATUSES
     assert set(found["window"]) == {"start", "end"} and set(found["step_seconds"]) == {"p50", "p99", "baseline_p50"}
     for suspect in found["suspects"]:
         assert set(suspect) == {"component", "cause", "scope", "host", "instance", "ranks", "function", "lost_seconds_per_step",
-                                "lost_percent", "confidence", "since", "evidence", "action", "waste",
-                                "instances", "sentence", "sure"}  # fmt: skip
+                                "lost_percent", "confidence", "since", "evidence", "action", "waste", "instances",
+                                "sentence", "sure"}  # fmt: skip
         assert suspect["cause"] in CAUSES[suspect["component"]]
         assert 0 < suspect["confidence"] <= 1 and 0 <= suspect["lost_percent"] <= 100
         assert suspect["ranks"] and all(isinstance(rank, int) for rank in suspect["ranks"])

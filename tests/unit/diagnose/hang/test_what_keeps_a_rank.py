@@ -83,6 +83,14 @@ def test_a_file_call_that_does_not_come_back_is_a_stalled_file_system() -> None:
     verdict = diagnose([hanging([reads, WAITS, WAITS], count=1, bytes=0)])
     assert told(verdict) == [("storage", "stalled", (0,), "load_checkpoint")]
     assert verdict.suspects[0].instance == "/data/part-1.bin"
+    served = {
+        "scope": "storage", "instance": "NFS server nas1 (10.0.0.5) for /data (nfs4 0:53)", "name": "storage.reads", "unit": "events",
+        "value": 0.0,
+    }  # fmt: skip
+    window = hanging([reads, WAITS, WAITS], count=1, bytes=0)
+    (suspect,) = diagnose([columns(window, "counters", [served])]).suspects
+    assert "Look at NFS server nas1 (10.0.0.5), whose file load_checkpoint" in suspect.action
+    assert ("served by", "NFS server nas1 (10.0.0.5)") in [(one.measure, one.value) for one in suspect.evidence]
 
 
 def test_a_rank_whose_writes_come_back_is_at_work_and_nothing_hangs() -> None:

@@ -32,8 +32,8 @@ from rankscope.diagnose.face.report.content import Standing
 from rankscope.diagnose.face.report.render import render, straight
 from rankscope.diagnose.face.report.sections.counters import amount_of, meaning_of
 from rankscope.diagnose.face.report.sections.standing import LINES_MOST, standing_of
-from rankscope.diagnose.infer.causes.causes import TABLE, sentence
-from rankscope.diagnose.infer.causes.registry import Cause
+from rankscope.diagnose.infer.causes.causes import TABLE
+from rankscope.diagnose.infer.causes.registry import Cause, sentence
 from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.model.still.merged_stacks import merged_stacks
 from rankscope.diagnose.infer.solve.judge import diagnose
@@ -99,25 +99,31 @@ def test_a_function_that_sleeps_is_said_to_sleep_on_the_page_and_on_the_terminal
     assert "state in it: asleep, by a call like time.sleep" in said and "See why collate (" in said
 
 
+def said(suspect: Suspect, **other: Any) -> str:
+    """The sentence of a suspect, with another cause or scope perhaps."""
+    one = replace(suspect, **other)
+    return accusation_of(replace(one, says=sentence(one.component, one.cause, one.scope)), ())
+
+
 def test_many_ranks_are_not_told_as_one() -> None:
     one = Suspect("cpu", "quota", "", (), (0, 1, 2), None, 0.1, 25.0, 0.9, None, (), "")
-    assert accusation_of(one, ()).startswith("Ranks 0-2: a CPU quota holds them back, which costs ")
+    assert said(one).startswith("Ranks 0-2: a CPU quota holds them back, which costs ")
     held = replace(one, scope="all")
-    assert accusation_of(held, ()).startswith("All 3 ranks: a CPU quota holds them back, ")
+    assert said(held).startswith("All 3 ranks: a CPU quota holds them back, ")
     slower = replace(
         held, component="workload", cause="slow-everywhere", function=Function("python", "load", "/a/b.py", 3)
     )
-    assert accusation_of(slower, ()).startswith("All ranks became slower, in load (b.py:3), which costs ")
+    assert said(slower).startswith("All ranks became slower, in load (b.py:3), which costs ")
     moves = replace(slower, component="python", cause="blocking-call")
-    assert accusation_of(moves, ()).startswith("Now on one rank, now on another, load (b.py:3) sleeps, which costs ")
+    assert said(moves).startswith("Now on one rank, now on another, load (b.py:3) sleeps, which costs ")
     uneven = replace(moves, component="workload", cause="data-imbalance")
-    assert accusation_of(uneven, ()).startswith("The work is uneven: now one rank has more, now another, which costs ")
+    assert said(uneven).startswith("The work is uneven: now one rank has more, now another, which costs ")
 
 
 def test_who_uses_a_gpu_as_well_is_named_first() -> None:
     user = (Instance("gpu6", "ray-worker", 29947),)
     shared = Suspect("gpu", "contended", "node-1", user, (6,), None, 0.1, 25.0, 0.9, None, (), "")
-    assert accusation_of(shared, ()).startswith("Rank 6 on node-1: ray-worker (29947) uses gpu6 as well, which costs ")
+    assert said(shared).startswith("Rank 6 on node-1: ray-worker (29947) uses gpu6 as well, which costs ")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -134,7 +140,22 @@ def test_every_kind_of_verdict_becomes_a_page_that_reads_without_a_script(case: 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: "-".join(row.key))
 def test_every_cause_has_a_sentence_with_and_without_a_function(row: Cause) -> None:
-    suspect = Suspect(row.component, row.cause, "node-1", (), (4,), None, 0.1, 25.0, 0.9, None, (), "", scope=row.scope)
+    suspect = Suspect(
+        row.component,
+        row.cause,
+        "node-1",
+        (),
+        (4,),
+        None,
+        0.1,
+        25.0,
+        0.9,
+        None,
+        (),
+        "",
+        row.scope,
+        says=sentence(*row.key),
+    )
     bare = accusation_of(suspect, ())
     named = accusation_of(replace(suspect, function=Function("python", "load", "/a/b.py", 3)), (4,))
     if not sentence(*row.key).startswith("^"):
@@ -349,7 +370,7 @@ def test_the_page_is_written_for_its_owner_alone(
 ) -> None:
     place = tmp_path / "page.html"
     assert run([command, str(faulty), "--html", str(place)]) == 1
-    assert capsys.readouterr().out.startswith("FAULT  rank 3 on node-0")
+    assert capsys.readouterr().out.startswith("FAULT  Rank 3 on node-0")
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     assert "Rank 3 on node-0" in place.read_text()
     assert sorted(tmp_path.iterdir()) == [faulty, place]

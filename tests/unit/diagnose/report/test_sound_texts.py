@@ -4,6 +4,7 @@ and every registered one with as little and as much as can be known of it."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +15,21 @@ from unsound import unsound
 
 from corpuskit.archive import HOME, SUFFIX, Corpus, opened
 from rankscope.diagnose.face.cli.report import report
-from rankscope.diagnose.face.report.words import accusation, evidence_line
+from rankscope.diagnose.face.report.words import evidence_line, sureness
 from rankscope.diagnose.infer.causes.causes import TABLE, counted
 from rankscope.diagnose.infer.causes.link import nic, nvlink
 from rankscope.diagnose.infer.causes.rank.gpu import smi
 from rankscope.diagnose.infer.causes.rank.pcie import errors_action
-from rankscope.diagnose.infer.causes.registry import Cause
+from rankscope.diagnose.infer.causes.registry import Cause, sentence
 from rankscope.diagnose.infer.fleet import from_windows
 from rankscope.diagnose.infer.fleet.model import Ranks
 from rankscope.diagnose.infer.fleet.timings.steps_file import check
 from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.diagnose.infer.solve.judge_steps_file import judge_timings
+from rankscope.diagnose.infer.verdict.advice import action_of
 from rankscope.diagnose.infer.verdict.contract import Evidence, Instance, Suspect, Verdict
 from rankscope.diagnose.infer.verdict.function import NOT_TIMED, Function
-from rankscope.diagnose.infer.verdict.sentence import accusation_of, price_of, sentence_of
+from rankscope.diagnose.infer.verdict.sentence import accusation_of, price_of, sentence_of, summary_of
 from rankscope.observer.window.folder import Window, read_window
 
 # One case of the corpus for each cause that occurs in it, from the smallest archives that have them all.
@@ -72,13 +74,17 @@ BAD = {
     "psi.memory.some_s: 3.0 s": "the counter name psi.memory.some_s",
     "{function|it} waits for a lock": "a field of a template",
     "called by:": "nothing after the colon",
+    "ranks 0-7: workload/data-imbalance moves from rank to rank costs 0.108 s": "two verbs in one clause",
+    "Rank 3: augment takes longer costs 0.1 s of each 0.3 s step": "two verbs in one clause",
 }
+_WORD = re.compile(r"^(?:[A-Z]+  |\d+\. |  [a-z]+(?: out)? +| +)")
 GOOD = (
     "Rank 3 on node-0: augment (train.py:56) takes longer there than on its peers, which costs 0.080 s of each 0.320 s step (25 %).",
     "Collect less often: gc.freeze() after start-up, a higher gc.set_threshold, fewer cyclic objects.",
     "See `nvidia-smi -i 2 -q -d CLOCK` on node-7; lift application clocks with `nvidia-smi -i 2 -rgc` (and -rac).",
     "waits least of all in: 100 % of steps",
     "ranks 0-3, 5 on 10.0.0.1: no progress for 14 s",
+    "Both ranks: they may run on the same few CPUs, which costs 0.1 s of each 0.3 s step, 33 % (cpu/affinity)",
     "send is called more than 300 times a second per process: it is timed, but no longer told where it is called from",
 )
 
@@ -115,14 +121,18 @@ def cases(corpus: Corpus) -> dict[str, tuple[list[Window], list[Window]]]:
 
 def texts_of(verdict: Verdict) -> Iterator[str]:
     """Everything that people read of a verdict, piece by piece."""
-    yield from (sentence_of(verdict), price_of(verdict))
+    yield from (sentence_of(verdict), summary_of(verdict, True), action_of(verdict), price_of(verdict))
     for suspect in verdict.suspects:
-        yield from (accusation(suspect, verdict.guessed, True), accusation_of(suspect, verdict.guessed), suspect.action)
+        yield from (accusation_of(suspect, verdict.guessed, True), suspect.action, sureness(suspect, True))
         yield from map(evidence_line, suspect.evidence)
     yield from (note.text for note in verdict.notes)
-    yield from (
-        line.strip().partition("  ")[2] or line for line in report(verdict, True, 4000) if "(" in line and ":" in line
-    )
+    for verbose in (False, True):
+        yield from (_text(line) for line in report(verdict, verbose, 4000) if line.strip())
+
+
+def _text(line: str) -> str:
+    """A line of a report without the word before it."""
+    return _WORD.sub("", line)
 
 
 def complaints(verdict: Verdict) -> list[tuple[str, list[str]]]:
@@ -196,7 +206,7 @@ def known(row: Cause) -> Suspect:
     """A suspect of which all is known that can be."""
     return Suspect(
         row.component, row.cause, "node-1", (Instance("gpu2", "trainer", 4711),), (4, 5), LOAD, 0.1, 25.0, 0.9, 1.7e9,
-        (Evidence("steps", "own time", 0.4, 0.3, "s/step", 7),), row.action or "Look there.", row.scope,
+        (Evidence("steps", "own time", 0.4, 0.3, "s/step", 7),), row.action or "Look there.", row.scope, says=sentence(*row.key),
     )  # fmt: skip
 
 
@@ -215,14 +225,19 @@ def test_every_cause_reads_well_whatever_is_known_of_it(row: Cause) -> None:
         full, bare, replace(bare, ranks=()), *still, *(replace(each, function=place) for each in (full, bare) for place in places),
         *(replace(full, lost_percent=share, lost_seconds_per_step=lost_s) for share, lost_s in costs),
     ):  # fmt: skip
-        for text in (accusation(one, ()), accusation(one, (4,), True), accusation_of(one, ()), one.action):
+        for text in (
+            accusation_of(one, ()),
+            accusation_of(one, (4,), True),
+            accusation_of(one, (), True, True),
+            one.action,
+        ):
             assert unsound(text) == [], text
-        assert ("progress" in accusation(one, ())) == one.still
+        assert ("and no step" in accusation_of(one, ())) == one.still
 
 
 def test_a_cost_is_never_more_than_the_step() -> None:
     much = replace(known(TABLE[0]), lost_percent=130.0, lost_seconds_per_step=0.39)
-    assert accusation(much, ()).endswith(" costs 0.300 s of each 0.300 s step (100 %)")
+    assert accusation_of(much, (), True).endswith(f", which costs 0.300 s of each 0.300 s step, 100 % ({much.code})")
 
 
 @pytest.mark.parametrize("host", ["", "node-1"])

@@ -38,8 +38,17 @@ VERDICT = {
 
 
 def test_a_verdict_is_one_line() -> None:
-    event = events.of_look(Seen(ALARM, VERDICT, "", 11.0), 0.0)
-    assert event.words == "FAULT python/slow-function tokenize (train.py:14) on rank 1: 0.050 s/step lost"
+    said = "Rank 1 on node-0: tokenize (train.py:14) takes longer there, which costs 0.050 s (python/slow-function)"
+    event = events.of_look(Seen(ALARM, {**VERDICT, "summary": said}, "", 11.0), 0.0)
+    assert event.words == f"FAULT {said}"
+    # AND one of a host with an older version, which has no sentence
+    assert events.of_look(Seen(ALARM, VERDICT, "", 11.0), 0.0).words == "FAULT python/slow-function on rank 1"
+    dead = {
+        **VERDICT,
+        "status": "hang",
+        "suspects": [{**VERDICT["suspects"][0], "component": "process", "cause": "exited"}],
+    }
+    assert events.of_look(Seen(ALARM, dead, "", 11.0), 0.0).words.startswith("DEAD ")
     assert event.state == WARNING
 
 

@@ -1,0 +1,1 @@
+"""Health events for NVSentinel: see README.md here."""

@@ -1,0 +1,1 @@
+"""Storage servers: see README.md here."""
