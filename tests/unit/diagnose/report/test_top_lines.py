@@ -60,7 +60,7 @@ def test_a_slow_rank_is_marked_with_what_it_works_on_and_waits_least() -> None:
     (job,) = seen(builders.slow_python(3, 0.08)).jobs
     accused = [rank for rank in job.ranks if rank.accused]
     assert [rank.number for rank in accused] == [3] and "augment" in accused[0].most
-    assert job.status == "fault" and job.suspects[0].words.startswith("rank 3 on node-0: python/slow-function augment")
+    assert job.status == "fault" and job.suspects[0].words.startswith("Rank 3 on node-0: augment (train.py:56)")
     assert min(job.ranks, key=lambda rank: rank.parts[OTHERS]).number == 3
     assert all(sum(rank.parts) == pytest.approx(1, abs=0.05) for rank in job.ranks)
     assert len(job.steps_s) > 5 and job.ranks[0].step_s == pytest.approx(job.steps_s[-1], rel=0.2)
