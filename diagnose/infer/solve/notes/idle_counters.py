@@ -27,8 +27,8 @@ _ERRORS = {
     "nic.crc_errors": 0.0, "nic.link_downed": 1.0, "nic.retransmits": 0.0, "nic.out_of_sequence": 0.0,
 }  # fmt: skip  # name → least value; 0: at limits.EVENTS_HZ
 _BELOW = {
-    "pcie.speed_gts": (limits.HALVED, "GT/s"), "pcie.width": (limits.HALVED, "lanes"),
-    "nic.speed_hz": (limits.HALVED, "bytes/s"), "gpu.sm_clock_hz": (limits.NEARLY_ALL, "Hz"),
+    "pcie.speed_gts": (limits.HALVED, 1.0, "GT/s"), "pcie.width": (limits.HALVED, 1.0, "lanes"),
+    "nic.speed_hz": (limits.HALVED, 1e9, "GB/s"), "gpu.sm_clock_hz": (limits.NEARLY_ALL, 1e9, "GHz"),
 }  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def _whose(fleet: Fleet, row: int) -> str:
 
 def _below(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[Note]:
     table = fleet.counters.table
-    for name, (share, unit) in _BELOW.items():
+    for name, (share, size, unit) in _BELOW.items():
         rows = fleet.counters.rows(name)
         rows = rows[(table.limit[rows] > 0) & (table.value[rows] > 0)]
         if not len(rows):
@@ -143,7 +143,7 @@ def _below(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iter
         if left:
             counter = fleet.counters.at(left[0])
             more = f" and {len(left) - 1} more devices" if len(left) > 1 else ""
-            level = f"{counter.value:.4g} of {counter.limit:.4g} {unit}"
+            level = f"{counter.value / size:.4g} of {counter.limit / size:.4g} {unit}"
             where = f"{counter.instance}{_whose(fleet, left[0])}{more}"
             yield Note(NoteCode.COUNTER_IDLE, f"{event_words(name)} {level} on {where}, but nobody waits for it")
 

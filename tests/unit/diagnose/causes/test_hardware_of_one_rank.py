@@ -25,6 +25,7 @@ from hardware_builders import (
 
 from rankscope.diagnose.face.cli.report import report
 from rankscope.diagnose.infer.causes.causes import CAUSES
+from rankscope.diagnose.infer.model.evidence.event_words import event_words
 from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.diagnose.infer.verdict.sentence import sentence_of
@@ -124,7 +125,7 @@ def test_a_counter_that_convicts_is_surer_than_behaviour_alone(seed: int) -> Non
     alone = first(Machine(seed=seed, kernels={2: 1 / SLOW}).verdict())
     assert convicted.confidence > alone.confidence
     measures = {evidence.measure for evidence in convicted.evidence}
-    assert any("the counter says" in measure for measure in measures) and any(
+    assert any("the counter explains" in measure for measure in measures) and any(
         "SM clock" in measure for measure in measures
     )
 
@@ -203,9 +204,9 @@ def test_a_counter_that_moved_while_nobody_waits_is_a_note(what: str) -> None:
         verdict = Machine(seed=seed, counters=MOVED[what]).verdict()
         assert (verdict.status, verdict.suspects) == ("healthy", ()), named(verdict)
         (name,) = {name for _, name in MOVED[what]}
-        assert name in said(verdict, NoteCode.COUNTER_IDLE) and "rank 3" in said(verdict, NoteCode.COUNTER_IDLE), (
-            verdict.notes
-        )
+        assert event_words(name) in said(verdict, NoteCode.COUNTER_IDLE) and "rank 3" in said(
+            verdict, NoteCode.COUNTER_IDLE
+        ), verdict.notes
 
 
 def test_what_all_machines_share_is_said_once() -> None:
