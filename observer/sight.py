@@ -15,15 +15,20 @@ from rankscope.observer.census.collectives import SeenCollectives, seen_collecti
 from rankscope.observer.census.found import RankCensus
 from rankscope.observer.census.owners import several_devices
 from rankscope.observer.census.ranks import find_ranks
+from rankscope.observer.serving.found import Server, find_servers
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Result of an inspection. `devices`: pid -> its devices, for processes that drive several."""
+    """Result of an inspection. `devices`: pid -> its devices, for processes that drive several.
+
+    `servers`: processes that ranks of a job ask.
+    """
 
     census: RankCensus
     collectives: tuple[SeenCollectives, ...]
     devices: dict[int, str]
+    servers: tuple[Server, ...] = ()
 
 
 def see(root: Path = Path("/"), progress: Progress = lambda _: None, *, verbose: bool = False) -> Sight:
@@ -36,4 +41,4 @@ def see(root: Path = Path("/"), progress: Progress = lambda _: None, *, verbose:
 def _see(root: Path) -> Sight:
     census = find_ranks(root)
     devices = several_devices((*census.ranks, *census.alone), root)
-    return Sight(census.brief(), seen_collectives(census.ranks, root), devices)
+    return Sight(census.brief(), seen_collectives(census.ranks, root), devices, find_servers(census.ranks, root))

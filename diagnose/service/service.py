@@ -238,6 +238,8 @@ class Service:
         job.steps += sum(len(beat.steps.get(one.found.pid, ())) for one in ranks[:1])
         if not job.known and job.watch.step_s is not None:
             self._voice.note(beat.at_s, "job", f"a step takes {job.watch.step_s:.3f} s; watched from now on", name)
+            if not job.troubles:
+                job.cleared()  # what was named for a job that was slow from its start was of another pace
         job.known = job.watch.step_s is not None
         for each in told:
             if isinstance(each, Alarm):

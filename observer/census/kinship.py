@@ -85,6 +85,16 @@ class Connections:
         inodes = self.inodes(pid)
         return bool(inodes) and not inodes.isdisjoint(self._listening.of(pid, *self._seen_by(pid)))
 
+    def ports_reached(self, pid: int) -> frozenset[int]:
+        """Return the ports at which a process has connections of its own."""
+        table = self._table(pid)
+        return frozenset(int(_port(table[inode][1]), 16) for inode in self.inodes(pid) if inode in table)
+
+    def ports_listening(self, pid: int) -> dict[int, int]:
+        """Return the port of each listening socket in a process's network, by inode."""
+        table = self._listening.of(pid, *self._seen_by(pid))
+        return {inode: int(_port(local), 16) for inode, local in table.items()}
+
     def own(self, pid: int, parent: int) -> frozenset[Pair]:
         """Return (local, peer) of the connections that a process has but its parent has not: a fork
         inherits them.

@@ -13,6 +13,7 @@ from rankscope.observer.finish.by_process import EventsByProcess, calls_by_proce
 from rankscope.observer.finish.mount_views import MountViews
 from rankscope.observer.finish.wait_target import WaitReadings
 from rankscope.observer.live.observation import Observation, Totals
+from rankscope.observer.serving.watch import Asked
 from rankscope.observer.tables import reading
 from rankscope.observer.tables.cpu_rows import CpuTotals, CpuUse
 from rankscope.observer.tables.raw import OpenAbsence
@@ -58,6 +59,7 @@ class LastReadings:
     launches: LaunchCount | None
     seen: WaitReadings
     mounts: MountViews
+    servers: Sequence[Asked] = ()
     early: bool = False  # the window ended before, for lack of room: descriptors were resolved later
 
 
@@ -114,6 +116,7 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         running.launches(),
         WaitReadings(root),
         MountViews(root),
+        running.servers.stop(),
     )
 
 

@@ -16,6 +16,7 @@ from rankscope.observer.live import ras, samplers, sources
 from rankscope.observer.live.gauges import Member
 from rankscope.observer.live.observation import Observation, Totals
 from rankscope.observer.live.process_watch import LOADER, TRAINING, ProcessWatch
+from rankscope.observer.serving.rows import asked_in_steps, server_rows
 from rankscope.observer.sources import States, states
 from rankscope.observer.steps.find import common_guide
 from rankscope.observer.tables import job as gpu_window
@@ -148,6 +149,8 @@ def _job_window(
     tables.counters += gpu_window.counter_rows(
         gpus, last.hardware, found, raws, CALL_TABLE, before.launches, last.launches
     )
+    mine = [one for one in last.servers if one.server.job == job]
+    tables.counters += server_rows(mine, last.start_ns / 1e9, last.start_ns / 1e9 + last.window_s)
     on_gpus = any(uses_accelerator(rank) for rank in ranks)
     if on_gpus and ras.is_hanging({pid: one.in_collective_s for pid, one in found.items()}, last.window_s):
         behind, said = ras.missing(ranks, {address_of(flow.local) for flow in flows})
@@ -212,7 +215,9 @@ def _add_rank(
 ) -> None:
     number, running, last = rank.identity.rank, whole.running, whole.last
     tables.ranks.append(rank_row(running, rank, found, last, flows))
-    tables.steps += pattern_rows.step_rows(number, found.step_times)
+    edges_s = last.start_ns / 1e9 + found.steps.edge_s
+    asked = asked_in_steps(last.servers, rank.pid, edges_s, found.step_times.sync_s)
+    tables.steps += pattern_rows.step_rows(number, found.step_times, asked)
     tables.add_patterns(number, TRAINING, found.training)
     tables.pauses += [pattern_rows.pause_row(number, pause) for pause in found.pauses]
     tables.add_patterns(number, "other", found.others)
@@ -256,6 +261,7 @@ def _notes(running: Observation, notes: Sequence[str], pids: frozenset[int], use
         *running.probes.calls.notes,
         *running.gauges.notes,
         *running.flows.notes,
+        *running.servers.notes,
     ]
     unseen = [one for one in running.processes.values() if one.reason and one.owner in pids]
     brief = {one.pid: one.reason for one in unseen if one.gone and one.label != TRAINING}

@@ -23,6 +23,7 @@ from rankscope.observer.live.priority import going_first
 from rankscope.observer.live.process_watch import LOADER, TRAINING, ProcessWatch
 from rankscope.observer.live.samplers import Hardware
 from rankscope.observer.live.shares import Room, choose_sampled, entries, room_left
+from rankscope.observer.serving.watch import ServerWatch
 from rankscope.observer.thread.functions import StackName
 from rankscope.observer.window.manifest import Loss, ProbeCost
 from rankscope.probes.base.patience import patiently
@@ -83,6 +84,7 @@ class Observation:
     flows: FlowTracker
     root: Path
     hardware: Hardware
+    servers: ServerWatch = field(init=False)
     held: Held = field(init=False)
     # user -> sums as they were when his window ended before the others'.
     ended: dict[str, Totals] = field(default_factory=dict)
@@ -99,6 +101,7 @@ class Observation:
     def __post_init__(self) -> None:
         everybody = frozenset(user_of(rank) for rank in self.ranks)
         self.held, self.names = Held(everybody), Names(everybody)
+        self.servers = ServerWatch(self.ranks, self.root)
 
     @property
     def batches(self) -> list[Events]:
@@ -309,6 +312,7 @@ class Observation:
             before = self.totals()
             self.gauges.begin()
             self.flows.begin(self.gauges.interfaces)
+        self.servers.start()
         self.start_fallback(seconds, hz)
         self.held.begin()
         self.ended.clear()
@@ -332,12 +336,14 @@ class Observation:
         self.hardware = Hardware(self.ranks, self.root, self.hardware.library)
         self.hardware.listen()
         self.gauges = Gauges(self.gauges.pids, self.root)
+        self.servers.find()
 
     def rest(self) -> None:
         """Detach between windows that are far apart, with the probes loaded, until `wake`: no
         process pays for them.
         """
         self.hardware.close()
+        self.servers.close()
         self.probes.rest()
         self.drain()
         limits.give_back(garbage=True)
@@ -359,6 +365,7 @@ class Observation:
     def close(self) -> None:
         """Close the probes, the devices, the sockets and the processes."""
         self.hardware.close()
+        self.servers.close()
         self.flows.close()
         self.probes.close()
         self.close_processes()
@@ -389,6 +396,7 @@ def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbos
         observation = Observation(ranks, probes, {}, Gauges(pids, root), flows, root, hardware)
         undo.callback(observation.close_processes)
         observation.watch_all()
+        observation.servers.find()
         undo.pop_all()  # the observation closes all of it from now on
     return observation
 

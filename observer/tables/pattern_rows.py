@@ -11,6 +11,7 @@ from rankscope.observer.thread.step_times import StepTimes
 from rankscope.observer.window.rows import FlowRow, PatternRow, PauseRow, StepRow
 from rankscope.observer.window.schema import PAUSED_STEPS_MOST
 from rankscope.observer.window.stacks import StackTree
+from rankscope.probes.base.arrays import Floats
 from rankscope.probes.network.flows import FlowSummary
 
 _NOBODY = Holder("", "", 0, "")
@@ -67,9 +68,21 @@ def pause_row(rank: int, pause: Pause) -> PauseRow:
     )
 
 
-def step_rows(rank: int, times: StepTimes) -> list[StepRow]:
-    """Build rows of the table `steps`; those with unknown own time are left out."""
-    columns = (times.start_s, times.seconds, times.own_s, times.wait_s, times.io_s, times.sched_s, times.sync_s)
+def step_rows(rank: int, times: StepTimes, asked_s: Floats) -> list[StepRow]:
+    """Build rows of the table `steps`; those with unknown own time are left out.
+
+    `asked_s`: by step, what of its `sync_s` it waited for servers.
+    """
+    columns = (
+        times.start_s,
+        times.seconds,
+        times.own_s,
+        times.wait_s,
+        times.io_s,
+        times.sched_s,
+        times.sync_s,
+        asked_s,
+    )
     known = np.flatnonzero(np.isfinite(times.own_s)).tolist()
     return [StepRow(rank, index, *(float(column[index]) for column in columns)) for index in known]
 

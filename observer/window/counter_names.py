@@ -35,6 +35,19 @@ COUNTER_NAMES = {
     "waited for most of the time since the rank's last progress: bytes that came from there since then; likewise silence.sent_bytes",
     "silence.waits": "scope rank: events: how often it waited there since then; instance = the same",
     "process.stopped_s": "scope rank: time in state T",
+    # scope server, instance = address of a server that ranks of the job ask, comm = its program; observer/serving.
+    "server.asked_s": "time in which it had a question of a rank unanswered",
+    "server.alone_s": "the part of it in which no other server of the run had one",
+    "server.any_asked_s": "instance '': time in which any server of the run had one",
+    "server.rounds": "instance '': events: how often any server began to have one after none had",
+    "server.idle_s": "instance '': time of these rounds in which a server had none, mean over servers",
+    "server.idle_in_round_s": "instance '': gauge: the same of one round, median; minimum and maximum: quartiles",
+    "server.questions": "events: questions asked and answered in the window; likewise server.transfers: requests that carry far more than "
+    "their answers, as new weights do",
+    "server.transfer_s": "time in which a transfer to it was under way; likewise server.transfer_bytes",
+    "server.question_s": "gauge: seconds from a question to the end of its answer, median; minimum and maximum: quartiles",
+    "server.pace": "gauge: the same per byte of the answer, s/byte",
+    "server.run_s": "CPU time of its threads; likewise server.queue_s: ready but not running",
     # scope gpu, instance 'gpu2' (NVML's index); observer/tables. A missing row was not reported by
     # the GPU.
     "gpu.sm_clock_hz": "gauge: while the GPU works; limit = the highest clock; likewise gpu.memory_clock_hz",

@@ -61,6 +61,7 @@ class StepRow:
     io_s: float
     sched_s: float
     sync_s: float
+    asked_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,13 @@ STEPS = pa.schema(
         _field("io_s", pa.float32(), "part of own_s in file and device I/O", "s"),
         _field("sched_s", pa.float32(), "part of own_s ready but not running", "s"),
         _field("sync_s", pa.float32(), "part of own_s waiting for a thread or process of the same rank", "s"),
+        _field(
+            "asked_s",
+            pa.float32(),
+            "part of sync_s in which a server of the run had a request of the rank unanswered",
+            "s",
+            absent="0",
+        ),
     ]
 )
 
@@ -310,7 +317,7 @@ FLOWS = pa.schema(
 
 COUNTERS = pa.schema(
     [
-        _field("scope", _LABEL, "host | rank | cgroup | nic | disk | storage | gpu | nvlink | pcie | thread"),
+        _field("scope", _LABEL, "host | rank | cgroup | nic | disk | storage | gpu | nvlink | pcie | thread | server"),
         _field("instance", _TEXT, "which one: cgroup path, interface, gpu2, 0000:3b:00.0, …; '' for host and rank"),
         _field("comm", _LABEL, "name of the process that used or owns it; '' if none"),
         _field("pid", pa.int32(), "that process; -1 if none"),

@@ -235,7 +235,7 @@ class FlowTracker:
     def _sample(self, namespace: _Namespace) -> None:
         unknown: dict[int, netlink.Message] = {}
         seen = set()
-        answer = _connections(namespace.channel)
+        answer = connections_of(namespace.channel)
         if not answer.whole:
             self._cut(namespace)
         for message in answer:
@@ -325,11 +325,13 @@ def tcp_sockets(pid: int, root: Path = ROOT) -> tuple[TcpSocket, ...]:
     inodes = socket_inodes(pid, root)
     with netlink.open_netlink(netlink.NETLINK_SOCK_DIAG, pid, root) as channel:
         return tuple(
-            _parse(message) for message in _connections(channel) if inet_diag.message_key(message.payload)[1] in inodes
+            _parse(message)
+            for message in connections_of(channel)
+            if inet_diag.message_key(message.payload)[1] in inodes
         )
 
 
-def _connections(channel: socket.socket) -> netlink.Answer:
+def connections_of(channel: socket.socket) -> netlink.Answer:
     """List the TCP connections of a namespace. Raises OSError."""
     try:
         return netlink.dump(channel, inet_diag.TCPDIAG_GETSOCK, inet_diag.request_of_all())

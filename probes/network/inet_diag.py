@@ -100,9 +100,26 @@ def request_of_all(states: int = CONNECTED_STATES) -> bytes:
     return struct.pack("=BBBB48xII", socket.AF_INET, 0, 0, 1 << (INET_DIAG_INFO - 1), states, 0)
 
 
+def request_of_one(payload: memoryview) -> bytes:
+    """Build struct inet_diag_req_v2 for the socket of an answer: the kernel finds it by its hash."""
+    head = struct.pack("=BBBBI", payload[0], socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0, CONNECTED_STATES)
+    return head + bytes(payload[4:52])
+
+
 def message_key(payload: memoryview) -> tuple[int, int]:
     """Parse only (cookie, inode) of an answer. Raises struct.error if cut short."""
     return _KEY.unpack_from(payload, _COOKIE_OFFSET)[0], _INODE.unpack_from(payload, _INODE_OFFSET)[0]
+
+
+def ports(payload: memoryview) -> tuple[int, int]:
+    """Parse only (local port, peer's port) of an answer. Raises struct.error if cut short."""
+    source, peer = struct.unpack_from("!HH", payload, 4)
+    return source, peer
+
+
+def peer_of(payload: memoryview) -> str:
+    """Parse only the peer's endpoint of an answer. Raises struct.error if cut short."""
+    return endpoint(payload[0], _ADDRESSES.unpack_from(payload, 8)[1], ports(payload)[1])
 
 
 def parse_socket(payload: memoryview, info: memoryview | None) -> TcpSocket:

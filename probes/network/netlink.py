@@ -106,6 +106,20 @@ def dump(channel: socket.socket, kind: int, payload: bytes, most_bytes: int = 0)
     return Answer(messages, whole=False)
 
 
+def look_up(channel: socket.socket, kind: int, payload: bytes) -> Message | None:
+    """Send one request for a single object and read its answer; None where there is no such object.
+
+    Raises OSError where no answer comes in 2 s.
+    """
+    sequence = next(_sequences) & 0xFFFFFFFF
+    channel.send(_HEADER.pack(_HEADER.size + len(payload), kind, NLM_F_REQUEST, sequence, 0) + payload)
+    while data := channel.recv(_RECEIVE_BYTES):
+        for message in parse_messages(data):
+            if message.sequence == sequence:
+                return None if message.kind == NLMSG_ERROR else message
+    return None
+
+
 def parse_messages(data: bytes) -> Iterator[Message]:
     """Parse the messages of one datagram; stop at the first that is cut short. Never raises."""
     view = memoryview(data)

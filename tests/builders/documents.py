@@ -13,9 +13,11 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = REPOSITORY / "README.md"
 OPERATORS = (README, REPOSITORY / ".github/TUTORIAL.md", REPOSITORY / ".github/FLEETS.md")
-# Which test runs the README's commands: tests/lab/test_readme.py beside a job, tests/unit/diagnose/cli/test_readme_commands.py elsewhere.
+# Which test runs the README's commands: tests/lab/test_readme.py beside a job, tests/unit/diagnose/cli/test_readme_commands.py elsewhere,
+# what agents are served by tests/unit/diagnose/mcp/test_agent_client.py.
 LIVE = ("diagnose", "record", "doctor", "ranks", "causes", "sweep", "blackbox", "top", "watch", "trigger", "ledger")
 STORED = ("diagnose", "demo", "report", "export", "bundle", "completion")
+SERVED = ("mcp",)
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
 _INLINE = re.compile(r"`([^`\n]+)`")

@@ -37,7 +37,8 @@ def test_what_the_readme_says_of_a_live_host_can_be_typed(torchrun: Torchrun, tm
         if command[0] in ("diagnose", "record", "top"):
             command += ["--window", "2"]
         if command[0] == "diagnose":
-            command += ["--history", str(tmp_path / "history")]
+            # of all jobs that others may have here one may want a longer look
+            command += ["--history", str(tmp_path / "history"), "--at-most", "10"]
         if command[0] == "record":
             command += ["--spool", str(tmp_path / "spool")]
         if command[0] == "sweep":
@@ -47,7 +48,7 @@ def test_what_the_readme_says_of_a_live_host_can_be_typed(torchrun: Torchrun, tm
             (tmp_path / "state").mkdir(mode=0o700)
         if command[0] == "top":
             command += ["--updates", "1", "--state", str(tmp_path / "state")]
-        done = rankscope(*command)
+        done = rankscope(*command, timeout=300)
         assert done.returncode in GOOD.get(command[0], (0,)), (command, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr
 
@@ -65,7 +66,7 @@ def test_the_service_of_the_readme_is_started_asked_and_read(torchrun: Torchrun,
     assert service.stdout is not None
     try:
         assert any("a step takes" in line and job.name in line for line in service.stdout)
-        asked = rankscope(*typed["trigger"], *state, "--job", job.name)  # other tests may have jobs of their own
+        asked = rankscope(*typed["trigger"], *state, "--job", job.name, timeout=300)  # others may have jobs
         assert asked.returncode in GOOD["trigger"] and job.name in asked.stdout, (asked.stdout, asked.stderr)
     finally:
         service.terminate()

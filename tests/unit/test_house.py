@@ -23,13 +23,13 @@ TABLES_OF_CASES = ("diagnose/sweep/checks", "diagnose/infer/causes/")
 PARTED = ("diagnose.infer", "diagnose.face")
 FLOORS: dict[str, tuple[str, ...]] = {
     "probes": (
-        "base", "confine", "host", "servers", "mapped", "elf", "bpf", "sched", "files", "network", "sampling", "pci", "ports", "gpu",
+        "base", "confine", "host", "servers", "mapped", "elf", "bpf", "sched", "files", "sampling", "network", "pci", "ports", "gpu",
         "nccl", "calls",
     ),
     "unwinder": ("errors", "interpreter", "names", "walk"),
     "observer": (
-        "sources", "window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder", "watch",
-        "programs_ahead", "doctor",
+        "sources", "window", "census", "serving", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder",
+        "watch", "programs_ahead", "doctor",
     ),
     "diagnose": (
         "severity", "budgets", "collector", "no_pandas", "limits", "text", "xids",

@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rankscope.diagnose.face.cli import dash
 from rankscope.diagnose.face.cli.output import free_place, patience, print_json, write_result
+from rankscope.diagnose.face.cli.shell import dash
 from rankscope.diagnose.infer.fleet.sources import load, load_baseline
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.bundle import pack

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankscope.diagnose.collector import paused
-from rankscope.diagnose.face.cli import dash
 from rankscope.diagnose.face.cli.keep_history import remember
 from rankscope.diagnose.face.cli.live import observe_until_told
 from rankscope.diagnose.face.cli.output import (
@@ -23,6 +22,7 @@ from rankscope.diagnose.face.cli.output import (
 )
 from rankscope.diagnose.face.cli.page import page_of, write_page
 from rankscope.diagnose.face.cli.report import print_reports
+from rankscope.diagnose.face.cli.shell import dash
 from rankscope.diagnose.face.documents.verdicts import judge_all
 from rankscope.diagnose.infer.causes.hang.flight import verdict_of
 from rankscope.diagnose.infer.fleet.large import engines

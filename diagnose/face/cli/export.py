@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rankscope.diagnose.face.cli import dash
 from rankscope.diagnose.face.cli.output import free_place, patience, print_json, write_result
+from rankscope.diagnose.face.cli.shell import dash
 from rankscope.diagnose.face.export.formats import FORMATS, OF_STEPS
 from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.fleet.sources import load

@@ -8,12 +8,14 @@ from textwrap import wrap
 
 ANSWER = "answer"  # the first line, which has no label
 MEANINGS = {
-    ANSWER: "The status, then who, what and how much: the rank, component/cause (`rankscope causes` lists all), and what a step "
-    "would be shorter by without it. HEALTHY, INEFFICIENT, IMBALANCE, HANG and UNKNOWN are the other statuses.",
-    "because": "Why. Peers are the ranks that do the same work; their figure is beside the rank's, or what is expected where a "
-    "counter tells it. All ranks leave a collective together: the one that arrives last waits least, and the others for it.",
+    ANSWER: "The status, then who, what and how much a step would be shorter by without it; at the end its name, component/cause "
+    "(`rankscope causes` lists all). HEALTHY, INEFFICIENT, IMBALANCE, HANG, DEAD and UNKNOWN are the other words.",
+    "because": "Why. Peers are the ranks that do the same work; their figure is beside the rank's. All ranks leave a collective "
+    "together: the one that arrives last waits least, and the others wait for it.",
+    "limit": "A limit that was reached.",
     "against": "What speaks against it.",
-    "sure": "How sure: how often suspects with as much support were right in recorded windows.",
+    "ruled out": "What would explain it too, and was looked at: it is not so.",
+    "sure": "How sure: witnessed (a counter or the kernel shows it), likely, or a guess.",
     "do": "What to do next.",
     "stacks": "Where the ranks are: those that are somewhere else come first.",
     "time": "Where a step's time goes, a mean over all ranks, whoever is to blame.",

@@ -20,6 +20,16 @@ def as_object(sight: Sight) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "ranks": [_rank(found) | {"devices": devices.get(found.pid, "")} for found in census.ranks],
+        "servers": [
+            {
+                "job": clean(one.job),
+                "pid": one.pid,
+                "port": one.port,
+                "program": clean(one.program),
+                "asked_by": list(one.asked_by),
+            }
+            for one in sight.servers
+        ],
         "rejected": [
             {"pid": r.pid, "comm": clean(r.comm), "reason": clean(reason(r, devices))} for r in census.rejected
         ],

@@ -38,7 +38,19 @@ def line_of(budget: Budget) -> str:
             left += percent
     if left:
         said.append(f"{left} % other")
-    return f"{of} {seconds(budget.seconds)}: {', '.join(said)}"
+    stages = f"; {stages_of(budget)}" if budget.stages else ""
+    return f"{of} {seconds(budget.seconds)}: {', '.join(said)}{stages}"
+
+
+def stages_of(budget: Budget) -> str:
+    """Stages of an iteration in words: 'stages of ranks that ask servers: 62 % generate, …'."""
+    percents = whole_percents([stage.seconds for stage in budget.stages])
+    said = [
+        f"{percent} % {short(stage.function.words, NAME) if stage.function is not None else 'other'}"
+        for stage, percent in zip(budget.stages, percents, strict=True)
+        if percent >= 1
+    ]
+    return f"stages of the ranks that ask servers: {', '.join(said[:_SHOWN])}"
 
 
 def groups_of(budget: Budget) -> list[Group]:

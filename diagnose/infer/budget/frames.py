@@ -57,6 +57,10 @@ class Frames:
         file = table.file.at(row)
         return StackFrame(name, file, int(table.line[row])) if name and file else None
 
+    def is_users(self, frame: StackFrame) -> bool:
+        """Tell whether a frame is of the user's code."""
+        return bool(frame.file) and self._users.has(frame.file)
+
     @cached_property
     def _users(self) -> UsersCode:
         """Decide which files are the user's: by the frames alone if possible, else by the stacks."""

@@ -39,6 +39,8 @@ FIRM = frozenset(
         Kind.COLLECTIVES,
         Kind.EXCHANGE,
         Kind.GPU,
+        Kind.GENERATION,
+        Kind.SERVERS,
         Kind.COMPILING,
         Kind.INPUT,
         Kind.MEMORY,

@@ -17,6 +17,7 @@ from rankscope.diagnose import budgets
 from rankscope.diagnose.infer.budget.behind import behind
 from rankscope.diagnose.infer.budget.labels import NOTHING, QUOTA, Label
 from rankscope.diagnose.infer.budget.pauses import with_pauses
+from rankscope.diagnose.infer.budget.servers import stages_of, with_servers
 from rankscope.diagnose.infer.budget.spent import CODE, KINDS, Spent
 from rankscope.diagnose.infer.budget.split import with_split
 from rankscope.diagnose.infer.budget.workers import meanwhile
@@ -29,7 +30,8 @@ _LEAST_SHARE = 0.001  # of the whole: smaller items are not listed
 
 def budget_of(fleet: Fleet, spent: Spent) -> Budget:
     """Return the budget of a fleet, from what its ranks spend."""
-    spent = with_split(fleet, with_pauses(fleet, spent))
+    stages = stages_of(fleet, spent)
+    spent = with_split(fleet, with_pauses(fleet, with_servers(fleet, spent)))
     counted, by_rank = spent.counted, spent.by_rank()
     seconds = by_rank[counted].mean(axis=0)
     items = _items(fleet, spent)
@@ -44,7 +46,7 @@ def budget_of(fleet: Fleet, spent: Spent) -> Budget:
     )  # fmt: skip
     shown = counted.tolist() if len(counted) <= budgets.EXAMINED else []
     each = tuple(_of_rank(int(fleet.ranks.number[row]), by_rank[row]) for row in shown)
-    return Budget(whole_s, len(counted), parts, spent.of_window, each)
+    return Budget(whole_s, len(counted), parts, spent.of_window, each, stages)
 
 
 def _items(fleet: Fleet, spent: Spent) -> dict[Kind, list[tuple[Label, float]]]:

@@ -42,7 +42,9 @@ def with_split(fleet: Fleet, spent: Spent) -> Spent:
 
 def _exchange_share(fleet: Fleet, spent: Spent) -> Floats | None:
     """Share of each rank's time in collectives that is exchange; None where it cannot be known."""
-    wait, ranks = fleet.steps.wait_s, len(fleet.ranks)
+    asked_s = fleet.steps.asked_s
+    wait = fleet.steps.wait_s if asked_s is None else np.maximum(fleet.steps.wait_s - asked_s, 0.0)
+    ranks = len(fleet.ranks)
     if ranks == 1 and int(fleet.ranks.world_size.max()) == 1:
         return np.ones(1)
     if len(spent.counted) < 2 or spent.of_window:

@@ -30,7 +30,7 @@ GUESS = 0.5
 EXCUSED = 1 - NO_COUNTER  # a counter says that something else is the cause
 ALIKE = 0.0  # a counter or the peers rule this cause out, without another cause
 
-DESIGNED = ("stage-imbalance", "data-imbalance")  # imbalance by design, not a fault
+DESIGNED = ("stage-imbalance", "data-imbalance", "uneven-generation")  # imbalance by design, not a fault
 
 
 def log_odds(support: float) -> float:

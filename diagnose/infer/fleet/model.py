@@ -141,6 +141,8 @@ class Steps:
     sync_s: Floats
     # Step number in the rank's window; -1 where the rank has no such step.
     number: Ints | None = field(default=None, kw_only=True)
+    # Part of wait_s in which a rank waits for servers of the run; None: no rank does.
+    asked_s: Floats | None = field(default=None, kw_only=True)
 
     @property
     def count(self) -> int:
@@ -160,7 +162,12 @@ class Steps:
         matrices = {
             name: getattr(self, name)[rows] for name in ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
         }
-        return Steps(self.start_s, **matrices, number=None if self.number is None else self.number[rows])
+        return Steps(
+            self.start_s,
+            **matrices,
+            number=None if self.number is None else self.number[rows],
+            asked_s=None if self.asked_s is None else self.asked_s[rows],
+        )
 
 
 @dataclass(frozen=True, slots=True)

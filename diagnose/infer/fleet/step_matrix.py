@@ -26,6 +26,8 @@ from rankscope.diagnose.stats.robust import median
 from rankscope.probes.base.arrays import Bools, Floats, Ints
 from rankscope.probes.base.errors import BadData
 
+# Waiting for servers of the run counts as waiting for others, not as the rank's own time.
+_MOVED = {"own_s": -1.0, "sync_s": -1.0, "wait_s": 1.0}
 COLUMNS = ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
 
 
@@ -204,6 +206,7 @@ def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: S
     matrices = {
         name: np.full((ranks, len(grid)), np.nan) if name in names else np.empty((ranks, 0)) for name in COLUMNS
     }
+    asked_s: Floats | None = None
     number = np.full((ranks, len(grid)), -1, dtype=np.int64) if "step" in table.column_names else None
     for keep, own_number in _blocks(rows):
         part = table.slice(int(keep[0]), int(keep[-1] - keep[0]) + 1)
@@ -219,11 +222,19 @@ def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: S
         if crowded.any():
             near = near[np.argsort(-away[near], kind="stable")]  # of two steps for one column the nearer wins
         at, chosen = (row[near], cell[near]), inside[near]
+        asked = (
+            np.nan_to_num(floats(part, "asked_s")[chosen]) if "asked_s" in part.column_names else np.zeros(len(near))
+        )
         for name in names:
-            matrices[name][at] = np.nan_to_num(floats(part, name)[chosen])
+            matrices[name][at] = np.maximum(
+                np.nan_to_num(floats(part, name)[chosen]) + _MOVED.get(name, 0.0) * asked, 0.0
+            )
+        if asked.any():
+            asked_s = np.zeros((ranks, len(grid))) if asked_s is None else asked_s
+            asked_s[at] = asked
         if number is not None:
             number[at] = ints(part, "step")[chosen]
-    return Steps(grid, *matrices.values(), number=number)
+    return Steps(grid, *matrices.values(), number=number, asked_s=asked_s)
 
 
 def hold(ranks: int, columns: int, steps: int) -> None:

@@ -119,7 +119,7 @@ def _function(function: Function | None) -> dict[str, Any] | None:
 def _budget(budget: Budget | None) -> dict[str, Any] | None:
     if budget is None:
         return None
-    return {
+    found: dict[str, Any] = {
         "of": "window" if budget.of_window else "step",
         "seconds": _number(budget.seconds),
         "ranks": budget.ranks,
@@ -133,6 +133,17 @@ def _budget(budget: Budget | None) -> dict[str, Any] | None:
             for one in budget.by_rank
         ],
     }
+    if budget.stages:  # only for runs in which ranks ask servers
+        whole_s = max(sum(stage.seconds for stage in budget.stages), 1e-9)
+        found["stages"] = [
+            {
+                "function": _function(stage.function),
+                "seconds": _number(stage.seconds),
+                "share": _number(stage.seconds / whole_s, 4),
+            }
+            for stage in budget.stages
+        ]
+    return found
 
 
 def _part(budget: Budget, part: Part) -> dict[str, Any]:

@@ -22,6 +22,8 @@ class Kind(str, Enum):
     WAITING = "waiting"
     EXCHANGE = "exchange"
     COLLECTIVES = "collectives"
+    GENERATION = "generation"
+    SERVERS = "servers"
     INPUT = "input"
     PAUSES = "pauses"
     QUEUE = "cpu-queue"
@@ -45,6 +47,8 @@ IN_WORDS: dict[Kind, str] = {
     Kind.WAITING: "waiting for other ranks",
     Kind.EXCHANGE: "exchanging data",
     Kind.COLLECTIVES: "in collectives",
+    Kind.GENERATION: "waiting for generation",
+    Kind.SERVERS: "sending to servers, waiting for them",
     Kind.INPUT: "input",
     Kind.PAUSES: "pauses",
     Kind.QUEUE: "CPU queue",
@@ -97,10 +101,22 @@ class RankBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of an iteration: the user's function that the training loop calls, and its seconds.
+
+    Seconds per step, mean over the ranks that ask servers; `function` None: all the rest.
+    """
+
+    function: Function | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
     """Mean over `ranks` ranks of the seconds of a step, or of the window where no step was seen.
 
     `parts`: largest first, without empty ones. `by_rank`: empty for a job of very many ranks.
+    `stages`: largest first; only for runs in which ranks ask servers.
     """
 
     seconds: float
@@ -108,6 +124,7 @@ class Budget:
     parts: tuple[Part, ...]
     of_window: bool = False
     by_rank: tuple[RankBudget, ...] = ()
+    stages: tuple[Stage, ...] = ()
 
     def share(self, seconds: float) -> float:
         """Share of the whole, 0..1."""

@@ -29,7 +29,6 @@ RANKSCOPE = Path(sys.executable).with_name("rankscope")
 _TOOLS = Path(sys.executable).parents[1] / "kubernetes/bin"  # scripts/setup --lab
 HELM, KUBECTL = (shutil.which(tool, path=f"{_TOOLS}:{os.environ.get('PATH', '')}") for tool in ("helm", "kubectl"))
 VALIDATE = shutil.which("kubernetes-validate", path=str(_TOOLS))
-PROMTOOL = shutil.which("promtool", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
 pytestmark = pytest.mark.skipif(
     None in (HELM, KUBECTL, VALIDATE) and not os.environ.get("CI"),
     reason="no helm, kubectl and schemas (scripts/setup --lab)",
@@ -41,6 +40,7 @@ EVERYTHING = (
     "watch.hook=/opt/rankscope/scripts/deploy/hooks/notify-slack.sh", "watch.hookSecret=rankscope-hook",
     "watch.envFrom[0].secretRef.name=store", "watch.serviceAccountName=windows", "watch.args={--no-routine}",
     "sweep.config=[sweep]\ntimeout_s = 20\n", "sweep.cordon.enabled=true", "sweep.hookSecret=rankscope-hook",
+    "nvsentinel.socketFolder=/var/run/nvsentinel", "dashboard.enabled=true",
     "podMonitor.enabled=true", "podMonitor.labels.release=kube-prometheus-stack", "metrics.textfile.enabled=true",
     "prometheusRule.enabled=true", "prometheusRule.labels.release=kube-prometheus-stack", "imagePullSecrets[0].name=mine",
     f"image.digest={DIGEST}", "image.pullPolicy=Always", "nodeSelector.pool=train",
@@ -329,45 +329,18 @@ def test_rules_of_the_chart_are_those_of_prometheus() -> None:
     }
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (scripts/setup --lab fetches it)")
-@pytest.mark.parametrize("node", ["node-1.gpu.example.com:9100", "ip-10-0-0-1.eu-west-1.compute.internal"])
-def test_an_alert_names_a_node_with_dots_whole(node: str, tmp_path: Path) -> None:
-    hung = f'rankscope_job_hung{{training_job="llm-70b", instance="{node}"}}'
-    case = {
-        "rule_files": [str(DEPLOY / "prometheus/rankscope-watch-rules.yaml")],
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": [{"series": hung, "values": "1x10"}],
-                "alert_rule_test": [
-                    {
-                        "eval_time": "5m",
-                        "alertname": "RankscopeJobHung",
-                        "exp_alerts": [
-                            {"exp_labels": {"severity": "critical", "training_job": "llm-70b", "instance": node}}
-                        ],
-                    }
-                ],
-            }
-        ],
-    }
-    (rule,) = [
-        one
-        for one in yaml.safe_load((DEPLOY / "prometheus/rankscope-watch-rules.yaml").read_text())["groups"][0]["rules"]
-        if one["alert"] == "RankscopeJobHung"
-    ]
-    values = {"training_job": "llm-70b", "instance": node}
-    texts = {
-        key: re.sub(r"{{ \$labels\.(\w+) }}", lambda match: values[match[1]], text)
-        for key, text in rule["annotations"].items()
-    }
-    assert node in " ".join(texts.values())
-    case["tests"][0]["alert_rule_test"][0]["exp_alerts"][0]["exp_annotations"] = texts  # type: ignore[index]
-    (tmp_path / "case.yaml").write_text(yaml.safe_dump(case))
-    done = subprocess.run(
-        [str(PROMTOOL), "test", "rules", str(tmp_path / "case.yaml")], capture_output=True, text=True, check=False
+def test_the_dashboard_is_the_one_of_grafana_and_health_events_have_the_nodes_name() -> None:
+    made = rendered(*EVERYTHING)
+    dashboard = of_kind(made, "ConfigMap")["rankscope-dashboard"]
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(dashboard["data"]["rankscope.json"]) == json.loads(
+        (DEPLOY / "grafana/rankscope.json").read_text()
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    for pod in pods(made).values():
+        container = pod["containers"][0]
+        assert "--nvsentinel /nvsentinel/nvsentinel.sock" in " ".join(container["args"])
+        assert {"name": "nvsentinel", "mountPath": "/nvsentinel"} in container["volumeMounts"]
+        assert "NODE_NAME" in [one["name"] for one in container["env"]]
 
 
 def test_one_version_everywhere() -> None:

@@ -43,7 +43,7 @@ def numbers(version: str) -> tuple[int, ...]:
     [
         ("runtime.lock", [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]),
         ("dev.lock", [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["dev"]]),
-        ("image.lock", [*PROJECT["project"]["dependencies"], *EXTRAS["otlp"], *EXTRAS["dask"]]),
+        ("image.lock", [*PROJECT["project"]["dependencies"], *EXTRAS["otlp"], *EXTRAS["dask"], *EXTRAS["nvsentinel"]]),
     ],
 )
 def test_every_dependency_is_locked_at_a_version_that_serves(lock: str, wanted: list[str]) -> None:

@@ -120,7 +120,7 @@ def tracker_of(
         opened.append(pid)
         return contextlib.ExitStack()
 
-    monkeypatch.setattr(flows, "_connections", answer)
+    monkeypatch.setattr(flows, "connections_of", answer)
     monkeypatch.setattr(netlink, "open_netlink", channel)
     tracker = FlowTracker([], root)
     tracker._namespaces.append(

@@ -104,7 +104,7 @@ def test_a_kernel_that_answers_for_one_family_at_a_time_is_asked_so(
 
     monkeypatch.setattr(netlink, "dump", dump)
     with socket.socket() as channel:
-        found = flows._connections(channel)
+        found = flows.connections_of(channel)
     assert asked == [socket.AF_INET, socket.AF_INET6] == [message.payload[0] for message in found]
 
 

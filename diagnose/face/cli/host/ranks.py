@@ -67,6 +67,10 @@ def _print(sight: Sight, verbose: bool) -> None:
             tell(f"command of {clean(name, 60)}{differ}: {clean(usual, 400)}", "  ")
         for seen in sight.collectives:
             tell(f"collectives of {clean(names[seen.job], 60)}: {clean(seen.text, 300)}", "  ")
+        for one in sight.servers:
+            asking = ", ".join(map(str, one.asked_by[: budgets.INSTANCES_SHOWN]))
+            name = f"{clean(one.program, 60) or 'a program'} (pid {one.pid}, port {one.port})"
+            tell(f"server of {clean(names[one.job], 60)}: {name}, asked by rank {asking}", "  ")
     else:
         print("No training process was found here.")
     rejected = census.rejected if verbose or not census.ranks else ()

@@ -212,6 +212,6 @@ def mcp(
     A client starts it and talks to it through pipes. It gives windows, verdicts, ranks, ledgers and recordings of hangs as bounded answers
     in which all text is marked as data. It writes nothing; as root it can observe this host. Needs rankscope[mcp].
     """
-    from rankscope.diagnose.face.cli import mcp as command
+    from rankscope.diagnose.face.cli.service import mcp as command
 
     return command.run(windows=tuple(windows or ()), history=history, state=state, most_bytes=most_bytes)

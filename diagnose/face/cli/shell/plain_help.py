@@ -9,8 +9,8 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from rankscope.diagnose import collector
-from rankscope.diagnose.face.cli import dash
 from rankscope.diagnose.face.cli.output import WIDTH, width_of
+from rankscope.diagnose.face.cli.shell import dash
 
 
 class PlainCommand(TyperCommand):

@@ -214,7 +214,7 @@ def test_a_bundle_is_given_to_every_command_in_place_of_its_windows(
     assert is_bundle(place) and place.stat().st_size < SMALL_BYTES
     assert run(["diagnose", str(place)]) == 1
     said = capsys.readouterr().out
-    assert said.startswith("FAULT  rank 3 on host-1: python/slow-function f") and "augment" not in said
+    assert said.startswith("FAULT  Rank 3 on host-1: f") and "augment" not in said
     assert run(["report", str(place), "--html", str(tmp_path / "page.html")]) == 1
     assert run(["export", str(place), "--to", "folded", "--out", str(tmp_path / "folded")]) == 0
 
@@ -224,7 +224,7 @@ def test_names_are_kept_where_that_is_asked(windows: Path, tmp_path: Path, capsy
     said = json.loads(capsys.readouterr().out)
     assert (said["windows"], said["names"], said["bytes"]) == (2, "kept", (tmp_path / "case").stat().st_size)
     assert run(["diagnose", str(tmp_path / "case")]) == 1
-    assert "rank 3 on node-0: python/slow-function augment (train.py:56)" in " ".join(capsys.readouterr().out.split())
+    assert "Rank 3 on node-0: augment (train.py:56)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_key_is_its_owners_and_says_what_each_name_stands_for(

@@ -156,6 +156,8 @@ def _spoilt(name: str, document: Any, place: tuple[Any, ...]) -> Iterator[tuple[
         if field not in SIGNED and not free:
             yield "negative", promised.replaced(document, place, -0.5)
     elif isinstance(value, str) and not free and (field not in MAY_BE_EMPTY or field in NAMED.get(name, ())):
+        if name == "verdict" and field == "action" and place[-2:-1] != ("suspects",) and "suspects" not in place:
+            return  # a healthy job asks for nothing; each suspect says what to do
         yield "empty", promised.replaced(document, place, "")
 
 

@@ -50,7 +50,7 @@ def test_every_command_that_operators_are_shown_takes_these_options(place: Path)
 def test_each_command_of_the_readme_is_run_by_a_test_and_not_only_read() -> None:
     """A new command needs one: here where it needs no live job, else in tests/lab/test_readme.py."""
     shown = {command[0] for command in documents.of_rankscope(README.read_text())}
-    assert shown == {*documents.LIVE, *documents.STORED}
+    assert shown == {*documents.LIVE, *documents.STORED, *documents.SERVED}
 
 
 def test_the_demo_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +115,7 @@ def test_windows_of_all_hosts_are_judged_together_and_against_earlier_ones(
     assert together in documents.of_rankscope(documents.section(README.read_text(), "Use"))
     for command in (together, [*together, "--baseline", "EARLIER"]):
         assert run(command) == 1
-        assert capsys.readouterr().out.startswith("FAULT  rank 3 on node-0: ")
+        assert capsys.readouterr().out.startswith("FAULT  Rank 3 on node-0: ")
 
 
 def test_a_store_is_judged_tidied_and_remembered_as_is_said_of_fleets(

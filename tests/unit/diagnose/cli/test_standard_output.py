@@ -11,8 +11,8 @@ import pytest
 import typer.main
 from builders import build
 
-from rankscope.diagnose.face.cli import dash
 from rankscope.diagnose.face.cli.main import app, run
+from rankscope.diagnose.face.cli.shell import dash
 from rankscope.observer.window.bundle import read_bundle
 from rankscope.observer.window.folder import write_window
 
@@ -60,7 +60,7 @@ def test_a_page_an_export_and_a_bundle_go_through_a_pipe(
 ) -> None:
     assert run(["report", windows, "--html", "-"]) == 1
     page = capfdbinary.readouterr()
-    assert page.out.startswith(b"<!doctype html>") and page.out.rstrip().endswith(b"</html>") and b"rank 3" in page.err
+    assert page.out.startswith(b"<!doctype html>") and page.out.rstrip().endswith(b"</html>") and b"Rank 3" in page.err
     assert run(["export", windows, "--to", "csv", "--out", "-"]) == 0
     table = capfdbinary.readouterr()
     assert table.out.startswith(b"rank,step,function,kind,seconds") and b"csv of 8 ranks" in table.err

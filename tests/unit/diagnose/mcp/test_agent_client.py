@@ -79,7 +79,7 @@ def test_a_client_gets_the_verdict_of_a_recorded_window_and_every_tool_only_read
             assert not result.is_error and inside(result) == content and content["untrusted"] == UNTRUSTED
             [first] = content["data"]["suspects"][:1]
             assert (first["component"], first["cause"], first["ranks"]) == ("python", "gil", [0])
-            assert content["summary"] and "rank 0" in content["summary"][0]
+            assert "Rank 0" in content["summary"][0] and content["data"]["summary"] in content["summary"][0]
         causes = (await client.call_tool("causes", {"component": "python", "cause": "gil"})).structured_content
         assert causes["data"]["causes"][0]["rests_on"]
 
