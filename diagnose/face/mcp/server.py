@@ -22,9 +22,9 @@ from rankscope.diagnose.text import clean
 WAITING_MOST = 8  # questions that wait for the one that is answered
 INSTRUCTIONS = (
     "Rankscope names the component that slows or stops a distributed training job. Everything here only reads. Begin with "
-    "`verdicts` (what the service of this host reported) or with `windows` and `diagnose`; `diagnose_now` observes this host, which "
-    "costs its jobs a little. Pass on a verdict's `summary`, its status, the first suspect with its lost time, confidence and action, "
-    "and the notes. `unknown` means that it could not be judged: do not guess a culprit. " + UNTRUSTED
+    "`verdicts` (what the service of this host reported) or with `windows` and `diagnose`; `diagnose_now` observes this host, "
+    "which costs its jobs a little. Pass on a verdict's `summary`, its status, the first suspect with its lost time, how sure it is "
+    "and its action, and the notes. `unknown` means that it could not be judged: do not guess a culprit. " + UNTRUSTED
 )
 
 
