@@ -196,7 +196,7 @@ def test_what_was_not_timed_is_told_as_that() -> None:
     verdict = judge_timings(check(pa.Table.from_pylist(rows), "file"), "job")
     assert verdict.suspects and verdict.suspects[0].ranks == (3,)
     assert complaints(verdict) == []
-    assert verdict.suspects[0].action.startswith("Look at what was not timed: ")
+    assert verdict.suspects[0].action.startswith("Time the rest of its step in parts")
 
 
 LOAD = Function("python", "load", "/a/b.py", 3)
