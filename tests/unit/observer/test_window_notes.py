@@ -33,7 +33,7 @@ def test_of_a_storm_of_short_processes_one_note_says_that_they_were_too_short() 
     some += [process(pid, process_watch.LOADER, gone=True) for pid in range(100, 160)]
     nothing = SimpleNamespace(notes=[], calls=SimpleNamespace(notes=[]))
     running: Any = SimpleNamespace(
-        notes=[], fallback=None, probes=nothing, gauges=nothing, flows=nothing, processes={one.pid: one for one in some},
+        notes=[], fallback=None, probes=nothing, gauges=nothing, flows=nothing, servers=nothing, processes={one.pid: one for one in some},
         losses=lambda _: (), users=lambda: lambda _: "user 1",
     )  # fmt: skip
     assert _notes(running, (), frozenset((7,)), frozenset(("user 1",))) == (

@@ -46,7 +46,7 @@ SAMPLE = {
         f"{kind}-strong-63-speech"
         for kind in (
             "function+link", "function+read", "bigger-model", "cut-off", "equal-quotas", "in-turn", "long-sequences", "memory-limit",
-            "page-faults", "slow-checkpoint", "slow-folder",
+            "page-faults", "pinned-together", "slow-checkpoint", "slow-folder",
         )
     ),
     "quiet-1": tuple(
