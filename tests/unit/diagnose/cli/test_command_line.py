@@ -61,7 +61,7 @@ def test_a_folder_of_windows_is_diagnosed(faulty: Path, capsys: pytest.CaptureFi
 
 def test_single_window_folders_are_diagnosed_together(faulty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["diagnose", *map(str, sorted(faulty.iterdir()))]) == 1
-    assert capsys.readouterr().out.startswith("FAULT  rank 3 on node-0: python/slow-function augment")
+    assert capsys.readouterr().out.startswith("FAULT  Rank 3 on node-0: augment (train.py:56) takes longer there")
 
 
 def test_a_baseline_of_another_job_is_65(faulty: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,9 @@ def test_a_window_without_a_rank_of_its_host_is_unknown_and_says_which() -> None
     verdict = diagnose(build(Job(ranks=3, ranks_columns=columns(3, local_world_size=4, world_size=4))))
     assert (verdict.status, verdict.exit_code) == ("unknown", 3)
     assert verdict.notes[0].code is NoteCode.RANKS_MISSING_HERE
-    assert text(verdict).startswith("UNKNOWN rank 3 should run on a host that was observed, and was not seen there")
+    assert text(verdict).startswith(
+        "UNKNOWN This cannot be judged: rank 3 should run on a host that was observed, and was not seen there"
+    )
 
 
 def test_who_is_slow_is_accused_though_others_are_missing() -> None:
@@ -98,7 +100,7 @@ def test_a_guessed_number_has_a_question_mark() -> None:
     job.ranks_columns[3] = {"guessed": True}
     verdict = diagnose(build(job))
     assert verdict.suspects[0].ranks == (3,)
-    assert "rank 3? on" in text(verdict)
+    assert "Rank 3? on" in text(verdict)
     assert any(note.code is NoteCode.RANKS_GUESSED and "rank 3" in note.text for note in verdict.notes)
 
 

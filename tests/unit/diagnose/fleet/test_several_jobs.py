@@ -92,7 +92,7 @@ def test_a_page_is_on_a_job_that_could_be_judged(
     for window in [*absurd, titled(build(Job(name="job-a"))[0], "pretrain.py")]:
         write_window(window, tmp_path / "two")
     assert run(["report", str(tmp_path / "two"), "--html", str(tmp_path / "page.html")]) == 3
-    assert capsys.readouterr().out.startswith("UNKNOWN  400 ranks are claimed")
+    assert capsys.readouterr().out.startswith("UNKNOWN  This cannot be judged: 400 ranks are claimed")
     page = (tmp_path / "page.html").read_text()
     assert "pretrain.py" in page and "400 ranks are claimed" in page
 
@@ -102,7 +102,7 @@ def test_what_was_observed_of_a_job_that_cannot_be_judged_is_kept(
 ) -> None:
     monkeypatch.setattr(command, "observe_until_told", lambda *given: (absurd, given[-1](absurd)))
     assert run(["diagnose", "--out", str(tmp_path / "out"), "--history", str(tmp_path / "history")]) == 3
-    assert capsys.readouterr().out.startswith("UNKNOWN  400 ranks are claimed")
+    assert capsys.readouterr().out.startswith("UNKNOWN  This cannot be judged: 400 ranks are claimed")
     assert len(list((tmp_path / "out").iterdir())) == 2
     kept = [json.loads(path.read_text()) for path in (tmp_path / "history" / "windows").glob("*/verdict.json")]
     assert kept and {(one["job"], one["status"]) for one in kept} == {("job-c", "unknown")}

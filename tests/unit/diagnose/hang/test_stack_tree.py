@@ -163,6 +163,6 @@ def test_the_black_box_shows_where_all_ranks_were(tmp_path: Path, capsys: pytest
     BlackBox(tmp_path / "blackbox").freeze("job-a", of_look(seen, 0.0).as_json("node-0"), 0.0)
     assert run(["blackbox", "19700101T000000Z-job-a", "--state", str(tmp_path)]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert "HANG process/stopped" in said[0] and "rank 5: no step for 7.8 s" in said[0]
+    assert "HANG Rank 5 on node-0: the process was stopped" in said[0] and "no step has ended for 7.8 s" in said[0]
     assert "             rank 5: device_wait (train.py:81) > [stopped]" in said
     assert not any("as a page" in line for line in said), "of a window that is in the history alone"

@@ -422,7 +422,7 @@ def test_several_jobs_are_named_on_the_page_of_the_worst(tmp_path: Path) -> None
             write_window(window, tmp_path / "both")
     place = tmp_path / "page.html"
     assert run(["report", str(tmp_path / "both"), "--html", str(place)]) == 1
-    assert "HEALTHY  8 ranks" in place.read_text() and "Rank 3 on node-0" in place.read_text()
+    assert "HEALTHY  Nobody stands out: 8 ranks" in place.read_text() and "Rank 3 on node-0" in place.read_text()
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

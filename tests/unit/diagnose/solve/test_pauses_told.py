@@ -163,10 +163,7 @@ def test_more_of_what_every_step_does_is_not_told_of_long_steps_at_random() -> N
 def test_two_long_steps_of_one_rank_are_told_with_the_function_in_which_they_were() -> None:
     window = paused(build(Job())[0], ("main", 76, "save"), 0.6, [10, 40], workers=[3])
     text = said(diagnose([window]), NoteCode.SELDOM)
-    assert (
-        "2 of 70 steps, 30 apart, each time in main (train.py:76), in its call of save, for 0.017 s of each step"
-        in text
-    )
+    assert "2 of 70 steps, 30 apart, each time in main (train.py:76), in its call of save (7 % of" in text
 
 
 def test_rows_of_very_many_functions_are_put_in_their_places_soon() -> None:

@@ -125,7 +125,7 @@ def test_a_long_stall_of_one_rank_is_told_beside_a_small_one_of_another() -> Non
     verdict = diagnose([builders.stalled(window, 3, (78,), 0.12)])
     # THEN the job, of whose time it took a third, is not healthy
     assert verdict.status == "unknown"
-    assert "rank 2 alone was slow in 1 of 90 steps" in said(verdict, NoteCode.UNPROVEN)
+    assert "one step of 90 took 15 s longer on rank 2 alone" in said(verdict, NoteCode.UNPROVEN)
 
 
 def test_a_rank_that_is_slow_in_every_other_step_is_found_though_its_own_steps_vary_most() -> None:

@@ -48,7 +48,7 @@ def test_pods_of_the_image_watch_a_job_and_sweep_the_node(root: Path, tmp_path: 
     with (
         small_rank.running(tmp_path, port=PORT),
         trial_pod.running(watch, node, command, root=root),
-        trial_pod.running(sweep, swept, trial_pod.command_of(sweep, "sweep"), "sweep", root=root),
+        trial_pod.running(sweep, swept, trial_pod.command_of(sweep, "sweep"), "sweep", root=root) as sweeping,
     ):
         # WHEN the service has found the job and is asked for a look
         job = service_log.first(node / "state/watch", "job", PORT, node / "errors", 90)
@@ -68,6 +68,7 @@ def test_pods_of_the_image_watch_a_job_and_sweep_the_node(root: Path, tmp_path: 
     lines = (node / "errors").read_text().splitlines()
     assert not [line for line in lines if not any(one in line for one in expected)], lines
     assert not (swept / "errors").read_text()
+    assert sweeping.returncode == 0, "it ends when it is told to, and leaves no process"
 
 
 def test_the_image_brings_what_hooks_and_options_of_the_chart_need(root: Path) -> None:
