@@ -93,7 +93,7 @@ def suspect_from(
         confidence=float(np.clip(score, SCORE_LEAST, SCORE_MOST)),
         sure=sureness(found.support),
         since=found.since,
-        evidence=_once(found.evidence),
+        evidence=once(found.evidence),
         action=found.action or known.action,
         scope=found.scope,
         still=of_s is None,
@@ -106,7 +106,7 @@ def sureness(support: float) -> str:
     return WITNESSED if support >= CONVICTED else GUESSED if support <= GUESS else LIKELY
 
 
-def _once(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
+def once(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
     """Drop a line of evidence that an earlier one of another source repeats."""
     return tuple({(one.measure, one.value, one.unit): one for one in reversed(tuple(evidence))}.values())[::-1]
 

@@ -370,3 +370,8 @@ def cpus_of(text: str) -> tuple[range, ...]:
         return cpu_ranges(text)
     except ValueError:  # a forged window may contain anything
         return ()
+
+
+def cpus_text(mask: str) -> str:
+    """Name the CPUs of a mask: 'CPU 0', 'CPUs 0-3'."""
+    return f"{'CPU' if mask.isdigit() else 'CPUs'} {mask}"

@@ -9,7 +9,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes import rows
 from rankscope.diagnose.infer.causes.group.members import Members
 from rankscope.diagnose.infer.causes.group.shared import with_groups
-from rankscope.diagnose.infer.causes.hypothesis import DESIGNED
+from rankscope.diagnose.infer.causes.hypothesis import DESIGNED, once
 from rankscope.diagnose.infer.causes.waste.select import suspects_of
 from rankscope.diagnose.infer.solve.calibration import calibrate, calibrate_uncounted
 from rankscope.diagnose.infer.solve.nobody import nobody
@@ -76,7 +76,7 @@ def _queue_named(suspects: Sequence[Suspect], wasted: Sequence[Suspect]) -> tupl
         return list(suspects), list(wasted)
     named = replace(
         masks, lost_seconds_per_step=grown.lost_seconds_per_step, lost_percent=grown.lost_percent, confidence=grown.confidence,
-        since=grown.since, evidence=(*masks.evidence[:-1], *grown.evidence), waste=False,
+        since=grown.since, evidence=once((*masks.evidence[:-1], *grown.evidence)), waste=False,
     )  # fmt: skip
     return [named if one is grown else one for one in suspects], [one for one in wasted if one is not masks]
 

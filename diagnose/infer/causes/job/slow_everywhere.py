@@ -33,7 +33,8 @@ from rankscope.diagnose.infer.causes.rows import Clear, Row, Taken, gain_s, remo
 from rankscope.diagnose.infer.causes.whole_job import Known, WholeJob
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.attribute import Located, Profiles
-from rankscope.diagnose.infer.model.busy_host import taken_s
+from rankscope.diagnose.infer.model.busy_host import cpus_text, cpus_together, taken_s
+from rankscope.diagnose.infer.model.evidence.programs import culprits, programs
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.waiting import transfer
 from rankscope.diagnose.infer.past.as_peers import RANKS_MOST, with_past
@@ -119,6 +120,10 @@ def _of_function(fleet: Fleet, grown: GrownFunction | None, evidence: tuple[Evid
         place += grown.function.place.removeprefix(grown.function.name)
     component, cause = _component_of(grown) if grown is not None else ("workload", "slow-everywhere")
     rows = tuple(range(len(fleet.ranks)))
+    action = f"All ranks are slower: look at what changed since the baseline{f', first at {place}' if place else ''}."
+    if (component, cause) == ("cpu", "contended"):
+        who, action = _of_queue(fleet, rows)
+        evidence = (*evidence, *who)
     return Hypothesis(
         scope="all",
         component=component,
@@ -127,11 +132,38 @@ def _of_function(fleet: Fleet, grown: GrownFunction | None, evidence: tuple[Evid
         lost_s=float("nan"),
         support=SEEN if grown is not None else GUESS,
         evidence=evidence,
-        action=f"All ranks are slower: look at what changed since the baseline{f', first at {place}' if place else ''}.",
+        action=action,
         host=common_host(fleet, rows),
         instance=grown.detail if grown is not None and component == "storage" else "",
         function=grown.function if grown is not None else None,
     )
+
+
+def _of_queue(fleet: Fleet, rows: Sequence[int]) -> tuple[tuple[Evidence, ...], str]:
+    """(evidence, advice) on a queue for the CPUs that grew on all ranks: who ran meanwhile, which CPUs they may use."""
+    each_step = max(fleet.steps.count, 1) * min(len(rows), limits.PEERS_SAMPLED)
+    least_s = limits.EFFECT_SHARE * median(np.nan_to_num(fleet.steps.sched_s).mean(axis=1)) * each_step
+    found = [one for one in culprits(programs(fleet, rows)) if not one.is_ours and one.seconds >= least_s]
+    told = [
+        Evidence(
+            "scheduler", f"a rank waits while {one.words} has its CPU, mean", one.seconds / each_step, None, "s/step"
+        )
+        for one in found
+    ]
+    masks = set(fleet.ranks.cpus)
+    (mask,) = masks if len(masks) == 1 else ("",)
+    narrow = 0 < cpus_together([mask]) < len(rows)
+    if narrow:
+        told.append(Evidence("process", "these ranks may run on", cpus_text(mask), None, ""))
+    parts = [
+        f"move or stop {found[0].words}" if found else "",
+        f"let them run on more than {cpus_text(mask)} (`taskset -acp`, --cpu-bind, a cpuset)" if narrow else "",
+    ]
+    what = (
+        " and ".join(filter(None, parts))
+        or "see what else runs on their CPUs (`pidstat 1`, `top`) and which they may use"
+    )
+    return tuple(told), f"All ranks wait longer for a CPU than before: {what}."
 
 
 def _most_grown(

@@ -25,6 +25,7 @@ from rankscope.diagnose.infer.causes.waste.rows import Waste, row_of
 from rankscope.diagnose.infer.causes.waste.spending import Spending
 from rankscope.diagnose.infer.fleet.labels import distinct_texts
 from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.busy_host import cpus_text
 from rankscope.diagnose.infer.verdict.contract import Evidence
 from rankscope.diagnose.stats.robust import median
 from rankscope.diagnose.text import after
@@ -108,8 +109,3 @@ def _spare(host: tuple[float, int] | None, may_use: int, others: float) -> float
         return 0.0
     idle, there = host
     return float(np.clip(idle, 0.0, max(there - may_use - max(others, 0.0), 0.0)))
-
-
-def cpus_text(mask: str) -> str:
-    """Name the CPUs of a mask: 'CPU 0', 'CPUs 0-3'."""
-    return f"{'CPU' if mask.isdigit() else 'CPUs'} {mask}"

@@ -27,7 +27,7 @@ from rankscope.diagnose.infer.fleet.timings.steps_file import check
 from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.diagnose.infer.solve.judge_steps_file import judge_timings
 from rankscope.diagnose.infer.verdict.advice import action_of
-from rankscope.diagnose.infer.verdict.contract import Evidence, Instance, Suspect, Verdict
+from rankscope.diagnose.infer.verdict.contract import GUESSED, Evidence, Instance, Suspect, Verdict
 from rankscope.diagnose.infer.verdict.function import NOT_TIMED, Function
 from rankscope.diagnose.infer.verdict.sentence import accusation_of, price_of, sentence_of, summary_of
 from rankscope.observer.window.folder import Window, read_window
@@ -197,6 +197,7 @@ def test_what_was_not_timed_is_told_as_that() -> None:
     assert verdict.suspects and verdict.suspects[0].ranks == (3,)
     assert complaints(verdict) == []
     assert verdict.suspects[0].action.startswith("Time the rest of its step in parts")
+    assert verdict.suspects[0].sure == GUESSED
 
 
 LOAD = Function("python", "load", "/a/b.py", 3)
