@@ -120,7 +120,10 @@ def _asked(job: Running, window_s: float, healthy_s: float | None) -> Result:
     outcome, why, said = call([*command, "--out", str(job.folder / "window")])
     if outcome:
         return Result(job.case, outcome, why, verdict=said)
-    window = json.loads(said)["window"]
+    try:
+        window = json.loads(said)["window"]
+    except ValueError:  # no rank was found
+        return Result(job.case, verdicts.SILENT, "no verdict was printed", verdict=said)
     start_s, end_s = (datetime.fromisoformat(window[at].replace("Z", "+00:00")).timestamp() for at in ("start", "end"))
     step_s = mean_step_s(job.lines(), start_s, end_s)
     return judged(job.case, said, step_s, healthy_s)
