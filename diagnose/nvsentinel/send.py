@@ -5,11 +5,11 @@ grpcio and protobuf are loaded by the first call: whoever does not ask for it ne
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from rankscope.diagnose import extras
 from rankscope.diagnose.nvsentinel.health_event import HealthEvent
 from rankscope.diagnose.text import clean
 from rankscope.probes.base.errors import MissingFeature, UsageError
@@ -26,13 +26,7 @@ class NoNvsentinel(MissingFeature):
 
 def check() -> None:
     """Raise NoNvsentinel if the extra is not installed."""
-    for name in _NEEDS:
-        try:
-            found = importlib.util.find_spec(name)
-        except ModuleNotFoundError:
-            found = None
-        if found is None:
-            raise NoNvsentinel("health events for NVSentinel need grpcio and protobuf")
+    extras.require(_NEEDS, NoNvsentinel("health events for NVSentinel need grpcio and protobuf"))
 
 
 def check_asked(path: Path | None, remediate: bool) -> None:

@@ -28,7 +28,6 @@ from rankscope.probes.host.fair import Fair, whose
 from rankscope.probes.host.namespaces import namespace_inode, owner_uid
 from rankscope.probes.host.procfs import ROOT
 
-SERVERS_MOST = 64  # of a job on one host
 _ABOVE_MOST = 64
 # Processes whose open files are read, for all users and then per user.
 _FREELY, _EACH = 4096, 1024
@@ -57,23 +56,23 @@ def find_servers(ranks: Sequence[FoundRank], root: Path = ROOT) -> tuple[Server,
 def _found(ranks: Sequence[FoundRank], root: Path) -> Iterator[Server]:
     connections = Connections(root)
     pids = {rank.pid for rank in ranks}
-    above = {each for rank in ranks for each in _above(rank.pid, root)}
     asking = defaultdict[tuple[str, int, int], list[FoundRank]](list)  # (job, namespace, port)
+    inside = dict[int, int]()  # a rank of each namespace that is connected with something
     for rank in ranks:
         space = _space(rank.pid, root)
         for port in sorted(connections.ports_reached(rank.pid)):
             asking[rank.identity.job, space, port].append(rank)
-    listening = dict[int, dict[int, int]]()  # port by inode, by namespace
-    for _, space, _port in asking:
-        if space not in listening:
-            asker = next(rank.pid for key, of_key in asking.items() if key[1] == space for rank in of_key)
-            listening[space] = connections.ports_listening(asker)
+            inside.setdefault(space, rank.pid)
+    reached = {(space, port) for _, space, port in asking}
     wanted = {
         inode: (space, port)
-        for space, ports in listening.items()
-        for inode, port in ports.items()
-        if any(key[1:] == (space, port) for key in asking)
+        for space, pid in inside.items()
+        for inode, port in connections.ports_listening(pid).items()
+        if (space, port) in reached
     }
+    if not wanted:
+        return
+    above = {each for rank in ranks for each in _above(rank.pid, root)}
     for inode in {inode for pid in pids | above for inode in connections.inodes(pid)}:
         wanted.pop(inode, None)  # the store of a launcher or of rank 0
     holders = _holders(wanted, pids | above, root, connections) if wanted else {}

@@ -32,7 +32,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "watch", "programs_ahead", "doctor",
     ),
     "diagnose": (
-        "severity", "budgets", "collector", "no_pandas", "limits", "text", "xids",
+        "severity", "budgets", "collector", "no_pandas", "extras", "limits", "text", "xids",
         "stats",
         "infer.lacking", "infer.verdict", "infer.flight", "infer.fleet", "infer.model", "infer.budget", "infer.past", "infer.causes",
         "infer.solve",

@@ -7,7 +7,6 @@ contain all.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import socket
@@ -17,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+from rankscope.diagnose import extras
 from rankscope.diagnose.service.child import Child
 from rankscope.diagnose.service.tell.metrics import Family
 from rankscope.diagnose.text import clean
@@ -34,13 +34,7 @@ class NoOtlp(MissingFeature):
 
 def check() -> None:
     """Raise NoOtlp if the extra is not installed."""
-    for name in _NEEDS:
-        try:
-            found = importlib.util.find_spec(name)
-        except ModuleNotFoundError:
-            found = None
-        if found is None:
-            raise NoOtlp("metrics over OTLP need opentelemetry's SDK and its exporter over HTTP")
+    extras.require(_NEEDS, NoOtlp("metrics over OTLP need opentelemetry's SDK and its exporter over HTTP"))
 
 
 @dataclass(slots=True)

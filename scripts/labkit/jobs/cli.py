@@ -8,6 +8,7 @@ import sys
 import time
 from functools import partial
 
+from labkit import told
 from labkit.jobs import machine, table
 from labkit.jobs.cases import Case, Result
 from labkit.jobs.faults import ALL, Building
@@ -15,7 +16,7 @@ from labkit.jobs.launch import installed
 from labkit.jobs.rows import BY_NAME, MAIN
 from labkit.jobs.run import judge_again, run_cases
 from labkit.machine import guard
-from labkit.machine.shell import EXIT_USAGE, REPOSITORY, LabError, set_up
+from labkit.machine.shell import REPOSITORY, LabError, set_up
 from labkit.result_file import examined, printed, save
 
 # What is asked of a job that has not begun to train, and of no other.
@@ -47,23 +48,13 @@ def act(args: argparse.Namespace) -> int:
 
 
 def cases_of(jobs: str, faults: str, seed: int, window_s: float) -> list[Case]:
-    rows = _names("job", jobs, list(BY_NAME))
-    kinds = _names("fault", faults, list(ALL))
+    rows = told.names("job", jobs, list(BY_NAME))
+    kinds = told.names("fault", faults, list(ALL))
     found = []
     for row in rows:
         fitting = [kind for kind in kinds if (kind == BEFORE_TRAINING) != BY_NAME[row].trains]
         found += [Case(row, kind, seed, window_s) for kind in fitting]
     return found
-
-
-def _names(what: str, text: str, known: list[str]) -> list[str]:
-    """Return the known names in the text; all of them where it says all."""
-    words = set(text.split(","))
-    unknown = sorted(words - {"all", *known})
-    if unknown:
-        why = f"no such {what}: {', '.join(unknown)} (there are: all, {', '.join(known)})"
-        raise LabError(why, exit_code=EXIT_USAGE)
-    return [name for name in known if words & {name, "all"}]
 
 
 def _install() -> None:
@@ -76,12 +67,8 @@ def _install() -> None:
 
 
 def _say_stage(case: Case, stage: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{case.name}: {stage} …", end="", file=sys.stderr, flush=True)
+    told.stage(case.name, stage)
 
 
 def _say(began: float, result: Result, number: int, of: int) -> None:
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
-    start = f"{time.monotonic() - began:5.0f} s [{number}/{of}] {result.case.name}: {result.outcome.upper()}"
-    print(f"{start} {table.case_line(result)} [{result.wall_s:.0f} s]", flush=True)
+    told.ended(began, f"{number}/{of}", result.case.name, result.outcome, table.case_line(result), result.wall_s)

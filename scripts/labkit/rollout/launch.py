@@ -60,11 +60,6 @@ class Rollout:
                 os.killpg(one.pid, signal.SIGKILL)
                 one.wait()
 
-    @property
-    def server_pids(self) -> list[int]:
-        """Pids of the servers, in the order of their ports."""
-        return [one.pid for one in self._started[:SERVERS]]
-
     def shares(self) -> list[float]:
         """Shares of generate, reward, train and weights in the iterations so far, as the job prints."""
         os.set_blocking(self._output.fileno(), False)

@@ -12,10 +12,10 @@ import labkit.public
 from labkit import verdicts
 from labkit.public import table
 from labkit.public.cases import Case, Result
-from labkit.public.cli import _names
 from labkit.public.kinds import KINDS
 from labkit.public.run import PROGRAMS
 from labkit.public.score import judged, mean_step_s
+from labkit.told import names
 
 LINES = [[(10.0, 1.0), (11.0, 0.1), (12.0, 0.3)], [(11.0, 0.2), (13.0, 9.0)]]
 
@@ -94,6 +94,8 @@ def test_each_kind_has_a_program_that_knows_its_word() -> None:
 
 
 def test_kinds_are_chosen_by_name() -> None:
-    assert _names("threads,pinned") == ["pinned", "threads"] and _names("all") == list(KINDS)
+    assert names("kind", "threads,pinned", list(KINDS)) == ["pinned", "threads"] and names(
+        "kind", "all", list(KINDS)
+    ) == list(KINDS)
     with pytest.raises(Exception, match="no such kind: nothing"):
-        _names("pinned,nothing")
+        names("kind", "pinned,nothing", list(KINDS))
