@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import promised
+import pytest
 from labsupport import RANKSCOPE, RunningJob, rankscope
+
+pytestmark = pytest.mark.beside  # what is said of the host is not looked at, only its form
 
 Torchrun = Callable[..., RunningJob]
 

@@ -87,9 +87,7 @@ def slow_job() -> Iterator[RunningJob]:
 
 
 def test_a_slow_rank_is_seen_on_a_terminal_that_is_given_back(slow_job: RunningJob) -> None:
-    drawn, code = on_a_terminal(
-        "top", "--job", slow_job.name, columns=100, seconds=60, until="python/slow-function tokenize"
-    )
+    drawn, code = on_a_terminal("top", "--job", slow_job.name, columns=100, seconds=60, until="◄")
     assert code == 0, drawn
     assert "\x1b[?1049h" in drawn and "\x1b[?1049l" in drawn, "the screen is another one, and the old one comes back"
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l"), "and so does the cursor"
