@@ -81,6 +81,7 @@ FOREIGN_BYTES = 1 << 29  # of GPU memory: a context of a monitor holds up to abo
 FAULT_WORK_S = 50e-6  # per page that had to be reclaimed first: faulting, reclaiming, asking the disk (lab: 35-43)
 MINOR_FAULT_S = 200e-6  # at most: a page of 2 MiB given and cleared
 SMALL_FAULT_S = 1e-6  # of 4 KiB: 0.2 on bare metal, 1.1-1.3 where the hypervisor gives it as well
+NEW_PAGE_S = 5e-6  # of 4 KiB, at most: faulted, cleared and taken back, 2.7 where the hypervisor gives it as well
 EVENTS_HZ = 1.0  # errors per second: links correct a few an hour in health; it takes many to cost time
 
 # What a sample of a stack stands for where no window says how often was sampled; samples of t seconds have a variance of t times it.

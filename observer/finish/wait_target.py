@@ -27,7 +27,19 @@ from rankscope.probes.host.common_tables import CommonTables
 from rankscope.probes.host.fair import Fair, whose
 from rankscope.probes.host.namespaces import namespace_inode
 
-_NOT_OF_A_DESCRIPTOR = ("open", "stat", "rename", "unlink", "mmap", "munmap", "madvise", "sync")
+_NOT_OF_A_DESCRIPTOR = (
+    "open",
+    "stat",
+    "rename",
+    "unlink",
+    "mmap",
+    "munmap",
+    "madvise",
+    "brk",
+    "mremap",
+    "mprotect",
+    "sync",
+)
 _BY_DESCRIPTOR = frozenset(
     number
     for table in (syscalls.FILE_CALLS, syscalls.SOCKET_CALLS)

@@ -12,14 +12,15 @@ from rankscope.probes.base.arrays import Floats, Ints
 
 @dataclass(slots=True)
 class Activities:
-    """The activities of one function: seconds, step of the begin (-1 outside), bytes moved, native
-    functions.
+    """The activities of one function: seconds, step of the begin (-1 outside), bytes moved, samples
+    by native function, and those in the kernel by what it did for them.
     """
 
     durations: list[Floats] = field(default_factory=list)
     steps: list[Ints] = field(default_factory=list)
     bytes: int = 0
     native: Counter[str] = field(default_factory=Counter)
+    kernel: Counter[str] = field(default_factory=Counter)
     _each: list[bool] = field(default_factory=list)  # whether they are summed one by one
 
     def __post_init__(self) -> None:
@@ -53,6 +54,7 @@ class Activities:
         self._each += other._each
         self.bytes += other.bytes
         self.native += other.native
+        self.kernel += other.kernel
 
     def per_step(self, count: int) -> Floats:
         """Return the seconds in each of `count` steps."""

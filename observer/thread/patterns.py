@@ -29,6 +29,7 @@ from rankscope.observer.thread.timeline import Absences, Timeline
 from rankscope.observer.thread.waits import add_waits
 from rankscope.probes.base.arrays import Floats
 
+_THIRD_LEAST = 5  # steps
 MIN_SHARE = 0.0005  # stacks below this share of the window are grouped by their leaf only
 
 
@@ -49,6 +50,9 @@ class MeasuredPattern:
     per_step_sd_s: float | None
     bytes: int
     native: str = ""
+    kernel_share: float | None = None
+    kernel_for: str = ""
+    growth_s: float | None = None
 
 
 def measure_thread(
@@ -171,4 +175,13 @@ def _measure(
         per_step_sd_s=float(per_step.std()) if per_step is not None else None,
         bytes=activities.bytes,
         native=activities.native.most_common(1)[0][0] if activities.native else "",
+        kernel_share=activities.kernel.total() / activities.native.total() if activities.native else None,
+        growth_s=_growth_s(per_step) if per_step is not None else None,
+        kernel_for=activities.kernel.most_common(1)[0][0] if activities.kernel else "",
     )
+
+
+def _growth_s(per_step: Floats) -> float | None:
+    """Mean of the last third of the steps less mean of the first; None of a few steps."""
+    third = len(per_step) // 3
+    return float(per_step[-third:].mean() - per_step[:third].mean()) if third >= _THIRD_LEAST else None

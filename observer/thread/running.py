@@ -10,6 +10,7 @@ from rankscope.observer.thread import functions, timeline
 from rankscope.observer.thread.activities import Activities
 from rankscope.observer.thread.functions import NO_STACK, FunctionKey
 from rankscope.observer.thread.samples import Samples, Words
+from rankscope.observer.thread.syscalls import of_sample
 from rankscope.observer.thread.timeline import Timeline
 from rankscope.probes.base.arrays import Bools
 
@@ -51,17 +52,23 @@ def add_running(
     run = np.cumsum(new_run) - 1
     lengths = np.bincount(run, shares) * weight
     first = np.flatnonzero(new_run)
-    natives = _natives(samples, running, words)
+    natives, kernel = _natives(samples, running, words)
     for function, number in numbers.items():
         mine = row_of_sample[first] == number
         activities = found.setdefault(function, Activities())
         activities.add(lengths[mine], step[first[mine]])
         activities.native.update(natives[row_of_sample == number].tolist())
+        activities.kernel.update(filter(None, kernel[row_of_sample == number].tolist()))
 
 
-def _natives(samples: Samples, running: Bools, words: Words) -> npt.NDArray[np.object_]:
-    """Return the native function of each running sample, '' if unknown."""
+def _natives(samples: Samples, running: Bools, words: Words) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:
+    """Return the native function of each running sample, '' if unknown, and what the kernel did
+    for it, '' outside.
+    """
     if samples.native is None:
-        return np.full(int(running.sum()), "", dtype=object)
+        nothing = np.full(int(running.sum()), "", dtype=object)
+        return nothing, nothing
     places, which = np.unique(samples.native[running], return_inverse=True)
-    return np.array([words.native.get(int(place), "") for place in places] or [""], dtype=object)[which]
+    named = [(words.native.get(int(place), ""), of_sample(int(place))) for place in places] or [("", "")]
+    found = np.array(named, dtype=object)[which]
+    return found[:, 0], found[:, 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankscope.probes.base.system_calls import shown
+from rankscope.probes.base.system_calls import known, shown
 from rankscope.probes.sched.probe import GIL_WAIT
 
 NO_SYSCALL = 0xFFFF  # blocked in none: a page fault, or the thread was preempted
@@ -31,8 +31,20 @@ FILE_CALLS = {
     74: "fsync", 75: "fsync", 2: "open", 257: "open", 437: "open", 3: "close", 4: "stat", 5: "stat", 6: "stat", 262: "stat", 332: "stat",
     21: "stat", 269: "stat", 78: "list folder", 217: "list folder", 26: "sync", 162: "sync", 277: "sync", 306: "sync", 82: "rename",
     264: "rename", 316: "rename", 87: "unlink", 263: "unlink", 77: "truncate", 40: "copy", 326: "copy", 73: "file lock", 72: "file lock",
-    9: "mmap", 11: "munmap", 28: "madvise", 221: "read ahead", 187: "read ahead",
+    9: "mmap", 10: "mprotect", 11: "munmap", 12: "brk", 25: "mremap", 28: "madvise", 221: "read ahead", 187: "read ahead",
 }  # fmt: skip
+
+
+IN_KERNEL = 1 << 63  # in place of an instruction pointer: RS_IN_KERNEL in sampler.bpf.c
+
+
+def of_sample(place: int) -> str:
+    """Name what the kernel did when it was sampled in a thread's time; '' for an instruction
+    pointer of the thread's own.
+
+    An interrupt that came meanwhile is not told from a page fault.
+    """
+    return reason(known(place & 0xFFFF), 1) if place & IN_KERNEL else ""
 
 
 def reason(absence_syscall: int, argument: int) -> str:

@@ -159,7 +159,7 @@ class Renaming:
                 ("caller", "file"): self._function, ("file",): self._file, ("detail",): self._text,
                 ("holder_name", "holder_file"): self._function, ("holder_file",): self._file,
                 ("holder_thread",): self._text,
-                ("native",): self._native_function,
+                ("native",): self._native_function, ("kernel_for",): self._plain,
             },
             "stacks": {("name", "file"): self._function, ("file",): self._file},
             "pauses": {

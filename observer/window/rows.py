@@ -94,6 +94,9 @@ class PatternRow:
     per_step_s: float | None
     per_step_sd_s: float | None
     bytes: int
+    growth_s: float | None = None
+    kernel_share: float | None = None
+    kernel_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)

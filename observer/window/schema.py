@@ -231,6 +231,28 @@ PATTERNS = pa.schema(
         ),
         _field("per_step_sd_s", pa.float32(), "standard deviation over steps of the seconds per step", "s", True),
         _field("bytes", pa.int64(), "bytes moved (io, collective, memory); 0 where not known"),
+        _field(
+            "growth_s",
+            pa.float32(),
+            "mean seconds per step in the last third of the complete steps, less in the first third; null of fewer than 15",
+            "s",
+            True,
+            absent=NOTHING,
+        ),
+        _field(
+            "kernel_share",
+            pa.float32(),
+            "running Python functions: share of their samples that were in the kernel",
+            "",
+            True,
+            absent=NOTHING,
+        ),
+        _field(
+            "kernel_for",
+            _LABEL,
+            "what most of these were for: a system call, or 'page fault' (in none: an interrupt looks the same); else ''",
+            absent="",
+        ),
     ]
 )
 

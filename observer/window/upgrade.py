@@ -48,7 +48,7 @@ TABLES: dict[str, pa.Schema] = {
     "steps": schema.STEPS,
     "patterns": _changed(
         schema.PATTERNS,
-        ("holder_name", "holder_file", "holder_line", "holder_thread"),
+        ("holder_name", "holder_file", "holder_line", "holder_thread", "growth_s", "kernel_share", "kernel_for"),
         [pa.field("stack", _LABEL)],
     ),
     "collectives": schema.COLLECTIVES,
@@ -95,7 +95,7 @@ def _patterns(table: pa.Table, tree: StackTree) -> pa.Table:
         words = [(each[0], each[1], each[3])[index] for each in holders]
         columns[name] = pa.array([words[c] if s else "" for c, s in zip(code, said, strict=True)]).dictionary_encode()
     columns["holder_line"] = pa.array([holders[c][2] if s else 0 for c, s in zip(code, said, strict=True)], pa.int32())
-    return cast(pa.table(columns), schema.PATTERNS)
+    return cast(with_absent(pa.table(columns), schema.PATTERNS), schema.PATTERNS)
 
 
 def _numbering(tree: StackTree) -> Callable[[str], int]:

@@ -45,11 +45,11 @@
 
 enum rs_event_type {
 	RS_EV_OFFCPU = 1, /* a thread was switched out and in again: what = syscall, arg = its first argument, aux = state | waker << 8 */
-	RS_EV_SAMPLE = 2, /* a thread was sampled while running: arg = user instruction pointer */
+	RS_EV_SAMPLE = 2, /* a thread was sampled while running: arg = user instruction pointer, or RS_IN_KERNEL */
 	RS_EV_CALL = 3,   /* a library function was entered and left: what = row of the call table, arg = its argument */
 	RS_EV_FILE = 4,   /* a read, write or sync: what = operation | file type << 8, arg = bytes or -errno, aux = device */
 	RS_EV_EXIT = 5,   /* a watched process ended: arg = its wait status, -1 unknown */
-	RS_EV_NATIVE = 6, /* a thread of a rank without Python state was sampled while running: arg = user instruction pointer */
+	RS_EV_NATIVE = 6, /* a thread of a rank without Python state was sampled while running: arg = user instruction pointer, or RS_IN_KERNEL */
 	RS_EV_IDLE = 7,   /* all threads of a process slept: arg = the thread whose wake-up ended it; tid = 0 */
 };
 

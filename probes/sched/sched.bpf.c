@@ -24,6 +24,7 @@
  */
 #include "common.bpf.h"
 #include "awake.bpf.h"
+#include "registers.bpf.h"
 
 #ifndef RS_MIN_OFFCPU_NS
 #define RS_MIN_OFFCPU_NS 50000 /* shorter absences are summed per thread, not reported one by one */
@@ -130,30 +131,17 @@ static __always_inline int rs_is_python(u32 tid) { return 0; }
 static __always_inline u64 rs_python_stack(u32 tid, u32 tgid) { return 0; }
 #endif
 
-/* By number (include/uapi/linux/bpf.h): helpers.h of older bcc does not name them. */
-static void *(*rs_current_task_btf)(void) = (void *)158;
-static void *(*rs_task_pt_regs)(void *task) = (void *)175;
-
 /*
  * Get the system call of the current thread, and its first argument, from the registers saved at
  * kernel entry.
  */
 static __always_inline void rs_where(struct rs_thread *thread)
 {
-	void *regs = 0;
-	if (RS_TASK_STACK) {
-		/* Before Linux 5.15: what task_pt_regs() computes there, the end of the kernel's stack less the registers. */
-		bpf_probe_read_kernel(&regs, sizeof(regs), (void *)bpf_get_current_task() + RS_TASK_STACK);
-		regs += RS_STACK_BYTES - RS_REGISTERS_BYTES;
-	} else {
-		regs = rs_task_pt_regs(rs_current_task_btf());
-	}
-	u32 call = 0; /* -1 outside system calls */
+	void *regs = rs_saved_registers();
 	u64 first = 0;
-	bpf_probe_read_kernel(&call, sizeof(call), regs + RS_SAVED_CALL);
 	bpf_probe_read_kernel(&first, sizeof(first), regs + RS_SAVED_ARGUMENT);
-	thread->syscall = call > 0xfffe ? 0xffff : (u16)call;
-	thread->arg = thread->syscall == 0xffff ? 0 : (s64)first;
+	thread->syscall = rs_system_call(regs);
+	thread->arg = thread->syscall == RS_NO_CALL ? 0 : (s64)first;
 }
 
 /* A futex inside the GIL is a wait for the GIL: record that, and which thread has it now. */

@@ -47,6 +47,8 @@ class Work:
     caller: str = ""
     frames: tuple[StackFrame, ...] = ()
     native: str = ""
+    kernel: tuple[float | None, str] = (None, "")  # share of it that is in the kernel, and for what
+    growth_s: float | None = None
     holder: tuple[str, str, int, str] = ("", "", 0, "")  # of the GIL: name, file, line, thread
 
     @property
@@ -207,6 +209,7 @@ def _pattern(rank: int, work: Work, mean: float, job: Job, tree: StackTree) -> d
     return {"rank": rank, "thread": "training", "kind": work.kind, "name": work.name, "file": work.file, "line": work.line,
             "detail": work.detail, "caller": work.caller if work.kind != "python" else "", "stack": tree.add(work.stack),
             **dict(zip(("holder_name", "holder_file", "holder_line", "holder_thread"), work.holder, strict=True)), "native": work.native,
+            "growth_s": work.growth_s, "kernel_share": work.kernel[0], "kernel_for": work.kernel[1],
             "beta": mean * job.steps / job.window_s, "mu": 1.0, "sigma": 0.0, "resource": "cpu", "count": job.steps,
             "total_s": mean * job.steps, "p50_s": mean, "p99_s": 1.2 * mean, "max_s": 1.3 * mean, "per_step_s": mean,
             "per_step_sd_s": 0.1 * mean,

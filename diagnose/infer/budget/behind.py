@@ -1,7 +1,9 @@
 """Who ran while ranks queued for a CPU.
 
 The kernel side counts the CPU time that each process ran while threads of a rank were in the run
-queue (counter cpu.taken_s). A rank's queueing is shared out in proportion to that.
+queue (counter cpu.taken_s), but for the rank's own. A rank's queueing is shared out in proportion to
+that, after what it queued behind its own threads: the part of the time in which threads of its
+process queued (cpu.process_ready_s) that no other process ran.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import numpy as np
 from rankscope.diagnose import budgets
 from rankscope.diagnose.infer.budget.labels import Label
 from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.busy_host import others_share
 from rankscope.diagnose.infer.verdict.contract import process_text
 from rankscope.probes.base.arrays import Floats
 
@@ -31,10 +34,13 @@ def behind(fleet: Fleet, queue_s: Floats) -> list[tuple[Label, float]]:
     np.maximum.at(most, rank, value)
     weight = value / most[rank]  # a forged window may hold any number: these are at most 1, one of them is
     part = queue_s[rank] * weight / np.bincount(rank, weight, len(queue_s))[rank]
+    share = others_share(fleet)
+    own_s = float((queue_s * (1 - share)).sum())
+    part *= share[rank]
     own = table.pid[rows] == fleet.ranks.pid[rank]
     others = ~own & np.isin(table.pid[rows], fleet.ranks.pid)
     found: list[tuple[Label, float]] = [
-        ((OWN, None), float(part[own].sum())),
+        ((OWN, None), float(part[own].sum()) + own_s),
         ((RANKS, None), float(part[others].sum())),
     ]
     strange = np.flatnonzero(~own & ~others)

@@ -13,7 +13,8 @@ memory                blocked for a page, or for the change of a mapping
 files                 file calls
 locks                 waits for threads and processes: the GIL, locks, pipes, sockets
 asleep                asleep by its own will
-system                running, mostly in the kernel
+system                running, in the kernel: its share of the samples (kernel.py), or, in older windows, if
+                      most of them were
 python                running, in a function of the user's and no library's native code
 libraries             running in any other code
 own-work              a function of which a file of timings says no more than that it is the rank's
@@ -24,9 +25,11 @@ kinds.
 
 from __future__ import annotations
 
+import numpy as np
+
 from rankscope.diagnose.infer.budget.frames import Frames, StackFacts
 from rankscope.diagnose.infer.fleet.model import Patterns
-from rankscope.diagnose.infer.model.evidence.known_code import INTERPRETER
+from rankscope.diagnose.infer.model.evidence.known_code import INTERPRETER, OF_MEMORY
 from rankscope.diagnose.infer.model.waits import TRANSFER
 from rankscope.diagnose.infer.verdict.budget import Kind
 
@@ -47,7 +50,6 @@ FIRM = frozenset(
     }
 )
 NOT_SAMPLED = "(not sampled)"  # running in a function that was not seen (observer/thread/functions.py)
-_OF_MEMORY = ("page fault", "mmap", "munmap", "madvise")
 
 
 def kind_of(table: Patterns, row: int, frames: Frames) -> Kind:
@@ -61,7 +63,7 @@ def kind_of(table: Patterns, row: int, frames: Frames) -> Kind:
     if facts.loads:
         return Kind.INPUT
     if kind == "io":
-        return Kind.MEMORY if table.name.at(row) in _OF_MEMORY else Kind.FILES
+        return Kind.MEMORY if table.name.at(row) in OF_MEMORY else Kind.FILES
     if kind == "sync":
         return Kind.LOCKS
     if kind != "python":
@@ -84,9 +86,9 @@ def _firm_kind(name: str, kind: str, detail: str) -> Kind | None:
 
 def _of_running(table: Patterns, row: int, facts: StackFacts) -> Kind:
     native = table.native.at(row) if table.native is not None else ""
-    if native == "kernel":
+    if native == "kernel" and (table.kernel_share is None or not np.isfinite(table.kernel_share[row])):
         return Kind.SYSTEM
-    if native and not INTERPRETER.search(native):
+    if native not in ("", "kernel") and not INTERPRETER.search(native):
         return Kind.LIBRARIES
     if table.file.at(row) or int(table.stack.codes[row]) >= 0:
         return Kind.PYTHON if facts.is_users else Kind.LIBRARIES

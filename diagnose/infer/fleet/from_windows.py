@@ -266,6 +266,9 @@ def patterns(table: pa.Table, stacks: pa.Table, rows: Ints) -> Patterns:
         sigma=floats(table, "sigma"),
         holder=holder,
         native=labels(table, "native"),
+        growth_s=floats(table, "growth_s"),
+        kernel_share=floats(table, "kernel_share"),
+        kernel_for=labels(table, "kernel_for"),
     )
     return with_holders(found)
 

@@ -29,6 +29,7 @@ import numpy as np
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.evidence.known_code import OF_MEMORY
 from rankscope.diagnose.infer.model.functions import Functions, sample
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.stats.integers import distinct, one_of
@@ -195,6 +196,26 @@ class Profiles(Functions):
             if any(mark in file for _, file, _ in self._stack_of(int(self._stack[row])) for mark in marks):
                 total += float(table.per_step_s[row])
         return total
+
+    def in_kernel(self, rank: int, function: Function) -> float:
+        """Share of a rank's running time with this function on the stack in which the kernel gives it
+        memory; in older windows, that is mostly in the kernel.
+        """
+        table, rows = self._table, self._rows(np.array([rank]))
+        if table.native is None:
+            return 0.0
+        rows = rows[table.kind.codes[rows] == table.kind.code("python")]
+        wanted, leaf = (function.name, function.file), table.name.codes[rows] == table.name.code(function.name)
+        stacks, inverse = distinct(self._stack[rows])
+        below = np.array([any(each[:2] == wanted for each in self._stack_of(int(stack))) for stack in stacks])
+        rows = rows[leaf | below[inverse]] if len(rows) else rows
+        seconds = table.per_step_s[rows]
+        part = (table.native.codes[rows] == table.native.code("kernel")).astype(np.float64)
+        if table.kernel_share is not None and table.kernel_for is not None:
+            share, codes = table.kernel_share[rows], table.kernel_for.codes[rows]
+            memory = one_of(codes, (table.kernel_for.code(name) for name in OF_MEMORY)) & (codes >= 0)
+            part = np.where(np.isfinite(share), share * memory, part)
+        return float((seconds * part).sum() / max(seconds.sum(), 1e-12))
 
     # ---- inside ----------------------------------------------------------------------------------------------
 

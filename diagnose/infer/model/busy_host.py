@@ -93,6 +93,17 @@ def _taken_from(fleet: Fleet) -> tuple[Floats, Floats]:
     return np.asarray(theirs, dtype=np.float64), np.asarray(total, dtype=np.float64)
 
 
+def others_share(fleet: Fleet) -> Floats:
+    """Share of each rank's queueing that is behind other processes, not behind threads of its own.
+
+    min(taken / ready, 1): taken: what other processes ran while any thread of the rank's process
+        queued; ready: how long these queued. 1 where that is not counted.
+    """
+    ready = fleet.counters.total("cpu.process_ready_s", np.arange(len(fleet.ranks)))
+    total = _taken_from(fleet)[1]
+    return np.asarray(np.fmin(np.divide(total, ready, out=np.ones(len(ready)), where=ready > 0), 1.0), dtype=np.float64)
+
+
 def taken_share(fleet: Fleet) -> Floats:
     """share(r): share of strangers in the time that any process ran while r queued; 0 if not
     counted.

@@ -98,21 +98,6 @@ class Functions:
         found: Floats = known[key]
         return found
 
-    def in_kernel(self, rank: int, name: str) -> float:
-        """Share of the running time of a rank's Python functions of this name that is mostly in the
-        kernel.
-        """
-        table = self._table
-        if table.native is None:
-            return 0.0
-        rows = self._rows(np.array([rank]))
-        mine = rows[
-            (table.name.codes[rows] == table.name.code(name)) & (table.kind.codes[rows] == table.kind.code("python"))
-        ]
-        kernel = table.native.codes[mine] == table.native.code("kernel")
-        seconds = table.per_step_s[mine]
-        return float(seconds[kernel].sum() / max(seconds.sum(), 1e-12))
-
     def native_in(self, rank: int, name: str) -> str:
         """Native function with half of the running time of the rank's Python functions of this
         name; or ''.

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rankscope.diagnose.infer.budget.kernel import with_kernel
 from rankscope.diagnose.infer.budget.spent import Spent, spent_in
 from rankscope.diagnose.infer.causes.hang.loading import waited_for
 from rankscope.diagnose.infer.causes.hang.standstill import Hang, find_hang
@@ -76,6 +77,7 @@ def diagnose(
 def judge(fleet: Fleet, reference: Reference | None = None) -> Verdict:
     """Return the verdict on one fleet, compared with earlier windows if given."""
     spent = spent_in(fleet)
+    spent = None if spent is None else with_kernel(fleet, spent)
     draft = draft_of(fleet, reference, spent)
     if (blind := nothing_to_judge_by(fleet)) is not None:
         return replace(draft, notes=(blind, *draft.notes))

@@ -38,7 +38,8 @@ def choose_alone(draft: Draft) -> None:
     families = _families(draft, lonely)
     shares = effort.cpu_shares({each for family in families.values() for each in family}, draft.root)
     for pid in lonely:
-        if not _below_a_rank(draft, pid) and _trains(draft, pid, sum(shares[each] for each in families[pid])):
+        family = families[pid]
+        if not _below_a_rank(draft, pid) and _trains(draft, family, sum(shares[each] for each in family)):
             _choose(draft, pid)
 
 
@@ -78,10 +79,16 @@ def _below_a_rank(draft: Draft, pid: int) -> bool:
     return any(above in draft.chosen for above in draft.above(pid))
 
 
-def _trains(draft: Draft, pid: int, cpus: float) -> bool:
-    """Tell whether a process that works alone trains; what only serves is rejected with that reason."""
+def _trains(draft: Draft, family: list[int], cpus: float) -> bool:
+    """Tell whether a process that works alone, the first of its family, trains; what only serves is rejected with that
+    reason.
+
+    A loop that waits for its workers uses next to no CPU itself: what they used counts as well.
+    """
+    pid = family[0]
     one = draft.loaded[pid]
     used_s, cpus_so_far = effort.used_so_far(pid, draft.root)
+    used_s += sum(effort.used_so_far(each, draft.root)[0] for each in family[1:])
     busy = cpus >= BUSY and used_s >= STARTED_S
     if purpose(one.cmdline) == NOTEBOOK:
         return busy

@@ -45,6 +45,7 @@ KINDS = {
         _kind("baggage", "loader", "baggage", 2, "python", "dataloader", "each sample brings metadata along"),
         _kind("pinned", "dense", "pinned", 2, "cpu", "affinity", "all ranks inherit the mask of one CPU"),
         _kind("threads", "dense", "threads", 2, "cpu", "oversubscribed", "more threads of a pool than CPUs"),
+        _kind("anew", "dense", "anew", 2, "memory", "page-faults", "the allocator gives memory back in each step"),
         _kind("saves", "dense", "saves", 2, "storage python", "slow-write pause", "a checkpoint every few steps"),
         _kind("rotates", "dense", "rotates", 2, "python", "pause", "each rank packs its log in steps of its own"),
         _kind("prints", "dense", "prints", 2, "storage", "slow-write", "synchronous writes of metrics in each step"),

@@ -50,7 +50,7 @@ class Running:
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 _command(self.kind, self.case, self.folder), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, "OMP_NUM_THREADS": "2" if self.kind.word == "threads" and self.case.fault else "1"},
+                env={**os.environ, **_environment(self.kind, self.case)},
                 start_new_session=True, preexec_fn=before_exec,  # noqa: PLW1509
             )  # fmt: skip
         return self
@@ -84,6 +84,16 @@ class Running:
                 raise LabError(f"{self.case.name} does not train")
             time.sleep(0.2)
         time.sleep(SETTLES_S)
+
+
+def _environment(kind: Kind, case: Case) -> dict[str, str]:
+    """Allocators keep what they have: by chance they would give it back in each step in one of several equal processes."""
+    anew = kind.word == "anew" and case.fault
+    return {
+        "OMP_NUM_THREADS": "2" if kind.word == "threads" and case.fault else "1",
+        "MALLOC_MMAP_THRESHOLD_": "131072" if anew else "33554432",
+        "MALLOC_TRIM_THRESHOLD_": "131072" if anew else "4294967296",
+    }
 
 
 def _command(kind: Kind, case: Case, folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.thread import gil, patterns, timeline
 from rankscope.observer.thread.functions import Holder, StackName
 from rankscope.observer.thread.samples import Samples, Words
-from rankscope.observer.thread.syscalls import GIL
+from rankscope.observer.thread.syscalls import GIL, IN_KERNEL
 from rankscope.observer.thread.timeline import NO_SCOPES, Absences, Scopes
 
 WORK, HOG, OTHER = (
@@ -72,6 +72,7 @@ def test_the_looks_of_one_wait_are_one_activity_and_a_collection_is_taken_from_w
     assert float(line.seconds.sum()) == pytest.approx(5.0)
     times = np.arange(0.005, 5.0, 0.01)
     native = np.where(times < 1, 100, 200).astype(np.uint64)
+    native[times > 4] = IN_KERNEL | 11
     samples = Samples(times, np.full(len(times), 2, dtype=np.uint64), native)
     labels = Words(
         STACKS,
@@ -80,7 +81,7 @@ def test_the_looks_of_one_wait_are_one_activity_and_a_collection_is_taken_from_w
         np.empty(0),
         np.empty(0),
         {("work", "/a/train.py", 3): HOLDER},
-        {100: "at::add", 200: "memcpy"},
+        {100: "at::add", 200: "memcpy", IN_KERNEL | 11: "kernel"},
     )
     found = {
         (p.function.name, p.function.detail): p
@@ -101,6 +102,8 @@ def test_the_looks_of_one_wait_are_one_activity_and_a_collection_is_taken_from_w
     running = found["hog", ""]
     assert running.total_s == pytest.approx(5.0 - 0.2 - 0.0119 - 1.0)
     assert running.native == "memcpy"
+    assert running.kernel_share == pytest.approx(0.26, abs=0.02) and running.kernel_for == "munmap"
+    assert collected.kernel_share is None and collected.kernel_for == ""
     assert collected.native == waited.native == ""
 
 

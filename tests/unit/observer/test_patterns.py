@@ -89,6 +89,28 @@ def test_utilisation_falls_for_the_function_that_was_pushed_off_the_cpu() -> Non
     assert found["python", "augment", ""].mu == pytest.approx(2 / 3, rel=0.05)
 
 
+def test_a_function_that_takes_longer_from_step_to_step_is_told_from_the_others() -> None:
+    # GIVEN 30 steps of 1 s, of which the k-th spends k/30 s in augment, and the rest in forward
+    count = 30
+    times = np.arange(0.005, count, 1 / HZ)
+    stacks = np.where(times % 1 < np.floor(times) / count, 2, 1).astype(np.uint64)
+    nothing = Scopes(np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))
+    away = Absences(
+        *(np.empty(0) for _ in range(3)), *(np.empty(0, dtype=np.int64) for _ in range(3)), np.empty(0, dtype=np.uint64)
+    )
+    steps = FoundSteps(np.arange(0.0, count + 1), 1)
+    line = timeline.build(
+        float(count), away, nothing, nothing, file_kinds=np.empty(0, dtype=np.int64), edges_s=steps.edge_s
+    )
+    labels = Words(STACKS, [], [], np.empty(0), np.empty(0))
+    found = {
+        p.function.name: p
+        for p in patterns.measure_thread(float(count), line, away, Samples(times, stacks), labels, steps, hz=HZ)
+    }
+    assert found["augment"].growth_s == pytest.approx(20 / 30, rel=0.05)
+    assert found["forward"].growth_s == pytest.approx(-20 / 30, rel=0.05)
+
+
 def test_the_quota_explains_only_as_much_waiting_as_it_took() -> None:
     found = a_thread(throttled_s=0.1 * 7)
     assert found["sched", "ready", "throttled"].total_s == pytest.approx(0.7)

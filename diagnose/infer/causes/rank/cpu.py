@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -254,7 +254,9 @@ def _own_charge(case: Case, lost_s: float, evidence: list[Evidence]) -> Hypothes
     pid = int(case.fleet.ranks.pid[case.rank])
     which = threads.native or f"see which (top -H -p {pid}{after('on', case.host)})"
     action = f"Threads of the rank's own process take its CPUs: {which}."
-    return case.charge("cpu", "contended", lost_s, NO_COUNTER, tuple(evidence), action)
+    support = EXCUSED if threads.native else NO_COUNTER  # those that send: own_threads.py
+    found = case.charge("cpu", "contended", lost_s, support, tuple(evidence), action)
+    return replace(found, says="threads of its own process take its CPU")
 
 
 def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evidence: list[Evidence]) -> Hypothesis:

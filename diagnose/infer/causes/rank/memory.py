@@ -105,7 +105,7 @@ def _makes_anew(case: Case, found: Located, faults: Beside) -> bool:
     return (
         more * limits.MINOR_FAULT_S >= limits.HOLDS_LEAST * found.excess_s * max(case.steps, 1)
         and faults.value >= limits.LINK_RATIO * faults.expected
-        and case.profiles.in_kernel(case.rank, found.deepest.name) >= limits.HOLDS_LEAST
+        and case.profiles.in_kernel(case.rank, found.deepest) >= limits.HOLDS_LEAST
     )
 
 
@@ -118,10 +118,10 @@ def as_long_per_page(case: Case) -> bool:
         return False
     if found.own_s * faults.expected > (1 + limits.ALONE_SHARE) * found.peers_s * faults.value:
         return False
-    name, profiles = found.deepest.name, case.profiles
-    if profiles.in_kernel(case.rank, name) < limits.HOLDS_LEAST:
+    deepest, profiles = found.deepest, case.profiles
+    if profiles.in_kernel(case.rank, deepest) < limits.HOLDS_LEAST:
         return False
-    return median([profiles.in_kernel(int(peer), name) for peer in sample(case.peers)]) >= limits.HOLDS_LEAST
+    return median([profiles.in_kernel(int(peer), deepest) for peer in sample(case.peers)]) >= limits.HOLDS_LEAST
 
 
 def _taken_pages(case: Case, short: Pressure) -> Iterator[Hypothesis]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rankscope.diagnose.infer.causes.waste.spending import Spending
 from rankscope.diagnose.infer.fleet.model import Fleet
-from rankscope.diagnose.infer.model.busy_host import cpus_together, pools, queued_s, taken_share
+from rankscope.diagnose.infer.model.busy_host import cpus_together, others_share, pools, queued_s, taken_share
 from rankscope.probes.base.arrays import Floats, Ints
 
 
@@ -48,3 +48,8 @@ def behind_own_s(spending: Spending) -> Floats:
     fleet = spending.fleet
     queued = queued_s(fleet)[:, -spending.columns :] * (1 - taken_share(fleet))[:, None]
     return np.asarray(np.fmin(queued, np.nan_to_num(spending.scene.own)), dtype=np.float64)
+
+
+def behind_ranks_s(spending: Spending) -> Floats:
+    """The same behind other ranks of the job alone: without what each queues behind its own process."""
+    return np.asarray(behind_own_s(spending) * others_share(spending.fleet)[:, None], dtype=np.float64)

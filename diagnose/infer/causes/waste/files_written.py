@@ -2,6 +2,8 @@
 
 writing(r,s) = seconds in which the training thread is blocked in a call that writes, by the
                kernel's count of file calls and waits in each step
+             + running in the kernel in such calls (sampled)
+             + the queue for a CPU each time that it was blocked
 
 Evidence for: such time on all ranks in most steps. What comes in a few steps only, as a checkpoint
 does, is a pause (pauses.py). One rank that writes for longer than its peers: ../rank/storage.py.
@@ -20,7 +22,9 @@ from rankscope.diagnose.infer.causes.registry import asked
 from rankscope.diagnose.infer.causes.rows import Row
 from rankscope.diagnose.infer.causes.waste.rows import Waste, row_of
 from rankscope.diagnose.infer.causes.waste.spending import Spending
+from rankscope.diagnose.infer.verdict.budget import Kind
 from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.stats.integers import one_of
 from rankscope.diagnose.stats.robust import median, nan_median
 from rankscope.probes.base.arrays import Bools
 
@@ -40,9 +44,13 @@ def files_written(spending: Spending) -> Iterator[Row]:
     columns, steps = slice(-spending.columns, None), spending.fleet.steps
     taken = spending.as_counted(spending.seconds(files), np.nan_to_num(steps.io_s[:, columns]))
     taken += spending.as_counted(spending.seconds(pipes), np.nan_to_num(steps.sync_s[:, columns]))
+    taken += spending.as_counted(
+        spending.seconds(spending.queue_after(files | pipes)), np.nan_to_num(steps.sched_s[:, columns])
+    )
     usual = nan_median(taken, 1)
     if usual.sum() < limits.HOLDS_LEAST * taken.mean(axis=1).sum():
         return
+    taken = np.fmin(taken + spending.waited(spending.seconds(_in_kernel(spending))), np.nan_to_num(spending.scene.own))
     evidence = (Evidence("files", "blocked in writing, median over ranks", median(writing), None, "s/step"),)
     waste = Waste(
         "storage",
@@ -63,6 +71,15 @@ def _place(spending: Spending, files: Bools) -> str:
     if not len(codes) or codes.min() < 0:
         return ""
     return str(detail.values[int(np.argmax(np.bincount(codes, spent.seconds[files])))])
+
+
+def _in_kernel(spending: Spending) -> Bools:
+    """Mask of the rows of `spent` that run in the kernel in calls that write."""
+    calls, rows = spending.fleet.patterns.kernel_for, spending.spent.rows
+    if calls is None:
+        return np.zeros(len(rows), dtype=bool)
+    writes = [code for code, name in enumerate(calls.values) if is_write(name)]
+    return np.asarray(spending.of_kind(Kind.SYSTEM) & one_of(calls.codes[rows], writes), dtype=bool)
 
 
 def _writes(spending: Spending) -> tuple[Bools, Bools]:

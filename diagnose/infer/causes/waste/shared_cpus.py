@@ -20,7 +20,7 @@ from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, common_host
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.causes.rows import Row
-from rankscope.diagnose.infer.causes.waste.cpu_pools import CpuPool, behind_own_s, cpu_pools
+from rankscope.diagnose.infer.causes.waste.cpu_pools import CpuPool, behind_ranks_s, cpu_pools
 from rankscope.diagnose.infer.causes.waste.rows import Waste, row_of
 from rankscope.diagnose.infer.causes.waste.spending import Spending
 from rankscope.diagnose.infer.fleet.labels import distinct_texts
@@ -51,7 +51,7 @@ def shared_cpus(spending: Spending) -> Iterator[Row]:
         if worst is None or len(pool.ranks) > len(worst.ranks):
             worst, idle, there = pool, spare, hosts[host][1]
     if worst is not None:
-        behind = behind_own_s(spending)
+        behind = behind_ranks_s(spending)
         queued_s = median(behind[part > 0].mean(axis=1)) if part.any() else 0.0
         waste = _waste(worst, idle, queued_s, _action(fleet, worst, there))
         yield from row_of(spending, waste, np.asarray(part[:, None] * behind, dtype=np.float64))

@@ -57,6 +57,14 @@ class Spending:
         """Mask of the rows of this kind."""
         return np.asarray(self.spent.kind == CODE[kind], dtype=bool)
 
+    def queue_after(self, rows: Bools) -> Bools:
+        """Mask of the rows in the queue for a CPU at the places, by stack, of these rows: who waits
+        there queues each time that the wait ends.
+        """
+        stack = self.fleet.patterns.stack.codes[self.spent.rows]
+        places = np.unique(stack[rows & (stack >= 0)])
+        return np.asarray(self.of_kind(Kind.QUEUE) & np.isin(stack, places), dtype=bool)
+
     def seconds(self, rows: Bools) -> Floats:
         """Seconds per step of each rank in these rows of `spent`."""
         spent = self.spent

@@ -1,4 +1,4 @@
-"""Recognise code by its file or symbol: data loaders, compilers, the interpreter."""
+"""Recognise code by its file, symbol or call: data loaders, compilers, the interpreter, the kernel's memory."""
 
 from __future__ import annotations
 
@@ -35,5 +35,9 @@ RUNNING_FILES = (
     "/torch/_inductor/output_code.py", "/torch/_inductor/runtime/", "/torch/_inductor/utils.py", "/torch/_dynamo/guards.py",
     "/torch/fx/experimental/symbolic_shapes.py",
 )  # fmt: skip
+
+# What the kernel does to give a process memory, or to take it back: outside of system calls, and calls (observer/thread/syscalls.py).
+PAGE_FAULT = "page fault"
+OF_MEMORY = (PAGE_FAULT, "mmap", "munmap", "madvise", "brk", "mremap", "mprotect")
 
 INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d")  # the native functions that run Python code itself

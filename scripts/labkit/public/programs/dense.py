@@ -1,7 +1,8 @@
 """A regression that computes all the time. Its fourth word says what is wrong at fault:
 
-pinned      all ranks may use CPU 0 alone (healthy: a CPU each)
+pinned      all ranks may use CPU 0 alone (healthy: all of them)
 threads     each rank computes with two threads, on as many CPUs as there are ranks (healthy: one)
+anew        its allocator gives memory back in each step (environment; healthy: keeps it)
 saves       a checkpoint of all ranks every tenth step (healthy: every thousandth)
 rotates     each rank packs its own log, in steps of its own (healthy: nobody does)
 prints      each step writes its losses to a file and waits until they are on the disk (healthy: at its end)
@@ -30,7 +31,7 @@ class Journal:
 
     def note(self, loss: float) -> None:
         self.losses.append(loss)
-        for layer in range(6):
+        for layer in range(40):
             self.file.write(f"{len(self.losses)} {layer} {loss:.9f} {'.' * 400}\n")
             if HOW == "prints" and FAULT:
                 self.flush()
@@ -41,7 +42,7 @@ class Journal:
 
     def worst(self) -> float:
         """The mean of the largest tenth, so far or lately."""
-        seen = self.losses * 160 if HOW == "grows" and FAULT else self.losses[-100:]
+        seen = self.losses * 500 if HOW == "grows" and FAULT else self.losses[-100:]
         return sum(sorted(seen)[-max(1, len(seen) // 10) :])
 
     def rotate(self) -> None:
@@ -55,8 +56,8 @@ def due(step: int) -> bool:
 
 
 def main() -> None:
-    if HOW == "pinned":
-        os.sched_setaffinity(0, {0 if FAULT else RANK % (os.cpu_count() or 1)})
+    if HOW == "pinned" and FAULT:
+        os.sched_setaffinity(0, {0})
     torch.set_num_threads(2 if HOW == "threads" and FAULT else 1)
     begin()
     model = wrapped(nn.Sequential(nn.Linear(64, SIZE), nn.ReLU(), nn.Linear(SIZE, SIZE), nn.ReLU(), nn.Linear(SIZE, 1)))

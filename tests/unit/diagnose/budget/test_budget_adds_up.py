@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from corpuskit.archive import HOME, SUFFIX, opened
 from rankscope.diagnose.face.report.budget_words import line_of, whole_percents
 from rankscope.diagnose.infer.budget import measure
+from rankscope.diagnose.infer.budget.kernel import with_kernel
 from rankscope.diagnose.infer.budget.spent import spent_in
 from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.fleet.model import Fleet
@@ -31,7 +32,7 @@ LOADER = "/opt/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
 
 def budget_of(fleet: Fleet) -> Budget | None:
     spent = spent_in(fleet)
-    return None if spent is None else measure.budget_of(fleet, spent)
+    return None if spent is None else measure.budget_of(fleet, with_kernel(fleet, spent))
 
 
 def check(budget: Budget | None) -> Budget:
@@ -122,6 +123,30 @@ def test_each_kind_of_wait_has_its_place() -> None:
     for kind in works:
         assert found[kind] == pytest.approx(0.05, rel=0.15), kind  # running time is sampled
     assert Kind.WAITING not in found and user.name == "train"
+
+
+@pytest.mark.parametrize(
+    ("for_what", "faults", "word"),
+    [
+        ("page fault", 1e6, "new pages"),
+        ("page fault", 10.0, "interrupts"),
+        ("munmap", 10.0, "munmap"),
+        ("write", 1e6, "write"),
+    ],
+)
+def test_the_kernels_part_of_a_function_is_told_apart_with_what_it_was_for(
+    for_what: str, faults: float, word: str
+) -> None:
+    work = Work("python", "fill", 0, 60, native="kernel", kernel=(0.75, for_what))
+    job = Job(ranks=2, noise=0.0, spread=0.0, stalls=0.0, extra={rank: [(work, 0.08)] for rank in range(2)})
+    job.counters = [{"rank": rank, "name": "memory.minor_faults", "value": faults} for rank in range(2)]
+    budget = check(budget_of(gather(build(job))))
+    (part,) = [part for part in budget.parts if part.kind is Kind.SYSTEM]
+    assert part.seconds == pytest.approx(0.06, rel=0.15)
+    assert part.items[0].what == word and part.items[0].function is not None and part.items[0].function.name == "fill"
+    python = next(part for part in budget.parts if part.kind is Kind.PYTHON)
+    (rest,) = [item for item in python.items if item.function is not None and item.function.name == "fill"]
+    assert rest.seconds == pytest.approx(0.02, rel=0.15)
 
 
 def test_who_ran_instead_is_named_with_its_part_of_the_queue() -> None:

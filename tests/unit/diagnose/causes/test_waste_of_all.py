@@ -220,6 +220,66 @@ def test_what_the_training_thread_writes_in_each_step_is_told_with_its_function(
     assert diagnose(build(of_all((Work("io", "read", 0, 40, detail="/data (ext4)"), 0.07)))).status == "healthy"
 
 
+def fills(for_what: str, faults_per_step: float, share: float = 0.5) -> Job:
+    job = of_all((Work("python", "fill", 0, 60, kernel=(share, for_what)), 0.12))
+    job.counters = [
+        {"rank": rank, "name": "memory.minor_faults", "value": STEPS * faults_per_step} for rank in range(RANKS)
+    ]
+    return job
+
+
+@pytest.mark.parametrize("for_what", ["page fault", "munmap", "brk"])
+def test_memory_that_all_take_anew_in_each_step_costs_what_the_kernel_does_for_it(for_what: str) -> None:
+    suspect = only(diagnose(build(fills(for_what, 20_000))))
+    assert (suspect.component, suspect.cause, suspect.scope) == ("memory", "page-faults", "all")
+    assert suspect.function is not None and suspect.function.name == "fill"
+    assert suspect.lost_seconds_per_step == pytest.approx(0.06, rel=0.15)
+    assert suspect.evidence[1].value == 20_000 and "MALLOC_TRIM_THRESHOLD_" in suspect.action
+
+
+@pytest.mark.parametrize(
+    ("for_what", "faults", "share"), [("write", 20_000, 0.5), ("page fault", 500, 0.5), ("page fault", 20_000, 0.06)],
+    ids=["a system call", "interrupts", "little"],
+)  # fmt: skip
+def test_other_time_in_the_kernel_is_no_waste_of_memory(for_what: str, faults: float, share: float) -> None:
+    assert diagnose(build(fills(for_what, faults, share))).status == "healthy"
+
+
+def rising(window: Window, per_step_s: float) -> Window:
+    """The window with steps whose own work becomes longer by so much from each to the next."""
+    rows = window.steps.to_pylist()
+    for row in rows:
+        more_s = (row["step"] - STEPS / 2) * per_step_s
+        row["seconds"] += more_s
+        row["own_s"] += more_s
+    return columns(window, "steps", rows)
+
+
+LOOKS = Work("python", "look_through", 0, 61, growth_s=0.067)
+
+
+@pytest.mark.parametrize("ranks", [RANKS, 1])
+def test_a_function_that_takes_longer_from_step_to_step_costs_what_it_takes_more_than_at_first(ranks: int) -> None:
+    job = Job(ranks=ranks, steps=STEPS, extra={rank: [(LOOKS, 0.1)] for rank in range(ranks)})
+    suspect = only(diagnose([rising(build(job)[0], 0.001)]))
+    assert (suspect.component, suspect.cause) == ("python", "slow-function")
+    assert suspect.function is not None and suspect.function.name == "look_through"
+    assert suspect.lost_seconds_per_step == pytest.approx(0.05, rel=0.15)
+    assert "takes longer from step to step" in sentence_of(diagnose([rising(build(job)[0], 0.001)]))
+
+
+def test_longer_input_or_a_change_of_level_is_no_function_that_grows() -> None:
+    grows = Work("python", "Linear.forward", 0, 131, f"{TORCH}/nn/modules/linear.py", growth_s=0.067)
+    (of_library,) = build(of_all((grows, 0.1)))
+    (steady,) = build(of_all((LOOKS, 0.1)))
+    rows = steady.steps.to_pylist()
+    for row in rows:
+        row["seconds"] += 0.1 * (row["step"] >= STEPS / 2)
+        row["own_s"] += 0.1 * (row["step"] >= STEPS / 2)
+    for window in (rising(of_library, 0.001), columns(steady, "steps", rows), steady):
+        assert not [one for one in diagnose([window]).suspects if one.cause == "slow-function"]
+
+
 def with_pools(cpus: str, spins: float = 0.06, queues: float = 0.2) -> Job:
     job = of_all(
         (Work("python", "backward", 0, 820, f"{TORCH}/autograd/graph.py", native="libgomp-a34b3233.so.1"), spins),

@@ -119,7 +119,7 @@ def test_the_work_of_its_loader_workers_counts_and_they_are_no_ranks(
     tree.process(201, 100, "pt_data_worker", TRAIN)
     tree.process(202, 100, "python3.11", ["python3.11", "-c", "from multiprocessing.spawn …", "--multiprocessing-fork"])
     tree.process(203, 100, "python3.11", TRAIN)
-    uses(monkeypatch, {100: 0.1, 201: 0.2, 202: 0.2, 203: 0.2})
+    uses(monkeypatch, {100: 0.1, 201: 0.2, 202: 0.2, 203: 0.2}, so_far_s=1.0)  # the first waits for the others
     census = find_ranks(tree.root)
     assert found(census) == [(100, 0, 1)]
     assert {worker.pid for worker in census.ranks[0].workers} == {201, 202, 203}

@@ -1,0 +1,95 @@
+"""Of computing, what the kernel did: give and take back pages, carry out system calls.
+
+kernel(row) = seconds of the row · share of its samples that were in the kernel; the rest of the row
+              stays what it is
+
+Outside of system calls a thread is in the kernel for a page or for an interrupt, and a sample does
+not tell which. So a rank's seconds there are pages if it had enough faults for half of them, at
+5 us each; else interrupts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.infer.budget.labels import Label
+from rankscope.diagnose.infer.budget.spent import CODE, Spent
+from rankscope.diagnose.infer.fleet.labels import Labels, distinct_rows
+from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.evidence.known_code import OF_MEMORY, PAGE_FAULT
+from rankscope.diagnose.infer.verdict.budget import COMPUTING, Kind
+from rankscope.diagnose.stats.integers import one_of
+from rankscope.probes.base.arrays import Bools, Floats
+
+NEW_PAGES, INTERRUPTS = "new pages", "interrupts"
+
+
+def with_kernel(fleet: Fleet, spent: Spent) -> Spent:
+    """Return the same with computing rows as two, where it is known how much of them the kernel
+    was: the kernel's part and the rest.
+    """
+    table = fleet.patterns
+    if table.kernel_share is None or table.kernel_for is None:
+        return spent
+    share = np.clip(np.nan_to_num(table.kernel_share[spent.rows]), 0.0, 1.0)
+    rows = np.flatnonzero((share > 0) & np.isin(spent.kind, [CODE[each] for each in COMPUTING]))
+    if not len(rows):
+        return spent
+    kernel_s, seconds = spent.seconds[rows] * share[rows], spent.seconds.copy()
+    seconds[rows] -= kernel_s
+    codes = table.kernel_for.codes[spent.rows[rows]]
+    outside: Bools = codes == table.kernel_for.code(PAGE_FAULT)
+    outside_s = np.bincount(spent.rank[rows], kernel_s * outside, len(fleet.ranks)).astype(np.float64)
+    pages = outside & pages_account_for(fleet, outside_s)[spent.rank[rows]]
+    which = distinct_rows((spent.label[rows], codes, pages.astype(np.int64)))
+    labels = list(spent.labels)
+    numbers = {label: number for number, label in enumerate(labels)}
+    label = np.zeros(len(rows), dtype=np.int64)
+    for number in np.unique(which).tolist():
+        mine = which == number
+        first = int(np.argmax(mine))
+        call = table.kernel_for.at(int(spent.rows[rows[first]]))
+        word = NEW_PAGES if pages[first] else INTERRUPTS if outside[first] else call
+        made = _label(word, labels[int(spent.label[rows[first]])])
+        label[mine] = numbers.setdefault(made, len(numbers))
+    return replace(
+        spent,
+        rows=np.concatenate((spent.rows, spent.rows[rows])),
+        rank=np.concatenate((spent.rank, spent.rank[rows])),
+        seconds=np.concatenate((seconds, kernel_s)),
+        alike=np.concatenate((spent.alike, spent.alike[rows])),
+        kind=np.concatenate((spent.kind, np.full(len(rows), CODE[Kind.SYSTEM]))),
+        label=np.concatenate((spent.label, label)),
+        labels=tuple(numbers),
+    )
+
+
+def _label(word: str, of_row: Label) -> Label:
+    return (f"{word}, {of_row[0]}" if of_row[0] else word), of_row[1]
+
+
+def pages_account_for(fleet: Fleet, seconds: Floats) -> Bools:
+    """By rank, whether its page faults may have taken half of these seconds per step."""
+    faults = np.nan_to_num(fleet.counters.total("memory.minor_faults", np.arange(len(fleet.ranks))))
+    steps = max(fleet.steps.count, 1)
+    return np.asarray(faults / steps * limits.NEW_PAGE_S >= limits.HOLDS_LEAST * seconds, dtype=bool)
+
+
+def of_memory(fleet: Fleet, spent: Spent) -> Bools:
+    """Mask of the rows of `spent` in which the kernel gives pages to a process or takes them back."""
+    table = fleet.patterns
+    found: Bools = spent.kind == CODE[Kind.SYSTEM]
+    if table.kernel_for is None:
+        return np.zeros(len(found), dtype=bool)
+    found = found & one_of(table.kernel_for.codes[spent.rows], calls(table.kernel_for, OF_MEMORY))
+    interrupts = np.array([what.partition(",")[0] == INTERRUPTS for what, _ in spent.labels], dtype=bool)
+    return np.asarray(found & ~interrupts[spent.label], dtype=bool)
+
+
+def calls(table: Labels, names: Iterable[str]) -> list[int]:
+    """Codes of these names that occur in a column."""
+    return [code for code in map(table.code, names) if code >= 0]

@@ -1,0 +1,97 @@
+"""A function of the user's that takes longer from step to step on all ranks: it looks through a list that grows, say.
+
+W(r,s)    = own - sched - io - sync: what rank r works in step s
+rise(r)   = mean of W over the last third of the steps, less over the first third
+growth(f) = the same of the function's samples (the observer's), median over ranks
+taken     = the line through growth(f), from 0 in the first step on: what it takes more than when the
+            window began
+
+Evidence for: a rise on all ranks, half of it at least in each half of the window's way, and one
+function that is computing in Python and has half of it. Evidence against: work of libraries: input
+grows in many jobs, and no time is lost by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.infer.causes.hypothesis import SEEN
+from rankscope.diagnose.infer.causes.registry import asked
+from rankscope.diagnose.infer.causes.rows import Row
+from rankscope.diagnose.infer.causes.waste.rows import Waste, row_of
+from rankscope.diagnose.infer.causes.waste.spending import Spending
+from rankscope.diagnose.infer.verdict.budget import Kind
+from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.infer.verdict.function import Function
+from rankscope.diagnose.stats.robust import mean_of_known, median
+from rankscope.diagnose.text import seconds as in_words
+from rankscope.probes.base.arrays import Bools, Floats
+
+_LEAST_WAY = 0.25  # of the rise, in either half of its way: what comes at once is a change of level (a view of its own)
+_ACTION = (
+    "See what it goes through that becomes longer (losses, logs, caches, histories): keep sums, the last values or an index instead of "
+    "all of them."
+)
+
+
+@asked
+def growing(spending: Spending) -> Iterator[Row]:
+    """Propose python/slow-function for what one function of all ranks takes more from step to step."""
+    rise, clear = rises(spending)
+    found = _function(spending) if clear.all() and spending.columns >= 3 * limits.STEPS_LEAST else None
+    if found is None or median(found[1]) < limits.HOLDS_LEAST * median(rise):
+        return
+    function, growth, mean = found
+    per_step = growth / (2 * spending.columns / 3)
+    taken = np.fmin(np.outer(per_step, np.arange(spending.columns)), np.nan_to_num(spending.scene.own))
+    starts, ends = median(mean - growth / 2), median(mean + growth / 2)
+    twice_s = spending.step_s**2 / max(median(per_step), 1e-12)
+    evidence = (
+        Evidence("stacks", "time in it, last third of the steps against the first", ends, max(starts, 0.0), "s/step"),
+        Evidence("steps", "at this pace a step is twice as long in", in_words(twice_s), None, ""),
+    )
+    waste = Waste("python", "slow-function", SEEN, evidence, _ACTION, function,
+                  says="{function} takes longer from step to step")  # fmt: skip
+    yield from row_of(spending, waste, np.asarray(np.maximum(taken, 0.0)))
+
+
+def rises(spending: Spending) -> tuple[Floats, Bools]:
+    """By rank: seconds that its work is longer in the last third of the steps than in the first, and
+    whether it rose in both halves of the way, clearly.
+    """
+    columns = slice(-spending.columns, None)
+    steps = spending.fleet.steps
+    other = np.nan_to_num(steps.sched_s + steps.io_s + steps.sync_s)[:, columns]
+    work = spending.scene.own - other
+    thirds = np.array_split(work, 3, axis=1)
+    first, middle, last = map(mean_of_known, thirds)
+    error = sum(mean_of_known((part - mean_of_known(part)[:, None]) ** 2) / max(part.shape[1], 1) for part in thirds)
+    rise = last - first
+    clear = (rise >= limits.Z_CLEAR * np.sqrt(error)) & (rise > 0)
+    clear &= (middle - first >= _LEAST_WAY * rise) & (last - middle >= _LEAST_WAY * rise)
+    return np.nan_to_num(rise), np.asarray(clear & np.isfinite(rise), dtype=bool)
+
+
+def _function(spending: Spending) -> tuple[Function, Floats, Floats] | None:
+    """The function of the user's that grew most, with its growth and its mean seconds per step by rank."""
+    spent, growth_s = spending.spent, spending.fleet.patterns.growth_s
+    rows = np.flatnonzero(spending.of_kind(Kind.PYTHON))
+    if growth_s is None or not len(rows):
+        return None
+    ranks, width = len(spending.fleet.ranks), len(spent.labels)
+    cells = spent.rank[rows] * width + spent.label[rows]
+    grown, mean = (
+        np.bincount(cells, values, ranks * width).reshape(ranks, width).astype(np.float64)
+        for values in (np.nan_to_num(growth_s[spent.rows[rows]]), spent.seconds[rows])
+    )
+    middle = np.median(grown, axis=0)
+    for label in np.argsort(-middle, kind="stable").tolist():
+        function = spent.labels[label][1]
+        noise = (spending.fleet.sampling_s * np.median(mean[:, label]) * 6 / max(spending.columns, 1)) ** 0.5
+        if function is not None:
+            enough = middle[label] >= limits.Z_CLEAR * noise and (grown[:, label] > 0).all()
+            return (function, grown[:, label], mean[:, label]) if enough else None
+    return None
