@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -157,15 +158,15 @@ def test_what_is_allowed_follows_from_what_a_visit_costs(module: Module, place: 
     place.mapped(2, times, place.offsets[0])
     program = module.program("rs_enter_0", attach_type=TRACE_UPROBE_MULTI)
     trial_s, real_s = [], []
-    for found, pid in ((trial_s, 1), (real_s, 0)) * 3:
+    for found, pid in ((trial_s, 1), (real_s, 0)) * 5:
         began_s = time.thread_time()
         links = uprobes.attach_many(program.fd, place.library, place.offsets[:1], pid=pid)
         found.append(time.thread_time() - began_s)
         module.held.update(links)
         module.release(links)
-    trial_us, real_us, first_us = (one / times / 2 * 1e6 for one in (min(trial_s), min(real_s), max(real_s)))
-    print(f"a mapping costs a trial {trial_us:.2f} us, a probe {real_us:.2f} us, the first one {first_us:.2f} us")
-    assert walks.TRIAL_MOST_S / min(trial_s) * max(real_s) < LONGEST_S
+    trial_us, real_us, usual_us = (one / times / 2 * 1e6 for one in (min(trial_s), min(real_s), median(real_s)))
+    print(f"a mapping costs a trial {trial_us:.2f} us, a probe {real_us:.2f} us, in the median {usual_us:.2f} us")
+    assert walks.TRIAL_MOST_S / min(trial_s) * median(real_s) < LONGEST_S
 
 
 def test_a_slow_cpu_is_no_page_that_is_mapped_often(

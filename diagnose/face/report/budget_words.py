@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rankscope.diagnose.infer.verdict.budget import COMPUTING, IN_WORDS, Budget, Item, Kind
@@ -13,6 +14,7 @@ _SHOWN = 7  # groups in one line
 _LEAST = 2  # percent of a group that is shown by itself
 _DETAIL = 10  # percent from which its largest item is named
 _WHAT = 60  # characters of an item's words
+_KERNEL = 0.05  # of the whole: from here on the kernel's part of computing is told by itself
 _PLAIN = (Kind.WAITING, Kind.EXCHANGE, Kind.COLLECTIVES)  # which call it is says nothing more
 
 
@@ -54,19 +56,31 @@ def stages_of(budget: Budget) -> str:
 
 
 def groups_of(budget: Budget) -> list[Group]:
-    """Groups, largest first, `not timed` last; all computing is one group."""
-    computing = [part for part in budget.parts if part.kind in COMPUTING]
+    """Groups, largest first, `not timed` last; all computing is one group, but for much time in the kernel."""
+    kernel = [part for part in budget.parts if part.kind is Kind.SYSTEM and budget.share(part.seconds) >= _KERNEL]
+    computing = [part for part in budget.parts if part.kind in COMPUTING and part not in kernel]
     found = [
         Group(IN_WORDS[part.kind], part.seconds, part.items[0] if part.items and part.kind not in _PLAIN else None)
         for part in budget.parts
         if part.kind not in COMPUTING and part.kind is not Kind.UNKNOWN
     ]
+    found += [Group("in the kernel", part.seconds, _by_call(part.items)) for part in kernel]
     if computing:
         items = [item for part in computing for item in part.items]
         found.append(Group("computing", sum(part.seconds for part in computing), _by_function(items)))
     found.sort(key=lambda group: -group.seconds)
     unknown = [part for part in budget.parts if part.kind is Kind.UNKNOWN]
     return [*found, *(Group(IN_WORDS[part.kind], part.seconds, None) for part in unknown)]
+
+
+def _by_call(items: Iterable[Item]) -> Item | None:
+    """What the kernel did most, with the function of the user's that it did it for: 'new pages' in train.py:18 forward."""
+    total: dict[tuple[str, Function | None], float] = {}
+    for item in items:
+        key = item.what.partition(",")[0], item.function
+        total[key] = total.get(key, 0.0) + item.seconds
+    best = max(total, key=lambda key: total[key], default=None)
+    return None if best is None else Item(*best, total[best])
 
 
 def _by_function(items: list[Item]) -> Item | None:
