@@ -73,7 +73,9 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
     threads = {times.tid: times for times in sched.thread_times(probes.module)}
     processes = sched.process_times(probes.module)
     takers, open_calls = sched.takers(probes.module), probes.calls.open_calls()
-    owners = {process.pid: process.owner for process in running.processes.values()}
+    owners = with_ended(
+        {process.pid: process.owner for process in running.processes.values()}, sched.ended_children(probes.module)
+    )
     cpu = CpuUse(
         CpuTotals(threads, processes, takers), CpuTotals(before.threads, before.processes, before.takers), owners
     )
@@ -118,6 +120,15 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         MountViews(root),
         running.servers.stop(),
     )
+
+
+def with_ended(owners: Mapping[int, int], ended: Mapping[int, int]) -> dict[int, int]:
+    """Add to the ranks of processes those of their children that lived too shortly to be found.
+
+    `owners`: process to rank; `ended`: ended process to its parent. A process that was found since
+    under the same number keeps its rank.
+    """
+    return {child: owners[parent] for child, parent in ended.items() if parent in owners} | dict(owners)
 
 
 def ended_early(last: LastReadings, end_ns: int, then: Totals) -> LastReadings:

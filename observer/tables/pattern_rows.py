@@ -48,6 +48,7 @@ def pattern_row(rank: int, thread: str, pattern: MeasuredPattern, stacks: StackT
         per_step_sd_s=pattern.per_step_sd_s,
         bytes=pattern.bytes,
         growth_s=pattern.growth_s,
+        native_share=pattern.native_share,
         kernel_share=pattern.kernel_share,
         kernel_for=pattern.kernel_for,
     )

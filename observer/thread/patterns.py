@@ -50,6 +50,7 @@ class MeasuredPattern:
     per_step_sd_s: float | None
     bytes: int
     native: str = ""
+    native_share: float | None = None
     kernel_share: float | None = None
     kernel_for: str = ""
     growth_s: float | None = None
@@ -175,6 +176,7 @@ def _measure(
         per_step_sd_s=float(per_step.std()) if per_step is not None else None,
         bytes=activities.bytes,
         native=activities.native.most_common(1)[0][0] if activities.native else "",
+        native_share=activities.native.most_common(1)[0][1] / activities.native.total() if activities.native else None,
         kernel_share=activities.kernel.total() / activities.native.total() if activities.native else None,
         growth_s=_growth_s(per_step) if per_step is not None else None,
         kernel_for=activities.kernel.most_common(1)[0][0] if activities.kernel else "",

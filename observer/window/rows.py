@@ -95,6 +95,7 @@ class PatternRow:
     per_step_sd_s: float | None
     bytes: int
     growth_s: float | None = None
+    native_share: float | None = None
     kernel_share: float | None = None
     kernel_for: str = ""
 

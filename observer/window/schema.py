@@ -240,6 +240,14 @@ PATTERNS = pa.schema(
             absent=NOTHING,
         ),
         _field(
+            "native_share",
+            pa.float32(),
+            "running Python functions: share of their samples that were in `native`",
+            "",
+            True,
+            absent=NOTHING,
+        ),
+        _field(
             "kernel_share",
             pa.float32(),
             "running Python functions: share of their samples that were in the kernel",

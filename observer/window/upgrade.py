@@ -48,7 +48,16 @@ TABLES: dict[str, pa.Schema] = {
     "steps": schema.STEPS,
     "patterns": _changed(
         schema.PATTERNS,
-        ("holder_name", "holder_file", "holder_line", "holder_thread", "growth_s", "kernel_share", "kernel_for"),
+        (
+            "holder_name",
+            "holder_file",
+            "holder_line",
+            "holder_thread",
+            "growth_s",
+            "native_share",
+            "kernel_share",
+            "kernel_for",
+        ),
         [pa.field("stack", _LABEL)],
     ),
     "collectives": schema.COLLECTIVES,

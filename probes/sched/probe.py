@@ -30,6 +30,8 @@ _OFFSETS = {
     "RS_TASK_RAN": ("task_struct", "se.sum_exec_runtime"),
     "RS_TASK_RAN_BEFORE": ("task_struct", "se.prev_sum_exec_runtime"),
 }
+# Whose child a process is that ends; without it, it is nobody's.
+_FAMILY = {"RS_TASK_PARENT": ("task_struct", "real_parent"), "RS_TASK_TGID": ("task_struct", "tgid")}
 # Position of the current thread's saved registers, if the kernel has no helper for it: at the end
 # of its stack, whose size no type gives (THREAD_SIZE of x86-64; of arm64, which maps no less than a
 # page for it).
@@ -39,7 +41,7 @@ _SAVED_REGISTERS = {
 }
 _STACK_BYTES = max(16384, mmap.PAGESIZE)
 # constants that the host decides
-NUMBERS = (*exits.NUMBERS, *_OFFSETS, *_SAVED_REGISTERS, "RS_STACK_BYTES")
+NUMBERS = (*exits.NUMBERS, *_OFFSETS, *_FAMILY, *_SAVED_REGISTERS, "RS_STACK_BYTES")
 
 # prev_state bits of sched_switch (include/linux/sched.h); 0 is runnable: it was preempted.
 UNINTERRUPTIBLE, STOPPED, TRACED, IDLE = 0x2, 0x4, 0x8, 0x80
@@ -99,7 +101,7 @@ def numbers(root: Path = Path("/")) -> dict[str, int]:
     """
     found = {**dict.fromkeys(NUMBERS, 0), **exits.numbers(root)}
     with contextlib.suppress(btf.NoBtf):
-        found.update(btf.offsets(_OFFSETS, root))
+        found.update(btf.offsets({**_OFFSETS, **_FAMILY}, root))
     if not has_task_registers():
         found.update(btf.offsets(_SAVED_REGISTERS, root), RS_STACK_BYTES=_STACK_BYTES)
     return found
@@ -145,6 +147,13 @@ def process_times(module: Module) -> dict[int, ProcessTimes]:
         ended = found.get(thread.tgid, ProcessTimes(0.0, 0.0))
         found[thread.tgid] = ProcessTimes(ended.run_s + thread.run_s, ended.ready_s + thread.ready_s)
     return found
+
+
+def ended_children(module: Module) -> dict[int, int]:
+    """Read which processes ended that were children of watched ones and not watched: pid to the
+    parent's.
+    """
+    return {int(child.value): int(parent.value) for child, parent in module.maps["rs_children"].items()}
 
 
 def takers_forgotten(module: Module, made: int) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from bare_probes import CLOCK_NANOSLEEP, FUTEX, RING_PAGES, Observed, load
 
+from rankscope.observer.finish import last
 from rankscope.probes.base import abilities
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.counters import COUNTERS
@@ -99,6 +100,38 @@ def test_a_thread_pushed_off_its_cpu_names_the_process_that_ran(program: Start, 
     # The victim's last slices are counted when it comes back, so only nearly all of its waiting is told.
     assert 0.2 < taken[hog.pid].seconds < 1.4
     assert taken[hog.pid].comm.startswith("python")
+
+
+def test_children_that_live_too_shortly_to_be_found_are_known_as_its_own_when_they_have_ended(
+    program: Start, observed: Observed
+) -> None:
+    text = """
+        import os, sys, time
+        os.sched_setaffinity(0, {0})
+        print("ready", flush=True); sys.stdin.readline()
+        for _ in range(5):
+            if not (child := os.fork()):
+                end = time.monotonic() + 0.1
+                while time.monotonic() < end: pass
+                os._exit(0)
+            end = time.monotonic() + 0.2
+            while time.monotonic() < end: pass
+            os.waitpid(child, 0)
+        """
+    other, victim = program(text), program(text)
+    assert other.stdin is not None
+    other.stdin.write("go\n")
+    other.stdin.flush()
+    observed.run(victim)
+    children = sched.ended_children(observed.module)
+    assert set(children.values()) == {victim.pid} and len(children) == 5
+    takers = {row.taker for row in sched.takers(observed.module).values() if row.pid == victim.pid}
+    assert takers & children.keys() and takers - children.keys() - {other.pid}  # the other's children are strangers
+    assert last.with_ended({victim.pid: 7, 9: 9}, {**children, 11: 10}) == {
+        victim.pid: 7,
+        9: 9,
+        **dict.fromkeys(children, 7),
+    }
 
 
 def test_who_takes_the_cpu_after_a_crowd_of_short_processes_is_named_and_how_many_were_forgotten(

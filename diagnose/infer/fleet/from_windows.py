@@ -266,6 +266,7 @@ def patterns(table: pa.Table, stacks: pa.Table, rows: Ints) -> Patterns:
         sigma=floats(table, "sigma"),
         holder=holder,
         native=labels(table, "native"),
+        native_share=floats(table, "native_share"),
         growth_s=floats(table, "growth_s"),
         kernel_share=floats(table, "kernel_share"),
         kernel_for=labels(table, "kernel_for"),

@@ -192,6 +192,7 @@ class Patterns:
     sigma: Floats | None = None  # its standard deviation
     holder: Holders | None = None  # function that held the GIL during the wait
     native: Labels | None = None  # native code of most running samples: 'kernel', a function, or ''
+    native_share: Floats | None = None  # of running samples, those in `native`; NaN where it is not known
     growth_s: Floats | None = None  # per step, last third of the steps less the first; NaN where it is not known
     kernel_share: Floats | None = None  # of running samples, those in the kernel; NaN where it is not known
     kernel_for: Labels | None = None  # what most of them were for: a system call, 'page fault', or ''

@@ -9,8 +9,10 @@ from labkit.faults.base import Truth
 _ONE_RECOMPILES = Truth("fault", {"python": frozenset({"recompile", "slow-function"})}, ranks=(2,), exact=True)
 
 
-def _waste(component: str, causes: frozenset[str], ranks: int) -> Truth:
-    return Truth("inefficient", {component: causes}, ranks=tuple(range(ranks)), everyone=True, exact=True)
+def _waste(components: str, causes: frozenset[str], ranks: int) -> Truth:
+    return Truth(
+        "inefficient", dict.fromkeys(components.split(), causes), ranks=tuple(range(ranks)), everyone=True, exact=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +30,9 @@ class Kind:
 
 
 def _kind(
-    name: str, program: str, word: str, ranks: int, component: str, causes: str, report: str, priced: bool = True
+    name: str, program: str, word: str, ranks: int, components: str, causes: str, report: str, priced: bool = True
 ) -> Kind:
-    return Kind(name, program, word, ranks, _waste(component, frozenset(causes.split()), ranks), report, priced)
+    return Kind(name, program, word, ranks, _waste(components, frozenset(causes.split()), ranks), report, priced)
 
 
 KINDS = {
@@ -42,7 +44,7 @@ KINDS = {
         _kind("gc-at-once", "garbage", "at-once", 2, "python", "gc", "the script collects every few steps"),
         _kind("workers-reborn", "loader", "reborn", 2, "python", "dataloader pause", "workers start anew in each epoch"),
         _kind("few-workers", "loader", "few", 2, "python", "dataloader", "one worker for what takes two"),
-        _kind("baggage", "loader", "baggage", 2, "python", "dataloader", "each sample brings metadata along"),
+        _kind("baggage", "loader", "baggage", 2, "python", "dataloader gc", "each sample brings metadata along"),
         _kind("pinned", "dense", "pinned", 2, "cpu", "affinity", "all ranks inherit the mask of one CPU"),
         _kind("threads", "dense", "threads", 2, "cpu", "oversubscribed", "more threads of a pool than CPUs"),
         _kind("anew", "dense", "anew", 2, "memory", "page-faults", "the allocator gives memory back in each step"),

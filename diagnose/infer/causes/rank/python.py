@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.infer.causes.rank.case import Case
@@ -159,7 +161,8 @@ def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
     if case.profiles.seconds_through(case.rank, "sync", LOADER_FILES) >= 0.5 * excess or "loader" in worst.detail:
         # Without workers a loader may read ahead in a thread.
         late = (_helper_charges(case, excess, tuple(evidence), helper) for helper in (_LOADER, _THREAD))
-        yield from next(filter(None, late), [_late_batch(case, excess, tuple(evidence))])
+        alike = [] if _loaders_alike(case) else [_late_batch(case, excess, tuple(evidence))]
+        yield from next(filter(None, late), alike)
         return
     text = f"{worst.name} {worst.detail}".lower()
     cause = "lock" if any(mark in text for mark in _LOCKS) else "blocking-call"
@@ -245,6 +248,25 @@ def _helper_charges(case: Case, excess: float, evidence: tuple[Evidence, ...], h
     cause = "dataloader" if helper is _LOADER else "blocking-call" if worst.detail == "sleep" else "slow-function"
     return [case.charge("python", cause, excess, SEEN, (*evidence, more, *called_by(found)), helper.action.format(worst.name),
                  function=found.function if found else None)]  # fmt: skip
+
+
+def _loaders_alike(case: Case) -> bool:
+    """Tell whether the loader workers of the rank and of its peers all work without a pause, and as
+    long for a batch: then all wait for their input, and who waits for it longest is chance
+    (../waste/input.py).
+
+    A peer that is early waits in a collective for the rank, and less for its loader meanwhile.
+    """
+    busy, idle = np.zeros(2), np.zeros(2)
+    for each in case.profiles.functions(case.rank, case.beside, _LOADER.thread):
+        seconds = np.array([each.own_s, each.peers_s])
+        if each.kind == "sync" and each.name == "poll":
+            idle += seconds
+        elif each.kind in ("io", "sched") or (each.kind == "python" and each.detail != "sleep"):
+            busy += seconds
+    if not (busy > 0).all() or busy[0] > (1 + limits.ALONE_SHARE) * busy[1]:
+        return False
+    return bool((busy >= limits.NEARLY_ALL * (busy + idle)).all())
 
 
 def _late_batch(case: Case, excess: float, evidence: tuple[Evidence, ...]) -> Hypothesis:

@@ -53,7 +53,7 @@ def crowded_threads(spending: Spending) -> Iterator[Row]:
                 worst = threads, pool.cpus
     if worst is None:
         return
-    behind, spins = part[:, None] * behind_own_s(spending), spending.seconds(_in_pools(spending)) * (part > 0)
+    behind, spins = part[:, None] * behind_own_s(spending), _spun_s(spending) * (part > 0)
     ranks = part > 0
     evidence = (
         Evidence("process", "threads that compute, of ranks and their libraries", float(worst[0]), None, ""),
@@ -63,6 +63,17 @@ def crowded_threads(spending: Spending) -> Iterator[Row]:
     )  # fmt: skip
     taken: Floats = np.fmin(behind + spending.waited(spins), np.nan_to_num(spending.scene.own))
     yield from row_of(spending, Waste("cpu", "oversubscribed", REPORTED, evidence, _ACTION), taken)
+
+
+def _spun_s(spending: Spending) -> Floats:
+    """Seconds per step of each rank in a thread pool's own code: of each row the share of its samples there."""
+    spent, share = spending.spent, spending.fleet.patterns.native_share
+    rows, ranks = _in_pools(spending), len(spending.fleet.ranks)
+    if share is None:
+        return spending.seconds(rows)
+    known = np.clip(share[spent.rows[rows]], 0.0, 1.0)
+    part = np.where(np.isfinite(known), known, 1.0)
+    return np.asarray(np.bincount(spent.rank[rows], spent.seconds[rows] * part, ranks), dtype=np.float64)
 
 
 def _in_pools(spending: Spending) -> Bools:

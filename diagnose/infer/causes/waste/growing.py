@@ -31,6 +31,7 @@ from rankscope.diagnose.text import seconds as in_words
 from rankscope.probes.base.arrays import Bools, Floats
 
 _LEAST_WAY = 0.25  # of the rise, in either half of its way: what comes at once is a change of level (a view of its own)
+_SAMPLES_CLEAR = 3.0  # standard deviations: one chance in 700
 _ACTION = (
     "See what it goes through that becomes longer (losses, logs, caches, histories): keep sums, the last values or an index instead of "
     "all of them."
@@ -41,12 +42,14 @@ _ACTION = (
 def growing(spending: Spending) -> Iterator[Row]:
     """Propose python/slow-function for what one function of all ranks takes more from step to step."""
     rise, clear = rises(spending)
-    found = _function(spending) if clear.all() and spending.columns >= 3 * limits.STEPS_LEAST else None
+    found = _function(spending) if clear.all() and spending.fleet.steps.count >= 3 * limits.STEPS_LEAST else None
     if found is None or median(found[1]) < limits.HOLDS_LEAST * median(rise):
         return
     function, growth, mean = found
-    per_step = growth / (2 * spending.columns / 3)
-    taken = np.fmin(np.outer(per_step, np.arange(spending.columns)), np.nan_to_num(spending.scene.own))
+    count = spending.fleet.steps.count  # the judged steps may begin where the work has grown already
+    per_step = growth / (2 * count / 3)
+    taken = np.outer(per_step, np.arange(count - spending.columns, count))
+    taken = np.fmin(taken, np.nan_to_num(spending.scene.own))
     starts, ends = median(mean - growth / 2), median(mean + growth / 2)
     twice_s = spending.step_s**2 / max(median(per_step), 1e-12)
     evidence = (
@@ -54,7 +57,7 @@ def growing(spending: Spending) -> Iterator[Row]:
         Evidence("steps", "at this pace a step is twice as long in", in_words(twice_s), None, ""),
     )
     waste = Waste("python", "slow-function", SEEN, evidence, _ACTION, function,
-                  says="{function} takes longer from step to step")  # fmt: skip
+                  says="{function|a function} takes longer from step to step")  # fmt: skip
     yield from row_of(spending, waste, np.asarray(np.maximum(taken, 0.0)))
 
 
@@ -62,10 +65,8 @@ def rises(spending: Spending) -> tuple[Floats, Bools]:
     """By rank: seconds that its work is longer in the last third of the steps than in the first, and
     whether it rose in both halves of the way, clearly.
     """
-    columns = slice(-spending.columns, None)
     steps = spending.fleet.steps
-    other = np.nan_to_num(steps.sched_s + steps.io_s + steps.sync_s)[:, columns]
-    work = spending.scene.own - other
+    work = steps.own_s - np.nan_to_num(steps.sched_s + steps.io_s + steps.sync_s)
     thirds = np.array_split(work, 3, axis=1)
     first, middle, last = map(mean_of_known, thirds)
     error = sum(mean_of_known((part - mean_of_known(part)[:, None]) ** 2) / max(part.shape[1], 1) for part in thirds)
@@ -90,8 +91,9 @@ def _function(spending: Spending) -> tuple[Function, Floats, Floats] | None:
     middle = np.median(grown, axis=0)
     for label in np.argsort(-middle, kind="stable").tolist():
         function = spent.labels[label][1]
-        noise = (spending.fleet.sampling_s * np.median(mean[:, label]) * 6 / max(spending.columns, 1)) ** 0.5
+        # Of two thirds of the steps, in samples, over all ranks: that work rises is known without them.
+        noise = (spending.fleet.sampling_s * mean[:, label].sum() * 6 / max(spending.fleet.steps.count, 1)) ** 0.5
         if function is not None:
-            enough = middle[label] >= limits.Z_CLEAR * noise and (grown[:, label] > 0).all()
+            enough = grown[:, label].sum() >= _SAMPLES_CLEAR * noise and (grown[:, label] > 0).all()
             return (function, grown[:, label], mean[:, label]) if enough else None
     return None

@@ -42,7 +42,7 @@ class Journal:
 
     def worst(self) -> float:
         """The mean of the largest tenth, so far or lately."""
-        seen = self.losses * 500 if HOW == "grows" and FAULT else self.losses[-100:]
+        seen = self.losses * 1200 if HOW == "grows" and FAULT else self.losses[-100:]
         return sum(sorted(seen)[-max(1, len(seen) // 10) :])
 
     def rotate(self) -> None:

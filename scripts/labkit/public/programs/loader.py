@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 HOW = sys.argv[4]
-ROWS, SAMPLES, BATCH = 12_000, 640, 16
+ROWS, SAMPLES, BATCH = 40_000, 640, 16
 
 
 class Pictures(Dataset):
@@ -52,7 +52,7 @@ def main() -> None:
         Pictures(), batch_size=BATCH, shuffle=True, num_workers=1, collate_fn=together,
         persistent_workers=not (FAULT and HOW == "reborn"),
     )  # fmt: skip
-    layers = [nn.Conv2d(3, 24, 5, 2), nn.ReLU(), nn.Conv2d(24, 32, 3, 2), nn.ReLU()]
+    layers = [nn.Conv2d(3, 64, 5, 2), nn.ReLU(), nn.Conv2d(64, 32, 3, 2), nn.ReLU()]
     model = wrapped(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, 10)))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     pace = Pace()
