@@ -73,11 +73,12 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
     threads = {times.tid: times for times in sched.thread_times(probes.module)}
     processes = sched.process_times(probes.module)
     takers, open_calls = sched.takers(probes.module), probes.calls.open_calls()
-    owners = with_ended(
-        {process.pid: process.owner for process in running.processes.values()}, sched.ended_children(probes.module)
-    )
+    children = sched.ended_children(probes.module)
+    owners = with_ended({process.pid: process.owner for process in running.processes.values()}, children)
     cpu = CpuUse(
-        CpuTotals(threads, processes, takers), CpuTotals(before.threads, before.processes, before.takers), owners
+        CpuTotals(threads, processes, takers, children),
+        CpuTotals(before.threads, before.processes, before.takers, before.children),
+        owners,
     )
     running.drain()
     # the ring fills up while rows are made: losses from now on belong to no window
@@ -122,13 +123,13 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
     )
 
 
-def with_ended(owners: Mapping[int, int], ended: Mapping[int, int]) -> dict[int, int]:
+def with_ended(owners: Mapping[int, int], ended: Mapping[int, sched.EndedChild]) -> dict[int, int]:
     """Add to the ranks of processes those of their children that lived too shortly to be found.
 
-    `owners`: process to rank; `ended`: ended process to its parent. A process that was found since
+    `owners`: process to rank; `ended`: by process. A process that was found since
     under the same number keeps its rank.
     """
-    return {child: owners[parent] for child, parent in ended.items() if parent in owners} | dict(owners)
+    return {pid: owners[child.parent] for pid, child in ended.items() if child.parent in owners} | dict(owners)
 
 
 def ended_early(last: LastReadings, end_ns: int, then: Totals) -> LastReadings:
@@ -146,7 +147,9 @@ def ended_early(last: LastReadings, end_ns: int, then: Totals) -> LastReadings:
         last,
         events=last.events.until(end_ns),
         threads=gone_on,
-        cpu=CpuUse(CpuTotals(then.threads, then.processes, then.takers), last.cpu.before, last.cpu.owners),
+        cpu=CpuUse(
+            CpuTotals(then.threads, then.processes, then.takers, then.children), last.cpu.before, last.cpu.owners
+        ),
         open_calls={pid: [one for one in calls if one[2] < end_ns] for pid, calls in last.open_calls.items()},
         throttled_s={pid: seconds * window_s / last.window_s for pid, seconds in last.throttled_s.items()},
         window_s=window_s,
