@@ -100,7 +100,7 @@ def _queued_behind(fleet: Fleet) -> Floats:
     """Seconds that any process ran while each rank queued: what is counted, and at least the rank's
     own queueing, which may be behind its own threads.
     """
-    return np.fmax(_taken_from(fleet)[1], np.nansum(queued_s(fleet), axis=1))
+    return np.asarray(np.fmax(_taken_from(fleet)[1], np.nansum(queued_s(fleet), axis=1)), dtype=np.float64)
 
 
 def _ready_s(fleet: Fleet) -> Floats:
