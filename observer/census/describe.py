@@ -50,7 +50,7 @@ def read_facts(pid: int, root: Path) -> Facts:
 
 
 def identity_of(
-    one: Candidate, claim: Claim, facts: Facts, host: str, command: tuple[str, ...], title: str
+    one: Candidate, claim: Claim, facts: Facts, host: str, command: tuple[str, ...], title: str, run: str
 ) -> RankIdentity:
     """Build the identity of a rank. Its addresses and devices are added later."""
     return RankIdentity(
@@ -73,6 +73,7 @@ def identity_of(
         python=one.libraries.python_version,
         command=shown(command, COMMAND_CAP),
         title=title,
+        run=run,
     )
 
 

@@ -40,6 +40,7 @@ from rankscope.observer.census.rules.draft import Draft
 from rankscope.observer.census.rules.gone import find_gone
 from rankscope.observer.census.rules.members import find_workers, reject_rest
 from rankscope.observer.census.rules.taken import Chosen
+from rankscope.observer.census.runs import run_of
 from rankscope.observer.census.titles import runs_anothers, title
 from rankscope.observer.window.missing import missing_ranks
 from rankscope.probes.base.command_line import is_python
@@ -112,7 +113,13 @@ def _describe(draft: Draft, chosen: Chosen, workers: tuple[Worker, ...]) -> Foun
     stat = draft.scan.processes[one.pid]
     return FoundRank(
         identity=identity_of(
-            one, claim, facts, draft.host, command, title(_titled(draft, one, command), one.scheduler)
+            one,
+            claim,
+            facts,
+            draft.host,
+            command,
+            title(_titled(draft, one, command), one.scheduler),
+            run_of(one.pid, command, draft.root),
         ),
         pid=one.pid,
         start_ticks=stat.start_ticks,

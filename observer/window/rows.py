@@ -46,6 +46,7 @@ class RankRow:
     owner: int = -1
     gpu_ids: str = ""
     machine: str = ""
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
