@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from rankscope.observer.thread.functions import NO_STACK
 from rankscope.observer.window.manifest import Loss, ProbeCost
 from rankscope.probes.base.patience import Silent, patiently
 from rankscope.probes.base.system_calls import known
+from rankscope.probes.base.text import printable
 from rankscope.probes.calls.launches import LaunchCount
 from rankscope.probes.host import procfs
 from rankscope.probes.host.fair import Fair
@@ -60,6 +61,7 @@ class LastReadings:
     seen: WaitReadings
     mounts: MountViews
     servers: Sequence[Asked] = ()
+    tracers: Mapping[int, str] = field(default_factory=dict)  # of stopped ranks, by pid: 'py-spy (4242)'
     early: bool = False  # the window ended before, for lack of room: descriptors were resolved later
 
 
@@ -120,6 +122,7 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         WaitReadings(root),
         MountViews(root),
         running.servers.stop(),
+        {rank.pid: told for rank in running.ranks if (told := tracer_of(rank.pid, root))},
     )
 
 
@@ -211,6 +214,17 @@ def _state(rank: FoundRank, root: Path) -> str:
     if stat.start_ticks != rank.start_ticks or stat.state in "ZXx":
         return "exited"
     return "stopped" if stat.state in "Tt" else "running"
+
+
+def tracer_of(pid: int, root: Path) -> str:
+    """Name the program that traces a process which is stopped, as a debugger does; '' if none."""
+    try:
+        status = procfs.read_status(pid, root)
+        if status.state not in "Tt" or not status.tracer:
+            return ""
+        return f"{printable(procfs.read_stat(status.tracer, root).comm, 32)} ({status.tracer})"
+    except (OSError, ValueError):
+        return ""
 
 
 def _growth(before: Sequence[ProbeCost], now: Sequence[ProbeCost]) -> tuple[ProbeCost, ...]:

@@ -71,6 +71,7 @@ def rank_row(
         gpu_ids=gpu_window.device_ids(last.hardware, rank.pid),
         machine=machine_id(running.root),
         run=identity.run,
+        tracer=last.tracers.get(rank.pid, ""),
     )
 
 

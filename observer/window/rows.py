@@ -47,6 +47,7 @@ class RankRow:
     gpu_ids: str = ""
     machine: str = ""
     run: str = ""
+    tracer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

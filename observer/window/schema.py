@@ -128,6 +128,7 @@ RANKS = pa.schema(
             "digest of the program, all its arguments and its folder, keyed by the host: equal for runs started alike; '' if unknown",
             absent="",
         ),
+        _field("tracer", _TEXT, "program that holds it by tracing, with its pid: 'gdb (4242)'; '' if none", absent=""),
     ]
 )
 
