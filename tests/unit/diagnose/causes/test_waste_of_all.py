@@ -264,7 +264,9 @@ def test_a_function_that_takes_longer_from_step_to_step_costs_what_it_takes_more
     suspect = only(diagnose([rising(build(job)[0], 0.001)]))
     assert (suspect.component, suspect.cause) == ("python", "slow-function")
     assert suspect.function is not None and suspect.function.name == "look_through"
-    assert 0.045 < suspect.lost_seconds_per_step < 0.09  # half of what it grew, or of the later part, where that is judged
+    assert (
+        0.045 < suspect.lost_seconds_per_step < 0.09
+    )  # half of what it grew, or of the later part, where that is judged
     assert "takes longer from step to step" in sentence_of(diagnose([rising(build(job)[0], 0.001)]))
 
 
