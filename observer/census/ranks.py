@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from rankscope.observer.census.candidates import Candidate, scan
-from rankscope.observer.census.describe import identity_of, local_rank, read_facts
+from rankscope.observer.census.describe import identity_of, local_rank, read_facts, run_of
 from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
 from rankscope.observer.census.launchers import ray_actor
 from rankscope.observer.census.reasons import ALONE, STARTING
@@ -40,7 +40,6 @@ from rankscope.observer.census.rules.draft import Draft
 from rankscope.observer.census.rules.gone import find_gone
 from rankscope.observer.census.rules.members import find_workers, reject_rest
 from rankscope.observer.census.rules.taken import Chosen
-from rankscope.observer.census.runs import run_of
 from rankscope.observer.census.titles import runs_anothers, title
 from rankscope.observer.window.missing import missing_ranks
 from rankscope.probes.base.command_line import is_python

@@ -1,7 +1,7 @@
 """Earlier runs of the same program: what a launcher calls by another name each time.
 
 A job's name holds the id of its run. Runs are of one kind if the same user's ranks run the same
-program with the same arguments in the same folder, by the observer's digest (census/runs.py).
+program with the same arguments in the same folder, by the observer's digest (census/describe.py).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.observer.census.runs import common_arguments, run_of
+from rankscope.observer.census.describe import common_arguments, run_of
 
 TRAIN = ["python", "-u", "train.py", "--lr=0.1", "--token", "secret"]
 
