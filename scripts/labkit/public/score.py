@@ -25,9 +25,15 @@ def judged(case: Case, text: str, step_s: float | None, healthy_s: float | None)
     outcome = _healthy(verdict) if truth.status == "healthy" else verdicts.score(verdict, truth)
     first = verdict.suspects[0] if verdict.suspects else None
     said = f"{verdict.status} {first}" if first else verdict.status
-    told = first.lost_percent if first and outcome == verdicts.FIRST and case.fault and kind.priced else None
+    told = _told_percent(verdict) if outcome == verdicts.FIRST and case.fault and kind.priced else None
     true = 100 * (1 - healthy_s / step_s) if step_s and healthy_s and case.fault and kind.priced else None
     return Result(case, outcome, said, step_s, told, true, text)
+
+
+def _told_percent(verdict: verdicts.Verdict) -> float:
+    """What would come back, as the first line says: without the first suspect, or without all waste."""
+    first, *others = verdict.suspects
+    return first.lost_percent + sum(one.lost_percent for one in others if first.waste and one.waste)
 
 
 def _healthy(verdict: verdicts.Verdict) -> str:
