@@ -117,6 +117,8 @@ def moving_work(job: WholeJob) -> list[Proposal]:
         return [Note(NoteCode.MOVING_NOISE, text)] if clear else []
     found = varying.most(fleet)
     pauses = found is not None and found.pauses
+    if found is not None and pauses and _is_paused_by(fleet, found.users):
+        return []  # ../waste/pauses.py tells it with its steps
     even = scene.own - np.nan_to_num(np.maximum(x, 0.0)) if pauses else scene.own - x + np.nanmean(x, axis=0)
     between_s, shared_s = 0.0, shrink(scene.own, even, scene.pipelines, scene.busy_s)
     if not pauses and pipelines is not None:
@@ -137,6 +139,13 @@ def moving_work(job: WholeJob) -> list[Proposal]:
         return [done]
     taken = Taken(between_s, np.arange(ranks), scene.own - even)
     return [Row(_hypothesis(fleet, signature, found), taken, Clear(signature.z))]
+
+
+def _is_paused_by(fleet: Fleet, function: Function) -> bool:
+    """Whether the observer saw the function pause several ranks."""
+    table = fleet.pauses
+    same = (table.name.codes == table.name.code(function.name)) & (table.file.codes == table.file.code(function.file))
+    return len(np.unique(table.rank[same & ~table.more])) > 1
 
 
 def _done_in_turn(fleet: Fleet, signature: _Signature, x: Floats) -> Note | None:

@@ -41,17 +41,17 @@ class Waste:
     says: str = ""
 
 
-def row_of(spending: Spending, waste: Waste, taken: Floats) -> list[Row]:
+def row_of(spending: Spending, waste: Waste, taken: Floats, named: Bools | None = None) -> list[Row]:
     """Return the row of one kind of waste, or none where it is too little to be measured.
 
-    `taken`: seconds that it took from own times, ranks x judged steps. Ranks that lose a tenth of
-    what the largest loser loses are named.
+    `taken`: seconds that it took from own times, ranks x judged steps. `named`: mask of the ranks
+    that are named; None: those that lose a tenth of what the largest loser loses.
     """
     fleet, lost = spending.fleet, taken.sum(axis=1)
     # As many samples as make a share clear: their number has a spread of its root.
     if lost.sum() < limits.Z_CLEAR**2 * fleet.sampling_s:
         return []
-    losers: Bools = lost >= limits.FEW * lost.max()
+    losers: Bools = lost >= limits.FEW * lost.max() if named is None else named
     rows = tuple(np.flatnonzero(losers).tolist())
     everyone = 1 < len(rows) >= limits.NEARLY_ALWAYS * len(fleet.ranks)
     found = Hypothesis(
