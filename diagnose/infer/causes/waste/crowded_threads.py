@@ -6,6 +6,8 @@ those that have spin meanwhile. With more threads than CPUs some thread is alway
 taken(r,s) = (1 - kept) · queued(r,s) behind the job's own threads, kept: of one thread for each rank,
              over that of all threads of ranks and pools on these CPUs (cpu_pools.py)
              + running in the code of the pool itself, which computes nothing (sampled)
+             - what the thread computes besides in the functions that run a pool, once for each thread
+               less: the others' parts of that work are its own then
 
 Evidence for: threads in a pool's code by their samples, more of them than CPUs. Evidence against:
 pools with a CPU for each thread, whatever they spin.
@@ -44,36 +46,44 @@ _ACTION = (
 def crowded_threads(spending: Spending) -> Iterator[Row]:
     """Propose cpu/oversubscribed for ranks whose pools have more threads than CPUs."""
     fleet = spending.fleet
-    helpers, part, worst = _helpers(fleet), np.zeros(len(fleet.ranks)), None
+    helpers, part, dropped, worst = _helpers(fleet), np.zeros(len(fleet.ranks)), np.zeros(len(fleet.ranks)), None
     for pool in cpu_pools(fleet) if helpers.any() else ():
         threads = len(pool.ranks) + int(helpers[pool.ranks].sum())
         if helpers[pool.ranks].any() and 0 < pool.cpus < threads:
             part[pool.ranks] = 1 - pool.kept(threads, pool.cpus)
+            dropped[pool.ranks] = np.maximum(helpers[pool.ranks] - max(pool.cpus // len(pool.ranks) - 1, 0), 0)
             if worst is None or threads / pool.cpus > worst[0] / worst[1]:
                 worst = threads, pool.cpus
     if worst is None:
         return
-    behind, spins = part[:, None] * behind_own_s(spending), _spun_s(spending) * (part > 0)
     ranks = part > 0
+    spins, shared = (seconds * ranks for seconds in _in_regions_s(spending))
+    behind, back = part[:, None] * behind_own_s(spending), shared * dropped
     evidence = (
         Evidence("process", "threads that compute, of ranks and their libraries", float(worst[0]), None, ""),
         Evidence("process", "CPUs that they may use", float(worst[1]), None, ""),
         Evidence("scheduler", "queued behind the job's own threads, median", median(behind[ranks].mean(axis=1)), None, "s/step"),
         Evidence("stacks", "running in the code of the pool, where it waits, median", median(spins[ranks]), None, "s/step"),
     )  # fmt: skip
-    taken: Floats = np.fmin(behind + spending.waited(spins), np.nan_to_num(spending.scene.own))
+    gained = np.maximum(behind + spending.waited(spins) - back[:, None], 0.0)
+    taken: Floats = np.fmin(gained, np.nan_to_num(spending.scene.own))
     yield from row_of(spending, Waste("cpu", "oversubscribed", REPORTED, evidence, _ACTION), taken)
 
 
-def _spun_s(spending: Spending) -> Floats:
-    """Seconds per step of each rank in a thread pool's own code: of each row the share of its samples there."""
+def _in_regions_s(spending: Spending) -> tuple[Floats, Floats]:
+    """Seconds per step of each rank in functions that mostly run a thread pool's code: (in that code,
+    by the share of their samples; in their own).
+
+    Each thread of the pool has an equal part of the second: without one helper it comes on top.
+    """
     spent, share = spending.spent, spending.fleet.patterns.native_share
     rows, ranks = _in_pools(spending), len(spending.fleet.ranks)
-    if share is None:
-        return spending.seconds(rows)
-    known = np.clip(share[spent.rows[rows]], 0.0, 1.0)
+    known = np.full(int(rows.sum()), np.nan) if share is None else np.clip(share[spent.rows[rows]], 0.0, 1.0)
     part = np.where(np.isfinite(known), known, 1.0)
-    return np.asarray(np.bincount(spent.rank[rows], spent.seconds[rows] * part, ranks), dtype=np.float64)
+    inside, own = (
+        np.bincount(spent.rank[rows], spent.seconds[rows] * each, ranks).astype(np.float64) for each in (part, 1 - part)
+    )
+    return inside, own
 
 
 def _in_pools(spending: Spending) -> Bools:

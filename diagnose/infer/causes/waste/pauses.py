@@ -69,7 +69,8 @@ def _of_place(spending: Spending, place: PausePlace, entries: Ints) -> Iterator[
         return
     if apart:
         taken = _beyond_the_longest(taken)
-    named = events.any(axis=1) if apart else None  # also the rank in whose steps the others would do it
+    who: Bools = events.any(axis=1)
+    named = who if apart else None  # also the rank in whose steps the others would do it
     yield from row_of(spending, _waste(spending, place, columns, taken, shares, works, apart), taken, named)
 
 

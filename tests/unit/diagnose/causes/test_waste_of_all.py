@@ -303,6 +303,17 @@ def test_pools_of_more_threads_than_cpus_cost_their_queueing_and_their_spinning(
     assert suspect.evidence[0].value == 16 and "OMP_NUM_THREADS" in suspect.action
 
 
+def test_what_the_threads_of_a_pool_compute_is_not_gained_without_them() -> None:
+    (window,) = build(with_pools("0-3"))
+    rows = window.patterns.to_pylist()
+    for row in rows:
+        if row["native"] and "gomp" in row["native"]:
+            row["native_share"] = 0.5
+    suspect = only(diagnose([columns(window, "patterns", rows)]))
+    # Of 0.06 s half is spinning; the other half each of three more threads computes as well.
+    assert suspect.lost_seconds_per_step == pytest.approx(0.2 + 0.03 - 3 * 0.03, rel=0.15)
+
+
 def test_a_pool_with_a_cpu_for_each_thread_may_spin() -> None:
     assert diagnose(build(with_pools("0-15"))).status == "healthy"
 
