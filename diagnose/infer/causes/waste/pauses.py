@@ -69,7 +69,7 @@ def _of_place(spending: Spending, place: PausePlace, entries: Ints) -> Iterator[
         return
     if apart:
         taken = _beyond_the_longest(taken)
-    who: Bools = events.any(axis=1)
+    who: Bools = np.asarray(events.any(axis=1), dtype=bool)
     named = who if apart else None  # also the rank in whose steps the others would do it
     yield from row_of(spending, _waste(spending, place, columns, taken, shares, works, apart), taken, named)
 
