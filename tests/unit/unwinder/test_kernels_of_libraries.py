@@ -1,0 +1,120 @@
+"""Host functions of kernels: found in what compilers make of the code that registers them, stripped or not."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fat_binaries import host_library
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankscope.probes.elf.exports import find_addresses
+from rankscope.probes.elf.local import LocalFile
+from rankscope.probes.elf.reader import ElfFile, NotElf
+from rankscope.unwinder.gpu.defined import defined_kernels
+from rankscope.unwinder.gpu.files import Kernel, KernelNames
+from rankscope.unwinder.gpu.registered import registered_kernels
+from rankscope.unwinder.gpu.stubs import BY_SYMBOL, kernel_table, name_of
+from rankscope.unwinder.gpu.symbols import kernels_by_symbol
+
+KERNELS = (*(f"_Z7kernel{i}PfS_" for i in range(5)), "_ZN2at6native4gemmIfEEvT_", "plain")
+
+
+def named(library: Path) -> dict[int, str]:
+    """Linked address of each host function and the name of its kernel."""
+    elf = ElfFile(LocalFile(library))
+    stubs = registered_kernels(elf)
+    return {int(address): name_of(elf, int(at)) for address, at in zip(stubs.functions, stubs.names_at, strict=True)}
+
+
+def truth(library: Path) -> dict[int, str]:
+    found = find_addresses(ElfFile(LocalFile(library)), [f"stub_{i}" for i in range(len(KERNELS))])
+    return {found[f"stub_{i}"]: name for i, name in enumerate(KERNELS)}
+
+
+@pytest.mark.parametrize("level", ["-O0", "-O1", "-O2", "-O3", "-Os"])
+@pytest.mark.parametrize("flags", [(), ("-fno-plt",), ("-fcf-protection=full", "-Wl,-z,now"), ("-Wl,-Bsymbolic",)])
+@pytest.mark.parametrize("static", [False, True])
+def test_every_registered_kernel_is_found_by_the_code_alone(
+    tmp_path: Path, level: str, flags: tuple[str, ...], static: bool
+) -> None:
+    library = host_library(tmp_path, KERNELS, level, *flags, static=static)
+    expected = truth(library)
+    assert len(expected) == len(KERNELS)
+    subprocess.run(["strip", library], check=True)
+    assert named(library) == expected
+
+
+def test_a_fat_binary_defines_the_kernels_that_its_host_code_registers(tmp_path: Path) -> None:
+    library = host_library(tmp_path, KERNELS, "-O2")
+    found = defined_kernels(ElfFile(LocalFile(library)))
+    assert (found.kernels, found.containers, found.unread) == (frozenset(KERNELS), 1, {})
+
+
+def test_without_registering_code_symbols_name_the_kernels(tmp_path: Path) -> None:
+    """Host functions with the names of the kernels, and one more that no fat binary has."""
+    library = host_library(tmp_path, KERNELS, "-O2")
+    renamed = [f"--redefine-sym=stub_{i}={name}" for i, name in enumerate(KERNELS)]
+    subprocess.run(["objcopy", *renamed, "--remove-section=.init_array", library], check=True)
+    elf = ElfFile(LocalFile(library))
+    table = kernel_table(elf)
+    assert table.how == BY_SYMBOL
+    assert sorted(name_of(elf, int(at)) for at in table.stubs.names_at) == sorted(KERNELS)
+    assert len(kernels_by_symbol(elf, {"_Z5absent"}).functions) == 0
+
+
+def test_a_library_without_a_fat_binary_has_no_kernels() -> None:
+    assert kernel_table(ElfFile(LocalFile(Path("/bin/true")))).how == ""
+
+
+def test_launched_functions_of_a_process_are_named(tmp_path: Path) -> None:
+    library = host_library(tmp_path, KERNELS, "-O2", static=True)
+    loaded = ctypes.CDLL(str(library))
+    base = next(
+        int(line.split("-")[0], 16) for line in Path("/proc/self/maps").read_text().splitlines() if str(library) in line
+    )
+    assert loaded is not None
+    subprocess.run(["true"], check=True)
+    expected = {base + address: name for address, name in truth(library).items()}
+    names = KernelNames()
+    found = names.kernels(os.getpid(), [*expected, base + 1, 16])
+    names.close()
+    assert {one: kernel.symbol for one, kernel in found.items()} == expected
+    assert found[min(expected, key=lambda one: expected[one] != KERNELS[5])] == Kernel(
+        "at::native::gemm<float>", KERNELS[5], "libhost.so"
+    )
+
+
+@functools.cache
+def sound() -> bytes:
+    """A library as compilers make it."""
+    with tempfile.TemporaryDirectory() as folder:
+        return host_library(Path(folder), KERNELS, "-O2", strip=True).read_bytes()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 20_000), st.binary(min_size=1, max_size=8)), max_size=12))
+def test_damaged_libraries_have_fewer_kernels_and_end(patches: list[tuple[int, bytes]]) -> None:
+    image = bytearray(sound())
+    for at, patch in patches:
+        image[at : at + len(patch)] = patch
+    with os.fdopen(os.memfd_create("damaged"), "r+b") as file:
+        file.write(image)
+        file.flush()
+        library = LocalFile(Path(f"/proc/self/fd/{file.fileno()}"))
+        try:
+            elf = ElfFile(library)
+            table = kernel_table(elf)
+            defined_kernels(elf)
+        except (NotElf, OSError, OverflowError):
+            return
+        assert np.all(np.diff(table.stubs.functions) > 0)
+        for at in table.stubs.names_at[:20]:
+            name_of(elf, int(at))
