@@ -2,8 +2,8 @@
 
 The compiler writes for each kernel a host function, its address being what a launch passes, and an
 initialiser that calls `__cudaRegisterFunction(handle, host function, name, name, …)`. That code is
-there in stripped files too. It is found from the initialisers that refer to a descriptor of a fat
-binary; in it, a call that is passed the address of a function and of a constant text registers a
+there in stripped files too. It is in the initialisers that refer to a descriptor of a fat
+binary, and in what they call or pass on; in it, a call that is passed the address of a function and of a constant text registers a
 kernel. Which function is called needs no symbol, so a runtime that is linked statically is no
 exception.
 
@@ -22,12 +22,11 @@ import numpy.typing as npt
 from rankscope.probes.base.arrays import Ints
 from rankscope.probes.elf.functions import FunctionTable
 from rankscope.probes.elf.reader import X86_64, ElfFile
-from rankscope.unwinder.gpu.layout import Layout, initialisers, layout_of, slot_values
+from rankscope.unwinder.gpu.layout import Layout, Span, initialisers, layout_of, slot_values
 from rankscope.unwinder.gpu.x86 import References, references
 
 _MAX_BODY_BYTES = 8 << 20  # of one function: 100,000 kernels registered in it
 _MAX_CODE_BYTES = 128 << 20  # of all functions looked into
-_MAX_CALLEES = 64  # looked into for each initialiser
 _BLOCK_BYTES, _MAX_BLOCKS = 1 << 16, 64
 _NOTHING = np.empty(0, dtype=np.int64)
 
@@ -54,9 +53,16 @@ def registered_kernels(elf: ElfFile) -> Stubs:
     if layout is None:
         return NO_STUBS
     code = _Code(elf, layout)
-    roots = [address for address in initialisers(elf).tolist() if code.registers(address)]
+    inits = initialisers(elf)
+    roots = _owners(_facts(elf, code, inits.tolist()), layout.descriptors)
     reached = {one for root in roots for one in (root, *code.reached(root))}
     return _pairs(_facts(elf, code, sorted(reached)), layout, code)
+
+
+def _owners(facts: _Facts, span: Span) -> list[int]:
+    """List the functions that refer to an address in the span."""
+    at = facts.constants_at[span.holds(facts.constants)]
+    return [int(one) for one in np.unique(facts.begins[np.searchsorted(facts.begins, at, side="right") - 1])]
 
 
 class _Code:
@@ -67,7 +73,6 @@ class _Code:
         self.starts = FunctionTable(elf).starts
         self._left_bytes = _MAX_CODE_BYTES
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
-        self._of_descriptor: dict[int, bool] = {}
 
     def begins(self, addresses: Ints) -> npt.NDArray[np.bool_]:
         """Return a mask of the addresses at which a function begins."""
@@ -81,23 +86,11 @@ class _Code:
         """Find the references in the function that begins at `address`; none where none does."""
         return references(self._body(address), address, absolute=not self._elf.position_independent)
 
-    def registers(self, address: int) -> bool:
-        """Tell whether a function, or one that it calls, refers to a descriptor of a fat binary."""
-        called = self.references(address).calls[1]
-        called = np.unique(called[self.begins(called)])[:_MAX_CALLEES]
-        return self._refers(address) or any(self._refers(one) for one in called.tolist())
-
     def reached(self, address: int) -> list[int]:
         """List the functions that a function calls or takes the address of."""
         found = self.references(address)
         both = np.concatenate([found.constants[1], found.calls[1]])
         return [int(one) for one in np.unique(both[self.begins(both)])]
-
-    def _refers(self, address: int) -> bool:
-        if address not in self._of_descriptor:
-            constants = self.references(address).constants[1]
-            self._of_descriptor[address] = bool(self._layout.descriptors.holds(constants).any())
-        return self._of_descriptor[address]
 
     def _body(self, address: int) -> bytes:
         """Read a function, up to where the next one begins."""
