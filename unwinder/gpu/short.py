@@ -10,6 +10,7 @@ before.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from rankscope.probes.base.text import printable
@@ -27,6 +28,7 @@ _BUILTIN_D = {
     "a": "auto", "c": "auto", "n": "nullptr", "h": "half", "i": "char32", "s": "char16", "u": "char8", "f": "decimal",
     "d": "decimal", "e": "decimal",
 }  # fmt: skip
+_STATIC = re.compile(r"__nv_static_(\d{1,4})_")
 _LAMBDA, _UNNAMED, _OPERATOR = "lambda", "unnamed", "operator"
 _NAMELESS = (_LAMBDA, _UNNAMED, _OPERATOR, "operator()")
 
@@ -45,6 +47,7 @@ class _Name:
 
 def short(symbol: str) -> str:
     """Shorten the mangled name of a kernel; other names are only made printable. Never raises."""
+    symbol = _without_module(symbol)
     head = readable(symbol)
     if not symbol.startswith("_Z") or head == symbol:
         return head
@@ -60,6 +63,14 @@ def short(symbol: str) -> str:
     text = ", ".join(arguments) + ("" if whole else ", …")
     full = f"{head}<{text}>"
     return printable(full if len(full) <= NAME_CAP else f"{full[: NAME_CAP - 2]}…>", NAME_CAP)
+
+
+def _without_module(symbol: str) -> str:
+    """Drop what the compiler puts before a static kernel of a separately compiled module:
+    `__nv_static_LENGTH_MODULE_`.
+    """
+    prefix = _STATIC.match(symbol)
+    return symbol[prefix.end() + int(prefix[1]) + 1 :] or symbol if prefix else symbol
 
 
 class _Reader:

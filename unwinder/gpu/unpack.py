@@ -72,7 +72,10 @@ def _length(block: bytes, at: int, length: int) -> tuple[int, int]:
 
 
 def unpack_zstd(frame: bytes, most_bytes: int) -> bytes:
-    """Decode the first `most_bytes` of a Zstandard frame, fewer where it ends. Raises NotUnpacked."""
+    """Decode the first `most_bytes` of a Zstandard frame, fewer where it ends or breaks.
+
+    Whole blocks only: up to 128 KB, packed. Raises NotUnpacked where it is no such frame.
+    """
     if _zstd_window_bytes(frame) > _MAX_WINDOW_BYTES:
         raise NotUnpacked("a Zstandard frame that needs too much memory")
     try:
@@ -84,9 +87,8 @@ def unpack_zstd(frame: bytes, most_bytes: int) -> bytes:
         with pyarrow.CompressedInputStream(pyarrow.BufferReader(frame), "zstd") as stream:
             while len(out) < most_bytes and (piece := stream.read(most_bytes - len(out))):
                 out += piece
-    except (OSError, pyarrow.ArrowException) as error:
-        if not out:
-            raise NotUnpacked("a broken Zstandard frame") from error
+    except (OSError, pyarrow.ArrowException):
+        pass  # broken, or cut within a block
     return bytes(out)
 
 
