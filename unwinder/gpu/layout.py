@@ -17,7 +17,7 @@ from rankscope.probes.base.arrays import Ints
 from rankscope.probes.elf.reader import AARCH64, DYNSYM, X86_64, ElfFile, Section
 
 MAX_INITIALISERS = 100_000  # libtorch_cuda has some thousands
-_MAX_SLOTS = 1_000_000
+MAX_SLOTS = 1_000_000
 _MAX_RELOCATIONS, _MAX_SYMBOLS = 8_000_000, 2_000_000  # libtorch_cuda: 800,000 and 100,000
 _PIECE_ROWS, _RELA = 1 << 16, 4  # sh_type
 _RELOCATION = np.dtype([("place", "<u8"), ("kind", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
@@ -88,7 +88,7 @@ def slot_values(elf: ElfFile, slots: Ints) -> Ints:
 
     `slots`: sorted. What no relocation writes is in the file already. Raises NotElf, OSError.
     """
-    slots = slots[:_MAX_SLOTS]
+    slots = slots[:MAX_SLOTS]
     values = _content(elf, slots)
     if not len(slots):
         return values
@@ -110,7 +110,7 @@ def _content(elf: ElfFile, slots: Ints) -> Ints:
     """Read the 8 bytes at each slot; 0 where they are not in the file."""
     values = np.zeros(len(slots), dtype=np.int64)
     begin = elf.file_offset(int(slots[0])) if len(slots) else None
-    if begin is None or int(slots[-1] - slots[0]) > 8 * _MAX_SLOTS:
+    if begin is None or int(slots[-1] - slots[0]) > 8 * MAX_SLOTS:
         return values
     data = elf.part(begin, int(slots[-1] - slots[0]) + 8)
     at = slots - slots[0]

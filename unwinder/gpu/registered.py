@@ -2,17 +2,16 @@
 
 The compiler writes for each kernel a host function, its address being what a launch passes, and an
 initialiser that calls `__cudaRegisterFunction(handle, host function, name, name, …)`. That code is
-there in stripped files too. It is in the initialisers that refer to a descriptor of a fat
-binary, and in what they call or pass on; in it, a call that is passed the address of a function and of a constant text registers a
-kernel. Which function is called needs no symbol, so a runtime that is linked statically is no
-exception.
+there in stripped files too. It is in the initialisers that refer to a descriptor of a fat binary,
+and in what they call or pass on; in it, a call that is passed the address of a function and of a
+constant text registers a kernel. Which function is called needs no symbol, so a runtime that is
+linked statically is no exception.
 
 In: an ELF file. Out: `Stubs`; no name is read here.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,14 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.probes.base.arrays import Ints
-from rankscope.probes.elf.functions import FunctionTable
 from rankscope.probes.elf.reader import X86_64, ElfFile
+from rankscope.unwinder.gpu.code import Code
 from rankscope.unwinder.gpu.layout import Layout, Span, initialisers, layout_of, slot_values
-from rankscope.unwinder.gpu.x86 import References, references
+from rankscope.unwinder.gpu.x86 import References
 
-_MAX_BODY_BYTES = 8 << 20  # of one function: 100,000 kernels registered in it
-_MAX_CODE_BYTES = 128 << 20  # of all functions looked into
-_BLOCK_BYTES, _MAX_BLOCKS = 1 << 16, 64
+_MAX_FUNCTIONS = 200_000  # looked into for calls; in PyTorch some hundreds
 _NOTHING = np.empty(0, dtype=np.int64)
 
 
@@ -44,80 +41,25 @@ class Stubs:
 NO_STUBS = Stubs(_NOTHING, _NOTHING)
 
 
-def registered_kernels(elf: ElfFile) -> Stubs:
+def registered_kernels(elf: ElfFile, code: Code | None = None) -> Stubs:
     """Find what a file registers; nothing where it has no fat binary, or code for another machine.
 
-    Raises NotElf, OSError.
+    `code`: the file's, where it was read before. Raises NotElf, OSError.
     """
     layout = layout_of(elf) if elf.machine == X86_64 else None
     if layout is None:
         return NO_STUBS
-    code = _Code(elf, layout)
+    code = code or Code(elf)
     inits = initialisers(elf)
     roots = _owners(_facts(elf, code, inits.tolist()), layout.descriptors)
     reached = {one for root in roots for one in (root, *code.reached(root))}
-    return _pairs(_facts(elf, code, sorted(reached)), layout, code)
+    return _pairs(_facts(elf, code, sorted(reached)[:_MAX_FUNCTIONS]), layout, code)
 
 
 def _owners(facts: _Facts, span: Span) -> list[int]:
     """List the functions that refer to an address in the span."""
     at = facts.constants_at[span.holds(facts.constants)]
     return [int(one) for one in np.unique(facts.begins[np.searchsorted(facts.begins, at, side="right") - 1])]
-
-
-class _Code:
-    """The functions of a file, with what they refer to."""
-
-    def __init__(self, elf: ElfFile, layout: Layout) -> None:
-        self._elf, self._layout = elf, layout
-        self.starts = FunctionTable(elf).starts
-        self._left_bytes = _MAX_CODE_BYTES
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()
-
-    def begins(self, addresses: Ints) -> npt.NDArray[np.bool_]:
-        """Return a mask of the addresses at which a function begins."""
-        if not len(self.starts):
-            return np.zeros(len(addresses), dtype=bool)
-        near = np.minimum(np.searchsorted(self.starts, addresses), len(self.starts) - 1)
-        found: npt.NDArray[np.bool_] = self.starts[near] == addresses
-        return found
-
-    def references(self, address: int) -> References:
-        """Find the references in the function that begins at `address`; none where none does."""
-        return references(self._body(address), address, absolute=not self._elf.position_independent)
-
-    def reached(self, address: int) -> list[int]:
-        """List the functions that a function calls or takes the address of."""
-        found = self.references(address)
-        both = np.concatenate([found.constants[1], found.calls[1]])
-        return [int(one) for one in np.unique(both[self.begins(both)])]
-
-    def _body(self, address: int) -> bytes:
-        """Read a function, up to where the next one begins."""
-        at = int(np.searchsorted(self.starts, address))
-        if at >= len(self.starts) or int(self.starts[at]) != address:
-            return b""
-        end = int(self.starts[at + 1]) if at + 1 < len(self.starts) else self._layout.code.end
-        size = min(end - address, _MAX_BODY_BYTES)
-        offset = self._elf.file_offset(address)
-        if size <= 0 or offset is None or self._left_bytes < size:
-            return b""
-        self._left_bytes -= size
-        return self._read(offset, size)
-
-    def _read(self, offset: int, size: int) -> bytes:
-        first, last = offset // _BLOCK_BYTES, (offset + size - 1) // _BLOCK_BYTES
-        if last - first >= _MAX_BLOCKS // 2:
-            return self._elf.part(offset, size)
-        text = b"".join(self._block(one) for one in range(first, last + 1))
-        return text[offset - first * _BLOCK_BYTES :][:size]
-
-    def _block(self, index: int) -> bytes:
-        if index not in self._blocks:
-            self._blocks[index] = self._elf.part(index * _BLOCK_BYTES, _BLOCK_BYTES)
-            if len(self._blocks) > _MAX_BLOCKS:
-                self._blocks.popitem(last=False)
-        return self._blocks[index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +73,7 @@ class _Facts:
     calls: Ints  # addresses called; of slots, negative
 
 
-def _facts(elf: ElfFile, code: _Code, functions: Iterable[int]) -> _Facts:
+def _facts(elf: ElfFile, code: Code, functions: Iterable[int]) -> _Facts:
     begins = np.array(list(functions), dtype=np.int64)
     found = [(begin, code.references(begin)) for begin in begins.tolist()]
     constants, loads, calls, slot_calls = (
@@ -158,7 +100,7 @@ def _ordered(at: Ints, values: Ints) -> tuple[Ints, Ints]:
     return at[order], values[order]
 
 
-def _pairs(facts: _Facts, layout: Layout, code: _Code) -> Stubs:
+def _pairs(facts: _Facts, layout: Layout, code: Code) -> Stubs:
     """Pair host functions and names that are passed to one call of the registering function.
 
     It is the function that is called most often with both.

@@ -19,7 +19,7 @@ from rankscope.probes.elf.exports import find_addresses
 from rankscope.probes.elf.local import LocalFile
 from rankscope.probes.elf.reader import ElfFile, NotElf
 from rankscope.unwinder.gpu.defined import defined_kernels
-from rankscope.unwinder.gpu.files import Kernel, KernelNames
+from rankscope.unwinder.gpu.files import Kernel, KernelNames, Launched
 from rankscope.unwinder.gpu.registered import registered_kernels
 from rankscope.unwinder.gpu.stubs import BY_SYMBOL, kernel_table, name_of
 from rankscope.unwinder.gpu.symbols import kernels_by_symbol
@@ -74,22 +74,24 @@ def test_a_library_without_a_fat_binary_has_no_kernels() -> None:
     assert kernel_table(ElfFile(LocalFile(Path("/bin/true")))).how == ""
 
 
-def test_launched_functions_of_a_process_are_named(tmp_path: Path) -> None:
+def test_launches_of_a_process_are_named_by_what_they_pass_and_by_who_passes_it(tmp_path: Path) -> None:
     library = host_library(tmp_path, KERNELS, "-O2", static=True)
+    expected = truth(library)
     loaded = ctypes.CDLL(str(library))
-    base = next(
-        int(line.split("-")[0], 16) for line in Path("/proc/self/maps").read_text().splitlines() if str(library) in line
-    )
-    assert loaded is not None
-    subprocess.run(["true"], check=True)
-    expected = {base + address: name for address, name in truth(library).items()}
+    returned = ctypes.c_void_p.in_dll(loaded, "caller")
+    passed, handles = {}, {}
+    for i, name in enumerate(KERNELS):
+        stub = loaded[f"stub_{i}"]
+        stub(None)
+        passed[Launched(ctypes.cast(stub, ctypes.c_void_p).value or 0)] = name
+        handles[Launched(0x5555_0000 + i, returned.value or 0)] = name
     names = KernelNames()
-    found = names.kernels(os.getpid(), [*expected, base + 1, 16])
+    other = Launched(min(passed).function + 1, min(passed).function - 1)
+    found = names.kernels(os.getpid(), [*passed, *handles, other, Launched(16, 17)])
     names.close()
-    assert {one: kernel.symbol for one, kernel in found.items()} == expected
-    assert found[min(expected, key=lambda one: expected[one] != KERNELS[5])] == Kernel(
-        "at::native::gemm<float>", KERNELS[5], "libhost.so"
-    )
+    assert sorted(expected.values()) == sorted(KERNELS)
+    assert {one: kernel.symbol for one, kernel in found.items()} == passed | handles
+    assert Kernel("at::native::gemm<float>", KERNELS[5], "libhost.so") in found.values()
 
 
 @functools.cache
