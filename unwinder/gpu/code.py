@@ -7,13 +7,14 @@ the next one begins, by the unwind tables, which stripped files have too.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from rankscope.probes.base.arrays import Ints
+from rankscope.probes.base.arrays import Bools, Ints
 from rankscope.probes.elf.functions import FunctionTable
 from rankscope.probes.elf.reader import ElfFile
+from rankscope.unwinder.gpu.callers import contained
 from rankscope.unwinder.gpu.layout import MAX_SLOTS, slot_values
 from rankscope.unwinder.gpu.x86 import References, references
 
@@ -33,37 +34,38 @@ class Code:
         self._offset_table: tuple[Ints, Ints] | None = None  # read when first needed
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
 
-    def begins(self, addresses: Ints) -> npt.NDArray[np.bool_]:
+    def begins(self, addresses: Ints) -> Bools:
         """Return a mask of the addresses at which a function begins."""
-        if not len(self.starts):
-            return np.zeros(len(addresses), dtype=bool)
-        near = np.minimum(np.searchsorted(self.starts, addresses), len(self.starts) - 1)
-        found: npt.NDArray[np.bool_] = self.starts[near] == addresses
-        return found
+        return contained(self.starts, addresses)
 
     def references(self, address: int) -> References:
         """Find the references in the function that begins at `address`; none where none does."""
         return references(self._body(address), address, absolute=not self._elf.position_independent)
 
-    def constants_around(self, address: int) -> Ints:
-        """List the addresses that the function around an address computes, or loads from slots."""
-        at = int(np.searchsorted(self.starts, address, side="right")) - 1
-        if at < 0:
-            return np.empty(0, dtype=np.int64)
-        found = self.references(int(self.starts[at]))
-        return np.unique(np.concatenate([found.constants[1], self._loaded(found.loads[1])]))
+    def references_around(self, address: int) -> tuple[References, int]:
+        """Find the references in the function around an address, and its position in that.
 
-    def _loaded(self, slots: Ints) -> Ints:
-        """Return what the loader writes into slots of the global offset table; others are left out."""
-        if not len(slots):
-            return slots
+        Addresses that the function loads from the global offset table are constants too.
+        """
+        at = int(np.searchsorted(self.starts, address, side="right")) - 1
+        begin = int(self.starts[at]) if at >= 0 else 0
+        found = self.references(begin)
+        if len(found.loads[0]):
+            at_slots, loaded = self._loaded(*found.loads)
+            both = np.concatenate([found.constants[0], at_slots]), np.concatenate([found.constants[1], loaded])
+            order = np.argsort(both[0], kind="stable")
+            found = replace(found, constants=(both[0][order], both[1][order]))
+        return found, address - begin
+
+    def _loaded(self, at: Ints, slots: Ints) -> tuple[Ints, Ints]:
+        """Return what the loader writes into slots of the global offset table, with the positions;
+        others are left out.
+        """
         if self._offset_table is None:
             self._offset_table = _offset_table(self._elf)
         known, values = self._offset_table
-        if not len(known):
-            return known
-        near = np.minimum(np.searchsorted(known, slots), len(known) - 1)
-        return values[near[known[near] == slots]]
+        inside = contained(known, slots)
+        return at[inside], values[np.searchsorted(known, slots[inside])]
 
     def reached(self, address: int) -> list[int]:
         """List the functions that a function calls or takes the address of."""

@@ -39,10 +39,13 @@ class _Unread(Exception):
 
 @dataclass(slots=True)
 class _Name:
-    """Scopes of a name, the last one being its own, and the template arguments of that."""
+    """Scopes of a name, the last one being its own; template arguments of that, and the types of
+    the parameters of a lambda.
+    """
 
     scopes: list[str] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)
 
 
 def short(symbol: str) -> str:
@@ -164,8 +167,9 @@ class _Reader:
         elif letter == "T":
             self._parameter()
         elif self._next("Ul"):
+            into.parameters.clear()
             while not self._next("E"):
-                self._type()
+                into.parameters.append(self._type())
             self._until("_")
             into.scopes.append(_LAMBDA)
         elif self._next("Ut"):
@@ -313,4 +317,7 @@ def _shown(name: _Name, depth: int) -> str:
     shown = name.scopes[:1] != ["std"] and depth <= _SHOWN_DEPTH
     arguments = [one for one in name.arguments if one and shown]
     text = f"{own}<{', '.join(arguments)}>" if arguments else own
-    return f"{text} lambda".lstrip() if _LAMBDA in name.scopes else text
+    if _LAMBDA not in name.scopes:
+        return text
+    parameters = ", ".join(one for one in name.parameters if one not in ("", "void"))
+    return f"{text} lambda({parameters})".lstrip() if parameters else f"{text} lambda".lstrip()

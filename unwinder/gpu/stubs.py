@@ -2,10 +2,6 @@
 
 In: an ELF file. Out: `KernelTable`; names are read when they are asked for, as libtorch_cuda has
 tens of thousands and a job uses some hundreds.
-
-What CUDA 13 compiles passes a handle of the runtime instead of the host function
-(`__cudaLaunchKernel`). The function that does so is written for one kernel, though, and refers to
-its host function, to get the handle: so the address that the launch returns to names the kernel.
 """
 
 from __future__ import annotations
@@ -14,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.probes.base.arrays import Ints
 from rankscope.probes.elf.reader import X86_64, ElfFile, NotElf
+from rankscope.unwinder.gpu.callers import launched_kernel
 from rankscope.unwinder.gpu.code import Code
 from rankscope.unwinder.gpu.defined import defined_kernels, has_fat_binary
 from rankscope.unwinder.gpu.registered import NO_STUBS, Stubs, registered_kernels
@@ -37,25 +33,18 @@ class KernelTable:
         """Return where in the file the name of the kernel of a host function is; None if there is
         none.
         """
-        known = self._known(np.array([function], dtype=np.int64))
-        return int(self.stubs.names_at[np.searchsorted(self.stubs.functions, function)]) if len(known) else None
+        at = int(np.searchsorted(self.stubs.functions, function))
+        known = at < len(self.stubs.functions) and int(self.stubs.functions[at]) == function
+        return int(self.stubs.names_at[at]) if known else None
 
     def launched_by(self, caller: int) -> int | None:
-        """Return the host function that the function around an address refers to; None where it is
-        not exactly one. Raises NotElf, OSError.
+        """Return the host function of the kernel that the call before an address launches; None
+        where that is not clear. Raises NotElf, OSError.
         """
         if self.code is None or not len(self.stubs.functions):
             return None
-        known = self._known(self.code.constants_around(caller))
-        return int(known[0]) if len(known) == 1 else None
-
-    def _known(self, addresses: Ints) -> Ints:
-        """Return those of some addresses that are host functions of kernels."""
-        functions = self.stubs.functions
-        if not len(functions):
-            return functions
-        near = np.minimum(np.searchsorted(functions, addresses), len(functions) - 1)
-        return addresses[functions[near] == addresses]
+        found, at = self.code.references_around(caller)
+        return launched_kernel(found, self.stubs.functions, at)
 
     @property
     def nbytes(self) -> int:
