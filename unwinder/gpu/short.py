@@ -3,7 +3,8 @@ CUDAFunctor_add<float>>`.
 
 What a kernel of a library of templates computes is in its template arguments, so those are read,
 unlike for functions of a CPU (unwinder/names/demangle.py). Arguments are given without their
-scopes, those of `std` without their own arguments, a lambda by the function that it is in. Pure.
+scopes and the same once, those of `std` without their own arguments, a lambda by the function that
+it is in. Pure.
 Grammar: Itanium C++ ABI, 5.1; substitutions are not resolved, as they stand for what was there
 before.
 """
@@ -18,7 +19,7 @@ from rankscope.unwinder.names.demangle import NAME_CAP, readable
 
 _READ_CHARACTERS = 4096  # of a mangled name; CUTLASS writes 20,000
 _MAX_DEPTH = 64
-_SHOWN_DEPTH = 4  # of arguments within arguments, two a level
+_SHOWN_DEPTH = 6  # of arguments within arguments, two a level and one for a lambda
 _BUILTIN = {
     "v": "void", "w": "wchar_t", "b": "bool", "c": "char", "a": "int8", "h": "uint8", "s": "int16", "t": "uint16", "i": "int",
     "j": "uint", "l": "long", "m": "ulong", "x": "int64", "y": "uint64", "n": "int128", "o": "uint128", "f": "float",
@@ -60,12 +61,20 @@ def short(symbol: str) -> str:
         reader.head()
     except (_Unread, RecursionError):
         whole = False
-    arguments = [one for one in reader.of_head.arguments if one]
+    arguments = _once(reader.of_head.arguments)
     if not arguments:
         return head
     text = ", ".join(arguments) + ("" if whole else ", …")
     full = f"{head}<{text}>"
+    if len(full) > NAME_CAP:
+        full = f"{head.rpartition('::')[2]}<{text}>"
     return printable(full if len(full) <= NAME_CAP else f"{full[: NAME_CAP - 2]}…>", NAME_CAP)
+
+
+def _once(arguments: list[str]) -> list[str]:
+    """Drop arguments that show nothing, or the same as the one before."""
+    shown = [one for one in arguments if one]
+    return [one for before, one in zip(["", *shown], shown, strict=False) if one != before]
 
 
 def _without_module(symbol: str) -> str:
@@ -315,9 +324,9 @@ def _shown(name: _Name, depth: int) -> str:
     """Return a short text for a type or function: its own name, with arguments where not too deep."""
     own = next((scope for scope in reversed(name.scopes) if scope not in _NAMELESS), "")
     shown = name.scopes[:1] != ["std"] and depth <= _SHOWN_DEPTH
-    arguments = [one for one in name.arguments if one and shown]
+    arguments = _once(name.arguments) if shown else []
     text = f"{own}<{', '.join(arguments)}>" if arguments else own
     if _LAMBDA not in name.scopes:
         return text
-    parameters = ", ".join(one for one in name.parameters if one not in ("", "void"))
+    parameters = ", ".join(one for one in _once(name.parameters) if one != "void")
     return f"{text} lambda({parameters})".lstrip() if parameters else f"{text} lambda".lstrip()

@@ -21,9 +21,11 @@ from rankscope.probes.elf.reader import ElfFile, NotElf
 from rankscope.unwinder.gpu.defined import defined_kernels
 from rankscope.unwinder.gpu.files import Kernel, KernelNames, Launched
 from rankscope.unwinder.gpu.registered import registered_kernels
-from rankscope.unwinder.gpu.stubs import BY_SYMBOL, kernel_table, name_of
+from rankscope.unwinder.gpu.short import short
+from rankscope.unwinder.gpu.stubs import BY_CODE, BY_SYMBOL, kernel_table, name_of
 from rankscope.unwinder.gpu.symbols import kernels_by_symbol
 
+COMPILED = Path(__file__).parents[2] / "data" / "gpu_kernels"
 KERNELS = (*(f"_Z7kernel{i}PfS_" for i in range(5)), "_ZN2at6native4gemmIfEEvT_", "plain")
 
 
@@ -56,6 +58,19 @@ def test_a_fat_binary_defines_the_kernels_that_its_host_code_registers(tmp_path:
     library = host_library(tmp_path, KERNELS, "-O2")
     found = defined_kernels(ElfFile(LocalFile(library)))
     assert (found.kernels, found.containers, found.unread) == (frozenset(KERNELS), 1, {})
+
+
+@pytest.mark.parametrize("name", ["zstd.so", "lz4.so"])
+def test_what_nvidias_compiler_made_has_all_its_kernels_and_stripped_too(name: str) -> None:
+    elf = ElfFile(LocalFile(COMPILED / name))
+    table = kernel_table(elf)
+    symbols = {name_of(elf, int(at)) for at in table.stubs.names_at}
+    assert {short(symbol) for symbol in symbols} == {
+        "work::apply<Add<float, 3>, float>", "work::apply<Add<double, 5>, double>", "(anonymous)::hidden", "fixed", "plain", "scale",
+    }  # fmt: skip
+    assert (len(table.stubs.functions), table.how) == (6, BY_CODE)
+    found = defined_kernels(elf)
+    assert (found.kernels, found.unread) == (symbols, {})
 
 
 def test_without_registering_code_symbols_name_the_kernels(tmp_path: Path) -> None:
