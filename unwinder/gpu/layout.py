@@ -41,7 +41,8 @@ class Span:
 
     def offsets(self, addresses: Ints) -> Ints:
         """Convert addresses in the range to positions in the file."""
-        return addresses - np.int64(self.begin - self.offset)
+        found: Ints = addresses - np.int64(self.begin - self.offset)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
