@@ -19,7 +19,7 @@ from rankscope.unwinder.gpu.layout import MAX_SLOTS, slot_values
 from rankscope.unwinder.gpu.x86 import References, references
 
 _MAX_BODY_BYTES = 8 << 20  # of one function: 100,000 kernels registered in it
-_MAX_CODE_BYTES = 128 << 20  # of all functions looked into
+_MAX_CODE_BYTES = 64 << 20  # of all functions looked into
 _LAST_BYTES = 1 << 16  # of the last function, whose end is not known
 _BLOCK_BYTES, _MAX_BLOCKS = 1 << 16, 64
 

@@ -19,7 +19,7 @@ SECTIONS = (".nv_fatbin", "__nv_relfatbin")
 MAX_KERNELS = 500_000
 _FIRST_BYTES, _MOST_BYTES = 1 << 14, 1 << 24  # of one image, packed; of its names, unpacked
 _UNPACKED_TIMES = 8  # names are repeated for several sections, and so pack well
-_READ_BYTES, _UNPACKED_BYTES = 256 << 20, 512 << 20  # of one file
+_READ_BYTES, _UNPACKED_BYTES = 128 << 20, 512 << 20  # of one file
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rankscope.probes.base.arrays import Ints
 from rankscope.probes.elf.reader import AARCH64, DYNSYM, X86_64, ElfFile, Section
 
-MAX_INITIALISERS = 100_000  # libtorch_cuda has some thousands
+MAX_INITIALISERS = 50_000  # libtorch_cuda of CUDA 13 has 19,124
 MAX_SLOTS = 1_000_000
 _MAX_RELOCATIONS, _MAX_SYMBOLS = 8_000_000, 2_000_000  # libtorch_cuda: 800,000 and 100,000
 _PIECE_ROWS, _RELA = 1 << 16, 4  # sh_type

@@ -20,11 +20,12 @@ import numpy.typing as npt
 
 from rankscope.probes.base.arrays import Ints
 from rankscope.probes.elf.reader import X86_64, ElfFile
+from rankscope.unwinder.gpu.callers import contained
 from rankscope.unwinder.gpu.code import Code
-from rankscope.unwinder.gpu.layout import Layout, Span, initialisers, layout_of, slot_values
-from rankscope.unwinder.gpu.x86 import References
+from rankscope.unwinder.gpu.layout import MAX_SLOTS, Layout, Span, initialisers, layout_of, slot_values
 
-_MAX_FUNCTIONS = 200_000  # looked into for calls; in PyTorch some hundreds
+_MAX_FUNCTIONS = 50_000  # looked into for calls; in PyTorch some hundreds
+_MAX_REFERENCES = 2_000_000  # in all of them
 _NOTHING = np.empty(0, dtype=np.int64)
 
 
@@ -50,8 +51,7 @@ def registered_kernels(elf: ElfFile, code: Code | None = None) -> Stubs:
     if layout is None:
         return NO_STUBS
     code = code or Code(elf)
-    inits = initialisers(elf)
-    roots = _owners(_facts(elf, code, inits.tolist()), layout.descriptors)
+    roots = _owners(_facts(elf, code, initialisers(elf).tolist()), layout.descriptors)
     reached = {one for root in roots for one in (root, *code.reached(root))}
     return _pairs(_facts(elf, code, sorted(reached)[:_MAX_FUNCTIONS]), layout, code)
 
@@ -74,21 +74,33 @@ class _Facts:
 
 
 def _facts(elf: ElfFile, code: Code, functions: Iterable[int]) -> _Facts:
-    begins = np.array(list(functions), dtype=np.int64)
-    found = [(begin, code.references(begin)) for begin in begins.tolist()]
+    begins, columns = _columns(code, functions)
     constants, loads, calls, slot_calls = (
-        (_joined([one[i][0] + begin for begin, one in columns]), _joined([one[i][1] for _, one in columns]))
-        for i, columns in ((i, [(begin, _columns(one)) for begin, one in found]) for i in range(4))
+        (_joined([one[i][0] + begin for begin, one in zip(begins, columns, strict=True)]), _joined([one[i][1] for one in columns]))
+        for i in range(4)
+    )  # fmt: skip
+    slots = np.unique(loads[1])[:MAX_SLOTS]
+    known = contained(slots, loads[1])
+    loaded = slot_values(elf, slots)[np.searchsorted(slots, loads[1][known])]
+    constants_at, values = _ordered(
+        np.concatenate([constants[0], loads[0][known]]), np.concatenate([constants[1], loaded])
     )
-    slots = np.unique(loads[1])
-    loaded = slot_values(elf, slots)[np.searchsorted(slots, loads[1])] if len(slots) else loads[1]
-    constants_at, values = _ordered(np.concatenate([constants[0], loads[0]]), np.concatenate([constants[1], loaded]))
     calls_at, called = _ordered(np.concatenate([calls[0], slot_calls[0]]), np.concatenate([calls[1], -slot_calls[1]]))
-    return _Facts(begins, constants_at, values, calls_at, called)
+    return _Facts(np.array(begins, dtype=np.int64), constants_at, values, calls_at, called)
 
 
-def _columns(one: References) -> tuple[tuple[Ints, Ints], ...]:
-    return one.constants, one.loads, one.calls, one.slot_calls
+def _columns(code: Code, functions: Iterable[int]) -> tuple[list[int], list[tuple[tuple[Ints, Ints], ...]]]:
+    """Find the references of functions: constants, loads, calls, calls through slots."""
+    begins, columns, left = [], [], _MAX_REFERENCES
+    for begin in functions:
+        one = code.references(begin)
+        found = one.constants, one.loads, one.calls, one.slot_calls
+        left -= sum(len(column[0]) for column in found)
+        if left < 0:
+            break
+        begins.append(begin)
+        columns.append(found)
+    return begins, columns
 
 
 def _joined(parts: list[Ints]) -> Ints:

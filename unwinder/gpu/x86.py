@@ -17,6 +17,7 @@ from rankscope.probes.base.arrays import Ints
 
 Bytes = npt.NDArray[np.uint8]
 _LEA, _LOAD, _CALL, _INDIRECT = 0x8D, 0x8B, 0xE8, b"\xff\x15"
+MAX_HITS = 1 << 18  # of one form in one function; a kernel takes two addresses and a call to register
 _RELATIVE_BYTES, _CALL_BYTES, _MOVE_BYTES = 7, 5, 5
 
 
@@ -60,12 +61,14 @@ def _moves(data: Bytes) -> tuple[Ints, Ints]:
 
 
 def _where(data: Bytes, size: int, *pattern: tuple[int, int]) -> Ints:
-    """Return positions where each byte, masked, is the value of the pattern, and `size` bytes follow."""
+    """Return positions where each byte, masked, is the value of the pattern, and `size` bytes are
+    left; the first MAX_HITS of them.
+    """
     count = max(len(data) - size + 1, 0)
     hit = np.ones(count, dtype=bool)
     for place, (value, mask) in enumerate(pattern):
         hit &= (data[place : place + count] & np.uint8(mask)) == value
-    return np.nonzero(hit)[0].astype(np.int64)
+    return np.nonzero(hit)[0][:MAX_HITS].astype(np.int64)
 
 
 def _from(data: Bytes, at: Ints, field: int, size: int, address: int) -> tuple[Ints, Ints]:

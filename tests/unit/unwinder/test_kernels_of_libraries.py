@@ -24,6 +24,7 @@ from rankscope.unwinder.gpu.registered import registered_kernels
 from rankscope.unwinder.gpu.short import short
 from rankscope.unwinder.gpu.stubs import BY_CODE, BY_SYMBOL, kernel_table, name_of
 from rankscope.unwinder.gpu.symbols import kernels_by_symbol
+from rankscope.unwinder.gpu.x86 import references
 
 COMPILED = Path(__file__).parents[2] / "data" / "gpu_kernels"
 KERNELS = (*(f"_Z7kernel{i}PfS_" for i in range(5)), "_ZN2at6native4gemmIfEEvT_", "plain")
@@ -107,6 +108,19 @@ def test_launches_of_a_process_are_named_by_what_they_pass_and_by_who_passes_it(
     assert sorted(expected.values()) == sorted(KERNELS)
     assert {one: kernel.symbol for one, kernel in found.items()} == passed | handles
     assert Kernel("at::native::gemm<float>", KERNELS[5], "libhost.so") in found.values()
+
+
+@given(st.binary(max_size=300), st.integers(0, 1 << 40), st.integers(-(1 << 31), (1 << 31) - 1), st.booleans())
+def test_any_bytes_are_code_with_references_within_them(
+    data: bytes, address: int, distance: int, absolute: bool
+) -> None:
+    planted = b"\x48\x8d\x35" + distance.to_bytes(4, "little", signed=True)
+    found = references(data + planted, address, absolute)
+    assert address + len(data) + 7 + distance in found.constants[1]
+    for at, values in (found.constants, found.loads, found.calls, found.slot_calls):
+        assert len(at) == len(values)
+        assert np.all(np.diff(at) >= 0)
+        assert np.all((at >= 0) & (at < len(data) + 7))
 
 
 @functools.cache
