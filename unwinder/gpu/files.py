@@ -24,9 +24,9 @@ from rankscope.unwinder.gpu.short import short
 from rankscope.unwinder.gpu.stubs import KernelTable, kernel_table, name_of
 from rankscope.unwinder.names.demangle import NAME_CAP
 
-# Bytes to read: for all processes together, and after that for each user. libtorch_cuda takes 60 MB.
+# Bytes to read: for all processes together, and after that for each user. libtorch_cuda takes 32 MB.
 _FREELY_BYTES, _EACH_BYTES, _PER_FILE_BYTES = 512 << 20, 128 << 20, 1 << 16
-_TABLES_BYTES = 64 << 20  # of all files together; libtorch_cuda takes 1 MB
+_TABLES_BYTES = 64 << 20  # of all files together; libtorch_cuda takes 2 MB
 _FILES = 32
 _SYMBOL_CAP = 4096
 _KNOWN = 65_536  # launches of one file that are remembered

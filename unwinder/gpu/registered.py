@@ -91,7 +91,9 @@ def _facts(elf: ElfFile, code: Code, functions: Iterable[int]) -> _Facts:
 
 def _columns(code: Code, functions: Iterable[int]) -> tuple[list[int], list[tuple[tuple[Ints, Ints], ...]]]:
     """Find the references of functions: constants, loads, calls, calls through slots."""
-    begins, columns, left = [], [], _MAX_REFERENCES
+    begins: list[int] = []
+    columns: list[tuple[tuple[Ints, Ints], ...]] = []
+    left = _MAX_REFERENCES
     for begin in functions:
         one = code.references(begin)
         found = one.constants, one.loads, one.calls, one.slot_calls
