@@ -1,8 +1,17 @@
-"""Facts about a rank besides its number: namespaces, CPUs, container, control group."""
+"""Facts about a rank besides its number: namespaces, CPUs, container, control group, what it runs.
+
+What it runs is one short digest, the same for runs that are started alike on one host. Launchers give
+each run a new id and other ports; what remains is the program with all its arguments, and the folder
+where it runs. Arguments may hold secrets: the digest is keyed by the host, and no argument can be read
+from it.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 from rankscope.observer.census.candidates import Candidate
@@ -13,7 +22,14 @@ from rankscope.probes.base.command_line import shown
 from rankscope.probes.base.text import printable
 from rankscope.probes.host import procfs
 from rankscope.probes.host.cgroup import best_path, read_entries
+from rankscope.probes.host.machine import machine_id
 from rankscope.probes.host.namespaces import namespace_inode
+
+# Options that differ between the ranks of a run, or between runs that are started alike.
+_OWN = re.compile(
+    r"--?((local|global|node|machine)[-_]?)?rank|--?(master|rdzv|dist)[-_](port|addr|id|endpoint|url|conf)|--?(run|job)[-_]?id|--?port"
+)
+_DIGEST_BYTES, _ARGUMENTS_MOST = 8, 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +66,7 @@ def read_facts(pid: int, root: Path) -> Facts:
 
 
 def identity_of(
-    one: Candidate, claim: Claim, facts: Facts, host: str, command: tuple[str, ...], title: str
+    one: Candidate, claim: Claim, facts: Facts, host: str, command: tuple[str, ...], title: str, run: str
 ) -> RankIdentity:
     """Build the identity of a rank. Its addresses and devices are added later."""
     return RankIdentity(
@@ -73,7 +89,32 @@ def identity_of(
         python=one.libraries.python_version,
         command=shown(command, COMMAND_CAP),
         title=title,
+        run=run,
     )
+
+
+def run_of(pid: int, command: Sequence[str], root: Path) -> str:
+    """Digest of what a process runs; '' where its arguments cannot be read."""
+    if not command:
+        return ""
+    try:
+        folder = str((root / f"proc/{pid}/cwd").readlink())
+    except OSError:
+        folder = ""
+    told = "\0".join((folder, *common_arguments(command[:_ARGUMENTS_MOST])))
+    key = machine_id(root).encode()[:64]
+    return blake2b(told.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_BYTES, key=key).hexdigest()
+
+
+def common_arguments(command: Sequence[str]) -> Iterator[str]:
+    """Yield the arguments without those that number a rank or a run, and without their values."""
+    skips = False
+    for argument in command:
+        name, equals, _ = argument.partition("=")
+        own = _OWN.fullmatch(name) is not None
+        if not own and not skips:
+            yield argument
+        skips = own and not equals
 
 
 def local_rank(identity: RankIdentity) -> LocalRank:

@@ -44,7 +44,7 @@ _WORLD_ARGUMENT = re.compile(r"^--?(world[_-]size|num[_-]processes)(?:=(\d{1,7})
 
 @dataclass(frozen=True, slots=True)
 class RankIdentity:
-    """One rank: the columns job … title of window/schema.py, RANKS.
+    """One rank: the columns job … title, and run, of window/schema.py, RANKS.
 
     `addresses`, `gpus` and `nics` are filled in later (dataclasses.replace): they need connections
     and devices.
@@ -69,6 +69,7 @@ class RankIdentity:
     python: str
     command: str
     title: str
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from rankscope.observer.census.candidates import Candidate, scan
-from rankscope.observer.census.describe import identity_of, local_rank, read_facts
+from rankscope.observer.census.describe import identity_of, local_rank, read_facts, run_of
 from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
 from rankscope.observer.census.launchers import ray_actor
 from rankscope.observer.census.reasons import ALONE, STARTING
@@ -112,7 +112,13 @@ def _describe(draft: Draft, chosen: Chosen, workers: tuple[Worker, ...]) -> Foun
     stat = draft.scan.processes[one.pid]
     return FoundRank(
         identity=identity_of(
-            one, claim, facts, draft.host, command, title(_titled(draft, one, command), one.scheduler)
+            one,
+            claim,
+            facts,
+            draft.host,
+            command,
+            title(_titled(draft, one, command), one.scheduler),
+            run_of(one.pid, command, draft.root),
         ),
         pid=one.pid,
         start_ticks=stat.start_ticks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from rankscope.observer.thread.functions import NO_STACK
 from rankscope.observer.window.manifest import Loss, ProbeCost
 from rankscope.probes.base.patience import Silent, patiently
 from rankscope.probes.base.system_calls import known
+from rankscope.probes.base.text import printable
 from rankscope.probes.calls.launches import LaunchCount
 from rankscope.probes.host import procfs
 from rankscope.probes.host.fair import Fair
@@ -60,6 +61,7 @@ class LastReadings:
     seen: WaitReadings
     mounts: MountViews
     servers: Sequence[Asked] = ()
+    tracers: Mapping[int, str] = field(default_factory=dict)  # of stopped ranks, by pid: 'py-spy (4242)'
     early: bool = False  # the window ended before, for lack of room: descriptors were resolved later
 
 
@@ -73,11 +75,12 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
     threads = {times.tid: times for times in sched.thread_times(probes.module)}
     processes = sched.process_times(probes.module)
     takers, open_calls = sched.takers(probes.module), probes.calls.open_calls()
-    owners = with_ended(
-        {process.pid: process.owner for process in running.processes.values()}, sched.ended_children(probes.module)
-    )
+    children = sched.ended_children(probes.module)
+    owners = with_ended({process.pid: process.owner for process in running.processes.values()}, children)
     cpu = CpuUse(
-        CpuTotals(threads, processes, takers), CpuTotals(before.threads, before.processes, before.takers), owners
+        CpuTotals(threads, processes, takers, children),
+        CpuTotals(before.threads, before.processes, before.takers, before.children),
+        owners,
     )
     running.drain()
     # the ring fills up while rows are made: losses from now on belong to no window
@@ -119,16 +122,17 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         WaitReadings(root),
         MountViews(root),
         running.servers.stop(),
+        {rank.pid: told for rank in running.ranks if (told := tracer_of(rank.pid, root))},
     )
 
 
-def with_ended(owners: Mapping[int, int], ended: Mapping[int, int]) -> dict[int, int]:
+def with_ended(owners: Mapping[int, int], ended: Mapping[int, sched.EndedChild]) -> dict[int, int]:
     """Add to the ranks of processes those of their children that lived too shortly to be found.
 
-    `owners`: process to rank; `ended`: ended process to its parent. A process that was found since
+    `owners`: process to rank; `ended`: by process. A process that was found since
     under the same number keeps its rank.
     """
-    return {child: owners[parent] for child, parent in ended.items() if parent in owners} | dict(owners)
+    return {pid: owners[child.parent] for pid, child in ended.items() if child.parent in owners} | dict(owners)
 
 
 def ended_early(last: LastReadings, end_ns: int, then: Totals) -> LastReadings:
@@ -146,7 +150,9 @@ def ended_early(last: LastReadings, end_ns: int, then: Totals) -> LastReadings:
         last,
         events=last.events.until(end_ns),
         threads=gone_on,
-        cpu=CpuUse(CpuTotals(then.threads, then.processes, then.takers), last.cpu.before, last.cpu.owners),
+        cpu=CpuUse(
+            CpuTotals(then.threads, then.processes, then.takers, then.children), last.cpu.before, last.cpu.owners
+        ),
         open_calls={pid: [one for one in calls if one[2] < end_ns] for pid, calls in last.open_calls.items()},
         throttled_s={pid: seconds * window_s / last.window_s for pid, seconds in last.throttled_s.items()},
         window_s=window_s,
@@ -208,6 +214,17 @@ def _state(rank: FoundRank, root: Path) -> str:
     if stat.start_ticks != rank.start_ticks or stat.state in "ZXx":
         return "exited"
     return "stopped" if stat.state in "Tt" else "running"
+
+
+def tracer_of(pid: int, root: Path) -> str:
+    """Name the program that traces a process which is stopped, as a debugger does; '' if none."""
+    try:
+        status = procfs.read_status(pid, root)
+        if status.state not in "Tt" or not status.tracer:
+            return ""
+        return f"{printable(procfs.read_stat(status.tracer, root).comm, 32)} ({status.tracer})"
+    except (OSError, ValueError):
+        return ""
 
 
 def _growth(before: Sequence[ProbeCost], now: Sequence[ProbeCost]) -> tuple[ProbeCost, ...]:

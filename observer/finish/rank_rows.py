@@ -70,6 +70,8 @@ def rank_row(
         owner=rank.owner,
         gpu_ids=gpu_window.device_ids(last.hardware, rank.pid),
         machine=machine_id(running.root),
+        run=identity.run,
+        tracer=last.tracers.get(rank.pid, ""),
     )
 
 

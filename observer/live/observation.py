@@ -67,6 +67,7 @@ class Totals:
     costs: tuple[ProbeCost, ...]
     observer_cpu_s: float
     launches: LaunchCount | None = None
+    children: dict[int, sched.EndedChild] = field(default_factory=dict)
 
 
 def _feeding(rank: FoundRank) -> list[Worker]:
@@ -298,6 +299,7 @@ class Observation:
             self.probes.costs(),
             time.process_time(),
             self.launches(),
+            sched.ended_children(self.probes.module),
         )
 
     def launches(self) -> LaunchCount | None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 from rankscope.observer.window.rows import CounterRow
 from rankscope.probes.host.fair import group_by
-from rankscope.probes.sched.probe import ProcessTimes, Taken, ThreadTimes
+from rankscope.probes.sched.probe import EndedChild, ProcessTimes, Taken, ThreadTimes
 
 _Times = TypeVar("_Times", ThreadTimes, ProcessTimes)
 
@@ -24,12 +24,13 @@ _MAX_TAKERS = 16
 @dataclass(frozen=True, slots=True)
 class CpuTotals:
     """Sums of the scheduler at one time: by thread, by process with its ended threads, by pair of
-    process and taker.
+    process and taker, by process that ended before it was found.
     """
 
     threads: Mapping[int, ThreadTimes]
     processes: Mapping[int, ProcessTimes]
     takers: Mapping[tuple[int, int], Taken]
+    children: Mapping[int, EndedChild] = field(default_factory=dict)
 
 
 class CpuUse:
@@ -43,6 +44,7 @@ class CpuUse:
         self._threads = group_by(now.threads.values(), lambda times: times.tgid)
         self._takers = group_by(now.takers.items(), lambda item: item[1].pid)
         self._processes = group_by(now.processes, owners.get)
+        self._children = group_by(now.children, owners.get)
 
     def threads_of(self, pid: int) -> Sequence[ThreadTimes]:
         """Return the threads of a process, at the end."""
@@ -64,8 +66,10 @@ class CpuUse:
         run_s, ready_s = _growth(now.processes, before.processes, pid)
         rows += [of_rank(name="cpu.process_run_s", value=run_s), of_rank(name="cpu.process_ready_s", value=ready_s)]
         workers = [process for process in self._processes.get(pid, ()) if process != pid]
-        if workers:
+        ended = [process for process in self._children.get(pid, ()) if process not in now.processes]
+        if workers or ended:
             run_s = sum(_growth(now.processes, before.processes, process)[0] for process in workers)
+            run_s += sum(self._ran_before_found_s(process) for process in ended)
             rows.append(of_rank(name="cpu.workers_run_s", value=run_s))
         taken_by: dict[tuple[str, int], float] = {}
         for pair, taken in self._takers.get(pid, ()):
@@ -76,6 +80,11 @@ class CpuUse:
             if seconds >= _MIN_TAKEN_S:
                 rows.append(of_rank(comm=comm, pid=taker, name="cpu.taken_s", value=seconds))
         return rows
+
+    def _ran_before_found_s(self, process: int) -> float:
+        """CPU time since `before` of a process that ended before it was found."""
+        now, then = self.now.children[process], self.before.children.get(process)
+        return now.run_s - (then.run_s if then is not None and then.since_s == now.since_s else 0.0)
 
 
 def _growth(now: Mapping[int, _Times], before: Mapping[int, _Times], number: int) -> tuple[float, float]:

@@ -151,7 +151,7 @@ class Renaming:
                 ("job",): self._jobs.of, ("host",): self._hosts.of, ("node",): self._hosts.of, ("role",): self._roles.of,
                 ("container",): self._containers.of, ("addresses",): lambda all_: [self._address(one) for one in all_ or ()],
                 ("command",): lambda _: "", ("title",): lambda _: "", ("owner",): self._owner,
-                ("gpu_ids",): lambda _: "", ("machine",): lambda _: "",
+                ("gpu_ids",): lambda _: "", ("machine",): lambda _: "", ("run",): lambda _: "", ("tracer",): self._program,
                 ("cpus",): self._plain, ("python",): self._plain,
             },
             "patterns": {

@@ -46,6 +46,8 @@ class RankRow:
     owner: int = -1
     gpu_ids: str = ""
     machine: str = ""
+    run: str = ""
+    tracer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,13 @@ RANKS = pa.schema(
             "identity of the host, whatever its name: a hash of its machine-id; '' if it has none",
             absent="",
         ),
+        _field(
+            "run",
+            _TEXT,
+            "digest of the program, all its arguments and its folder, keyed by the host: equal for runs started alike; '' if unknown",
+            absent="",
+        ),
+        _field("tracer", _TEXT, "program that holds it by tracing, with its pid: 'gdb (4242)'; '' if none", absent=""),
     ]
 )
 

@@ -42,7 +42,7 @@ def _changed(table: pa.Schema, without: Iterable[str] = (), more: Sequence[pa.Fi
 TABLES: dict[str, pa.Schema] = {
     "ranks": _changed(
         schema.RANKS,
-        ("local_world_size", "guessed", "title", "age_s", "owner", "gpu_ids", "machine"),
+        ("local_world_size", "guessed", "title", "age_s", "owner", "gpu_ids", "machine", "run", "tracer"),
         [pa.field("lost_events", pa.int64())],
     ),
     "steps": schema.STEPS,

@@ -66,6 +66,7 @@ class ProcStatus:
     threads: int
     cpus_allowed: str
     rss_bytes: int
+    tracer: int = 0  # pid of the process that traces it (a debugger), 0: none
 
     @property
     def inner_pid(self) -> int:
@@ -356,6 +357,7 @@ def parse_status(data: bytes) -> ProcStatus:
         threads=number(found.get(b"Threads", b"1")),
         cpus_allowed=found.get(b"Cpus_allowed_list", b"").decode("ascii", "replace"),
         rss_bytes=number(rss[0]) * 1024 if rss else 0,
+        tracer=number(found.get(b"TracerPid", b"0")),
     )
 
 

@@ -93,6 +93,17 @@ class Taken:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class EndedChild:
+    """A process that ended before it was watched: its parent, when its first thread ended (by the
+    clock, whole seconds; CLOCK_MONOTONIC), how long its ended threads ran.
+    """
+
+    parent: int
+    since_s: int
+    run_s: float
+
+
 def numbers(root: Path = Path("/")) -> dict[str, int]:
     """Return the constants of sched.bpf.c on this host, by name.
 
@@ -149,11 +160,14 @@ def process_times(module: Module) -> dict[int, ProcessTimes]:
     return found
 
 
-def ended_children(module: Module) -> dict[int, int]:
-    """Read which processes ended that were children of watched ones and not watched: pid to the
-    parent's.
+def ended_children(module: Module) -> dict[int, EndedChild]:
+    """Read which processes ended, or threads of them, that were children of watched ones and not
+    watched.
     """
-    return {int(child.value): int(parent.value) for child, parent in module.maps["rs_children"].items()}
+    return {
+        int(child.value): EndedChild(int(row.parent), int(row.since_s), row.ran_ns / 1e9)
+        for child, row in module.maps["rs_children"].items()
+    }
 
 
 def takers_forgotten(module: Module, made: int) -> int:

@@ -431,21 +431,32 @@ static __always_inline void rs_keep_sums(struct rs_thread *thread, u64 now)
 }
 
 /*
- * Children of watched processes that ended and were not watched themselves, with their parent: loader
- * workers that lived too shortly for user space. A window's worth of 400 a second: 500 kB.
+ * Children of watched processes that ended and were not watched themselves, with their parent, and how
+ * long their ended threads ran: loader workers that lived too shortly for user space. A window's worth
+ * of 400 a second: 700 kB.
  */
-BPF_TABLE("lru_hash", u32, u32, rs_children, 8192);
+struct rs_child {
+	u32 parent, since_s; /* the second of the first end: a number may be used again */
+	u64 ran_ns;
+};
+BPF_TABLE("lru_hash", u32, struct rs_child, rs_children, 8192);
 
-static __always_inline void rs_child_over(u32 tgid)
+static __always_inline void rs_child_over(u32 tgid, u64 now)
 {
-	if (!RS_TASK_PARENT) /* without type information */
+	if (!RS_TASK_PARENT || !RS_TASK_RAN) /* without type information */
 		return;
-	void *parent = 0;
-	u32 of = 0;
-	bpf_probe_read_kernel(&parent, sizeof(parent), (void *)bpf_get_current_task() + RS_TASK_PARENT);
-	bpf_probe_read_kernel(&of, sizeof(of), parent + RS_TASK_TGID);
-	if (rs_role(of))
-		rs_children.update(&tgid, &of);
+	void *task = (void *)bpf_get_current_task(), *parent = 0;
+	struct rs_child child = {.since_s = now / 1000000000};
+	bpf_probe_read_kernel(&parent, sizeof(parent), task + RS_TASK_PARENT);
+	bpf_probe_read_kernel(&child.parent, sizeof(child.parent), parent + RS_TASK_TGID);
+	if (!rs_role(child.parent))
+		return;
+	bpf_probe_read_kernel(&child.ran_ns, sizeof(child.ran_ns), task + RS_TASK_RAN);
+	struct rs_child *known = rs_children.lookup(&tgid);
+	if (known && known->parent == child.parent && child.since_s - known->since_s < 60)
+		__sync_fetch_and_add(&known->ran_ns, child.ran_ns);
+	else
+		rs_children.update(&tgid, &child);
 }
 
 int rs_sched_exit(struct rs_at__sched__sched_process_exit *args)
@@ -470,8 +481,8 @@ int rs_sched_exit(struct rs_at__sched__sched_process_exit *args)
 		u32 tgid = id >> 32; /* its id may be reused before user space handles the event */
 		rs_targets.delete(&tgid);
 		rs_awake.delete(&tgid);
-	} else if ((u32)id == id >> 32) {
-		rs_child_over(id >> 32);
+	} else if (!rs_role(id >> 32)) {
+		rs_child_over(id >> 32, bpf_ktime_get_ns());
 	}
 	return 0;
 }

@@ -28,6 +28,7 @@ WAIT = 10  # in the table of calls: wait of gloo
 
 def rank(number: int, pid: int, job: str, owner: int, world: int) -> Any:
     identity = SimpleNamespace(
+        run="",
         job=job, rank=number, local_rank=number, world_size=world, local_world_size=world, role="", host="here", node="here",
         container="", inner_pid=pid, netns=1, python="3.12", command="train", title=job,
     )  # fmt: skip
@@ -152,6 +153,7 @@ class Recorded:
         monkeypatch.setattr(last.sched, "thread_times", lambda _: tuple(self.threads.values()))
         monkeypatch.setattr(last.sched, "process_times", lambda _: sums)
         monkeypatch.setattr(last.sched, "takers", lambda _: self.takers)
+        monkeypatch.setattr(last.sched, "ended_children", lambda _: {})
         monkeypatch.setattr(last.time, "clock_gettime_ns", lambda _: START_NS + int(SECONDS * 1e9))
         monkeypatch.setattr(windows, "observer_rows", lambda _: [])
         before = Totals({}, {}, {}, (), 0.0)

@@ -124,10 +124,11 @@ def test_children_that_live_too_shortly_to_be_found_are_known_as_its_own_when_th
     other.stdin.flush()
     observed.run(victim)
     children = sched.ended_children(observed.module)
-    assert set(children.values()) == {victim.pid} and len(children) == 5
+    assert {child.parent for child in children.values()} == {victim.pid} and len(children) == 5
+    assert all(0.02 < child.run_s < 0.11 for child in children.values())
     takers = {row.taker for row in sched.takers(observed.module).values() if row.pid == victim.pid}
     assert takers & children.keys() and takers - children.keys() - {other.pid}  # the other's children are strangers
-    assert last.with_ended({victim.pid: 7, 9: 9}, {**children, 11: 10}) == {
+    assert last.with_ended({victim.pid: 7, 9: 9}, {**children, 11: sched.EndedChild(10, 0, 0.0)}) == {
         victim.pid: 7,
         9: 9,
         **dict.fromkeys(children, 7),

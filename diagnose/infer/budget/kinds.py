@@ -3,7 +3,8 @@
 Of several that fit, the first counts:
 
 cpu-queue, stopped    ready but not running, or stopped: whatever the thread was about to do
-gc                    the garbage collector, whatever it interrupted
+gc                    the garbage collector, whatever it interrupted, but for a compiler, whose
+                      garbage it collects
 collectives           inside a collective; split into waiting and exchange by the peers (split.py)
 gpu                   kernels, copies, waits for the own GPU
 compiling             a compiler's function on the stack
@@ -56,7 +57,7 @@ def kind_of(table: Patterns, row: int, frames: Frames) -> Kind:
     """Classify one row of a training thread."""
     kind, detail, facts = table.kind.at(row), table.detail.at(row), frames.of(row)
     found = _firm_kind(table.name.at(row), kind, detail)
-    if found is not None:
+    if found is not None and not (found is Kind.GC and facts.compiles):
         return found
     if facts.compiles:
         return Kind.COMPILING

@@ -97,6 +97,7 @@ def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
         guessed=_guessed(table),
         gpu_ids=texts(table, "gpu_ids"),
         machine=texts(table, "machine"),
+        tracer=texts(table, "tracer"),
         age_s=floats(table, "age_s"),
     )
 

@@ -61,6 +61,7 @@ class Ranks:
     nics: tuple[tuple[str, ...], ...] = ()  # 'mlx5_3', 'eth0'
     guessed: tuple[int, ...] = ()  # numbers that are guesses
     gpu_ids: tuple[str, ...] = ()  # UUIDs of its GPUs; '': unknown
+    tracer: tuple[str, ...] = ()  # program that holds the rank by tracing, with its pid; '' if none
     machine: tuple[str, ...] = ()  # identifies the host whatever its name
     age_s: Floats | None = None  # age of each process when the window began; NaN, None: unknown
 
@@ -97,7 +98,7 @@ class Ranks:
             "in_collective_s": zeros,
             **dict.fromkeys(("last_progress_s", "ended_s", "exit_status", "age_s"), none),
             **dict.fromkeys(("addresses", "gpus", "nics"), ((),) * count),
-            **dict.fromkeys(("role", "cpus", "gpu_ids", "machine"), ("",) * count),
+            **dict.fromkeys(("role", "cpus", "gpu_ids", "machine", "tracer"), ("",) * count),
         }
         joined: dict[str, Any] = {}
         for name, more in of_each.items():

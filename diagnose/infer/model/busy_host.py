@@ -4,7 +4,8 @@ queued(r, s) = seconds in which rank r was ready but not running in step s, with
                quota
 taken(r)     = seconds of the window in which a process outside the job ran while r was in the run
                queue
-share(r)     = taken(r) / the same by any process
+share(r)     = taken(r) / the same by any process, or what r queued, the longer of the two: its own
+               threads are not counted
 taken(r, s)  = queued(r, s) · (share(r) + (1 - share(r)) · min(c, 1 - kept(r)))
 c            = share(·) of all ranks of the host together: what such processes occupy of the CPUs
                while ranks want them
@@ -83,7 +84,9 @@ def _inside(fleet: Fleet) -> Floats:
 
 
 def _taken_from(fleet: Fleet) -> tuple[Floats, Floats]:
-    """Seconds that processes ran while each rank queued: (those outside the job, all)."""
+    """Seconds that other processes ran while each rank's process queued: (those outside the job,
+    all). Its own threads are not counted.
+    """
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
     rank = table.rank[rows]
     rows, rank = rows[rank >= 0], rank[rank >= 0]
@@ -93,30 +96,44 @@ def _taken_from(fleet: Fleet) -> tuple[Floats, Floats]:
     return np.asarray(theirs, dtype=np.float64), np.asarray(total, dtype=np.float64)
 
 
-def others_share(fleet: Fleet) -> Floats:
-    """Share of each rank's queueing that is behind other processes, not behind threads of its own.
-
-    min(taken / ready, 1): taken: what other processes ran while any thread of the rank's process
-        queued; ready: how long these queued. 1 where that is not counted.
+def _queued_behind(fleet: Fleet) -> Floats:
+    """Seconds that any process ran while each rank queued: what is counted, and at least the rank's
+    own queueing, which may be behind its own threads.
     """
-    ready = fleet.counters.total("cpu.process_ready_s", np.arange(len(fleet.ranks)))
+    return np.asarray(np.fmax(_taken_from(fleet)[1], np.nansum(queued_s(fleet), axis=1)), dtype=np.float64)
+
+
+def _ready_s(fleet: Fleet) -> Floats:
+    """Seconds that the threads of each rank's process queued, at least what others ran meanwhile."""
     total = _taken_from(fleet)[1]
-    return np.asarray(np.fmin(np.divide(total, ready, out=np.ones(len(ready)), where=ready > 0), 1.0), dtype=np.float64)
+    return np.fmax(total, np.nan_to_num(fleet.counters.total("cpu.process_ready_s", np.arange(len(total)))))
+
+
+def others_share(fleet: Fleet) -> Floats:
+    """Share of each rank's queueing that is behind other processes, not behind threads of its own;
+    1 if not counted.
+    """
+    ready = _ready_s(fleet)
+    return np.divide(_taken_from(fleet)[1], ready, out=np.ones(len(ready)), where=ready > 0)
+
+
+def ranks_share(fleet: Fleet) -> Floats:
+    """The same behind other ranks of the job; 0 if not counted."""
+    (theirs, others), ready = _taken_from(fleet), _ready_s(fleet)
+    return np.divide(others - theirs, ready, out=np.zeros(len(ready)), where=ready > 0)
 
 
 def taken_share(fleet: Fleet) -> Floats:
-    """share(r): share of strangers in the time that any process ran while r queued; 0 if not
-    counted.
-    """
-    theirs, total = _taken_from(fleet)
-    return np.divide(theirs, total, out=np.zeros(len(total)), where=total > 0)
+    """share(r): share of strangers in what r queued behind; 0 if not counted."""
+    whole = _queued_behind(fleet)
+    return np.divide(_taken_from(fleet)[0], whole, out=np.zeros(len(whole)), where=whole > 0)
 
 
 def taken_s(fleet: Fleet) -> Floats:
     """taken(r, s): seconds that processes outside the job cost each rank, ranks x steps; 0 if not
     counted.
     """
-    return _cost_s(fleet, *_taken_from(fleet))
+    return _cost_s(fleet, _taken_from(fleet)[0], _queued_behind(fleet))
 
 
 def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> Floats:
@@ -126,7 +143,7 @@ def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> 
         `behind_s`: seconds per step that its own training thread queues behind them.
     """
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
-    _, total = _taken_from(fleet)
+    total = _queued_behind(fleet)
     host = distinct_texts(fleet.ranks.observed_on)[1]
     by_it = rows[(table.rank[rows] >= 0) & (table.pid[rows] == fleet.ranks.pid[row])]
     theirs = part * np.bincount(table.rank[by_it], weights=table.value[by_it], minlength=len(total))

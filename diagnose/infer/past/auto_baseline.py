@@ -1,5 +1,5 @@
 """`--baseline auto`: choose healthy earlier windows of the same job, host and role from the
-history.
+history; where it has none, of the newest earlier run of the same program (runs.py).
 
 A window qualifies if it ended before the present one began, is of the same job, user and host, with
 the same roles and world size and enough steps, and its verdict was healthy or imbalance (designed),
@@ -19,6 +19,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.past.baseline import FLEETS_MOST
 from rankscope.diagnose.infer.past.history import Entry, History, owner_of
+from rankscope.diagnose.infer.past.runs import kind_of_run
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.folder import Window
@@ -57,6 +58,7 @@ def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
         before = [entry for entry in entries if entry.start + entry.seconds <= window.manifest.start + 1e-3]
         alike = [entry for entry in before if (entry.roles, entry.world_size) == (roles, world)]
         usable = [entry for entry in alike if serves(entry)]
+        of_runs = not usable and (usable := _of_earlier_runs(history, window, job, owner, (roles, world)))
         fast = _not_slow(usable[-_LOOKED_AT:])
         chosen: list[tuple[Entry, Window]] = []
         for entry in reversed(fast):
@@ -70,12 +72,26 @@ def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
         newest, oldest = chosen[0][0], chosen[-1][0]
         slow = len(usable[-_LOOKED_AT:]) - len(fast)
         left_out = f"; {slow} healthy but slower ones were left out" if slow else ""
+        of_what = "earlier runs of this job" if of_runs else "this job"
         text = (
-            f"baseline: {len(chosen)} earlier windows of this job on {clean(host, 60)}, "
+            f"baseline: {len(chosen)} earlier windows of {of_what} on {clean(host, 60)}, "
             f"{_moment(oldest.start)} to {_moment(newest.start)}{left_out}"
         )
         notes.append(Note(NoteCode.BASELINE_CHOSEN, text))
     return Chosen(tuple(found), tuple(names), tuple(dict.fromkeys(notes)))
+
+
+def _of_earlier_runs(history: History, window: Window, job: str, owner: int, shape: tuple[str, int]) -> list[Entry]:
+    """Healthy windows of the newest earlier run of the same user that was started alike; `shape`:
+    roles, world size.
+    """
+    run, start = kind_of_run(window, job), window.manifest.start
+    entries = [
+        entry for entry in history.entries(None, window.manifest.host)
+        if run and (entry.run, entry.owner) == (run, owner) and entry.start + entry.seconds <= start + 1e-3
+        and (entry.roles, entry.world_size) == shape and serves(entry)
+    ]  # fmt: skip
+    return [entry for entry in entries if entry.job == entries[-1].job]
 
 
 def _same_job(entry: Entry, job: str, owner: int) -> bool:

@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankscope.diagnose import budgets
+from rankscope.diagnose.infer.past.runs import kind_of_run
 from rankscope.diagnose.infer.verdict.as_json import to_json
 from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.diagnose.stats.robust import median
@@ -66,7 +67,10 @@ INDEX = pa.schema(
         pa.field("step_p50", pa.float64(), False),
         pa.field("bytes", pa.int64(), False),
         pa.field("owner", pa.int64(), False),
-        pa.field("machine", pa.string(), True, {"absent": NOTHING}),  # added last; an index without it is not rebuilt
+        pa.field(
+            "machine", pa.string(), True, {"absent": NOTHING}
+        ),  # these were added later; an index without is not rebuilt
+        pa.field("run", pa.string(), False, {"absent": ""}),
     ]
 )
 
@@ -91,6 +95,7 @@ class Entry:
     bytes: int  # on disk
     owner: int = -1  # user id of the job's owner; -1: unknown
     machine: str | None = ""  # machine id, distinguishes hosts of one name; None: from an older index
+    run: str = ""  # digest of what its ranks run (runs.py); '': unknown
 
     def is_of_host_of(self, other: Entry) -> bool:
         """Whether the same host made both, by name and machine id (names may coincide)."""
@@ -299,6 +304,7 @@ def _described(name: str, window: Window, verdict: dict[str, Any], size_bytes: i
         step_p50=median(seconds) if len(seconds) else float("nan"),
         bytes=size_bytes,
         owner=owner_of(window, job),
+        run=kind_of_run(window, job),
         machine=manifest.machine,
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes import rows
@@ -17,6 +19,7 @@ from rankscope.diagnose.infer.solve.notes import behind_gpu, idle_counters, paus
 from rankscope.diagnose.infer.solve.select import Found
 from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
+from rankscope.diagnose.stats.robust import mean_of_known, nan_median
 
 
 def explain(found: Found, draft: Verdict) -> Verdict:
@@ -34,7 +37,8 @@ def explain(found: Found, draft: Verdict) -> Verdict:
     else:
         status, notes = nobody(found, notes)
         # Waste is measured by itself: it stands, whatever keeps a rank from being compared.
-        status = "inefficient" if wasted else status
+        if wasted:
+            status, notes = "inefficient", _without_late(notes, _late_by_waste(found))
     slowdown = _slowdown_percent(found, suspects or wasted)
     suspects = [*suspects, *map(_calibrated, wasted)]
     return replace(
@@ -103,6 +107,28 @@ def _without_suspected(notes: Sequence[Note], suspects: Sequence[Suspect]) -> li
     """Drop notes on why a rank is no suspect where another view of the window made it one."""
     suspected = {rank for one in suspects if one.scope == "rank" for rank in one.ranks}
     return [note for note in notes if note.rank not in suspected]
+
+
+def _late_by_waste(found: Found) -> set[int]:
+    """Numbers of the ranks whose own time exceeds the others' by waste of all: who waits longest for
+    the input that all lack is no riddle.
+
+    By rank: what rows of waste took of it, less the median over ranks, is half of its own time less
+    the median over ranks.
+    """
+    ranks = len(found.job.fleet.ranks)
+    taken = np.zeros(ranks)
+    for row in found.waste:
+        taken[row.taken.ranks] += np.nan_to_num(row.taken.own_s).mean(axis=1)
+    own = mean_of_known(found.job.scene.own)
+    more, wasted = own - nan_median(own[None, :], 1)[0], taken - np.median(taken)
+    late = (more > 0) & (wasted >= limits.HOLDS_LEAST * more)
+    return set(found.job.fleet.ranks.number[late].tolist())
+
+
+def _without_late(notes: Sequence[Note], late: Collection[int]) -> list[Note]:
+    """Drop notes on these ranks, and that ranks are late in turn by noise: waste is what they wait for."""
+    return [note for note in notes if note.rank not in late and note.code is not NoteCode.MOVING_NOISE]
 
 
 def _slowdown_percent(found: Found, suspects: Sequence[Suspect]) -> float:

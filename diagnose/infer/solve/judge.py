@@ -33,6 +33,7 @@ from rankscope.diagnose.infer.model.still.merged_stacks import merged_stacks
 from rankscope.diagnose.infer.past.auto_baseline import choose
 from rankscope.diagnose.infer.past.baseline import Reference, read_baseline
 from rankscope.diagnose.infer.past.history import History
+from rankscope.diagnose.infer.past.runs import as_same_run
 from rankscope.diagnose.infer.solve.calibration import calibrate_uncounted
 from rankscope.diagnose.infer.solve.draft import draft_of
 from rankscope.diagnose.infer.solve.enough import cannot_judge
@@ -63,7 +64,7 @@ def diagnose(
     fleet = gather(windows, job, agreed_s)
     fleet = replace(fleet, notes=(*notes, *fleet.notes), groups=tuple(groups), flight=tuple(flight))
     if usable := [window for window in baseline if sees(window.manifest)]:
-        return judge(fleet, read_baseline(usable, fleet.job))
+        return judge(fleet, read_baseline(as_same_run(usable, windows, fleet.job), fleet.job))
     if baseline:
         text = "the earlier windows lack what a verdict rests on: this one is judged without them"
         return judge(replace(fleet, notes=(*fleet.notes, Note(NoteCode.BASELINE_NONE, text))))

@@ -8,6 +8,9 @@ from labkit.faults.base import Truth
 
 _ONE_RECOMPILES = Truth("fault", {"python": frozenset({"recompile", "slow-function"})}, ranks=(2,), exact=True)
 
+# Work that moves from rank to rank is told as who differs, not as waste.
+_ROTATES = Truth("fault", {"python": frozenset({"slow-function", "pause"})}, ranks=(0, 1), everyone=True)
+
 
 def _waste(components: str, causes: frozenset[str], ranks: int) -> Truth:
     return Truth(
@@ -49,7 +52,7 @@ KINDS = {
         _kind("threads", "dense", "threads", 2, "cpu", "oversubscribed", "more threads of a pool than CPUs"),
         _kind("anew", "dense", "anew", 2, "memory", "page-faults", "the allocator gives memory back in each step"),
         _kind("saves", "dense", "saves", 2, "storage python", "slow-write pause", "a checkpoint every few steps"),
-        _kind("rotates", "dense", "rotates", 2, "python", "pause", "each rank packs its log in steps of its own"),
+        Kind("rotates", "dense", "rotates", 2, _ROTATES, "each rank packs its log in steps of its own"),
         _kind("prints", "dense", "prints", 2, "storage", "slow-write", "synchronous writes of metrics in each step"),
         _kind("grows", "dense", "grows", 2, "python", "slow-function", "work that grows with the number of steps", priced=False),
         _kind("alone-gc", "garbage", "at-once", 1, "python", "gc", "the same in one process"),

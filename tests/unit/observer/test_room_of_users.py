@@ -49,6 +49,7 @@ def nothing_else_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observation.sched, "thread_times", lambda _: ())
     monkeypatch.setattr(observation.sched, "process_times", lambda _: {})
     monkeypatch.setattr(observation.sched, "takers", lambda _: {})
+    monkeypatch.setattr(observation.sched, "ended_children", lambda _: {})
 
 
 def observed(

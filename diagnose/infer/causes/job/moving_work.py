@@ -353,7 +353,7 @@ def _hypothesis(fleet: Fleet, signature: _Signature, found: varying.Varying | No
         action=action,
         host=common_host(fleet, rows),
         instance="moving from rank to rank",
-        function=None if pause is None else pause.function,
+        function=None if pause is None else pause.users,
     )
 
 
@@ -363,7 +363,6 @@ def _of_pause(pause: varying.Varying) -> tuple[str, str, str]:
     """
     if pause.detail == "gc":
         return "python", "gc", ""
-    function = pause.function
-    place = function.place
+    place = pause.users.place
     cause, does = ("blocking-call", "sleeps") if pause.detail == "sleep" else ("slow-function", "takes")
     return ("python", cause, f"Look at {place}: now and then it {does} long, each time on another rank, and all wait for it.")  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 
 from rankscope.diagnose.infer.causes.waste.spending import Spending
 from rankscope.diagnose.infer.fleet.model import Fleet
-from rankscope.diagnose.infer.model.busy_host import cpus_together, others_share, pools, queued_s, taken_share
+from rankscope.diagnose.infer.model.busy_host import cpus_together, pools, queued_s, ranks_share, taken_share
 from rankscope.probes.base.arrays import Floats, Ints
 
 
@@ -52,4 +52,5 @@ def behind_own_s(spending: Spending) -> Floats:
 
 def behind_ranks_s(spending: Spending) -> Floats:
     """The same behind other ranks of the job alone: without what each queues behind its own process."""
-    return np.asarray(behind_own_s(spending) * others_share(spending.fleet)[:, None], dtype=np.float64)
+    queued = queued_s(spending.fleet)[:, -spending.columns :] * ranks_share(spending.fleet)[:, None]
+    return np.asarray(np.fmin(queued, np.nan_to_num(spending.scene.own)), dtype=np.float64)

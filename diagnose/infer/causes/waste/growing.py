@@ -6,9 +6,9 @@ growth(f) = the same of the function's samples (the observer's), median over ran
 taken     = the line through growth(f), from 0 in the first step on: what it takes more than when the
             window began
 
-Evidence for: a rise on all ranks, half of it at least in each half of the window's way, and one
-function that is computing in Python and has half of it. Evidence against: work of libraries: input
-grows in many jobs, and no time is lost by it.
+Evidence for: a rise on all ranks that does not come at once (from one fifth of the steps to the next
+but one), and one function that is computing in Python and has half of it. Evidence against: work of
+libraries: input grows in many jobs, and no time is lost by it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rankscope.diagnose.stats.robust import mean_of_known, median
 from rankscope.diagnose.text import seconds as in_words
 from rankscope.probes.base.arrays import Bools, Floats
 
-_LEAST_WAY = 0.25  # of the rise, in either half of its way: what comes at once is a change of level (a view of its own)
+_AT_ONCE = 0.85  # of the rise, between fifths of the steps: a change of level, which has a view of its own
 _SAMPLES_CLEAR = 3.0  # standard deviations: one chance in 700
 _ACTION = (
     "See what it goes through that becomes longer (losses, logs, caches, histories): keep sums, the last values or an index instead of "
@@ -63,16 +63,16 @@ def growing(spending: Spending) -> Iterator[Row]:
 
 def rises(spending: Spending) -> tuple[Floats, Bools]:
     """By rank: seconds that its work is longer in the last third of the steps than in the first, and
-    whether it rose in both halves of the way, clearly.
+    whether it rose clearly, and not at once.
     """
     steps = spending.fleet.steps
     work = steps.own_s - np.nan_to_num(steps.sched_s + steps.io_s + steps.sync_s)
     thirds = np.array_split(work, 3, axis=1)
-    first, middle, last = map(mean_of_known, thirds)
+    rise = mean_of_known(thirds[2]) - mean_of_known(thirds[0])
     error = sum(mean_of_known((part - mean_of_known(part)[:, None]) ** 2) / max(part.shape[1], 1) for part in thirds)
-    rise = last - first
+    fifths = np.array([mean_of_known(part) for part in np.array_split(work, 5, axis=1)])
     clear = (rise >= limits.Z_CLEAR * np.sqrt(error)) & (rise > 0)
-    clear &= (middle - first >= _LEAST_WAY * rise) & (last - middle >= _LEAST_WAY * rise)
+    clear &= (fifths[2:] - fifths[:-2]).max(axis=0) <= _AT_ONCE * (fifths[-1] - fifths[0])
     return np.nan_to_num(rise), np.asarray(clear & np.isfinite(rise), dtype=bool)
 
 

@@ -14,6 +14,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.stats.robust import median
+from rankscope.observer.window.users_code import users_code
 from rankscope.probes.base.arrays import Floats, Ints
 
 _WORK = ("python", "gpu", "memory")
@@ -21,12 +22,16 @@ _WORK = ("python", "gpu", "memory")
 
 @dataclass(frozen=True, slots=True)
 class Varying:
-    """One function that varies, and its shares of the variance and of the work."""
+    """One function that varies, and its shares of the variance and of the work.
+
+    `users`: the lowest function of the user's that calls it, or itself.
+    """
 
     function: Function
     detail: str  # as in the patterns: gc, sleep
     of_variance: float
     of_work: float
+    users: Function
 
     @property
     def alone(self) -> bool:
@@ -86,12 +91,27 @@ def most(fleet: Fleet) -> Varying | None:
     best = int(np.argmax(by_group))
     row = int(rows[np.flatnonzero(group == best)[0]])
     seconds = table.per_step_s[rows]
+    function = Function(table.kind.at(row), table.name.at(row), table.file.at(row), int(table.line[row]))
+    mine = rows[group == best]
     return Varying(
-        Function(table.kind.at(row), table.name.at(row), table.file.at(row), int(table.line[row])),
+        function,
         table.detail.at(row),
         float(by_group[best] / max(by_group.sum(), 1e-30)),
         float(seconds[group == best].sum() / max(seconds.sum(), 1e-30)),
+        _of_user(fleet, int(mine[np.argmax(clean[group == best])])) or function,
     )
+
+
+def _of_user(fleet: Fleet, row: int) -> Function | None:
+    """The lowest function of the user's on the stack of a row; None without one."""
+    table = fleet.patterns
+    codes, seconds = table.stack.codes, np.nan_to_num(table.per_step_s)
+    if codes[row] < 0:
+        return None
+    known = np.flatnonzero((codes >= 0) & (table.rank == table.rank[row]))
+    users = users_code((table.stack.of(int(codes[each])), float(seconds[each])) for each in known)
+    lowest = next((frame for frame in reversed(table.stack.of(int(codes[row]))) if users.has(frame.file)), None)
+    return None if lowest is None else Function("python", *lowest)
 
 
 def _by_rank(fleet: Fleet, work: Floats) -> tuple[Floats, Floats, Floats, Floats]:

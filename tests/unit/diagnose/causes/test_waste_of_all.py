@@ -264,7 +264,9 @@ def test_a_function_that_takes_longer_from_step_to_step_costs_what_it_takes_more
     suspect = only(diagnose([rising(build(job)[0], 0.001)]))
     assert (suspect.component, suspect.cause) == ("python", "slow-function")
     assert suspect.function is not None and suspect.function.name == "look_through"
-    assert 0.045 < suspect.lost_seconds_per_step < 0.09  # half of what it grew, or of the later part, where that is judged
+    assert (
+        0.045 < suspect.lost_seconds_per_step < 0.09
+    )  # half of what it grew, or of the later part, where that is judged
     assert "takes longer from step to step" in sentence_of(diagnose([rising(build(job)[0], 0.001)]))
 
 
@@ -316,3 +318,34 @@ def test_a_rank_that_trains_alone_is_told_its_waste(work: Work, cause: str) -> N
     assert (suspect.cause, suspect.scope, suspect.ranks) == (cause, "rank", (0,))
     assert suspect.lost_seconds_per_step == pytest.approx(0.08, rel=0.15)
     assert "them" not in sentence_of(verdict) and sentence_of(verdict).startswith("No rank to compare with")
+
+
+def test_of_loaders_that_all_work_without_a_pause_who_waits_longest_is_no_suspect() -> None:
+    # GIVEN ranks whose workers need the whole step for a batch; rank 1 comes last, and the others wait for it
+    (window,) = build(of_all((WAITS, 0.2)))
+    table, steps = window.patterns.to_pylist(), window.steps.to_pylist()
+    for row in steps:
+        early = 0.12 if row["rank"] != 1 else 0.0
+        row["own_s"], row["sync_s"], row["wait_s"] = row["own_s"] - early, row["sync_s"] - early, row["wait_s"] + early
+    for row in table:
+        if row["kind"] == "sync" and row["rank"] != 1:
+            row["per_step_s"] -= 0.12
+    like = next(row for row in table if row["name"] == "augment")
+
+    def workers(idle_s: float) -> list[dict[str, Any]]:
+        works = {**like, "thread": "loader", "name": "decode", "stack": -1}
+        waits = {**works, "kind": "sync", "name": "poll"}
+        return [
+            {**one, "rank": rank, "per_step_s": seconds}
+            for rank in range(RANKS) for one, seconds in ((works, 0.39), (waits, idle_s if rank != 1 else 0.01))
+        ]  # fmt: skip
+
+    window = columns(window, "steps", steps)
+    verdict = diagnose([columns(window, "patterns", [*table, *workers(0.01)])])
+    assert verdict.status == "inefficient", verdict.suspects
+    (suspect,) = verdict.suspects
+    assert (suspect.cause, suspect.scope) == ("dataloader", "all") and suspect.lost_seconds_per_step > 0.15
+    assert not [note for note in verdict.notes if note.rank == 1]
+    # WHEN the workers of the others have time left THEN the rank is slow
+    verdict = diagnose([columns(window, "patterns", [*table, *workers(0.2)])])
+    assert (verdict.status, verdict.suspects[0].cause, verdict.suspects[0].ranks) == ("fault", "dataloader", (1,))

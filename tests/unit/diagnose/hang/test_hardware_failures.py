@@ -20,6 +20,7 @@ from rankscope.diagnose.infer.fleet.labels import Labels
 from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.diagnose.infer.verdict.note import NoteCode
+from rankscope.diagnose.infer.verdict.sentence import sentence_of
 
 WAITS = {"last_progress_s": 8.0, "in_collective_s": 7.9}
 ABORTED = {"state": "exited", "last_progress_s": 8.2, "ended_s": 12.0, "exit_status": 6}
@@ -126,6 +127,14 @@ def test_a_lost_gpu_that_no_rank_uses_is_a_note() -> None:
 def test_a_stopped_rank_stays_the_first_suspect() -> None:
     verdict = hung(2, {"state": "stopped", "stopped_s": 8.1, "last_progress_s": 8.2}, event(5, "gpu.xid.119"))
     assert [(s.component, s.cause) for s in verdict.suspects] == [("process", "stopped"), ("gpu", "xid")]
+
+
+def test_who_holds_a_rank_by_tracing_is_told_and_not_how_to_go_on() -> None:
+    held = {"state": "stopped", "stopped_s": 8.1, "last_progress_s": 8.2, "tracer": "py-spy (4242)"}
+    (suspect,) = hung(2, held).suspects
+    assert (suspect.cause, suspect.ranks) == ("stopped", (2,)) and "kill -CONT" not in suspect.action
+    assert suspect.action.startswith("py-spy (4242) holds it")
+    assert "py-spy (4242) holds it by tracing" in sentence_of(hung(2, held))
 
 
 @pytest.mark.parametrize(("silent", "status"), [(0.9, "hang"), (0.1, "healthy")])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from rankscope.observer.finish import last
 from rankscope.observer.tables.cpu_rows import CpuTotals, CpuUse
-from rankscope.probes.sched.probe import ProcessTimes, Taken, ThreadTimes
+from rankscope.probes.sched.probe import EndedChild, ProcessTimes, Taken, ThreadTimes
 
 RANK, MAIN, HELPER, WORKER, STRANGER = 10, 10, 11, 20, 77
 
@@ -49,3 +50,17 @@ def test_what_a_stranger_took_of_a_thread_that_has_ended_counts() -> None:
     processes = {RANK: ProcessTimes(5.0, 1.0)}
     now = CpuTotals({}, processes, {(RANK, STRANGER): Taken(RANK, STRANGER, "backup", 0.5)})
     assert rows(now, CpuTotals({}, processes, {}))["cpu.taken_s"] == 0.5
+
+
+def test_workers_that_ended_before_they_were_found_are_their_ranks_and_no_strangers() -> None:
+    processes = {RANK: ProcessTimes(5.0, 1.0)}
+    short, again = 901, 902
+    before = CpuTotals({}, processes, {}, {again: EndedChild(RANK, 7, 0.5)})
+    now = CpuTotals(
+        {}, processes, {(RANK, short): Taken(RANK, short, "pt_data_worker", 0.25)},
+        {short: EndedChild(RANK, 9, 0.75), again: EndedChild(RANK, 7, 0.625)},
+    )  # fmt: skip
+    owners = last.with_ended({RANK: RANK}, now.children)
+    found = CpuUse(now, before, owners).rows(0, RANK, ())
+    assert {row.name: row.value for row in found}["cpu.workers_run_s"] == 0.875
+    assert [row.pid for row in found if row.name == "cpu.taken_s"] == [RANK]

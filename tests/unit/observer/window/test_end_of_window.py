@@ -88,6 +88,7 @@ def test_whose_events_were_too_many_has_a_shorter_window_and_others_have_theirs(
     monkeypatch.setattr("rankscope.observer.finish.last.sched.thread_times", lambda _: tuple(together.threads.values()))
     monkeypatch.setattr("rankscope.observer.finish.last.sched.process_times", lambda _: {})
     monkeypatch.setattr("rankscope.observer.finish.last.sched.takers", lambda _: {})
+    monkeypatch.setattr("rankscope.observer.finish.last.sched.ended_children", lambda _: {})
     while batches:
         running.drain()
         assert not running.held.full

@@ -1,0 +1,53 @@
+"""Earlier runs of the same program: what a launcher calls by another name each time.
+
+A job's name holds the id of its run. Runs are of one kind if the same user's ranks run the same
+program with the same arguments in the same folder, by the observer's digest (census/describe.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+from rankscope.observer.window.folder import Window
+from rankscope.observer.window.store.users import called
+
+_DIGEST_BYTES = 8
+
+
+def kind_of_run(window: Window, job: str) -> str:
+    """Digest of what the ranks of a job run in this window; '' where that is not known of all."""
+    rows = window.ranks.select(("job", "run")).to_pylist()
+    return combined(str(row["run"] or "") for row in rows if row["job"] == job)
+
+
+def combined(runs: Iterable[str]) -> str:
+    """Digest of the different runs of a job's ranks; '' without any, or where one is not known."""
+    different = sorted(set(runs))
+    if not different or "" in different:
+        return ""
+    return blake2b("\0".join(different).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def as_same_run(baseline: Sequence[Window], windows: Sequence[Window], job: str) -> list[Window]:
+    """Call a job of the baseline by this job's name, if none is: the only one of the same kind and world size.
+
+    Where kinds are not known, as in bundles, the only one of the same world size.
+    """
+    if any(job in window.ranks["job"].to_pylist() for window in baseline):
+        return list(baseline)
+    kinds, worlds = {kind_of_run(window, job) for window in windows} - {""}, _worlds(windows, job)
+    jobs = {each for window in baseline for each in window.ranks["job"].to_pylist()}
+    alike = [each for each in sorted(jobs, key=str) if worlds & _worlds(baseline, each)]
+    known = {each: {kind_of_run(window, each) for window in baseline} - {""} for each in alike}
+    same = [each for each in alike if kinds & known[each]] or [each for each in alike if not (kinds and known[each])]
+    return [called(window, dict.fromkeys(same, job)) for window in baseline] if len(same) == 1 else list(baseline)
+
+
+def _worlds(windows: Iterable[Window], job: str) -> set[int]:
+    """World sizes of a job; its number of ranks in a window where they do not say."""
+    found = set[int]()
+    for window in windows:
+        mine = [row for row in window.ranks.select(("job", "world_size")).to_pylist() if row["job"] == job]
+        found |= {int(row["world_size"] or len(mine)) for row in mine}
+    return found
