@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from labkit.machine.shell import module
 from rankscope.probes.elf.local import LocalFile
 from rankscope.probes.elf.reader import ElfFile, NotElf
 from rankscope.unwinder.gpu.defined import defined_kernels
@@ -98,14 +99,12 @@ def main(files: Sequence[Path]) -> int:
     )
     worst = 1.0
     for title, path in _given(files) if files else _downloaded():
-        said = subprocess.run(
-            [sys.executable, "-m", "symbolkit.kernels", path], capture_output=True, text=True, check=False
-        )
+        said = subprocess.run(module("symbolkit.kernels", str(path)), capture_output=True, text=True, check=False)
         if said.returncode:
-            print(f"{title:<34}{said.stderr.strip().splitlines()[-1:]}")
+            print(f"{title:<34}{said.stderr.strip().rpartition(chr(10))[2]}")
             continue
         found = Found(**json.loads(said.stdout))
-        worst = min(worst, _share(found.readable, found.kernels))
+        worst = min(worst, _share(found.readable, found.kernels), _share(found.named, found.defined))
         print(_line(title, found), flush=True)
     return 0 if worst >= 0.95 else 1
 
