@@ -103,7 +103,7 @@ struct rs_call_sum {
 };
 /*
  * Sums of calls. RS_MAX_PROCESSES x 128: a process has 30 such rows, 9 of them in 8 directions, and
- * 9 of launches. 12 MB. Sums of ended processes remain.
+ * 10 of launches. 12 MB. Sums of ended processes remain.
  */
 BPF_HASH(rs_call_sums, struct rs_call_sum_key, struct rs_call_sum, 131072);
 

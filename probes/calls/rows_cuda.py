@@ -50,6 +50,7 @@ _RUNTIME_ROWS = (
     _runtime("cudaFreeHost", ALLOCATE, shortest_ns=_LONG_NS),
     _runtime("cudaLaunchKernel", LAUNCH),
     _runtime("cudaLaunchKernelExC", LAUNCH),
+    _runtime("__cudaLaunchKernel", LAUNCH),  # what CUDA 13 compiles of kernel<<<…>>>: of a handle, no function
     _runtime("cudaGraphLaunch", LAUNCH),
 )
 _DRIVER_ROWS = (

@@ -181,6 +181,13 @@ class ElfFile:
         """Convert a linked address to a file offset; None where it is in no loaded part."""
         return next((address - one.address + one.offset for one in self.loads if one.holds(address)), None)
 
+    def linked_address(self, offset: int) -> int | None:
+        """Convert a file offset to a linked address; None where it is in no loaded part."""
+        return next(
+            (offset - one.offset + one.address for one in self.loads if one.offset <= offset < one.offset + one.size),
+            None,
+        )
+
     def symbol_sections(self, kind: int) -> tuple[SymbolSection, ...]:
         """List the symbol tables of this kind, SYMTAB or DYNSYM."""
         found = []

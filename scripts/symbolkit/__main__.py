@@ -20,6 +20,7 @@ from rankscope.probes.calls.table import CALL_TABLE
 from rankscope.probes.elf.exports import find_functions
 from rankscope.probes.elf.local import LocalFile
 from rankscope.probes.elf.reader import DYNSYM, FUNCTION_TYPES, ElfFile
+from symbolkit import kernels
 
 DATA = Path(__file__).resolve().parents[2] / "tests" / "data" / "symbols"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankscope" / "symbols"
@@ -56,7 +57,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--small", action="store_true", help="only packages of a few megabytes")
     parser.add_argument("--check", action="store_true", help="compare with the kept files and write nothing")
+    parser.add_argument(
+        "--kernels", nargs="*", type=Path, metavar="FILE", help="print how many GPU kernels of libraries are named"
+    )
     options = parser.parse_args()
+    if options.kernels is not None:
+        return kernels.main(options.kernels)
     DATA.mkdir(parents=True, exist_ok=True)
     differ = 0
     for source in SOURCES:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from simsupport import Machine, eventually, finish, observe, ranks, start, told, words_of
 
+from rankscope.unwinder.gpu.files import KernelNames, Launched
+
 pytestmark = pytest.mark.beside
 
 GIB = 1 << 30
@@ -551,6 +553,34 @@ def test_without_a_machine_there_is_no_driver_and_no_device(machine: Machine, tm
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
         )
         assert done.stdout == "100 0\n9\n"
+
+
+def test_the_jobs_kernels_are_launched_as_cuda_13_does_and_named_by_the_code_that_does(machine: Machine) -> None:
+    """By the address that a launch returns to: what it passes is a handle, which is in no code."""
+    program = """
+    kernels = ctypes.CDLL("libjobkernels.so")
+    began = time.monotonic()
+    for name in ("attention", "mlp", "adam"):
+        launch = kernels[f"host_{name}"]
+        launch.argtypes = (c_void_p, c_void_p)
+        assert launch(byref(c_double(0.05)), None) == 0
+    assert rt.cudaDeviceSynchronize() == 0
+    hosts = [ctypes.cast(kernels[f"host_{name}"], c_void_p).value for name in ("attention", "mlp", "adam")]
+    tell(seconds=time.monotonic() - began, hosts=hosts)
+    sys.stdin.readline()
+    """
+    process = start(machine, 0, program)
+    values = told(process)
+    assert values["seconds"] >= 0.15
+    names = KernelNames()
+    by_function = names.kernels(process.pid, [Launched(host) for host in values["hosts"]])
+    by_caller = names.kernels(process.pid, [Launched(1, host + 8) for host in values["hosts"]])
+    names.close()
+    for found in (by_function, by_caller):
+        assert [kernel.name for _, kernel in sorted(found.items(), key=lambda one: one[1].name)] == [
+            "model::adam", "model::attention<64, float>", "model::mlp<Gelu>",
+        ]  # fmt: skip
+    finish(process)
 
 
 def _cpu_s(pid: int) -> float:

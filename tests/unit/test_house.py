@@ -26,7 +26,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "base", "confine", "host", "servers", "mapped", "elf", "bpf", "sched", "files", "sampling", "network", "pci", "ports", "gpu",
         "nccl", "calls",
     ),
-    "unwinder": ("errors", "interpreter", "names", "walk"),
+    "unwinder": ("errors", "interpreter", "names", "walk", "gpu"),
     "observer": (
         "sources", "window", "census", "serving", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder",
         "watch", "programs_ahead", "doctor",

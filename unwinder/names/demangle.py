@@ -115,7 +115,8 @@ def _behind_template(symbol: str, at: int) -> int:
             inner = at + 1
             while inner < end and not symbol[inner].isdigit() and symbol[inner] not in "EN":
                 inner += 1
-            if inner == at + 2 or symbol[inner : inner + 1] == "E":
+            signed = inner == at + 3 and symbol[at + 2] == "n"
+            if inner == at + 2 or signed or symbol[inner : inner + 1] == "E":
                 at = symbol.find("E", inner) + 1 or end
                 continue
             depth += 1

@@ -16,20 +16,16 @@ class CudaError(RuntimeError):
     """A call of the runtime or of NCCL failed."""
 
 
-class _Dim3(ctypes.Structure):
-    _fields_ = [("x", c_uint), ("y", c_uint), ("z", c_uint)]
-
-
 class _UniqueId(ctypes.Structure):
     _fields_ = [("internal", c_char * UNIQUE_ID_BYTES)]
 
 
 _runtime = ctypes.CDLL("libcudart.so.12")
 _nccl = ctypes.CDLL("libnccl.so.2")
+_kernels = ctypes.CDLL("libjobkernels.so")
 _runtime.cudaGetErrorString.restype = ctypes.c_char_p
 _nccl.ncclGetErrorString.restype = ctypes.c_char_p
 _runtime.cudaMemcpyAsync.argtypes = (c_void_p, c_void_p, c_size_t, c_int, c_void_p)
-_runtime.cudaLaunchKernel.argtypes = (c_void_p, _Dim3, _Dim3, POINTER(c_void_p), c_size_t, c_void_p)
 _runtime.cudaMalloc.argtypes = (POINTER(c_void_p), c_size_t)
 _runtime.cudaMallocHost.argtypes = (POINTER(c_void_p), c_size_t)
 _runtime.cudaStreamCreateWithFlags.argtypes = (POINTER(c_void_p), c_uint)
@@ -101,18 +97,16 @@ class Stream:
 
 
 class Kernel:
-    """A kernel whose one argument is its work: seconds on an idle GPU at full clock."""
-
-    _GRID, _BLOCK = _Dim3(1024, 1, 1), _Dim3(256, 1, 1)
+    """A kernel of libjobkernels.so (sim/kernels.c), whose one argument is its work: seconds on an idle GPU at full clock."""
 
     def __init__(self, name: str) -> None:
-        self._code = ctypes.create_string_buffer(name.encode())  # its address is what names the kernel
+        self._launch = _kernels[f"host_{name}"]
+        self._launch.argtypes = (c_void_p, c_void_p)
         self._work = c_double()
-        self._arguments = (c_void_p * 1)(ctypes.addressof(self._work))
 
     def launch(self, seconds: float, stream: Stream) -> None:
         self._work.value = seconds
-        _check(_runtime.cudaLaunchKernel(self._code, self._GRID, self._BLOCK, self._arguments, 0, stream.handle))
+        _check(self._launch(byref(self._work), stream.handle))
 
 
 class Communicator:

@@ -38,6 +38,7 @@ from rankscope.unwinder.names.native import KERNEL, NativeNames, function_column
         ("_ZN8pybind116handleD2Ev", "pybind11::handle::~handle"),
         ("_ZNKSt8functionIFvvEEclEv", "std::function::operator()"),
         ("_ZN1a1bILi3ELb1ENS_1cIdEEE3runEv", "a::b::run"),
+        ("_ZN1a1bIfLin2ELb1EEEvT_", "a::b"),
         ("_Z3foov", "foo"),
         ("_ZL6hiddenv", "hidden"),
         ("_ZZN2at6native3addEvENKUlvE_clEv", "at::native::add"),

@@ -16,6 +16,7 @@ from labkit.machine.shell import LabError, run
 SOURCES = Path(__file__).resolve().parent
 _FLAGS = ("-O2", "-Wall", "-Wextra", "-std=c11", "-pthread")
 _CORE = "libgpusim.so"
+_KERNELS = "libjobkernels.so"
 _KEEP_S = 86_400.0
 _LIBRARIES = {
     "libcudart.so.12": ("cudart.c",),
@@ -70,7 +71,7 @@ def _remove_old(folder: Path) -> None:
 
 
 def _digest() -> str:
-    content = hashlib.sha256(repr((_FLAGS, _LIBRARIES)).encode())
+    content = hashlib.sha256(repr((_FLAGS, _LIBRARIES, _KERNELS)).encode())
     for source in sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.h")]):
         content.update(source.name.encode() + b"\0" + source.read_bytes())
     return content.hexdigest()[:16]
@@ -90,5 +91,6 @@ def _compile(folder: Path) -> None:
     for name, sources in _LIBRARIES.items():
         library(name, sources, *origin)
         (folder / name.rsplit(".", 1)[0]).symlink_to(name)
+    library(_KERNELS, ("kernels.c",), "-L", folder, "-lcudart", "-Wl,-rpath,$ORIGIN", "-s")
     run(compiler, *_FLAGS, "-o", folder / "gpusimd", SOURCES / "daemon.c", *origin)
     run(compiler, *_FLAGS, "-o", folder / "gpusim-enter", SOURCES / "enter.c")

@@ -10,7 +10,7 @@ typedef struct {
     unsigned x, y, z;
 } dim3;
 
-enum { SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE = 100, INVALID_HANDLE = 400, NOT_READY = 600 };
+enum { SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE_FUNCTION = 98, NO_DEVICE = 100, INVALID_HANDLE = 400, NOT_READY = 600 };
 /* Addresses of device memory: never read or written, so they need not exist. */
 static uint64_t device_memory = 0x7f0000000000ull;
 static __thread int last_error;
@@ -191,9 +191,61 @@ API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, int kin
 
 /* ---- kernels ---- */
 
+static cudaError_t launch(void **arguments, void *handle)
+{
+    STREAM_OR_FAIL(stream, handle);
+    return say(cs_kernel(stream, cs_work(arguments ? arguments[0] : NULL)));
+}
+
 API cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, void *handle)
 {
     (void)function, (void)grid, (void)block, (void)shared;
-    STREAM_OR_FAIL(stream, handle);
-    return say(cs_kernel(stream, cs_work(arguments ? arguments[0] : NULL)));
+    return launch(arguments, handle);
+}
+
+/* What CUDA 13 compiles of kernel<<<...>>>: the kernel's handle, asked for once by the address of its host function. */
+API cudaError_t __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared, void *handle)
+{
+    (void)grid, (void)block, (void)shared;
+    return kernel ? launch(arguments, handle) : say(INVALID_HANDLE);
+}
+
+/* Registered kernels: host functions, and the handles that stand for them. */
+#define MOST_KERNELS 1024
+static struct {
+    const void *host;
+    const char *name;
+} kernels[MOST_KERNELS];
+static int kernel_count;
+
+API cudaError_t __cudaGetKernel(void **kernel, const void *host)
+{
+    for (int i = 0; i < kernel_count; i++)
+        if (kernels[i].host == host) {
+            *kernel = &kernels[i];
+            return SUCCESS;
+        }
+    return say(INVALID_DEVICE_FUNCTION);
+}
+
+API void **__cudaRegisterFatBinary(const void *descriptor)
+{
+    static const void *last;
+    last = descriptor;
+    return (void **)&last;
+}
+
+API void __cudaRegisterFatBinaryEnd(void **handle)
+{
+    (void)handle;
+}
+
+API void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int limit, void *thread, void *block,
+                                void *block_size, void *grid_size, int *warp_size)
+{
+    (void)handle, (void)device, (void)limit, (void)thread, (void)block, (void)block_size, (void)grid_size, (void)warp_size;
+    if (kernel_count < MOST_KERNELS) {
+        kernels[kernel_count].host = host;
+        kernels[kernel_count++].name = name;
+    }
 }

@@ -1,0 +1,1 @@
+"""Name the GPU kernels that a process launches."""

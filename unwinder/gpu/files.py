@@ -1,0 +1,150 @@
+"""Names of the GPU kernels that processes launch, from the files that they have mapped.
+
+In: what launches of a process passed, and from where. Out: `Kernel`s. A file is read
+once, by inode, when the first of its functions is asked for; what reading costs is shared fairly
+among users, as for native names (unwinder/names/native.py).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from rankscope.probes.base.text import printable
+from rankscope.probes.elf.reader import ElfFile, NotElf
+from rankscope.probes.host import procfs
+from rankscope.probes.host.fair import Fair, whose
+from rankscope.probes.host.maps import Mapping, read_maps
+from rankscope.probes.mapped.file import MappedFile, open_mapped
+from rankscope.probes.mapped.reader import FileNotRead
+from rankscope.unwinder.gpu.short import short
+from rankscope.unwinder.gpu.stubs import KernelTable, kernel_table, name_of
+from rankscope.unwinder.names.demangle import NAME_CAP
+
+# Bytes to read: for all processes together, and after that for each user. libtorch_cuda takes 32 MB.
+_FREELY_BYTES, _EACH_BYTES, _PER_FILE_BYTES = 512 << 20, 128 << 20, 1 << 16
+_TABLES_BYTES = 64 << 20  # of all files together; libtorch_cuda takes 2 MB
+_FILES = 32
+_SYMBOL_CAP = 4096
+_KNOWN = 65_536  # launches of one file that are remembered
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Launched:
+    """Addresses in a launching process: the function that it passed, and where the call returns to."""
+
+    function: int
+    caller: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A GPU kernel: `name` for people, `symbol` as it was compiled, `file` that defines it."""
+
+    name: str
+    symbol: str
+    file: str
+
+
+@dataclass(slots=True)
+class _OpenTable:
+    table: KernelTable
+    elf: ElfFile | None = None
+    file: MappedFile | None = None
+    known: dict[tuple[int, bool], Kernel | None] = field(default_factory=dict)
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+
+@dataclass(slots=True)
+class KernelNames:
+    """Kernels of the files of any number of processes, read when first needed. Close it."""
+
+    root: Path = procfs.ROOT
+    _tables: OrderedDict[tuple[str, int], _OpenTable] = field(default_factory=OrderedDict)
+    _fair: Fair = field(default_factory=lambda: Fair(_FREELY_BYTES, _EACH_BYTES))
+
+    def kernels(self, pid: int, launches: Iterable[Launched]) -> dict[Launched, Kernel]:
+        """Map launches of a process to kernels; those of unknown kernels are left out."""
+        try:
+            mappings = read_maps(pid, self.root)
+        except OSError:
+            return {}
+        found = {}
+        for launch in sorted(set(launches)):
+            kernel = self._kernel(pid, mappings, launch.function, by_caller=False) or self._kernel(
+                pid, mappings, launch.caller - 1, by_caller=True
+            )
+            if kernel is not None:
+                found[launch] = kernel
+        return found
+
+    def _kernel(self, pid: int, mappings: Sequence[Mapping], pointer: int, by_caller: bool) -> Kernel | None:
+        """Name the kernel of a host function, or the one that the code at a pointer launches."""
+        mapping = next((one for one in mappings if one.start <= pointer < one.end), None)
+        if mapping is None or "x" not in mapping.perms:
+            return None
+        opened = self._table(pid, mapping)
+        key = pointer - mapping.start + mapping.offset, by_caller
+        if key not in opened.known:
+            if len(opened.known) >= _KNOWN:
+                opened.known.clear()
+            opened.known[key] = _read_kernel(opened, *key, mapping)
+        return opened.known[key]
+
+    def _table(self, pid: int, mapping: Mapping) -> _OpenTable:
+        key = (mapping.device, mapping.inode)
+        if key in self._tables:
+            self._tables.move_to_end(key)
+            return self._tables[key]
+        user = partial(whose, pid, self.root)
+        if self._fair.left(user) <= 0:
+            return _OpenTable(KernelTable())  # not kept: the same file may be another user's too
+        try:
+            file = open_mapped(pid, mapping, self.root)
+        except (FileNotRead, OverflowError):
+            self._fair.spend(_PER_FILE_BYTES, user)
+            return _OpenTable(KernelTable())  # the process has ended, say: not kept either
+        opened = self._tables[key] = _read_table(file)
+        self._fair.spend(_PER_FILE_BYTES + file.read_bytes, user)
+        while len(self._tables) > _FILES or (len(self._tables) > 1 and self._bytes() > _TABLES_BYTES):
+            self._tables.popitem(last=False)[1].close()
+        return opened
+
+    def _bytes(self) -> int:
+        return sum(one.table.nbytes for one in self._tables.values())
+
+    def close(self) -> None:
+        """Close the files."""
+        for one in self._tables.values():
+            one.close()
+        self._tables.clear()
+
+
+def _read_table(file: MappedFile) -> _OpenTable:
+    """Read the kernels of a file; none where it is malformed."""
+    try:
+        elf = ElfFile(file)
+        return _OpenTable(kernel_table(elf), elf, file)
+    except (OSError, NotElf, OverflowError):
+        file.close()
+        return _OpenTable(KernelTable())
+
+
+def _read_kernel(opened: _OpenTable, offset: int, by_caller: bool, mapping: Mapping) -> Kernel | None:
+    if opened.elf is None:
+        return None
+    try:
+        address = opened.elf.linked_address(offset)
+        function = opened.table.launched_by(address) if by_caller and address is not None else address
+        name_at = opened.table.name_at(function) if function is not None else None
+        symbol = name_of(opened.elf, name_at) if name_at is not None else ""
+    except (OSError, NotElf, OverflowError):
+        return None
+    file = printable(mapping.path.rpartition("/")[2], NAME_CAP)
+    return Kernel(short(symbol), printable(symbol, _SYMBOL_CAP), file) if symbol else None
