@@ -13,8 +13,6 @@ import pytest
 import small_rank
 from programs import left_after, programs_of
 
-pytestmark = pytest.mark.beside
-
 RANKSCOPE = Path(sys.executable).with_name("rankscope")
 _WAYS = {
     "record": ("record", "--window", "30", "--pid", "RANK", "--out", "OUT"),
