@@ -30,17 +30,17 @@ def combined(runs: Iterable[str]) -> str:
 
 
 def as_same_run(baseline: Sequence[Window], windows: Sequence[Window], job: str) -> list[Window]:
-    """Call a job of the baseline by this job's name, if none is: the only one of the same kind and world size.
-
-    Where kinds are not known, as in bundles, the only one of the same world size.
+    """Call the job of the baseline by this job's name, if none is, that is of the same kind and world
+    size; only if there is one.
     """
     if any(job in window.ranks["job"].to_pylist() for window in baseline):
         return list(baseline)
     kinds, worlds = {kind_of_run(window, job) for window in windows} - {""}, _worlds(windows, job)
     jobs = {each for window in baseline for each in window.ranks["job"].to_pylist()}
-    alike = [each for each in sorted(jobs, key=str) if worlds & _worlds(baseline, each)]
-    known = {each: {kind_of_run(window, each) for window in baseline} - {""} for each in alike}
-    same = [each for each in alike if kinds & known[each]] or [each for each in alike if not (kinds and known[each])]
+    same = [
+        each for each in sorted(jobs, key=str)
+        if worlds & _worlds(baseline, each) and kinds & {kind_of_run(window, each) for window in baseline}
+    ]  # fmt: skip
     return [called(window, dict.fromkeys(same, job)) for window in baseline] if len(same) == 1 else list(baseline)
 
 

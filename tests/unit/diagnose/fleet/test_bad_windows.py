@@ -101,7 +101,7 @@ def test_of_several_jobs_the_largest_is_judged_unless_one_is_asked_for() -> None
 
 def test_a_baseline_of_another_job_is_refused_in_one_line() -> None:
     with pytest.raises(BadData, match="another job") as error:
-        diagnose(build(Job()), build(Job(ranks=2, name="other")))
+        diagnose(build(Job()), build(Job(name="other")))
     assert "\n" not in str(error.value)
 
 

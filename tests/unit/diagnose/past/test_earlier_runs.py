@@ -66,11 +66,11 @@ def test_its_own_past_comes_before_that_of_earlier_runs(tmp_path: Path) -> None:
 
 def test_a_given_baseline_of_an_earlier_run_is_taken(tmp_path: Path) -> None:
     now = slow("run-0", NOW)
-    for runs in ("a1", ""):  # as in bundles
-        assert diagnose([now], [run_named("run-1", NOW - 100, runs)]).status == "fault"
+    assert diagnose([now], [run_named("run-1", NOW - 100)]).status == "fault"
     two = [run_named("run-1", NOW - 100), run_named("other", NOW - 100, "b2")]
     assert diagnose([now], two).status == "fault"
-    for refused in ([run_named("other", NOW - 100, "b2")], [*two[:1], run_named("run-2", NOW - 100)]):
+    unknown = [run_named("run-1", NOW - 100, "")]  # as in bundles
+    for refused in (unknown, [run_named("other", NOW - 100, "b2")], [*two[:1], run_named("run-2", NOW - 100)]):
         with pytest.raises(BadData, match="another job"):
             diagnose([now], refused)
     assert as_same_run(two, [now], "other") == two
