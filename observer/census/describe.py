@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
@@ -102,8 +103,14 @@ def run_of(pid: int, command: Sequence[str], root: Path) -> str:
     except OSError:
         folder = ""
     told = "\0".join((folder, *common_arguments(command[:_ARGUMENTS_MOST])))
-    key = machine_id(root).encode()[:64]
-    return blake2b(told.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_BYTES, key=key).hexdigest()
+    data = told.encode("utf-8", "surrogateescape")
+    return blake2b(data, digest_size=_DIGEST_BYTES, key=_key(root)).hexdigest()
+
+
+@lru_cache(maxsize=4)
+def _key(root: Path) -> bytes:
+    """The host's part of all its digests: read once, not for each rank."""
+    return machine_id(root).encode()
 
 
 def common_arguments(command: Sequence[str]) -> Iterator[str]:

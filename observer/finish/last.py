@@ -61,7 +61,7 @@ class LastReadings:
     seen: WaitReadings
     mounts: MountViews
     servers: Sequence[Asked] = ()
-    tracers: Mapping[int, str] = field(default_factory=dict)  # of stopped ranks, by pid: 'py-spy (4242)'
+    tracers: Mapping[int, str] = field(default_factory=dict)  # of stopped ranks, by pid: 'py-spy (4242)' or ''
     early: bool = False  # the window ended before, for lack of room: descriptors were resolved later
 
 
@@ -101,13 +101,14 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
             lambda identity, words, pid: running.names.keep(identity, words, pid, whose(running.processes[pid])),
         )
     running.flows.sample()
+    states = {rank.pid: _state(rank, root) for rank in running.ranks}
     return LastReadings(
         events_by_process(running.batches, start_ns, start_ns + int(window_s * 1e9)),
         threads,
         cpu,
         calls_by_process(open_calls, threads),
         running.flows.summaries(),
-        {rank.pid: _state(rank, root) for rank in running.ranks},
+        states,
         running.gauges.throttled_s(),
         _growth(before.costs, probes.costs()),
         losses,
@@ -122,7 +123,7 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         WaitReadings(root),
         MountViews(root),
         running.servers.stop(),
-        {rank.pid: told for rank in running.ranks if (told := tracer_of(rank.pid, root))},
+        {pid: tracer_of(pid, root) for pid, state in states.items() if state == "stopped"},
     )
 
 

@@ -27,18 +27,8 @@ from rankscope.probes.host.common_tables import CommonTables
 from rankscope.probes.host.fair import Fair, whose
 from rankscope.probes.host.namespaces import namespace_inode
 
-_NOT_OF_A_DESCRIPTOR = (
-    "open",
-    "stat",
-    "rename",
-    "unlink",
-    "mmap",
-    "munmap",
-    "madvise",
-    "brk",
-    "mremap",
-    "mprotect",
-    "sync",
+_NOT_OF_A_DESCRIPTOR = frozenset(
+    ["open", "stat", "rename", "unlink", "sync", "mmap", "munmap", "madvise", "brk", "mremap", "mprotect"]
 )
 _BY_DESCRIPTOR = frozenset(
     number

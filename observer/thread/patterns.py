@@ -162,6 +162,8 @@ def _measure(
             mu = 1.0
         elif not function.detail:
             mu, sigma = utilisations[function.name, function.file, function.line]
+    samples = activities.native.total()
+    ((native, in_native),) = activities.native.most_common(1) or [("", 0)]
     return MeasuredPattern(
         function,
         beta=total / critical_window_s if critical_window_s else 0.0,
@@ -175,9 +177,9 @@ def _measure(
         per_step_s=float(per_step.mean()) if per_step is not None else None,
         per_step_sd_s=float(per_step.std()) if per_step is not None else None,
         bytes=activities.bytes,
-        native=activities.native.most_common(1)[0][0] if activities.native else "",
-        native_share=activities.native.most_common(1)[0][1] / activities.native.total() if activities.native else None,
-        kernel_share=activities.kernel.total() / activities.native.total() if activities.native else None,
+        native=native,
+        native_share=in_native / samples if samples else None,
+        kernel_share=activities.kernel.total() / samples if samples else None,
         growth_s=_growth_s(per_step) if per_step is not None else None,
         kernel_for=activities.kernel.most_common(1)[0][0] if activities.kernel else "",
     )

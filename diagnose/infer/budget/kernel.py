@@ -10,20 +10,16 @@ not tell which. So a rank's seconds there are pages if it had enough faults for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-
 import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.budget.labels import Label
 from rankscope.diagnose.infer.budget.spent import CODE, Spent
-from rankscope.diagnose.infer.fleet.labels import Labels, distinct_rows
+from rankscope.diagnose.infer.fleet.labels import distinct_rows
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.evidence.known_code import OF_MEMORY, PAGE_FAULT
 from rankscope.diagnose.infer.verdict.budget import COMPUTING, Kind
-from rankscope.diagnose.stats.integers import one_of
-from rankscope.probes.base.arrays import Bools, Floats
+from rankscope.probes.base.arrays import Bools, Floats, Ints
 
 NEW_PAGES, INTERRUPTS = "new pages", "interrupts"
 
@@ -39,12 +35,10 @@ def with_kernel(fleet: Fleet, spent: Spent) -> Spent:
     rows = np.flatnonzero((share > 0) & np.isin(spent.kind, [CODE[each] for each in COMPUTING]))
     if not len(rows):
         return spent
-    kernel_s, seconds = spent.seconds[rows] * share[rows], spent.seconds.copy()
-    seconds[rows] -= kernel_s
+    kernel_s = spent.seconds[rows] * share[rows]
     codes = table.kernel_for.codes[spent.rows[rows]]
     outside: Bools = codes == table.kernel_for.code(PAGE_FAULT)
-    outside_s = np.bincount(spent.rank[rows], kernel_s * outside, len(fleet.ranks)).astype(np.float64)
-    pages = outside & pages_account_for(fleet, outside_s)[spent.rank[rows]]
+    pages = _pages(fleet, outside, spent.rank[rows], kernel_s)
     which = distinct_rows((spent.label[rows], codes, pages.astype(np.int64)))
     labels = list(spent.labels)
     numbers = {label: number for number, label in enumerate(labels)}
@@ -56,20 +50,17 @@ def with_kernel(fleet: Fleet, spent: Spent) -> Spent:
         word = NEW_PAGES if pages[first] else INTERRUPTS if outside[first] else call
         made = _label(word, labels[int(spent.label[rows[first]])])
         label[mine] = numbers.setdefault(made, len(numbers))
-    return replace(
-        spent,
-        rows=np.concatenate((spent.rows, spent.rows[rows])),
-        rank=np.concatenate((spent.rank, spent.rank[rows])),
-        seconds=np.concatenate((seconds, kernel_s)),
-        alike=np.concatenate((spent.alike, spent.alike[rows])),
-        kind=np.concatenate((spent.kind, np.full(len(rows), CODE[Kind.SYSTEM]))),
-        label=np.concatenate((spent.label, label)),
-        labels=tuple(numbers),
-    )
+    return spent.with_parts(rows, kernel_s, CODE[Kind.SYSTEM], label, tuple(numbers))
 
 
 def _label(word: str, of_row: Label) -> Label:
     return (f"{word}, {of_row[0]}" if of_row[0] else word), of_row[1]
+
+
+def _pages(fleet: Fleet, outside: Bools, rank: Ints, seconds: Floats) -> Bools:
+    """Which rows outside of system calls are pages; the others of these are interrupts."""
+    by_rank = np.bincount(rank[outside], seconds[outside], len(fleet.ranks)).astype(np.float64)
+    return np.asarray(outside & pages_account_for(fleet, by_rank)[rank], dtype=bool)
 
 
 def pages_account_for(fleet: Fleet, seconds: Floats) -> Bools:
@@ -85,11 +76,7 @@ def of_memory(fleet: Fleet, spent: Spent) -> Bools:
     found: Bools = spent.kind == CODE[Kind.SYSTEM]
     if table.kernel_for is None:
         return np.zeros(len(found), dtype=bool)
-    found = found & one_of(table.kernel_for.codes[spent.rows], calls(table.kernel_for, OF_MEMORY))
-    interrupts = np.array([what.partition(",")[0] == INTERRUPTS for what, _ in spent.labels], dtype=bool)
-    return np.asarray(found & ~interrupts[spent.label], dtype=bool)
-
-
-def calls(table: Labels, names: Iterable[str]) -> list[int]:
-    """Codes of these names that occur in a column."""
-    return [code for code in map(table.code, names) if code >= 0]
+    outside: Bools = found & (table.kernel_for.codes[spent.rows] == table.kernel_for.code(PAGE_FAULT))
+    pages = _pages(fleet, outside, spent.rank, spent.seconds)
+    calls = found & ~outside & table.kernel_for.among(spent.rows, OF_MEMORY)
+    return np.asarray(pages | calls, dtype=bool)

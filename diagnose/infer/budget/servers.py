@@ -11,8 +11,6 @@ through; the stages are what it calls.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from rankscope.diagnose import budgets, limits
@@ -24,7 +22,6 @@ from rankscope.diagnose.infer.verdict.budget import Kind, Stage
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.stats.robust import mean_of_known
 from rankscope.observer.window.stacks import StackFrame
-from rankscope.probes.base.arrays import Floats, Ints
 
 _WAITS = ("futex", "poll", "recv", "select", "epoll", "read", "connect", "send", "semaphore")
 _NEARLY_ALL = 0.9  # of a rank's time passes through its training loop
@@ -43,25 +40,11 @@ def with_servers(fleet: Fleet, spent: Spent) -> Spent:
     wanted_s = np.nan_to_num(mean_of_known(asked_s))
     share = np.clip(np.divide(wanted_s, wait_s, out=np.zeros(len(wait_s)), where=wait_s > 0), 0.0, 1.0)
     moved_s = spent.seconds[rows] * share[spent.rank[rows]]
-    labels, parts = list(spent.labels), _parts(servers)
-    seconds = spent.seconds.copy()
-    seconds[rows] -= moved_s
-    added: list[tuple[int, int, Floats]] = []
-    for kind, label, part in parts:
-        if label not in labels:
-            labels.append(label)
-        added.append((CODE[kind], labels.index(label), part * moved_s))
-
-    def column(old: Ints) -> Ints:
-        return np.concatenate((old, *(old[rows] for _ in added)))
-
-    return replace(
-        spent, rows=column(spent.rows), rank=column(spent.rank), alike=column(spent.alike),
-        seconds=np.concatenate((seconds, *(each for _, _, each in added))),
-        kind=np.concatenate((spent.kind, *(np.full(len(rows), kind) for kind, _, _ in added))),
-        label=np.concatenate((spent.label, *(np.full(len(rows), label) for _, label, _ in added))),
-        labels=tuple(labels),
-    )  # fmt: skip
+    for kind, label, part in _parts(servers):
+        labels = spent.labels if label in spent.labels else (*spent.labels, label)
+        number = np.full(len(rows), labels.index(label), dtype=np.int64)
+        spent = spent.with_parts(rows, part * moved_s, CODE[kind], number, labels)
+    return spent
 
 
 def _parts(servers: list[RunServer]) -> list[tuple[Kind, Label, float]]:

@@ -10,7 +10,7 @@ not timed  = length - Σ spent
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,6 +52,25 @@ class Spent:
     def counted(self) -> Ints:
         """Rows in Ranks of the ranks that count."""
         return np.flatnonzero(self.length_s > 0).astype(np.int64)
+
+    def with_parts(
+        self, rows: Ints, seconds: Floats, kind: int, label: Ints | None = None, labels: tuple[Label, ...] | None = None
+    ) -> Spent:
+        """Move these seconds of some rows (indices of the columns) to rows of their own, of another
+        kind; `label`: None: as they were.
+        """
+        left = self.seconds.copy()
+        left[rows] -= seconds
+        return replace(
+            self,
+            rows=np.concatenate((self.rows, self.rows[rows])),
+            rank=np.concatenate((self.rank, self.rank[rows])),
+            seconds=np.concatenate((left, seconds)),
+            alike=np.concatenate((self.alike, self.alike[rows])),
+            kind=np.concatenate((self.kind, np.full(len(rows), kind))),
+            label=np.concatenate((self.label, self.label[rows] if label is None else label)),
+            labels=self.labels if labels is None else labels,
+        )
 
     def by_rank(self) -> Floats:
         """Seconds of each rank and kind, with the rest as `not timed`."""

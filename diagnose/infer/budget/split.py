@@ -27,17 +27,9 @@ def with_split(fleet: Fleet, spent: Spent) -> Spent:
     if share is None or not len(rows):
         return spent
     exchange_s = spent.seconds[rows] * share[spent.rank[rows]]
-    kind, seconds = spent.kind.copy(), spent.seconds.copy()
-    kind[rows], seconds[rows] = CODE[Kind.WAITING], seconds[rows] - exchange_s
-    return replace(
-        spent,
-        rows=np.concatenate((spent.rows, spent.rows[rows])),
-        rank=np.concatenate((spent.rank, spent.rank[rows])),
-        seconds=np.concatenate((seconds, exchange_s)),
-        alike=np.concatenate((spent.alike, spent.alike[rows])),
-        kind=np.concatenate((kind, np.full(len(rows), CODE[Kind.EXCHANGE]))),
-        label=np.concatenate((spent.label, spent.label[rows])),
-    )
+    kind = spent.kind.copy()
+    kind[rows] = CODE[Kind.WAITING]
+    return replace(spent, kind=kind).with_parts(rows, exchange_s, CODE[Kind.EXCHANGE])
 
 
 def _exchange_share(fleet: Fleet, spent: Spent) -> Floats | None:

@@ -212,9 +212,8 @@ class Profiles(Functions):
         seconds = table.per_step_s[rows]
         part = (table.native.codes[rows] == table.native.code("kernel")).astype(np.float64)
         if table.kernel_share is not None and table.kernel_for is not None:
-            share, codes = table.kernel_share[rows], table.kernel_for.codes[rows]
-            memory = one_of(codes, (table.kernel_for.code(name) for name in OF_MEMORY)) & (codes >= 0)
-            part = np.where(np.isfinite(share), share * memory, part)
+            share = table.kernel_share[rows]
+            part = np.where(np.isfinite(share), share * table.kernel_for.among(rows, OF_MEMORY), part)
         return float((seconds * part).sum() / max(seconds.sum(), 1e-12))
 
     # ---- inside ----------------------------------------------------------------------------------------------

@@ -96,16 +96,16 @@ def _taken_from(fleet: Fleet) -> tuple[Floats, Floats]:
     return np.asarray(theirs, dtype=np.float64), np.asarray(total, dtype=np.float64)
 
 
-def _queued_behind(fleet: Fleet) -> Floats:
-    """Seconds that any process ran while each rank queued: what is counted, and at least the rank's
-    own queueing, which may be behind its own threads.
+def _queued_behind(fleet: Fleet) -> tuple[Floats, Floats]:
+    """Seconds that strangers, and that any process, ran while each rank queued: what is counted, and
+    in all at least the rank's own queueing, which may be behind its own threads.
     """
-    return np.asarray(np.fmax(_taken_from(fleet)[1], np.nansum(queued_s(fleet), axis=1)), dtype=np.float64)
+    theirs, total = _taken_from(fleet)
+    return theirs, np.asarray(np.fmax(total, np.nansum(queued_s(fleet), axis=1)), dtype=np.float64)
 
 
-def _ready_s(fleet: Fleet) -> Floats:
-    """Seconds that the threads of each rank's process queued, at least what others ran meanwhile."""
-    total = _taken_from(fleet)[1]
+def _ready_s(fleet: Fleet, total: Floats) -> Floats:
+    """Seconds that the threads of each rank's process queued, at least `total`, what others ran."""
     return np.fmax(total, np.nan_to_num(fleet.counters.total("cpu.process_ready_s", np.arange(len(total)))))
 
 
@@ -113,27 +113,29 @@ def others_share(fleet: Fleet) -> Floats:
     """Share of each rank's queueing that is behind other processes, not behind threads of its own;
     1 if not counted.
     """
-    ready = _ready_s(fleet)
-    return np.divide(_taken_from(fleet)[1], ready, out=np.ones(len(ready)), where=ready > 0)
+    _, total = _taken_from(fleet)
+    ready = _ready_s(fleet, total)
+    return np.divide(total, ready, out=np.ones(len(ready)), where=ready > 0)
 
 
 def ranks_share(fleet: Fleet) -> Floats:
     """The same behind other ranks of the job; 0 if not counted."""
-    (theirs, others), ready = _taken_from(fleet), _ready_s(fleet)
-    return np.divide(others - theirs, ready, out=np.zeros(len(ready)), where=ready > 0)
+    theirs, total = _taken_from(fleet)
+    ready = _ready_s(fleet, total)
+    return np.divide(total - theirs, ready, out=np.zeros(len(ready)), where=ready > 0)
 
 
 def taken_share(fleet: Fleet) -> Floats:
     """share(r): share of strangers in what r queued behind; 0 if not counted."""
-    whole = _queued_behind(fleet)
-    return np.divide(_taken_from(fleet)[0], whole, out=np.zeros(len(whole)), where=whole > 0)
+    theirs, whole = _queued_behind(fleet)
+    return np.divide(theirs, whole, out=np.zeros(len(whole)), where=whole > 0)
 
 
 def taken_s(fleet: Fleet) -> Floats:
     """taken(r, s): seconds that processes outside the job cost each rank, ranks x steps; 0 if not
     counted.
     """
-    return _cost_s(fleet, _taken_from(fleet)[0], _queued_behind(fleet))
+    return _cost_s(fleet, *_queued_behind(fleet))
 
 
 def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> Floats:
@@ -143,7 +145,7 @@ def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> 
         `behind_s`: seconds per step that its own training thread queues behind them.
     """
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
-    total = _queued_behind(fleet)
+    _, total = _queued_behind(fleet)
     host = distinct_texts(fleet.ranks.observed_on)[1]
     by_it = rows[(table.rank[rows] >= 0) & (table.pid[rows] == fleet.ranks.pid[row])]
     theirs = part * np.bincount(table.rank[by_it], weights=table.value[by_it], minlength=len(total))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,11 +54,13 @@ def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
         host, owner = window.manifest.host, owner_of(window, job)
         # A user who copies another's job name must neither define what is normal there, nor hide
         # its past where the census renamed the job because of that.
-        entries = [entry for entry in history.entries(None, host) if _same_job(entry, job, owner)]
-        before = [entry for entry in entries if entry.start + entry.seconds <= window.manifest.start + 1e-3]
-        alike = [entry for entry in before if (entry.roles, entry.world_size) == (roles, world)]
-        usable = [entry for entry in alike if serves(entry)]
-        of_runs = not usable and (usable := _of_earlier_runs(history, window, job, owner, (roles, world)))
+        of_host = history.entries(None, host)
+        entries = [entry for entry in of_host if _same_job(entry, job, owner)]
+        before = _ended_before(entries, window)
+        usable, of_what = _usable(before, roles, world), "this job"
+        if not usable:
+            of_kind = _started_alike(_ended_before(of_host, window), kind_of_run(window, job), owner)
+            usable, of_what = _of_newest_run(_usable(of_kind, roles, world)), "earlier runs of this job"
         fast = _not_slow(usable[-_LOOKED_AT:])
         chosen: list[tuple[Entry, Window]] = []
         for entry in reversed(fast):
@@ -72,7 +74,6 @@ def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
         newest, oldest = chosen[0][0], chosen[-1][0]
         slow = len(usable[-_LOOKED_AT:]) - len(fast)
         left_out = f"; {slow} healthy but slower ones were left out" if slow else ""
-        of_what = "earlier runs of this job" if of_runs else "this job"
         text = (
             f"baseline: {len(chosen)} earlier windows of {of_what} on {clean(host, 60)}, "
             f"{_moment(oldest.start)} to {_moment(newest.start)}{left_out}"
@@ -81,16 +82,21 @@ def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
     return Chosen(tuple(found), tuple(names), tuple(dict.fromkeys(notes)))
 
 
-def _of_earlier_runs(history: History, window: Window, job: str, owner: int, shape: tuple[str, int]) -> list[Entry]:
-    """Healthy windows of the newest earlier run of the same user that was started alike; `shape`:
-    roles, world size.
-    """
-    run, start = kind_of_run(window, job), window.manifest.start
-    entries = [
-        entry for entry in history.entries(None, window.manifest.host)
-        if run and (entry.run, entry.owner) == (run, owner) and entry.start + entry.seconds <= start + 1e-3
-        and (entry.roles, entry.world_size) == shape and serves(entry)
-    ]  # fmt: skip
+def _ended_before(entries: Iterable[Entry], window: Window) -> list[Entry]:
+    return [entry for entry in entries if entry.start + entry.seconds <= window.manifest.start + 1e-3]
+
+
+def _usable(entries: Iterable[Entry], roles: str, world: int) -> list[Entry]:
+    """Those that can be a baseline for a job of these roles and world size."""
+    return [entry for entry in entries if (entry.roles, entry.world_size) == (roles, world) and serves(entry)]
+
+
+def _started_alike(entries: Iterable[Entry], run: str, owner: int) -> list[Entry]:
+    """Entries of runs of the same user that were started alike; none where `run` is unknown."""
+    return [entry for entry in entries if run and (entry.run, entry.owner) == (run, owner)]
+
+
+def _of_newest_run(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.job == entries[-1].job]
 
 

@@ -67,9 +67,8 @@ INDEX = pa.schema(
         pa.field("step_p50", pa.float64(), False),
         pa.field("bytes", pa.int64(), False),
         pa.field("owner", pa.int64(), False),
-        pa.field(
-            "machine", pa.string(), True, {"absent": NOTHING}
-        ),  # these were added later; an index without is not rebuilt
+        # These were added later; an index without them is not rebuilt.
+        pa.field("machine", pa.string(), True, {"absent": NOTHING}),
         pa.field("run", pa.string(), False, {"absent": ""}),
     ]
 )

@@ -4,6 +4,7 @@ codes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,11 @@ class Labels:
             return self.values.index(text)
         except ValueError:
             return -1
+
+    def among(self, rows: Ints, texts: Collection[str]) -> Bools:
+        """Tell of each of these rows whether it has one of these texts."""
+        known = np.array([text in texts for text in (*self.values, None)], dtype=bool)  # code -1: none
+        return np.asarray(known[self.codes[rows]], dtype=bool)
 
     def at(self, row: int) -> str:
         return self.values[int(self.codes[row])]

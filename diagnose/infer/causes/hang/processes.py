@@ -103,10 +103,11 @@ def _in_state(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, waiting
     found = []
     for host, rows in by_host.items():
         evidence = [Evidence("process", "state at the end of the window", cause, "running", "", int((~culprits).sum()))]
+        tracer = ""
         if cause == "stopped":
             evidence.append(Evidence("process", "stopped (state T)", float(ranks.stopped_s[rows].max()), 0.0, "s"))
-        tracer = next((ranks.tracer[row] for row in rows if ranks.tracer and ranks.tracer[row]), "")
-        if cause == "stopped" and tracer:
+            tracer = next((ranks.tracer[row] for row in rows if ranks.tracer and ranks.tracer[row]), "")
+        if tracer:
             evidence.append(Evidence("process", "traced by", tracer, None, ""))
         if cause == "exited" and np.isfinite(ranks.exit_status[rows[0]]):
             words = _exit_words(int(ranks.exit_status[rows[0]]))
@@ -117,11 +118,10 @@ def _in_state(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, waiting
             f"kill -CONT {pids.replace(',', '')}{after('on', host)}, and find who stopped it." if cause == "stopped"
             else _see_why_it_ended(ranks.exit_status[rows[0]], pids, host)
         )  # fmt: skip
-        if cause == "stopped" and tracer:
-            action = f"{tracer} holds it{after('on', host)}: end that, or let it detach."
         charged = _hypothesis(fleet, rows, cause, CONVICTED, evidence, action)
-        if cause == "stopped" and tracer:
-            charged = replace(charged, instance=tracer, says="{instance|a program} holds it by tracing")
+        if tracer:
+            action = f"{tracer} holds it{after('on', host)}: end that, or let it detach."
+            charged = replace(charged, action=action, instance=tracer, says="{instance|a program} holds it by tracing")
         if cause == "exited":
             charged = replace(charged, says=_ended(ranks.exit_status[rows[0]]))
         found.append(_for_want_of_memory(fleet, rows, charged) if cause == "exited" else charged)

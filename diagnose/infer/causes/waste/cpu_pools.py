@@ -45,12 +45,15 @@ def cpu_pools(fleet: Fleet) -> Iterator[CpuPool]:
 
 def behind_own_s(spending: Spending) -> Floats:
     """Seconds of each judged step that each rank queues behind threads of the job."""
-    fleet = spending.fleet
-    queued = queued_s(fleet)[:, -spending.columns :] * (1 - taken_share(fleet))[:, None]
-    return np.asarray(np.fmin(queued, np.nan_to_num(spending.scene.own)), dtype=np.float64)
+    return _queued_s(spending, 1 - taken_share(spending.fleet))
 
 
 def behind_ranks_s(spending: Spending) -> Floats:
     """The same behind other ranks of the job alone: without what each queues behind its own process."""
-    queued = queued_s(spending.fleet)[:, -spending.columns :] * ranks_share(spending.fleet)[:, None]
+    return _queued_s(spending, ranks_share(spending.fleet))
+
+
+def _queued_s(spending: Spending, share: Floats) -> Floats:
+    """A share, by rank, of the queueing in each judged step."""
+    queued = queued_s(spending.fleet)[:, -spending.columns :] * share[:, None]
     return np.asarray(np.fmin(queued, np.nan_to_num(spending.scene.own)), dtype=np.float64)

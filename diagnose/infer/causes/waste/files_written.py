@@ -24,7 +24,6 @@ from rankscope.diagnose.infer.causes.waste.rows import Waste, row_of
 from rankscope.diagnose.infer.causes.waste.spending import Spending
 from rankscope.diagnose.infer.verdict.budget import Kind
 from rankscope.diagnose.infer.verdict.contract import Evidence
-from rankscope.diagnose.stats.integers import one_of
 from rankscope.diagnose.stats.robust import median, nan_median
 from rankscope.probes.base.arrays import Bools
 
@@ -78,8 +77,8 @@ def _in_kernel(spending: Spending) -> Bools:
     calls, rows = spending.fleet.patterns.kernel_for, spending.spent.rows
     if calls is None:
         return np.zeros(len(rows), dtype=bool)
-    writes = [code for code, name in enumerate(calls.values) if is_write(name)]
-    return np.asarray(spending.of_kind(Kind.SYSTEM) & one_of(calls.codes[rows], writes), dtype=bool)
+    writes = [name for name in calls.values if is_write(name)]
+    return np.asarray(spending.of_kind(Kind.SYSTEM) & calls.among(rows, writes), dtype=bool)
 
 
 def _writes(spending: Spending) -> tuple[Bools, Bools]:

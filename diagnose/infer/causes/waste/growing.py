@@ -41,7 +41,7 @@ _ACTION = (
 @asked
 def growing(spending: Spending) -> Iterator[Row]:
     """Propose python/slow-function for what one function of all ranks takes more from step to step."""
-    rise, clear = rises(spending)
+    rise, clear = _rises(spending)
     found = _function(spending) if clear.all() and spending.fleet.steps.count >= 3 * limits.STEPS_LEAST else None
     if found is None or median(found[1]) < limits.HOLDS_LEAST * median(rise):
         return
@@ -61,7 +61,7 @@ def growing(spending: Spending) -> Iterator[Row]:
     yield from row_of(spending, waste, np.asarray(np.maximum(taken, 0.0)))
 
 
-def rises(spending: Spending) -> tuple[Floats, Bools]:
+def _rises(spending: Spending) -> tuple[Floats, Bools]:
     """By rank: seconds that its work is longer in the last third of the steps than in the first, and
     whether it rose clearly, and not at once.
     """

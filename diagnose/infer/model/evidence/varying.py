@@ -6,7 +6,7 @@ Samples add a variance of their own, sampling_s · t(f), to sampled functions; i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,7 @@ _WORK = ("python", "gpu", "memory")
 class Varying:
     """One function that varies, and its shares of the variance and of the work.
 
-    `users`: the lowest function of the user's that calls it, or itself.
+    `users`: of a pause the lowest function of the user's that calls it; else, and without one, itself.
     """
 
     function: Function
@@ -93,13 +93,16 @@ def most(fleet: Fleet) -> Varying | None:
     seconds = table.per_step_s[rows]
     function = Function(table.kind.at(row), table.name.at(row), table.file.at(row), int(table.line[row]))
     mine = rows[group == best]
-    return Varying(
+    varying = Varying(
         function,
         table.detail.at(row),
         float(by_group[best] / max(by_group.sum(), 1e-30)),
         float(seconds[group == best].sum() / max(seconds.sum(), 1e-30)),
-        _of_user(fleet, int(mine[np.argmax(clean[group == best])])) or function,
+        function,
     )
+    if not varying.pauses:  # only of a pause somebody asks whose it is
+        return varying
+    return replace(varying, users=_of_user(fleet, int(mine[np.argmax(clean[group == best])])) or function)
 
 
 def _of_user(fleet: Fleet, row: int) -> Function | None:
