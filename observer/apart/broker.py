@@ -38,7 +38,7 @@ _MOST_HZ = 1000  # as for record
 # limit for ranks, processes and threads: what is created for them has limits of its own
 _MOST_NUMBER = 1 << 24
 _PROTOCOLS = (netlink.NETLINK_ROUTE, netlink.NETLINK_SOCK_DIAG)
-_ATTACHED = ("rs_enter_", "rs_leave_", "rs_call_site")
+_ATTACHED = ("rs_enter_", "rs_leave_", "rs_call_site", "rs_launch_site_")
 
 
 @dataclass(slots=True)

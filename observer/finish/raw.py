@@ -10,6 +10,7 @@ import numpy as np
 from rankscope.observer.finish.last import LastReadings
 from rankscope.observer.finish.mount_views import MountViews
 from rankscope.observer.finish.wait_target import wait_target
+from rankscope.observer.gpu.launched import LaunchSite, keys_of, launch_sites
 from rankscope.observer.live.observation import Observation
 from rankscope.observer.live.process_watch import ProcessWatch
 from rankscope.observer.tables.raw import OpenAbsence, RawProcess
@@ -20,6 +21,7 @@ from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.table import CALL_TABLE
 from rankscope.probes.files import probe as files
 from rankscope.probes.host import procfs
+from rankscope.unwinder.gpu.files import Launched
 
 _NEAR_THE_END = 0.1  # share of the window
 
@@ -45,12 +47,29 @@ def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProces
         throttled_s=last.throttled_s.get(pid, 0.0),
         hz=last.hz,
         untimed=last.untimed.get(pid, ()),
+        launches=_launches(pid, events, running),
         targets=targets_of(pid, tids, events, still, last),
         thread_states=process.states,
         thread_names={tid: thread_name(pid, tid, running.root) for tid in tids},
         native=native,
         libraries=libraries,
         alive_tids=frozenset(tid for tid in tids if tid in last.threads or tid in last.open_absences),
+    )
+
+
+def _launches(pid: int, events: Events, running: Observation) -> tuple[LaunchSite, ...]:
+    located = events[events["type"] == ring.LAUNCH]
+    if not len(located):
+        return ()
+    launched = [Launched(*key) for key in set(keys_of(located))]
+    kernels = running.kernels.kernels(pid, launched)
+    files = running.kernels.callers(pid, [one for one in launched if one not in kernels])
+    without_stack = np.unique(located["tid"][located["ready_ns"] == 0]).tolist()
+    return launch_sites(
+        located,
+        {(one.function, one.caller): kernel.name for one, kernel in kernels.items()},
+        {(one.function, one.caller): file for one, file in files.items()},
+        {tid: thread_name(pid, tid, running.root) for tid in without_stack},
     )
 
 

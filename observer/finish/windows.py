@@ -118,6 +118,7 @@ def windows_from(running: Observation, before: Totals, last: LastReadings, start
         return [_job_window(whole, job, jobs[job], start, counters) for job in sorted(jobs)]
     finally:
         last.natives.close()
+        running.kernels.release()
 
 
 def _job_window(
@@ -221,6 +222,7 @@ def _add_rank(
     tables.add_patterns(number, TRAINING, found.training)
     tables.pauses += [pattern_rows.pause_row(number, pause) for pause in found.pauses]
     tables.add_patterns(number, "other", found.others)
+    tables.add_patterns(number, "gpu", found.launched)
     tables.collectives += collective_rows(number, raw, found.calls, CALL_TABLE, found.steps)
     for process in whole.processes.get(rank.pid, ()):
         if process.label == LOADER:

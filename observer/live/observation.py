@@ -36,6 +36,7 @@ from rankscope.probes.host.procfs import proc_path, read_file
 from rankscope.probes.mapped.reader import READER
 from rankscope.probes.network.flows import FlowTracker
 from rankscope.probes.sched import probe as sched
+from rankscope.unwinder.gpu.files import KernelNames
 
 Progress = Callable[[str], None]
 Whose = Callable[[ProcessWatch | None], str]
@@ -90,6 +91,7 @@ class Observation:
     # user -> sums as they were when his window ended before the others'.
     ended: dict[str, Totals] = field(default_factory=dict)
     names: Names = field(init=False)
+    kernels: KernelNames = field(init=False)
     notes: list[str] = field(default_factory=list)
     lost_processes: dict[int, str] = field(default_factory=dict)  # pid -> user
     fallback: Fallback | None = None
@@ -102,7 +104,7 @@ class Observation:
     def __post_init__(self) -> None:
         everybody = frozenset(user_of(rank) for rank in self.ranks)
         self.held, self.names = Held(everybody), Names(everybody)
-        self.servers = ServerWatch(self.ranks, self.root)
+        self.servers, self.kernels = ServerWatch(self.ranks, self.root), KernelNames(self.root)
 
     @property
     def batches(self) -> list[Events]:
@@ -170,7 +172,7 @@ class Observation:
         # sums of these users count until now
         if len(self.held.ended_ns) > ended and not self.held.full:
             self.ended = {**dict.fromkeys(self.held.ended_ns, self.totals()), **self.ended}
-        called = events["type"] == ring.CALL  # its `stack` is a communicator or a stream
+        called = np.isin(events["type"], (ring.CALL, ring.LAUNCH))  # `stack` is a stream, say, or a kernel
         identities = np.where(called, events["ready_ns"], events["stack"])
         fresh, first = np.unique(identities, return_index=True)
         owners = events["tgid"][first].tolist()
@@ -371,6 +373,7 @@ class Observation:
         self.flows.close()
         self.probes.close()
         self.close_processes()
+        self.kernels.close()
         READER.close()
 
     def close_processes(self) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from rankscope.observer.gpu import overlay, own_waits
 from rankscope.observer.gpu import rows as gpu_rows
+from rankscope.observer.gpu.launched import launch_patterns
 from rankscope.observer.gpu.overlay import GpuTime
 from rankscope.observer.steps.find import StepGuide, find_steps
 from rankscope.observer.steps.found import FoundSteps
@@ -50,6 +51,7 @@ class RankWindow:
     in_collective_s: float
     gpu: GpuTime | None = None
     pauses: tuple[Pause, ...] = ()
+    launched: tuple[MeasuredPattern, ...] = ()  # its GPU functions
 
 
 def steps_alone(raw: RawProcess, table: Sequence[CallRow]) -> FoundSteps:
@@ -104,6 +106,7 @@ def find_rank(raw: RawProcess, table: Sequence[CallRow], guide: StepGuide | None
         in_collective_s=_in_collective_s(raw, table, tid),
         gpu=gpu,
         pauses=paused,
+        launched=launch_patterns(raw.launches, raw.stacks, training),
     )  # fmt: skip
 
 

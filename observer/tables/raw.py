@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rankscope.observer.gpu.launched import LaunchSite
 from rankscope.observer.gpu.rows import GpuView
 from rankscope.observer.thread.functions import StackName
 from rankscope.probes.base.arrays import Floats
@@ -54,6 +55,7 @@ class RawProcess:
     native: Mapping[int, str] = field(default_factory=dict)  # user instruction pointer -> native function
     # user instruction pointer -> name of the mapped file that it lies in
     libraries: Mapping[int, str] = field(default_factory=dict)
+    launches: Sequence[LaunchSite] = ()
     gpu: GpuView | None = None  # GPU data of this process; None where none is seen
     # (tid, system call, argument) of long waits -> what they wait for
     targets: Mapping[tuple[int, int, int], str] = field(default_factory=dict)

@@ -22,6 +22,8 @@ ENDED = "that has ended"  # suffix for an unreaped child process in `detail` of 
 SOCKET_TO = "a socket to "  # prefix of a connection's peer in `detail` of patterns
 NOTHING = "null"  # `absent` of a column without a value in older windows
 
+BY_LAUNCHES = "by launches"  # `detail` of GPU functions: their time is not seen, that of all is divided by launches
+
 PAUSED_STEPS_MOST = 256  # listed per function; enough to see a rhythm
 
 # The kinds of function (DESIGN.md, "Vocabulary").
@@ -173,14 +175,15 @@ PATTERNS = pa.schema(
         _field(
             "thread",
             _LABEL,
-            "training | loader (a data-loader worker process) | other; only training is on the critical path",
+            "training | loader (a data-loader worker process) | other | gpu (what the rank launches: a part of its training thread's "
+            "row 'kernels'); only training is on the critical path",
         ),
         _field("kind", _LABEL, "python | gpu | memory | collective | io | sync | sched"),
         _field(
             "name",
             _LABEL,
             "python: qualified name of the leaf function; collective: operation; io: read, write, …; "
-            "sync: futex, poll, …; sched: ready",
+            "sync: futex, poll, …; sched: ready; gpu: 'kernels', all together, and on the thread gpu the kernel",
         ),
         _field("file", _LABEL, "Python leaf function: its file ('' where there is none)"),
         _field("line", pa.int32(), "Python leaf function: its first line (0 where there is none)"),
@@ -190,12 +193,14 @@ PATTERNS = pa.schema(
             "python: 'sleep' where the function waits by its own will, 'gc' for garbage collection, else ''; "
             "io: mount and device; sync: what is waited for; of a wait that fills half of the window and goes on at its end: the file, "
             "the socket or the child processes; "
-            "sched: 'queue' (others ran) or 'throttled'; collective: the library",
+            f"sched: 'queue' (others ran) or 'throttled'; collective: the library; gpu: '{BY_LAUNCHES}' where the time of all kernels "
+            "is divided by their numbers of launches",
         ),
         _field(
             "caller",
             _LABEL,
-            "for kinds other than python, and gc: qualified name of the Python leaf that was executing, else ''",
+            "for kinds other than python, and gc: qualified name of the Python leaf that was executing; of launches "
+            "without one the thread; else ''",
         ),
         _field(
             "stack", pa.int32(), "Python frames: row of the table stacks that holds the leaf; -1 where there are none"

@@ -51,14 +51,15 @@ enum rs_event_type {
 	RS_EV_EXIT = 5,   /* a watched process ended: arg = its wait status, -1 unknown */
 	RS_EV_NATIVE = 6, /* a thread of a rank without Python state was sampled while running: arg = user instruction pointer, or RS_IN_KERNEL */
 	RS_EV_IDLE = 7,   /* all threads of a process slept: arg = the thread whose wake-up ended it; tid = 0 */
+	RS_EV_LAUNCH = 8, /* a GPU kernel is launched: what = which argument `stack` is, 0: a graph, arg = where the call returns to */
 };
 
 /* 56 bytes: with the ring's 8-byte header one event is one cache line, and user space reads them as one array. */
 struct rs_event {
 	u64 ts_ns;    /* start of the interval, CLOCK_MONOTONIC */
 	u64 dur_ns;   /* its length */
-	u64 ready_ns; /* OFFCPU: the part of it spent runnable, waiting for a CPU. CALL: Python stack of the call site, 0: unknown */
-	u64 stack;    /* Python stack id, 0 if none. CALL: communicator, stream or event */
+	u64 ready_ns; /* OFFCPU: the part of it spent runnable, waiting for a CPU. CALL, LAUNCH: Python stack of the call site, 0: unknown */
+	u64 stack;    /* Python stack id, 0 if none. CALL: communicator, stream or event. LAUNCH: the function that was passed */
 	s64 arg;
 	u32 tid;
 	u32 tgid;

@@ -84,6 +84,7 @@ static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static int (*bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
 static int (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
+static u32 (*bpf_get_prandom_u32)(void) = (void *)7;
 static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
 static u64 (*bpf_get_current_task)(void) = (void *)35;
 static int (*bpf_ringbuf_output)(void *ring, void *data, u64 bytes, u64 flags) = (void *)130;

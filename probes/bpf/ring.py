@@ -39,7 +39,7 @@ STRIDE_BYTES = 64
 _BUSY = 1 << 31
 _DISCARDED = 1 << 30
 
-OFFCPU, SAMPLE, CALL, FILE, EXIT, NATIVE, IDLE = 1, 2, 3, 4, 5, 6, 7
+OFFCPU, SAMPLE, CALL, FILE, EXIT, NATIVE, IDLE, LAUNCH = 1, 2, 3, 4, 5, 6, 7, 8
 
 Events: TypeAlias = "npt.NDArray[np.void]"
 

@@ -5,6 +5,9 @@ the entry probes are attached for a tenth of a second. Where the rate is within 
 stay, and every launch is counted; where it is not they are detached at once and attached again a
 few times per window, and the rate is estimated from those samples.
 
+One launch in sixteen is located while the probes are attached: a LAUNCH event in the ring says what was launched, from
+which code, and from where in Python.
+
 In: functions of launch rows. Out: launches and seconds of counting, per process. Everything runs on
 a thread of its own, as the last close of a probe takes 20 ms (0.1 s per function before Linux 6.6).
 """
@@ -19,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rankscope.probes.bpf.module import Module
+from rankscope.probes.calls.programs import enter_program
 from rankscope.probes.elf.reader import FileBytes
 
 SAMPLE_S = 0.1
@@ -54,6 +58,7 @@ class LaunchCount:
 @dataclass(frozen=True, slots=True)
 class _LaunchPlace:
     row: int
+    site: str  # the program that locates some of them
     library: FileBytes  # kept open for attaching again
     offsets: tuple[int, ...]
 
@@ -84,12 +89,12 @@ class LaunchMeter:
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
-    def add(self, row: int, library: FileBytes, offsets: Sequence[int]) -> None:
+    def add(self, row: int, site: str, library: FileBytes, offsets: Sequence[int]) -> None:
         """Add a file that exports the functions of a launch row; it is attached from the next
         sample on.
         """
         with self._lock:
-            self._places.append(_LaunchPlace(row, library, tuple(offsets)))
+            self._places.append(_LaunchPlace(row, site, library, tuple(offsets)))
 
     def begin(self, processes: int) -> None:
         """Start counting; `processes`: how many are watched, each with the budget."""
@@ -185,7 +190,8 @@ class LaunchMeter:
     def _attach(self) -> None:
         with self._lock:
             for place in self._places:
-                self._links += self.module.attach_uprobes(f"rs_enter_{place.row}", place.library, place.offsets)
+                for program in (enter_program(place.row), place.site):
+                    self._links += self.module.attach_uprobes(program, place.library, place.offsets)
             self._since, self._sums = time.monotonic(), self._read_sums()
 
     def _detach(self) -> None:

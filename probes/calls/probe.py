@@ -24,7 +24,7 @@ from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import in_progress
 from rankscope.probes.calls.attached import FileKey, Places, Row, Untimed, processes_of, too_often
 from rankscope.probes.calls.launches import LaunchMeter
-from rankscope.probes.calls.programs import enter_program, leave_program
+from rankscope.probes.calls.programs import enter_program, launch_site_program, leave_program
 from rankscope.probes.calls.row import LAUNCH, SITED
 from rankscope.probes.calls.table import CALL_TABLE, CallRow
 from rankscope.probes.elf.exports import Symbol, file_offsets, find_functions, find_names
@@ -247,7 +247,7 @@ class CallProbe:
             return
         if self.launches is None:
             self.launches = LaunchMeter(self.module, self.notes, self.budget_hz)
-        self.launches.add(index, library, [symbol.offset for symbol in symbols])
+        self.launches.add(index, launch_site_program(self.table[index]), library, [symbol.offset for symbol in symbols])
 
     def knows(self, name: str, device: str, inode: int) -> bool:
         """Tell whether `attach_at` was called for this row and file."""

@@ -29,6 +29,9 @@ def programs(table: tuple[CallRow, ...] = CALL_TABLE) -> Generated:
             left = bodies.setdefault(f"rs_return(ctx, RS_NUMBER(0), {int(row.throws)})", f"rs_return_{len(bodies)}")
             name = leave_program(index, row)
             variants[name] = Variant(name, left, (_scope(index, row),))
+        elif (site := launch_site_program(row)) not in variants:
+            located = bodies.setdefault("rs_launch_site(ctx, RS_NUMBER(0))", f"rs_site_{len(bodies)}")
+            variants[site] = Variant(site, located, (row.argument,))
     text = "".join(f"int {name}(struct pt_regs *ctx) {{ return {body}; }}\n" for body, name in bodies.items())
     return Generated(text, tuple(variants.values()))
 
@@ -50,6 +53,11 @@ def enter_program(index: int) -> str:
 def leave_program(index: int, row: CallRow) -> str:
     """Name the program that runs when calls of a row end."""
     return f"rs_leave_{_scope(index, row)}"
+
+
+def launch_site_program(row: CallRow) -> str:
+    """Name the program that locates some launches of a row; rows that pass the kernel alike share it."""
+    return f"rs_launch_site_{row.argument}"
 
 
 def _scope(index: int, row: CallRow) -> int:

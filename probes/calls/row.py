@@ -17,7 +17,7 @@ gpu-wait    the calling thread waits here for the GPU
 poll        the calling thread asks whether the GPU has finished, without waiting; only summed up
 memory      a copy between host and GPU or on the GPU; blocks the thread only where it is long
 allocate    GPU memory is allocated or freed; blocks where it is long (freeing waits for the GPU)
-launch      a kernel or a graph is launched; never timed, only counted, within a budget (launches.py)
+launch      a kernel or a graph is launched; never timed, only counted, and some are located, within a budget (launches.py)
 
 Nesting: a runtime call ends in a driver call, a collective launches kernels. For the accelerator
 roles only the outermost call of a role on a thread is recorded, in the kernel (`SCOPED`):
@@ -72,7 +72,7 @@ class CallRow:
     symbol: str  # prefix of the exported name: what follows it (C++ argument types) changes between releases
     name: str
     role: str
-    argument: int = 0  # recorded as `arg`: a count of elements, or bytes
+    argument: int = 0  # recorded as `arg`: a count of elements, or bytes; of a launch: the function
     whole: bool = False  # symbol is a C name: only an API version (_v2) or a stream flavour (_ptsz) may follow
     elsewhere: tuple[str, ...] = ()  # further libraries that may export the same function
     family: str = ""  # gloo, nccl, cuda, … ; rows of one family share the meaning of `aux`

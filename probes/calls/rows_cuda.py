@@ -48,9 +48,9 @@ _RUNTIME_ROWS = (
     _runtime("cudaFree", ALLOCATE, shortest_ns=_LONG_NS),
     _runtime("cudaHostAlloc", ALLOCATE, 2, shortest_ns=_LONG_NS),
     _runtime("cudaFreeHost", ALLOCATE, shortest_ns=_LONG_NS),
-    _runtime("cudaLaunchKernel", LAUNCH),
-    _runtime("cudaLaunchKernelExC", LAUNCH),
-    _runtime("__cudaLaunchKernel", LAUNCH),  # what CUDA 13 compiles of kernel<<<…>>>: of a handle, no function
+    _runtime("cudaLaunchKernel", LAUNCH, 1),
+    _runtime("cudaLaunchKernelExC", LAUNCH, 2),
+    _runtime("__cudaLaunchKernel", LAUNCH, 1),  # what CUDA 13 compiles of kernel<<<…>>>: of a handle, no function
     _runtime("cudaGraphLaunch", LAUNCH),
 )
 _DRIVER_ROWS = (
@@ -70,8 +70,8 @@ _DRIVER_ROWS = (
     _driver("cuMemcpyPeerAsync", MEMORY, 5, towards=DEVICE_TO_DEVICE, object=6, shortest_ns=_BRIEF_NS),
     _driver("cuMemAlloc", ALLOCATE, 2, shortest_ns=_LONG_NS),
     _driver("cuMemFree", ALLOCATE, shortest_ns=_LONG_NS),
-    _driver("cuLaunchKernel", LAUNCH),
-    _driver("cuLaunchKernelEx", LAUNCH),
+    _driver("cuLaunchKernel", LAUNCH, 1),
+    _driver("cuLaunchKernelEx", LAUNCH, 2),
     _driver("cuGraphLaunch", LAUNCH),
 )
 

@@ -12,7 +12,7 @@ A job whose noise is 0 has none of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
 from rankscope.observer.window.rows import ROWS, StepRow
-from rankscope.observer.window.schema import TABLES
+from rankscope.observer.window.schema import BY_LAUNCHES, TABLES
 from rankscope.observer.window.stacks import StackFrame, StackTree
 from rankscope.observer.window.tables import table_of
 
@@ -249,6 +249,17 @@ def _flows(job: Job, rank: int, rng: np.random.Generator) -> list[dict[str, Any]
 def _counter(**row: Any) -> dict[str, Any]:
     return {"scope": "rank", "instance": "", "comm": "", "pid": -1, "rank": -1, "unit": "s", "kind": "delta",
             "minimum": None, "maximum": None, "limit": None, **row}  # fmt: skip
+
+
+def with_gpu_functions(window: Window, parts: Sequence[tuple[str, str, int, float]]) -> Window:
+    """The same with GPU functions on each rank that has a row `kernels`: (kernel, place, its line, share of that row)."""
+    rows = window.patterns.to_pylist()
+    for whole in [row for row in rows if (row["kind"], row["name"]) == ("gpu", "kernels")]:
+        for kernel, place, line, share in parts:
+            seconds = {name: whole[name] * share for name in ("beta", "total_s", "per_step_s")}
+            named = {"name": kernel, "caller": place, "file": TRAIN, "line": line, "detail": BY_LAUNCHES}
+            rows.append(whole | seconds | named | {"thread": "gpu", "stack": -1})
+    return columns(window, "patterns", rows)
 
 
 def columns(window: Window, name: str, rows: list[Mapping[str, Any]]) -> Window:

@@ -175,6 +175,23 @@ def test_a_healthy_job_has_its_devices_and_its_shares(job: PlainJob) -> None:
     assert counter(window, "gpu.wait_s")[0] > 0
 
 
+def test_the_kernels_are_named_with_the_places_that_launch_them(job: PlainJob) -> None:
+    """A step launches 48 of attention and of mlp each, from _run_layer, and 4 of adam; the library has no symbols."""
+    window, _ = job.window()
+    rows = window.patterns.to_pylist()
+    for rank in range(RANKS):
+        mine = {row["name"]: row for row in rows if row["rank"] == rank and row["thread"] == "gpu"}
+        assert set(mine) - {"model::adam"} == {"model::attention<64, float>", "model::mlp<Gelu>"}
+        attention, mlp = mine["model::attention<64, float>"], mine["model::mlp<Gelu>"]
+        assert attention["count"] > 20 and attention["count"] == pytest.approx(mlp["count"], rel=0.6)
+        assert {(row["caller"], row["file"].rpartition("/")[2], row["detail"]) for row in mine.values()} == {
+            ("Kernel.launch", "cuda.py", "by launches")
+        }
+        whole = per_step(window, rank, "gpu", "kernels")
+        assert sum(row["per_step_s"] for row in mine.values()) == pytest.approx(whole, rel=1e-3)
+        assert attention["mu"] == pytest.approx(mlp["mu"]) and 0.3 < attention["mu"] <= 1
+
+
 def hurt(job: PlainJob, rank: int) -> tuple[Window, float]:
     """A window in which a rank is slow, and by how much; it works as much longer as the job says, and waits least."""
     try:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from programs import left_after, loaded, programs_of
 
@@ -258,12 +259,35 @@ def test_launches_within_the_budget_are_all_counted(watching: Watching, program:
     assert not len(of_role(events, LAUNCH))
 
 
+def test_some_launches_are_located_at_random_with_what_they_launch(program: Start, libraries: Path) -> None:
+    watching = Watching(budget_hz=1e9)
+    text = """
+    for i in range(3000): cuda.cudaLaunchKernel(p(0x4567))
+    """
+    events = watching.run(program(PROLOGUE + text, str(libraries)))
+    located = events[events["type"] == ring.LAUNCH]
+    watching.close()
+    assert 2 * 3000 / 16 * 0.7 < len(located) < 2 * 3000 / 16 * 1.3  # calls of the driver too; 5 standard deviations
+    assert set(located["stack"].tolist()) == {0x4567}
+    assert set(located["what"].tolist()) == {1}
+    assert (
+        len(np.unique(located["arg"])) == 2
+    )  # the code of ctypes calls the runtime, and this one place of it the driver
+    gaps = np.diff(located["ts_ns"].astype(np.int64))
+    assert gaps.std() > 0.3 * gaps.mean()  # not by turns
+
+
 def test_launches_are_counted_where_the_kernel_cannot_attach_many_at_once(program: Start, libraries: Path) -> None:
     module = load()
     module.at_once = False
     meter = LaunchMeter(module, [], budget_hz=1000)
     (driver,) = functions_of(LocalFile(libraries / "libcuda.so.1"), [CALL_TABLE[ROW["cuLaunchKernel"]]]).values()
-    meter.add(ROW["cuLaunchKernel"], LocalFile(libraries / "libcuda.so.1"), [symbol.offset for symbol in driver])
+    meter.add(
+        ROW["cuLaunchKernel"],
+        "rs_launch_site_1",
+        LocalFile(libraries / "libcuda.so.1"),
+        [symbol.offset for symbol in driver],
+    )
     process = program(
         PROLOGUE + "\n    for i in range(13): cuda.cudaLaunchKernel(p(0)); time.sleep(0.01)\n", str(libraries)
     )

@@ -7,6 +7,7 @@ among users, as for native names (unwinder/names/native.py).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -50,20 +51,51 @@ class Kernel:
 
 
 @dataclass(slots=True)
+class _Content:
+    """The content of a file that is closed between windows."""
+
+    file: MappedFile
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        return self.file.identity
+
+    def pread(self, size: int, at: int) -> bytes:
+        return self.file.pread(size, at)
+
+
+@dataclass(slots=True)
 class _OpenTable:
     table: KernelTable
     elf: ElfFile | None = None
-    file: MappedFile | None = None
+    content: _Content | None = None
+    released: bool = False
     known: dict[tuple[int, bool], Kernel | None] = field(default_factory=dict)
 
-    def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
+    def release(self) -> None:
+        if self.content is not None:
+            self.content.file.close()
+            self.released = True
+
+    def is_again(self, file: MappedFile) -> bool:
+        """Go on with a file that was opened again; return False where it is another by now."""
+        if self.content is None or self.content.identity != file.identity:
+            return False
+        self.content.file, self.released = file, False
+        return True
 
 
 @dataclass(slots=True)
 class KernelNames:
-    """Kernels of the files of any number of processes, read when first needed. Close it."""
+    """Kernels of the files of any number of processes, read when first needed. Release or close it."""
 
     root: Path = procfs.ROOT
     _tables: OrderedDict[tuple[str, int], _OpenTable] = field(default_factory=OrderedDict)
@@ -84,6 +116,23 @@ class KernelNames:
                 found[launch] = kernel
         return found
 
+    def callers(self, pid: int, launches: Iterable[Launched]) -> dict[Launched, str]:
+        """Map launches of a process to the names of the files whose code launches; of others nothing
+        is known.
+        """
+        wanted = sorted(set(launches), key=lambda one: one.caller)
+        try:
+            mappings = read_maps(pid, self.root) if wanted else ()
+        except OSError:
+            return {}
+        addresses, found = [one.caller for one in wanted], {}
+        for mapping in mappings:
+            first, end = bisect_left(addresses, mapping.start), bisect_left(addresses, mapping.end)
+            if first < end and mapping.path.startswith("/"):
+                file = printable(mapping.path.rpartition("/")[2], NAME_CAP)
+                found.update(dict.fromkeys(wanted[first:end], file))
+        return found
+
     def _kernel(self, pid: int, mappings: Sequence[Mapping], pointer: int, by_caller: bool) -> Kernel | None:
         """Name the kernel of a host function, or the one that the code at a pointer launches."""
         mapping = next((one for one in mappings if one.start <= pointer < one.end), None)
@@ -99,7 +148,7 @@ class KernelNames:
 
     def _table(self, pid: int, mapping: Mapping) -> _OpenTable:
         key = (mapping.device, mapping.inode)
-        if key in self._tables:
+        if key in self._tables and not self._tables[key].released:
             self._tables.move_to_end(key)
             return self._tables[key]
         user = partial(whose, pid, self.root)
@@ -110,30 +159,41 @@ class KernelNames:
         except (FileNotRead, OverflowError):
             self._fair.spend(_PER_FILE_BYTES, user)
             return _OpenTable(KernelTable())  # the process has ended, say: not kept either
+        if key in self._tables and self._tables[key].is_again(file):
+            self._tables.move_to_end(key)
+            return self._tables[key]
         opened = self._tables[key] = _read_table(file)
         self._fair.spend(_PER_FILE_BYTES + file.read_bytes, user)
         while len(self._tables) > _FILES or (len(self._tables) > 1 and self._bytes() > _TABLES_BYTES):
-            self._tables.popitem(last=False)[1].close()
+            self._tables.popitem(last=False)[1].release()
         return opened
 
     def _bytes(self) -> int:
         return sum(one.table.nbytes for one in self._tables.values())
 
-    def close(self) -> None:
-        """Close the files."""
+    def release(self) -> None:
+        """Close the files until they are needed again, and give all users their full share anew.
+
+        What was read remains: a library with 20,000 kernels takes up to 2 s.
+        """
         for one in self._tables.values():
-            one.close()
+            one.release()
+        self._fair = Fair(_FREELY_BYTES, _EACH_BYTES)
+
+    def close(self) -> None:
+        """Close the files, and forget what was read."""
+        self.release()
         self._tables.clear()
 
 
 def _read_table(file: MappedFile) -> _OpenTable:
     """Read the kernels of a file; none where it is malformed."""
+    content = _Content(file)
     try:
-        elf = ElfFile(file)
-        return _OpenTable(kernel_table(elf), elf, file)
+        elf = ElfFile(content)
+        return _OpenTable(kernel_table(elf), elf, content)
     except (OSError, NotElf, OverflowError):
-        file.close()
-        return _OpenTable(KernelTable())
+        return _OpenTable(KernelTable(), content=content)
 
 
 def _read_kernel(opened: _OpenTable, offset: int, by_caller: bool, mapping: Mapping) -> Kernel | None:

@@ -6,6 +6,7 @@ from rankscope.diagnose.infer.budget.frames import Frames
 from rankscope.diagnose.infer.fleet.model import Patterns
 from rankscope.diagnose.infer.verdict.budget import Kind
 from rankscope.diagnose.infer.verdict.function import Function
+from rankscope.observer.window.schema import BY_LAUNCHES
 from rankscope.observer.window.stacks import StackFrame
 
 Label = tuple[str, Function | None]  # words, '' for none; the function
@@ -30,6 +31,16 @@ def label_of(table: Patterns, row: int, kind: Kind, frames: Frames) -> Label:
     if kind in (Kind.QUEUE, Kind.STOPPED, Kind.UNKNOWN):
         return NOTHING
     return _words(table, row, kind, frames), function
+
+
+def placed(table: Patterns, row: int, frames: Frames) -> Label:
+    """Name a GPU function by its kernel and the user's lowest function that launches it; say if its
+    time is not its own.
+    """
+    function = _function(frames.of(row).user or frames.leaf(row))
+    thread = table.caller.at(row) if function is None else ""
+    words = f"{table.name.at(row)} of {thread}" if thread else table.name.at(row)
+    return (f"{words} ({BY_LAUNCHES})" if table.detail.at(row) == BY_LAUNCHES else words), function
 
 
 def _function(frame: StackFrame | None) -> Function | None:

@@ -16,6 +16,7 @@ import numpy as np
 from rankscope.diagnose import budgets
 from rankscope.diagnose.infer.budget.behind import behind
 from rankscope.diagnose.infer.budget.labels import NOTHING, QUOTA, Label
+from rankscope.diagnose.infer.budget.launched import with_launched
 from rankscope.diagnose.infer.budget.pauses import with_pauses
 from rankscope.diagnose.infer.budget.servers import stages_of, with_servers
 from rankscope.diagnose.infer.budget.spent import CODE, KINDS, Spent
@@ -31,7 +32,7 @@ _LEAST_SHARE = 0.001  # of the whole: smaller items are not listed
 def budget_of(fleet: Fleet, spent: Spent) -> Budget:
     """Return the budget of a fleet, from what its ranks spend."""
     stages = stages_of(fleet, spent)
-    spent = with_split(fleet, with_pauses(fleet, with_servers(fleet, spent)))
+    spent = with_launched(fleet, with_split(fleet, with_pauses(fleet, with_servers(fleet, spent))))
     counted, by_rank = spent.counted, spent.by_rank()
     seconds = by_rank[counted].mean(axis=0)
     items = _items(fleet, spent)

@@ -56,11 +56,11 @@ class Spent:
     def with_parts(
         self, rows: Ints, seconds: Floats, kind: int, label: Ints | None = None, labels: tuple[Label, ...] | None = None
     ) -> Spent:
-        """Move these seconds of some rows (indices of the columns) to rows of their own, of another
-        kind; `label`: None: as they were.
+        """Move these seconds of some rows (indices of the columns) to rows of their own, of this kind;
+        `label`: None: as they were.
         """
         left = self.seconds.copy()
-        left[rows] -= seconds
+        np.subtract.at(left, rows, seconds)
         return replace(
             self,
             rows=np.concatenate((self.rows, self.rows[rows])),

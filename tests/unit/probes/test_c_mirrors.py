@@ -62,6 +62,7 @@ PYTHON = {
         "RS_EV_EXIT": ring.EXIT,
         "RS_EV_NATIVE": ring.NATIVE,
         "RS_EV_IDLE": ring.IDLE,
+        "RS_EV_LAUNCH": ring.LAUNCH,
     },
     "rs_process_role": {"RS_ROLE_RANK": counters.RANK, "RS_ROLE_MEMBER": counters.MEMBER},
     "rs_counter": {

@@ -111,6 +111,7 @@ def _text_of(generated: Generated, name: str) -> str:
 def test_every_row_of_the_call_table_has_its_programs() -> None:
     generated = programs()
     made = _variants(generated)
+    assert {made[f"rs_launch_site_{at}"].numbers for at in (0, 1, 2)} == {(0,), (1,), (2,)}
     assert len(generated.text.splitlines()) < len(CALL_TABLE) / 4
     for index, row in enumerate(CALL_TABLE):
         assert made[f"rs_enter_{index}"].numbers[0] == index
@@ -215,4 +216,4 @@ def test_the_numbers_of_helpers_are_those_of_the_kernel() -> None:
     number_of = {f"bpf_{name}": int(number) for name, number in said}
     ours = {name: int(number) for name, number in re.findall(r"\(\*(\w+)\)\([^;]*\) = \(void \*\)(\d+);", HEADER)}
     renamed = {"rs_read_user": "bpf_probe_read_user", "rs_read_kernel": "bpf_probe_read_kernel"}
-    assert len(ours) == 9 and all(number_of[renamed.get(name, name)] == number for name, number in ours.items())
+    assert len(ours) == 10 and all(number_of[renamed.get(name, name)] == number for name, number in ours.items())

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rankscope.probes.elf.exports import find_addresses
 from rankscope.probes.elf.local import LocalFile
 from rankscope.probes.elf.reader import ElfFile, NotElf
+from rankscope.unwinder.gpu import files
 from rankscope.unwinder.gpu.defined import defined_kernels
 from rankscope.unwinder.gpu.files import Kernel, KernelNames, Launched
 from rankscope.unwinder.gpu.registered import registered_kernels
@@ -108,6 +109,33 @@ def test_launches_of_a_process_are_named_by_what_they_pass_and_by_who_passes_it(
     assert sorted(expected.values()) == sorted(KERNELS)
     assert {one: kernel.symbol for one, kernel in found.items()} == passed | handles
     assert Kernel("at::native::gemm<float>", KERNELS[5], "libhost.so") in found.values()
+
+
+def test_a_released_file_is_read_again_only_where_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = host_library(tmp_path, KERNELS, "-O2", static=True)
+    loaded = ctypes.CDLL(str(library))
+    stub = Launched(ctypes.cast(loaded["stub_0"], ctypes.c_void_p).value or 0)
+    later = Launched(ctypes.cast(loaded["stub_1"], ctypes.c_void_p).value or 0)
+    read: list[str] = []
+    monkeypatch.setattr(files, "kernel_table", lambda elf: read.append(elf.name) or kernel_table(elf))  # type: ignore[func-returns-value]
+    names = KernelNames()
+    assert [names.kernels(os.getpid(), [stub])[stub].symbol for _ in range(2)] == [KERNELS[0]] * 2
+    for _ in range(2):
+        names.release()
+        assert names.kernels(os.getpid(), [later])[later].symbol == KERNELS[1]  # a name that was not asked for before
+    assert read == ["libhost.so"]
+    names.release()
+    os.utime(library)
+    assert names.kernels(os.getpid(), [stub])[stub].symbol == KERNELS[0]
+    assert read == ["libhost.so"] * 2
+    names.close()
+
+
+def test_the_file_whose_code_launches_is_known_without_reading_it() -> None:
+    names, libc = KernelNames(), ctypes.CDLL("libc.so.6")
+    inside = Launched(7, ctypes.cast(libc.getpid, ctypes.c_void_p).value or 0)
+    assert names.callers(os.getpid(), [inside, Launched(7, 16)]) == {inside: "libc.so.6"}
+    assert names.callers(1 << 30, [inside]) == {}
 
 
 @given(st.binary(max_size=300), st.integers(0, 1 << 40), st.integers(-(1 << 31), (1 << 31) - 1), st.booleans())

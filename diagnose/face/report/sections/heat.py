@@ -1,6 +1,7 @@
 """The heat map: each function's share of each rank's critical path, and its excess over the peers.
 
-share(r,f)  = Σ β over the patterns of f on the training thread of r
+share(r,f)  = Σ β over the patterns of f on the training thread of r; what its GPU does, by GPU function
+              where these are known
 above(r,f)  = max(0, Σ seconds per step - median of that over the unsuspected peers of r);
               undefined for waiting
 """
@@ -12,7 +13,7 @@ import numpy as np
 from rankscope.diagnose.face.report.chosen import Chosen
 from rankscope.diagnose.face.report.content import Heat, HeatFunction, HeatRank
 from rankscope.diagnose.infer.fleet.labels import distinct_rows
-from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.fleet.model import Fleet, Patterns
 from rankscope.diagnose.infer.model.waits import waits
 from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.diagnose.stats.robust import peers_median
@@ -24,14 +25,14 @@ RANKS_MOST = 10_000  # 24 functions, two measures of 2 bytes, in base64: 1.3 MB
 _CANDIDATES = 128
 _ODD = 10  # functions shown for their excess over the peers; the others for their share
 _LEAST_SHARE = 0.002  # share of the critical path; less is a few samples
-_CALLED = ("io", "sync")  # kinds whose name needs the caller to be meaningful
+_CALLED = ("io", "sync", "gpu")  # kinds whose name needs the caller to be meaningful
 
 
 def heat_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> Heat | None:
     """Build the heat map; None if no function was seen."""
     table = fleet.patterns
     beta = table.share
-    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (beta > 0))
+    rows = _rows(table, beta)
     if not len(rows):
         return None
     function, first = _functions(fleet, rows)
@@ -60,6 +61,14 @@ def heat_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> Heat | None:
         functions, tuple(_rank(fleet, chosen, int(row)) for row in shown), np.minimum(share[cells], 1.0),
         above[cells], len(fleet.ranks) - len(shown),
     )  # fmt: skip
+
+
+def _rows(table: Patterns, beta: Floats) -> Ints:
+    """Rows of training threads, and of GPU functions in place of their sum."""
+    launched = (table.thread.codes == table.thread.code("gpu")) & (beta > 0)
+    whole = (table.kind.codes == table.kind.code("gpu")) & np.isin(table.rank, table.rank[launched])
+    training = (table.thread.codes == table.thread.code("training")) & (beta > 0) & ~whole
+    return np.flatnonzero(training | launched)
 
 
 def _functions(fleet: Fleet, rows: Ints) -> tuple[Ints, Ints]:

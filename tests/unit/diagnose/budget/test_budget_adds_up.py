@@ -149,6 +149,22 @@ def test_the_kernels_part_of_a_function_is_told_apart_with_what_it_was_for(
     assert rest.seconds == pytest.approx(0.02, rel=0.15)
 
 
+def test_the_time_on_the_gpu_is_told_by_kernel_and_place() -> None:
+    kernels = Work("gpu", "kernels", 0, 0, file="", frames=())
+    job = Job(ranks=2, noise=0.0, spread=0.0, stalls=0.0, extra={rank: [(kernels, 0.2)] for rank in range(2)})
+    functions = [("gemm<float>", "forward", 18, 0.6), ("gemm<float>", "backward", 30, 0.3), ("adam", "step", 40, 0.1)]
+    windows = [builders.with_gpu_functions(window, functions) for window in build(job)]
+    budget = check(budget_of(gather(windows)))
+    (part,) = [part for part in budget.parts if part.kind is Kind.GPU]
+    assert part.seconds == pytest.approx(0.2, rel=0.01)
+    told = [(item.what, item.function.name if item.function else "", item.seconds) for item in part.items]
+    assert [each[:2] for each in told] == [
+        ("gemm<float> (by launches)", "forward"), ("gemm<float> (by launches)", "backward"), ("adam (by launches)", "step"),
+    ]  # fmt: skip
+    assert [each[2] for each in told] == pytest.approx([0.12, 0.06, 0.02], rel=0.02)
+    assert "train.py:18 forward: gemm<float> (by launches)" in line_of(budget)
+
+
 def test_who_ran_instead_is_named_with_its_part_of_the_queue() -> None:
     budget = check(budget_of(gather(build(builders.hogged(3, 0.08)))))
     queue = next(part for part in budget.parts if part.kind is Kind.QUEUE)

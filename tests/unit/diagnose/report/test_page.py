@@ -235,6 +235,19 @@ def test_kernels_of_a_gpu_stand_beside_the_stacks_and_a_stopped_rank_has_its_wid
     assert (beside.parent, beside.depth, beside.place) == (-1, 0, "") and beside.seconds > 5
 
 
+def test_gpu_functions_stand_beside_those_of_python_in_place_of_their_sum() -> None:
+    kernels = builders.Work("gpu", "kernels", 0, 0, file="", frames=())
+    functions = [("gemm<float>", "forward", 18, 0.75), ("adam", "step", 40, 0.25)]
+    windows = build(Job(ranks=4, extra={rank: [(kernels, 0.1)] for rank in range(4)}))
+    heat = of([builders.with_gpu_functions(window, functions) for window in windows]).heat
+    assert heat is not None
+    shown = {function.name: (function.place, function.kind) for function in heat.functions}
+    assert shown["gemm<float> in forward"] == ("train.py:18", "gpu") and shown["adam in step"] == ("train.py:40", "gpu")
+    assert "kernels" not in shown and "augment" in shown
+    of_sum = of(windows).heat
+    assert of_sum is not None and "kernels" in [function.name for function in of_sum.functions]
+
+
 def test_counters_that_convict_come_first_and_say_what_they_count() -> None:
     lines = of(build(builders.throttled(3, 0.08))).counters
     assert lines[0].name == "cpu.throttled_s" and lines[0].odd
