@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 
 MARK = "rankscope-check: "
 _MOST_WORDS = 600  # characters of one field
 _MOST_LINE = 16 << 10  # bytes
 _MOST_PLAIN = 20  # other lines that are remembered
+_MOST_TRACE = 60  # lines of the first report of a CPU that does not answer
+_STUCK = re.compile(r"soft lockup - CPU#\d+ stuck for (\d+)s")
+_STUCK_S = 100  # seconds after which such a CPU does not come back; on a busy host half a minute was seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +55,15 @@ def decode(line: str) -> Check | None:
 
 
 class Console:
-    """Collect checks from the bytes of a serial console. Lines are cut at 16 KiB; of other lines the last ones are remembered."""
+    """Collect checks from the bytes of a serial console. Lines are cut at 16 KiB; of other lines the last ones are remembered.
+
+    `trace`: of the kernel's first report of a CPU that does not answer; `stuck`: one has not for long.
+    """
 
     def __init__(self) -> None:
         self.plain: list[str] = []
+        self.trace: list[str] = []
+        self.stuck = False
         self._rest = b""
 
     def feed(self, content: bytes) -> list[Check]:
@@ -68,4 +77,8 @@ class Console:
                 found.append(check)
             elif words := plain(text):
                 self.plain = [*self.plain, words[:200]][-_MOST_PLAIN:]
+                silent = _STUCK.search(words)
+                self.stuck = self.stuck or (silent is not None and int(silent[1]) >= _STUCK_S)
+                if (self.trace or silent) and len(self.trace) < _MOST_TRACE:
+                    self.trace.append(words[:200])
         return found

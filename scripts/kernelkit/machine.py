@@ -67,18 +67,21 @@ def boot(
                 if total > _MOST_BYTES:
                     ended = "it printed too much"
                     break
+                if console.stuck:
+                    ended = "a CPU of it does not answer any more"
+                    break
             else:
                 if process.poll() is None:
                     ended = f"it was not done after {deadline_s:.0f} s"
                 elif process.returncode:
                     ended = f"the emulator ended with {process.returncode}"
     if ended:
-        ended += "".join(f"\n    | {line}" for line in console.plain[-8:])
+        ended += "".join(f"\n    | {line}" for line in console.trace or console.plain[-8:])
     return Booted(tuple(checks), time.monotonic() - began, ended)
 
 
 def _words(kernel: Fetched, machine: Architecture, initial_path: Path) -> list[str]:
-    quiet = f"console={machine.console} quiet loglevel=1 panic=1 mitigations=off"
+    quiet = f"console={machine.console} quiet loglevel=5 panic=1 mitigations=off"
     share = f"local,path={machine.root},mount_tag={SHARE},security_model=none,readonly=on,multidevs=remap"
     return [
         machine.emulator, *machine.machine, "-nographic", "-no-reboot", "-nic", "none", "-kernel", str(kernel.image),

@@ -335,3 +335,14 @@ def test_what_runs_there_is_compiled_already_under_its_name_there(made: Path) ->
     content = Path(importlib.util.cache_from_source(str(made / source))).read_bytes()
     assert marshal.loads(content[16:]).co_filename == f"/{source}"
     assert int.from_bytes(content[8:12], "little") == int((made / source).stat().st_mtime)
+
+
+def test_a_cpu_that_does_not_answer_for_long_ends_the_boot_and_its_first_report_is_kept() -> None:
+    console = Console()
+    report = (
+        "[  {0}.0] watchdog: BUG: soft lockup - CPU#1 stuck for {1}s! [python:118]\n[  {0}.1] RIP: smp_call_function\n"
+    )
+    console.feed(b"[    1.0] hello\n" + report.format(90, 26).encode())
+    assert not console.stuck and console.trace[-1].endswith("RIP: smp_call_function")
+    console.feed(report.format(170, 101).encode() + b"[  171.0] more\n" * 100)
+    assert console.stuck and console.trace[0].startswith("[  90.0] watchdog") and len(console.trace) == 60
