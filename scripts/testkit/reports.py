@@ -2,9 +2,10 @@
 
 What only computes is run by two: one session begins at the first file of tests, at idle priority beside the kernel's tests;
 the one that shows all, when it is through with those, begins at the last file. Tests of the kernel that are marked `beside` are run by a
-session of their own, beside the others of the kernel: what they look at and wait for are processes of theirs. Those that are marked
-`apart` want no other real job on the host: they come when that session has ended, beside what computes. Who takes a file says so
-(a file in `taken/`), so that no test is run twice. Tests that are marked `alone` come after all that.
+session of their own, beside the others of the kernel, and from the last file on by the one that shows all, when it is through with those:
+what they look at and wait for are processes of theirs. Those that are marked `apart` want no other real job on the host: they come when
+that session has ended, beside what computes. Who takes a file says so (a file in `taken/`), so that no test is run twice. Tests that are
+marked `alone` come after all that.
 
 What failed beside other tests is run once more here, as the tests of real jobs are (tests/conftest.py), and counted as a rerun: a
 test that waited for a core has not found a defect.
@@ -118,18 +119,14 @@ class Shown:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """What needs the kernel in its order, of it last what is to be apart; then what computes from the last file to the first, then
-        what others of the kernel ran beside, by now, then what needs to be alone."""
+        """What needs the kernel in its order; what may be beside others of the kernel, from the last file to the first, as far as its
+        session has not come; what is to be apart; what computes, from the last file to the first; what needs to be alone."""
         real = [item for item in items if not computes(item) and not beside(item)]
-        files: dict[Path, list[pytest.Item]] = defaultdict(list)
-        for item in items:
-            if computes(item):
-                files[item.path].append(item)
         items[:] = [
             *[item for item in real if not marked(item, "apart") and not marked(item, "alone")],
+            *_from_the_last_file([item for item in items if beside(item) and not computes(item)]),
             *[item for item in real if marked(item, "apart")],
-            *[item for path in reversed(files) for item in files[path]],
-            *[item for item in items if beside(item) and not computes(item)],
+            *_from_the_last_file([item for item in items if computes(item)]),
             *[item for item in real if marked(item, "alone")],
         ]
 
@@ -183,6 +180,13 @@ class Shown:
                 report.longrepr = tuple(report.longrepr)
             found[report.nodeid].append(report)
         return found
+
+
+def _from_the_last_file(items: list[pytest.Item]) -> list[pytest.Item]:
+    files: dict[Path, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        files[item.path].append(item)
+    return [item for path in reversed(files) for item in files[path]]
 
 
 def _wait_for(path: Path) -> None:

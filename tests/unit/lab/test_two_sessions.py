@@ -164,7 +164,7 @@ def test_what_may_run_beside_the_others_of_the_kernel_is_run_by_its_own_session(
     said = session(project, *WHOLE, "--reports-beside", "own", "-v")
     assert said.splitlines()[-1].strip("= ").startswith("1 failed, 4 passed, 1 skipped, 1 rerun in ")
     assert [ran(project, name) for name in ("beside", "kernel", "unit", "lab")] == [1, 1, 1, 1]
-    order = [said.index(f"::test_{name} ") for name in ("first", "last", "good", "beside")]
+    order = [said.index(f"::test_{name} ") for name in ("first", "last", "beside", "good")]
     assert order == sorted(order)
 
 
@@ -181,6 +181,30 @@ def test_what_no_session_has_run_beside_is_run_by_the_one_that_shows_all(project
     (project / "tests/kernel/test_0.py").write_text(BESIDE + "def test_beside(): open('beside-ran', 'a').write('x')\n")
     session(project, *WHOLE, "--reports-beside", "own")
     assert [ran(project, name) for name in ("beside", "kernel")] == [1, 1]
+
+
+def test_who_is_through_takes_what_may_run_beside_from_the_last_file_on(project: Path) -> None:
+    for name in ("0", "9"):
+        (project / f"tests/kernel/test_{name}.py").write_text(
+            BESIDE + f"def test_{name}(): open('own-{name}-ran', 'a').write('x')\n"
+        )
+    session(project, "tests/kernel/test_0.py", "-m", "beside", "--reports-to", "own")
+    with (project / "own.lock").open("w") as lock:  # its session goes on, and has not come to the other file
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def end() -> None:
+            while not ran(project, "own-9"):
+                time.sleep(0.02)
+            assert ran(project, "unit") == 0
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        said = session(project, *WHOLE, "--reports-beside", "own", "-v")
+        ending.join()
+    assert [ran(project, name) for name in ("own-0", "own-9", "kernel", "unit")] == [1, 1, 1, 1]
+    order = [said.index(f"::test_{name} ") for name in ("last", "9", "0", "good")]
+    assert order == sorted(order)
 
 
 def test_what_is_to_be_apart_comes_when_what_runs_beside_has_ended_and_before_what_computes(project: Path) -> None:
