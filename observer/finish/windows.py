@@ -222,7 +222,7 @@ def _add_rank(
     tables.add_patterns(number, TRAINING, found.training)
     tables.pauses += [pattern_rows.pause_row(number, pause) for pause in found.pauses]
     tables.add_patterns(number, "other", found.others)
-    tables.add_patterns(number, "gpu", found.launched)
+    tables.add_patterns(number, "gpu", found.on_gpu)
     tables.collectives += collective_rows(number, raw, found.calls, CALL_TABLE, found.steps)
     for process in whole.processes.get(rank.pid, ()):
         if process.label == LOADER:

@@ -8,7 +8,7 @@ computing, a_coll that inside a collective:
     c = clip((s − a_coll·k) / (a_comp − a_coll), 0, k)     n = k − c     idle = 1 − k
 
 Levels, pooled over the GPUs of the job on this host, because a GPU that never waits shows no
-collective and one that always waits hardly any computing. r = s/k over intervals with k ≥ 0.5,
+collective and one that always waits hardly any computing. r = s/k over intervals with k ≥ 0.5 (0.1 where there are none),
 weights k·Δt, Q_q its weighted quantile:
 
     a_comp = Q_0.25 of those r that reach 0.8·Q_0.98(r): kernels differ, and one that runs beside a collective shows more SMs
@@ -38,6 +38,7 @@ MOST_CTA_SHARE = 0.25
 _MOST_POWER_SHARE = 0.35  # of the level of computing
 _LEAST_APART = 0.2
 _BUSY = 0.5
+_BUSY_AT_ALL = 0.1  # where no GPU is busier, as between launches one by one
 _LEAST_SAMPLES = 5
 _BRIDGED_S = 0.5
 
@@ -142,9 +143,12 @@ def find_levels(series: Sequence[Series], collectives: bool = True) -> Levels:
 
 
 def _levels_on(series: Sequence[Series], measure: str) -> Levels | None:
-    parts = [_ratios(one, measure) for one in series]
-    ratio, weight = (np.concatenate([part[index] for part in parts]) for index in range(2))
-    if len(ratio) < _LEAST_SAMPLES:
+    for busy in (_BUSY, _BUSY_AT_ALL):
+        parts = [_ratios(one, measure, busy) for one in series]
+        ratio, weight = (np.concatenate([part[index] for part in parts]) for index in range(2))
+        if len(ratio) >= _LEAST_SAMPLES:
+            break
+    else:
         return None
     computing = _computing_level(ratio, weight)
     most = MOST_CTA_SHARE if measure == "sm" else _MOST_POWER_SHARE * computing
@@ -162,10 +166,10 @@ def _levels_on(series: Sequence[Series], measure: str) -> Levels | None:
     return Levels(computing, max(collective, 0.0), measure, own, note)
 
 
-def _ratios(one: Series, measure: str) -> tuple[Floats, Floats]:
-    """Return (s/k, k·Δt) of the usable intervals."""
+def _ratios(one: Series, measure: str, busy: float) -> tuple[Floats, Floats]:
+    """Return (s/k, k·Δt) of the intervals with k of at least `busy`."""
     level = _activity(one, measure)
-    known = np.isfinite(level) & np.isfinite(one.kernel_active) & (one.kernel_active >= _BUSY) & (one.seconds > 0)
+    known = np.isfinite(level) & np.isfinite(one.kernel_active) & (one.kernel_active >= busy) & (one.seconds > 0)
     return level[known] / one.kernel_active[known], (one.kernel_active * one.seconds)[known]
 
 

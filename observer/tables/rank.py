@@ -14,6 +14,7 @@ from rankscope.observer.gpu import overlay, own_waits
 from rankscope.observer.gpu import rows as gpu_rows
 from rankscope.observer.gpu.launched import launch_patterns
 from rankscope.observer.gpu.overlay import GpuTime
+from rankscope.observer.gpu.waited import wait_patterns
 from rankscope.observer.steps.find import StepGuide, find_steps
 from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.steps.markers import Markers
@@ -51,7 +52,7 @@ class RankWindow:
     in_collective_s: float
     gpu: GpuTime | None = None
     pauses: tuple[Pause, ...] = ()
-    launched: tuple[MeasuredPattern, ...] = ()  # its GPU functions
+    on_gpu: tuple[MeasuredPattern, ...] = ()  # its GPU functions, and where it waits for them
 
 
 def steps_alone(raw: RawProcess, table: Sequence[CallRow]) -> FoundSteps:
@@ -106,8 +107,15 @@ def find_rank(raw: RawProcess, table: Sequence[CallRow], guide: StepGuide | None
         in_collective_s=_in_collective_s(raw, table, tid),
         gpu=gpu,
         pauses=paused,
-        launched=launch_patterns(raw.launches, raw.stacks, training),
+        on_gpu=launch_patterns(raw.launches, raw.stacks, training) + _waits(raw, calls, table, tid, steps),
     )  # fmt: skip
+
+
+def _waits(
+    raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int, steps: FoundSteps
+) -> tuple[MeasuredPattern, ...]:
+    waits = calls[of_roles(calls, table, GPU_WAIT) & (calls["tid"] == tid)]
+    return wait_patterns(waits, raw.since_start_s(waits["ts_ns"]), raw.stacks, table, steps) if len(waits) else ()
 
 
 def _last_marker_ns(calls: Events, table: Sequence[CallRow]) -> float | None:

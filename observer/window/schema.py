@@ -175,8 +175,8 @@ PATTERNS = pa.schema(
         _field(
             "thread",
             _LABEL,
-            "training | loader (a data-loader worker process) | other | gpu (what the rank launches: a part of its training thread's "
-            "row 'kernels'); only training is on the critical path",
+            "training | loader (a data-loader worker process) | other | gpu (what the rank launches, parts of its training thread's "
+            "row 'kernels'; and, kind sync, where that thread waits for its GPU); only training is on the critical path",
         ),
         _field("kind", _LABEL, "python | gpu | memory | collective | io | sync | sched"),
         _field(

@@ -262,6 +262,24 @@ def with_gpu_functions(window: Window, parts: Sequence[tuple[str, str, int, floa
     return columns(window, "patterns", rows)
 
 
+def with_gpu_waits(window: Window, place: str, line: int, per_step: float, seconds: float) -> Window:
+    """The same where each rank waits so often in each step for its GPU, at this place, for so many seconds in all."""
+    rows = window.patterns.to_pylist()
+    steps = int(window.steps.column("step").to_numpy().max()) + 1
+    for row in [row for row in rows if (row["kind"], row["name"], row["thread"]) == ("gpu", "kernels", "training")]:
+        waits = {
+            "kind": "sync",
+            "name": "cudaStreamSynchronize",
+            "caller": place,
+            "file": TRAIN,
+            "line": line,
+            "detail": "",
+        }
+        times = {"beta": 0.0, "total_s": seconds * steps, "per_step_s": seconds, "count": int(per_step * steps)}
+        rows.append(row | waits | times | {"thread": "gpu", "stack": -1})
+    return columns(window, "patterns", rows)
+
+
 def columns(window: Window, name: str, rows: list[Mapping[str, Any]]) -> Window:
     """The same window with another table."""
     tables = {each: getattr(window, each) for each in TABLES}

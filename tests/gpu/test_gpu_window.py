@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ import pytest
 
 from labkit.gpu import step_times as account
 from labkit.gpu.sim.sim import CACHE, Machine, build
+from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.observer.window.folder import Window, find_windows, read_window
 
 pytestmark = pytest.mark.apart
@@ -35,8 +36,8 @@ SLOW_GPU, SLOW_PYTHON = 2, 5
 class PlainJob:
     """The lab's GPU job without the lab's networks: ranks on this host, four GPUs to a pod."""
 
-    def __init__(self, folder: Path, sync_every: int = 1) -> None:
-        self.folder, self.sync_every = folder, sync_every
+    def __init__(self, folder: Path, ranks: int = RANKS, arguments: Sequence[str] = ARGUMENTS) -> None:
+        self.folder, self.ranks, self.arguments = folder, ranks, arguments
         self.machine = Machine(folder / "machine", gpus=8, per_host=PER_HOST)
         self.processes: list[subprocess.Popen[bytes]] = []
 
@@ -48,24 +49,17 @@ class PlainJob:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        for rank in range(RANKS):
+        for rank in range(self.ranks):
             names = {
-                "RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": RANKS, "MASTER_ADDR": "127.0.0.1",
+                "RANK": rank, "WORLD_SIZE": self.ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": self.ranks, "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port, "OMP_NUM_THREADS": 1, "PYTHONPATH": ORDERS,
             }  # fmt: skip
-            words = [sys.executable, str(JOB), "--dir", str(self.folder), "--data", str(self.folder), *ARGUMENTS]
+            words = [sys.executable, str(JOB), "--dir", str(self.folder), "--data", str(self.folder), *self.arguments]
             environment = {name: str(value) for name, value in names.items()} | self.machine.job_environment(rank)
             with (self.folder / f"rank{rank}.log").open("wb") as log:
-                self.processes.append(
-                    subprocess.Popen(
-                        [*words, "--sync-every", str(self.sync_every)],
-                        stdout=log,
-                        stderr=log,
-                        env=os.environ | environment,
-                    )
-                )
+                self.processes.append(subprocess.Popen(words, stdout=log, stderr=log, env=os.environ | environment))
         deadline = time.monotonic() + 60
-        while min(len(self.steps(rank)) for rank in range(RANKS)) < 3:
+        while min(len(self.steps(rank)) for rank in range(self.ranks)) < 3:
             assert all(process.poll() is None for process in self.processes), (self.folder / "rank0.log").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -103,7 +97,7 @@ class PlainJob:
         assert done.returncode == 0, done.stderr
         window = read_window(find_windows(out)[0])
         truths = []
-        for rank in range(RANKS):
+        for rank in range(self.ranks):
             mine = [step for step in self.steps(rank) if until - seconds < step.end < until]
             truths.append(
                 {
@@ -173,14 +167,18 @@ def test_a_healthy_job_has_its_devices_and_its_shares(job: PlainJob) -> None:
     launched = counter(window, "nccl.launched")
     assert all(launched[rank] == pytest.approx(5 * WINDOW_S / seconds[rank], rel=0.15) for rank in range(RANKS))
     assert counter(window, "gpu.wait_s")[0] > 0
+    check_kernels(window)
 
 
-def test_the_kernels_are_named_with_the_places_that_launch_them(job: PlainJob) -> None:
-    """A step launches 48 of attention and of mlp each, from _run_layer, and 4 of adam; the library has no symbols."""
-    window, _ = job.window()
+def check_kernels(window: Window) -> None:
+    """A step launches 48 of attention and of mlp each, from one place, and 4 of adam; the library has no symbols."""
     rows = window.patterns.to_pylist()
     for rank in range(RANKS):
-        mine = {row["name"]: row for row in rows if row["rank"] == rank and row["thread"] == "gpu"}
+        on_gpu = [row for row in rows if row["rank"] == rank and row["thread"] == "gpu"]
+        (waits,) = [row for row in on_gpu if row["kind"] == "sync"]  # for the loss, once a step
+        assert (waits["name"], waits["caller"]) == ("cudaStreamSynchronize", "Stream.synchronize")
+        assert waits["count"] == pytest.approx(WINDOW_S / by_rank(window, "seconds")[rank], abs=2)
+        mine = {row["name"]: row for row in on_gpu if row["kind"] == "gpu"}
         assert set(mine) - {"model::adam"} == {"model::attention<64, float>", "model::mlp<Gelu>"}
         attention, mlp = mine["model::attention<64, float>"], mine["model::mlp<Gelu>"]
         assert attention["count"] > 20 and attention["count"] == pytest.approx(mlp["count"], rel=0.6)
@@ -219,3 +217,22 @@ def test_slow_python_is_its_functions_time_with_an_idle_gpu(job: PlainJob) -> No
     prepare = [per_step(window, rank, "python", "Batches.prepare") for rank in range(RANKS)]
     assert int(np.argmax(prepare)) == SLOW_PYTHON
     assert prepare[SLOW_PYTHON] > 0.6 * excess
+
+
+# On two CPUs, two ranks: their hosts are to have one each.
+IDLE = {
+    "launch-bound": (("--layers", "4000", "--compute-ms", "10"), "Kernel.launch"),
+    "synchronised": (("--layers", "2000", "--compute-ms", "60", "--check-every", "200"), "Stream.synchronize"),
+}
+
+
+@pytest.mark.parametrize("cause", IDLE)
+def test_hosts_that_keep_their_gpus_idle_are_told_with_the_place(cause: str, tmp_path: Path) -> None:
+    arguments, place = IDLE[cause]
+    with PlainJob(tmp_path, 2, (*arguments, "--gradient-mb", "10", "--batch-mb", "10")) as job:
+        window, _ = job.window()
+    verdict = diagnose([window])
+    assert verdict.status == "inefficient", (verdict.status, verdict.suspects, verdict.notes)
+    first = verdict.suspects[0]
+    assert (first.component, first.cause, first.ranks) == ("gpu", cause, (0, 1))
+    assert first.function is not None and first.function.name == place

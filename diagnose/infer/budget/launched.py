@@ -23,7 +23,10 @@ def with_launched(fleet: Fleet, spent: Spent) -> Spent:
     table, ranks = fleet.patterns, len(fleet.ranks)
     per_step = table.share if spent.of_window else table.per_step_s
     launched = np.flatnonzero(
-        (table.thread.codes == table.thread.code("gpu")) & np.isfinite(per_step) & (per_step > 0)
+        (table.thread.codes == table.thread.code("gpu"))
+        & (table.kind.codes == table.kind.code("gpu"))
+        & np.isfinite(per_step)
+        & (per_step > 0)
     ).astype(np.int64)
     whole = np.flatnonzero((table.name.codes[spent.rows] == table.name.code(_KERNELS)) & (spent.kind == CODE[Kind.GPU]))
     if not len(launched) or not len(whole):

@@ -71,7 +71,7 @@ class Model:
 
     def __init__(self, args: argparse.Namespace, communicator: cuda.Communicator, seed: int) -> None:
         self._layers, self._per_bucket = args.layers, args.layers // args.buckets
-        self._compute_s = args.compute_ms / 1e3
+        self._compute_s, self._check_every = args.compute_ms / 1e3, args.check_every
         self._communicator = communicator
         self._random = random.Random(seed)
         count = int(args.gradient_mb * 1e6) // FLOAT32_BYTES
@@ -84,8 +84,14 @@ class Model:
 
     def forward(self) -> None:
         slow["forward"]()
-        for _ in range(self._layers):
+        for layer in range(1, self._layers + 1):
             self._run_layer(FORWARD_SHARE)
+            if self._check_every and layer % self._check_every == 0:
+                self.check_values()
+
+    def check_values(self) -> None:
+        """As `assert not x.isnan().any()` does: the value is on the GPU, and Python waits for it."""
+        self.compute.synchronize()
 
     def backward(self) -> None:
         """As DDP: a bucket is reduced on the other stream as soon as its layers' gradients are there."""
@@ -224,6 +230,9 @@ def main() -> None:
     parser.add_argument("--compute-ms", type=float, default=390.0, help="GPU time of forward and backward per step, ms")
     parser.add_argument("--gradient-mb", type=float, default=18000.0, help="bytes that are reduced per step, MB")
     parser.add_argument("--batch-mb", type=float, default=2700.0, help="bytes copied to the GPU per step, MB")
+    parser.add_argument(
+        "--check-every", type=int, default=0, help="wait for the GPU behind every so many layers, 0: never"
+    )
     parser.add_argument("--sync-every", type=int, default=1, help="wait for the GPU once in so many steps")
     args = parser.parse_args()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -80,7 +80,7 @@ def test_every_row_is_well_formed() -> None:
     assert len(CALL_TABLE) < 256
     for row in CALL_TABLE:
         assert row.role in ROLES and row.family
-        assert row.role != LAUNCH or not row.argument
+        assert row.role != LAUNCH or row.argument <= 2  # a place of the kernel, as rs_launch_site knows it
         assert not (row.direction and row.towards)
         assert not row.handle or not row.datatype
 

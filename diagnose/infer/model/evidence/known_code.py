@@ -40,4 +40,7 @@ RUNNING_FILES = (
 PAGE_FAULT = "page fault"
 OF_MEMORY = (PAGE_FAULT, "mmap", "munmap", "madvise", "brk", "mremap", "mprotect")
 
+# Python's end of a backward pass, which a thread without Python state computes (observer/tables/rank.py).
+BACKWARD_PASS = ("_engine_run_backward",)
+
 INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d")  # the native functions that run Python code itself

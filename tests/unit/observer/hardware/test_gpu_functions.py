@@ -8,11 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.observer.gpu.launched import GRAPH, OTHERS, LaunchSite, launch_patterns, launch_sites
+from rankscope.observer.gpu.waited import wait_patterns
+from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.thread.functions import FunctionKey, StackName
 from rankscope.observer.thread.patterns import MeasuredPattern
 from rankscope.observer.window.schema import BY_LAUNCHES
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.bpf import ring
+from rankscope.probes.calls.table import CALL_TABLE
 
 GEMM, NORM, DRIVER, STRANGE = (0x1000, 0x2001), (0x1100, 0x2002), (0x7000, 0x3000), (0x7001, 0x4000)
 FORWARD = StackName(
@@ -95,3 +98,17 @@ def test_the_parts_add_up_to_the_whole_however_many_they_are(seen: list[tuple[st
     assert found == () or sum(one.total_s for one in found) == pytest.approx(total_s)
     assert [one.function.name for one in found[:-1]].count(OTHERS) == 0
     assert all(one.per_step_s is None for one in found)
+
+
+def test_waits_for_the_gpu_are_told_by_place_with_how_often_and_how_long() -> None:
+    row = next(at for at, one in enumerate(CALL_TABLE) if one.symbol == "cudaStreamSynchronize")
+    waits = np.zeros(7, ring.EVENT)
+    waits["type"], waits["what"], waits["ready_ns"] = ring.CALL, row, [5, 5, 6, 5, 5, 6, 5]
+    waits["dur_ns"] = [1_000_000, 3_000_000, 9_000_000, 1_000_000, 3_000_000, 9_000_000, 5_000_000]
+    start_s = np.array([0.1, 0.2, 0.9, 1.1, 1.2, 1.9, 2.5])  # the last one behind the last step
+    steps = FoundSteps(np.array([0.0, 1.0, 2.0]))
+    norm, forward = wait_patterns(waits, start_s, STACKS, CALL_TABLE, steps)
+    assert (norm.function.name, norm.function.caller, norm.count) == ("cudaStreamSynchronize", "norm", 2)
+    assert (forward.function.caller, forward.function.line, forward.count) == ("forward", 18, 5)
+    assert (forward.total_s, forward.per_step_s, forward.max_s) == pytest.approx((0.013, 0.004, 0.005))
+    assert (forward.beta, norm.per_step_s) == (0.0, pytest.approx(0.009))

@@ -1,0 +1,54 @@
+"""Where a rank waits for its GPU: the places of its code, how often, and for how long. Pure.
+
+In: calls that wait (role gpu-wait) with their call sites. Out: rows of the table `patterns`, thread
+`gpu`, kind `sync`. They lie beside what the GPU does meanwhile, so they are on no critical path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rankscope.observer.steps.found import FoundSteps
+from rankscope.observer.thread.functions import NO_STACK, FunctionKey, StackName
+from rankscope.observer.thread.patterns import MeasuredPattern
+from rankscope.probes.base.arrays import Floats
+from rankscope.probes.bpf.ring import Events
+from rankscope.probes.calls.row import CallRow
+
+_MOST = 16  # rows of a rank: a loop has a handful of such places
+
+
+def wait_patterns(
+    waits: Events, start_s: Floats, stacks: Mapping[int, StackName], table: Sequence[CallRow], steps: FoundSteps
+) -> tuple[MeasuredPattern, ...]:
+    """Build rows of a thread's waits, by function and place, the longest first. `start_s`: when each
+    began, s.
+    """
+    places: dict[FunctionKey, list[int]] = {}
+    for at, (row, stack) in enumerate(zip(waits["what"].tolist(), waits["ready_ns"].tolist(), strict=True)):
+        key = FunctionKey("sync", table[row].name, resource="gpu").called_from(stacks.get(stack, NO_STACK))
+        places.setdefault(key, []).append(at)
+    seconds = waits["dur_ns"].astype(np.float64) / 1e9
+    inside = steps.index(start_s) >= 0
+    found = []
+    for function, rows in places.items():
+        mine = seconds[rows]
+        found.append(
+            MeasuredPattern(
+                function,
+                beta=0.0,
+                mu=None,
+                sigma=None,
+                count=len(rows),
+                total_s=float(mine.sum()),
+                p50_s=float(np.quantile(mine, 0.5)),
+                p99_s=float(np.quantile(mine, 0.99)),
+                max_s=float(mine.max()),
+                per_step_s=float(mine[inside[rows]].sum()) / steps.count if steps.count else None,
+                per_step_sd_s=None,
+                bytes=0,
+            )
+        )
+    return tuple(sorted(found, key=lambda one: -one.total_s)[:_MOST])
