@@ -113,8 +113,10 @@ def _waits(spending: Spending) -> tuple[Floats, Floats, Function | None]:
     table, fleet, rows = spending.fleet.patterns, spending.fleet, _of_gpu(spending, "sync")
     ranks, steps = len(fleet.ranks), max(fleet.steps.count, 1)
     counts = np.asarray(table.count[rows], dtype=np.float64) if len(rows) else np.zeros(0)
-    count = np.bincount(table.rank[rows], counts, ranks) / steps
-    seconds = np.bincount(table.rank[rows], np.nan_to_num(table.per_step_s[rows]), ranks)
+    count, seconds = (
+        np.bincount(table.rank[rows], values, ranks).astype(np.float64)
+        for values in (counts / steps, np.nan_to_num(table.per_step_s[rows]))
+    )
     if not len(rows):
         return count, seconds, None
     alike, first = functions_of(table, rows)
