@@ -1,10 +1,10 @@
 """A plugin of pytest: one set of tests, run by several sessions, shown by one of them as if it had run them all.
 
 What only computes is run by two: one session begins at the first file of tests, at idle priority beside the kernel's tests;
-the one that shows all, when it is through with those, begins at the last file. Tests of the kernel that are marked `beside` are run by
-sessions of their own, beside the others of the kernel, and from the last file on by the one that shows all, when it is through with those:
+the one that shows all, when it is through with those, begins at the last file. Tests of the kernel that are marked `beside` are run by a
+session of their own, beside the others of the kernel, and from the last file on by the one that shows all, when it is through with those:
 what they look at and wait for are processes of theirs. Those that are marked `apart` want no other real job on the host: they come when
-these sessions have ended, beside what computes. Who takes a file says so (a file in `taken/`), so that no test is run twice. Tests that are
+that session has ended, beside what computes. Who takes a file says so (a file in `taken/`), so that no test is run twice. Tests that are
 marked `alone` come after all that.
 
 What failed beside other tests is run once more here, as the tests of real jobs are (tests/conftest.py), and counted as a rerun: a
@@ -21,7 +21,6 @@ import fcntl
 import gc
 import json
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -36,13 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("several sessions")
     group.addoption("--reports-to", type=Path, metavar="FILE", help="write the report of each test")
     group.addoption("--reports-from", type=Path, metavar="FILE", help="show what computes by these reports")
-    group.addoption(
-        "--reports-beside",
-        type=Path,
-        metavar="FILE",
-        action="append",
-        help="show what is marked `beside` by these reports, of one session or several",
-    )
+    group.addoption("--reports-beside", type=Path, metavar="FILE", help="show what is marked `beside` by these reports")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if path := config.getoption("--reports-to"):
         config.pluginmanager.register(Written(config, path))
     if path := config.getoption("--reports-from"):
-        config.pluginmanager.register(Shown(config, path, config.getoption("--reports-beside") or [path]))
+        config.pluginmanager.register(Shown(config, path, config.getoption("--reports-beside") or path))
 
 
 def pytest_collection_finish() -> None:
@@ -118,7 +111,7 @@ class Shown:
     A test of which another was to leave a report, and left none or not all, is run here.
     """
 
-    def __init__(self, config: pytest.Config, of_computing: Path, of_beside: Sequence[Path]) -> None:
+    def __init__(self, config: pytest.Config, of_computing: Path, of_beside: Path) -> None:
         self._config, self._taken = config, Taken(config, of_computing)
         self._of_computing, self._of_beside = of_computing, of_beside
         self._reports: dict[Path, dict[str, list[pytest.TestReport]]] = {}
@@ -141,8 +134,7 @@ class Shown:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if not computes(item) and not beside(item):
             if marked(item, "apart"):
-                for path in self._of_beside:
-                    _wait_for(path)  # at once, when it has ended
+                _wait_for(self._of_beside)  # at once, when it has ended
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if self._taken.take(item):
@@ -167,11 +159,10 @@ class Shown:
 
     def _reports_of(self, item: pytest.Item) -> list[pytest.TestReport]:
         """What another session has said of this test; else what comes of it here."""
-        reports: list[pytest.TestReport] = []
-        for path in [self._of_computing] if computes(item) else self._of_beside:
-            if path not in self._reports:
-                self._reports[path] = self._read(path)
-            reports = reports or self._reports[path].get(item.nodeid, [])
+        path = self._of_computing if computes(item) else self._of_beside
+        if path not in self._reports:
+            self._reports[path] = self._read(path)
+        reports = self._reports[path].get(item.nodeid, [])
         whole = bool(reports) and reports[-1].when == "teardown"
         return reports if whole else runtestprotocol(item, log=False, nextitem=None)
 

@@ -168,19 +168,6 @@ def test_what_may_run_beside_the_others_of_the_kernel_is_run_by_its_own_session(
     assert order == sorted(order)
 
 
-def test_what_may_run_beside_the_others_may_be_run_by_several_sessions(project: Path) -> None:
-    for name in ("0", "9"):
-        (project / f"tests/kernel/test_{name}.py").write_text(
-            BESIDE + f"def test_{name}(): open('own-{name}-ran', 'a').write('x')\n"
-        )
-    session(project, "tests/kernel/test_9.py", "-m", "beside", "--reports-to", "own")
-    session(project, "tests/kernel", "-m", "beside", "--reports-to", "near")
-    assert [ran(project, name) for name in ("own-0", "own-9", "kernel")] == [1, 1, 0]
-    said = session(project, *WHOLE, "--reports-beside", "own", "--reports-beside", "near")
-    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 5 passed, 1 skipped, 1 rerun in ")
-    assert [ran(project, name) for name in ("own-0", "own-9", "kernel", "unit", "lab")] == [1] * 5
-
-
 def test_what_failed_beside_others_of_the_kernel_is_run_once_more_by_itself(project: Path) -> None:
     late = BESIDE + "def test_late(): assert Path('quiet').exists(), 'no core was free'\n"
     (project / "tests/kernel/test_0.py").write_text(late)
