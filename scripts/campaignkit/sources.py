@@ -103,7 +103,9 @@ def parts_of(command: str, root: Path = REPOSITORY) -> dict[str, list[Part]]:
 
     def inside(package: str) -> list[str]:
         folder = _place(package, root).parent
-        return sorted(".".join(path.relative_to(folder).with_suffix("").parts) for path in folder.rglob("*.py"))
+        there = folder.iterdir() if folder.is_dir() else ()
+        found = (path for one in there if not one.name.startswith(".") for path in _modules_in(one))
+        return sorted(".".join(path.relative_to(folder).with_suffix("").parts) for path in found)
 
     return command_parts(command, ENTRY, _modules(root), inside, LEFT_OUT.get(command, ()))
 
@@ -140,6 +142,14 @@ def _place(module: str, root: Path) -> Path:
     place = root.joinpath(*module.split(".")[1:])
     package = place / "__init__.py"
     return package if package.is_file() else place.with_suffix(".py") if place != root else package
+
+
+def _modules_in(place: Path) -> Iterator[Path]:
+    """A module, or all modules of a folder; what git does not know (.venv) is in folders with a point."""
+    if place.suffix == ".py":
+        yield place
+    elif place.is_dir():
+        yield from place.rglob("*.py")
 
 
 def _data_of(folder: Path) -> Iterator[Path]:

@@ -230,7 +230,7 @@ IDLE = {
 def test_hosts_that_keep_their_gpus_idle_are_told_with_the_place(cause: str, tmp_path: Path) -> None:
     arguments, place = IDLE[cause]
     with PlainJob(tmp_path, 2, (*arguments, "--gradient-mb", "10", "--batch-mb", "10")) as job:
-        window, _ = job.window()
+        window, _ = job.window(5.0)
     verdict = diagnose([window])
     assert verdict.status == "inefficient", (verdict.status, verdict.suspects, verdict.notes)
     first = verdict.suspects[0]

@@ -23,7 +23,7 @@ while True:
     crunch(time.perf_counter() + float(sys.argv[2]))
     reduce(3)
     open("/etc/hostname").read()
-    time.sleep(2 * float(sys.argv[2]))
+    time.sleep(float(sys.argv[3]) * float(sys.argv[2]))
 """
 _JOB = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "10.0.0.9"}
 
@@ -35,12 +35,13 @@ def running(
     world_size: int = 1,
     port: int = 29771,
     work_s: float = 0.005,
+    rests: int = 2,
     options: tuple[str, ...] = (),
     user: int | None = None,
     also: str = "",
 ) -> Iterator[int]:
-    """Its pid. `port`: names the job; `work_s`: a third of a step, in which it computes; `options`: the rest of its command
-    line; `also`: the name of another library, with the same function."""
+    """Its pid. `port`: names the job; `work_s`: in each step it computes for so long, and rests for so many times that; `options`: the
+    rest of its command line; `also`: the name of another library, with the same function."""
     about = _JOB | {"RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_PORT": str(port)}
     library = folder / "libtorch_cpu.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, "-xc", "-"], input=_LIBRARY, text=True, check=True)
@@ -48,7 +49,7 @@ def running(
         about["ALSO"] = str(shutil.copy(library, folder / also))
     (folder / "train.py").write_text(_PROGRAM)
     with subprocess.Popen(
-        [os.path.realpath(sys.executable), folder / "train.py", library, str(work_s), *options],
+        [os.path.realpath(sys.executable), folder / "train.py", library, str(work_s), str(rests), *options],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | about,
@@ -68,5 +69,9 @@ def job(folder: Path, port: int) -> Iterator[tuple[int, int]]:
     folders = [folder / name for name in ("first", "second")]
     for one in folders:
         one.mkdir()
-    with running(folders[0], 0, 2, port, 0.02) as first, running(folders[1], 1, 2, port, 0.02) as second:
+    # It leaves the cores to other tests.
+    with contextlib.ExitStack() as running_ones:
+        first, second = (
+            running_ones.enter_context(running(one, rank, 2, port, 0.006, rests=9)) for rank, one in enumerate(folders)
+        )
         yield first, second
