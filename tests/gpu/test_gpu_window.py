@@ -36,15 +36,17 @@ SLOW_GPU, SLOW_PYTHON = 2, 5
 class PlainJob:
     """The lab's GPU job without the lab's networks: ranks on this host, four GPUs to a pod."""
 
-    def __init__(self, folder: Path, ranks: int = RANKS, arguments: Sequence[str] = ARGUMENTS) -> None:
-        self.folder, self.ranks, self.arguments = folder, ranks, arguments
+    def __init__(
+        self, folder: Path, ranks: int = RANKS, arguments: Sequence[str] = ARGUMENTS, sample_bytes: int = 4 << 20
+    ) -> None:
+        self.folder, self.ranks, self.arguments, self.sample_bytes = folder, ranks, arguments, sample_bytes
         self.machine = Machine(folder / "machine", gpus=8, per_host=PER_HOST)
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> PlainJob:
         self.machine.start()
         for number in range(3):
-            data = zlib.compress(os.urandom(1 << 20) + bytes(3 << 20), 1)
+            data = zlib.compress(os.urandom(self.sample_bytes // 4) + bytes(self.sample_bytes * 3 // 4), 1)
             (self.folder / f"sample-{number}.z").write_bytes(data)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -222,14 +224,15 @@ def test_slow_python_is_its_functions_time_with_an_idle_gpu(job: PlainJob) -> No
 # On two CPUs, two ranks: their hosts are to have one each.
 IDLE = {
     "launch-bound": (("--layers", "4000", "--compute-ms", "10"), "Kernel.launch"),
-    "synchronised": (("--layers", "2000", "--compute-ms", "60", "--check-every", "200"), "Stream.synchronize"),
+    "synchronised": (("--layers", "4000", "--compute-ms", "80", "--check-every", "400"), "Stream.synchronize"),
 }
 
 
 @pytest.mark.parametrize("cause", IDLE)
 def test_hosts_that_keep_their_gpus_idle_are_told_with_the_place(cause: str, tmp_path: Path) -> None:
     arguments, place = IDLE[cause]
-    with PlainJob(tmp_path, 2, (*arguments, "--gradient-mb", "10", "--batch-mb", "10")) as job:
+    # Samples so small that to make them is no waste.
+    with PlainJob(tmp_path, 2, (*arguments, "--gradient-mb", "10", "--batch-mb", "10"), 1 << 16) as job:
         window, _ = job.window(5.0)
     verdict = diagnose([window])
     assert verdict.status == "inefficient", (verdict.status, verdict.suspects, verdict.notes)
