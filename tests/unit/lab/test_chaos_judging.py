@@ -79,10 +79,10 @@ def test_runs_of_a_case_add_up_and_bad_ones_are_named() -> None:
         main(["chaos", "--kinds", "none-such"])
 
 
-def test_a_storm_ends_with_the_rank_below_which_it_blows() -> None:
+def test_a_storm_ends_with_the_rank_below_which_it_blows(tmp_path: Path) -> None:
     text = "import subprocess, sys, time\nprint(subprocess.Popen([sys.executable, *sys.argv[1:]]).pid, flush=True)\ntime.sleep(60)"
     storm = [str(PROGRAMS / "storm.py"), "crowd", "8"]
-    rank = subprocess.Popen([sys.executable, "-c", text, *storm], stdout=subprocess.PIPE, text=True)
+    rank = subprocess.Popen([sys.executable, "-c", text, *storm], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     assert rank.stdout is not None
     pid = int(rank.stdout.readline())
     time.sleep(1.0)  # until it has begun
