@@ -62,8 +62,7 @@ def _launches(pid: int, events: Events, running: Observation) -> tuple[LaunchSit
     if not len(located):
         return ()
     launched = [Launched(*key) for key in set(keys_of(located))]
-    kernels = running.kernels.kernels(pid, launched)
-    files = running.kernels.callers(pid, [one for one in launched if one not in kernels])
+    kernels, files = running.kernels.placed(pid, launched)
     without_stack = np.unique(located["tid"][located["ready_ns"] == 0]).tolist()
     return launch_sites(
         located,

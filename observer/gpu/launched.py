@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from rankscope.observer.thread.functions import NO_STACK, FunctionKey, StackName
 from rankscope.observer.thread.patterns import MeasuredPattern
-from rankscope.observer.window.schema import BY_LAUNCHES
+from rankscope.observer.window.schema import BY_LAUNCHES, KERNELS
 from rankscope.probes.bpf.ring import Events
 
 GRAPH, UNNAMED, OTHERS = "CUDA graph", "kernel", "other kernels"
@@ -76,7 +76,7 @@ def launch_patterns(
     if rest:
         found.append((FunctionKey("gpu", OTHERS, resource="gpu"), rest))
     computing = sum(count for function, count in found if not function.name.startswith(_COLLECTIVES))
-    whole = [one for one in training if (one.function.kind, one.function.name) == ("gpu", "kernels")]
+    whole = [one for one in training if (one.function.kind, one.function.name) == ("gpu", KERNELS)]
     return tuple(_pattern(function, count, computing, whole) for function, count in found)
 
 

@@ -8,8 +8,8 @@ computing, a_coll that inside a collective:
     c = clip((s − a_coll·k) / (a_comp − a_coll), 0, k)     n = k − c     idle = 1 − k
 
 Levels, pooled over the GPUs of the job on this host, because a GPU that never waits shows no
-collective and one that always waits hardly any computing. r = s/k over intervals with k ≥ 0.5 (0.1 where there are none),
-weights k·Δt, Q_q its weighted quantile:
+collective and one that always waits hardly any computing. r = s/k over intervals with k ≥ 0.5 (0.1
+where there are none), weights k·Δt, Q_q its weighted quantile:
 
     a_comp = Q_0.25 of those r that reach 0.8·Q_0.98(r): kernels differ, and one that runs beside a collective shows more SMs
              than computing alone, so the level lies at the lower end of what counts as all computing, and c is clipped at k;

@@ -23,6 +23,7 @@ from rankscope.observer.thread import timeline
 from rankscope.observer.thread.functions import FunctionKey
 from rankscope.observer.thread.samples import Words
 from rankscope.observer.thread.timeline import Timeline
+from rankscope.observer.window.schema import KERNELS
 from rankscope.probes.base.arrays import Bools, Floats
 
 
@@ -37,7 +38,7 @@ def mark_own_waits(line: Timeline, words: Words, enqueued_s: Floats, steps: Foun
         return line, words
     functions = list(words.device)
     for scope in own.tolist():
-        functions[scope] = FunctionKey("gpu", "kernels", detail=functions[scope].detail, resource="gpu")
+        functions[scope] = FunctionKey("gpu", KERNELS, detail=functions[scope].detail, resource="gpu")
     kind = np.where(waiting & np.isin(line.device, own), timeline.KERNELS, line.kind)
     return replace(line, kind=kind), replace(words, device=functions)
 

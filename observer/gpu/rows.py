@@ -20,6 +20,7 @@ from rankscope.observer.thread.resource_use import Use
 from rankscope.observer.thread.samples import Words
 from rankscope.observer.thread.step_times import StepTimes
 from rankscope.observer.thread.timeline import Timeline
+from rankscope.observer.window.schema import KERNELS
 from rankscope.probes.base.arrays import Floats, Ints
 
 TO_DEVICE, TO_HOST = "host to device", "device to host"
@@ -111,7 +112,7 @@ def _gpu_patterns(
     at = steps.index((line.start_s + line.end_s) / 2)
     found = []
     use = _computing_use(view.shares)
-    kernels = FunctionKey("gpu", "kernels", resource="gpu")
+    kernels = FunctionKey("gpu", KERNELS, resource="gpu")
     total = _pattern(kernels, time.compute_s, at, steps.count, window_s, 0, 1.0)
     if total is not None:
         found.append(replace(total, mu=use[0], sigma=use[1]) if use else total)

@@ -26,14 +26,18 @@ def wait_patterns(
     """Build rows of a thread's waits, by function and place, the longest first. `start_s`: when each
     began, s.
     """
-    places: dict[FunctionKey, list[int]] = {}
-    for at, (row, stack) in enumerate(zip(waits["what"].tolist(), waits["ready_ns"].tolist(), strict=True)):
-        key = FunctionKey("sync", table[row].name, resource="gpu").called_from(stacks.get(stack, NO_STACK))
-        places.setdefault(key, []).append(at)
+    calls, of_call = np.unique(waits[["what", "ready_ns"]], return_inverse=True)
+    keys = [
+        FunctionKey("sync", table[row].name, resource="gpu").called_from(stacks.get(stack, NO_STACK))
+        for row, stack in calls.tolist()
+    ]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}  # stacks of other lines have equal names
+    place = np.array([numbers[key] for key in keys], dtype=np.int64)[of_call]
     seconds = waits["dur_ns"].astype(np.float64) / 1e9
     inside = steps.index(start_s) >= 0
     found = []
-    for function, rows in places.items():
+    for function, number in numbers.items():
+        rows = place == number
         mine = seconds[rows]
         found.append(
             MeasuredPattern(
@@ -41,12 +45,12 @@ def wait_patterns(
                 beta=0.0,
                 mu=None,
                 sigma=None,
-                count=len(rows),
+                count=len(mine),
                 total_s=float(mine.sum()),
                 p50_s=float(np.quantile(mine, 0.5)),
                 p99_s=float(np.quantile(mine, 0.99)),
                 max_s=float(mine.max()),
-                per_step_s=float(mine[inside[rows]].sum()) / steps.count if steps.count else None,
+                per_step_s=float(seconds[rows & inside].sum()) / steps.count if steps.count else None,
                 per_step_sd_s=None,
                 bytes=0,
             )

@@ -22,6 +22,7 @@ ENDED = "that has ended"  # suffix for an unreaped child process in `detail` of 
 SOCKET_TO = "a socket to "  # prefix of a connection's peer in `detail` of patterns
 NOTHING = "null"  # `absent` of a column without a value in older windows
 
+KERNELS = "kernels"  # `name` of the time of all kernels of a rank, kind gpu
 BY_LAUNCHES = "by launches"  # `detail` of GPU functions: their time is not seen, that of all is divided by launches
 
 PAUSED_STEPS_MOST = 256  # listed per function; enough to see a rhythm

@@ -1,13 +1,13 @@
 """Names of the GPU kernels that processes launch, from the files that they have mapped.
 
-In: what launches of a process passed, and from where. Out: `Kernel`s. A file is read
-once, by inode, when the first of its functions is asked for; what reading costs is shared fairly
-among users, as for native names (unwinder/names/native.py).
+In: what launches of a process passed, and from where. Out: `Kernel`s. A file is read once, by inode,
+when the first of its functions is asked for; what reading costs is shared fairly among users, as
+for native names (unwinder/names/native.py).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -77,19 +77,21 @@ class _OpenTable:
     table: KernelTable
     elf: ElfFile | None = None
     content: _Content | None = None
-    released: bool = False
     known: dict[tuple[int, bool], Kernel | None] = field(default_factory=dict)
+
+    @property
+    def released(self) -> bool:
+        return self.content is not None and self.content.file.descriptor < 0
 
     def release(self) -> None:
         if self.content is not None:
             self.content.file.close()
-            self.released = True
 
     def is_again(self, file: MappedFile) -> bool:
         """Go on with a file that was opened again; return False where it is another by now."""
         if self.content is None or self.content.identity != file.identity:
             return False
-        self.content.file, self.released = file, False
+        self.content.file = file
         return True
 
 
@@ -103,39 +105,31 @@ class KernelNames:
 
     def kernels(self, pid: int, launches: Iterable[Launched]) -> dict[Launched, Kernel]:
         """Map launches of a process to kernels; those of unknown kernels are left out."""
+        return self.placed(pid, launches)[0]
+
+    def placed(self, pid: int, launches: Iterable[Launched]) -> tuple[dict[Launched, Kernel], dict[Launched, str]]:
+        """Map launches of a process to kernels, and to the names of the files whose code launches; what
+        is not known is left out.
+        """
         try:
             mappings = read_maps(pid, self.root)
         except OSError:
-            return {}
-        found = {}
+            return {}, {}
+        kernels, files = {}, {}
         for launch in sorted(set(launches)):
             kernel = self._kernel(pid, mappings, launch.function, by_caller=False) or self._kernel(
                 pid, mappings, launch.caller - 1, by_caller=True
             )
             if kernel is not None:
-                found[launch] = kernel
-        return found
-
-    def callers(self, pid: int, launches: Iterable[Launched]) -> dict[Launched, str]:
-        """Map launches of a process to the names of the files whose code launches; of others nothing
-        is known.
-        """
-        wanted = sorted(set(launches), key=lambda one: one.caller)
-        try:
-            mappings = read_maps(pid, self.root) if wanted else ()
-        except OSError:
-            return {}
-        addresses, found = [one.caller for one in wanted], {}
-        for mapping in mappings:
-            first, end = bisect_left(addresses, mapping.start), bisect_left(addresses, mapping.end)
-            if first < end and mapping.path.startswith("/"):
-                file = printable(mapping.path.rpartition("/")[2], NAME_CAP)
-                found.update(dict.fromkeys(wanted[first:end], file))
-        return found
+                kernels[launch] = kernel
+            calling = _mapping_at(mappings, launch.caller)
+            if calling is not None and calling.path.startswith("/"):
+                files[launch] = _file_name(calling)
+        return kernels, files
 
     def _kernel(self, pid: int, mappings: Sequence[Mapping], pointer: int, by_caller: bool) -> Kernel | None:
         """Name the kernel of a host function, or the one that the code at a pointer launches."""
-        mapping = next((one for one in mappings if one.start <= pointer < one.end), None)
+        mapping = _mapping_at(mappings, pointer)
         if mapping is None or "x" not in mapping.perms:
             return None
         opened = self._table(pid, mapping)
@@ -186,6 +180,16 @@ class KernelNames:
         self._tables.clear()
 
 
+def _mapping_at(mappings: Sequence[Mapping], address: int) -> Mapping | None:
+    """Return the mapping that holds an address; they are in order, as the kernel lists them."""
+    at = bisect_right(mappings, address, key=lambda one: one.start) - 1
+    return mappings[at] if at >= 0 and address < mappings[at].end else None
+
+
+def _file_name(mapping: Mapping) -> str:
+    return printable(mapping.path.rpartition("/")[2], NAME_CAP)
+
+
 def _read_table(file: MappedFile) -> _OpenTable:
     """Read the kernels of a file; none where it is malformed."""
     content = _Content(file)
@@ -206,5 +210,4 @@ def _read_kernel(opened: _OpenTable, offset: int, by_caller: bool, mapping: Mapp
         symbol = name_of(opened.elf, name_at) if name_at is not None else ""
     except (OSError, NotElf, OverflowError):
         return None
-    file = printable(mapping.path.rpartition("/")[2], NAME_CAP)
-    return Kernel(short(symbol), printable(symbol, _SYMBOL_CAP), file) if symbol else None
+    return Kernel(short(symbol), printable(symbol, _SYMBOL_CAP), _file_name(mapping)) if symbol else None

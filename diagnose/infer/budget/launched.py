@@ -14,21 +14,15 @@ from rankscope.diagnose.infer.budget.labels import Label, placed
 from rankscope.diagnose.infer.budget.spent import CODE, Spent, functions_of
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.verdict.budget import Kind
-
-_KERNELS = "kernels"  # name of the row of all
+from rankscope.observer.window.schema import KERNELS
 
 
 def with_launched(fleet: Fleet, spent: Spent) -> Spent:
     """Return the same with time on the GPU as one row per GPU function, where these are known."""
     table, ranks = fleet.patterns, len(fleet.ranks)
     per_step = table.share if spent.of_window else table.per_step_s
-    launched = np.flatnonzero(
-        (table.thread.codes == table.thread.code("gpu"))
-        & (table.kind.codes == table.kind.code("gpu"))
-        & np.isfinite(per_step)
-        & (per_step > 0)
-    ).astype(np.int64)
-    whole = np.flatnonzero((table.name.codes[spent.rows] == table.name.code(_KERNELS)) & (spent.kind == CODE[Kind.GPU]))
+    launched = np.flatnonzero(table.on_gpu("gpu") & np.isfinite(per_step) & (per_step > 0)).astype(np.int64)
+    whole = np.flatnonzero((table.name.codes[spent.rows] == table.name.code(KERNELS)) & (spent.kind == CODE[Kind.GPU]))
     if not len(launched) or not len(whole):
         return spent
     row_of = np.full(ranks, -1)

@@ -201,6 +201,11 @@ class Patterns:
     def __len__(self) -> int:
         return len(self.rank)
 
+    def on_gpu(self, kind: str) -> Bools:
+        """Mask of the rows of GPU functions (`gpu`), or of waits for the GPU (`sync`), by place."""
+        chosen: Bools = (self.thread.codes == self.thread.code("gpu")) & (self.kind.codes == self.kind.code(kind))
+        return chosen
+
     @property
     def share(self) -> Floats:
         """β by row, 0 where it is outside [0, 1], as in forged windows."""

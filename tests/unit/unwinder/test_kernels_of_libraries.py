@@ -134,8 +134,8 @@ def test_a_released_file_is_read_again_only_where_it_changed(tmp_path: Path, mon
 def test_the_file_whose_code_launches_is_known_without_reading_it() -> None:
     names, libc = KernelNames(), ctypes.CDLL("libc.so.6")
     inside = Launched(7, ctypes.cast(libc.getpid, ctypes.c_void_p).value or 0)
-    assert names.callers(os.getpid(), [inside, Launched(7, 16)]) == {inside: "libc.so.6"}
-    assert names.callers(1 << 30, [inside]) == {}
+    assert names.placed(os.getpid(), [inside, Launched(7, 16)])[1] == {inside: "libc.so.6"}
+    assert names.placed(1 << 30, [inside])[1] == {}
 
 
 @given(st.binary(max_size=300), st.integers(0, 1 << 40), st.integers(-(1 << 31), (1 << 31) - 1), st.booleans())

@@ -65,7 +65,7 @@ def heat_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> Heat | None:
 
 def _rows(table: Patterns, beta: Floats) -> Ints:
     """Rows of training threads, and of GPU functions in place of their sum."""
-    launched = (table.thread.codes == table.thread.code("gpu")) & (beta > 0)
+    launched = table.on_gpu("gpu") & (beta > 0)
     whole = (table.kind.codes == table.kind.code("gpu")) & np.isin(table.rank, table.rank[launched])
     training = (table.thread.codes == table.thread.code("training")) & (beta > 0) & ~whole
     return np.flatnonzero(training | launched)

@@ -37,7 +37,7 @@ from rankscope.diagnose.infer.verdict.contract import Evidence
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.stats.robust import median
 from rankscope.observer.sources import Source
-from rankscope.probes.base.arrays import Bools, Floats, Ints
+from rankscope.probes.base.arrays import Bools, Floats
 
 _OFTEN = 2.0  # waits in a step: one, at its end, is how most loops read their loss
 _FEWER = (
@@ -87,17 +87,10 @@ def idle_gpu(spending: Spending) -> Iterator[Row]:
     yield from row_of(spending, waste, spending.ran(launching))
 
 
-def _of_gpu(spending: Spending, kind: str) -> Ints:
-    """Rows of GPU functions (`gpu`), or of waits for the GPU (`sync`)."""
-    table = spending.fleet.patterns
-    chosen = (table.thread.codes == table.thread.code("gpu")) & (table.kind.codes == table.kind.code(kind))
-    return np.flatnonzero(chosen).astype(np.int64)
-
-
 def _launching(spending: Spending) -> Bools:
     """Mask of the rows of the budget in which a training thread computes where it launches kernels."""
-    spent, table, rows = spending.spent, spending.fleet.patterns, _of_gpu(spending, "gpu")
-    _, first = functions_of(table, rows)
+    spent, table = spending.spent, spending.fleet.patterns
+    _, first = functions_of(table, np.flatnonzero(table.on_gpu("gpu")).astype(np.int64))
     frames = {frame for row in first for frame in table.stack.of(int(table.stack.codes[row]))}
     places = {placed(table, int(row), spent.frames)[1] for row in first} - {None}
     places |= {Function("python", frame.name, frame.file, frame.line) for frame in frames}
@@ -110,7 +103,8 @@ def _launching(spending: Spending) -> Bools:
 
 def _waits(spending: Spending) -> tuple[Floats, Floats, Function | None]:
     """By rank: waits for the GPU in each step, and their seconds; the place of most of them."""
-    table, fleet, rows = spending.fleet.patterns, spending.fleet, _of_gpu(spending, "sync")
+    fleet, table = spending.fleet, spending.fleet.patterns
+    rows = np.flatnonzero(table.on_gpu("sync")).astype(np.int64)
     ranks, steps = len(fleet.ranks), max(fleet.steps.count, 1)
     counts = np.asarray(table.count[rows], dtype=np.float64) if len(rows) else np.zeros(0)
     count, seconds = (
