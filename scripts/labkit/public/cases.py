@@ -25,8 +25,8 @@ class Case:
 class Result:
     """How a case ended: `outcome` is one of verdicts.FIRST …; `said`: a line for the reader; `verdict`: the JSON.
 
-    step_s: mean step in the window, by the job's own lines. told_percent: the price of the first suspect; true_percent: how much
-    shorter the mean step of the healthy variant is; None where there is none.
+    step_s: mean step in the window, by the job's own lines. told_percent: what would come back, as the first line says, where that was
+    right and the kind has a price.
     """
 
     case: Case
@@ -34,13 +34,17 @@ class Result:
     said: str
     step_s: float | None = None
     told_percent: float | None = None
-    true_percent: float | None = None
     verdict: str = ""
     wall_s: float = 0.0
 
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What would come back: as the first line says, and by the steps of the healthy variant; percent of the mean step."""
+
+    told: float
+    true: float
+
     @property
-    def price_right(self) -> bool | None:
-        """Whether the price is within 5 points; None where there is nothing to compare."""
-        if self.told_percent is None or self.true_percent is None:
-            return None
-        return abs(self.told_percent - self.true_percent) <= PRICE_WITHIN
+    def right(self) -> bool:
+        return abs(self.told - self.true) <= PRICE_WITHIN

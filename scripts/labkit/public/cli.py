@@ -20,7 +20,8 @@ from labkit.result_file import examined, printed
 def act(args: argparse.Namespace) -> int:
     """Run what the arguments ask for; the exit code."""
     names = told.names("kind", args.faults, list(KINDS))
-    cases = [Case(name, seed, fault) for seed in args.seeds for name in names for fault in (False, True)]
+    # Seeds of a kind follow one another: each case at fault has a healthy one before it and one after it.
+    cases = [Case(name, seed, fault) for name in names for seed in args.seeds for fault in (False, True)]
     set_up(torch=True)
     with guard.lab_to_oneself(machine.LOCK, machine.clean_up), machine.reaper():
         results = examined(

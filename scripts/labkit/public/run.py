@@ -106,8 +106,7 @@ def _command(kind: Kind, case: Case, folder: Path) -> list[str]:
 
 
 def run_cases(cases: Sequence[Case], window_s: float, progress: Progress, keep: bool) -> Iterator[Result]:
-    """Run all, in their order; the healthy variant of a kind and seed comes before the one at fault, which is priced by it."""
-    healthy_s: dict[tuple[str, int], float] = {}
+    """Run all, in their order."""
     for case in cases:
         began = time.monotonic()
         progress(case, "starting")
@@ -115,17 +114,15 @@ def run_cases(cases: Sequence[Case], window_s: float, progress: Progress, keep: 
             with Running(case) as job:
                 job.wait_until_it_trains()
                 progress(case, "observing")
-                result = _asked(job, window_s, healthy_s.get((case.kind, case.seed)))
+                result = _asked(job, window_s)
                 if keep or result.outcome != verdicts.FIRST:
                     _keep(job, result)
         except LabError as error:
             result = Result(case, verdicts.FAILED, str(error))
-        if not case.fault and result.step_s:
-            healthy_s[case.kind, case.seed] = result.step_s
         yield replace(result, wall_s=time.monotonic() - began)
 
 
-def _asked(job: Running, window_s: float, healthy_s: float | None) -> Result:
+def _asked(job: Running, window_s: float) -> Result:
     command = [rankscope(), "diagnose", "--json", "--no-history", "--window", f"{window_s:g}"]
     outcome, why, said = call([*command, "--out", str(job.folder / "window")])
     if outcome:
@@ -135,8 +132,7 @@ def _asked(job: Running, window_s: float, healthy_s: float | None) -> Result:
     except ValueError:  # no rank was found
         return Result(job.case, verdicts.SILENT, "no verdict was printed", verdict=said)
     start_s, end_s = (datetime.fromisoformat(window[at].replace("Z", "+00:00")).timestamp() for at in ("start", "end"))
-    step_s = mean_step_s(job.lines(), start_s, end_s)
-    return judged(job.case, said, step_s, healthy_s)
+    return judged(job.case, said, mean_step_s(job.lines(), start_s, end_s))
 
 
 def _keep(job: Running, result: Result) -> None:

@@ -9,7 +9,14 @@ import numpy as np
 
 from rankscope.diagnose.infer.causes.waste.spending import Spending
 from rankscope.diagnose.infer.fleet.model import Fleet
-from rankscope.diagnose.infer.model.busy_host import cpus_together, pools, queued_s, ranks_share, taken_share
+from rankscope.diagnose.infer.model.busy_host import (
+    cpus_together,
+    others_share,
+    pools,
+    queued_s,
+    ranks_share,
+    taken_share,
+)
 from rankscope.probes.base.arrays import Floats, Ints
 
 
@@ -51,6 +58,29 @@ def behind_own_s(spending: Spending) -> Floats:
 def behind_ranks_s(spending: Spending) -> Floats:
     """The same behind other ranks of the job alone: without what each queues behind its own process."""
     return _queued_s(spending, ranks_share(spending.fleet))
+
+
+def behind_workers_s(spending: Spending) -> Floats:
+    """The same behind loader workers of the job: all that ran of a rank's own besides its threads, and w(q) of what ran of rank q.
+
+    w(q) = CPU time of q's workers / the same and that of q's process
+    """
+    fleet = spending.fleet
+    table, rows, pids = fleet.counters.table, fleet.counters.rows("cpu.taken_s"), fleet.ranks.pid
+    rows = rows[table.rank[rows] >= 0]
+    rank, seconds = table.rank[rows], table.value[rows]
+    every = np.arange(len(pids))
+    workers, threads = (
+        np.nan_to_num(fleet.counters.total(name, every)) for name in ("cpu.workers_run_s", "cpu.process_run_s")
+    )
+    of_workers = np.divide(workers, workers + threads, out=np.zeros(len(pids)), where=workers > 0)
+    known, first = np.unique(pids, return_index=True)
+    at = np.minimum(np.searchsorted(known, table.pid[rows]), len(known) - 1)
+    part = np.where(known[at] == table.pid[rows], of_workers[first[at]], 0.0)
+    part[table.pid[rows] == pids[rank]] = 1.0
+    theirs, all_s = (np.bincount(rank, each, len(pids)) for each in (part * seconds, seconds))
+    share = np.divide(theirs, all_s, out=np.zeros(len(pids)), where=all_s > 0)
+    return _queued_s(spending, share * others_share(fleet))
 
 
 def _queued_s(spending: Spending, share: Floats) -> Floats:

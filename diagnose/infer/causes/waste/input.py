@@ -3,6 +3,8 @@
 waiting(r,s) = seconds in which the training thread waits in a data loader's code, by the kernel's
                count of its waits in each step; and all that the loader takes in steps in which it
                pauses the rank, the start of workers among it
+taken(r,s)   = waiting(r,s) (1 + behind(r,s) / step(r,s)); behind: queued for a CPU behind loader workers
+               of the job (cpu_pools.py). Workers that nobody waited for would have so much less to do
 
 What the training thread loads itself, while no worker could, is work and no wait. The reason is
 told by what shows it:
@@ -26,6 +28,7 @@ from rankscope.diagnose.infer.budget.workers import meanwhile
 from rankscope.diagnose.infer.causes.hypothesis import SEEN
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.causes.rows import Row
+from rankscope.diagnose.infer.causes.waste.cpu_pools import behind_workers_s
 from rankscope.diagnose.infer.causes.waste.rows import Waste, often, row_of
 from rankscope.diagnose.infer.causes.waste.spending import Spending
 from rankscope.diagnose.infer.verdict.budget import Item, Kind
@@ -67,6 +70,9 @@ def waited_for(spending: Spending) -> Iterator[Row]:
     why = _of_starts(spending, columns, loads) if rare else _of_workers(spending)
     told = Evidence("scheduler", "waiting for the next batch, median over ranks", median(waiting), None, "s/step")
     waste = Waste("python", "dataloader", SEEN, (told, *why.evidence), why.action, why.function)
+    step = fleet.steps.seconds[:, -spending.columns :]
+    late = np.divide(taken, step, out=np.zeros_like(taken), where=step > 0)
+    taken = np.fmin(taken + late * behind_workers_s(spending), np.nan_to_num(spending.scene.own))
     yield from row_of(spending, waste, taken)
 
 

@@ -103,6 +103,27 @@ def test_input_that_comes_late_in_most_steps_is_told_with_what_the_workers_do() 
     assert "cannot keep up, mostly in decode" in suspect.action
 
 
+@pytest.mark.parametrize(
+    ("taker", "part"),
+    [
+        (0, 1.0),  # of a rank's own, besides its threads: its workers
+        (1, 0.75),  # of another rank: the part of its workers in its CPU time
+        (99, 0.0),  # a stranger
+    ],
+)
+def test_workers_that_are_late_also_cost_what_ranks_queue_behind_them(taker: int, part: float) -> None:
+    job = of_all((WAITS, 0.2), (QUEUES, 0.1))
+    for rank in range(RANKS):
+        ran = {"cpu.workers_run_s": 15.0, "cpu.process_run_s": 5.0, "cpu.process_ready_s": 10.0}
+        job.counters += [{"rank": rank, "name": name, "value": seconds} for name, seconds in ran.items()]
+        pid = 4000 + (rank + taker) % RANKS if taker < RANKS else 77
+        job.counters.append({"rank": rank, "name": "cpu.taken_s", "comm": "python", "pid": pid, "value": 10.0})
+    (window,) = build(job)
+    rows = window.steps.to_pylist()
+    step_s = sum(row["seconds"] for row in rows) / len(rows)
+    assert only(diagnose([window])).lost_seconds_per_step == pytest.approx(0.2 + 0.2 / step_s * 0.1 * part, rel=0.04)
+
+
 def test_workers_that_are_started_anew_in_each_epoch_are_told_with_their_rhythm() -> None:
     job = of_all(
         (
