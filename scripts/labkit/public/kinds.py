@@ -54,6 +54,7 @@ KINDS = {
         _kind("grows", "dense", "grows", 2, "python", "slow-function", "work that grows with the number of steps", priced=False),
         _kind("alone-gc", "garbage", "at-once", 1, "python", "gc", "the same in one process"),
         _kind("alone-workers", "loader", "few", 1, "python", "dataloader", "the same in one process"),
+        _kind("alone-bound", "loader", "bound", 1, "cpu", "affinity", "the rank and its worker inherit the mask of one CPU"),
         _kind("alone-recompiles", "shapes", "all", 1, "python", "recompile", "the same in one process"),
         _kind("alone-prints", "dense", "prints", 1, "storage", "slow-write", "the same in one process"),
         Kind("evaluates", "dense", "evaluates", 2, Truth("healthy", {}), "an evaluation now and then is no waste", priced=False),

@@ -56,7 +56,7 @@ def behind_own_s(spending: Spending) -> Floats:
 
 
 def behind_ranks_s(spending: Spending) -> Floats:
-    """The same behind other ranks of the job alone: without what each queues behind its own process."""
+    """The same behind other ranks and behind loader workers: without what each queues behind its own process."""
     return _queued_s(spending, ranks_share(spending.fleet))
 
 

@@ -1,9 +1,10 @@
-"""Ranks that may run on the same few CPUs while other CPUs of their host idle.
+"""Ranks that may run on the same few CPUs, with their loader workers, while other CPUs of their host idle.
 
-wanted   ranks whose CPU masks overlap want R CPUs and may use C; idle: CPUs of the host, outside
-         these, that nobody used, on average over the window
-taken(r,s) = (1 - kept) · queued(r,s) behind ranks of the job; kept: of R ranks on C + idle CPUs, over
-             that of R ranks on C (cpu_pools.py)
+wanted   R ranks whose CPU masks overlap want a CPU each, their workers W on average (the CPU time
+         that they had), and they may use C; idle: CPUs of the host, outside these, that nobody used,
+         on average over the window
+taken(r,s) = (1 - kept) · queued(r,s) behind ranks and workers of the job; kept: of R ranks on C + idle
+             CPUs, over that of R + W threads on C (cpu_pools.py)
 
 Evidence for: the masks, the idle CPUs, and the kernel's count of what ran while a rank queued.
 Evidence against: masks that hold all CPUs of the host; no CPU idle. A single rank that shares its
@@ -34,10 +35,13 @@ from rankscope.observer.sources import Source
 _RUN = "cpu.process_run_s"
 
 
+_BINDERS = "taskset, numactl, KMP_AFFINITY, OMP_PROC_BIND, --cpu-bind, --cpus-per-task, a cpuset"
+
+
 @cause("cpu", "affinity", scope="all", witness="masks overlap, other CPUs idle", rests_on=[Source.HOST],
        says="they run on {instance|the same CPUs} alone and wait for each other while other CPUs idle")  # fmt: skip
 def shared_cpus(spending: Spending) -> Iterator[Row]:
-    """Propose cpu/affinity for ranks that queue behind one another while CPUs idle elsewhere."""
+    """Propose cpu/affinity for ranks that queue behind one another, or their workers, while CPUs idle elsewhere."""
     fleet = spending.fleet
     part, worst, idle, there = np.zeros(len(fleet.ranks)), None, 0.0, 0
     hosts, ran = _hosts(fleet), _ran_s(fleet)
@@ -45,15 +49,16 @@ def shared_cpus(spending: Spending) -> Iterator[Row]:
         host = fleet.ranks.observed_on[int(pool.ranks[0])]
         others_s = ran.get(host, 0.0) - float(np.nansum(fleet.counters.total(_RUN, pool.ranks)))
         spare = _spare(hosts.get(host), pool.cpus, others_s / fleet.seconds)
-        if not 0 < pool.cpus < len(pool.ranks) or spare < limits.HOLDS_LEAST:
+        wanted = len(pool.ranks) + _workers_use(fleet, pool)
+        if not 0 < pool.cpus < wanted or spare < limits.HOLDS_LEAST:
             continue
-        part[pool.ranks] = 1 - pool.kept(len(pool.ranks), pool.cpus + round(spare))
+        part[pool.ranks] = 1 - pool.kept(wanted, pool.cpus + round(spare))
         if worst is None or len(pool.ranks) > len(worst.ranks):
             worst, idle, there = pool, spare, hosts[host][1]
     if worst is not None:
         behind = behind_ranks_s(spending)
         queued_s = median(behind[part > 0].mean(axis=1)) if part.any() else 0.0
-        waste = _waste(worst, idle, queued_s, _action(fleet, worst, there))
+        waste = _waste(fleet, worst, idle, queued_s, _action(fleet, worst, there))
         yield from row_of(spending, waste, np.asarray(part[:, None] * behind, dtype=np.float64))
 
 
@@ -63,22 +68,33 @@ def _action(fleet: Fleet, pool: CpuPool, there: int) -> str:
     more = len(pool.ranks) - len(pids)
     host = common_host(fleet, pool.ranks.tolist())
     of_each = f"`taskset -acp 0-{there - 1} PID`{after('on', host)} for PID {', '.join(pids)}{f' and {more} more' if more > 0 else ''}"
-    return (
-        f"Give each rank CPUs of its own, or at once all of them: {of_each}; then see who binds them (taskset, numactl, KMP_AFFINITY, "
-        "OMP_PROC_BIND, --cpu-bind, --cpus-per-task, a cpuset)."
-    )
+    if len(pids) == 1:
+        what = f"Let the rank and its loader workers run on all CPUs: {of_each} and each of its children"
+    else:
+        what = f"Give each rank CPUs of its own, or at once all of them: {of_each}"
+    return f"{what}; then see who binds them ({_BINDERS})."
 
 
-def _waste(pool: CpuPool, idle: float, behind_s: float, action: str) -> Waste:
+def _workers_use(fleet: Fleet, pool: CpuPool) -> float:
+    """CPUs that the loader workers of these ranks used, on average over the window."""
+    used_s = float(np.nansum(fleet.counters.total("cpu.workers_run_s", pool.ranks)))
+    return used_s / fleet.seconds if fleet.seconds > 0 else 0.0
+
+
+def _waste(fleet: Fleet, pool: CpuPool, idle: float, behind_s: float, action: str) -> Waste:
     """Words on the pool with most ranks; `behind_s`: median over the ranks of all such pools."""
     evidence = (
         Evidence("process", "these ranks may run on", ", ".join(map(cpus_text, pool.masks[: budgets.TOLD])), None, ""),
         Evidence("process", "ranks that share them", float(len(pool.ranks)), None, "ranks"),
+        Evidence("process", "CPUs that their loader workers use, on average", _workers_use(fleet, pool), None, "CPUs"),
         Evidence("host", "other CPUs of the host that idle, on average", idle, None, "CPUs"),
         Evidence("scheduler", "queued behind one another, median", behind_s, None, "s/step"),
     )
     instance = cpus_text(pool.masks[0])
-    says = "they run on {instance|the same CPUs} alone and wait for each other while other CPUs idle"
+    if len(pool.ranks) == 1:
+        says = "it runs on {instance|few CPUs} alone and waits there for its own loader workers while other CPUs idle"
+    else:
+        says = "they run on {instance|the same CPUs} alone and wait for each other while other CPUs idle"
     return Waste("cpu", "affinity", CONVICTED, evidence, action, instance=instance, says=says)
 
 

@@ -1,7 +1,8 @@
 """Pictures from loader workers. At fault by its fourth word: `reborn`, workers start anew each epoch and read their index again;
-`few`, one worker makes what two are needed for; `baggage`, each sample brings the index along."""
+`few`, one worker makes what two are needed for; `baggage`, each sample brings the index along; `bound`, rank and worker run on one CPU."""
 
 import json
+import os
 import sys
 
 import torch
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 HOW = sys.argv[4]
 ROWS, SAMPLES, BATCH = 40_000, 640, 16
+PASSES = {"few": 60 if FAULT else 2, "bound": 3}.get(HOW, 2)
 
 
 class Pictures(Dataset):
@@ -26,7 +28,7 @@ class Pictures(Dataset):
     def decode(self, at: int) -> torch.Tensor:
         """As a JPEG would take it: some milliseconds of one CPU."""
         picture = torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(at))
-        for _ in range(60 if FAULT and HOW == "few" else 2):
+        for _ in range(PASSES):
             picture = torch.nn.functional.avg_pool2d(picture, 3, 1, 1)
         return picture
 
@@ -44,6 +46,8 @@ def together(samples):
 
 def main() -> None:
     begin()
+    if FAULT and HOW == "bound":
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with (OUT / f"index{RANK}.jsonl").open("w") as file:
         for row in range(ROWS):
             file.write(json.dumps({"label": row % 10, "box": [row, row + 1, row + 2], "name": f"picture-{row}"}) + "\n")

@@ -186,6 +186,34 @@ def test_ranks_on_one_cpu_while_others_idle_are_told_with_the_masks() -> None:
     assert "python" not in suspect.action
 
 
+@pytest.mark.parametrize(
+    ("cpus", "workers_s", "busy_s", "told"),
+    [("0", 8.0, 20.0, True), ("0", 8.0, 79.0, False), ("0-3", 8.0, 20.0, False), ("0", 0.0, 20.0, False)],
+)
+def test_a_rank_on_one_cpu_with_its_workers_while_others_idle_is_told_so(
+    cpus: str, workers_s: float, busy_s: float, told: bool
+) -> None:
+    job = Job(ranks=1, steps=STEPS, extra={0: [(QUEUES, 0.3)]})
+    job.ranks_columns = {0: {"cpus": cpus}}
+    job.counters = [{"scope": "host", "name": "cpu.busy_s", "value": busy_s, "limit": 80.0}]
+    job.counters += [{"rank": 0, "name": "cpu.taken_s", "comm": "pt_data_worker", "pid": 4000, "value": 8.0}]
+    job.counters += [{"rank": 0, "name": "cpu.workers_run_s", "value": workers_s}] if workers_s else []
+    verdict = diagnose(build(job))
+    assert (verdict.status == "inefficient") is told, (verdict.suspects, verdict.notes)
+    if told:
+        suspect = only(verdict)
+        assert (suspect.component, suspect.cause, suspect.instance, suspect.scope) == (
+            "cpu",
+            "affinity",
+            "CPU 0",
+            "rank",
+        )
+        assert suspect.lost_seconds_per_step == pytest.approx(0.3, rel=0.1)
+        assert "for PID 4000 and each of its children" in suspect.action and "its own loader workers" in sentence_of(
+            verdict
+        )
+
+
 @pytest.mark.parametrize(("busy_s", "cpus"), [(79.0, "0"), (20.0, "0-3")])
 def test_ranks_that_share_all_cpus_or_whose_others_are_busy_waste_nothing(busy_s: float, cpus: str) -> None:
     assert diagnose(build(on_one_cpu(busy_s, cpus))).status == "healthy"
