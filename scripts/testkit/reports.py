@@ -4,14 +4,14 @@ What only computes is run by two: one session begins at the first file of tests,
 the one that shows all, when it is through with those, begins at the last file. Tests of the kernel that are marked `beside` are run by a
 session of their own, beside the others of the kernel, and from the last file on by the one that shows all, when it is through with those:
 what they look at and wait for are processes of theirs. Those that are marked `apart` want no other real job on the host: they come when
-that session has ended, beside what computes. Who takes a file says so (a file in `taken/`), so that no test is run twice. Tests that are
-marked `alone` come after all that.
+all such files are through that start ranks, beside what computes and what is marked `beside(ranks=False)`, which that session leaves for
+the end. Who takes a file says so (a file in `taken/`), so that no test is run twice. Tests that are marked `alone` come after all that.
 
 What failed beside other tests is run once more here, as the tests of real jobs are (tests/conftest.py), and counted as a rerun: a
 test that waited for a core has not found a defect.
 
 A session that writes reports (`FILE`) is given a lock (`FILE.lock`, flock) by who starts it, and holds it until it ends, however it
-ends; who shows them waits for that lock before it shows a test of a file that the other has taken.
+ends; who shows a test of a file that the other has taken waits for its report, or for that lock.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import contextlib
 import fcntl
 import gc
 import json
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from _pytest.runner import runtestprotocol
 COMPUTING = ("checks", "unit")  # folders of tests that may run in either session
 
 MOST_AGAIN = 5  # more failures than this are no accident of a busy machine
+LOOKS_EVERY_S = 0.2  # for reports of a session that goes on
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,7 +43,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: with the machine to itself, after all other tests")
     config.addinivalue_line("markers", "apart: without other real jobs on the host; what only computes may go on")
-    config.addinivalue_line("markers", "beside: all tests of the file may run beside others of the kernel")
+    config.addinivalue_line(
+        "markers",
+        "beside: all tests of the file may run beside others of the kernel; ranks=False: nothing that they start is taken for a rank",
+    )
     if path := config.getoption("--reports-to"):
         config.pluginmanager.register(Written(config, path))
     if path := config.getoption("--reports-from"):
@@ -64,6 +69,12 @@ def marked(item: pytest.Item, name: str) -> bool:
 
 def beside(item: pytest.Item) -> bool:
     return marked(item, "beside")
+
+
+def starts_ranks(item: pytest.Item) -> bool:
+    """Whether who looks at all jobs of the host may find one of this test."""
+    mark = item.get_closest_marker("beside")
+    return mark is None or bool(mark.kwargs.get("ranks", True))
 
 
 class Taken:
@@ -93,6 +104,11 @@ class Written:
     def __init__(self, config: pytest.Config, path: Path) -> None:
         self._config, self._file, self._taken = config, path.open("w", buffering=1), Taken(config, path)
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """What starts ranks first: others wait until there are none."""
+        items.sort(key=starts_ranks, reverse=True)
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if self._taken.take(item):
@@ -112,20 +128,22 @@ class Shown:
     """
 
     def __init__(self, config: pytest.Config, of_computing: Path, of_beside: Path) -> None:
-        self._config, self._taken = config, Taken(config, of_computing)
-        self._of_computing, self._of_beside = of_computing, of_beside
-        self._reports: dict[Path, dict[str, list[pytest.TestReport]]] = {}
+        self._taken = Taken(config, of_computing)
+        self._of_computing, self._of_beside = Reports(config, of_computing), Reports(config, of_beside)
         self._again = 0  # tests that were run once more
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """What needs the kernel in its order; what may be beside others of the kernel, from the last file to the first, as far as its
-        session has not come; what is to be apart; what computes, from the last file to the first; what needs to be alone."""
+        """What needs the kernel in its order; what may be beside others of the kernel and starts ranks, from the last file to the first,
+        as far as its session has not come; what is to be apart; the rest of what may be beside; what computes, from the last file to the
+        first; what needs to be alone."""
         real = [item for item in items if not computes(item) and not beside(item)]
+        others = [item for item in items if not computes(item) and beside(item)]
         items[:] = [
             *[item for item in real if not marked(item, "apart") and not marked(item, "alone")],
-            *_from_the_last_file([item for item in items if beside(item) and not computes(item)]),
+            *_from_the_last_file([item for item in others if starts_ranks(item)]),
             *[item for item in real if marked(item, "apart")],
+            *_from_the_last_file([item for item in others if not starts_ranks(item)]),
             *_from_the_last_file([item for item in items if computes(item)]),
             *[item for item in real if marked(item, "alone")],
         ]
@@ -133,8 +151,6 @@ class Shown:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if not computes(item) and not beside(item):
-            if marked(item, "apart"):
-                _wait_for(self._of_beside)  # at once, when it has ended
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if self._taken.take(item):
@@ -159,27 +175,55 @@ class Shown:
 
     def _reports_of(self, item: pytest.Item) -> list[pytest.TestReport]:
         """What another session has said of this test; else what comes of it here."""
-        path = self._of_computing if computes(item) else self._of_beside
-        if path not in self._reports:
-            self._reports[path] = self._read(path)
-        reports = self._reports[path].get(item.nodeid, [])
-        whole = bool(reports) and reports[-1].when == "teardown"
-        return reports if whole else runtestprotocol(item, log=False, nextitem=None)
+        reports = (self._of_computing if computes(item) else self._of_beside).of(item.nodeid)
+        return reports if _whole(reports) else runtestprotocol(item, log=False, nextitem=None)
 
-    def _read(self, path: Path) -> dict[str, list[pytest.TestReport]]:
-        _wait_for(path)
-        found: dict[str, list[pytest.TestReport]] = defaultdict(list)
-        for line in path.read_text().splitlines() if path.exists() else ():
-            try:
-                data = json.loads(line)
-            except ValueError:  # a session that was killed wrote half of it
+
+class Reports:
+    """What another session writes, read as it comes."""
+
+    def __init__(self, config: pytest.Config, path: Path) -> None:
+        self._config, self._path = config, path
+        self._found: dict[str, list[pytest.TestReport]] = defaultdict(list)
+        self._read_bytes = 0
+
+    def of(self, nodeid: str) -> list[pytest.TestReport]:
+        """All reports of a test, once the last one is there; what there is of them, once the session has ended."""
+        while not _whole(self._found[nodeid]):
+            ended = self._ended()
+            self._read_on()
+            if ended:
                 break
-            report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
+            if not _whole(self._found[nodeid]):
+                time.sleep(LOOKS_EVERY_S)
+        return self._found[nodeid]
+
+    def _read_on(self) -> None:
+        """Read what is new; half a line is left for the next time, or was left by a session that was killed."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read_bytes)
+            lines, _, _ = file.read().rpartition(b"\n")
+        self._read_bytes += len(lines) + 1 if lines else 0
+        for line in lines.splitlines():
+            report = self._config.hook.pytest_report_from_serializable(config=self._config, data=json.loads(line))
             # Of a skip: path, line and reason, which pytest wants as the tuple that it was.
             if isinstance(report.longrepr, list):
                 report.longrepr = tuple(report.longrepr)
-            found[report.nodeid].append(report)
-        return found
+            self._found[report.nodeid].append(report)
+
+    def _ended(self) -> bool:
+        with self._path.with_name(f"{self._path.name}.lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+
+def _whole(reports: list[pytest.TestReport]) -> bool:
+    return bool(reports) and reports[-1].when == "teardown"
 
 
 def _from_the_last_file(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -187,9 +231,3 @@ def _from_the_last_file(items: list[pytest.Item]) -> list[pytest.Item]:
     for item in items:
         files[item.path].append(item)
     return [item for path in reversed(files) for item in files[path]]
-
-
-def _wait_for(path: Path) -> None:
-    """Until the session has ended that writes these reports."""
-    with path.with_name(f"{path.name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)

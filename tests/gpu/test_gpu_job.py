@@ -18,6 +18,8 @@ from labkit.gpu.launch import JOB_SCRIPT, MACHINE, RANKS, GpuJob, GpuPlan
 from labkit.gpu.step_times import GpuPace
 from labkit.machine import cgroups, disk, guard, hosts
 
+pytestmark = pytest.mark.beside
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 PLAN = GpuPlan(ranks=RANKS, hosts=2, lone=0)

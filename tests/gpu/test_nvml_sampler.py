@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from simsupport import REPOSITORY, Machine, ranks, start, told
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 PROGRAM = """
 import pickle, sys, time

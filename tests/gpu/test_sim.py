@@ -16,7 +16,7 @@ from simsupport import Machine, eventually, finish, observe, ranks, start, told,
 
 from rankscope.unwinder.gpu.files import KernelNames, Launched
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 GIB = 1 << 30
 

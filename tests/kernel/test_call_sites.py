@@ -14,7 +14,7 @@ from watching import HZ, Watched
 from rankscope.observer.live import kernel_probes
 from rankscope.probes.bpf import ring
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 # A library whose name and function stand in the call table, called from two lines in a known rhythm: 97 times, and every tenth time.
 LIBRARY = "int MPI_Barrier(void *communicator) { return communicator != 0; }\n"

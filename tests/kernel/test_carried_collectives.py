@@ -18,7 +18,7 @@ from rankscope.observer.tables.raw import RawProcess
 from rankscope.probes.bpf import ring
 from rankscope.probes.calls.table import CALL_TABLE
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 Start = Callable[..., "subprocess.Popen[str]"]
 HZ = 199

@@ -26,7 +26,7 @@ from rankscope.probes.calls.rows_cuda import runtime_launch_rows
 from rankscope.probes.calls.table import CALL_TABLE
 from rankscope.probes.elf.local import LocalFile
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 Start = Callable[..., "subprocess.Popen[str]"]
 RING_PAGES = 64

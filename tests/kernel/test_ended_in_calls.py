@@ -16,7 +16,7 @@ from rankscope.probes.calls import in_progress
 from rankscope.probes.calls.probe import CallProbe
 from rankscope.probes.calls.table import CallRow
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 Start = Callable[..., "subprocess.Popen[str]"]
 EACH = 16

@@ -12,7 +12,7 @@ from rankscope.observer.live.kernel_probes import KernelProbes
 from rankscope.observer.live.process_watch import TRAINING
 from rankscope.probes.sched import probe as sched
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 TABLES = ("rs_targets", "rs_interpreters", "rs_gils", "rs_pythreads")
 THREADS = """

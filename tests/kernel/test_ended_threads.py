@@ -17,7 +17,7 @@ from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.counters import COUNTERS
 from rankscope.probes.sched import probe as sched
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 CLOCK_NANOSLEEP = 230
 

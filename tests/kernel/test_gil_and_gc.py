@@ -23,7 +23,7 @@ from rankscope.probes.bpf import ring
 from rankscope.probes.calls.table import CALL_TABLE
 from rankscope.unwinder.names.native import NativeNames
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 Start = Callable[..., "subprocess.Popen[str]"]
 HZ = 199

@@ -21,7 +21,7 @@ from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.programs import programs
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 SLOWEST_S = (warden.LOOKS + 4) * warden.LOOKS_EVERY_S
 

@@ -16,7 +16,7 @@ from rankscope.probes.bpf import ring
 from rankscope.probes.sched import probe as sched
 from rankscope.unwinder.names.native import NativeNames
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 LIBRARY = r"""
 #define _GNU_SOURCE

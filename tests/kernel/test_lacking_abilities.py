@@ -33,6 +33,8 @@ from rankscope.probes.base.abilities import (
 )
 from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 
+pytestmark = pytest.mark.beside
+
 WINDOW_S = 0.7
 PORT = 29811
 UNIT = Path(__file__).parents[2] / "scripts/deploy/systemd/rankscope-watch.service"

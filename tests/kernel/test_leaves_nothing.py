@@ -15,7 +15,7 @@ from programs import left_after, loaded, programs_of
 
 from rankscope.observer.live import kernel_probes
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

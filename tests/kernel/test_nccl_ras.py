@@ -18,7 +18,7 @@ from rankscope.probes.nccl import ras as nccl_ras
 from rankscope.probes.nccl.ras import RasSilence
 from rankscope.probes.nccl.ras_answer import RasAnswer
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 # Speaks as NCCL's src/ras/client_support.cc does: a line per command, then the status, then it closes.
 SERVER = """

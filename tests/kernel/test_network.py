@@ -21,7 +21,7 @@ from rankscope.probes.network.flows import FlowTracker, tcp_sockets
 from rankscope.probes.network.interfaces import interface_deltas, read_interfaces
 from rankscope.probes.network.qdisc import qdisc_deltas, read_qdiscs
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 RATE_HZ = 2_500_000  # bytes per second: tbf rate 20mbit
 SENDER, RECEIVER = "198.51.100.1", "198.51.100.2"

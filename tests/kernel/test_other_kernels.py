@@ -10,7 +10,7 @@ import pytest
 
 from kernelkit.kernels import IN_EVERY_RUN
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHECKS = ("boot", "programs", "sampled stack", "timed call", "probes")

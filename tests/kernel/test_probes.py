@@ -24,7 +24,7 @@ from rankscope.probes.calls.table import CallRow
 from rankscope.probes.files import probe as files
 from rankscope.probes.sched import probe as sched
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

@@ -22,7 +22,7 @@ from rankscope.probes.bpf.compiler import compiled
 from rankscope.probes.bpf.compiler.compiled import Compiled
 from rankscope.probes.bpf.module import Module
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 ENTRIES = 3001  # more than are asked for at once
 SOURCE = f"""

@@ -14,7 +14,7 @@ import pytest
 
 from rankscope.observer.finish.last import tracer_of
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 ATTACH, DETACH = 16, 17
 LIBC = ctypes.CDLL(None, use_errno=True)

@@ -18,7 +18,7 @@ from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.counters import COUNTERS
 from rankscope.probes.sched import probe as sched
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 Start = Callable[..., "subprocess.Popen[str]"]
 SWITCH, WAKE, _ = sched.TRACEPOINTS

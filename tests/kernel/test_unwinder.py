@@ -17,7 +17,7 @@ from rankscope.probes.bpf import ring
 from rankscope.unwinder.errors import UnsupportedInterpreter
 from rankscope.unwinder.interpreter.find import find_interpreter
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.beside(ranks=False)
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

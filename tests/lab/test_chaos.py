@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from labsupport import REPOSITORY
 
-pytestmark = pytest.mark.apart
+pytestmark = pytest.mark.alone  # what others leave on the host would be told as left
 
 
 @pytest.mark.parametrize(

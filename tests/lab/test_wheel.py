@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from labsupport import REPOSITORY, RunningJob
 
+pytestmark = pytest.mark.beside
+
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -207,22 +207,39 @@ def test_who_is_through_takes_what_may_run_beside_from_the_last_file_on(project:
     assert order == sorted(order)
 
 
-def test_what_is_to_be_apart_comes_when_what_runs_beside_has_ended_and_before_what_computes(project: Path) -> None:
-    apart = "import pytest\nfrom pathlib import Path\n\n@pytest.mark.apart\ndef test_apart(): assert Path('beside-ended').exists()\n"
-    (project / "tests/kernel/test_0.py").write_text(apart)
+def test_what_is_to_be_apart_comes_when_no_ranks_run_beside_and_what_has_none_goes_on(project: Path) -> None:
+    apart = "import pytest\nfrom pathlib import Path\n\n@pytest.mark.apart\n"
+    apart += "def test_apart():\n    open('apart-ran', 'a').write('x')\n    assert Path('ranks-ran').exists()\n"
+    wait = "\n    import time\n    until = time.monotonic() + 60\n"
+    wait += "    while not Path('{}-ran').exists() and time.monotonic() < until: time.sleep(0.02)\n"
+    none = BESIDE.replace("beside", "beside(ranks=False)") + "def test_none():" + wait.format("apart")
+    some = (
+        BESIDE
+        + "def test_ranks():"
+        + wait.format("kernel")
+        + "    time.sleep(0.5)\n    open('ranks-ran', 'a').write('x')\n"
+    )
+    for name, text in (("0", none), ("1", some), ("2", apart)):
+        (project / f"tests/kernel/test_{name}.py").write_text(text)
     with (project / "own.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-
-        def end() -> None:
-            while not ran(project, "kernel"):
-                time.sleep(0.02)
-            time.sleep(0.5)
-            (project / "beside-ended").touch()
-            fcntl.flock(lock, fcntl.LOCK_UN)
-
-        ending = threading.Thread(target=end)
-        ending.start()
-        said = session(project, *WHOLE, "--reports-beside", "own", "-v")
-        ending.join()
-    order = [said.index(f"::test_{name} ") for name in ("first", "apart", "good")]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:hypothesispytest",
+            "tests/kernel",
+            "-m",
+            "beside",
+            "--reports-to",
+            "own",
+        ]
+        own = subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, text=True, pass_fds=[lock.fileno()])
+        while not (project / "taken/tests+kernel+test_1.py").exists():
+            assert own.poll() is None
+            time.sleep(0.02)
+    said = session(project, *WHOLE, "--reports-beside", "own", "-v")
+    assert own.communicate()[0].splitlines()[-1].strip("= ").startswith("2 passed, ")
+    order = [said.index(f"::test_{name} ") for name in ("first", "ranks", "apart", "none", "good")]
     assert order == sorted(order) and "test_apart PASSED" in said
