@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from labsupport import RANKSCOPE, RunningJob, rankscope
 
-pytestmark = pytest.mark.apart
+pytestmark = pytest.mark.alone  # on a busy machine other steps are late too, and the pause is told after minutes
 
 Torchrun = Callable[..., RunningJob]
 HEALING_JOB = Path(__file__).with_name("healing_job.py")
