@@ -24,7 +24,7 @@ def test_hosts_that_keep_their_gpus_idle_are_told_with_the_place(cause: str, tmp
     build(CACHE)
     # Samples so small that to make them is no waste.
     with PlainJob(tmp_path, 2, (*arguments, "--gradient-mb", "10", "--batch-mb", "10"), 1 << 16) as job:
-        window, _ = job.window(5.0)
+        window, _ = job.window(8.0)  # launches are located every 6 s
     verdict = diagnose([window])
     assert verdict.status == "inefficient", (verdict.status, verdict.suspects, verdict.notes)
     first = verdict.suspects[0]
