@@ -40,14 +40,14 @@ def main() -> None:
         good, words = programs_loaded(probes)
         _say("programs", "" if good else words, began, words)
         began = time.monotonic()
-        events, stacks, own_ns = _watch(probes)
+        events, stacks, own_ns, reason = _watch(probes)
         samples = events[events["type"] == ring.SAMPLE]
         named = [
             (found.name, found.file, found.line) for one in samples["stack"].tolist() if (found := stacks.get(one))
         ]
         known = _PROGRAMS / "known.py"
         wrong, words = samples_right(named, len(samples), known.name, _line_of("def crunch", known))
-        _say("sampled stack", wrong, began, words)
+        _say("sampled stack", wrong and "; ".join(filter(None, (wrong, reason, *_of_stacks(probes)))), began, words)
         calls = events[events["type"] == ring.CALL]
         wrong, words = calls_right(
             calls[np.argsort(calls["ts_ns"])]["dur_ns"].tolist(), own_ns, [1000 * asked for asked in CALLS_US]
@@ -80,8 +80,9 @@ def programs_loaded(probes: KernelProbes) -> tuple[bool, str]:
     return len(said) == 1, "; ".join(said)
 
 
-def _watch(probes: KernelProbes) -> tuple[ring.Events, dict[int, StackName], list[int]]:
-    """Observe the known program from its start to its end: events, stacks in words, and how long its calls took by its own clock."""
+def _watch(probes: KernelProbes) -> tuple[ring.Events, dict[int, StackName], list[int], str]:
+    """Observe the known program from its start to its end: events, stacks in words, how long its calls took by its own clock, and why
+    its stacks cannot be walked ('' where they can)."""
     subprocess.run(["cc", "-shared", "-fPIC", "-o", _LIBRARY, _PROGRAMS / "known.c"], check=True)
     words = [sys.executable, str(_PROGRAMS / "known.py"), str(_LIBRARY), str(COMPUTED_S), *map(str, CALLS_US)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -104,7 +105,12 @@ def _watch(probes: KernelProbes) -> tuple[ring.Events, dict[int, StackName], lis
             batches.append(_drained(probes, process.pid, watch, stacks))
         process.kill()
         watch.close()
-    return np.concatenate(batches), stacks, own_ns
+    return np.concatenate(batches), stacks, own_ns, watch.reason
+
+
+def _of_stacks(probes: KernelProbes) -> list[str]:
+    """What was noted of stacks: why one is missing."""
+    return [note for note in probes.notes if "stack" in note]
 
 
 def _drained(
