@@ -18,12 +18,7 @@ from labsupport import RANKSCOPE, REPOSITORY
 
 pytestmark = pytest.mark.alone
 
-FAULTS = (
-    "cpu-hog",
-    "cpu-quota",
-    "slow-link",
-    "slow-read",
-)  # slow Python: test_commands.py; a rank that is stopped: test_watch.py
+FAULTS = ("python-slow", "cpu-hog", "cpu-quota", "slow-link", "slow-read")  # a rank that is stopped: test_watch.py
 Outcomes = dict[str, tuple[str, str]]  # of each fault: the outcome, and what was said of all
 
 

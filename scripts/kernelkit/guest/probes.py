@@ -47,7 +47,8 @@ def main() -> None:
         ]
         known = _PROGRAMS / "known.py"
         wrong, words = samples_right(named, len(samples), known.name, _line_of("def crunch", known))
-        _say("sampled stack", wrong and "; ".join(filter(None, (wrong, reason, *_of_stacks(probes)))), began, words)
+        why = [reason, *(note for note in probes.notes if "stack" in note)]
+        _say("sampled stack", "; ".join(filter(None, (wrong, *why))) if wrong else "", began, words)
         calls = events[events["type"] == ring.CALL]
         wrong, words = calls_right(
             calls[np.argsort(calls["ts_ns"])]["dur_ns"].tolist(), own_ns, [1000 * asked for asked in CALLS_US]
@@ -106,11 +107,6 @@ def _watch(probes: KernelProbes) -> tuple[ring.Events, dict[int, StackName], lis
         process.kill()
         watch.close()
     return np.concatenate(batches), stacks, own_ns, watch.reason
-
-
-def _of_stacks(probes: KernelProbes) -> list[str]:
-    """What was noted of stacks: why one is missing."""
-    return [note for note in probes.notes if "stack" in note]
 
 
 def _drained(

@@ -33,32 +33,32 @@ from rankscope.diagnose.text import after
 from rankscope.observer.sources import Source
 
 _RUN = "cpu.process_run_s"
-
-
+_SAYS = "they run on {instance|the same CPUs} alone and wait for each other while other CPUs idle"
+_SAYS_ALONE = "it runs on {instance|few CPUs} alone and waits there for its own loader workers while other CPUs idle"
 _BINDERS = "taskset, numactl, KMP_AFFINITY, OMP_PROC_BIND, --cpu-bind, --cpus-per-task, a cpuset"
 
 
-@cause("cpu", "affinity", scope="all", witness="masks overlap, other CPUs idle", rests_on=[Source.HOST],
-       says="they run on {instance|the same CPUs} alone and wait for each other while other CPUs idle")  # fmt: skip
+@cause("cpu", "affinity", scope="all", witness="masks overlap, other CPUs idle", rests_on=[Source.HOST], says=_SAYS)
 def shared_cpus(spending: Spending) -> Iterator[Row]:
     """Propose cpu/affinity for ranks that queue behind one another, or their workers, while CPUs idle elsewhere."""
     fleet = spending.fleet
-    part, worst, idle, there = np.zeros(len(fleet.ranks)), None, 0.0, 0
+    part, worst, used, idle, there = np.zeros(len(fleet.ranks)), None, 0.0, 0.0, 0
     hosts, ran = _hosts(fleet), _ran_s(fleet)
     for pool in cpu_pools(fleet):
         host = fleet.ranks.observed_on[int(pool.ranks[0])]
         others_s = ran.get(host, 0.0) - float(np.nansum(fleet.counters.total(_RUN, pool.ranks)))
         spare = _spare(hosts.get(host), pool.cpus, others_s / fleet.seconds)
-        wanted = len(pool.ranks) + _workers_use(fleet, pool)
+        workers = _workers_use(fleet, pool)
+        wanted = len(pool.ranks) + workers
         if not 0 < pool.cpus < wanted or spare < limits.HOLDS_LEAST:
             continue
         part[pool.ranks] = 1 - pool.kept(wanted, pool.cpus + round(spare))
         if worst is None or len(pool.ranks) > len(worst.ranks):
-            worst, idle, there = pool, spare, hosts[host][1]
+            worst, used, idle, there = pool, workers, spare, hosts[host][1]
     if worst is not None:
         behind = behind_ranks_s(spending)
         queued_s = median(behind[part > 0].mean(axis=1)) if part.any() else 0.0
-        waste = _waste(fleet, worst, idle, queued_s, _action(fleet, worst, there))
+        waste = _waste(worst, used, idle, queued_s, _action(fleet, worst, there))
         yield from row_of(spending, waste, np.asarray(part[:, None] * behind, dtype=np.float64))
 
 
@@ -81,20 +81,17 @@ def _workers_use(fleet: Fleet, pool: CpuPool) -> float:
     return used_s / fleet.seconds if fleet.seconds > 0 else 0.0
 
 
-def _waste(fleet: Fleet, pool: CpuPool, idle: float, behind_s: float, action: str) -> Waste:
-    """Words on the pool with most ranks; `behind_s`: median over the ranks of all such pools."""
+def _waste(pool: CpuPool, used: float, idle: float, behind_s: float, action: str) -> Waste:
+    """Words on the pool with most ranks; `used`, `idle`: CPUs; `behind_s`: median over the ranks of all such pools."""
     evidence = (
         Evidence("process", "these ranks may run on", ", ".join(map(cpus_text, pool.masks[: budgets.TOLD])), None, ""),
         Evidence("process", "ranks that share them", float(len(pool.ranks)), None, "ranks"),
-        Evidence("process", "CPUs that their loader workers use, on average", _workers_use(fleet, pool), None, "CPUs"),
+        Evidence("process", "CPUs that their loader workers use, on average", used, None, "CPUs"),
         Evidence("host", "other CPUs of the host that idle, on average", idle, None, "CPUs"),
         Evidence("scheduler", "queued behind one another, median", behind_s, None, "s/step"),
     )
     instance = cpus_text(pool.masks[0])
-    if len(pool.ranks) == 1:
-        says = "it runs on {instance|few CPUs} alone and waits there for its own loader workers while other CPUs idle"
-    else:
-        says = "they run on {instance|the same CPUs} alone and wait for each other while other CPUs idle"
+    says = _SAYS_ALONE if len(pool.ranks) == 1 else _SAYS
     return Waste("cpu", "affinity", CONVICTED, evidence, action, instance=instance, says=says)
 
 
