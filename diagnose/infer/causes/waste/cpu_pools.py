@@ -61,9 +61,12 @@ def behind_ranks_s(spending: Spending) -> Floats:
 
 
 def behind_workers_s(spending: Spending) -> Floats:
-    """The same behind loader workers of the job: all that ran of a rank's own besides its threads, and w(q) of what ran of rank q.
+    """The same behind loader workers of the job.
 
-    w(q) = CPU time of q's workers / the same and that of q's process
+    CPU time that was taken under a rank's own pid is all its workers' (its threads are not counted);
+    of what was taken under the pid of rank q, the share w(q):
+
+    w(q) = CPU time of q's workers / (CPU time of q's workers + CPU time of q's process)
     """
     fleet = spending.fleet
     table, rows, pids = fleet.counters.table, fleet.counters.rows("cpu.taken_s"), fleet.ranks.pid

@@ -4,7 +4,8 @@ waiting(r,s) = seconds in which the training thread waits in a data loader's cod
                count of its waits in each step; and all that the loader takes in steps in which it
                pauses the rank, the start of workers among it
 taken(r,s)   = waiting(r,s) (1 + behind(r,s) / step(r,s)); behind: queued for a CPU behind loader workers
-               of the job (cpu_pools.py). Workers that nobody waited for would have so much less to do
+               of the job (cpu_pools.py). The share of the step that is waited for is the part of the
+               workers' work that is too much; without it ranks queue that much less behind them
 
 What the training thread loads itself, while no worker could, is work and no wait. The reason is
 told by what shows it:
