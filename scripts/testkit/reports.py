@@ -1,11 +1,12 @@
 """A plugin of pytest: one set of tests, run by several sessions, shown by one of them as if it had run them all.
 
 What only computes is run by two: one session begins at the first file of tests, at idle priority beside the kernel's tests;
-the one that shows all, when it is through with those, begins at the last file. Tests of the kernel that are marked `beside` are run by a
-session of their own, beside the others of the kernel, and from the last file on by the one that shows all, when it is through with those:
+the one that shows all, when it is through with those, begins at the last file. Tests of the kernel that are marked `beside` are run by
+sessions of their own, beside the others of the kernel, and from the last file on by the one that shows all, when it is through with those:
 what they look at and wait for are processes of theirs. Those that are marked `apart` want no other real job on the host: they come when
-all such files are through that start ranks, beside what computes and what is marked `beside(ranks=False)`, which that session leaves for
-the end. Who takes a file says so (a file in `taken/`), so that no test is run twice. Tests that are marked `alone` come after all that.
+all such files are through that start ranks, beside what computes and what is marked `beside(ranks=False)`, which these sessions leave for
+the end, or leave to another (`--ranks-only`). Who takes a file says so (a file in `taken/`), so that no test is run twice. Tests that are
+marked `alone` come after all that.
 
 What failed beside other tests is run once more here, as the tests of real jobs are (tests/conftest.py), and counted as a rerun: a
 test that waited for a core has not found a defect.
@@ -22,6 +23,7 @@ import gc
 import json
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -37,7 +39,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("several sessions")
     group.addoption("--reports-to", type=Path, metavar="FILE", help="write the report of each test")
     group.addoption("--reports-from", type=Path, metavar="FILE", help="show what computes by these reports")
-    group.addoption("--reports-beside", type=Path, metavar="FILE", help="show what is marked `beside` by these reports")
+    group.addoption(
+        "--reports-beside", type=Path, metavar="FILE", action="append", help="show what is marked `beside` by these"
+    )
+    group.addoption("--ranks-only", action="store_true", help="run no test that starts no ranks")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if path := config.getoption("--reports-to"):
         config.pluginmanager.register(Written(config, path))
     if path := config.getoption("--reports-from"):
-        config.pluginmanager.register(Shown(config, path, config.getoption("--reports-beside") or path))
+        config.pluginmanager.register(Shown(config, path, config.getoption("--reports-beside") or [path]))
 
 
 def pytest_collection_finish() -> None:
@@ -108,6 +113,8 @@ class Written:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """What starts ranks first: others wait until there are none."""
         items.sort(key=starts_ranks, reverse=True)
+        if self._config.getoption("--ranks-only"):
+            items[:] = filter(starts_ranks, items)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -127,9 +134,9 @@ class Shown:
     A test of which another was to leave a report, and left none or not all, is run here.
     """
 
-    def __init__(self, config: pytest.Config, of_computing: Path, of_beside: Path) -> None:
+    def __init__(self, config: pytest.Config, of_computing: Path, of_beside: Sequence[Path]) -> None:
         self._taken = Taken(config, of_computing)
-        self._of_computing, self._of_beside = Reports(config, of_computing), Reports(config, of_beside)
+        self._of_computing, self._of_beside = Reports(config, of_computing), Reports(config, *of_beside)
         self._again = 0  # tests that were run once more
 
     @pytest.hookimpl(trylast=True)
@@ -180,32 +187,33 @@ class Shown:
 
 
 class Reports:
-    """What another session writes, read as it comes."""
+    """What other sessions write, read as it comes."""
 
-    def __init__(self, config: pytest.Config, path: Path) -> None:
-        self._config, self._path = config, path
+    def __init__(self, config: pytest.Config, *paths: Path) -> None:
+        self._config = config
         self._found: dict[str, list[pytest.TestReport]] = defaultdict(list)
-        self._read_bytes = 0
+        self._read_bytes = dict.fromkeys(paths, 0)
 
     def of(self, nodeid: str) -> list[pytest.TestReport]:
-        """All reports of a test, once the last one is there; what there is of them, once the session has ended."""
+        """All reports of a test, once the last one is there; what there is of them, once the sessions have ended."""
         while not _whole(self._found[nodeid]):
-            ended = self._ended()
-            self._read_on()
+            ended = all(map(_ended, self._read_bytes))
+            for path in self._read_bytes:
+                self._read_on(path)
             if ended:
                 break
             if not _whole(self._found[nodeid]):
                 time.sleep(LOOKS_EVERY_S)
         return self._found[nodeid]
 
-    def _read_on(self) -> None:
+    def _read_on(self, path: Path) -> None:
         """Read what is new; half a line is left for the next time, or was left by a session that was killed."""
-        if not self._path.exists():
+        if not path.exists():
             return
-        with self._path.open("rb") as file:
-            file.seek(self._read_bytes)
+        with path.open("rb") as file:
+            file.seek(self._read_bytes[path])
             lines, _, _ = file.read().rpartition(b"\n")
-        self._read_bytes += len(lines) + 1 if lines else 0
+        self._read_bytes[path] += len(lines) + 1 if lines else 0
         for line in lines.splitlines():
             report = self._config.hook.pytest_report_from_serializable(config=self._config, data=json.loads(line))
             # Of a skip: path, line and reason, which pytest wants as the tuple that it was.
@@ -213,13 +221,15 @@ class Reports:
                 report.longrepr = tuple(report.longrepr)
             self._found[report.nodeid].append(report)
 
-    def _ended(self) -> bool:
-        with self._path.with_name(f"{self._path.name}.lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-        return True
+
+def _ended(path: Path) -> bool:
+    """Whether the session that writes this has."""
+    with path.with_name(f"{path.name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def _whole(reports: list[pytest.TestReport]) -> bool:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
+import slow_downloads
 from labsupport import RunningJob, started_jobs
 
 
@@ -26,3 +27,10 @@ def healthy_job() -> Iterator[RunningJob]:
     """One job for all tests of a file that leave it as it is."""
     with started_jobs() as start:
         yield start("600")
+
+
+@pytest.fixture
+def slow_server() -> Iterator[int]:
+    """The port of a server that sends a byte now and then."""
+    with slow_downloads.server() as port:
+        yield port

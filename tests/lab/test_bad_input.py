@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import fcntl
-import http.server
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from labsupport import PLAIN_JOB, RANKSCOPE, RunningJob, rankscope
 
+pytestmark = pytest.mark.beside
+
 Torchrun = Callable[..., RunningJob]
-
-
-class Trickle(http.server.BaseHTTPRequestHandler):
-    """A download that does not end in time."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "100000000")
-        self.end_headers()
-        try:
-            while True:
-                self.wfile.write(b"x")
-                time.sleep(0.3)
-        except OSError:
-            pass
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def wait_for(what: Callable[[], bool]) -> None:
@@ -54,17 +36,6 @@ def waits_for_the_store(pid: int) -> bool:
         return bool(rank.net_connections("tcp")) and rank.status() == psutil.STATUS_SLEEPING
     except psutil.NoSuchProcess:
         return False
-
-
-@pytest.fixture
-def slow_server() -> Iterator[int]:
-    """The port of a server that sends a byte now and then."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Trickle)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_address[1]
-    server.shutdown()
-    server.server_close()
 
 
 def test_two_jobs_on_a_host_get_two_verdicts_and_the_worse_is_the_answer(torchrun: Torchrun, tmp_path: Path) -> None:
@@ -125,27 +96,6 @@ def test_ranks_that_do_not_come_to_a_step_are_told_by_function_and_by_what_they_
     assert f"a socket to 127.0.0.1:{slow_server}" in text, text
     assert "rank 2 waits in build_extension (starting_job.py:" in text and "for child g++" in text, text
     assert "; the job was started " in text
-
-
-@pytest.mark.apart  # a job that takes its CPUs would be a fault of this host
-def test_a_download_that_begins_after_steps_is_told_as_what_it_is(
-    torchrun: Torchrun, slow_server: int, tmp_path: Path
-) -> None:
-    order, script = tmp_path / "now", Path(__file__).with_name("loading_job.py")
-    job = torchrun(str(order), f"http://127.0.0.1:{slow_server}/shard", script=script)
-    observer = subprocess.Popen(
-        [RANKSCOPE, "diagnose", "--no-history", "--json", "--window", "14", "--job", job.name],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert observer.stderr is not None
-    assert any("to go" in line for line in observer.stderr)
-    time.sleep(3.0)
-    order.touch()
-    said, _ = observer.communicate(timeout=90)
-    verdict = json.loads(said)
-    assert (verdict["status"], verdict["suspects"], observer.returncode) == ("unknown", [], 3)
-    assert verdict["notes"][0].startswith("rank 0: no step for "), verdict["notes"]
-    assert f"come from 127.0.0.1:{slow_server}: it loads" in verdict["notes"][0]
 
 
 def test_a_rank_that_ended_before_anybody_looked_is_named_and_one_that_was_not_asked_for_is_not(

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from labsupport import rankscope
 
+pytestmark = pytest.mark.beside
+
 JOB = Path(__file__).with_name("one_rank_job.py")
 
 

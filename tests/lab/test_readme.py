@@ -6,8 +6,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from documents import LIVE, README, of_rankscope
 from labsupport import RANKSCOPE, RunningJob, rankscope
+
+pytestmark = pytest.mark.beside
 
 Torchrun = Callable[..., RunningJob]
 OF_THE_SERVICE = ("watch", "trigger", "ledger")

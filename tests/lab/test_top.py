@@ -22,6 +22,8 @@ from pathlib import Path
 import pytest
 from labsupport import PLAIN_JOB, RANKSCOPE, RunningJob, rankscope, started_jobs
 
+pytestmark = pytest.mark.beside
+
 Torchrun = Callable[..., RunningJob]
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 

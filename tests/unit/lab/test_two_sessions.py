@@ -195,7 +195,6 @@ def test_who_is_through_takes_what_may_run_beside_from_the_last_file_on(project:
         def end() -> None:
             while not ran(project, "own-9"):
                 time.sleep(0.02)
-            assert ran(project, "unit") == 0
             fcntl.flock(lock, fcntl.LOCK_UN)
 
         ending = threading.Thread(target=end)
@@ -205,6 +204,20 @@ def test_who_is_through_takes_what_may_run_beside_from_the_last_file_on(project:
     assert [ran(project, name) for name in ("own-0", "own-9", "kernel", "unit")] == [1, 1, 1, 1]
     order = [said.index(f"::test_{name} ") for name in ("last", "9", "0", "good")]
     assert order == sorted(order)
+
+
+def test_of_two_sessions_beside_one_may_leave_to_the_other_what_starts_no_ranks(project: Path) -> None:
+    for name, mark in (("0", "beside"), ("1", "beside(ranks=False)"), ("2", "beside")):
+        text = BESIDE.replace("beside", mark) + f"def test_{name}(): open('own-{name}-ran', 'a').write('x')\n"
+        (project / f"tests/kernel/test_{name}.py").write_text(text)
+    beside = ("tests/kernel", "-m", "beside", "--reports-to")
+    session(project, *beside, "ranks", "--ranks-only", "--deselect", "tests/kernel/test_2.py")
+    assert [ran(project, f"own-{name}") for name in "012"] == [1, 0, 0]
+    session(project, *beside, "own")
+    assert [ran(project, f"own-{name}") for name in "012"] == [1, 1, 1]
+    said = session(project, *WHOLE, "--reports-beside", "own", "--reports-beside", "ranks")
+    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 6 passed, 1 skipped, 1 rerun in ")
+    assert [ran(project, f"own-{name}") for name in "012"] == [1, 1, 1]
 
 
 def test_what_is_to_be_apart_comes_when_no_ranks_run_beside_and_what_has_none_goes_on(project: Path) -> None:
