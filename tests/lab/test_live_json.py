@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,12 @@ Torchrun = Callable[..., RunningJob]
 
 
 class Seen:
-    """Runs commands and gathers what is wrong with their output; and which commands were held against a schema."""
+    """Runs commands and gathers what is wrong with their output; and which commands were held against a schema. Threads share it."""
 
     def __init__(self) -> None:
         self.wrong: dict[str, list[str]] = {}
         self.commands: set[str] = set()
+        self._lock = threading.Lock()
 
     def take(self, schema: str, *command: str) -> Any:
         """Run a command with --json; return its document, or the last of its lines."""
@@ -36,12 +39,17 @@ class Seen:
         )
         for document in documents:
             self.hold(schema, " ".join(command), document)
-        self.commands.add(command[0])
+        self.took(command[0])
         return documents[-1] if documents else None
 
     def hold(self, schema: str, what: str, document: Any) -> None:
-        if found := promised.complaints(schema, document):
-            self.wrong.setdefault(what, []).extend(found[:5])
+        with self._lock:
+            if found := promised.complaints(schema, document):
+                self.wrong.setdefault(what, []).extend(found[:5])
+
+    def took(self, command: str) -> None:
+        with self._lock:
+            self.commands.add(command)
 
 
 @contextmanager
@@ -67,42 +75,58 @@ def watching(folder: Path, job: str, seen: Seen) -> Iterator[str]:
     for event in lines:
         seen.hold("watch", f"watch {event['kind']}", event)
     assert {"started", "job", "verdict", "ended"} <= {event["kind"] for event in lines}
-    seen.commands.add("watch")
+    seen.took("watch")
 
 
-def test_all_that_is_printed_of_a_live_host_is_what_the_schemas_say(torchrun: Torchrun, tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
-    seen, job = Seen(), torchrun("900", "1")
-    of_job = ("--job", job.name)
-    seen.take("doctor", "doctor")
-    seen.take("ranks", "ranks")
-    seen.take("causes", "causes")
-    seen.take("verdict", "demo")
-    seen.take("verdict", "diagnose", "--window", "4", *of_job, "--no-history", "--out", str(tmp_path / "windows"))
-    seen.take("record", "record", "--window", "3", *of_job, "--out", str(tmp_path / "recorded"))
-    store = (tmp_path / "store").as_uri()
-    seen.take("record", "record", "--window", "3", *of_job, "--out", store, "--spool", str(tmp_path / "spool"))
-    windows = str(tmp_path / "windows")
-    seen.take("verdict", "report", windows, "--html", str(tmp_path / "page.html"))
-    seen.take("export", "export", windows, "--to", "folded", "--out", str(tmp_path / "folded"))
-    seen.take("bundle", "bundle", windows, "--out", str(tmp_path / "case"), "--key", str(tmp_path / "key"))
-    seen.take("verdict", "diagnose", str(tmp_path / "case"))
-    seen.take("tidied", "compact", store)
-    seen.take("tidied", "prune", store, "--older-than", "1")
-    seen.take("reputation", "reputation", store, "--keep", str(tmp_path / "book"))
-    seen.take("top", "top", "--updates", "2", "--window", "3", *of_job)
-    with watching(tmp_path, job.name, seen) as state:
-        answer = seen.take("watch", "trigger", "--wait", "--state", state, *of_job)
+def served(seen: Seen, job: str, folder: Path) -> None:
+    with watching(folder, job, seen) as state:
+        answer = seen.take("watch", "trigger", "--wait", "--state", state, "--job", job)
         assert answer["kind"] == "verdict" and answer["verdict"] is not None
         time.sleep(6)  # a line of the black box
         seen.take("top", "top", "--updates", "1", "--state", state)
         seen.take("blackbox", "blackbox", "now", "--state", state)
         seen.take("blackbox-list", "blackbox", "--state", state)
     assert seen.take("ledger", "ledger", "--state", state)
-    swept = seen.take("sweep", "sweep", "--state", str(tmp_path / "sweep"))
+
+
+def recorded(seen: Seen, job: str, folder: Path) -> None:
+    seen.take("record", "record", "--window", "3", "--job", job, "--out", str(folder / "recorded"))
+    store = (folder / "store").as_uri()
+    seen.take("record", "record", "--window", "3", "--job", job, "--out", store, "--spool", str(folder / "spool"))
+    seen.take("tidied", "compact", store)
+    seen.take("tidied", "prune", store, "--older-than", "1")
+    seen.take("reputation", "reputation", store, "--keep", str(folder / "book"))
+
+
+def judged(seen: Seen, job: str, folder: Path) -> None:
+    windows = str(folder / "windows")
+    seen.take("verdict", "diagnose", "--window", "4", "--job", job, "--no-history", "--out", windows)
+    seen.take("verdict", "report", windows, "--html", str(folder / "page.html"))
+    seen.take("export", "export", windows, "--to", "folded", "--out", str(folder / "folded"))
+    seen.take("bundle", "bundle", windows, "--out", str(folder / "case"), "--key", str(folder / "key"))
+    seen.take("verdict", "diagnose", str(folder / "case"))
+
+
+def looked_at(seen: Seen, job: str, folder: Path) -> None:
+    seen.take("top", "top", "--updates", "2", "--window", "3", "--job", job)
+    for command in ("doctor", "ranks", "causes"):
+        seen.take(command, command)
+    seen.take("verdict", "demo")
+    swept = seen.take("sweep", "sweep", "--state", str(folder / "sweep"))
     seen.take("sweep-checks", "sweep", "--list")
-    (tmp_path / "sweeps").mkdir()
-    (tmp_path / "sweeps/here.json").write_text(json.dumps(swept))
-    seen.take("sweep-comparison", "sweep", str(tmp_path / "sweeps"))
+    (folder / "sweeps").mkdir()
+    (folder / "sweeps/here.json").write_text(json.dumps(swept))
+    seen.take("sweep-comparison", "sweep", str(folder / "sweeps"))
+
+
+PARTS = (served, recorded, judged, looked_at)  # none needs what another leaves; the longest first
+
+
+def test_all_that_is_printed_of_a_live_host_is_what_the_schemas_say(torchrun: Torchrun, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    seen, job = Seen(), torchrun("900", "1")
+    with ThreadPoolExecutor(3) as pool:
+        for part in [pool.submit(one, seen, job.name, tmp_path) for one in PARTS]:
+            part.result()
     assert seen.wrong == {}
     assert seen.commands == set(promised.index())
