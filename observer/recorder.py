@@ -5,7 +5,8 @@ census → probes loaded, processes watched → (aligned start) → run → (end
 All of this runs in a process that has given up its rights (apart/); this process writes the result.
 
 Windows start at whole multiples of `align_s` of Unix time, so that hosts that start at about the
-same time observe the same interval without communication.
+same time observe the same interval without communication. Jobs with all ranks on this host need not
+wait for that.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class RecordOptions:
     """What to record. `out` None: the window stays in memory only.
 
     `begin_at`: Unix time of the start, in place of the next multiple of `align_s`; ignored if far
-    in the future, and the start is then as soon as possible, as it is if past.
+    in the future, and the start is then as soon as possible, as it is if past. `align_s` is ignored
+    if no job has ranks on other hosts.
     """
 
     window_s: float = 20.0
@@ -209,8 +211,8 @@ def _as_ordered(options: RecordOptions, begin: bool, progress: Progress) -> Iter
     """
     asked = rights.delegate()
     assert asked is not None
-    here = _find(options)
-    running = _begin(choose(here, options), options, progress)
+    here, ranks, options = _find_to_begin(options)
+    running = _begin(ranks, options, progress)
     try:
         if begin:
             yield from _with_changes(_planned(running, options, progress), here, options.root)
@@ -281,8 +283,8 @@ def _window(
 
 def observe(options: RecordOptions, progress: Progress) -> list[Window]:
     """Observe one window; return one per job. Raises NoRanks, MissingFeature."""
-    here = _find(options)
-    running = _begin(choose(here, options), options, progress)
+    here, ranks, options = _find_to_begin(options)
+    running = _begin(ranks, options, progress)
     try:
         windows = _planned(running, options, progress)
     finally:
@@ -293,6 +295,16 @@ def observe(options: RecordOptions, progress: Progress) -> list[Window]:
 def _find(options: RecordOptions) -> RankCensus:
     """Take the census of the host. Processes that are named are ranks whatever they do."""
     return find_ranks(options.root, options.pids, seeks_alone=not options.pids)
+
+
+def _find_to_begin(options: RecordOptions) -> tuple[RankCensus, tuple[FoundRank, ...], RecordOptions]:
+    """Find the requested ranks. No other host has to start at the same time if all ranks of their
+    jobs are here: the options returned then align nothing.
+    """
+    here = _find(options)
+    ranks = choose(here, options)
+    alone = here.has_all_of({rank.identity.job for rank in ranks})
+    return here, ranks, replace(options, align_s=0.0) if alone else options
 
 
 def _begin(ranks: Sequence[FoundRank], options: RecordOptions, progress: Progress) -> Observation:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from rankscope.observer.census.candidates import Candidate, Libraries
@@ -81,6 +83,12 @@ class RankCensus:
     alone: tuple[Candidate, ...] = ()
     starting: tuple[Candidate, ...] = ()
     gone: tuple[Gone, ...] = ()
+
+    def has_all_of(self, jobs: Collection[str]) -> bool:
+        """Tell whether all ranks of these jobs were found, so that none is on another host."""
+        sizes = {one.identity.job: one.identity.world_size for one in self.ranks}
+        found = Counter(job for job, _ in {(one.identity.job, one.identity.rank) for one in self.ranks})
+        return all(found[job] == sizes[job] for job in jobs)
 
     def brief(self) -> RankCensus:
         """Return a copy without `alone`, `starting` and `gone`; command lines in the former may be

@@ -39,17 +39,23 @@ def running(
     options: tuple[str, ...] = (),
     user: int | None = None,
     also: str = "",
+    own_python: bool = False,
 ) -> Iterator[int]:
     """Its pid. `port`: names the job; `work_s`: in each step it computes for so long, and rests for so many times that; `options`: the
-    rest of its command line; `also`: the name of another library, with the same function."""
+    rest of its command line; `also`: the name of another library, with the same function; `own_python`: it runs a copy of the interpreter,
+    which no process of another test maps."""
     about = _JOB | {"RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_PORT": str(port)}
     library = folder / "libtorch_cpu.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, "-xc", "-"], input=_LIBRARY, text=True, check=True)
     if also:
         about["ALSO"] = str(shutil.copy(library, folder / also))
     (folder / "train.py").write_text(_PROGRAM)
+    python = os.path.realpath(sys.executable)
+    if own_python:
+        about["PYTHONHOME"] = sys.base_prefix
+        python = shutil.copy(python, folder)
     with subprocess.Popen(
-        [os.path.realpath(sys.executable), folder / "train.py", library, str(work_s), str(rests), *options],
+        [python, folder / "train.py", library, str(work_s), str(rests), *options],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | about,

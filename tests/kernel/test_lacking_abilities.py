@@ -47,7 +47,7 @@ UNIT = Path(__file__).parents[2] / "scripts/deploy/systemd/rankscope-watch.servi
 
 @pytest.fixture(scope="module")
 def rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with small_rank.running(tmp_path_factory.mktemp("rank"), work_s=0.002, rests=6) as pid:
+    with small_rank.running(tmp_path_factory.mktemp("rank"), work_s=0.002, rests=6, own_python=True) as pid:
         yield pid
 
 

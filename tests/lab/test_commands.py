@@ -89,7 +89,7 @@ def test_a_rank_that_dies_is_named(torchrun: Torchrun, when: str) -> None:
         text=True,
     )
     assert observer.stderr is not None
-    # Windows begin on a round second and after the probes are compiled: only the observer knows when.
+    # Windows begin after the probes are loaded: only the observer knows when.
     assert any(when in line for line in observer.stderr)
     threading.Timer(0.0 if when == "observing " else 3.0, os.kill, (victim, signal.SIGKILL)).start()
     said, _ = observer.communicate(timeout=120)

@@ -30,7 +30,7 @@ def live_commands() -> list[list[str]]:
 
 
 def test_what_the_readme_says_of_a_live_host_can_be_typed(torchrun: Torchrun, tmp_path: Path) -> None:
-    torchrun("600")
+    job = torchrun("600")
     tmp_path.chmod(0o700)
     found = [words for words in live_commands() if words[0] not in OF_THE_SERVICE]
     assert {words[0] for words in found} == set(LIVE) - set(OF_THE_SERVICE)
@@ -39,8 +39,9 @@ def test_what_the_readme_says_of_a_live_host_can_be_typed(torchrun: Torchrun, tm
         command = [str(tmp_path / "DIR") if word == "DIR" else word for word in words]
         if command[0] in ("diagnose", "record", "top"):
             command += ["--window", "2"]
+            if not {"--job", "--pid"} & set(command):
+                command += ["--job", job.name]  # others may have jobs that hang
         if command[0] == "diagnose":
-            # of all jobs that others may have here one may want a longer look
             command += ["--history", str(tmp_path / "history"), "--at-most", "10"]
         if command[0] == "record":
             command += ["--spool", str(tmp_path / "spool")]

@@ -112,7 +112,7 @@ def test_a_window_during_which_the_clock_is_set_says_so(monkeypatch: pytest.Monk
     def set_the_clock(_: object, window_s: float, hz: int) -> None:
         _SetClocks(monkeypatch, step_s, after=20)  # once the window's begin has been read
 
-    nobody = SimpleNamespace(ranks=(), gone=())
+    nobody = SimpleNamespace(ranks=(), gone=(), has_all_of=lambda jobs: False)
     monkeypatch.setattr(recorder, "find_ranks", lambda *_, **__: nobody)
     monkeypatch.setattr(recorder, "choose", lambda census, options: ())
     monkeypatch.setattr(changes, "with_changes", lambda windows, before, after: windows)
