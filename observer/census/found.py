@@ -88,7 +88,7 @@ class RankCensus:
         """Tell whether all ranks of these jobs were found, so that none is on another host."""
         sizes = {one.identity.job: one.identity.world_size for one in self.ranks}
         found = Counter(job for job, _ in {(one.identity.job, one.identity.rank) for one in self.ranks})
-        return all(found[job] == sizes[job] for job in jobs)
+        return all(found[job] == sizes.get(job) for job in jobs)
 
     def brief(self) -> RankCensus:
         """Return a copy without `alone`, `starting` and `gone`; command lines in the former may be

@@ -32,6 +32,7 @@ from rankscope.probes.base import patience, room
 from rankscope.probes.bpf.functions import uprobes
 from rankscope.probes.bpf.functions.uprobes import MappedByOthers, MappedTooOften
 from rankscope.probes.host import procfs
+from rankscope.probes.host.fair import group_by, interleave
 from rankscope.probes.host.namespaces import owner_uid
 from rankscope.probes.host.procfs import ROOT
 
@@ -231,15 +232,15 @@ def inode_of(path: Path) -> bytes:
 
 
 def mapped_most_by(inode: bytes, root: Path) -> str:
-    """Search for the user who maps the file most often; return a phrase, empty where not found in
-    time.
+    """Search for the user who maps the file most often, each user's processes in turn; return a
+    phrase, empty where not found in time.
 
     For example `: by user 1000, 60000 times in one process`.
     """
     if not inode:
         return ""
     until_s, most = time.monotonic() + _SEARCH_S, Counter[int]()
-    for pid in _pids(root):
+    for pid in interleave(group_by(_pids(root), lambda pid: owner_uid(pid, root))):
         if time.monotonic() >= until_s:
             break
         with contextlib.suppress(OSError):

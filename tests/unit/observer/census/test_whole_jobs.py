@@ -36,6 +36,7 @@ def census(*found: tuple[str, int, int]) -> RankCensus:
         ([("a", 0, 2)], {"a"}, False),  # the other rank is on another host, or not found
         ([("a", 4, 2), ("a", 4, 2)], {"a"}, False),  # one rank by two processes
         ([("a", 0, 0)], {"a"}, False),  # nobody knows how many there are
+        ([], {"a"}, False),
         ([("alone", 0, 1), ("a", 1, 2)], {"alone"}, True),
         ([("alone", 0, 1), ("a", 1, 2)], {"alone", "a"}, False),
     ],
