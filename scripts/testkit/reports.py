@@ -1,6 +1,6 @@
 """A plugin of pytest: one set of tests, run by several sessions, shown by one of them as if it had run them all.
 
-What only computes is run by sessions that begin at the first file of tests, at idle priority beside the kernel's tests;
+What only computes is run by two: one session begins at the first file of tests, at idle priority beside the kernel's tests;
 the one that shows all, when it is through with those, begins at the last file. Tests of the kernel that are marked `beside` are run by
 sessions of their own, beside the others of the kernel, and from the last file on by the one that shows all, when it is through with those:
 what they look at and wait for are processes of theirs. Those that are marked `apart` want no other real job on the host: they come when
@@ -38,9 +38,7 @@ LOOKS_EVERY_S = 0.2  # for reports of a session that goes on
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("several sessions")
     group.addoption("--reports-to", type=Path, metavar="FILE", help="write the report of each test")
-    group.addoption(
-        "--reports-from", type=Path, metavar="FILE", action="append", help="show what computes by these reports"
-    )
+    group.addoption("--reports-from", type=Path, metavar="FILE", help="show what computes by these reports")
     group.addoption(
         "--reports-beside", type=Path, metavar="FILE", action="append", help="show what is marked `beside` by these"
     )
@@ -56,8 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if path := config.getoption("--reports-to"):
         config.pluginmanager.register(Written(config, path))
-    if paths := config.getoption("--reports-from"):
-        config.pluginmanager.register(Shown(config, paths, config.getoption("--reports-beside") or paths))
+    if path := config.getoption("--reports-from"):
+        config.pluginmanager.register(Shown(config, path, config.getoption("--reports-beside") or [path]))
 
 
 def pytest_collection_finish() -> None:
@@ -136,9 +134,9 @@ class Shown:
     A test of which another was to leave a report, and left none or not all, is run here.
     """
 
-    def __init__(self, config: pytest.Config, of_computing: Sequence[Path], of_beside: Sequence[Path]) -> None:
-        self._taken = Taken(config, of_computing[0])
-        self._of_computing, self._of_beside = Reports(config, *of_computing), Reports(config, *of_beside)
+    def __init__(self, config: pytest.Config, of_computing: Path, of_beside: Sequence[Path]) -> None:
+        self._taken = Taken(config, of_computing)
+        self._of_computing, self._of_beside = Reports(config, of_computing), Reports(config, *of_beside)
         self._again = 0  # tests that were run once more
 
     @pytest.hookimpl(trylast=True)

@@ -25,6 +25,8 @@ from rankscope.observer.live.process_watch import TRAINING
 from rankscope.probes.bpf import ring
 from rankscope.unwinder.names.code import NAME_CAP
 
+pytestmark = pytest.mark.beside
+
 Start = Callable[..., "subprocess.Popen[str]"]
 forged_in_3_11 = pytest.mark.skipif(
     sys.version_info[:2] != (3, 11), reason="the forger knows the memory layout of 3.11 only"

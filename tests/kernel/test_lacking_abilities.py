@@ -37,6 +37,8 @@ from rankscope.probes.base.abilities import (
 )
 from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 
+pytestmark = pytest.mark.beside
+
 WINDOW_S = 0.7
 PORT = 29811
 RANKSCOPE = str(Path(sys.executable).with_name("rankscope"))

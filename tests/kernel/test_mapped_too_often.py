@@ -28,6 +28,8 @@ from rankscope.probes.calls.probe import CallProbe
 from rankscope.probes.calls.programs import programs
 from rankscope.probes.calls.table import CallRow
 
+pytestmark = pytest.mark.apart  # thousands of another user's processes, which others would look at
+
 TABLE = (CallRow("librslab", "rs_lab_call", "call", "wait", 1), CallRow("librslab", "rs_lab_more", "more", "wait", 1))
 LIBRARY = "".join(
     f"__attribute__((aligned(4096))) int rs_lab_{name}(int n) {{ return n + 3; }}\n" for name in ("call", "more")
