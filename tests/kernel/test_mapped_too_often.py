@@ -28,7 +28,7 @@ from rankscope.probes.calls.probe import CallProbe
 from rankscope.probes.calls.programs import programs
 from rankscope.probes.calls.table import CallRow
 
-pytestmark = pytest.mark.apart  # thousands of another user's processes, which others would look at
+pytestmark = pytest.mark.beside
 
 TABLE = (CallRow("librslab", "rs_lab_call", "call", "wait", 1), CallRow("librslab", "rs_lab_more", "more", "wait", 1))
 LIBRARY = "".join(

@@ -240,7 +240,7 @@ def mapped_most_by(inode: bytes, root: Path) -> str:
     if not inode:
         return ""
     until_s, most = time.monotonic() + _SEARCH_S, Counter[int]()
-    for pid in interleave(group_by(_pids(root), lambda pid: owner_uid(pid, root))):
+    for pid in interleave(group_by(_pids(root), partial(_seems_of, root))):
         if time.monotonic() >= until_s:
             break
         with contextlib.suppress(OSError):
@@ -278,6 +278,15 @@ def need_one_user(path: Path, root: Path) -> None:
             else "the users that map it are unknown"
         )
         raise MappedByOthers(f"{known}, and no guard runs on this host to prevent one of them from blocking every fork")
+
+
+def _seems_of(root: Path, pid: int) -> int:
+    """Return the user of a process by its folder in /proc: a fifth of the cost of `owner_uid`,
+    though who may not be traced seems root's.
+    """
+    with contextlib.suppress(OSError):
+        return (root / "proc" / str(pid)).stat().st_uid
+    return -1
 
 
 def _pids(root: Path) -> Iterator[int]:
