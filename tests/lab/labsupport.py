@@ -100,6 +100,14 @@ def started_jobs() -> Iterator[Callable[..., RunningJob]]:
             job.launcher.wait()
 
 
+def begun(*arguments: str, once: str = "to go") -> subprocess.Popen[str]:
+    """The command, once a line of its stderr holds `once`; by default, once its window has begun."""
+    command = subprocess.Popen([RANKSCOPE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert command.stderr is not None
+    assert any(once in line for line in command.stderr)
+    return command
+
+
 def rankscope(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """The command as an operator runs it."""
     return subprocess.run([RANKSCOPE, *arguments], capture_output=True, text=True, timeout=timeout, check=False)

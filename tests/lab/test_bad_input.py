@@ -15,9 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from labsupport import PLAIN_JOB, RANKSCOPE, RunningJob, rankscope
-
-pytestmark = pytest.mark.beside
+from labsupport import PLAIN_JOB, RunningJob, begun, rankscope
 
 Torchrun = Callable[..., RunningJob]
 
@@ -55,12 +53,7 @@ def test_two_jobs_on_a_host_get_two_verdicts_and_the_worse_is_the_answer(torchru
 def test_a_job_that_is_started_again_in_the_window_is_told_so(torchrun: Torchrun) -> None:
     job = torchrun("60", restarts=3)
     before = job.ranks()
-    observer = subprocess.Popen(
-        [RANKSCOPE, "diagnose", "--no-history", "--json", "--window", "12", "--job", job.name],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert observer.stderr is not None
-    assert any("to go" in line for line in observer.stderr)
+    observer = begun("diagnose", "--no-history", "--json", "--window", "12", "--job", job.name)
     os.kill(before[1], signal.SIGKILL)
     said, _ = observer.communicate(timeout=60)
     verdict = json.loads(said)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from labsupport import RANKSCOPE, REPOSITORY, RunningJob, rankscope
+from labsupport import REPOSITORY, RunningJob, begun, rankscope
 
 pytestmark = pytest.mark.beside
 
@@ -41,26 +41,10 @@ def test_a_window_that_cannot_tell_is_followed_by_a_longer_one_and_an_interrupt_
     job = torchrun("90", "1", "0.5")
     ended = []
     for interrupted in (True, False):
-        observer = subprocess.Popen(
-            [
-                RANKSCOPE,
-                "diagnose",
-                "--no-history",
-                "--json",
-                "--window",
-                "2",
-                "--job",
-                job.name,
-                "--out",
-                tmp_path / str(interrupted),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert observer.stderr is not None
         # WHEN it did not tell, and somebody has no time, or has
-        assert any("observing for another" in line for line in observer.stderr)
+        out = str(tmp_path / str(interrupted))
+        words = ["diagnose", "--no-history", "--json", "--window", "2", "--job", job.name, "--out", out]
+        observer = begun(*words, once="observing for another")
         if interrupted:
             observer.send_signal(signal.SIGINT)
         said, _ = observer.communicate(timeout=120)
@@ -82,15 +66,8 @@ def test_a_window_that_cannot_tell_is_followed_by_a_longer_one_and_an_interrupt_
 def test_a_rank_that_dies_is_named(torchrun: Torchrun, when: str) -> None:
     job = torchrun("60")
     victim = job.ranks()[1]
-    observer = subprocess.Popen(
-        [RANKSCOPE, "diagnose", "--no-history", "--json", "--window", "8", "--job", job.name],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert observer.stderr is not None
     # Windows begin after the probes are loaded: only the observer knows when.
-    assert any(when in line for line in observer.stderr)
+    observer = begun("diagnose", "--no-history", "--json", "--window", "8", "--job", job.name, once=when)
     threading.Timer(0.0 if when == "observing " else 3.0, os.kill, (victim, signal.SIGKILL)).start()
     said, _ = observer.communicate(timeout=120)
     verdict = json.loads(said)
@@ -103,14 +80,7 @@ def test_a_rank_that_dies_is_named(torchrun: Torchrun, when: str) -> None:
 def test_an_interrupt_ends_in_one_line_and_leaves_no_window(healthy_job: RunningJob, tmp_path: Path) -> None:
     job = healthy_job
     for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
-        observer = subprocess.Popen(
-            [RANKSCOPE, "record", "--out", tmp_path, "--window", "30", "--job", job.name],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
-        assert observer.stderr is not None
-        assert any("to go" in line for line in observer.stderr)  # the window has begun
+        observer = begun("record", "--out", str(tmp_path), "--window", "30", "--job", job.name)
         observer.send_signal(number)
         _, said = observer.communicate(timeout=30)
         assert observer.returncode == code

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from labsupport import RANKSCOPE, RunningJob
+from labsupport import RunningJob, begun
 
 Torchrun = Callable[..., RunningJob]
 
@@ -20,12 +19,7 @@ def test_a_download_that_begins_after_steps_is_told_as_what_it_is(
 ) -> None:
     order, script = tmp_path / "now", Path(__file__).with_name("loading_job.py")
     job = torchrun(str(order), f"http://127.0.0.1:{slow_server}/shard", script=script)
-    observer = subprocess.Popen(
-        [RANKSCOPE, "diagnose", "--no-history", "--json", "--window", "14", "--job", job.name],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert observer.stderr is not None
-    assert any("to go" in line for line in observer.stderr)
+    observer = begun("diagnose", "--no-history", "--json", "--window", "14", "--job", job.name)
     time.sleep(3.0)
     order.touch()
     said, _ = observer.communicate(timeout=90)

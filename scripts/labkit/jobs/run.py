@@ -245,7 +245,7 @@ def _in_background(command: list[str]) -> Iterator[list[str]]:
     answer: list[str] = []
     assert process.stderr is not None
     try:
-        # Probes load as fast as the host lets them, and windows begin on round seconds: only the observer knows when.
+        # Probes load as fast as the host lets them: only the observer knows when the window begins.
         before = []
         for line in process.stderr:
             before.append(line)
