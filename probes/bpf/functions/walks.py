@@ -285,7 +285,7 @@ def _seems_of(root: Path, pid: int) -> int:
     though who may not be traced seems root's.
     """
     with contextlib.suppress(OSError):
-        return (root / "proc" / str(pid)).stat().st_uid
+        return Path(procfs.proc_path(root, pid)).stat().st_uid
     return -1
 
 

@@ -11,27 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from found_rank import LIBRARIES, RANK
 
 from rankscope.diagnose.face.cli import main
 from rankscope.observer import doctor
 from rankscope.observer.apart import plain, wire
 from rankscope.observer.apart.look import look
-from rankscope.observer.census.candidates import Candidate, Libraries
+from rankscope.observer.census.candidates import Candidate
 from rankscope.observer.census.collectives import SeenCollectives
-from rankscope.observer.census.containers import Container
-from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
-from rankscope.observer.census.identity import Claim, RankIdentity
+from rankscope.observer.census.found import RankCensus, Rejected
+from rankscope.observer.census.identity import Claim
 from rankscope.observer.sight import Sight
 from rankscope.probes.base.errors import BadData
 from rankscope.probes.confine import credentials
 
-LIBRARIES = Libraries("torch", "/a/libtorch.so", "", "", "", "", "", "", "", "3.11")
-IDENTITY = RankIdentity(
-    "job", 1, 1, 2, 2, "trainer", "host", "node", "", 7, 7, 4026531840, ("10.0.0.1",), (), (), "0-1", "3.11", "python x", "x"
-)  # fmt: skip
-RANK = FoundRank(
-    IDENTITY, 7, 70, 0.7, (Worker(8, "loader", "pt_data_worker"),), LIBRARIES, Container("docker", "abc", "pod"), "/a", "torchrun", False, 0
-)  # fmt: skip
 CLAIM = Claim("torchrun", "job", 1, 1, 2, 2, "")
 ALONE = Candidate(9, 1, "python", 90, True, ("python", "x"), CLAIM, LIBRARIES, "node")
 SIGHT = Sight(

@@ -5,24 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from found_rank import RANK
 
-from rankscope.observer.census.candidates import Libraries
-from rankscope.observer.census.containers import Container
-from rankscope.observer.census.found import FoundRank, RankCensus
-from rankscope.observer.census.identity import RankIdentity
-
-LIBRARIES = Libraries("torch", "/a/libtorch.so", "", "", "", "", "", "", "", "3.11")
-IDENTITY = RankIdentity(
-    "job", 0, 0, 2, 2, "trainer", "host", "node", "", 7, 7, 4026531840, (), (), (), "0-1", "3.11", "python x", "x"
-)  # fmt: skip
-RANK = FoundRank(IDENTITY, 7, 70, 0.7, (), LIBRARIES, Container("", "", ""), "/a", "torchrun", False, 0)
+from rankscope.observer.census.found import RankCensus
 
 
 def census(*found: tuple[str, int, int]) -> RankCensus:
     """Of ranks by job, rank and size of the world."""
     return RankCensus(
         tuple(
-            replace(RANK, identity=replace(IDENTITY, job=job, rank=rank, world_size=size)) for job, rank, size in found
+            replace(RANK, identity=replace(RANK.identity, job=job, rank=rank, world_size=size))
+            for job, rank, size in found
         ),
         (),
         (),
