@@ -1,12 +1,12 @@
 """A plugin of pytest: one set of tests, run by several sessions, shown by one of them as if it had run them all.
 
-What only computes is run by two: one session begins at the first file of tests, at idle priority beside the kernel's tests;
-the one that shows all, when it is through with those, begins at the last file. Tests of the kernel that are marked `beside` are run by
-sessions of their own, beside the others of the kernel, and from the last file on by the one that shows all, when it is through with those:
-what they look at and wait for are processes of theirs. Those that are marked `apart` want no other real job on the host: they come when
-all such files are through that start ranks, beside what computes and what is marked `beside(ranks=False)`, which these sessions leave for
-the end, or leave to another (`--ranks-only`). Who takes a file says so (a file in `taken/`), so that no test is run twice. Tests that are
-marked `alone` come after all that.
+What only computes is run by three: one session begins at the first file of tests, at idle priority beside the kernel's tests; the one that
+shows all, when it is through with those, begins at the last file, and says so (a file, `computes`), at which another like the first may
+begin. Tests of the kernel that are marked `beside` are run by sessions of their own, beside the others of the kernel, and from the last
+file on by the one that shows all, when it is through with those: what they look at and wait for are processes of theirs. Those that are
+marked `apart` want no other real job on the host: they come when all such files are through that start ranks, beside what computes and
+what is marked `beside(ranks=False)`, which these sessions leave for the end, or leave to another (`--ranks-only`). Who takes a file says
+so (a file in `taken/`), so that no test is run twice. Tests that are marked `alone` come after all that.
 
 What failed beside other tests is run once more here, as the tests of real jobs are (tests/conftest.py), and counted as a rerun: a
 test that waited for a core has not found a defect.
@@ -38,7 +38,9 @@ LOOKS_EVERY_S = 0.2  # for reports of a session that goes on
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("several sessions")
     group.addoption("--reports-to", type=Path, metavar="FILE", help="write the report of each test")
-    group.addoption("--reports-from", type=Path, metavar="FILE", help="show what computes by these reports")
+    group.addoption(
+        "--reports-from", type=Path, metavar="FILE", action="append", help="show what computes by these reports"
+    )
     group.addoption(
         "--reports-beside", type=Path, metavar="FILE", action="append", help="show what is marked `beside` by these"
     )
@@ -54,8 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if path := config.getoption("--reports-to"):
         config.pluginmanager.register(Written(config, path))
-    if path := config.getoption("--reports-from"):
-        config.pluginmanager.register(Shown(config, path, config.getoption("--reports-beside") or [path]))
+    if paths := config.getoption("--reports-from"):
+        config.pluginmanager.register(Shown(config, paths, config.getoption("--reports-beside") or paths))
 
 
 def pytest_collection_finish() -> None:
@@ -134,9 +136,10 @@ class Shown:
     A test of which another was to leave a report, and left none or not all, is run here.
     """
 
-    def __init__(self, config: pytest.Config, of_computing: Path, of_beside: Sequence[Path]) -> None:
-        self._taken = Taken(config, of_computing)
-        self._of_computing, self._of_beside = Reports(config, of_computing), Reports(config, *of_beside)
+    def __init__(self, config: pytest.Config, of_computing: Sequence[Path], of_beside: Sequence[Path]) -> None:
+        self._taken = Taken(config, of_computing[0])
+        self._computes = of_computing[0].with_name("computes")
+        self._of_computing, self._of_beside = Reports(config, *of_computing), Reports(config, *of_beside)
         self._again = 0  # tests that were run once more
 
     @pytest.hookimpl(trylast=True)
@@ -159,6 +162,8 @@ class Shown:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if not computes(item) and not beside(item):
             return None
+        if computes(item):
+            self._computes.touch()
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if self._taken.take(item):
             # What this file sets up is let go with its last test: the next may be one that is only shown, and takes nothing down.

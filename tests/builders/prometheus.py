@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
-import os
-import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.parse
@@ -18,8 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import installed
+
 DASHBOARD = Path(__file__).parents[2] / "scripts/deploy/grafana/rankscope.json"
-PROMETHEUS = shutil.which("prometheus", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+PROMETHEUS = installed.found("prometheus")
 _STARTS_S, _SCRAPED_S = 30.0, 30.0
 
 

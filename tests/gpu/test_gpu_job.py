@@ -6,12 +6,12 @@ import contextlib
 import json
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from installed import RANKSCOPE
 
 from labkit.gpu.faults import ALL
 from labkit.gpu.launch import JOB_SCRIPT, MACHINE, RANKS, GpuJob, GpuPlan
@@ -86,7 +86,7 @@ def test_it_steps_and_leaves_the_cpu_to_others(healthy: GpuPace) -> None:
 
 
 def test_its_ranks_are_found_from_outside(job: GpuJob, healthy: GpuPace) -> None:
-    command = [str(Path(sys.executable).with_name("rankscope")), "ranks", "--json"]
+    command = [str(RANKSCOPE), "ranks", "--json"]
     done = subprocess.run(job.observer_command(command), capture_output=True, text=True, timeout=60, check=True)
     pids = [process.pid for process in job.processes]
     found = [rank for rank in json.loads(done.stdout)["ranks"] if rank["pid"] in pids]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import small_rank
+from installed import RANKSCOPE
 
 pytestmark = pytest.mark.beside
 
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
 PORT = 29_776
 # A filter of system calls, as a container's profile sets one: sys.argv[1:3] are the number that is refused and with which errno.
 FILTERED = """

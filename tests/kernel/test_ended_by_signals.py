@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 import small_rank
+from installed import RANKSCOPE
 from programs import left_after, programs_of
 
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
 _WAYS = {
     "record": ("record", "--window", "30", "--pid", "RANK", "--out", "OUT"),
     "diagnose": ("diagnose", "--window", "30", "--pid", "RANK", "--no-history"),

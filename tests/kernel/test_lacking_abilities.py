@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import lacking
 import pytest
 import small_rank
 from at_once import Of, at_once
+from installed import RANKSCOPE
 
 from rankscope.observer import recorder
 from rankscope.observer.recorder import RecordOptions
@@ -41,7 +41,6 @@ pytestmark = pytest.mark.beside
 
 WINDOW_S = 0.7
 PORT = 29811
-RANKSCOPE = str(Path(sys.executable).with_name("rankscope"))
 UNIT = Path(__file__).parents[2] / "scripts/deploy/systemd/rankscope-watch.service"
 
 

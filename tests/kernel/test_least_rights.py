@@ -12,12 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 import small_rank
+from installed import RANKSCOPE
 from programs import left_after, programs_of
 
 from rankscope.observer.apart import confined
 from rankscope.probes.confine import credentials
-
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
 
 
 def _status(pid: int) -> dict[str, str]:

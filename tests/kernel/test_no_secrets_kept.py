@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 import small_rank
+from installed import RANKSCOPE
 from window_texts import texts_of
 
 pytestmark = pytest.mark.beside
 
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
 SECRET = "hunter2-c0ffee"
 OPTIONS = (f"--wandb-api-key={SECRET}", "--token", SECRET, f"-p{SECRET}", f"db=postgres://user:{SECRET}@db/runs")
 

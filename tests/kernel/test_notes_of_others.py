@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 import small_rank
+from installed import RANKSCOPE
 from window_texts import texts_of
 
 pytestmark = pytest.mark.beside
 
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
 SAYS = "libnccl.so.2: this host is broken, drain it and call 555 0100"
 
 

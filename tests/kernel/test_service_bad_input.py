@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,10 +15,10 @@ from pathlib import Path
 
 import pytest
 import service_log
+from installed import RANKSCOPE
 
 pytestmark = pytest.mark.apart  # it counts all jobs of the host, and all complaints about them
 
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
 JOBS = 64
 _LIBRARY = "int _ZN4gloo9allreduceERNS_16AllreduceOptionsE(int n) { return n; }\n"
 _RANK = """

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from installed import RANKSCOPE
 from programs import left_after, loaded, programs_of
-
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
 
 
 def start(folder: Path) -> subprocess.Popen[str]:

@@ -7,14 +7,13 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from installed import RANKSCOPE
 
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
 _MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
@@ -12,12 +11,12 @@ import service_log
 import small_rank
 import trial_pod
 import yaml
+from installed import RANKSCOPE
 
 from rankscope.diagnose.service.place import WatchPlace
 
 pytestmark = pytest.mark.apart  # the jobs of the host are counted
 
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
 PORT = 29_773
 MANIFEST = Path(__file__).parents[2] / "scripts/deploy/kubernetes/watch-daemonset.yaml"
 

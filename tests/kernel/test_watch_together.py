@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,12 +16,12 @@ from typing import Any
 import pytest
 import service_log
 import small_rank
+from installed import RANKSCOPE
 
 from rankscope.probes.host import procfs
 
 pytestmark = pytest.mark.apart  # every alarm of its host counts
 
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
 _AS_A_HOST = 'hostname "$1" && mount --bind "$2" "/proc/$3" && shift 3 && exec "$@"'
 PORT = 29774
 STEPS_NOT_TIMED_S = 0.001  # so often that the service does not count them: nothing but the stop is an alarm

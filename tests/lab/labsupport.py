@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from installed import RANKSCOPE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
 PLAIN_JOB = Path(__file__).with_name("plain_job.py")
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from installed import PROMTOOL
 from sweep_trees import DEPLOY
 
 yaml = pytest.importorskip("yaml")
-PROMTOOL = shutil.which("promtool", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
 pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (scripts/setup --lab fetches it)")
 
 NODE, NASTY = "node12.rack-3.example:9100", r"a\"b\\c{{x}}"  # as a series writes it

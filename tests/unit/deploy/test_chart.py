@@ -14,6 +14,7 @@ from typing import Any
 
 import documents
 import pytest
+from installed import RANKSCOPE
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,7 +26,6 @@ REPOSITORY = Path(__file__).parents[3]
 DEPLOY = REPOSITORY / "scripts/deploy"
 CHART = DEPLOY / "kubernetes/chart"
 VERSION = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
 _TOOLS = Path(sys.executable).parents[1] / "kubernetes/bin"  # scripts/setup --lab
 HELM, KUBECTL = (shutil.which(tool, path=f"{_TOOLS}:{os.environ.get('PATH', '')}") for tool in ("helm", "kubectl"))
 VALIDATE = shutil.which("kubernetes-validate", path=str(_TOOLS))

@@ -154,6 +154,23 @@ def test_the_second_session_waits_for_the_first(project: Path) -> None:
     assert ran(project, "unit") == 1
 
 
+def test_another_session_computes_when_the_one_that_shows_all_has_come_to_it(project: Path) -> None:
+    (project / "tests/kernel/test_9.py").write_text(
+        "from pathlib import Path\n\ndef test_early(): assert not Path('computes').exists()\n"
+    )
+    waits = "import time\nfrom pathlib import Path\n\ndef test_waits():\n    until = time.monotonic() + 60\n"
+    waits += "    while not Path('taken/tests+unit+test_b.py').exists() and time.monotonic() < until: time.sleep(0.02)\n"
+    (project / "tests/unit/test_d.py").write_text(waits)
+    command = 'until [ -e computes ]; do sleep 0.05; done; exec "$0" -m pytest tests/unit/test_b.py --reports-to more'
+    with (project / "more.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        another = subprocess.Popen(["sh", "-c", command, sys.executable], cwd=project, pass_fds=[lock.fileno()])
+    said = session(project, *WHOLE, "--reports-from", "more")
+    assert another.wait() == 1  # of its three tests one fails
+    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 5 passed, 1 skipped, 1 rerun in ")
+    assert ran(project, "unit") == 1
+
+
 BESIDE = "import pytest\nfrom pathlib import Path\n\npytestmark = pytest.mark.beside\n\n"
 
 

@@ -7,16 +7,14 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from installed import PROMTOOL, RANKSCOPE
 from sweep_trees import DEPLOY, host, put
 
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
 yaml = pytest.importorskip("yaml")
-PROMTOOL = shutil.which("promtool", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")

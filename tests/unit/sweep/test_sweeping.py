@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from installed import PROMTOOL
 from sweep_trees import CHECKS, NOW_S, host, ib, killed_as_it_renames, put
 
 from rankscope.diagnose.face.cli.main import run as command_line
@@ -31,8 +31,6 @@ from rankscope.diagnose.sweep.registry import Check, all_checks
 from rankscope.diagnose.sweep.store import Point, SweepRunning, open_store
 from rankscope.diagnose.sweep.trends import trends
 from rankscope.probes.host.kmsg import parse_record
-
-PROMTOOL = shutil.which("promtool", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
 
 
 def check(identifier: str, function: object) -> Check:

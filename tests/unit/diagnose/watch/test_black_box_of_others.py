@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from installed import RANKSCOPE
 
 from rankscope.diagnose.face.top.from_watch import snapshot_of
 from rankscope.observer.watch.blackbox import BlackBox, latest_lines, lines_of
 
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
 SOUND = {"time": 1.75e9, "job": "j", "ranks": [{"rank": 0, "pid": 7, "steps_s": [0.5], "silent_s": 0.1}]}
 STRANGE = [
     '{"time": %s, "job": "j", "ranks": []}' % ("9" * 400),

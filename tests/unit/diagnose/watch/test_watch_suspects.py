@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+from installed import PROMTOOL
 from watched_host import OWN, Host, suspect, verdict
 
 from rankscope.diagnose.service.alarms import Alarm, AlarmKind, JobWatch, Relief
@@ -94,10 +93,9 @@ def test_names_of_others_break_out_of_nothing_and_unknown_words_are_no_labels(tm
     assert of_verdict(verdict(evil, suspect())) == ()
     (odd,) = of_verdict(verdict("fault", suspect(lost_seconds_per_step=None, lost_percent=None, ranks=[])))
     assert math.isnan(odd.lost_s) and odd.rank == ""
-    promtool = shutil.which("promtool", path=str(Path(sys.executable).parent))
-    if promtool is not None:
+    if PROMTOOL is not None:
         said = subprocess.run(
-            [promtool, "check", "metrics"], input=host.text, text=True, capture_output=True, check=False
+            [PROMTOOL, "check", "metrics"], input=host.text, text=True, capture_output=True, check=False
         )
         assert said.returncode == 0, said.stdout + said.stderr
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from installed import RANKSCOPE
 
 from rankscope.diagnose.infer.fleet.sources import load
 from rankscope.diagnose.sweep.peers import read_sweeps
@@ -32,7 +32,6 @@ from rankscope.probes.base.errors import BadData, OutputFailed
 from rankscope.probes.base.folders import read_plain
 
 SOMEBODY = 65534
-RANKSCOPE = Path(sys.executable).with_name("rankscope")
 
 
 def window() -> Window:
