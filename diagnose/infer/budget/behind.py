@@ -17,7 +17,7 @@ from rankscope.diagnose.infer.model.busy_host import others_share
 from rankscope.diagnose.infer.verdict.contract import process_text
 from rankscope.probes.base.arrays import Floats
 
-OWN = "behind its own threads and workers"
+OWN = "behind a rank's own threads and workers"
 RANKS = "behind other ranks of the job"
 _COUNTER = "cpu.taken_s"
 

@@ -120,3 +120,10 @@ def common_host(fleet: Fleet, rows: Iterable[int]) -> str:
     """Return the host of these ranks (rows of fleet.ranks); '' where they are on several."""
     hosts = {fleet.ranks.host[row] for row in rows}
     return hosts.pop() if len(hosts) == 1 else ""
+
+
+def machine_of(fleet: Fleet, rows: Iterable[int]) -> str:
+    """Return the machine of these ranks: their host, or that of which their hosts are containers; '' where they are on several."""
+    rows = tuple(rows)
+    machines = {fleet.ranks.observed_on[row] for row in rows}
+    return common_host(fleet, rows) or (machines.pop() if len(machines) == 1 else "")

@@ -147,7 +147,7 @@ def _not_here(table: pa.Table, lacking: Bools) -> Iterator[Note]:
             yield Note(NoteCode.RANKS_MISSING_HERE, text)
     guessed = _guessed(table)
     if guessed:
-        text = f"which process is {rank_list(guessed)} is a guess: nothing outside of the processes names their numbers"
+        text = f"of {rank_list(guessed)} it is guessed which process is which: no variable and no argument of a process names its number"
         yield Note(NoteCode.RANKS_GUESSED, text)
 
 

@@ -13,6 +13,7 @@ from rankscope.diagnose.infer.model.excess import strength, strength_of_many_ste
 from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.waiting import waited_for
 from rankscope.diagnose.infer.solve.no_steps import places
+from rankscope.diagnose.infer.verdict.advice import longer_s
 from rankscope.diagnose.infer.verdict.contract import Verdict
 from rankscope.diagnose.infer.verdict.note import LONGER_TELLS, Note, NoteCode
 from rankscope.diagnose.stats.robust import median
@@ -98,14 +99,7 @@ def _more(fleet: Fleet, step_s: float | None) -> str:
         return "give more steps"
     if step_s is None:
         return "record a longer window (--window)"
-    return f"record a longer window (--window {_longer_s(step_s, fleet.seconds):.0f})"
-
-
-def _longer_s(step_s: float, window_s: float) -> float:
-    """Seconds of a window with enough steps to prove a large effect, and twice as long as
-    this one.
-    """
-    return max(2 * limits.STEPS_FEW * step_s, 2 * window_s)
+    return f"record a longer window (--window {longer_s(step_s, fleet.seconds)})"
 
 
 def further_s(verdict: Verdict) -> float | None:
@@ -121,4 +115,4 @@ def further_s(verdict: Verdict) -> float | None:
     if not LONGER_TELLS.intersection(said):
         return None
     step_s = verdict.step_seconds.p50
-    return _longer_s(step_s, verdict.end - verdict.start) if step_s is not None else math.inf
+    return longer_s(step_s, verdict.end - verdict.start) if step_s is not None else math.inf

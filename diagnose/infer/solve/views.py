@@ -50,7 +50,7 @@ from rankscope.probes.base.arrays import Ints
 
 WITHOUT_QUEUE = Note(
     NoteCode.WITHOUT_QUEUE,
-    "the queues for CPUs hide who computes longer: judged by what ranks do when they have one",
+    "ranks wait so long for CPUs that their steps hide who computes longer: judged without that waiting",
 )
 
 

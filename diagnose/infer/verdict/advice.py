@@ -56,11 +56,15 @@ def action_of(verdict: Verdict) -> str:
     return (_DO.get(first) if first is not None else None) or _longer(verdict)
 
 
+def longer_s(step_s: float, window_s: float) -> int:
+    """Seconds of a window with enough steps to prove a large effect, and twice as long as this one was asked to be."""
+    return max(math.ceil(2 * limits.STEPS_FEW * step_s), 2 * round(window_s), 1)
+
+
 def _longer(verdict: Verdict) -> str:
     """Return advice to observe for longer, by at least twice this window."""
     steps = 2 * limits.STEPS_FEW
     if not math.isfinite(verdict.start):  # timings that others measured
         return _MORE_STEPS.format(steps=max(steps, 2 * verdict.steps))
-    step_s = verdict.step_seconds.p50 or 0.0
-    seconds = max(steps * step_s, 2 * (verdict.end - verdict.start))
-    return f"Look again for longer: `--window {math.ceil(seconds)}` with `rankscope diagnose` or `rankscope record`."
+    seconds = longer_s(verdict.step_seconds.p50 or 0.0, verdict.end - verdict.start)
+    return f"Look again for longer: `--window {seconds}` with `rankscope diagnose` or `rankscope record`."

@@ -17,8 +17,8 @@ _MOUNT = re.compile(r"(?<![\w/])(?P<path>/\S*) \((?P<kind>[\w.-]+) (?P<device>\d
 
 
 def readable(text: str) -> str:
-    """Say mounts in full: '/ (ext4 254:0)' becomes 'the file system / (ext4, device 254:0)'."""
-    return _MOUNT.sub(r"the file system \g<path> (\g<kind>, device \g<device>)", text)
+    """Say mounts in full: '/ (ext4 254:0)' becomes 'the file system on / (ext4, device 254:0)'."""
+    return _MOUNT.sub(r"the file system on \g<path> (\g<kind>, device \g<device>)", text)
 
 
 def comes_back(verdict: Verdict) -> str:

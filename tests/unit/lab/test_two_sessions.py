@@ -159,7 +159,9 @@ def test_another_session_computes_when_the_one_that_shows_all_has_come_to_it(pro
         "from pathlib import Path\n\ndef test_early(): assert not Path('computes').exists()\n"
     )
     waits = "import time\nfrom pathlib import Path\n\ndef test_waits():\n    until = time.monotonic() + 60\n"
-    waits += "    while not Path('taken/tests+unit+test_b.py').exists() and time.monotonic() < until: time.sleep(0.02)\n"
+    waits += (
+        "    while not Path('taken/tests+unit+test_b.py').exists() and time.monotonic() < until: time.sleep(0.02)\n"
+    )
     (project / "tests/unit/test_d.py").write_text(waits)
     command = 'until [ -e computes ]; do sleep 0.05; done; exec "$0" -m pytest tests/unit/test_b.py --reports-to more'
     with (project / "more.lock").open("w") as lock:

@@ -26,6 +26,7 @@ from rankscope.diagnose.text import after
 from rankscope.observer.sources import Source
 from rankscope.probes.base.arrays import Bools, Floats
 
+_AGAIN = "Start the job again, unless its launcher does."
 _ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
@@ -102,7 +103,8 @@ def _in_state(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, waiting
         by_host.setdefault(ranks.host[row], []).append(row)
     found = []
     for host, rows in by_host.items():
-        evidence = [Evidence("process", "state at the end of the window", cause, "running", "", int((~culprits).sum()))]
+        alive = "running" if not np.isfinite(ranks.ended_s[~culprits]).any() else "ended later, or running"
+        evidence = [Evidence("process", "state at the end of the window", cause, alive, "", int((~culprits).sum()))]
         tracer = ""
         if cause == "stopped":
             evidence.append(Evidence("process", "stopped (state T)", float(ranks.stopped_s[rows].max()), 0.0, "s"))
@@ -183,9 +185,9 @@ def _see_why_it_ended(status: float, pids: str, host: str) -> str:
     if np.isfinite(status) and int(status) & 0x7F == signal.SIGKILL:
         return (
             f"Find who sent SIGKILL to process {pids}{after('on', host)}, which ended first: the kernel for want of memory "
-            "(`dmesg -T | grep -i -e oom -e killed`, memory.events), the scheduler (job cancelled, evicted), or a person."
+            f"(`dmesg -T | grep -i -e oom -e killed`, memory.events), the scheduler (job cancelled, evicted), or a person. {_AGAIN}"
         )
-    return f"See the log of the rank{after('on', host)}: its process {pids} ended first."
+    return f"See the log of the rank{after('on', host)}: its process {pids} ended first. {_AGAIN}"
 
 
 def _absent(fleet: Fleet, outside: Bools, silent: Floats, waiting: Bools) -> Standstill | None:

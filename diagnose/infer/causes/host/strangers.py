@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, Hypothesis
+from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, Hypothesis, machine_of
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.causes.rows import Floor, Row, clearness, of_ranks
 from rankscope.diagnose.infer.causes.whole_job import Known, WholeJob
@@ -74,7 +74,7 @@ def _losers(taken: Floats) -> Bools:
 def _hypothesis(fleet: Fleet, here: Ints, losers: Bools, busy: float, took: Sequence[Program]) -> Hypothesis:
     rows, alike = here[losers], bool(losers.all())
     whose = "all ranks there alike" if alike else "these ranks"
-    first, host = took[0], fleet.ranks.host[int(rows[0])]
+    first, host = took[0], machine_of(fleet, rows.tolist())
     who = first.comm if len(first.pids) == 1 else f"{first.comm} ({len(first.pids)} processes)"
     each_step = max(fleet.steps.count, 1) * min(len(here), limits.PEERS_SAMPLED)
     evidence = [

@@ -76,7 +76,7 @@ class _Signature:
 
 @cause("workload", "data-imbalance", scope="all", witness="late in turn, by work",
        says="^the work is uneven: now one rank has more, now another",
-       action="In each step other ranks have more work: sort or pack the batches by length, so that "
+       action="Sort or pack the batches by length, so that "
        "all have equally much per step.")  # fmt: skip
 @cause("python", "slow-function", scope="all", witness="stacks: it varies, in turn on all",
        says="^now on one rank, now on another, {function|Python code} takes long")  # fmt: skip
@@ -111,7 +111,7 @@ def moving_work(job: WholeJob) -> list[Proposal]:
     worked = float(np.nansum(np.maximum(x[latest], 0.0)) / max(float(np.nansum(np.maximum(late[latest], 0.0))), 1e-12))
     if worked < limits.MOST:
         text = (
-            f"in each step another rank is late, by {seconds(cost)} on average, mostly waiting for a CPU, a disk or a lock: "
+            f"now one rank is late, now another, by {seconds(cost)} on average, mostly waiting for a CPU, a disk or a lock: "
             "noise of the hosts"
         )
         return [Note(NoteCode.MOVING_NOISE, text)] if clear else []
@@ -129,7 +129,7 @@ def moving_work(job: WholeJob) -> list[Proposal]:
     by_chance = _without_longest(x, scene.own, fleet.longest)
     signature = _turns(by_chance, often=not pauses)
     if signature is not None and varying.scattered(fleet, work, found):
-        text = f"in each step another rank is late, by {seconds(cost)} on average, in one function or another: accidents, not the input"
+        text = f"now one rank is late, now another, by {seconds(cost)} on average, in one function or another: accidents, not the input"
         return [Note(NoteCode.MOVING_NOISE, text)]
     if signature is None and not pauses:
         signature = _shared(work) or _together(fleet, work, x, lost_s / scene.step_s, pipelines)
@@ -163,7 +163,7 @@ def _done_in_turn(fleet: Fleet, signature: _Signature, x: Floats) -> Note | None
     frame, takes_s = found
     place = Function("python", *frame).place
     text = (
-        f"in each step another rank is late: {place} takes {seconds(takes_s)} in some steps of each rank, "
+        f"now one rank is late, now another: {place} takes {seconds(takes_s)} in some steps of each rank, "
         "not in the same ones, and nothing in the others: the input is even"
     )
     return Note(NoteCode.MOVING_NOISE, text)
@@ -333,7 +333,7 @@ def _hypothesis(fleet: Fleet, signature: _Signature, found: varying.Varying | No
     evidence = [
         *signature.evidence,
         Evidence("steps", "steps in which one rank has it, at most", oftenest, None, "% of steps", role=DETAIL),
-        Evidence("steps", "ranks whose turn it was", float(len(rows)), float(len(fleet.ranks)), "ranks"),
+        Evidence("steps", "ranks that have it in some steps", f"{len(rows)} of {len(fleet.ranks)}", None, ""),
     ]
     doubt = 1.0
     if found is not None:

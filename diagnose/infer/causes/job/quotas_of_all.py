@@ -45,7 +45,7 @@ from rankscope.probes.base.arrays import Bools, Floats
 
 
 @cause("cpu", "quota", scope="all", witness="the same on most ranks, or it grew", rests_on=[Source.HOST],
-       action="Most ranks are held by their CPU quotas: raise or remove them "
+       action="Raise or remove the CPU quotas of the control groups of these ranks "
        "(cpu.max, cpu.cfs_quota_us, resources.limits.cpu).")  # fmt: skip
 def throttled_together(job: WholeJob) -> list[Row]:
     """Return one row of cpu/quota if the quotas of most ranks throttle them; else none."""

@@ -89,7 +89,7 @@ def slower_everywhere(job: WholeJob, known: Known) -> list[Row]:
         if _of_some_only(growth, slower):
             return []
         evidence += longer.evidence if longer is not None else ()
-        evidence.append(Evidence("stacks", "no function grew by as much as the step", 100 * explained, None, "%"))
+        evidence.append(Evidence("stacks", "part of it that functions explain, at most", 100 * explained, None, "%"))
     all_slower = _of_function(fleet, grown if clear else None, tuple(evidence))
     return [Row(all_slower, Taken(slower), Clear(z))]
 
@@ -121,6 +121,11 @@ def _of_function(fleet: Fleet, grown: GrownFunction | None, evidence: tuple[Evid
     component, cause = _component_of(grown) if grown is not None else ("workload", "slow-everywhere")
     rows = tuple(range(len(fleet.ranks)))
     action = f"All ranks are slower: look at what changed since the baseline{f', first at {place}' if place else ''}."
+    if component == "storage" and grown is not None:
+        action = (
+            f"All ranks are slower in {place}: look at {grown.detail or 'its files'}: the disk and I/O limits (iostat -x 1, io.max), the "
+            "server where it has one, and what changed since the baseline."
+        )
     if (component, cause) == ("cpu", "contended"):
         who, action = _of_queue(fleet, rows)
         evidence = (*evidence, *who)

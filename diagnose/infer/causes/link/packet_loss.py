@@ -57,9 +57,9 @@ def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]
         return ()
     _, address, share, rest = found
     evidence = (
-        Evidence("tcp", f"sent again to and from {address}", 100 * share, 100 * rest, "%", len(cells.source)),
+        Evidence("tcp", f"sent again to and from {address}", 100 * share, 100 * rest, "%"),
         Evidence("steps", "steps in which a lost packet was waited for", float(late.sum()), 0.0, "steps"),
-        Evidence("steps", "step less the longest own time, in those", median(held_s[late]), max(usual, 0.0), "s"),
+        Evidence("steps", "these steps, beyond what any rank does itself", median(held_s[late]), max(usual, 0.0), "s"),
     )
     ratio = share / max(rest, 0.2 * limits.LOSS_SHARE)
     return (_charge(end_at(fleet, address), tight.get(address), lost_s, ratio, SEEN, evidence),)

@@ -38,7 +38,7 @@ def weighed(
     support = charge.support
     if rival is not None and rival.lost_s >= limits.LARGE_SHARE * charge.lost_s:
         against.append(
-            Evidence(f"{AGAINST}functions", f"{rival.component}/{rival.cause} would explain", rival.lost_s,
+            Evidence(f"{AGAINST}functions", f"it could also be {rival.component}/{rival.cause}, which explains", rival.lost_s,
                      None, "s/step")
         )  # fmt: skip
         support *= 0.5 + 0.5 * charge.lost_s / (charge.lost_s + rival.lost_s)
@@ -57,5 +57,7 @@ def weighed(
         )
     seldom = 1 - float(found.slower_share[case.rank])
     if seldom >= limits.LARGE_SHARE:
-        against.append(Evidence(f"{AGAINST}steps", "no slower than its peers in", 100 * seldom, None, "% of steps"))
+        against.append(
+            Evidence(f"{AGAINST}steps", "steps in which it is no slower than its peers", 100 * seldom, None, "%")
+        )
     return replace(charge, support=support, evidence=(*charge.evidence, *against))

@@ -226,7 +226,7 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
 def _foreign_charge(case: Case, takers: _Takers, needed: float, lost_s: float, evidence: list[Evidence]) -> Hypothesis:
     """Return the hypothesis on processes outside the job, by the largest one, or on interrupts."""
     told = (*evidence, *(
-        Evidence("scheduler", f"CPU taken by {one.words}", one.seconds / max(case.steps, 1), None, "s/step")
+        Evidence("scheduler", f"CPUs taken meanwhile by {one.words}, on average", one.seconds / case.fleet.seconds, None, "CPUs")
         for one in culprits(takers.foreign)
     ))  # fmt: skip
     comm, total, pids = takers.foreign[0].comm, takers.foreign[0].seconds, takers.foreign[0].pids

@@ -137,7 +137,7 @@ def _taken_pages(case: Case, short: Pressure) -> Iterator[Hypothesis]:
     work = float(np.clip(work - queue, 0.0, most)) + queue
     evidence = [Evidence("files", "waiting for pages", own, peers, "s/step", len(case.peers)), short.evidence]
     if worst.caller:
-        evidence.append(Evidence("stacks", "called by", worst.caller, None, ""))
+        evidence.append(Evidence("stacks", "it waits most in", worst.caller, None, ""))
     found = case.profiles.locate(case.rank, case.beside, ("io",), 0.0)
     yield case.charge(
         component="memory",

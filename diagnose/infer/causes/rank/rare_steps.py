@@ -67,8 +67,8 @@ def _rows(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints) -
         made = charges(case_of(fleet, scene, profiles, each.row, np.append(odd, each.row)))
         if not made or made[0].component == "workload" or made[0].lost_s < limits.HOLDS_LEAST * each.lost_s:
             who = f"rank {int(fleet.ranks.number[each.row])}"
-            text = f"{who} was slow in {each.count} steps, but no function of it shows it: not accused"
-            yield Note(NoteCode.NO_FUNCTION, text)
+            text = f"{who} was slow in {each.count} steps, but none of its functions shows it: not accused"
+            yield Note(NoteCode.NO_FUNCTION, text, int(fleet.ranks.number[each.row]))
             continue
         first = made[0]
         twice = first.lost_s >= limits.MOST * each.lost_s
@@ -100,5 +100,5 @@ def _behaviour(each: Episodes) -> tuple[Evidence, ...]:
         Evidence("steps", "steps in which it alone was slow", float(each.count), None, "steps"),
         Evidence("steps", "such steps of all other ranks", float(each.of_all - each.count), None, "steps"),
         Evidence("steps", "longest step, own time", each.longest_s, each.usual_s, "s"),
-        *((Evidence("steps", "it is so in every", f"{ordinal(each.period)} step", None, ""),) if each.period else ()),
+        *((Evidence("steps", "it happens in every", f"{ordinal(each.period)} step", None, ""),) if each.period else ()),
     )

@@ -91,6 +91,12 @@ def _charge(case: Case, writing: bool, functions: list[FunctionExcess], excess: 
     convicted = bool(hardware) or (server is not None and server.is_slow)
     support = CONVICTED if convicted else SEEN if expected < 0.2 * own else NO_COUNTER
     verb = "writes to" if writing else "reads from"
+    limited = next((number_in(one.measure) for one in hardware if one.role == LIMIT), "")
+    where = (
+        f"raise or remove the I/O limit of its control group on {limited} (io.max, blkio.throttle.*)."
+        if limited
+        else "look at I/O limits of its control group, the disk and the mount."
+    )
     return case.charge(
         component="storage",
         cause="slow-write" if writing else "slow-read",
@@ -98,11 +104,7 @@ def _charge(case: Case, writing: bool, functions: list[FunctionExcess], excess: 
         support=support,
         evidence=tuple(evidence),
         action=f"{verb.capitalize()} {worst.detail or 'its files'} are slow for this rank"
-        + (
-            ": look at I/O limits of its control group, the disk and the mount."
-            if server is None
-            else f". {servers.action_of(server, writing)}"
-        ),
+        + (f": {where}" if server is None else f". {servers.action_of(server, writing)}"),
         instance=worst.detail,
         function=Function("io", worst.name, file, line),
     )

@@ -126,7 +126,7 @@ def _by_pages(each: Unexplained, told: Evidence, who: str) -> str:
     mine, peers = (float(pages or 0.0) / steps for pages in (told.value, told.expected))
     return (
         f"{who} is {seconds(each.excess_s)} per step slower than its peers, as the kernel gives its process {mine:.0f} pages in each "
-        f"step, and theirs {peers:.0f}: nobody's fault, but {SEE_ALLOCATOR}"
+        f"step, and theirs {peers:.0f}. That is nobody's fault, but {SEE_ALLOCATOR}"
     )
 
 
@@ -156,7 +156,7 @@ def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
             f"only earlier windows (--baseline) could tell why{_behind_threads(each)}{_given_pages(each.case)}"
         )
         return Note(NoteCode.FEW_PEERS, text, rank)
-    text = f"{who} seems {seconds(each.excess_s)} per step slower than its peers, but no function of it is: not accused"
+    text = f"{who} seems {seconds(each.excess_s)} per step slower than its peers, but none of its functions is: not accused"
     return Note(NoteCode.NO_FUNCTION, text, rank)
 
 

@@ -15,6 +15,7 @@ that ran meanwhile; threads that carry what the job sends.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -105,7 +106,7 @@ def _owner(case: Case, holder: Function | None) -> str:
 def _function_charge(case: Case, found: Located, gil: FunctionExcess | None, lost_s: float) -> Hypothesis:
     """Return the hypothesis on a Python thread for whose CPU the training thread queues."""
     function, peers = found.function, len(case.peers)
-    return case.charge(
+    charge = case.charge(
         component="python",
         cause="slow-function",
         lost_s=lost_s,
@@ -120,6 +121,7 @@ def _function_charge(case: Case, found: Located, gil: FunctionExcess | None, los
         action=f"Make {function.name} cheaper, or move it into a process with CPUs of its own: it takes the CPU from the training thread.",
         function=function,
     )
+    return replace(charge, says="another thread, in {function|Python code}, takes the CPU from its training thread")
 
 
 def _native_charge(case: Case) -> Hypothesis:

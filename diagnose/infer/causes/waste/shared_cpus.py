@@ -13,12 +13,13 @@ CPU while others have their own: ../rank/cpu.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from rankscope.diagnose import budgets, limits
-from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, common_host
+from rankscope.diagnose.infer.causes.hypothesis import CONVICTED, common_host, machine_of
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.causes.rows import Row
 from rankscope.diagnose.infer.causes.waste.cpu_pools import CpuPool, behind_ranks_s, cpu_pools
@@ -29,20 +30,39 @@ from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.busy_host import cpus_text
 from rankscope.diagnose.infer.verdict.contract import Evidence
 from rankscope.diagnose.stats.robust import median
-from rankscope.diagnose.text import after
+from rankscope.diagnose.text import after, rank_list
 from rankscope.observer.sources import Source
 
 _RUN = "cpu.process_run_s"
 _SAYS = "they run on {instance|the same CPUs} alone and wait for each other while other CPUs idle"
+_SAYS_OF_GROUPS = "in groups they run on few CPUs alone and wait for each other while other CPUs idle"
 _SAYS_ALONE = "it runs on {instance|few CPUs} alone and waits there for its own loader workers while other CPUs idle"
 _BINDERS = "taskset, numactl, KMP_AFFINITY, OMP_PROC_BIND, --cpu-bind, --cpus-per-task, a cpuset"
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """Ranks that share few CPUs of a machine; `workers`, `idle`: CPUs that are used by theirs, and by nobody; `there`: CPUs in all."""
+
+    pool: CpuPool
+    machine: str
+    workers: float
+    idle: float
+    there: int
+
+    def who(self, fleet: Fleet) -> str:
+        """'rank 3', 'ranks 0, 1 on node-0', 'ranks 0, 1 (containers of node-0)'."""
+        who, rows = rank_list(tuple(sorted(fleet.ranks.number[self.pool.ranks].tolist()))), self.pool.ranks.tolist()
+        if self.machine and not common_host(fleet, rows):
+            return f"{who} (containers of {self.machine})"
+        return who + after("on", self.machine)
 
 
 @cause("cpu", "affinity", scope="all", witness="masks overlap, other CPUs idle", rests_on=[Source.HOST], says=_SAYS)
 def shared_cpus(spending: Spending) -> Iterator[Row]:
     """Propose cpu/affinity for ranks that queue behind one another, or their workers, while CPUs idle elsewhere."""
     fleet = spending.fleet
-    part, worst, used, idle, there = np.zeros(len(fleet.ranks)), None, 0.0, 0.0, 0
+    part, found = np.zeros(len(fleet.ranks)), list[_Bound]()
     hosts, ran = _hosts(fleet), _ran_s(fleet)
     for pool in cpu_pools(fleet):
         host = fleet.ranks.observed_on[int(pool.ranks[0])]
@@ -53,26 +73,28 @@ def shared_cpus(spending: Spending) -> Iterator[Row]:
         if not 0 < pool.cpus < wanted or spare < limits.HOLDS_LEAST:
             continue
         part[pool.ranks] = 1 - pool.kept(wanted, pool.cpus + round(spare))
-        if worst is None or len(pool.ranks) > len(worst.ranks):
-            worst, used, idle, there = pool, workers, spare, hosts[host][1]
-    if worst is not None:
+        found.append(_Bound(pool, machine_of(fleet, pool.ranks.tolist()), workers, spare, hosts[host][1]))
+    if found:
+        found.sort(key=lambda one: -len(one.pool.ranks))
         behind = behind_ranks_s(spending)
         queued_s = median(behind[part > 0].mean(axis=1)) if part.any() else 0.0
-        waste = _waste(worst, used, idle, queued_s, _action(fleet, worst, there))
-        yield from row_of(spending, waste, np.asarray(part[:, None] * behind, dtype=np.float64))
+        yield from row_of(
+            spending, _waste(fleet, found, queued_s), np.asarray(part[:, None] * behind, dtype=np.float64)
+        )
 
 
-def _action(fleet: Fleet, pool: CpuPool, there: int) -> str:
-    """The advice, with the command that lets the ranks of the pool run on all `there` CPUs of their host."""
-    pids = [str(int(fleet.ranks.pid[row])) for row in pool.ranks[: budgets.INSTANCES_SHOWN]]
-    more = len(pool.ranks) - len(pids)
-    host = common_host(fleet, pool.ranks.tolist())
-    of_each = f"`taskset -acp 0-{there - 1} PID`{after('on', host)} for PID {', '.join(pids)}{f' and {more} more' if more > 0 else ''}"
-    if len(pids) == 1:
-        what = f"Let the rank and its loader workers run on all CPUs: {of_each} and each of its children"
+def _action(fleet: Fleet, worst: _Bound, others: int) -> str:
+    """The advice, with the command that lets the ranks of one pool run on all CPUs of their host; `others`: other pools."""
+    rows = worst.pool.ranks
+    pids = [str(int(fleet.ranks.pid[row])) for row in rows[: budgets.INSTANCES_SHOWN]]
+    more = f" and {len(rows) - len(pids)} more" if len(rows) > len(pids) else ""
+    of_each = f"`taskset -acp 0-{worst.there - 1} PID`{after('on', worst.machine)} for PID {', '.join(pids)}{more}"
+    likewise = f", and likewise {others} other group{'s' if others > 1 else ''}" if others else ""
+    if len(rows) == 1:
+        what = f"Let the rank and its loader workers run on all CPUs: {of_each} and each of its children; then see"
     else:
-        what = f"Give each rank CPUs of its own, or at once all of them: {of_each}"
-    return f"{what}; then see who binds them ({_BINDERS})."
+        what = f"At once, let them run on all CPUs: {of_each}{likewise}. For good, give each rank CPUs of its own: see"
+    return f"{what} who binds them ({_BINDERS})."
 
 
 def _workers_use(fleet: Fleet, pool: CpuPool) -> float:
@@ -81,18 +103,25 @@ def _workers_use(fleet: Fleet, pool: CpuPool) -> float:
     return used_s / fleet.seconds if fleet.seconds > 0 else 0.0
 
 
-def _waste(pool: CpuPool, used: float, idle: float, behind_s: float, action: str) -> Waste:
-    """Words on the pool with most ranks; `used`, `idle`: CPUs; `behind_s`: median over the ranks of all such pools."""
+def _waste(fleet: Fleet, found: Sequence[_Bound], behind_s: float) -> Waste:
+    """Words on the pools, that with most ranks first; `behind_s`: median over the ranks of all pools."""
+    worst, alone = found[0], len(found[0].pool.ranks) == 1
     evidence = (
-        Evidence("process", "these ranks may run on", ", ".join(map(cpus_text, pool.masks[: budgets.TOLD])), None, ""),
-        Evidence("process", "ranks that share them", float(len(pool.ranks)), None, "ranks"),
-        Evidence("process", "CPUs that their loader workers use, on average", used, None, "CPUs"),
-        Evidence("host", "other CPUs of the host that idle, on average", idle, None, "CPUs"),
+        *(
+            Evidence("process", f"{one.who(fleet)} may run on", ", ".join(map(cpus_text, one.pool.masks[: budgets.TOLD])), None, "")
+            for one in found[: budgets.TOLD]
+        ),
+        Evidence("host", f"other CPUs of {worst.machine or 'the host'} that idle, on average", worst.idle, None, "CPUs"),
+        Evidence("process", "CPUs that their loader workers use, on average", worst.workers, None, "CPUs"),
         Evidence("scheduler", "queued behind one another, median", behind_s, None, "s/step"),
+    )  # fmt: skip
+    instance, ranks = cpus_text(worst.pool.masks[0]), [row for one in found for row in one.pool.ranks.tolist()]
+    if not common_host(fleet, ranks):  # containers of one machine, which the line of the ranks does not name
+        instance += after("of", worst.machine)
+    says = _SAYS_ALONE if alone else _SAYS if len(found) == 1 else _SAYS_OF_GROUPS
+    return Waste(
+        "cpu", "affinity", CONVICTED, evidence, _action(fleet, worst, len(found) - 1), instance=instance, says=says
     )
-    instance = cpus_text(pool.masks[0])
-    says = _SAYS_ALONE if len(pool.ranks) == 1 else _SAYS
-    return Waste("cpu", "affinity", CONVICTED, evidence, action, instance=instance, says=says)
 
 
 def _hosts(fleet: Fleet) -> dict[str, tuple[float, int]]:

@@ -33,7 +33,8 @@ class Program:
             return self.comm
         if len(known) == 1:
             return f"{self.comm} ({known[0]})"
-        return f"{self.comm} ({len(known)} processes: {', '.join(known[: budgets.TOLD])}{', …' if len(known) > budgets.TOLD else ''})"
+        told = known[: budgets.INSTANCES_SHOWN]
+        return f"{self.comm} ({len(known)} processes: {', '.join(told)}{', …' if len(known) > len(told) else ''})"
 
 
 def culprits(found: Sequence[Program]) -> tuple[Program, ...]:

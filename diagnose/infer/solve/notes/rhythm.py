@@ -22,7 +22,7 @@ from rankscope.diagnose.stats.robust import nan_median, robust_sd
 from rankscope.diagnose.text import seconds
 from rankscope.probes.base.arrays import Floats, Ints
 
-LATER_PART = "the later part is judged"
+LATER_PART = "the later part is judged, functions and counters are of the whole window"
 
 
 def rhythm_notes(

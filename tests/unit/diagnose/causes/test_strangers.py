@@ -52,6 +52,14 @@ def job(queued_s: float, busy_share: float, one: float = 0.9, hosts: int = 1, se
     return made
 
 
+def test_of_ranks_in_containers_the_machine_is_named_whose_cpus_are_taken() -> None:
+    made = job(0.05, 0.5)
+    made.namespaces = 4
+    (suspect,) = diagnose(build(made)).suspects
+    assert (suspect.code, suspect.host, len(suspect.ranks)) == ("cpu/contended", "node-0", 8)
+    assert "on node-0: it takes the CPUs of all ranks there alike" in suspect.action
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_who_takes_the_cpus_of_all_ranks_is_named(seed: int) -> None:
     verdict = diagnose(build(job(0.05, 0.5, seed=seed)))

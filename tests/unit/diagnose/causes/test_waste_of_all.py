@@ -184,6 +184,18 @@ def test_ranks_on_one_cpu_while_others_idle_are_told_with_the_masks() -> None:
     assert (suspect.component, suspect.cause, suspect.instance) == ("cpu", "affinity", "CPU 0")
     assert suspect.lost_seconds_per_step == pytest.approx(0.3, rel=0.1)  # four CPUs for four ranks
     assert "python" not in suspect.action
+    assert suspect.evidence[0].measure == f"ranks 0-{RANKS - 1} on node-0 may run on"
+    assert "`taskset -acp 0-3 PID` on node-0 for PID 4000, 4001" in suspect.action
+
+
+def test_ranks_in_containers_of_one_machine_are_told_with_the_machine() -> None:
+    job = on_one_cpu(20.0)
+    job.namespaces = 2
+    verdict = diagnose(build(job))
+    suspect = only(verdict)
+    assert (suspect.instance, suspect.host) == ("CPU 0 of node-0", "")
+    assert suspect.evidence[0].measure == f"ranks 0-{RANKS - 1} (containers of node-0) may run on"
+    assert "PID` on node-0 for PID 4000" in suspect.action and "run on CPU 0 of node-0 alone" in sentence_of(verdict)
 
 
 @pytest.mark.parametrize(

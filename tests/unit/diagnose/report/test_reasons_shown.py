@@ -100,5 +100,5 @@ def test_an_open_question_comes_with_what_would_settle_it(code: NoteCode) -> Non
 
 
 def test_a_mount_is_named_as_one() -> None:
-    assert readable("read on / (ext4 254:0)") == "read on the file system / (ext4, device 254:0)"
+    assert readable("read on / (ext4 254:0)") == "read on the file system on / (ext4, device 254:0)"
     assert readable("load (a.py:3) of /data/x (train 7)") == "load (a.py:3) of /data/x (train 7)"

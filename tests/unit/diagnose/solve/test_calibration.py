@@ -114,7 +114,7 @@ def test_a_rival_is_shown_and_makes_less_sure() -> None:
 def test_what_speaks_against_has_a_line_of_its_own_in_the_report() -> None:
     verdict = diagnose(build(Job(extra={3: [(builders.BUSY, 0.08), (builders.READ, 0.05)]})))
     lines = list(report(verdict))
-    assert any(line.startswith("  against   storage/slow-read would explain") for line in lines)
+    assert any(line.startswith("  against   it could also be storage/slow-read, which explains") for line in lines)
     assert all(len(line) <= 80 for line in lines)
 
 
