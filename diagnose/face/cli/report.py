@@ -27,7 +27,7 @@ _STACKS_SHOWN = 16
 _INDENT = 12  # of what stands behind the words of a suspect, the longest of which is "ruled out"
 # Terms explained at their first appearance.
 _EXPLAINED = {
-    "own time": "own time (all but waiting for other ranks)",
+    "own time": "own time (not waiting for others)",
     "time in collectives (the culprit waits least)": "time in collectives (who comes last waits least)",
 }
 _COLOURS = {"healthy": "32", "inefficient": "33", "fault": "31", "imbalance": "33", "hang": "31;1", "unknown": "33"}
