@@ -52,11 +52,16 @@ def takers(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float]]:
 
 
 def programs(fleet: Fleet, rows: Iterable[int]) -> list[Program]:
-    """Programs outside the job that took CPU from these ranks, largest first."""
-    taken, pids = dict[str, float](), dict[str, list[int]]()
+    """Programs outside the job that took CPU from these ranks, largest first.
+
+    A process that became another program meanwhile counts as the one that took more.
+    """
+    taken, pids, name_of = dict[str, float](), dict[str, list[int]](), dict[int, str]()
     for (comm, pid), seconds in sorted(_taken(fleet, rows).items(), key=lambda item: -item[1]):
-        taken[comm] = taken.get(comm, 0.0) + seconds
-        pids.setdefault(comm, []).append(pid)
+        name = name_of.setdefault(pid, comm) if pid >= 0 else comm
+        taken[name] = taken.get(name, 0.0) + seconds
+        if pid not in pids.setdefault(name, []):
+            pids[name].append(pid)
     ordered = sorted(taken.items(), key=lambda item: -item[1])
     return [Program(comm, seconds, tuple(pids[comm])) for comm, seconds in ordered]
 

@@ -69,6 +69,16 @@ def test_who_takes_the_cpus_of_all_ranks_is_named(seed: int) -> None:
     assert first.lost_seconds_per_step == pytest.approx(0.05, rel=0.25)
 
 
+def test_a_process_that_became_another_program_is_told_once() -> None:
+    made = job(0.05, 0.5)
+    made.counters += [
+        {"rank": rank, "name": "cpu.taken_s", "comm": "nice", "pid": 990, "value": 0.5} for rank in range(8)
+    ]
+    first = diagnose(build(made)).suspects[0]
+    told = [one.measure for one in first.evidence if "has its CPU" in one.measure]
+    assert told and "backup-agent (990)" in told[0] and not any("nice" in each for each in told)
+
+
 @pytest.mark.parametrize(("ranks", "told"), [(8, True), (4, True), (3, False), (1, False)])
 def test_who_takes_the_cpus_of_few_ranks_is_not_told_of_all(ranks: int, told: bool) -> None:
     made = job(0.08, 0.5)
