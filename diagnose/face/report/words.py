@@ -86,6 +86,7 @@ def context(verdict: Verdict, verbose: bool = False) -> str:
     """Job, ranks, hosts, step times and window time, as one line."""
     steps = verdict.step_seconds
     where = f" on {_hosts(verdict.hosts)}" if verdict.hosts else ""
+    where += f" (containers of {_hosts(verdict.machines)})" if where and verdict.machines else ""
     job = short(verdict.title or verdict.job, WHOLE if verbose else 120)
     if verbose and verdict.title:
         job += f" [{clean(verdict.job, 200)}]"

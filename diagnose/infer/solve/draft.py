@@ -23,6 +23,7 @@ def draft_of(fleet: Fleet, reference: Reference | None, spent: Spent | None) -> 
         status="unknown",
         job=fleet.job,
         hosts=fleet.hosts,
+        machines=_machines(fleet),
         ranks=tuple(int(number) for number in fleet.ranks.number),
         start=fleet.start,
         end=fleet.start + fleet.seconds,
@@ -40,6 +41,12 @@ def draft_of(fleet: Fleet, reference: Reference | None, spent: Spent | None) -> 
         guessed=fleet.ranks.guessed,
         budget=None if spent is None else budget_of(fleet, spent),
     )
+
+
+def _machines(fleet: Fleet) -> tuple[str, ...]:
+    """Machines of which the ranks' hosts are containers; none where a host is its own machine."""
+    hosts, machines = set(fleet.hosts), set(fleet.ranks.observed_on) - {""}
+    return () if machines <= hosts else tuple(sorted(machines))
 
 
 def _about_data(fleet: Fleet, reference: Reference | None) -> list[Note]:

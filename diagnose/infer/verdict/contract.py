@@ -153,6 +153,7 @@ class Verdict:
     guessed: tuple[int, ...] = ()  # ranks with guessed numbers
     stacks: StackNode | None = None  # for a hang: where all ranks are
     budget: Budget | None = None  # where the time goes; None where nothing was seen
+    machines: tuple[str, ...] = ()  # whose containers the hosts are; none where each host is a machine
 
     @property
     def word(self) -> str:

@@ -108,6 +108,10 @@ ACQUITTED = frozenset(
 EXCUSES = frozenset({NoteCode.HOST_BUSY, NoteCode.PAGES_GIVEN})
 
 
+# Notes that the steps of the window are not of one length.
+COURSES = frozenset({NoteCode.STEPS_DRIFT, NoteCode.STEPS_CHANGED})
+
+
 LONGER_TELLS = frozenset(
     {
         NoteCode.NO_STEP_YET,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from rankscope.diagnose import budgets
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict, process_text
-from rankscope.diagnose.infer.verdict.note import EXCUSES
+from rankscope.diagnose.infer.verdict.note import COURSES, EXCUSES
 from rankscope.diagnose.infer.verdict.phrases import (
     NAME,
     WHOLE,
@@ -47,8 +47,15 @@ def headline(verdict: Verdict, whole: bool = False) -> str:
 
 def summary_of(verdict: Verdict, whole: bool = False) -> str:
     """The sentence with the code of the cause at its end, and how many suspects there are besides."""
-    more = len(verdict.suspects) - 1
-    return _sentence(verdict, True, whole) + (f"; and {more} more" if more > 0 else "")
+    first, *others = verdict.suspects or (None,)
+    text = _sentence(verdict, True, whole)
+    if first is None or not others:
+        return text
+    dearer = not first.still and any(
+        one.lost_seconds_per_step > (1 + limits.FEW) * first.lost_seconds_per_step for one in others
+    )
+    which = "" if not dearer else ", which costs more" if len(others) == 1 else ", of which one costs more"
+    return f"{text}; and {len(others)} more{which}"
 
 
 def sentence_of(verdict: Verdict) -> str:
@@ -69,6 +76,7 @@ def _sentence(verdict: Verdict, code: bool, whole: bool) -> str:
     if verdict.status == "healthy":
         p50 = verdict.step_seconds.p50
         how = f" of {seconds(p50)}" if p50 else ""
+        how += ", whose length changed meanwhile" if any(note.code in COURSES for note in verdict.notes) else ""
         excused = any(note.code in EXCUSES for note in verdict.notes)
         nobody = "Nobody is to blame" if excused else "Nobody stands out"
         return f"{nobody if several else 'Nothing wrong was found'}: {count}, {verdict.steps} steps{how}."

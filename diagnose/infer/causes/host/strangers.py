@@ -55,7 +55,7 @@ def strangers(job: WholeJob, known: Known) -> list[Row]:
         # Ranks also queue longer behind each other for CPUs that strangers use: part of the price.
         more = np.fmax(removes, np.nan_to_num(np.fmin(crowded[rows], scene.own[rows])))
         clear = replace(clearness(removes.mean(axis=0), scene.step_s), looked_at=len(taken_on))
-        told = _hypothesis(fleet, rows, _losers(taken[rows]), busy, took)
+        told = _hypothesis(fleet, rows, _losers(taken[rows]), busy, took, float(more.max(axis=0).mean()))
         found.append(Row(told, of_ranks(rows, removes), clear, Floor(limits.ALONE_SHARE), with_it=of_ranks(rows, more)))
     return found
 
@@ -71,11 +71,16 @@ def _losers(taken: Floats) -> Bools:
     return much if much.mean() < limits.HOLDS_LEAST else np.ones(len(lost), dtype=bool)
 
 
-def _hypothesis(fleet: Fleet, here: Ints, losers: Bools, busy: float, took: Sequence[Program]) -> Hypothesis:
+def _hypothesis(
+    fleet: Fleet, here: Ints, losers: Bools, busy: float, took: Sequence[Program], longest_s: float
+) -> Hypothesis:
+    """`longest_s`: mean over the steps of what they take from the rank that loses most in it."""
     rows, alike = here[losers], bool(losers.all())
-    whose = "all ranks there alike" if alike else "these ranks"
+    whose = "all ranks there alike" if alike else "these ranks" if len(rows) > 1 else "this rank"
     first, host = took[0], machine_of(fleet, rows.tolist())
     who = first.comm if len(first.pids) == 1 else f"{first.comm} ({len(first.pids)} processes)"
+    those = " and ".join(one.words for one in culprits(took))
+    takes = "it takes" if len(culprits(took)) == 1 else "they take"
     each_step = max(fleet.steps.count, 1) * min(len(here), limits.PEERS_SAMPLED)
     evidence = [
         Evidence("host", "CPUs kept busy by processes that are not of the job", 100 * min(busy, 1.0), None, "%"),
@@ -84,6 +89,8 @@ def _hypothesis(fleet: Fleet, here: Ints, losers: Bools, busy: float, took: Sequ
             for one in culprits(took)
         ),
     ]  # fmt: skip
+    what = "the longest of such waits in each step, with those behind others of the job"
+    evidence.insert(2, Evidence("scheduler", what, longest_s, None, "s/step"))
     return Hypothesis(
         scope="host" if alike else "rank",
         component="cpu",
@@ -92,7 +99,7 @@ def _hypothesis(fleet: Fleet, here: Ints, losers: Bools, busy: float, took: Sequ
         lost_s=float("nan"),
         support=CONVICTED,
         evidence=tuple(evidence),
-        action=f"Move or stop {first.words}{after('on', host)}: it takes the CPUs of {whose}.",
+        action=f"Move or stop {those}{after('on', host)}: {takes} the CPUs of {whose}.",
         host=host,
         instance=who,
     )

@@ -89,7 +89,7 @@ def slower_everywhere(job: WholeJob, known: Known) -> list[Row]:
         if _of_some_only(growth, slower):
             return []
         evidence += longer.evidence if longer is not None else ()
-        evidence.append(Evidence("stacks", "part of it that functions explain, at most", 100 * explained, None, "%"))
+        evidence.append(Evidence("stacks", "growth that functions explain, at most", 100 * explained, None, "%"))
     all_slower = _of_function(fleet, grown if clear else None, tuple(evidence))
     return [Row(all_slower, Taken(slower), Clear(z))]
 

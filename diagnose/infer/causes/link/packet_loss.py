@@ -57,9 +57,9 @@ def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]
         return ()
     _, address, share, rest = found
     evidence = (
-        Evidence("tcp", f"sent again to and from {address}", 100 * share, 100 * rest, "%"),
+        Evidence("tcp", f"packets sent again, to and from {address}", 1000 * share, 1000 * rest, "of 1000"),
         Evidence("steps", "steps in which a lost packet was waited for", float(late.sum()), 0.0, "steps"),
-        Evidence("steps", "these steps, beyond what any rank does itself", median(held_s[late]), max(usual, 0.0), "s"),
+        Evidence("steps", "lost in each of these steps", median(held_s[late]), max(usual, 0.0), "s"),
     )
     ratio = share / max(rest, 0.2 * limits.LOSS_SHARE)
     return (_charge(end_at(fleet, address), tight.get(address), lost_s, ratio, SEEN, evidence),)
@@ -97,7 +97,7 @@ def _charge(
     )
     if narrow is not None:
         evidence = (*evidence, Evidence("qdisc", f"shaper on {end.address}", rate_text(narrow), None, "", role=LIMIT))
-        action = f"Check the shaper on {end}: what does not fit through it is dropped, and sent again."
+        action = f"Raise or remove the shaper on {end} (`tc qdisc show`): what does not fit through it is dropped, and sent again."
     return end.charge(
         cause="loss" if narrow is None else "slow-link",
         lost_s=lost_s,

@@ -368,7 +368,11 @@ def _accuse(
     loses = any(_loses(cells, index) for index, _, _ in mine)
     queues = any(_queues(cells, index) for index, _, _ in mine)
     narrow = tight.get(address)
-    action = f"Check {end}: {'the shaper on it, ' if narrow is not None else ''}its cable, its switch port, its speed."
+    action = f"Check {end}: its cable, its switch port, its speed."
+    if narrow is not None:
+        action = (
+            f"Raise or remove the shaper on {end} (`tc qdisc show`); then check its cable, its switch port, its speed."
+        )
     if len(mine) == 1 and narrow is None:
         other = cells.peer[worst] if cells.source[worst] == address else cells.source[worst]
         action = f"Check the path between {address} and {other}: only this one is slow."

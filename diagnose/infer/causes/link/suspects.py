@@ -61,7 +61,7 @@ def slow_links(job: WholeJob) -> list[Row]:
     flows = [link for link in links if not behind_ports & set(link.rows)]
     behaviour = (TRANSFER, transfer_s)
     if losing:  # a trimmed mean and the least stay both leave out the cost of losses
-        behaviour = ("step, beyond what any rank does itself", max(float(held.mean()), 0.0))
+        behaviour = ("of each step, what no rank's own time explains", max(float(held.mean()), 0.0))
     of_ports_s = sum(port.lost_s for port in ports)
     return [
         *(_row(fleet, scene, port, *behaviour, of_ports_s, rest_s) for port in ports),

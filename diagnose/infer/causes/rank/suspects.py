@@ -156,7 +156,7 @@ def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
             f"only earlier windows (--baseline) could tell why{_behind_threads(each)}{_given_pages(each.case)}"
         )
         return Note(NoteCode.FEW_PEERS, text, rank)
-    text = f"{who} seems {seconds(each.excess_s)} per step slower than its peers, but none of its functions is: not accused"
+    text = f"{who} seems {seconds(each.excess_s)} per step slower than its peers, but no function of its own is slower: not accused"
     return Note(NoteCode.NO_FUNCTION, text, rank)
 
 

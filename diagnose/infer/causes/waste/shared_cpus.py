@@ -90,10 +90,16 @@ def _action(fleet: Fleet, worst: _Bound, others: int) -> str:
     more = f" and {len(rows) - len(pids)} more" if len(rows) > len(pids) else ""
     of_each = f"`taskset -acp 0-{worst.there - 1} PID`{after('on', worst.machine)} for PID {', '.join(pids)}{more}"
     likewise = f", and likewise {others} other group{'s' if others > 1 else ''}" if others else ""
+    on_it = fleet.ranks.observed_on.count(fleet.ranks.observed_on[int(rows[0])])
+    goal = (
+        "give each rank CPUs of its own"
+        if on_it <= worst.there
+        else f"start no more ranks than CPUs ({on_it} on {worst.there}), each on its own"
+    )
     if len(rows) == 1:
         what = f"Let the rank and its loader workers run on all CPUs: {of_each} and each of its children; then see"
     else:
-        what = f"At once, let them run on all CPUs: {of_each}{likewise}. For good, give each rank CPUs of its own: see"
+        what = f"At once, let them run on all CPUs: {of_each}{likewise}. For good, {goal}: see"
     return f"{what} who binds them ({_BINDERS})."
 
 

@@ -22,7 +22,7 @@ from rankscope.diagnose.stats.robust import nan_median, robust_sd
 from rankscope.diagnose.text import seconds
 from rankscope.probes.base.arrays import Floats, Ints
 
-LATER_PART = "the later part is judged, functions and counters are of the whole window"
+LATER_PART = "only the later part is judged (functions and counters: the whole window)"
 
 
 def rhythm_notes(
@@ -43,9 +43,10 @@ def rhythm_notes(
     spikes = find_spikes(per_step)
     high = np.empty(0, np.int64) if spikes is None else _high(per_step, spikes)
     if spikes is not None and not explain(paused, high, per_step[high] - spikes.usual_s):
+        mean = f", {1e3 * spikes.cost_s:.2g} ms on average"
         text = (
-            f"every {spikes.period}th step takes {seconds(spikes.spike_s)} instead of {seconds(spikes.usual_s)}, "
-            f"{seconds(spikes.cost_s)} on average: {_who(own, per_step, spikes)}"
+            f"every {spikes.period}th step takes {seconds(spikes.spike_s)} instead of {seconds(spikes.usual_s)}{mean}: "
+            f"{_who(own, per_step, spikes)}"
         )
         notes.append(Note(NoteCode.SPIKES, text))
     step_s = float(np.nanmedian(per_step)) if np.isfinite(per_step).any() else 0.0

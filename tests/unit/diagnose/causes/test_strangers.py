@@ -12,6 +12,7 @@ from builders import BUSY, QUEUE, Job, build, columns
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankscope.diagnose.face.report.words import context
 from rankscope.diagnose.infer.causes.rank.cpu import _within
 from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.model.busy_host import (
@@ -23,6 +24,7 @@ from rankscope.diagnose.infer.model.busy_host import (
     taken_s,
 )
 from rankscope.diagnose.infer.solve.judge import diagnose
+from rankscope.diagnose.infer.verdict.sentence import summary_of
 from rankscope.probes.host.procfs import cpu_ranges
 
 CPUS = 8
@@ -55,9 +57,19 @@ def job(queued_s: float, busy_share: float, one: float = 0.9, hosts: int = 1, se
 def test_of_ranks_in_containers_the_machine_is_named_whose_cpus_are_taken() -> None:
     made = job(0.05, 0.5)
     made.namespaces = 4
-    (suspect,) = diagnose(build(made)).suspects
+    verdict = diagnose(build(made))
+    (suspect,) = verdict.suspects
     assert (suspect.code, suspect.host, len(suspect.ranks)) == ("cpu/contended", "node-0", 8)
-    assert "on node-0: it takes the CPUs of all ranks there alike" in suspect.action
+    assert "node-exporter (991) on node-0: they take the CPUs of all ranks there alike" in suspect.action
+    assert context(verdict).startswith(
+        "job-a, 8 ranks on lab-host-0, lab-host-1, lab-host-2, lab-host-3 (containers of node-0); "
+    )
+
+
+def test_what_is_told_of_strangers_is_not_less_than_they_cost() -> None:
+    (suspect,) = diagnose(build(job(0.05, 0.5))).suspects
+    longest = next(one for one in suspect.evidence if one.measure.startswith("the longest of such waits"))
+    assert float(longest.value) >= 0.95 * suspect.lost_seconds_per_step
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -227,6 +239,15 @@ def test_a_slow_rank_and_strangers_of_its_host_are_both_named_the_rank_first() -
     assert verdict.suspects[0].ranks == (3,)
     lost = sum(suspect.lost_seconds_per_step for suspect in verdict.suspects)
     assert lost == pytest.approx(0.11, rel=0.2)
+    assert summary_of(verdict).endswith("; and 1 more")
+
+
+def test_a_first_suspect_that_costs_less_than_the_second_is_told_so() -> None:
+    made = job(0.12, 0.5)
+    made.extra[3] = [*made.extra[3], (BUSY, 0.06)]
+    verdict = diagnose(build(made))
+    assert [suspect.component for suspect in verdict.suspects] == ["python", "cpu"]
+    assert summary_of(verdict).endswith("; and 1 more, which costs more")
 
 
 def crowded(seed: int = 0) -> Job:
