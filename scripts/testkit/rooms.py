@@ -23,8 +23,7 @@ KEPT = REPOSITORY / "mutants-out"
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """`files` that are mutated and the `tests` that are to notice; `some` of the files that the `quick` ones notice all of; none
-    where there are no such."""
+    """`files` that are mutated and the `tests` that are to notice; `some` of the files that the `quick` ones notice all of."""
 
     files: str
     tests: tuple[str, ...]
@@ -43,22 +42,22 @@ ROOMS = {
     "confine": Guarded(
         "probes/confine/*.py",
         (*_tests("unit/probes", "confined"), *_APART, *_tests("kernel", "opens_gpus")),
-        ("probes/confine/seccomp.py",),
-        _tests("unit/probes", "confined"),
+        ("probes/confine/calls.py", "probes/confine/seccomp.py"),
+        (*_tests("unit/probes", "confined"), *_tests("unit/observer", "writes_nothing")),
     ),
     "apart": Guarded(
         "observer/apart/*.py",
         (*_APART, *_tests("unit/observer", "look", "hostile_requests", "border", "services", "shares"),
          *_tests("unit/diagnose/watch", "watchdog"), *_tests("unit/probes", "shared_libraries"),
          *_tests("kernel", "least_rights", "opens_gpus")),
-        (),
-        (),
+        ("observer/apart/broker.py", "observer/apart/reading.py"),
+        _tests("unit/observer", "services", "apart_limits", "apart"),
     ),
     "log": Guarded(
         "probes/host/kmsg.py",
         (*_tests("unit/probes", "kernel_log"), *_tests("unit/sweep", "kernel_events", "host_checks", "sweeping", "gpu_checks")),
-        (),
-        (),
+        ("probes/host/kmsg.py",),
+        (*_tests("unit/probes", "kernel_log"), *_tests("unit/sweep", "kernel_events")),
     ),
     "sweep": Guarded(
         "diagnose/sweep/**/*.py",

@@ -112,7 +112,7 @@ def test_nothing_is_loaded_for_numbers_that_cannot_be(loads: list[dict[str, Any]
     assert loads == []
 
 
-@pytest.mark.parametrize("function", ["rs_enter_0", "rs_leave_3", "rs_call_site"])
+@pytest.mark.parametrize("function", ["rs_enter_0", "rs_leave_3", "rs_call_site", "rs_launch_site_2"])
 def test_programs_that_are_for_it_are_attached_and_released(
     broker: Broker, probes: Probes, file: int, function: str
 ) -> None:
@@ -154,6 +154,13 @@ def test_orders_are_waited_for_where_somebody_gives_them(broker: Broker) -> None
     with pytest.raises(ValueError, match="nobody gives orders"):
         broker.answer({"what": "order"}, ())
     assert Broker(served=9, orders=lambda pid: {"of": pid}).answer({"what": "order"}, ()) == ({"of": 9}, ())
+
+
+@pytest.mark.parametrize("value", ["1", None, True, -0.5, float("nan")])
+def test_what_is_no_length_of_time_is_refused(value: object) -> None:
+    asked = {"what": "priority", "tid": os.getpid(), "nice": 0, "yields_s": value}
+    with pytest.raises(ValueError, match="no such time"):
+        Broker(served=os.getpid()).answer(asked, ())
 
 
 @pytest.mark.parametrize("how", ["unload", "close"])

@@ -35,6 +35,21 @@ def test_what_was_overwritten_or_does_not_fit_hides_nothing_and_another_error_is
             since()
 
 
+def test_only_what_came_since_is_read_and_no_descriptor_is_left(tmp_path: Path) -> None:
+    log = tmp_path / "dev/kmsg"
+    log.parent.mkdir()
+    log.write_text("6,1,1000,-;old\n")
+    open_before = len([*Path("/proc/self/fd").iterdir()])
+    with kmsg.following(tmp_path) as since:
+        assert since() == ()
+        with log.open("a") as end:
+            end.write("6,2,2000,-;new\n")
+        assert [one.text for one in since()] == ["new"]
+    # A file is a recorded log, of many records a read.
+    assert [one.text for one in kmsg.read_kmsg(tmp_path)] == ["old", "new"]
+    assert len([*Path("/proc/self/fd").iterdir()]) == open_before
+
+
 def test_who_was_killed_and_for_whose_limit_is_read_from_the_log() -> None:
     texts = (
         "Memory cgroup out of memory: Killed process 19618 (python) total-vm:1937392kB, anon-rss:152064kB, UID:0 oom_score_adj:0",
