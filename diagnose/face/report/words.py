@@ -28,7 +28,7 @@ _SURE = {
     LIKELY: "it shows in what the ranks do; no counter tells why",
     GUESSED: "it fits, and so would other causes",
 }
-_COUNTED = "a counter fits; its cost is reckoned from the steps"  # likely, by counters
+_COUNTED = "a counter fits; its cost is estimated from the steps"  # likely, by counters
 _BESIDE = {LIMIT: "limit", WITHOUT: "without it"}
 _ONE = re.compile(r"^(\w+)s$")  # a unit of several: events, links, steps
 

@@ -7,6 +7,7 @@ JSON (`summary`), there with the code of the cause at its end. The page shows th
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.infer.verdict.contract import Suspect, Verdict, process_text
@@ -47,15 +48,16 @@ def headline(verdict: Verdict, whole: bool = False) -> str:
 
 def summary_of(verdict: Verdict, whole: bool = False) -> str:
     """The sentence with the code of the cause at its end, and how many suspects there are besides."""
-    first, *others = verdict.suspects or (None,)
-    text = _sentence(verdict, True, whole)
-    if first is None or not others:
-        return text
-    dearer = not first.still and any(
-        one.lost_seconds_per_step > (1 + limits.FEW) * first.lost_seconds_per_step for one in others
-    )
-    which = "" if not dearer else ", which costs more" if len(others) == 1 else ", of which one costs more"
-    return f"{text}; and {len(others)} more{which}"
+    return _sentence(verdict, True, whole) + (f"; and {_besides(verdict.suspects)}" if verdict.suspects[1:] else "")
+
+
+def _besides(suspects: Sequence[Suspect]) -> str:
+    """Words on all suspects but the first: '2 more, of which one costs more'."""
+    first, *others = suspects
+    least_s = (1 + limits.FEW) * first.lost_seconds_per_step
+    if first.still or not any(one.lost_seconds_per_step > least_s for one in others):
+        return f"{len(others)} more"
+    return "1 more, which costs more" if len(others) == 1 else f"{len(others)} more, of which one costs more"
 
 
 def sentence_of(verdict: Verdict) -> str:

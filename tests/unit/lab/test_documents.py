@@ -82,5 +82,6 @@ def test_a_block_is_put_right_and_keeps_its_marks_where_lines_stay() -> None:
     with shown.corpus_of([text]) as corpus:
         now, differ = shown.renewed(text, corpus)
         assert differ == ["quiet-1/ddp-healthy-2"]
-        assert "$ rankscope diagnose DIR  ← 1\nHEALTHY  Nobody is to blame: 2 ranks on vm, 302 steps of 0.033 s, whose length" in now
+        first = "HEALTHY  Nobody is to blame: 2 ranks on vm, 302 steps of 0.033 s, whose length\n       changed meanwhile.\n"
+        assert f"$ rankscope diagnose DIR  ← 1\n{first}" in now
         assert shown.renewed(now, corpus) == (now, [])

@@ -103,8 +103,9 @@ def _in_state(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, waiting
         by_host.setdefault(ranks.host[row], []).append(row)
     found = []
     for host, rows in by_host.items():
-        alive = "running" if not np.isfinite(ranks.ended_s[~culprits]).any() else "ended later, or running"
-        evidence = [Evidence("process", "state at the end of the window", cause, alive, "", int((~culprits).sum()))]
+        evidence = [
+            Evidence("process", "state at the end of the window", cause, _others(ranks.ended_s[~culprits]), "", int((~culprits).sum()))
+        ]  # fmt: skip
         tracer = ""
         if cause == "stopped":
             evidence.append(Evidence("process", "stopped (state T)", float(ranks.stopped_s[rows].max()), 0.0, "s"))
@@ -162,6 +163,12 @@ def told_to_end(fleet: Fleet) -> str:
     if not (ranks.exit_status > 0).all() or not numbers <= _ASKED:
         return ""
     return ", ".join(sorted(signal.Signals(number).name for number in numbers))
+
+
+def _others(ended_s: Floats) -> str:
+    """State of the ranks that are not named, in words. `ended_s`: when each ended, NaN while it runs."""
+    ended: Bools = np.isfinite(ended_s)
+    return "running" if not ended.any() else "ended later" if ended.all() else "running, or ended later"
 
 
 def _exit_words(status: int) -> str:

@@ -79,18 +79,22 @@ def _hypothesis(
     whose = "all ranks there alike" if alike else "these ranks" if len(rows) > 1 else "this rank"
     first, host = took[0], machine_of(fleet, rows.tolist())
     who = first.comm if len(first.pids) == 1 else f"{first.comm} ({len(first.pids)} processes)"
-    those = " and ".join(one.words for one in culprits(took))
-    takes = "it takes" if len(culprits(took)) == 1 else "they take"
+    told = culprits(took)
+    takes = "it takes" if len(told) == 1 else "they take"
     each_step = max(fleet.steps.count, 1) * min(len(here), limits.PEERS_SAMPLED)
-    evidence = [
+    waits, *more = (
+        Evidence(
+            "scheduler", f"a rank waits while {one.words} has its CPU, mean", one.seconds / each_step, None, "s/step"
+        )
+        for one in told
+    )
+    longest = "the longest of such waits in each step, with those behind others of the job"
+    evidence = (
         Evidence("host", "CPUs kept busy by processes that are not of the job", 100 * min(busy, 1.0), None, "%"),
-        *(
-            Evidence("scheduler", f"a rank waits while {one.words} has its CPU, mean", one.seconds / each_step, None, "s/step")
-            for one in culprits(took)
-        ),
-    ]  # fmt: skip
-    what = "the longest of such waits in each step, with those behind others of the job"
-    evidence.insert(2, Evidence("scheduler", what, longest_s, None, "s/step"))
+        waits,
+        Evidence("scheduler", longest, longest_s, None, "s/step"),
+        *more,
+    )
     return Hypothesis(
         scope="host" if alike else "rank",
         component="cpu",
@@ -98,8 +102,8 @@ def _hypothesis(
         rows=tuple(rows.tolist()),
         lost_s=float("nan"),
         support=CONVICTED,
-        evidence=tuple(evidence),
-        action=f"Move or stop {those}{after('on', host)}: {takes} the CPUs of {whose}.",
+        evidence=evidence,
+        action=f"Move or stop {' and '.join(one.words for one in told)}{after('on', host)}: {takes} the CPUs of {whose}.",
         host=host,
         instance=who,
     )

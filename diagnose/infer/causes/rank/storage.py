@@ -91,10 +91,9 @@ def _charge(case: Case, writing: bool, functions: list[FunctionExcess], excess: 
     convicted = bool(hardware) or (server is not None and server.is_slow)
     support = CONVICTED if convicted else SEEN if expected < 0.2 * own else NO_COUNTER
     verb = "writes to" if writing else "reads from"
-    limited = next((number_in(one.measure) for one in hardware if one.role == LIMIT), "")
     where = (
-        f"raise or remove the I/O limit of its control group on {limited} (io.max, blkio.throttle.*)."
-        if limited
+        "raise or remove the I/O limit of its control group (io.max, blkio.throttle.*)."
+        if any(one.role == LIMIT for one in hardware)
         else "look at I/O limits of its control group, the disk and the mount."
     )
     return case.charge(

@@ -43,10 +43,10 @@ def rhythm_notes(
     spikes = find_spikes(per_step)
     high = np.empty(0, np.int64) if spikes is None else _high(per_step, spikes)
     if spikes is not None and not explain(paused, high, per_step[high] - spikes.usual_s):
-        mean = f", {1e3 * spikes.cost_s:.2g} ms on average"
+        mean = seconds(spikes.cost_s)
         text = (
-            f"every {spikes.period}th step takes {seconds(spikes.spike_s)} instead of {seconds(spikes.usual_s)}{mean}: "
-            f"{_who(own, per_step, spikes)}"
+            f"every {spikes.period}th step takes {seconds(spikes.spike_s)} instead of {seconds(spikes.usual_s)}, "
+            f"{'next to nothing' if mean == seconds(0.0) else mean} on average: {_who(own, per_step, spikes)}"
         )
         notes.append(Note(NoteCode.SPIKES, text))
     step_s = float(np.nanmedian(per_step)) if np.isfinite(per_step).any() else 0.0

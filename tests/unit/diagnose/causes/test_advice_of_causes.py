@@ -122,6 +122,8 @@ def test_the_observer_is_no_culprit_and_small_programs_have_no_line() -> None:
     found = culprits([first, Program("rankscope", 0.9, (5,)), second, Program("kdamond.0", 0.4, (6,)), small])
     assert found == (first, second)
     assert [one.words for one in found] == ["tar (4 processes: 11, 12, 13, 14)", "node"]
+    many = Program("tar", 1.0, tuple(range(11, 20)))
+    assert many.words == "tar (9 processes: 11, 12, 13, 14, 15, 16, 17, 18, …)"
     assert Program("tar", 1.0, (11,)).words == "tar (11)"
 
 

@@ -48,6 +48,8 @@ def test_a_rank_that_ends_by_itself_is_named_first(statuses: list[int | None]) -
     verdict = ended(*statuses)
     assert (verdict.status, verdict.exit_code) == ("hang", 2)
     assert (verdict.suspects[0].cause, verdict.suspects[0].ranks) == ("exited", (0,))
+    others = verdict.suspects[0].evidence[0]
+    assert (others.expected, others.peers) == ("running" if None in statuses else "ended later", RANKS - 1)
     assert "told to end" not in note(verdict)
 
 

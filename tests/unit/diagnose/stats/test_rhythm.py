@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnose.infer.solve.judge import diagnose
-from rankscope.diagnose.infer.solve.notes.rhythm import LATER_PART
 from rankscope.diagnose.infer.verdict.note import NoteCode
 from rankscope.diagnose.stats.onset import find_onset
 from rankscope.diagnose.stats.rhythm import find_drift, find_spikes
@@ -104,7 +103,9 @@ def test_a_drift_says_that_only_the_longer_steps_are_judged() -> None:
     # GIVEN steps that grow, or shrink, and are so uneven that a moment at which they changed is clear as well
     uneven = np.abs(np.random.default_rng(2).normal(0, 0.08, 70))
     growing = diagnose([lengthened(np.linspace(0, 0.3, 70) + uneven)])
-    assert said(growing, NoteCode.STEPS_DRIFT).endswith(f": {LATER_PART}")
+    assert said(growing, NoteCode.STEPS_DRIFT).endswith(
+        ": only the later part is judged (functions and counters: the whole window)"
+    )
     shrinking = diagnose([lengthened(np.linspace(0.3, 0, 70) + uneven)])
     assert "shorter" in said(shrinking, NoteCode.STEPS_DRIFT) and "judged" not in said(shrinking, NoteCode.STEPS_DRIFT)
 
