@@ -47,7 +47,7 @@ ROOMS = {
     ),
     "apart": Guarded(
         "observer/apart/*.py",
-        (*_APART, *_tests("unit/observer", "look", "hostile_requests", "border", "services", "shares"),
+        (*_APART, *_tests("unit/observer", "look", "messages", "hostile_requests", "border", "services", "shares"),
          *_tests("unit/diagnose/watch", "watchdog"), *_tests("unit/probes", "shared_libraries"),
          *_tests("kernel", "least_rights", "opens_gpus")),
         ("observer/apart/broker.py", "observer/apart/reading.py"),

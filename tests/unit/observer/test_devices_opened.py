@@ -83,7 +83,9 @@ def test_who_opens_gpus_may_look_into_a_process_and_do_nothing_else() -> None:
     held = os.listdir("/proc/self/fd")  # noqa: PTH208
     listener, end = os.pipe()
     os.set_inheritable(end, True)  # as what others have opened may be
+    nohup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who started the tests may ignore it, and a child with them
     pid = devices.start(listener)
+    signal.signal(signal.SIGHUP, nohup)
     os.close(listener)
     try:
         deadline, status = time.monotonic() + 10, ""

@@ -230,6 +230,13 @@ def test_who_was_killed_is_said_as_far_as_the_log_can_be_read(tmp_path: Path) ->
     line = f"3,1,{int(UPTIME_S * 1e6)},-;Out of memory: Killed process 7 (python) total-vm:1\n"
     (bare,) = twice(host(tmp_path / "bare"), "mem.oom", {"proc/vmstat": "oom_kill 2\n", "dev/kmsg": line})
     assert bare.why.startswith("killed: python (pid 7, at ") and "more memory or a higher limit" in bare.action
+    assert "limit" not in bare.why
+    (within,) = twice(
+        host(tmp_path / "group"),
+        "mem.oom",
+        {"proc/vmstat": "oom_kill 2\n", "dev/kmsg": line.replace("Out of memory", "Memory cgroup out of memory")},
+    )
+    assert within.why.endswith(", at its cgroup's limit)") and "a higher memory limit" in within.action
     (unnamed,) = twice(host(tmp_path / "other"), "mem.oom", {"proc/vmstat": "oom_kill 2\n"})
     assert unnamed.why == "processes were killed for lack of memory"
 

@@ -67,7 +67,7 @@ def test_what_grows_again_is_told_as_it_is_now_and_lasts_from_now(tmp_path: Path
     gone = swept(tmp_path, after_s=90000.0)  # the DIMM is not listed any more
     (found,) = lasting.repeated((), lasting.lasting(stored(second), gone, day), gone, day)
     assert (found.state, found.value, found.since_s) == ("warning", None, NOW_S)
-    assert found.why == "5 errors 2.8 h ago: memory lost data"
+    assert (found.why, found.read) == ("5 errors 2.8 h ago: memory lost data", GREW.read)
 
 
 def test_a_flood_and_what_is_no_entry_are_bounded_and_left_out(tmp_path: Path) -> None:
