@@ -11,6 +11,7 @@ from pathlib import Path
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.finish.by_process import EventsByProcess, calls_by_process, events_by_process
 from rankscope.observer.finish.mount_views import MountViews
+from rankscope.observer.finish.started_by import started_by
 from rankscope.observer.finish.wait_target import WaitReadings
 from rankscope.observer.live.observation import Observation, Totals
 from rankscope.observer.serving.watch import Asked
@@ -77,6 +78,7 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
     takers, open_calls = sched.takers(probes.module), probes.calls.open_calls()
     children = sched.ended_children(probes.module)
     owners = with_ended({process.pid: process.owner for process in running.processes.values()}, children)
+    owners = started_by(running.ranks, root) | owners
     cpu = CpuUse(
         CpuTotals(threads, processes, takers, children),
         CpuTotals(before.threads, before.processes, before.takers, before.children),

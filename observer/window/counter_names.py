@@ -10,7 +10,7 @@ COUNTER_NAMES = {
     "cpu.throttled_s": "scope cgroup: time the rank's cgroup was throttled by its CPU quota (limit = quota in CPUs)",
     "cpu.throttled_periods": "scope cgroup: periods in which it was throttled, events",
     "cpu.taken_s": "scope rank: CPU time that the process comm, pid ran while threads of this rank waited in the run queue; of a rank's "
-    "worker pid is that rank's",
+    "worker, and of what started the job, pid is that rank's",
     "cpu.workers_run_s": "scope rank: CPU time of the processes that belong to it (loader workers)",
     "thread.run_s": "scope thread: instance 'name: native function it mostly ran (n threads)': CPU time of threads without Python state; "
     "likewise thread.ready_s, ready but not running",
