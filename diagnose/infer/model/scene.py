@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rankscope.diagnose.infer.fleet.model import Pipelines, Slots
 from rankscope.diagnose.infer.model.excess import Differences
 from rankscope.diagnose.stats.onset import Onset
+from rankscope.diagnose.stats.robust import mean_of_known
 from rankscope.probes.base.arrays import Bools, Floats, Ints
 
 
@@ -33,3 +34,12 @@ class Scene:
     in_turn: bool | None = False  # roles work one after another; None: unknown
     collectives: float = 1.0  # number of collectives of a rank in a step
     queue_s: Floats | None = None  # of each rank: seconds per step in the queue for a CPU, outside collectives
+
+
+def mean_step_s(seconds: Floats, scene: Scene) -> float:
+    """Mean step of the judged part: over its steps, then over the ranks that have any. What a cost is a share of, as a cost is a mean too.
+
+    `seconds`: ranks x steps, length of each step of the window; NaN: unknown.
+    """
+    means = mean_of_known(seconds[:, seconds.shape[1] - scene.own.shape[1] :])
+    return float(means[means > 0].mean()) if (means > 0).any() else scene.step_s

@@ -60,7 +60,7 @@ def _suspects(found: Found) -> tuple[list[Suspect], list[Note]]:
     suspects: list[Suspect] = []
     notes = [note for note in found.notes if note.code is not NoteCode.MOVING_NOISE]
     for odd in found.told:
-        of_ranks, why = odd.suspects(found.rows, scene)
+        of_ranks, why = odd.suspects(found.rows, scene, found.job.fleet)
         suspects += of_ranks
         notes += [*odd.notes, *(why if odd is found.told[0] else ())]
     suspects += rows.suspects(found.job.fleet, scene, [row for row in found.rows if row.rank is None])

@@ -84,13 +84,23 @@ def _hypothesis(
     each_step = max(fleet.steps.count, 1) * min(len(here), limits.PEERS_SAMPLED)
     waits, *more = (
         Evidence(
-            "scheduler", f"a rank waits while {one.words} has its CPU, mean", one.seconds / each_step, None, "s/step"
+            "scheduler",
+            f"a rank waits while {one.words} has its CPU, mean over the ranks",
+            one.seconds / each_step,
+            None,
+            "s/step",
         )
         for one in told
     )
-    longest = "the longest of such waits in each step, with those behind others of the job"
+    longest = "the longest of such waits of a step, for which all ranks wait, with waits behind others of the job"
     evidence = (
-        Evidence("host", "CPUs kept busy by processes that are not of the job", 100 * min(busy, 1.0), None, "%"),
+        Evidence(
+            "host",
+            "CPU time of the machine that processes use which are not of the job",
+            100 * min(busy, 1.0),
+            None,
+            "%",
+        ),
         waits,
         Evidence("scheduler", longest, longest_s, None, "s/step"),
         *more,

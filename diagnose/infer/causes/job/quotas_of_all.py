@@ -102,7 +102,7 @@ def _evidence(fleet: Fleet, seconds: Floats) -> tuple[Evidence, ...]:
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.throttled_s")
     moved = rows[table.value[rows] > 0]
     evidence = [
-        Evidence("scheduler", "waiting for a CPU (throttled), median", median(seconds), None, "s/step", len(seconds)),
+        Evidence("scheduler", "waiting for a CPU, median", median(seconds), None, "s/step", len(seconds)),
         Evidence("cgroup", "held back by the CPU quota of its control group, median", median(table.value[moved]), 0.0, "s"),
     ]  # fmt: skip
     quotas = table.limit[moved]

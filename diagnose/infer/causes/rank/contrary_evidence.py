@@ -17,12 +17,19 @@ from rankscope.diagnose.infer.causes.hypothesis import NO_COUNTER, Hypothesis
 from rankscope.diagnose.infer.causes.rank.case import Case
 from rankscope.diagnose.infer.model.excess import Differences
 from rankscope.diagnose.infer.verdict.contract import AGAINST, Evidence
+from rankscope.diagnose.infer.verdict.phrases import NAME
+from rankscope.diagnose.text import short
 
 _COUNTED = ("gpu", "nvlink", "pcie", "nic", "network")
 
 
 def _counters(component: str) -> str:
     return {"gpu": "GPU", "nvlink": "NVLink", "pcie": "PCIe", "nic": "network card's"}.get(component, component)
+
+
+def _instead(rival: Hypothesis) -> str:
+    inside = f" (in {short(rival.function.name, NAME)})" if rival.function is not None else ""
+    return f"it could also be {rival.component}/{rival.cause}, which explains{inside}"
 
 
 def weighed(
@@ -38,7 +45,7 @@ def weighed(
     support = charge.support
     if rival is not None and rival.lost_s >= limits.LARGE_SHARE * charge.lost_s:
         against.append(
-            Evidence(f"{AGAINST}functions", f"it could also be {rival.component}/{rival.cause}, which explains", rival.lost_s,
+            Evidence(f"{AGAINST}functions", _instead(rival), rival.lost_s,
                      None, "s/step")
         )  # fmt: skip
         support *= 0.5 + 0.5 * charge.lost_s / (charge.lost_s + rival.lost_s)

@@ -66,7 +66,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     if by_quota >= limits.PART * ready:
         yield case.charge(
             "cpu", "quota", by_quota + diffuse, CONVICTED if quota_evidence else NO_COUNTER,
-            (_ready_evidence(case, ready, "throttled"), *quota_evidence), instance=_cgroup(case),
+            (_ready_evidence(case, ready), *quota_evidence), instance=_cgroup(case),
         )  # fmt: skip
         diffuse = 0.0
     if queued > 0:
@@ -122,10 +122,10 @@ def _cgroup(case: Case) -> str:
     return counters[0].instance if counters else ""
 
 
-def _ready_evidence(case: Case, ready: float, how: str) -> Evidence:
+def _ready_evidence(case: Case, ready: float) -> Evidence:
     mine = sum(f.own_s for f in case.functions if f.kind == "sched")
     value, expected = (mine, mine - ready) if mine >= ready else (ready, 0.0)
-    return Evidence("scheduler", f"waiting for a CPU ({how})", value, max(expected, 0.0), "s/step", len(case.peers))
+    return Evidence("scheduler", "waiting for a CPU", value, max(expected, 0.0), "s/step", len(case.peers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
     takers, steps = _takers(case), max(case.steps, 1)
     queued = max(queued - takers.suspects_s / steps, 0.0)
     needed, lost_s = limits.PART * queued * steps, queued + diffuse
-    evidence = [_ready_evidence(case, queued, "queue")]
+    evidence = [_ready_evidence(case, queued)]
     if "cpu.taken_s" in case.fleet.counters and takers.foreign_s + takers.ours_s < needed:
         if case.threads.behind_s * steps >= needed:
             return _own_charge(case, lost_s, evidence)
@@ -236,7 +236,8 @@ def _foreign_charge(case: Case, takers: _Takers, needed: float, lost_s: float, e
         action = f"See what interrupts {cpu}{after('of', case.host)} (/proc/softirqs, mpstat -P ALL 1): steer it to CPUs without ranks."
         return case.charge("cpu", "irq", lost_s, CONVICTED, told, action, cpu)
     who = f"{comm} ({pids[0]})" if len(pids) == 1 else f"{comm} ({len(pids)} processes)" if pids else comm
-    action = f"Move or stop {takers.foreign[0].words}{after('on', case.host)}, or give the rank CPUs of its own."
+    machine = case.fleet.ranks.observed_on[case.rank]  # whose processes the numbers are of
+    action = f"Move or stop {takers.foreign[0].words}{after('on', machine)}, or give the rank CPUs of its own."
     return case.charge("cpu", "contended", lost_s, CONVICTED, told, action, who)
 
 

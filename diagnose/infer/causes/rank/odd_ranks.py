@@ -27,7 +27,7 @@ from rankscope.diagnose.infer.model import slots
 from rankscope.diagnose.infer.model.behind import behind_each, without
 from rankscope.diagnose.infer.model.busy_host import even_queue_s, pools, queued_s, taken_by_threads_s
 from rankscope.diagnose.infer.model.replay import in_order_of, repaired
-from rankscope.diagnose.infer.model.scene import Scene
+from rankscope.diagnose.infer.model.scene import Scene, mean_step_s
 from rankscope.diagnose.infer.model.waiting import one_after_another
 from rankscope.diagnose.infer.past.compared import Compared
 from rankscope.diagnose.infer.verdict.contract import Suspect
@@ -50,11 +50,11 @@ class OddRanks:
     selection: Selection
     notes: tuple[Note, ...]
 
-    def suspects(self, found: Sequence[Row], scene: Scene) -> tuple[list[Suspect], list[Note]]:
+    def suspects(self, found: Sequence[Row], scene: Scene, fleet: Fleet) -> tuple[list[Suspect], list[Note]]:
         """Convert selected rows to suspects; return them with notes on peers and on ranks left out.
 
-        `found`: the selected rows; those of another view are ignored. `scene`: of the selection;
-            another view of the window has other steps.
+        `found`: the selected rows; those of another view are ignored. `scene`, `fleet`: of the
+            selection; another view of the window has other steps.
         """
         mine = {id(row.rank) for row in self.job.slow}
         stand = [
@@ -69,7 +69,7 @@ class OddRanks:
         if whole:
             who = rank_list(tuple(sorted(self.among.fleet.ranks.number[whole].tolist())))
             notes.append(Note(NoteCode.DESIGNED, f"{who}: slower than the peers, but so already in the baseline"))
-        return merged_suspects(self.among, self.selection, stand, scene.step_s), notes
+        return merged_suspects(self.among, self.selection, stand, mean_step_s(fleet.steps.seconds, scene)), notes
 
     def _fallen(self, found: Sequence[Row], stand: Ints, scene: Scene) -> list[Note]:
         """Return notes on ranks that are clearly slower but no suspects, or suspects with hardly

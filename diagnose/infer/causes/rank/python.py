@@ -83,7 +83,7 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
                                  case.queue_of_function_s, None, "s/step"))  # fmt: skip
     place, says = function.place, ""
     support, component, cause = SEEN, "python", "slow-function"
-    action = f"Look at {place}: it takes so long on this rank alone."
+    action = f"Look at {place}: it takes so long on this rank alone. Compare its input, code and host with a peer's."
     if function.name == NOT_TIMED and not function.file:  # what it does is not known, nor that it is Python
         support, says = GUESS, "it spends time in something that this file does not time"
         action = (

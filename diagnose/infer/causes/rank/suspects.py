@@ -33,7 +33,7 @@ from rankscope.diagnose.infer.model.scene import Scene
 from rankscope.diagnose.infer.model.slots import late_evidence
 from rankscope.diagnose.infer.model.waiting import least_waiter_share
 from rankscope.diagnose.infer.past.compared import Compared
-from rankscope.diagnose.infer.verdict.contract import DETAIL, DEVICES, LIMIT, Evidence, Instance, Suspect
+from rankscope.diagnose.infer.verdict.contract import DETAIL, DEVICES, Evidence, Instance, Suspect
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import rank_list, seconds
@@ -202,11 +202,12 @@ def _suspect(
 
 
 def _hidden(group: Sequence[_Charged]) -> tuple[Evidence, ...]:
-    """Evidence of what is not gained without a suspect, as other ranks are late in the same steps; empty below half."""
+    """Evidence of what is not gained without a suspect, as other ranks are late in the same steps; empty below a quarter."""
     took, lost = group[0].found.lost_s, group[0].lost_s
-    if not took - lost >= limits.HOLDS_LEAST * took:
+    if not took - lost >= limits.LARGE_SHARE * took:
         return ()
-    return (Evidence("steps", "hidden behind other ranks that are as late", took - lost, took, "s/step", role=LIMIT),)
+    told = f"{seconds(took - lost)} of {seconds(took)}"
+    return (Evidence("steps", "hidden for now, as other ranks are as late in the same steps", told, None, "s/step"),)
 
 
 def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints, least: float) -> tuple[Evidence, ...]:

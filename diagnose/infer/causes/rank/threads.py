@@ -141,7 +141,7 @@ def _gil_evidence(case: Case, gil: FunctionExcess) -> Evidence:
     own, peers = (
         sum(getattr(each, name) for each in case.functions if each.name == "gil") for name in ("own_s", "peers_s")
     )
-    waiting = f"{gil.caller or 'the training thread'} waits for the GIL"
+    waiting = f"the training thread{f', in {gil.caller},' if gil.caller else ''} waits for the GIL"
     held = f", {gil.detail}" if gil.detail else ""
     return Evidence("scheduler", waiting + held, own, peers, "s/step", len(case.peers))
 

@@ -83,18 +83,20 @@ def shared_cpus(spending: Spending) -> Iterator[Row]:
         )
 
 
-def _action(fleet: Fleet, worst: _Bound, others: int) -> str:
-    """The advice, with the command that lets the ranks of one pool run on all CPUs of their host; `others`: other pools."""
-    rows = worst.pool.ranks
+def _action(fleet: Fleet, found: Sequence[_Bound]) -> str:
+    """The advice, with the command that lets the ranks of these pools, on the machine of the first, run on all its CPUs."""
+    worst, machines = found[0], [fleet.ranks.observed_on[int(one.pool.ranks[0])] for one in found]
+    machine, others = machines[0], len(found) - machines.count(machines[0])
+    rows = [row for one, on in zip(found, machines, strict=True) if on == machine for row in one.pool.ranks.tolist()]
     pids = [str(int(fleet.ranks.pid[row])) for row in rows[: budgets.INSTANCES_SHOWN]]
     more = f" and {len(rows) - len(pids)} more" if len(rows) > len(pids) else ""
-    of_each = f"`taskset -acp 0-{worst.there - 1} PID`{after('on', worst.machine)} for PID {', '.join(pids)}{more}"
+    of_each = f"`taskset -acp 0-{worst.there - 1} PID`{after('on', machine)} for PID {', '.join(pids)}{more}"
     likewise = f", and likewise {others} other group{'s' if others > 1 else ''}" if others else ""
-    on_it = fleet.ranks.observed_on.count(fleet.ranks.observed_on[int(rows[0])])
+    on_it = fleet.ranks.observed_on.count(machine)
     goal = (
         "give each rank CPUs of its own"
         if on_it <= worst.there
-        else f"start no more ranks than CPUs ({on_it} on {worst.there}), each on its own"
+        else f"start no more ranks than CPUs (now {on_it} for {worst.there}), each on its own"
     )
     if len(rows) == 1:
         what = f"Let the rank and its loader workers run on all CPUs: {of_each} and each of its children; then see"
@@ -125,9 +127,7 @@ def _waste(fleet: Fleet, found: Sequence[_Bound], behind_s: float) -> Waste:
     if not common_host(fleet, ranks):  # containers of one machine, which the line of the ranks does not name
         instance += after("of", worst.machine)
     says = _SAYS_ALONE if alone else _SAYS if len(found) == 1 else _SAYS_OF_GROUPS
-    return Waste(
-        "cpu", "affinity", CONVICTED, evidence, _action(fleet, worst, len(found) - 1), instance=instance, says=says
-    )
+    return Waste("cpu", "affinity", CONVICTED, evidence, _action(fleet, found), instance=instance, says=says)
 
 
 def _hosts(fleet: Fleet) -> dict[str, tuple[float, int]]:

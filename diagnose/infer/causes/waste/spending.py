@@ -25,10 +25,10 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.budget.spent import CODE, Spent
 from rankscope.diagnose.infer.fleet.model import Fleet
-from rankscope.diagnose.infer.model.scene import Scene
+from rankscope.diagnose.infer.model.scene import Scene, mean_step_s
 from rankscope.diagnose.infer.verdict.budget import Kind
 from rankscope.diagnose.infer.verdict.function import Function
-from rankscope.diagnose.stats.robust import mean_of_known, nan_median
+from rankscope.diagnose.stats.robust import nan_median
 from rankscope.probes.base.arrays import Bools, Floats, Ints
 
 
@@ -50,8 +50,8 @@ class Spending:
 
     @property
     def step_s(self) -> float:
-        """Mean length of a judged step, median over ranks."""
-        return float(np.nanmedian(mean_of_known(self.fleet.steps.seconds[:, -self.columns :])))
+        """`mean_step_s` of what is judged."""
+        return mean_step_s(self.fleet.steps.seconds, self.scene)
 
     def of_kind(self, kind: Kind) -> Bools:
         """Mask of the rows of this kind."""

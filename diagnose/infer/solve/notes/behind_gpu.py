@@ -18,7 +18,7 @@ from rankscope.diagnose.infer.verdict.contract import Suspect
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 
 _OF_THE_HOST = ("python", "storage", "cpu", "memory")
-_TEXT = "when the GPUs work was not seen, and what the host does meanwhile costs nothing: the cost is an upper bound"
+_TEXT = "an accused rank also waits for its GPU, whose work was not seen: where the GPU works meanwhile, the real cost is lower"
 
 
 def notes(fleet: Fleet, suspects: Sequence[Suspect], step_s: float) -> list[Note]:

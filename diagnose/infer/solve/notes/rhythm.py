@@ -19,7 +19,7 @@ from rankscope.diagnose.infer.solve.notes.pauses import ToldPause, explain, plac
 from rankscope.diagnose.infer.verdict.note import Note, NoteCode
 from rankscope.diagnose.stats.rhythm import Drift, Spikes, find_spikes
 from rankscope.diagnose.stats.robust import nan_median, robust_sd
-from rankscope.diagnose.text import seconds
+from rankscope.diagnose.text import rank_list, seconds
 from rankscope.probes.base.arrays import Floats, Ints
 
 LATER_PART = "only the later part is judged (functions and counters: the whole window)"
@@ -46,7 +46,7 @@ def rhythm_notes(
         mean = seconds(spikes.cost_s)
         text = (
             f"every {spikes.period}th step takes {seconds(spikes.spike_s)} instead of {seconds(spikes.usual_s)}, "
-            f"{'next to nothing' if mean == seconds(0.0) else mean} on average: {_who(own, per_step, spikes)}"
+            f"{'next to nothing' if mean == seconds(0.0) else mean} on average: {_who(fleet.ranks.number, own, per_step, spikes)}"
         )
         notes.append(Note(NoteCode.SPIKES, text))
     step_s = float(np.nanmedian(per_step)) if np.isfinite(per_step).any() else 0.0
@@ -57,17 +57,16 @@ def _high(per_step: Floats, spikes: Spikes) -> Ints:
     return np.flatnonzero(np.nan_to_num(per_step) >= (spikes.spike_s + spikes.usual_s) / 2).astype(np.int64)
 
 
-def _who(own: Floats, per_step: Floats, spikes: Spikes) -> str:
+def _who(numbers: Ints, own: Floats, per_step: Floats, spikes: Spikes) -> str:
     at = _high(per_step, spikes)
     busy = nan_median(own[:, at], 1) - nan_median(own, 1)
-    share = float(np.mean(np.nan_to_num(busy) >= 0.5 * (spikes.spike_s - spikes.usual_s)))
-    if share >= 0.5:
+    then = np.nan_to_num(busy) >= 0.5 * (spikes.spike_s - spikes.usual_s)
+    if then.mean() > 0.5:
         return "most ranks are busy then (a checkpoint, an evaluation, a collection?)"
-    return (
-        "few ranks are busy then, the others wait for them"
-        if share > 0
-        else "all ranks wait then: for the network or storage"
-    )
+    if not then.any():
+        return "all ranks wait then: for the network or storage"
+    are = "is" if then.sum() == 1 else "are"
+    return f"{rank_list(tuple(sorted(numbers[then].tolist())))} {are} busy then, and waited for"
 
 
 def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[Note]:

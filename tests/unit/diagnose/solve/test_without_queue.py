@@ -56,13 +56,13 @@ def test_who_computes_longer_is_found_though_its_peers_stand_in_the_queue_as_lon
     assert (first.component, first.ranks) == ("python", (1,)) and first.function is not None
     assert first.function.name == "augment" and said(verdict, NoteCode.WITHOUT_QUEUE)
     # 60 ms, for as much longer as it stands in the queue itself, but for what the others stand there longer and nobody waits for: half.
-    step_s = float(np.nanmedian(fleet.steps.seconds))
+    step_s = float(np.nanmean(fleet.steps.seconds))  # a cost is a mean, and so is what it is a share of
     scene, _ = prepare(fleet, np.nanmedian(fleet.steps.seconds, axis=0), ())
     assert scene.queue_s is not None
     own_s, queue_s = float(fleet.steps.own_s[1].mean()), float(scene.queue_s[1])
     spared_s = float(np.median(scene.queue_s[[0, 2]])) - queue_s
     assert first.lost_seconds_per_step == pytest.approx(0.06 * own_s / (own_s - queue_s) - spared_s / 2, rel=0.25)
-    assert first.lost_percent == pytest.approx(100 * first.lost_seconds_per_step / step_s, rel=0.1)
+    assert first.lost_percent == pytest.approx(100 * first.lost_seconds_per_step / step_s, rel=0.02)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -175,7 +175,7 @@ def test_what_stands_may_be_of_other_steps_than_those_in_which_others_were_looke
     # WHEN another cause stands in the later part, and who computes longer does not
     strangers = Hypothesis("cpu", "contended", (0, 1, 2), 0.1, 1.0, (), "", scope="host")
     taken = Row(strangers, of_ranks(strangers.rows, np.full((3, STEPS - 20), 0.1)), Clear(9.0, 50.0))
-    suspects, notes = replace(calm.odd, job=replace(calm.job, slow=slow)).suspects([taken], later)
+    suspects, notes = replace(calm.odd, job=replace(calm.job, slow=slow)).suspects([taken], later, fleet)
     # THEN it is told what a step would be shorter
     assert suspects == []
     assert [note.code for note in notes if note.code == NoteCode.NO_GAIN] == [NoteCode.NO_GAIN]
