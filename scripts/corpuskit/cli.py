@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -30,6 +31,7 @@ EPILOG = """examples:
   scripts/corpus judge --with rankscope.diagnose.infer.solve.other:diagnose --json other.json
                                                             another diagnoser, in the shadow of today's
   scripts/corpus get gil-hog-weak /tmp/look                 unpack cases, for rankscope diagnose
+  scripts/corpus texts /tmp/read --seed 7                   60 verdicts drawn at random as a terminal shows them, for a stranger to read
   scripts/corpus judge --hold                               write the table that the tests hold later versions to, and counted.json
   scripts/corpus blind --every 10                           each source knocked out: what is said without it
   scripts/corpus compare before.json now.json               which cases changed
@@ -67,6 +69,16 @@ def _parser() -> argparse.ArgumentParser:
     get.add_argument("into", type=Path, metavar="DIR")
     get.add_argument("--archives", type=Path, default=HOME, metavar="DIR", help="where they lie (tests/data/windows)")
     get.set_defaults(act=_get)
+    texts = commands.add_parser(
+        "texts", help="what a terminal shows of cases drawn at random, for who does not know the truth"
+    )
+    texts.add_argument("into", type=Path, metavar="DIR")
+    texts.add_argument(
+        "--seed", type=int, required=True, help="of the draw: texts that were mended after a reading need another"
+    )
+    texts.add_argument("--count", type=int, default=60, metavar="N", help="so many (default 60)")
+    _where(texts)
+    texts.set_defaults(act=_texts)
     judge = commands.add_parser("judge", help="judge all cases and count")
     _which(judge)
     judge.add_argument("--json", type=Path, metavar="FILE", help="write every answer and every table")
@@ -186,6 +198,25 @@ def _get(args: argparse.Namespace) -> int:
                     shutil.copytree(window, place / "windows" / name / window.name, dirs_exist_ok=True)
             (place / "case.json").write_text(json.dumps(case.as_json(), indent=1))
             print(place)
+    return 0
+
+
+def _texts(args: argparse.Namespace) -> int:
+    """Texts under numbers, which tell nothing of the truth; what is what stands in the folder's neighbour."""
+    from rankscope.diagnose.face.cli.report import report
+    from rankscope.diagnose.infer.solve.judge import diagnose
+
+    args.into.mkdir(parents=True, exist_ok=True)
+    keys = {}
+    with opened(archives(args.archives)) as corpus:
+        wanted = chosen(corpus, args.only)
+        for number, case in enumerate(random.Random(args.seed).sample(wanted, min(args.count, len(wanted))), 1):
+            verdict = diagnose([*map(read_window, corpus.windows(case))], [*map(read_window, corpus.baseline(case))])
+            (args.into / f"{number:02}.txt").write_text("\n".join([*report(verdict), ""]))
+            keys[f"{number:02}"] = {"case": case.key, "kind": case.kind, "status": case.truth.status}
+    truth = args.into.with_name(f"{args.into.name}-truth.json")
+    truth.write_text(json.dumps(keys, indent=1))
+    print(f"{len(keys)} texts in {args.into}, what they are of in {truth}")
     return 0
 
 

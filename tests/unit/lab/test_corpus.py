@@ -21,6 +21,8 @@ from corpuskit.paths import Replacements
 from corpuskit.truth import Truths
 from labkit.machine.shell import LabError
 from labkit.result_file import plain
+from rankscope.diagnose.face.cli.report import report
+from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.diagnose.infer.solve.notes.rhythm import LATER_PART
 from rankscope.observer.window.folder import find_windows, read_window
 
@@ -140,6 +142,16 @@ def test_a_case_is_unpacked_as_windows_that_can_be_diagnosed(tmp_path: Path) -> 
     ]
     assert len(find_windows(place / "baseline")) == 1
     assert main(["get", "no-such-case", str(tmp_path / "got"), "--archives", str(tmp_path)]) == 64
+
+
+def test_texts_for_a_stranger_are_what_a_terminal_shows_and_tell_nothing_of_the_truth(tmp_path: Path) -> None:
+    kept = kept_by_the_lab_of_faults(tmp_path / "lab-out")
+    assert main(["add", str(tmp_path / "a.tar.xz"), str(kept), "--code", "c0de"]) == 0
+    assert main(["texts", str(tmp_path / "read"), "--seed", "7", "--archives", str(tmp_path)]) == 0
+    (text,) = (tmp_path / "read").iterdir()
+    shown = diagnose([read_window(RECORDED / "gil-hog")], [read_window(RECORDED / "cpu-hog")])
+    assert (text.name, text.read_text().splitlines()) == ("01.txt", list(report(shown)))
+    assert json.loads((tmp_path / "read-truth.json").read_text())["01"]["case"] == "a/python-slow-strong-1"
 
 
 def test_what_is_no_archive_is_said_to_be_none(tmp_path: Path) -> None:

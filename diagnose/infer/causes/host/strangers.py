@@ -92,7 +92,7 @@ def _hypothesis(
         )
         for one in told
     )
-    longest = "the longest of such waits of a step, for which all ranks wait, with waits behind others of the job"
+    longest = "the rank that waits longest in a step waits, also behind others of the job"
     evidence = (
         Evidence(
             "host",

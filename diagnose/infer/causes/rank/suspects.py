@@ -207,7 +207,11 @@ def _hidden(group: Sequence[_Charged]) -> tuple[Evidence, ...]:
     if not took - lost >= limits.LARGE_SHARE * took:
         return ()
     told = f"{seconds(took - lost)} of {seconds(took)}"
-    return (Evidence("steps", "hidden for now, as other ranks are as late in the same steps", told, None, "s/step"),)
+    return (
+        Evidence(
+            "steps", "not saved by mending this alone, as others are as late in these steps", told, None, "s/step"
+        ),
+    )
 
 
 def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints, least: float) -> tuple[Evidence, ...]:

@@ -25,13 +25,15 @@ from rankscope.diagnose.infer.causes.rank.device import behaviour, beside, devic
 from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.model.attribute import Located
 from rankscope.diagnose.infer.verdict.contract import Evidence
+from rankscope.diagnose.infer.verdict.phrases import NAME
 from rankscope.diagnose.stats.robust import median, robust_sd_of
+from rankscope.diagnose.text import short
 
 _MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
 
 
 @cause("workload", "data-imbalance", witness="all functions alike, or so before",
-       says="all that it does takes longer, as with more input than its peers have")  # fmt: skip
+       says="its work takes longer, as with more input than its peers have")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
     """Propose workload/data-imbalance if the excess is in all functions, or follows the rank's
     input.
@@ -77,7 +79,8 @@ def _longer_model(case: Case, found: Located) -> Iterator[Hypothesis]:
         "workload", "data-imbalance", found.excess_s + own - peers, CONVICTED,
         (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
          Evidence("stacks", "time in the model's other functions", own, peers, "s/step", len(case.peers))),
-        "Everything the model does takes longer on this rank: compare its batch shapes and sequence lengths with its peers'.",
+        "Compare its batch shapes and sequence lengths with its peers'; where they are alike, see why "
+        f"{short(found.function.name, NAME)} takes longest there.",
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from rankscope.diagnose.stats.robust import nan_median, robust_sd
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.probes.base.arrays import Floats, Ints
 
-LATER_PART = "only the later part is judged (functions and counters: the whole window)"
+LATER_PART = "only the later part is judged (functions, counters and where the time goes: the whole window)"
 
 
 def rhythm_notes(

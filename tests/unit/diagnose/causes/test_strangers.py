@@ -68,7 +68,7 @@ def test_of_ranks_in_containers_the_machine_is_named_whose_cpus_are_taken() -> N
 
 def test_what_is_told_of_strangers_is_not_less_than_they_cost() -> None:
     (suspect,) = diagnose(build(job(0.05, 0.5))).suspects
-    longest = next(one for one in suspect.evidence if one.measure.startswith("the longest of such waits"))
+    longest = next(one for one in suspect.evidence if one.measure.startswith("the rank that waits longest"))
     assert float(longest.value) >= 0.95 * suspect.lost_seconds_per_step
 
 

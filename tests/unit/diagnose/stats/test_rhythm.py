@@ -104,7 +104,7 @@ def test_a_drift_says_that_only_the_longer_steps_are_judged() -> None:
     uneven = np.abs(np.random.default_rng(2).normal(0, 0.08, 70))
     growing = diagnose([lengthened(np.linspace(0, 0.3, 70) + uneven)])
     assert said(growing, NoteCode.STEPS_DRIFT).endswith(
-        ": only the later part is judged (functions and counters: the whole window)"
+        ": only the later part is judged (functions, counters and where the time goes: the whole window)"
     )
     shrinking = diagnose([lengthened(np.linspace(0.3, 0, 70) + uneven)])
     assert "shorter" in said(shrinking, NoteCode.STEPS_DRIFT) and "judged" not in said(shrinking, NoteCode.STEPS_DRIFT)
