@@ -6,8 +6,12 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from documents import LIVE, README, of_rankscope
 from labsupport import RANKSCOPE, RunningJob, rankscope
+
+# What it types judges every job of its host: one that another test has stopped is a hang.
+pytestmark = pytest.mark.apart
 
 Torchrun = Callable[..., RunningJob]
 OF_THE_SERVICE = ("watch", "trigger", "ledger")
