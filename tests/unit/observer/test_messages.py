@@ -6,11 +6,11 @@ import os
 import socket
 
 import pytest
+from builders import Job, build
 
 from rankscope.observer.apart import windows, wire
 from rankscope.observer.live import limits
 from rankscope.probes.base.errors import BadData
-from tests.builders.builders import Job, build
 
 
 def open_files() -> list[str]:

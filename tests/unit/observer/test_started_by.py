@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from found_rank import RANK
+
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.finish.started_by import started_by
-from tests.builders.found_rank import RANK
 
 USER = 1000
 
