@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.infer.causes.registry import registered, sentence
 from rankscope.diagnose.infer.fleet.model import Fleet
-from rankscope.diagnose.infer.verdict.contract import GUESSED, LIKELY, WITNESSED, Evidence, Instance, Suspect
+from rankscope.diagnose.infer.verdict.contract import GUESSED, LIKELY, WITHOUT, WITNESSED, Evidence, Instance, Suspect
 from rankscope.diagnose.infer.verdict.function import Function
 
 # Support: the probability that evidence of this kind is right; a factor of the confidence.
@@ -64,6 +64,15 @@ class Hypothesis:
     scope: str = "rank"  # one of verdict.contract.SCOPES
     since: float | None = None  # Unix time at which it began, if known
     says: str = ""  # the sentence for readers, where the one that is registered for the cause is not enough
+
+
+def with_gain(found: Hypothesis, step_s: float) -> Hypothesis:
+    """Add what the mean step of `step_s` seconds would be without what was found."""
+    without_s = max(step_s - found.lost_s, 0.0)
+    told = Evidence(
+        "steps", "mean step as it was, and as it would be without this", step_s, without_s, "s", role=WITHOUT
+    )
+    return replace(found, evidence=(*found.evidence, told))
 
 
 def suspect_from(

@@ -32,14 +32,14 @@ from statistics import NormalDist
 import numpy as np
 
 from rankscope.diagnose import budgets, limits
-from rankscope.diagnose.infer.causes.hypothesis import SCORE_MOST, Hypothesis, log_odds, suspect_from
+from rankscope.diagnose.infer.causes.hypothesis import SCORE_MOST, Hypothesis, log_odds, suspect_from, with_gain
 from rankscope.diagnose.infer.causes.rank.selection import Admitted
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model import slots
 from rankscope.diagnose.infer.model.replay import share_out, shrink, unmet_s
 from rankscope.diagnose.infer.model.scene import Scene, mean_step_s
 from rankscope.diagnose.infer.model.waiting import gain_in_turn
-from rankscope.diagnose.infer.verdict.contract import WITHOUT, Evidence, Suspect
+from rankscope.diagnose.infer.verdict.contract import Suspect
 from rankscope.diagnose.infer.verdict.function import Function
 from rankscope.diagnose.stats.robust import trimmed, trimmed_mean
 from rankscope.diagnose.stats.student import chance, combined_freedom, nats
@@ -429,9 +429,4 @@ def suspects(fleet: Fleet, scene: Scene, rows: Iterable[Row]) -> list[Suspect]:
 
 def _suspect(fleet: Fleet, scene: Scene, row: Row) -> Suspect:
     step_s = mean_step_s(fleet.steps.seconds, scene)
-    without_s = max(step_s - row.found.lost_s, 0.0)
-    told = Evidence(
-        "steps", "mean step as it was, and as it would be without this", step_s, without_s, "s", role=WITHOUT
-    )
-    found = replace(row.found, evidence=(*row.found.evidence, told))
-    return suspect_from(fleet, found, max(step_s, found.lost_s), row.sure)
+    return suspect_from(fleet, with_gain(row.found, step_s), max(step_s, row.found.lost_s), row.sure)

@@ -20,13 +20,13 @@ from dataclasses import replace
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.infer.causes.hypothesis import SCORE_MOST, suspect_from
+from rankscope.diagnose.infer.causes.hypothesis import SCORE_MOST, suspect_from, with_gain
 from rankscope.diagnose.infer.causes.registry import proposers
 from rankscope.diagnose.infer.causes.rows import Row, gain_s, ranks_of
 from rankscope.diagnose.infer.causes.waste.spending import Spending
 from rankscope.diagnose.infer.model.replay import share_out
 from rankscope.diagnose.infer.model.scene import Scene
-from rankscope.diagnose.infer.verdict.contract import WITHOUT, Evidence, Suspect
+from rankscope.diagnose.infer.verdict.contract import Suspect
 
 
 def select_waste(spending: Spending, found: Sequence[Row]) -> tuple[Row, ...]:
@@ -62,11 +62,7 @@ def suspects_of(spending: Spending, rows: Sequence[Row]) -> list[Suspect]:
     """Convert selected rows of waste to suspects; shares are of the mean step."""
     step_s, made = spending.step_s, []
     for row in rows:
-        lost_s = min(row.found.lost_s, step_s)
-        told = Evidence(
-            "steps", "mean step as it was, and as it would be without this", step_s, step_s - lost_s, "s", role=WITHOUT
-        )
-        found = replace(row.found, lost_s=lost_s, evidence=(*row.found.evidence, told))
+        found = with_gain(replace(row.found, lost_s=min(row.found.lost_s, step_s)), step_s)
         suspect = suspect_from(spending.fleet, found, step_s, min(row.found.support, SCORE_MOST))
         made.append(replace(suspect, waste=True))
     return made
