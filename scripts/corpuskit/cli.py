@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from corpuskit import blind, causes, files, moved, tables
+from corpuskit import blind, causes, files, for_readers, moved, tables
 from corpuskit.archive import HOME, SUFFIX, Corpus, archives, cases_in, name_of, opened, pack, unpack
 from corpuskit.case import Case
 from corpuskit.from_labs import Recording, cases
@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         "--seed", type=int, required=True, help="of the draw: texts that were mended after a reading need another"
     )
     texts.add_argument("--count", type=int, default=60, metavar="N", help="so many (default 60)")
+    texts.add_argument("--tables", action="store_true", help="what was recorded, and not what is said of it")
     _where(texts)
     texts.set_defaults(act=_texts)
     judge = commands.add_parser("judge", help="judge all cases and count")
@@ -211,8 +212,9 @@ def _texts(args: argparse.Namespace) -> int:
     with opened(archives(args.archives)) as corpus:
         wanted = chosen(corpus, args.only)
         for number, case in enumerate(random.Random(args.seed).sample(wanted, min(args.count, len(wanted))), 1):
-            verdict = diagnose([*map(read_window, corpus.windows(case))], [*map(read_window, corpus.baseline(case))])
-            (args.into / f"{number:02}.txt").write_text("\n".join([*report(verdict), ""]))
+            windows, earlier = ([*map(read_window, of(case))] for of in (corpus.windows, corpus.baseline))
+            lines = for_readers.shown(windows, earlier) if args.tables else report(diagnose(windows, earlier))
+            (args.into / f"{number:02}.txt").write_text("\n".join([*lines, ""]))
             keys[f"{number:02}"] = {"case": case.key, "kind": case.kind, "status": case.truth.status}
     truth = args.into.with_name(f"{args.into.name}-truth.json")
     truth.write_text(json.dumps(keys, indent=1))
