@@ -1,4 +1,4 @@
-"""Python's collector of cycles, out of the way while much is made that lives on: modules as a command loads, what many hosts told."""
+"""Pause Python's cyclic garbage collector while many long-lived objects are made: modules, or data of many hosts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Nobody looks for cycles meanwhile: that walks all there is again and again, and finds nothing (0.1 of the 0.65 s of CPU of a start;
-    more with 125,000 hosts)."""
+    """Disable the cyclic garbage collector while many long-lived objects are made; enable it after, if it was before.
+
+    It would walk all of them again and again, and find nothing (0.1 of the 0.65 s of CPU of a start; more with
+    125,000 hosts).
+    """
     ran = gc.isenabled()
     gc.disable()
     try:
@@ -21,7 +24,7 @@ def paused() -> Iterator[None]:
 
 
 def begin() -> None:
-    """A command begins: cycles are looked for from now on, among what it makes. Nothing where nobody has held that up."""
+    """Enable the cyclic garbage collector as a command begins, for what is made from now on; nothing if it is enabled."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()

@@ -1,6 +1,4 @@
-"""Check whether this host can be observed: kernel, BPF, rights, libraries; what is missing, and how
-to get it.
-"""
+"""Check whether this host can be observed: kernel, BPF, rights, libraries; what is missing, and how to get it."""
 
 from __future__ import annotations
 
@@ -54,6 +52,7 @@ def examine(root: Path = Path("/")) -> tuple[Requirement, ...]:
 
 
 def _machine(_: Path) -> Requirement:
+    """Check that the programs can be compiled for this machine's architecture."""
     machine = platform.machine()
     return Requirement(
         "machine",
@@ -65,7 +64,7 @@ def _machine(_: Path) -> Requirement:
 
 
 def _kernel(_: Path) -> Requirement:
-    """Test kernel abilities by use: distributions backport features, and leave some out."""
+    """Check by use that the kernel has BPF ring buffers: distributions backport features, and leave some out."""
     release, remedy = os.uname().release, "A kernel with BPF ring buffers is needed (CONFIG_BPF_SYSCALL, Linux 5.8)."
     try:
         rings: bool | None = tables.has_rings()
@@ -75,11 +74,13 @@ def _kernel(_: Path) -> Requirement:
 
 
 def _root_rights(_: Path) -> Requirement:
+    """Check that the effective user is root."""
     uid = os.geteuid()
     return Requirement("rights", uid == 0, "root" if uid == 0 else f"user {uid}", "Run as root (sudo).", True)
 
 
 def _pid_namespace(root: Path) -> Requirement:
+    """Check that this process is in the host's initial pid namespace, whose pids the kernel's probes report."""
     from rankscope.observer.live.kernel_probes import in_initial_pid_namespace
 
     inside = in_initial_pid_namespace(root)
@@ -90,6 +91,7 @@ def _pid_namespace(root: Path) -> Requirement:
 
 
 def _programs(_: Path) -> Requirement:
+    """Check that the BPF programs are compiled ahead for these sources, or that bcc is there to compile them."""
     from rankscope.observer import programs_ahead
 
     name = "programs"
@@ -107,6 +109,10 @@ def _programs(_: Path) -> Requirement:
 
 
 def _tracefs(root: Path) -> Requirement:
+    """Check that the needed tracepoints exist.
+
+    Passes where tracefs is not mounted: the observer mounts it when needed.
+    """
     for place in ("sys/kernel/tracing/events", "sys/kernel/debug/tracing/events"):
         if (root / place).is_dir():
             missing = [point for point in _TRACEPOINTS if not (root / place / point).is_dir()]
@@ -124,6 +130,7 @@ def _tracefs(root: Path) -> Requirement:
 
 
 def _btf(root: Path) -> Requirement:
+    """Check that the kernel's types (BTF) can be read, by looking up one field; not required."""
     try:
         offset = btf.kernel(root).offset("task_struct", "files")
         btf.forget()
@@ -133,6 +140,7 @@ def _btf(root: Path) -> Requirement:
 
 
 def _lockdown(root: Path) -> Requirement:
+    """Check that the kernel's lockdown mode is not 'confidentiality', which forbids BPF to read memory."""
     path = root / "sys/kernel/security/lockdown"
     try:
         mode = path.read_text(encoding="ascii").partition("[")[2].partition("]")[0]
@@ -145,7 +153,10 @@ def _lockdown(root: Path) -> Requirement:
 
 
 def _load(root: Path) -> Requirement:
-    """Compile all probes, attach them, and detach them again."""
+    """Load and attach all probes, detach them again, and report what each source of a window can give.
+
+    `ok` None without root, or where `root` is a recorded tree.
+    """
     name = "probes load"
     if os.geteuid() != 0 or root != Path("/"):
         return Requirement(name, None, "needs root on the live host", "Run as root (sudo).", True)
@@ -175,6 +186,7 @@ def _load(root: Path) -> Requirement:
 
 
 def _numpy(_: Path) -> Requirement:
+    """Check that the Python libraries which every run needs are installed: numpy, pyarrow, psutil, typer."""
     names = ("numpy", "pyarrow", "psutil", "typer")
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names if name not in missing)
@@ -182,6 +194,7 @@ def _numpy(_: Path) -> Requirement:
 
 
 def _pyspy(_: Path) -> Requirement:
+    """Check that py-spy, the fallback for Python stacks, is next to this Python or on PATH; not required."""
     beside = Path(sys.executable).with_name("py-spy")
     found = str(beside) if beside.exists() else shutil.which("py-spy")
     return Requirement(
@@ -190,6 +203,7 @@ def _pyspy(_: Path) -> Requirement:
 
 
 def _nvml(_: Path) -> Requirement:
+    """Check that NVIDIA's library NVML answers, and count its GPUs; `ok` None without a driver."""
     try:
         import pynvml
 
@@ -208,6 +222,7 @@ def _nvml(_: Path) -> Requirement:
 
 
 def _psi(root: Path) -> Requirement:
+    """Check that the kernel reports pressure stall information (/proc/pressure); not required."""
     there = (root / "proc/pressure/cpu").exists()
     return Requirement(
         "pressure stall information",

@@ -1,5 +1,4 @@
-"""Compile the programs of all observers ahead for all machines, so that installing needs no
-compiler.
+"""Compile the BPF programs of all observers ahead, for all machines, so that installing needs no compiler.
 
 `python -m rankscope.observer.programs_ahead [FOLDER]` compiles them with bcc, as root (bcc makes
 their maps on the way). scripts/package does so for a wheel and a .deb, scripts/setup for its clone.
@@ -22,7 +21,7 @@ from rankscope.probes.bpf.compiler import ahead, compiled
 
 
 def keys(machine: str) -> tuple[str, ...]:
-    """Return the keys of the programs for a machine, given these sources."""
+    """Return the keys that a machine's compiled programs are stored under: digests of C text and compiler flags."""
     return tuple(loader.key_of(text, loader.flags_of(machine)) for text in _texts())
 
 
@@ -49,11 +48,15 @@ def compile_all() -> dict[str, bytes]:
 
 
 def _texts() -> tuple[str, ...]:
+    """Return the C texts of all programs: those of windows (kernel_probes) and those of tier 0 (pulse)."""
     return kernel_probes.text(), pulse.text()
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compile into the given folder; without one, into the default folder unless they are there."""
+    """Compile all programs into the folder `arguments[0]`; return the exit code.
+
+    Without an argument: into the default folder, unless all are there already.
+    """
     if not arguments and all(map(are_there, loader.MACHINES)):
         return 0
     try:

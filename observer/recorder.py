@@ -115,6 +115,7 @@ def record_on(
     moment: list[Window] = []
 
     def orders(_: int) -> dict[str, object]:
+        """Pass the windows of the last interval to `further_s`; return the next order, or {} to stop."""
         windows = [_with_notes(window, said) for window in moment]
         moment.clear()
         seconds = further_s(windows)
@@ -137,10 +138,12 @@ def _of_others(others: Iterable[Observer], progress: Progress) -> list[str]:
 
 
 def _with_notes(window: Window, said: Sequence[str]) -> Window:
+    """Return a copy of the window with the notes `said` appended to its manifest's."""
     return replace(window, manifest=replace(window.manifest, notes=(*window.manifest.notes, *said)))
 
 
 def _may_record(options: RecordOptions) -> None:
+    """Raise UsageError where window or rate are out of range, NotPermitted where this process is not root's."""
     if not 0.5 <= options.window_s <= 3600 or not 1 <= options.hz <= 1000:
         raise UsageError("the window must be 0.5 to 3600 seconds, the rate 1 to 1000 Hz")
     if os.geteuid() != 0:
@@ -259,8 +262,8 @@ def _window(
 ) -> list[Window]:
     """Observe one window from now on; return one per job.
 
-    `clocks`: read when it was planned; `begun`: progress message at its begin; `goes_on`: probes stay attached, as another
-    window follows.
+    `clocks`: read when it was planned; `begun`: progress message at its begin; `goes_on`: probes stay
+    attached, as another window follows.
     """
     before = running.begin_window(options.window_s, options.hz)
     begin = read_clocks()
@@ -298,8 +301,10 @@ def _find(options: RecordOptions) -> RankCensus:
 
 
 def _find_to_begin(options: RecordOptions) -> tuple[RankCensus, tuple[FoundRank, ...], RecordOptions]:
-    """Find the requested ranks. No other host has to start at the same time if all ranks of their
-    jobs are here: the options returned then align nothing.
+    """Take the census and select the requested ranks; return both, and the options.
+
+    If all ranks of their jobs are on this host, no other host has to start at the same time: `align_s`
+    of the returned options is 0.
     """
     here = _find(options)
     ranks = choose(here, options)
@@ -308,6 +313,7 @@ def _find_to_begin(options: RecordOptions) -> tuple[RankCensus, tuple[FoundRank,
 
 
 def _begin(ranks: Sequence[FoundRank], options: RecordOptions, progress: Progress) -> Observation:
+    """Load the probes and watch these ranks, or as many jobs and ranks as there is room for; note the others."""
     ranks, jobs_left_out = jobs_with_room(ranks)
     ranks, ranks_left_out = ranks_with_room(ranks)
     progress(f"{len(ranks)} ranks found; loading kernel probes")
@@ -323,6 +329,7 @@ def _begin(ranks: Sequence[FoundRank], options: RecordOptions, progress: Progres
 
 
 def _with_changes(windows: list[Window], here: RankCensus, root: Path) -> list[Window]:
+    """Take another census; add notes on jobs and ranks that came since the census `here`, and rows of missing ranks."""
     from rankscope.observer.finish.changes import with_changes
     from rankscope.observer.finish.gone import with_gone
 
@@ -339,7 +346,7 @@ def _at_once(running: Observation, options: RecordOptions, progress: Progress) -
 
 
 def _planned(running: Observation, options: RecordOptions, progress: Progress) -> list[Window]:
-    """Observe a window at the time that `options` set."""
+    """Wait for the start that `options` set, then observe one window; return one per job."""
     clocks = read_clocks()
     start = _start(options, clocks.realtime_ns / 1e9 + _WARM_UP_S)
     progress(f"observing {options.window_s:g} s from {time.strftime('%H:%M:%S', time.localtime(start))}")
@@ -366,6 +373,7 @@ def choose(census: RankCensus, options: RecordOptions) -> tuple[FoundRank, ...]:
 
 
 def _why_not(pid: int, census: RankCensus, root: Path) -> str:
+    """Explain why the process `pid` is none of the requested ranks."""
     for rejected in census.rejected:
         if rejected.pid == pid:
             return rejected.reason
@@ -380,7 +388,11 @@ def _why_not(pid: int, census: RankCensus, root: Path) -> str:
 
 
 def _start(options: RecordOptions, soonest: float) -> float:
-    """Compute when the window begins, Unix time."""
+    """Compute when the window begins, Unix s; `soonest`: the earliest possible.
+
+    At `begin_at` if given (at once where that is past or far in the future), else at a multiple of
+    `align_s`; 0: at once.
+    """
     if options.begin_at is not None:
         return max(options.begin_at, soonest) if options.begin_at - soonest < _FAR_S else soonest
     return soonest if options.align_s <= 0 else -(-soonest // options.align_s) * options.align_s

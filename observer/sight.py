@@ -39,6 +39,7 @@ def see(root: Path = Path("/"), progress: Progress = lambda _: None, *, verbose:
 
 
 def _see(root: Path) -> Sight:
+    """Take the census, and find timeable collectives, processes with several devices, and servers, in this process."""
     census = find_ranks(root)
     devices = several_devices((*census.ranks, *census.alone), root)
     return Sight(census.brief(), seen_collectives(census.ranks, root), devices, find_servers(census.ranks, root))

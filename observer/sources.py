@@ -1,5 +1,4 @@
-"""The sources that a verdict rests on, and the state of each in one window: written by observers,
-read by judges.
+"""Sources of data that a verdict rests on, and the state of each in a window: observers write it, judges read it.
 
 A source that was refused leaves no trace in the tables: a table without waits looks like a job that
 never waits. So every window states for each source whether it was available, and why not.
@@ -78,7 +77,7 @@ def state(source: str, seen: str, why: str) -> SourceState:
 
 
 def states(found: Iterable[SourceState]) -> States:
-    """Combine states to one per source, in their order: the worst found, whole where none was."""
+    """Combine states to one per source, in the order of `Source`: the worst found, whole where none was."""
     worst = {source: SourceState(source) for source in Source}
     order = list(Seen)
     for one in found:
@@ -89,6 +88,7 @@ def states(found: Iterable[SourceState]) -> States:
 
 @lru_cache(maxsize=256)
 def _shared(one: States) -> States:
+    """Return the first tuple of states that was equal to this one, so that all windows share one object."""
     return one
 
 
@@ -106,7 +106,7 @@ _MARKING = (" in lib", " is not timed: ")  # `allreduce in libtorch_cpu.so is no
 
 
 def noted(notes: Iterable[str]) -> States:
-    """Derive the states of a window without states from its notes."""
+    """Derive the states of an old window, written before states existed, from the texts of its notes."""
     found = []
     for note in notes:
         found += [SourceState(source, Seen.NOT, note) for begin, source in _NOTED if note.startswith(begin)]

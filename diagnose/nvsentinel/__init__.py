@@ -1,1 +1,1 @@
-"""Health events for NVSentinel: see README.md here."""
+"""Health events for NVSentinel, from sweeps and from the service: see README.md here."""

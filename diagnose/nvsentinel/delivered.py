@@ -22,8 +22,9 @@ _BYTES_MOST = 1 << 20
 def deliver(sweep: Mapping[str, Any], ran: Collection[str], state: Path, path: Path, remediate: bool) -> str:
     """Send what changed since the last delivery; return a note on what was not taken, '' if all was.
 
-    Never raises. What was not taken is sent by the next sweep. A remembered state that cannot be
-    read counts as nothing delivered, so that trouble is sent once more.
+    `sweep`: its JSON; `ran`: ids of the checks that ran; `state`: the sweep's state folder; `path`: NVSentinel's
+    socket; `remediate`: let NVSentinel act on them. Never raises. What was not taken is sent by the next sweep. A
+    remembered state that cannot be read counts as nothing delivered, so that trouble is sent once more.
     """
     known = _read(state)
     events = changes(sweep, known, ran, node_name())
@@ -35,6 +36,7 @@ def deliver(sweep: Mapping[str, Any], ran: Collection[str], state: Path, path: P
 
 
 def _read(state: Path) -> Delivered:
+    """Read what was delivered, by (check, instance), from the state folder; {} if there is none or it is unreadable."""
     try:
         rows = json.loads(read_ours(state, [FILE], _BYTES_MOST))
         return {(str(check), str(instance)): str(word) for check, instance, word in rows}
@@ -43,6 +45,7 @@ def _read(state: Path) -> Delivered:
 
 
 def _write(state: Path, delivered: Delivered) -> str:
+    """Store what was delivered in the state folder; return a note if that failed, '' if not."""
     content = json.dumps([[*key, word] for key, word in sorted(delivered.items())]).encode()
     with contextlib.suppress(OSError, OutputFailed), opened_folder(state, make=True) as place:
         put_file(place, FILE, lambda file: file.write(content))

@@ -29,12 +29,16 @@ _OPEN_MOST = 256
 
 @dataclass(slots=True)
 class Open:
-    """Events that are not over, by what ends them."""
+    """Remembers events that are not over yet, by what their end has in common with them (`_key`)."""
 
     _of: dict[tuple[str, str], list[HealthEvent]] = field(default_factory=dict)
 
     def events(self, content: Mapping[str, Any], state: str, node: str) -> tuple[HealthEvent, ...]:
-        """Events of one event of the service (rankscope.watch/1)."""
+        """Return the health events of one event of the service (rankscope.watch/1); `state`: its severity.
+
+        Of an event that ends a trouble: healthy ones for all that were sent for it, maybe none. `node`: this node's
+        name.
+        """
         at = unix_of(content.get("time"))
         key = _key(content)
         if content.get("kind") == "over" or (content.get("kind") == "hardware" and state == OK):
@@ -49,7 +53,7 @@ class Open:
 
 
 def _key(content: Mapping[str, Any]) -> tuple[str, str]:
-    """What the start and the end of a trouble have in common."""
+    """Return what begin and end of a trouble have in common: the hardware, or job and kind of alarm."""
     if content.get("kind") == "hardware":
         parts = (str(content.get(name) or "") for name in ("component", "cause", "instance"))
         return "hardware", " ".join(parts).strip() or str(content["words"])
@@ -57,7 +61,7 @@ def _key(content: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _event(content: Mapping[str, Any], state: str, node: str, at: float) -> HealthEvent:
-    """One event of a trouble that begins or goes on."""
+    """Make the health event of a trouble that begins or goes on; `at`: Unix time."""
     component, cause, instance = _subject(content)
     identifier = f"{component}/{cause}"
     # Fatal is what a hook would drain this host for, and nothing else.
@@ -99,6 +103,7 @@ def _number(content: Mapping[str, Any], component: str, cause: str) -> int | Non
 
 
 def _healed(event: HealthEvent, words: str, at: float) -> HealthEvent:
+    """Make the event that ends another one, with its check and entities; `words`: message, `at`: Unix time."""
     return replace(
         event, healthy=True, fatal=False, action=NONE, codes=(), message=clean(words, 900), at=at,
         metadata={**event.metadata, "state": OK},

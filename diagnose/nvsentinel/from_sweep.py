@@ -28,9 +28,10 @@ MOST = 200  # events of one call; what is more waits for the next sweep
 
 
 def changes(sweep: Mapping[str, Any], delivered: Delivered, ran: Collection[str], node: str) -> tuple[HealthEvent, ...]:
-    """Events for the differences between a sweep (rankscope.sweep/1) and what was delivered.
+    """Events for what differs between a sweep (rankscope.sweep/1) and what was delivered, at most `MOST`, worst first.
 
-    `ran`: ids of the checks that ran; others keep their state.
+    `ran`: ids of the checks that ran; others keep their state, as do those that could not see or do not apply.
+    `node`: this node's name.
     """
     at = unix_of(sweep.get("time"))
     worst: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -56,7 +57,7 @@ def changes(sweep: Mapping[str, Any], delivered: Delivered, ran: Collection[str]
 
 
 def after(delivered: Delivered, events: Collection[HealthEvent]) -> dict[tuple[str, str], str]:
-    """What is delivered once these events are."""
+    """Return what is delivered once these events are."""
     now = dict(delivered)
     for one in events:
         key = one.metadata["check"], one.metadata["instance"]
@@ -68,6 +69,7 @@ def after(delivered: Delivered, events: Collection[HealthEvent]) -> dict[tuple[s
 
 
 def _bad(finding: Mapping[str, Any], node: str, at: float) -> HealthEvent:
+    """Make the event of a finding that is a warning or critical; `at`: Unix time."""
     identifier, state = finding["id"], finding["state"]
     number = _xid(finding) if identifier == "gpu.xid" else None
     family = identifier.partition(".")[0]
@@ -83,6 +85,7 @@ def _bad(finding: Mapping[str, Any], node: str, at: float) -> HealthEvent:
 
 
 def _over(key: tuple[str, str], node: str, at: float) -> HealthEvent:
+    """Make the healthy event that ends a delivered finding; `key`: (check, instance), `at`: Unix time."""
     identifier, instance = key
     family = identifier.partition(".")[0]
     return HealthEvent(

@@ -35,8 +35,9 @@ _GPU = re.compile(r"gpu ?(\d{1,5})")
 
 @dataclass(frozen=True, slots=True)
 class HealthEvent:
-    """One event. `check`: PascalCase; `entities`: (type, value) pairs; `at`: Unix time; `action`: a
-    name of RecommendedAction.
+    """One health event.
+
+    `check`: PascalCase; `entities`: (type, value) pairs; `at`: Unix time; `action`: a name of RecommendedAction.
     """
 
     node: str
@@ -69,7 +70,10 @@ def check_name(identifier: str) -> str:
 
 
 def entities_of(component: str, instance: str) -> tuple[tuple[str, str], ...]:
-    """Entities of an instance: GPUs by index, others by PCI address, ports by device and number."""
+    """Entities of an instance as (type, value): GPUs by index, others by PCI address, ports by device and number.
+
+    `component`: a check's family or a suspect's component. () for no instance.
+    """
     instance = clean(instance, 200)
     if not instance:
         return ()

@@ -23,7 +23,7 @@ WAITING_MOST = 64  # calls without an answer; what comes then is lost
 
 @dataclass(slots=True)
 class NvSentinel:
-    """Sends to one socket. `lost`: events that were not taken since the start."""
+    """Sends health events of the service to one socket. `lost`: events that were not taken since the start."""
 
     path: Path
     remediate: bool = False
@@ -38,8 +38,9 @@ class NvSentinel:
         self._child = Child(partial(_serve, self.path, self.remediate, self.timeout_s))
 
     def tell(self, content: Mapping[str, Any], state: str) -> str:
-        """Queue the health events of an event of the service; return what went wrong, '' if
-        nothing. Never blocks.
+        """Queue the health events of an event of the service; return what went wrong, '' if nothing. Never blocks.
+
+        `content`: the event as JSON; `state`: its severity.
         """
         events = self._open.events(content, state, node_name())
         if not events:
@@ -74,6 +75,7 @@ class NvSentinel:
         return f"NVSentinel was not told of {self.lost} events" if self.lost else ""
 
     def _failed(self, count: int, why: str) -> str:
+        """Count lost events; return the note of it, '' if one was returned since the last success. `why`: in words."""
         self.lost += count
         if self._failing:
             return ""
@@ -90,5 +92,6 @@ def _serve(path: Path, remediate: bool, timeout_s: float, line: socket.socket) -
 
 
 def _restored(content: dict[str, Any]) -> HealthEvent:
+    """Make a health event of its JSON, with tuples again; changes `content`."""
     pairs = tuple((str(kind), str(value)) for kind, value in content.pop("entities"))
     return HealthEvent(**{**content, "codes": tuple(content["codes"])}, entities=pairs)

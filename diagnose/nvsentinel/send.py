@@ -25,12 +25,12 @@ class NoNvsentinel(MissingFeature):
 
 
 def check() -> None:
-    """Raise NoNvsentinel if the extra is not installed."""
+    """Raise NoNvsentinel if grpcio or protobuf is not installed."""
     extras.require(_NEEDS, NoNvsentinel("health events for NVSentinel need grpcio and protobuf"))
 
 
 def check_asked(path: Path | None, remediate: bool) -> None:
-    """Check the options of a command. Raises NoNvsentinel, UsageError."""
+    """Check the options --nvsentinel (`path`) and --nvsentinel-remediate. Raises NoNvsentinel, UsageError."""
     if path is not None:
         check()
     elif remediate:

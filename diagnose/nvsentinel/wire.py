@@ -46,6 +46,7 @@ def encode(events: Sequence[HealthEvent], remediate: bool = False) -> bytes:
 
 
 def _event(one: HealthEvent, strategy: int) -> Any:
+    """Convert an event to its protobuf message. `strategy`: EXECUTE_REMEDIATION or STORE_ONLY."""
     event = _message("HealthEvent")(
         version=VERSION, agent=AGENT, componentClass=one.component, checkName=one.check, isFatal=one.fatal,
         isHealthy=one.healthy, message=one.message, recommendedAction=ACTIONS[one.action], errorCode=one.codes,
@@ -59,7 +60,7 @@ def _event(one: HealthEvent, strategy: int) -> Any:
 
 @cache
 def _message(name: str) -> Any:
-    """Class of a message. Loads protobuf."""
+    """Return the protobuf class of a message in `_FIELDS`. Loads protobuf."""
     from google.protobuf import message_factory
 
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{PACKAGE}.{name}"))
@@ -67,6 +68,7 @@ def _message(name: str) -> Any:
 
 @cache
 def _pool() -> Any:
+    """Build the protobuf descriptors of all messages in `_FIELDS`."""
     from google.protobuf import descriptor_pb2, descriptor_pool, timestamp_pb2
 
     # A pool of our own: another program in this process may have NVSentinel's own file in the default one.

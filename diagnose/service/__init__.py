@@ -1,1 +1,1 @@
-"""The service: notices by tier 0, looks closer, judges, says it once, and keeps the evidence."""
+"""The always-on service: notice trouble by tier 0, record a window, judge it, report it once, keep the data."""

@@ -51,9 +51,10 @@ STANDSTILLS = (AlarmKind.SILENT, AlarmKind.STOPPED, AlarmKind.DEAD)  # no rank m
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A reason to record a window of a job. `at_s`: when it began, CLOCK_MONOTONIC, or when a pause
-    is expected; `again`: a reported trouble got worse by as much again; `seconds`: length of the
-    window, None to fit it to the steps.
+    """A reason to record a window of a job.
+
+    `at_s`: when it began, CLOCK_MONOTONIC, or when a pause is expected; `again`: a reported trouble got worse
+    by as much again; `seconds`: length of the window, None to fit it to the steps.
     """
 
     kind: AlarmKind
@@ -66,14 +67,16 @@ class Alarm:
 
     @property
     def is_urgent(self) -> bool:
-        """True if a window is not delayed although the previous one named no cause."""
+        """True if not delayed after a look that named no cause: all but slower steps and pauses, and these if `again`."""
         return self.kind not in (AlarmKind.SLOWER, AlarmKind.PAUSE) or self.again
 
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """The end of a trouble. `since_s`: when it was reported; `before_s`, `after_s`: seconds per
-    step in it and now (None: unknown).
+    """The end of a trouble that an alarm reported.
+
+    `since_s`: when the trouble began, `at_s`: when it was over, CLOCK_MONOTONIC; `before_s`, `after_s`: seconds
+    per step in it and now (None: unknown).
     """
 
     kind: AlarmKind
@@ -87,7 +90,7 @@ class Relief:
 
 @dataclass(slots=True)
 class JobWatch:
-    """Watches one job. Call `take` once per beat."""
+    """Watches one job of this host for trouble. Call `take` once per beat."""
 
     job: str
     detector: ChangeDetector = field(default_factory=ChangeDetector)
@@ -102,10 +105,11 @@ class JobWatch:
         self, now_s: float, ranks: Sequence[RankPulse], steps: dict[int, Steps], stopped: Collection[int],
         died: Sequence[Death], written_hz: float,
     ) -> list[Alarm | Relief]:  # fmt: skip
-        """Return alarms and their ends since the last beat.
+        """Return alarms and their ends (reliefs) since the last beat.
 
-        `ranks`: the living ones, by number; `steps`: steps since the last beat, by pid;
-        `written_hz`: bytes per second of the rank that writes most.
+        `ranks`: the living ones, by number; `steps`: steps since the last beat, by pid; `stopped`: pids of
+        stopped processes; `died`: ranks that ended since the last beat; `written_hz`: bytes per second of the
+        rank that writes most.
         """
         told: list[Alarm | Relief] = []
         told += self._pace_changes(ranks, steps)
@@ -122,9 +126,7 @@ class JobWatch:
         return None if base is None else math.exp(base.level)
 
     def _pace_changes(self, ranks: Sequence[RankPulse], steps: dict[int, Steps]) -> list[Alarm | Relief]:
-        """Report changes of the step time, from the first rank here: in a synchronous job all ranks
-        have the same steps.
-        """
+        """Report changes of the step time of one rank, the first that is timed: all ranks have the same steps."""
         with_marker = [one for one in ranks if one.marker is not None]
         if with_marker and self._pace not in {one.found.pid for one in with_marker}:
             self._pace = with_marker[0].found.pid
@@ -139,6 +141,7 @@ class JobWatch:
         return told
 
     def _slower(self, change: Change, at_s: float) -> list[Alarm | Relief]:
+        """Turn a change of the step time at `at_s` into an alarm; into a relief once it is over or has become usual."""
         words = f"{change.before:.3f} → {change.after:.3f} s/step"
         if change.state is State.HIGHER:
             again = self._slow_since_s is not None
@@ -152,6 +155,7 @@ class JobWatch:
         return [Relief(AlarmKind.SLOWER, self.job, since_s, at_s, f"{words} has lasted so long that it is usual now")]
 
     def _stops(self, now_s: float, ranks: Sequence[RankPulse], stopped: Collection[int]) -> list[Alarm | Relief]:
+        """Report newly stopped ranks in one alarm at once; return one relief when no rank is stopped any more."""
         number = {one.found.pid: one.found.identity.rank for one in ranks}
         told: list[Alarm | Relief] = []
         fresh = sorted(pid for pid in stopped if pid in number and pid not in self._stopped)
@@ -171,7 +175,10 @@ class JobWatch:
     def _ends(
         self, now_s: float, ranks: Sequence[RankPulse], died: Sequence[Death], written_hz: float
     ) -> list[Alarm | Relief]:
-        """Report a death. The rank that ended first is named, as a launcher then kills the others."""
+        """Report once, in one alarm, that a rank failed, or ended and the others go on or fall silent without it.
+
+        The rank that ended first is named, as a launcher then kills the others. `written_hz`: as for `take`.
+        """
         self._deaths += died
         if self._told_dead or not self._deaths:
             return []
@@ -183,10 +190,14 @@ class JobWatch:
         return [Alarm(AlarmKind.DEAD, self.job, first.at_s, f"rank {first.rank} {first.words}", (first.rank,))]
 
     def _goes_on_without(self, ended: Death, ranks: Sequence[RankPulse]) -> bool:
+        """Tell whether a rank ended a step `_SURVIVED_S` or more after this end: even a clean one then is an alarm."""
         return any(one.marker is not None and one.last_s - ended.at_s >= _SURVIVED_S for one in ranks)
 
     def _is_silent(self, now_s: float, ranks: Sequence[RankPulse], written_hz: float) -> bool:
-        """Tell whether the remaining ranks have shown neither a step nor an end for unusually long."""
+        """Tell whether no step, lost call or end of a rank was seen for unusually long.
+
+        The limit is ten times as long while a rank writes `limits.BYTES_LEAST` bytes per second or more.
+        """
         signs_s = [max(one.last_s, one.missed_s) for one in ranks if one.marker is not None] + [
             one.at_s for one in self._deaths
         ]
@@ -198,6 +209,7 @@ class JobWatch:
         return now_s - max(signs_s) >= least_s
 
     def _silence(self, now_s: float, ranks: Sequence[RankPulse], written_hz: float) -> list[Alarm | Relief]:
+        """Return an alarm if no rank has ended a step for unusually long; a relief once steps come, or none is timed."""
         heard = [one.last_s for one in ranks if one.marker is not None]
         usual_s = self.step_s
         if not heard and ranks and self._silent_since_s is not None and all(one.unheard for one in ranks):

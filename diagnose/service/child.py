@@ -21,8 +21,9 @@ from rankscope.probes.mapped.reader import READER
 
 @dataclass(slots=True)
 class Child:
-    """A child that runs `serve` with its end of the socket. The first `send` starts it, also after
-    it has ended.
+    """A child process that runs `serve` with its end of a socket; the first `send` starts it, also after it has ended.
+
+    `most_bytes`: limit of unsent requests, and of one answer.
     """
 
     serve: Callable[[socket.socket], None]
@@ -34,11 +35,14 @@ class Child:
 
     @property
     def runs(self) -> bool:
+        """True while a child is started and not closed; one that died is noticed by the next `send` or `next`."""
         return self._line is not None
 
     def send(self, content: Any) -> bool:
-        """Queue a request; return False if it failed. Never blocks: what the socket does not accept
-        is sent by the next call.
+        """Queue a request as a line of JSON; return False if it failed, and the child is ended then.
+
+        Never blocks: what the socket does not accept is sent by the next call. Above `most_bytes` unsent it
+        fails.
         """
         try:
             if self._line is None:
@@ -54,6 +58,7 @@ class Child:
         return False
 
     def _flush(self) -> None:
+        """Send queued bytes as far as the socket accepts them without blocking. Raises OSError."""
         while self._line is not None and self._unsent:
             try:
                 self._unsent = self._unsent[self._line.send(self._unsent) :]
@@ -61,7 +66,10 @@ class Child:
                 return
 
     def next(self) -> Any | None:
-        """Return the next answer; None where there is none yet."""
+        """Send what is queued; return the next answer, None if there is none. Never blocks. Raises ValueError: no JSON.
+
+        If the child has ended, or its answer exceeds `most_bytes`, it is closed.
+        """
         try:
             self._flush()
         except OSError:
@@ -84,7 +92,7 @@ class Child:
         return json.loads(line)
 
     def close(self) -> None:
-        """End the child."""
+        """Kill the child, if there is one, and drop unsent requests and unread answers."""
         if self._line is not None:
             self._line.close()
             self._line, self._read, self._unsent = None, b"", b""
@@ -93,6 +101,7 @@ class Child:
             self._pid = 0
 
     def _begin(self) -> None:
+        """Fork a child that runs `serve` on its end of a new socket pair and dies with this process. Raises OSError."""
         READER.close()  # its child process can serve only one of us
         ours, theirs = socket.socketpair()
         ours.setblocking(False)

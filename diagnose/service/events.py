@@ -54,21 +54,22 @@ class Event:
         return content
 
     def _drained(self, host: str) -> dict[str, str]:
+        """Return `drain_reason` and `drain_host` (`host` if the event names none); {} if nothing is to be drained."""
         return {} if self.drain is None else {"drain_reason": self.drain[1], "drain_host": self.drain[0] or host}
 
 
 def clock(unix: float) -> str:
-    """Format the local time of day."""
+    """Format Unix seconds as the local time of day, HH:MM:SS."""
     return datetime.fromtimestamp(unix).astimezone().strftime("%H:%M:%S")
 
 
 def iso(unix: float) -> str:
-    """Format a time as ISO 8601 in UTC."""
+    """Format Unix seconds as ISO 8601 in UTC, with milliseconds."""
     return datetime.fromtimestamp(unix, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def of_alarm(alarm: Alarm, at: float, why_not: str) -> Event:
-    """Make the event of an alarm; `why_not`: why no window is recorded, '' where one is."""
+    """Make the event of an alarm at Unix time `at`; `why_not`: why no window is recorded, '' where one is."""
     state = CRITICAL if alarm.kind is AlarmKind.DEAD else WARNING
     if alarm.kind in (AlarmKind.ASKED, AlarmKind.ROUTINE):
         state = OK
@@ -80,7 +81,10 @@ def of_alarm(alarm: Alarm, at: float, why_not: str) -> Event:
 
 
 def of_look(seen: Seen, at: float) -> Event:
-    """Make the event of a recorded window's verdict."""
+    """Make the event of a look's verdict, or of why there is none; `at`: Unix time.
+
+    Another host's verdict drains only this host, and only for a reason that this host's own window shows too.
+    """
     alarm = seen.alarm
     details: dict[str, Any] = {
         "alarm": alarm.kind.value, "verdict": seen.verdict, "window": seen.kept or None,
@@ -103,7 +107,7 @@ def of_look(seen: Seen, at: float) -> Event:
 
 
 def waste_words(verdict: dict[str, Any]) -> str:
-    """Causes and functions of an inefficient job, without figures; '' for any other status."""
+    """Name causes and functions in the verdict (JSON) of an inefficient job, without figures; '' for any other status."""
     if verdict["status"] != "inefficient":
         return ""
     told = [
@@ -133,7 +137,7 @@ def _short(verdict: dict[str, Any]) -> str:
 
 
 def of_relief(relief: Relief, at: float, since: float, named: str) -> Event:
-    """Make the event of a trouble's end. `named`: the cause that was named for it, '' if none."""
+    """Make the event of a trouble's end at Unix time `at`; `since`: its begin; `named`: its named cause, '' if none."""
     words = relief.words
     details: dict[str, Any] = {"alarm": relief.kind.value, "since": iso(since), "named": named or None}
     if relief.before_s is not None and relief.after_s is not None:

@@ -1,6 +1,4 @@
-"""Stores and publishes data of the service's jobs: the black box, frozen at a hang or a death, and
-metrics.
-"""
+"""Publish data of the service's jobs: the black box, frozen at a hang or a death, and metrics."""
 
 from __future__ import annotations
 
@@ -39,8 +37,10 @@ _DEAD_S = 900.0  # series of a job that ended by a failure: longer than a scrape
 
 @dataclass(slots=True)
 class Evidence:
-    """Outputs of the service. `metrics`: a file for `write_metrics`; `scraped`: answers scrapes of
-    the metrics; `otlp`: sends to a collector; `ledger`: seconds and events by kind of a job.
+    """Outputs about the jobs: black box and metrics.
+
+    `metrics`: a file for `write_metrics`; `scraped`: answers scrapes of the metrics; `otlp`: sends to a
+    collector; `ledger`: seconds and number of events of a job by kind, at a time.
     """
 
     tier0: Tier0
@@ -57,15 +57,16 @@ class Evidence:
     _dead: dict[str, tuple[float, EndedJob]] = field(default_factory=dict, init=False)  # since when
 
     def died(self, job: WatchedJob, now_s: float) -> None:
-        """Remember that a rank of this job died here, as the job may be gone before the next scrape."""
+        """Remember for the metrics that a rank of this job died here; the job may be gone before the next scrape."""
         name = job.watch.job
         if self._names.has_room(name, job.user, now_s):
             self._dead.pop(name, None)
             self._dead[name] = now_s, EndedJob(name, job.user, self._with_room(job, now_s))
 
     def freeze(self, job: WatchedJob, event: Event) -> None:
-        """Freeze the job's last minutes, before it is started again; if already frozen, add this
-        event as its verdict.
+        """Freeze the job's last minutes in the black box; if frozen already, add `event` as its verdict.
+
+        Nothing is frozen above the limit of the job's user; that, and errors, are reported.
         """
         content = event.as_json(self.host)
         try:
@@ -83,7 +84,10 @@ class Evidence:
         self.voice.say(Event("frozen", event.at, f"the last minutes are kept in {job.frozen}", event.job))
 
     def keep(self, beat: Beat, jobs: Mapping[str, WatchedJob], own: Callable[[], ServiceState]) -> None:
-        """Write what is due in this round. `own`: returns the service's own state."""
+        """Append to the black box, answer scrapes, and write or send the metrics, each as often as it is due.
+
+        Errors are reported. `own`: returns the service's own state.
+        """
         if self.voice.is_due("box", beat.at_s, _BOX_EVERY_S):
             try:
                 for name, job in jobs.items():
@@ -96,7 +100,7 @@ class Evidence:
             self._tell_metrics(beat, jobs, own)
 
     def close(self, own: Callable[[], ServiceState]) -> None:
-        """Stop sending, and leave no jobs in the file: nobody watches them any more."""
+        """Stop sending metrics, and write the metrics file without jobs, as none is watched any more."""
         if self.otlp is not None:
             self.otlp.close()
         if self.metrics is not None:
@@ -106,11 +110,13 @@ class Evidence:
                 self.voice.complain(f"the metrics cannot be written: {error}")
 
     def _box_line(self, name: str, job: WatchedJob, beat: Beat) -> dict[str, object]:
+        """Build the black box's line of a job: its ranks' last steps, usual step time, named cause and troubles."""
         line = box_line(name, self.tier0.of_job(name), beat, _BOX_EVERY_S)
         troubles = sorted(kind.value for kind in job.troubles)
         return line | {"title": job.title, "usual_s": job.watch.step_s, "named": job.named, "troubles": troubles}
 
     def _tell_metrics(self, beat: Beat, jobs: Mapping[str, WatchedJob], own: Callable[[], ServiceState]) -> None:
+        """Write the metrics file and send the metrics over OTLP, where configured; report errors every 10 min at most."""
         if self.metrics is not None:
             try:
                 text = as_prometheus(self._states(beat, jobs), own(), self._ended(beat.at_s))
@@ -123,18 +129,20 @@ class Evidence:
                 self.voice.complain_once("otlp", f"no metrics over OTLP: {trouble}", beat.at_s)
 
     def _ended(self, now_s: float) -> list[EndedJob]:
+        """List jobs in which a rank died here within the last `_DEAD_S` seconds, for metrics; forget older ones."""
         for name in [name for name, (since_s, _) in self._dead.items() if now_s - since_s > _DEAD_S]:
             del self._dead[name]
         return [ended for _, ended in self._dead.values()]
 
     def _with_room(self, job: WatchedJob, now_s: float) -> list[SuspectState]:
-        """Select the suspects whose labels have series already, or may get them."""
+        """Select the job's suspects whose labels have metrics, or may get some: new ones are limited per day and user."""
         return [
             one for one in job.suspects
             if self._labels.has_room("\n".join((job.watch.job, *one.labels.values())), job.user, now_s)
         ]  # fmt: skip
 
     def _states(self, beat: Beat, jobs: Mapping[str, WatchedJob]) -> list[JobState]:
+        """Describe for the metrics each job whose name has series already, or may get some."""
         return [
             JobState(
                 job=name,

@@ -46,7 +46,7 @@ class WatchedJob:
     said: str = ""
 
     def started_again(self) -> None:
-        """Start learning the usual step time anew; nothing is wrong with it yet."""
+        """Reset the state as new ranks of the job started: learn its step time anew, forget troubles and their cause."""
         self.watch, self.known = JobWatch(self.watch.job), False
         self.troubles.clear()
         self.cleared()
@@ -65,9 +65,9 @@ class WatchedJob:
             self.frozen = None
 
     def accused(self, words: str, suspects: tuple[SuspectState, ...], lost_s: float = 0.0) -> None:
-        """Name the cause of a trouble, until it is over or a later verdict says otherwise."""
+        """Set the named cause of a trouble, until it is over or a later verdict differs. `lost_s`: its cost per step."""
         self.named, self.suspects, self.lost_s = words, suspects, lost_s
 
     def cleared(self) -> None:
-        """Name nobody any more."""
+        """Forget the named cause, its suspects and its cost."""
         self.named, self.suspects, self.lost_s = "", (), 0.0

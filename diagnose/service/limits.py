@@ -1,6 +1,4 @@
-"""Limits for looks at a job, and for the service's own cost. Pure, except for measuring its own
-cost.
-"""
+"""Limits for looks at a job, and for the service's own cost, which is measured here."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ RESIDENT_BYTES = 256 << 20
 
 
 class OverBudget(RankscopeError):
-    """The service itself uses more of the host than allowed.
+    """The service itself uses more CPU or memory of the host than allowed.
 
     Not 69, after which systemd leaves it stopped: a job can make the service costly, and then any
     user could stop it for good. Restarting costs 30 s without it and a second of CPU; its cost is
@@ -36,10 +34,9 @@ class OverBudget(RankscopeError):
 
 
 class NotNow(RankscopeError):
-    """This host temporarily lacks processes, memory, descriptors or kernel resources for the
-    service: any user can use them up.
+    """This host temporarily lacks processes, memory, descriptors or kernel resources for the service.
 
-    So it is no missing feature (69), after which systemd would leave the service stopped.
+    Any user can use them up. So it is no missing feature (69), after which systemd would leave the service stopped.
     """
 
     help = "Find who uses them up; systemd starts the service again."
@@ -69,8 +66,9 @@ class Allowance:
     _nobody: int = 0
 
     def allows(self, now_s: float, *, urgent: bool = False) -> str:
-        """Explain why no look is allowed now; '' if one is. Urgent looks are not delayed after one
-        that named no cause.
+        """Explain why no look is allowed now; '' if one is.
+
+        Urgent looks are not delayed after one that named no cause.
         """
         while self._looks and now_s - self._looks[0] >= _HOUR_S:
             self._looks.popleft()
@@ -81,19 +79,19 @@ class Allowance:
         return ""
 
     def left(self, now_s: float) -> int:
-        """Return how many more looks are allowed in this hour."""
+        """Return how many looks the last 3600 s leave of the limit; negative if requested ones exceeded it."""
         return self.per_hour - sum(now_s - at_s < _HOUR_S for at_s in self._looks)
 
     def is_used(self, now_s: float) -> bool:
-        """Tell whether it restricts looks now."""
+        """Tell whether looks were counted in the last hour, or the next one is delayed."""
         return bool(self.allows(now_s)) or bool(self._looks)
 
     def looked(self, now_s: float) -> None:
-        """Count a look that has begun."""
+        """Count a look that has begun towards the hourly limit; any delay after it is set by `learnt`."""
         self._looks.append(now_s)
 
     def learnt(self, now_s: float, accused: bool) -> None:
-        """Record whether a look named a cause."""
+        """Record whether a look named a cause; after one that did not, delay the next, twice as long each time."""
         self._nobody = 0 if accused else self._nobody + 1
         wait_s = min(_BACK_OFF_S * 2 ** (self._nobody - 1), _BACK_OFF_MOST_S) if self._nobody else 0.0
         self._not_before_s = now_s + wait_s
@@ -109,7 +107,7 @@ class OwnCost:
     _from: tuple[float, float] | None = None
 
     def measure(self, now_s: float, ranks: int) -> None:
-        """Measure the cost. Raises OverBudget."""
+        """Measure CPU and memory of this process. Raises OverBudget above the limits; `ranks`: number of watched ranks."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         self.cpu_s, self.resident_bytes = used.ru_utime + used.ru_stime, resident_bytes()
         if self._from is None:

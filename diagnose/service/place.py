@@ -34,8 +34,9 @@ _locks: set[int] = set()  # descriptors of locks of this process
 
 
 def _let_go() -> None:
-    """Close the locks in a forked child: one that outlives a killed service, to detach its probes,
-    would block the next service.
+    """Close the locks in a forked child.
+
+    A child that outlives a killed service, to detach its probes, would block the next service.
     """
     for lock in _locks:
         os.close(lock)
@@ -98,7 +99,7 @@ class WatchPlace:
             os.close(lock)
 
     def is_held(self) -> bool:
-        """Tell whether a service runs."""
+        """Tell whether a service runs, by its lock on the folder. Raises OutputFailed."""
         try:
             with contextlib.ExitStack() as held:
                 held.enter_context(self.held())
@@ -107,7 +108,7 @@ class WatchPlace:
         return False
 
     def ask(self, job: str) -> None:
-        """Request a look at a job, '' for all. Raises OutputFailed."""
+        """Store a request for a look at a job, '' for all jobs. Raises OutputFailed."""
         try:
             with opened_folder(self.folder / _TRIGGER, make=True) as place:
                 name = os.urandom(8).hex()
@@ -118,7 +119,7 @@ class WatchPlace:
             raise OutputFailed(f"{self.folder}: {error.strerror}") from error
 
     def asked(self) -> tuple[str, ...]:
-        """Return the jobs requested since the last call, and delete the requests."""
+        """Return the jobs requested since the last call, '' for all, and delete the requests."""
         if not (self.folder / _TRIGGER).is_dir():
             return ()
         found = []
@@ -136,7 +137,7 @@ class WatchPlace:
         return tuple(dict.fromkeys(found))
 
     def log(self, content: dict[str, Any]) -> None:
-        """Append one line; a full file is renamed first. Raises OSError, UnsafePlace."""
+        """Append an event to the log as a line of JSON; a full file is renamed first. Raises OSError, UnsafePlace."""
         line = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
         with opened_folder(self.folder, make=True) as place:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -152,6 +153,6 @@ class WatchPlace:
 
 
 def _remove_left(place: int, name: str) -> None:
-    """Remove an incomplete request whose writer was killed. Raises OSError."""
+    """Remove an incomplete request whose writer was killed, once it is old. Raises OSError."""
     if is_older(os.stat(name, dir_fd=place, follow_symlinks=False).st_mtime, _WRITTEN_S, time.time()):
         os.unlink(name, dir_fd=place)

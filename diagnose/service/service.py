@@ -53,8 +53,10 @@ _SILENT_S = 2.0  # silence of a job from which the bytes written by its ranks ar
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """Options of the service. `metrics`: a file to write; `routine`: record a window about once an
-    hour for the history; `per_hour`: limit of unrequested looks at one job.
+    """Options of the service.
+
+    `metrics`: a file to write; `routine`: record a window about once an hour for the history; `window_s`: length of
+    windows, None to fit them to the steps; `per_hour`: limit of unrequested looks at one job.
     """
 
     history: Path
@@ -116,12 +118,14 @@ class Service:
         )  # fmt: skip
 
     def _user_of(self, job: str) -> str:
+        """Return the owner of a job, '' if it has no ranks here."""
         known = self.jobs.get(job)
         return known.user if known is not None else ""
 
     def run(self, wait: Callable[[float], Collection[int]]) -> None:
-        """Run until a signal ends it. `wait` waits so many seconds, or for signals, and returns
-        these. Raises OverBudget, NotNow.
+        """Run until a signal ends it. Raises OverBudget, NotNow.
+
+        `wait` waits so many seconds, or for signals, and returns these.
         """
         self.say(Event("started", time.time(), "watching"))
         watchdog.tell(watchdog.READY)
@@ -145,7 +149,7 @@ class Service:
             self.say(Event("ended", time.time(), "no longer watching; nothing was left behind"))
 
     def _wait(self, wait: Callable[[float], Collection[int]], until_s: float) -> set[int]:
-        """Wait for the next round, or for signals; report the result of a look at once."""
+        """Wait until `until_s`, or for signals, and return these; meanwhile report the result of a look at once."""
         while True:
             left_s = max(until_s - time.monotonic(), 0.01)
             signals = set(wait(min(left_s, BEAT_S / 10) if self._looking.is_looking else left_s))
@@ -154,13 +158,15 @@ class Service:
             self._done(lambda: self._looking.go_on(time.monotonic()))
 
     def _one_round(self) -> None:
+        """Run `beat` and count failed rounds in a row. Raises OverBudget, and NotNow at `_FAILED_MOST` of them."""
         self._failed = 0 if self._done(self.beat) else self._failed + 1
         if self._failed >= _FAILED_MOST:
             raise NotNow(f"{_FAILED_MOST} rounds one after the other could not be done")
 
     def _done(self, work: Callable[[], None]) -> bool:
-        """Run `work`; return False if it failed. A temporary lack of resources (any user can use
-        them up) does not end the service.
+        """Run `work`; report an error and return False if it failed.
+
+        A temporary lack of resources (any user can use them up) does not end the service. Raises OverBudget only.
         """
         try:
             work()
@@ -174,7 +180,10 @@ class Service:
         return True
 
     def beat(self) -> None:
-        """Run one round."""
+        """Do all work of one second: poll tier 0, then update jobs, alarms, looks, hardware checks and outputs.
+
+        Raises OSError, MemoryError, RankscopeError, OverBudget among these.
+        """
         beat = self.tier0.poll()
         logged = self._log_since(beat.at_s)
         beat = _with_reasons(beat, logged)
@@ -198,13 +207,14 @@ class Service:
         self.tend()
 
     def _kept(self, write: Callable[[], None], now_s: float) -> None:
-        """Write a ledger; report once in a while that it cannot be written."""
+        """Write a ledger by `write`; report once in a while that it cannot be written."""
         try:
             write()
         except (OSError, RankscopeError) as error:
             self._voice.complain_once("ledger", f"a ledger cannot be written: {error}", now_s)
 
     def _log_since(self, now_s: float) -> Sequence[KernelMessage]:
+        """Return the kernel's messages since the last call; none, with a complaint, if the log cannot be read."""
         try:
             return self.logged()
         except OSError as error:
@@ -214,6 +224,7 @@ class Service:
     # ---- jobs --------------------------------------------------------------------------------------------------------
 
     def _come_and_go(self, beat: Beat) -> None:
+        """Add jobs with new ranks, or start known ones anew; report the ranks and pass them to the ledgers."""
         for name in dict.fromkeys(rank.identity.job for rank in beat.born):
             mine = [rank for rank in beat.born if rank.identity.job == name]
             known = self.jobs.get(name)
@@ -228,6 +239,7 @@ class Service:
             self._voice.note(beat.at_s, "job", words, name)
 
     def _take(self, name: str, job: WatchedJob, beat: Beat) -> None:
+        """Process one beat of a job: its steps, alarms and their ends, ledger, and the looks that are due."""
         ranks = self.tier0.of_job(name)
         self._follow_marker(name, job, beat.at_s)
         quiet = beat.at_s - max((one.last_s for one in ranks), default=beat.at_s) >= _SILENT_S
@@ -253,6 +265,7 @@ class Service:
             self.book.begun(expected)
 
     def _follow_marker(self, name: str, job: WatchedJob, now_s: float) -> None:
+        """Learn the step time anew if other calls end a job's steps now; report once why its steps are not visible."""
         marker = self.tier0.markers.get(name)
         if marker != job.marker:
             if job.marker is not None:
@@ -266,10 +279,12 @@ class Service:
                 self._voice.note(now_s, "note", said, name)
 
     def _over(self, job: WatchedJob, relief: Relief) -> None:
+        """Report the end of a trouble, and clear it in the job's state."""
         self._voice.say(events.of_relief(relief, unix(relief.at_s), unix(relief.since_s), job.named))
         job.relieved(relief)
 
     def _gone(self, name: str, job: WatchedJob, beat: Beat) -> None:
+        """Report and forget a job without ranks here; end its ledger, and keep a failed one for the metrics."""
         self._voice.note(beat.at_s, "gone", f"no rank of it is left here, after {job.steps} steps", name)
         del self.jobs[name]
         self._kept(lambda: self.book.gone(name, beat.at_s), beat.at_s)
@@ -284,9 +299,7 @@ class Service:
     # ---- what else tells of trouble ----------------------------------------------------------------------------------
 
     def _hear_trial(self, now_s: float) -> None:
-        """Report once what is not observable on this host; without a possible verdict no alarm
-        starts a look.
-        """
+        """Report once what is not observable on this host; without a possible verdict no alarm starts a look."""
         found = self.trial.done() if self.trial is not None else None
         if found is None:
             return
@@ -302,6 +315,7 @@ class Service:
             )
 
     def _hear_triggers(self, now_s: float) -> None:
+        """Raise an alarm for each job that a user asked for, by name or title; report a request for no job here."""
         for wanted in self.triggers():
             meant = [name for name, job in self.jobs.items() if wanted in ("", name, job.title)]
             if not meant:
@@ -311,6 +325,10 @@ class Service:
                 self._looking.alarm(self.jobs[name], alarm, now_s)
 
     def _hear_hardware(self, now_s: float, logged: Sequence[KernelMessage]) -> None:
+        """Report Xids, findings of sweeps and hardware that turned bad, and raise alarms for the jobs here.
+
+        Xids that user code causes raise none.
+        """
         for event in self._xids.of(logged_xids(logged), now_s):
             self.say(event)
             if not event.details["of_application"]:
@@ -329,11 +347,13 @@ class Service:
     # ---- what the service itself takes -------------------------------------------------------------------------------
 
     def _weigh(self, now_s: float) -> None:
+        """Measure the service's own cost every 30 s, and close a prepared look that is too large. Raises OverBudget."""
         if self._voice.is_due("cost", now_s, _COST_EVERY_S):
             self.cost.measure(now_s, len(self.tier0.ranks))
             self._looking.standby.weigh(self.cost.resident_bytes)
 
     def _own(self) -> ServiceState:
+        """Return the service's own state, for the metrics."""
         pulse = self.tier0.pulse
         probe_s = sum(cost.run_time_ns for cost in pulse.costs()) / 1e9
         return ServiceState(
@@ -343,6 +363,6 @@ class Service:
 
 
 def _with_reasons(beat: Beat, logged: Sequence[KernelMessage]) -> Beat:
-    """Add reasons from the kernel's log to the ranks that ended."""
+    """Add to ranks that the kernel killed for lack of memory that reason, from its log."""
     killed = {kill.pid: kill.words for kill in memory_kills(logged)} if beat.died and logged else {}
     return replace(beat, died=tuple(replace(one, why=killed.get(one.pid, "")) for one in beat.died)) if killed else beat

@@ -1,5 +1,4 @@
-"""Detect hardware that turns bad: links that go down, uncorrected memory errors. Faults present at
-the start are not reported.
+"""Detect hardware that turns bad: links that go down, uncorrected memory errors. Not what was bad at the start.
 
 Counters are read from files every few seconds: a port that had a link and has none, a link that
 went and came back meanwhile, uncorrected errors counted by the memory controllers. For GPUs and
@@ -40,9 +39,7 @@ WAITS_S = 120.0  # for the subnet manager, after a driver was loaded anew
 
 @dataclass(frozen=True, slots=True)
 class Sickness:
-    """A piece of hardware that turned bad, or well again (`state` ok). `drain`: reason to drain the
-    host, '' for none.
-    """
+    """A piece of hardware that turned bad, or well again (`state` ok)."""
 
     words: str
     state: str
@@ -52,6 +49,7 @@ class Sickness:
 
     @property
     def drain(self) -> str:
+        """Reason to drain the host, '' unless the state is critical."""
         return reason_of(self.component, self.cause, self.instance) if self.state == CRITICAL else ""
 
 
@@ -74,16 +72,17 @@ class Sick:
     _errors: dict[str, int] = field(default_factory=dict)
 
     def turned(self) -> tuple[Sickness, ...]:
-        """Return what changed since the last call."""
+        """Return what turned bad or well since the last call."""
         return (*self._links(), *self._memory())
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files of the ports."""
         for reader in self._readers:
             reader.close()
         self._readers = ()
 
     def _links(self) -> list[Sickness]:
+        """Read all ports and report what changed; every `sought_again` calls search for ports anew."""
         told: list[Sickness] = []
         if self._calls % self.sought_again == 0:
             self.close()
@@ -97,8 +96,9 @@ class Sick:
         return told
 
     def _forget(self, here: set[str]) -> list[Sickness]:
-        """Forget all other ports, as one with the same name is another port; report what became of
-        those with a possible drain.
+        """Forget ports not in `here`, as one with the same name is another port later.
+
+        Each with a possible drain whose card now works elsewhere (in a pod, say) is reported as no reason any more.
         """
         for known in (self._up, self._down_since, self._downs):
             for name in known.keys() - here:
@@ -114,6 +114,7 @@ class Sick:
         return told
 
     def _link(self, port: Port) -> list[Sickness]:
+        """Report a port's changes: link lost (warning; critical if it lasts), back, lost briefly, or switched off."""
         name = clean(port.name, 60)
         before, was = self._downs.get(port.name), self._up.get(port.name)
         downs = port.errors.link_downed
@@ -138,7 +139,10 @@ class Sick:
         return []
 
     def _down(self, port: Port, name: str, had_link: bool) -> list[Sickness]:
-        """Report a lost link at once as a warning, and after a while as critical."""
+        """Report a lost link at once as a warning, and once as critical if it lasts.
+
+        `name`: the port's name, cleaned; `had_link`: at the last call.
+        """
         now_s, state = self.clock(), clean(port.state, 40)
         if had_link:
             self._down_since[port.name] = now_s
@@ -153,6 +157,7 @@ class Sick:
         return [Sickness(f"{name} has no link since {now_s - since_s:.0f} s ({state})", CRITICAL, "nic", "down", name)]
 
     def _memory(self) -> list[Sickness]:
+        """Report as critical each memory controller whose count of uncorrected errors grew since the last call."""
         try:
             found = read_edac(self.root)
         except OSError:
@@ -172,10 +177,11 @@ class Sick:
 
 
 def _class_of(port: Port) -> str:
+    """Return the folder of a port's kind in /sys/class: 'infiniband' or 'net'."""
     return "infiniband" if port.port else "net"
 
 
 def _well(port: str, words: str) -> Sickness:
-    """Report that this port is no longer a reason to drain."""
+    """Report that a port is no longer a reason to drain; `words`: why, to follow its name."""
     name = clean(port, 60)
     return Sickness(f"{name} {words}", OK, "nic", "down", name)

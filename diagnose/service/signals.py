@@ -1,5 +1,4 @@
-"""Signals for a loop that waits: the loop receives them whichever thread of the process gets them
-from the kernel.
+"""Signals for a loop that waits: it receives them whichever thread of the process gets them from the kernel.
 
 Blocking them and waiting (sigtimedwait) is not enough: libraries start threads when they are
 loaded, which block nothing, and a signal to one of those would end the process.
@@ -27,9 +26,7 @@ _PR_SET_PDEATHSIG = 1
 
 @contextmanager
 def heard() -> Iterator[Callable[[float], frozenset[int]]]:
-    """Yield a function that waits so many seconds, or for signals, and returns these. In the main
-    thread only.
-    """
+    """Yield a function that waits so many seconds, or for signals, and returns these. In the main thread only."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for end in (ours, theirs):
@@ -45,7 +42,7 @@ def heard() -> Iterator[Callable[[float], frozenset[int]]]:
 
 
 def as_usual() -> None:
-    """Restore the default signal handling, in a forked child."""
+    """Restore the default handling of the service's signals, in a forked child."""
     signal.set_wakeup_fd(-1)
     for number in HEARD:
         signal.signal(number, signal.SIG_DFL)
@@ -60,8 +57,7 @@ def end_with(parent: int) -> bool:
 def end(pid: int) -> None:
     """Kill a child of this process; wait for its end at most a second.
 
-    One that the kernel does not release (it waits for a dead disk) is reaped when another one is
-    ended.
+    One that the kernel does not release (it waits for a dead disk) is reaped by a later call.
     """
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -75,6 +71,7 @@ def end(pid: int) -> None:
 
 
 def _is_gone(pid: int) -> bool:
+    """Reap a child of this process if it has ended; return whether it has."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] != 0
     except ChildProcessError:
@@ -82,5 +79,6 @@ def _is_gone(pid: int) -> bool:
 
 
 def _wait(ours: socket.socket, seconds: float) -> frozenset[int]:
+    """Wait so many seconds, or for signals, and return their numbers."""
     ready, _, _ = select.select([ours], [], [], seconds)
     return frozenset(ours.recv(_MOST)) if ready else frozenset()

@@ -1,6 +1,4 @@
-"""State of ranks for the metrics and the black box, from a beat of tier 0. Pure, except for the
-clock of the line.
-"""
+"""State of ranks and jobs for the metrics and the black box, from a beat of tier 0."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ def usual_s(ranks: Sequence[RankPulse]) -> float:
 
 
 def rank_state(rank: RankPulse, beat: Beat) -> RankState:
-    """Describe one rank now, by its last steps."""
+    """Describe one rank now for the metrics: stopped, seconds of silence, share of waiting in its last 20 steps."""
     recent = list(rank.recent)[-20:]
     took_s = sum(seconds for _, seconds, _ in recent)
     waited = sum(waited_s for _, _, waited_s in recent) / took_s if took_s else float("nan")
@@ -30,9 +28,7 @@ def rank_state(rank: RankPulse, beat: Beat) -> RankState:
 
 
 def box_line(job: str, ranks: Sequence[RankPulse], beat: Beat, every_s: float) -> dict[str, object]:
-    """Describe one job for the black box: per rank its steps of the last seconds, seconds of
-    silence, whether it is stopped.
-    """
+    """Describe one job for the black box: per rank its steps of the last `every_s` seconds, silence, whether stopped."""
     rows = []
     for rank in ranks:
         recent = [row for row in rank.recent if row[0] > beat.at_s - every_s]

@@ -1,5 +1,4 @@
-"""Report what sweeps of this host newly found critical, from their state file: ports that are down,
-memory errors, lost GPUs, …
+"""Report what sweeps of this host newly found critical (ports down, memory errors, lost GPUs), from their state file.
 
 Read only, without the sweep's lock: SQLite shows a whole transaction or none. What was critical
 when the service began is not reported.
@@ -24,16 +23,14 @@ _MOST = 1000
 
 @dataclass(slots=True)
 class Swept:
-    """The state folder of the sweep. Call `turned` regularly."""
+    """What the sweep's state file shows as critical. Call `turned` regularly. `folder`: the sweep's state folder."""
 
     folder: Path
     _known: frozenset[tuple[str, str]] | None = None
     _seen: tuple[int, int] = field(default=(0, 0))
 
     def turned(self) -> tuple[str, ...]:
-        """List what became critical since the last call, in words; nothing without a sweep. Never
-        raises.
-        """
+        """List in words what became critical since the last call; empty at first or without a sweep. Never raises."""
         try:
             # As in the sweep: a folder that others can write is not trusted.
             with opened_folder(self.folder):
@@ -54,6 +51,7 @@ class Swept:
         )
 
     def _critical(self) -> frozenset[tuple[str, str]] | None:
+        """Read the pairs (check, instance) that are critical from the sweep's state file; None if unreadable."""
         try:
             with contextlib.closing(
                 sqlite3.connect(f"{(self.folder / STATE_FILE).absolute().as_uri()}?mode=ro", uri=True, timeout=0.1)

@@ -1,6 +1,4 @@
-"""Order of waiting tasks of several users: one user's crowd of jobs does not delay another user's.
-Pure.
-"""
+"""Order of waiting tasks of several users: one user's crowd of jobs does not delay another user's. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ class Turns:
     _count: int = 0
 
     def order(self, waiting: Iterable[_Waits], user_of: Callable[[_Waits], str]) -> list[_Waits]:
-        """Sort waiting tasks: first those of the user whose last turn is longest ago; tasks of one
-        user stay in order.
-        """
+        """Sort waiting tasks: first those of the user whose last turn is longest ago; one user's stay in order."""
         return sorted(waiting, key=lambda one: self._last.get(user_of(one), 0))
 
     def took(self, user: str) -> None:

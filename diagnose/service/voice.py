@@ -1,6 +1,4 @@
-"""Output of the service: events, rate-limited complaints, and periodic tasks. Times are
-CLOCK_MONOTONIC.
-"""
+"""Output of the service: events, rate-limited complaints, and periodic tasks. Times are CLOCK_MONOTONIC."""
 
 from __future__ import annotations
 
@@ -18,11 +16,10 @@ SAID_AN_HOUR = 600  # of one user's jobs; eight jobs that restart every ten minu
 
 @dataclass(slots=True)
 class Voice:
-    """Sends events to `tell` and the service's own problems to `complain`; `whose`: the owner of a
-    job, '' if unknown.
+    """Sends events to `tell` and the service's own problems to `complain`; `whose`: the owner of a job, '' if unknown.
 
-    Events about jobs that come and go, and their alarms, are limited per hour and user, so that one
-    user's do not push others out of the log. Verdicts and drains are always sent.
+    Events about jobs that come and go, and their alarms, are limited per hour and user, so that one user's do not
+    push others out of the log. Verdicts and drains are always sent.
     """
 
     tell: Callable[[Event], None]
@@ -43,9 +40,7 @@ class Voice:
         self.tell(replace(event, user=user))
 
     def _count(self, user: str, now_s: float) -> int:
-        """Return the number of this user's events in the current hour before this one; the hour
-        begins with its first event.
-        """
+        """Count an event of this user; return how many came before it in the hour that began with the first."""
         since_s, count = self._said.get(user, (now_s, 0))
         if now_s - since_s >= _HOUR_S:
             since_s, count = now_s, 0
@@ -53,16 +48,16 @@ class Voice:
         return count
 
     def note(self, now_s: float, kind: str, words: str, job: str = "") -> None:
-        """Send an event of state ok."""
+        """Send an event of state ok, and of this kind."""
         self.say(Event(kind, unix(now_s), words, job))
 
     def complain_once(self, what: str, words: str, now_s: float) -> None:
-        """Send a complaint, for each `what` at most every ten minutes."""
+        """Send a complaint, at most every ten minutes for each `what`, a key."""
         if self.is_due(f"complain {what}", now_s, _AGAIN_S):
             self.complain(words)
 
     def is_due(self, what: str, now_s: float, every_s: float) -> bool:
-        """Tell whether a periodic task is due; if so, it is due again after `every_s`."""
+        """Tell whether the periodic task `what` (a key) is due; if so, it is due again after `every_s`."""
         if now_s < self._due.get(what, 0.0):
             return False
         self._due[what] = now_s + every_s

@@ -27,7 +27,7 @@ class XidEvents:
     _told: dict[tuple[str, int], tuple[float, int]] = field(default_factory=dict)
 
     def of(self, found: Sequence[LoggedXid], now_s: float) -> list[Event]:
-        """Return the events to report now; `now_s`: CLOCK_MONOTONIC."""
+        """Return events due now: each Xid's first, and after a minute how many more came. `now_s`: CLOCK_MONOTONIC."""
         told = self._repeated(now_s)
         for xid in found:
             at_s, more = self._told.get((xid.bus, xid.number), (now_s, -1))
@@ -37,6 +37,7 @@ class XidEvents:
         return told
 
     def _repeated(self, now_s: float) -> list[Event]:
+        """Return an event for each Xid that was reported a minute ago and came again since; forget all of that age."""
         over = {place: more for place, (at_s, more) in self._told.items() if now_s - at_s >= AGAIN_S}
         for place in over:
             del self._told[place]
@@ -44,9 +45,7 @@ class XidEvents:
 
 
 def _event(bus: str, number: int, at_s: float, more: int) -> Event:
-    """Make the event of an Xid; `more`: how often it came since it was reported; 0 for the first
-    report.
-    """
+    """Make the event of an Xid; `more`: how often it came since it was reported, 0 for the first report."""
     what, state, action = meaning(number)
     again = f" ({more} more in a minute)" if more else ""
     details = {"xid": number, "bus": bus, "more": more, "of_application": by_application(number)}

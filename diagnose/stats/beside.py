@@ -13,16 +13,14 @@ from rankscope.probes.base.arrays import Floats
 
 
 class Medians:
-    """Medians of these fixed rows together with few others; NaN is ignored."""
+    """Medians by column of fixed rows together with a few others; the fixed rows are sorted once. NaN is ignored."""
 
     def __init__(self, rows: Floats) -> None:
         self._ordered = np.sort(rows, axis=0)  # NaN last
         self._known = (~np.isnan(rows)).sum(axis=0)
 
     def beside(self, few: Floats) -> Floats:
-        """Return the median of each column over all fixed rows and these few; NaN where no value is
-        known.
-        """
+        """Return the median of each column over all fixed rows and these few; NaN where no value is known."""
         most = len(self._ordered) - 1
         if most < 0:
             return nan_median(few, 0)

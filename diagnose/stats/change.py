@@ -79,8 +79,9 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change from value number `since` on (counted from the first one fed), detected at number
-    `at`. Levels are values, not logs.
+    """A change of level from value number `since` on, detected at value number `at`; both count from the first one fed.
+
+    `before`, `after`: levels as values, not logs.
     """
 
     state: State
@@ -92,9 +93,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Usual logs of values: level, spread, long-run spread. `count`: number of values it was learnt
-    from.
-    """
+    """Usual logs of values: level, spread, long-run spread. `count`: number of values it was learnt from."""
 
     level: float
     spread: float
@@ -103,7 +102,7 @@ class Baseline:
 
 
 def learn(x: Floats) -> Baseline:
-    """Compute the baseline of these logs."""
+    """Compute the baseline of the logs `x`: level and spread with outliers clipped, and the long-run spread."""
     level = median(x)
     # a mixture of two kinds of values has a spread that a MAD does not show
     low, high = np.quantile(x, (_TAIL, 1 - _TAIL))
@@ -127,14 +126,17 @@ class _Climb:
     zero_at: int = 0
 
     def crosses(self, step: Floats, limit: float) -> int | None:
-        """Return the index of the first step at which the sum exceeds `limit`; None if it does not."""
+        """Return the index of the first step at which the sum would exceed `limit`; None if it does not. Adds nothing."""
         if self.height + float(np.maximum(step, 0.0).sum()) <= limit:
             return None
         above = np.flatnonzero(self._path(step) > limit)
         return int(above[0]) if len(above) else None
 
     def since(self, step: Floats, at: int, seen: int) -> int:
-        """Return the number of the value after which the sum was last at zero, before step `at`."""
+        """Return the number of the value after which the sum was last at zero, up to step `at`.
+
+        `seen`: number of values before these steps. Adds nothing.
+        """
         zeros = np.flatnonzero(self._path(step[: at + 1]) <= 0.0)
         return seen + int(zeros[-1]) + 1 if len(zeros) else self.zero_at
 
@@ -148,15 +150,14 @@ class _Climb:
             self.height = float(path[-1])
 
     def _path(self, step: Floats) -> Floats:
+        """Return the sum after each of these steps, started from the present sum and kept at zero or above."""
         free = self.height + np.cumsum(step)
         return np.asarray(free - np.minimum(np.minimum.accumulate(free), 0.0), dtype=np.float64)
 
 
 @dataclass(slots=True)
 class ChangeDetector:
-    """Detector of changes in one series. `feed` takes its values in any portions; `seen` counts
-    them.
-    """
+    """Detector of changes in one series. `feed` takes its values in any portions; `seen` counts them."""
 
     baseline: Baseline | None = None
     seen: int = 0
@@ -179,7 +180,7 @@ class ChangeDetector:
 
     @property
     def shifted(self) -> Change | None:
-        """The reported change that is not over yet, if any."""
+        """The reported rise that is not over yet; None if there is none."""
         return self._shifted
 
     def feed(self, values: Floats) -> list[Change]:
@@ -217,6 +218,7 @@ class ChangeDetector:
         return taken, change
 
     def _learn_first(self, x: Floats, values: Floats) -> None:
+        """Collect the logs `x` of the first values, and learn the first baseline once there are enough."""
         self._kept.extend(x[max(self._first - self.seen, 0) :].tolist())
         self.pauses.add(self.seen, values, np.zeros(len(x), dtype=np.bool_))
         self.seen += len(x)
@@ -225,6 +227,11 @@ class ChangeDetector:
             self._due = self.seen + _REFRESH_FIRST
 
     def _watch_rise(self, x: Floats, rise: Floats, masked: Bools) -> tuple[int, Change | None]:
+        """Watch for a rise while none is reported; return how many of the values were used, and the change or None.
+
+        `x`: logs of the values; `rise`: above the level, clipped, 0 where `masked` (recurring pauses). A lasting fall
+        is no change: the baseline is learnt anew.
+        """
         base = self.baseline
         assert base is not None
         found: tuple[int, int] | None = None
@@ -256,10 +263,16 @@ class ChangeDetector:
         return taken, Change(State.HIGHER, since, self.seen + at, float(np.exp(base.level)), float(np.exp(level)))
 
     def _level_since(self, x: Floats, count: int) -> float:
+        """Return the median of the last `count` logs, of which the latest are `x`."""
         latest = [*self._recent, *x.tolist()][-max(count, 1) :]
         return median(latest)
 
     def _watch_end(self, x: Floats, rise: Floats, masked: Bools) -> tuple[int, Change | None]:
+        """Watch for the end of a reported rise, or a further one; return how many values were used, and any change.
+
+        The rise ends when values are back, or have been above for so long that they are usual. `x`: logs of the
+        values; `masked`: those of recurring pauses; `rise` is not used.
+        """
         base, shifted = self.baseline, self._shifted
         assert base is not None and shifted is not None
         shift = float(np.log(shifted.after / shifted.before))
@@ -283,7 +296,10 @@ class ChangeDetector:
         return len(x), None
 
     def _watch_further(self, base: Baseline, shifted: Change, shift: float, x: Floats, masked: Bools) -> Change | None:
-        """Detect a further rise, by at least the present shift, above the level since the shift."""
+        """Detect a further rise, by at least the present shift, above the level since the shift; None if there is none.
+
+        `shift`: the present one, in logs; `x`: logs of the values.
+        """
         if self._plateau is None:
             return None
         here = replace(self._plateau, long_run=max(self._plateau.long_run, base.long_run))
@@ -332,6 +348,10 @@ class ChangeDetector:
         self._fall = _Climb(zero_at=first)
 
     def _refresh(self) -> None:
+        """Update the baseline by the values that waited, unless a rise is reported or may be under way.
+
+        While a rise is reported, learn once the level and spread of the values since.
+        """
         self._due = self.seen + (_REFRESH_FIRST if self.seen < KEPT else _REFRESH)
         base = self.baseline
         if self._shifted is not None and self._plateau is None:
@@ -351,6 +371,7 @@ class ChangeDetector:
         self._learn_wander()
 
     def _learn_wander(self) -> None:
+        """Record the level of each full portion of values, and estimate how much levels wander over `KEPT` values."""
         while len(self._of_level) >= _LEVEL_VALUES:
             self._levels.append(median(self._of_level[:_LEVEL_VALUES]))
             del self._of_level[:_LEVEL_VALUES]
@@ -360,6 +381,7 @@ class ChangeDetector:
             self._wander = MAD_TO_SD * median(np.abs(levels[apart:] - levels[:-apart]))
 
     def _learn(self) -> None:
+        """Learn the baseline from the values kept; with few of them noise is at least what it was before."""
         found = learn(np.array(self._kept))
         # the earlier noise estimate holds until there are as many values again
         if found.count < KEPT // 2:
@@ -368,9 +390,7 @@ class ChangeDetector:
 
 
 def _height(base: Baseline, shift: float) -> float:
-    """Return the alarm threshold of the sum for this shift (in logs): high enough for rare false
-    alarms and for a few long values.
-    """
+    """Return the alarm threshold of the sum for this shift (in logs): false alarms are rare, few long values no alarm."""
     # more than so many, whatever the rounding
     run = RUN * max(CLIP * base.spread - shift / 2, 0.0) * (1 + 1e-9)
     return max(base.long_run**2 * ALARM / shift, run)

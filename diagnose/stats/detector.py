@@ -1,5 +1,4 @@
-"""Detect what is persistently a little above the others: a sequential rank test without a noise model,
-valid at any time.
+"""Detect what is persistently a little above the others: a sequential rank test without a noise model, always valid.
 
 The k-th of N values in one comparison has the normal score q(k) = Phi^-1((k - 1/2) / N). If all
 have the same distribution, each order is equally probable, and so
@@ -32,7 +31,7 @@ _MOST_NATS = 300.0
 
 
 def normal_scores(values: Floats) -> Floats:
-    """Return the normal score of each value among them; ties get their mean."""
+    """Return for each value the normal score of its rank among them; ties get the mean of their scores."""
     count = len(values)
     places = normal_quantiles((np.arange(count) + 0.5) / count)
     _, number, sizes = np.unique(values, return_inverse=True, return_counts=True)
@@ -44,8 +43,9 @@ def normal_scores(values: Floats) -> Floats:
 
 
 def evidence(scores: Floats, count: Ints | int) -> Floats:
-    """Return ln e by value and shift. `scores`: normal scores among `count` values (one number, or
-    one per entry).
+    """Return ln e by value and shift, of one comparison.
+
+    `scores`: normal scores among `count` values (one number, or one per entry).
     """
     counts = np.broadcast_to(np.asarray(count), scores.shape)
     result = np.empty((len(scores), len(SHIFTS)))
@@ -56,19 +56,20 @@ def evidence(scores: Floats, count: Ints | int) -> Floats:
 
 
 def followed(nats: Floats, new: Floats) -> Floats:
-    """Return ln M(d) after one more comparison; `nats`, `new`: ln M(d) before, and ln e, by value
-    and shift.
+    """Return ln M(d) after one more comparison, by value and shift.
+
+    `nats`: ln M(d) before; `new`: ln e of the comparison (`evidence`).
     """
     return np.asarray(np.minimum(np.maximum(nats, 0.0) + new, _MOST_NATS), dtype=np.float64)
 
 
 def combined(nats: Floats) -> Floats:
-    """Return ln M by value, the mean over shifts."""
+    """Return ln M by value, M the mean of M(d) over shifts. `nats`: ln M(d), shifts on the last axis."""
     top = nats.max(axis=-1, keepdims=True)
     return np.asarray(top[..., 0] + np.log(np.exp(nats - top).mean(axis=-1)), dtype=np.float64)
 
 
 def _norm(count: int) -> Floats:
-    """Return ln of the mean of exp(d q) over all places, by shift."""
+    """Return ln of the mean of exp(d q) over all places among `count` values, by shift d."""
     places = normal_quantiles((np.arange(count) + 0.5) / count)
     return np.asarray(np.log(np.exp(places[:, None] * SHIFTS[None, :]).mean(axis=0)), dtype=np.float64)

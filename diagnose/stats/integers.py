@@ -13,8 +13,9 @@ from rankscope.probes.base.arrays import Bools, Ints
 
 
 def distinct(values: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct values in rising order, and for each value its index among them:
-    np.unique with return_inverse.
+    """Return the distinct values in rising order, and for each value its index among them.
+
+    As np.unique with return_inverse.
     """
     if not len(values):
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)

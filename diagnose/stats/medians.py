@@ -9,12 +9,11 @@ from rankscope.probes.base.arrays import Floats, Ints
 
 
 def medians_of_sums(row: Ints, column: Ints, value: Floats, rows: int, columns: int) -> Floats:
-    """Return for each column the median over rows of the sums of their values; 0 for rows without
-    values.
+    """Return for each column the median over all rows of the row's sum there; a row without values counts as 0.
 
-    It is 0 if more than half of the rows have none. So only columns with at least half as many
-    values as rows get memory, at most twice as much as there are values: the number of other
-    columns is not limited.
+    Entry i adds `value[i]` to the sum of row `row[i]` and column `column[i]`. The median is 0 if more than half of
+    the rows have none. So only columns with at least half as many values as rows get memory, at most twice as much as
+    there are values: the number of other columns is not limited.
     """
     common = np.bincount(column, minlength=columns) * 2 >= rows
     place = np.cumsum(common) - 1

@@ -19,8 +19,9 @@ OF_ONE = 2.3  # distance of the halves of one normal distribution
 
 @dataclass(frozen=True, slots=True)
 class TwoKinds:
-    """Two groups of values, above `split` and up to it. `apart`: difference of their medians;
-    `distance`: Ashman's D.
+    """Two groups of values, above `split` and up to it.
+
+    `apart`: difference of their medians; `distance`: Ashman's D.
     """
 
     split: float
@@ -41,9 +42,7 @@ def two_kinds(values: Floats) -> TwoKinds | None:
 
 
 def best_split(values: Floats) -> float:
-    """Return the threshold with the greatest variance between the groups; infinite for fewer than
-    two values.
-    """
+    """Return the threshold with the greatest variance between the groups; infinite for fewer than two values."""
     ordered = np.sort(values)
     count = len(ordered)
     if count < 2:

@@ -58,7 +58,7 @@ def find_onset(values_s: Floats, shortest: int = limits.STEPS_LEAST) -> Onset | 
 
 
 def _chance(together: float, independent: float) -> float:
-    """Return the probability of a rank correlation this strong, among so many independent values."""
+    """Return the probability by chance of a rank correlation as strong as `together`, of so many independent values."""
     freedom = max(independent - 2, 1.0)
     t = abs(together) * np.sqrt(freedom / max(1 - together**2, 1e-12))
     return float(chance(np.array([t]), np.array([freedom]))[0])

@@ -1,5 +1,6 @@
-"""Find recurring pauses of a series: values far above the others, one or a few together, at equal
-distances in values or in time.
+"""Find recurring pauses of a series: values far above the others, at equal distances in values or in time.
+
+One or a few such values together are a pause.
 
 Three at equal distances (`find_period`) predict the next ones: long values at a predicted time are
 masked, up to the number of values of the longest of them. Pauses of one kind may lie between those
@@ -28,8 +29,10 @@ _EARLY = 2  # values by which a pause may come before or after its time
 
 @dataclass(slots=True)
 class _Pause:
-    """A pause. `at`: number of its first value; `time_s`: sum of the values before it; `seconds`:
-    sum of its own values.
+    """A pause.
+
+    `at`: number of its first value; `time_s`: sum of the values before it; `values`: their number in it; `seconds`:
+    their sum.
     """
 
     at: int
@@ -40,7 +43,10 @@ class _Pause:
 
 @dataclass(frozen=True, slots=True)
 class _Rhythm:
-    """A regular recurrence of pauses: every `period` values, or every `period` seconds."""
+    """A regular recurrence of pauses: every `period` values, or every `period` seconds if `in_seconds`.
+
+    `last`: where the last one began, in the same unit; `values`: number of values of the longest.
+    """
 
     period: float
     last: float
@@ -50,7 +56,7 @@ class _Rhythm:
 
 @dataclass(slots=True)
 class Pauses:
-    """Pauses of one series, as learnt so far."""
+    """Recurring pauses of one series, as learnt so far."""
 
     _found: deque[_Pause] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     _time_s: float = 0.0
@@ -63,9 +69,7 @@ class Pauses:
         return max((one.seconds for one in self._found), default=0.0) if len(self._found) >= _LEARNT else 0.0
 
     def masks(self, seen: int, values: Floats, long: Bools) -> Bools:
-        """Tell which of these `long` values belong to a predicted pause. `seen`: number of values
-        before them.
-        """
+        """Tell which of the `long` values belong to a pause that was predicted. `seen`: number of values before these."""
         masked = np.zeros(len(values), dtype=np.bool_)
         if not self._rhythms or not long.any():
             return masked
@@ -80,7 +84,7 @@ class Pauses:
         return masked
 
     def add(self, seen: int, values: Floats, long: Bools) -> None:
-        """Record the pauses in these values, including masked ones."""
+        """Record the pauses in these values: consecutive `long` ones, masked or not. `seen`: number of values before."""
         if self._open is None and not long.any():
             self._time_s += float(values.sum())
             return
@@ -98,6 +102,7 @@ class Pauses:
             self._time_s += value
 
     def _find_rhythms(self) -> tuple[_Rhythm, ...]:
+        """Find the rhythms of the remembered pauses: of all, of the long ones, and of the others."""
         found = list(self._found)
         if len(found) < _LEARNT:
             return ()
@@ -112,6 +117,7 @@ class Pauses:
 
 
 def _rhythm(found: list[_Pause]) -> _Rhythm | None:
+    """Find the rhythm of these pauses, in values or else in seconds; None without one, or if they come too often."""
     if len(found) < _LEARNT:
         return None
     longest = max(one.values for one in found)

@@ -37,8 +37,9 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Spikes:
-    """Periodic spikes: every `period`-th value is `spike_s` instead of `usual_s`; `cost_s`: their
-    excess per value of the series.
+    """Periodic spikes: every `period`-th value is `spike_s` instead of `usual_s`.
+
+    `count`: number of spikes; `cost_s`: their excess per value of the series.
     """
 
     period: int
@@ -49,7 +50,7 @@ class Spikes:
 
 
 def find_drift(series: Floats, onset: Onset | None = None) -> Drift | None:
-    """Find a steady change; None if there is none, or one change of level describes it better."""
+    """Find a steady growth or decline; None if there is none, or one change of level (`onset`) describes it better."""
     x = np.asarray(series, dtype=np.float64)
     x = x[:: max(-(-len(x) // budgets.PAIRS_OF_MOST), 1)]
     count = len(x)
@@ -82,8 +83,9 @@ def find_growth(series: Floats) -> Onset | None:
 
 
 def find_rise(series: Floats) -> Onset | None:
-    """Find a change for the worse, lasting or not: a rise of level, or a drift from the first to
-    the second half; None below 10 %.
+    """Find a change for the worse, lasting or not; None below 10 %.
+
+    It is a rise of level, or a drift, which is given as a change from the first to the second half.
     """
     change = find_onset(series)
     if find_drift(series, change) is not None:
@@ -95,9 +97,7 @@ def find_rise(series: Floats) -> Onset | None:
 
 
 def lasts_higher(series: Floats, column: int) -> bool:
-    """Tell whether values from index `column` on are higher than before, permanently and for at
-    least a third of the series.
-    """
+    """Tell whether values are higher from index `column` on, lastingly and for at least a third of the series."""
     if len(series) < _BLOCKS:
         return False
     edges = np.linspace(0, len(series), _BLOCKS + 1).round().astype(np.int64)
@@ -127,9 +127,7 @@ def find_spikes(series: Floats) -> Spikes | None:
 
 
 def find_period(at: Floats) -> float | None:
-    """Return the mean distance of recurring positions with equal distances; None if they are
-    irregular or fewer than three.
-    """
+    """Return the mean distance of positions at equal distances; None if they are irregular or fewer than three."""
     distance = np.diff(at)
     if len(distance) < 2 or distance.min() < 2:
         return None
@@ -142,7 +140,7 @@ def find_period(at: Floats) -> float | None:
 
 
 def fitted_line(values: Floats) -> Floats:
-    """Fit a straight line by least squares to each row; NaN is ignored."""
+    """Fit a straight line by least squares to each row, and return its values in each column; NaN is ignored."""
     known = np.isfinite(values)
     count = np.maximum(known.sum(axis=1), 1)[:, None]
     at = np.where(known, np.arange(values.shape[1], dtype=np.float64), 0.0)

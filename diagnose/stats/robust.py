@@ -59,9 +59,7 @@ def nan_median(values: Reals, axis: int) -> Floats:
 
 
 def median(values: npt.ArrayLike) -> float:
-    """Compute np.median of all values together: NaN if there are none, or one is NaN. Several times
-    as fast for few values.
-    """
+    """Compute np.median of all values together: NaN if there are none, or one is NaN. Fast for few values."""
     ordered = np.sort(values, axis=None)
     if not len(ordered) or np.isnan(ordered[-1]):  # NaN is last
         return float("nan")
@@ -70,8 +68,9 @@ def median(values: npt.ArrayLike) -> float:
 
 
 def median_of_each(windows: Sequence[Mapping[_Key, float]], absent: float | None = None) -> dict[_Key, float]:
-    """Return the median over windows of each key's value. `absent`: the value where a window lacks
-    a key; None: it does not count.
+    """Return the median over windows of each key's value.
+
+    `absent`: the value where a window lacks a key; None: it does not count.
     """
     result: dict[_Key, float] = {}
     for key in dict.fromkeys(key for window in windows for key in window):
@@ -83,20 +82,19 @@ def median_of_each(windows: Sequence[Mapping[_Key, float]], absent: float | None
 
 
 def _median_of_known(values: Reals) -> float:
+    """Return the median of the values that are not NaN; NaN if there are none."""
     known = values[~np.isnan(values)]
     return float(np.median(known)) if len(known) else np.nan
 
 
 def mean_of_known(values: Reals) -> Floats:
-    """Return the mean of each row's finite values, including rare ones; 0 if there is none."""
+    """Return the mean of each row's finite values; 0 if there is none. Rare values count, unlike in a median."""
     known = np.isfinite(values)
     return np.asarray(np.where(known, values, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1), dtype=np.float64)
 
 
 def side_by_side(work: Callable[[_In], _Out], parts: Sequence[_In]) -> list[_Out]:
-    """Apply `work` to each part, on all processors, in threads; numpy releases the GIL while it
-    sorts.
-    """
+    """Apply `work` to each part, on all processors, in threads; numpy releases the GIL while it sorts."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(work, parts))
 
@@ -107,8 +105,9 @@ def deviations(values: Floats, axis: int = -1) -> Floats:
 
 
 def robust_sd(values: Floats, axis: int = -1) -> Floats:
-    """Return 1.4826 · median |x - m| along the axis, m the median there: the standard deviation of
-    normal values. NaN is ignored.
+    """Return 1.4826 · median |x - m| along the axis, m the median there. NaN is ignored.
+
+    For normal values it is the standard deviation.
     """
     return np.asarray(MAD_TO_SD * nan_median(deviations(values, axis), axis), dtype=np.float64)
 
@@ -120,8 +119,9 @@ def robust_sd_of(values: Floats) -> float:
 
 
 def robust_sd_of_others(values: Floats, counted: Bools | None = None) -> Floats:
-    """Return for each value the `robust_sd` of the other `counted` ones; with more than
-    limits.PEERS_EXACT values, of all counted ones.
+    """Return for each value the `robust_sd` of all others among the `counted` ones (None: all).
+
+    With more than limits.PEERS_EXACT values, it is that of all counted ones.
     """
     counted = np.ones(len(values), dtype=np.bool_) if counted is None else counted
     if len(values) > limits.PEERS_EXACT:
@@ -156,8 +156,9 @@ class Trimmed:
         return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
     def error(self, rho: Floats | None = None) -> Floats:
-        """Return the standard error of the mean; `rho`: lag-1 autocorrelation per row. Infinite for
-        fewer than three values.
+        """Return the standard error of each row's mean; infinite for fewer than three values.
+
+        `rho`: lag-1 autocorrelation per row, None: 0.
         """
         values, ordered, lowest, highest = self.values, self.ordered, self.lowest, self.highest
         count = np.isfinite(values).sum(axis=1)
@@ -176,8 +177,10 @@ class Trimmed:
         return np.where(count >= 3, np.nan_to_num(error, nan=np.inf), np.inf)
 
     def freedom(self, rho: Floats | None = None) -> Floats:
-        """Return the degrees of freedom of the error: the number of kept values, reduced for
-        correlation, minus one; at least 1 (Yuen 1974).
+        """Return the degrees of freedom of each row's error, at least 1 (Yuen 1974).
+
+        It is the number of kept values, reduced for correlation, minus one. `rho`: lag-1 autocorrelation per row,
+        None: 0.
         """
         rho = np.zeros(len(self.values)) if rho is None else rho
         return np.asarray(np.maximum((self.highest - self.lowest) * (1 - rho) / (1 + rho) - 1, 1.0), dtype=np.float64)
@@ -190,9 +193,7 @@ class Trimmed:
 
 
 def trimmed(values: Reals, trim: float = TRIM) -> Trimmed:
-    """Trim the share `trim` of lowest and highest values from each row, at least one of each for
-    five values or more.
-    """
+    """Trim the share `trim` of lowest and of highest values from each row: at least one of each from five values on."""
     ordered = _sorted(values)
     whole = ordered.size > 0 and np.isfinite(ordered[:, [0, -1]]).all()
     count = np.full(len(values), values.shape[1]) if whole else np.isfinite(values).sum(axis=1)
@@ -201,9 +202,7 @@ def trimmed(values: Reals, trim: float = TRIM) -> Trimmed:
 
 
 def trimmed_mean(values: Reals, trim: float = TRIM) -> Floats:
-    """Return the mean of each row without its `trim` lowest and highest values; NaN if no value is
-    known.
-    """
+    """Return the mean of each row without its `trim` lowest and highest values; NaN if no value is known."""
     return trimmed(values, trim).mean()
 
 
@@ -214,6 +213,7 @@ def _sorted(values: Reals) -> Reals:
     ordered = np.empty_like(values)
 
     def sort(first: int) -> None:
+        """Sort `ROWS` rows from row `first` on into `ordered`."""
         ordered[first : first + ROWS] = np.sort(values[first : first + ROWS], axis=1)
 
     side_by_side(sort, range(0, len(values), ROWS))
@@ -232,6 +232,7 @@ def autocorrelation(values: Floats, split: int = 0) -> Floats:
 
 
 def _of_rows(values: Floats, split: int) -> Floats:
+    """Estimate the lag-1 autocorrelation of each row, in [0, 0.9]; `split`: as for `autocorrelation`."""
     rest = values.copy()
     for part in (slice(None, split), slice(split, None)):
         if values[:, part].shape[1]:
@@ -246,12 +247,11 @@ def _of_rows(values: Floats, split: int) -> Floats:
 
 
 def long_run_variance(rest: Floats) -> float:
-    """Estimate the long-run variance: max over m = 4, 16, … of m · var(means of m values) · (1 +
-    √(2 / means)), with at least eight means; 0 for fewer values.
+    """Estimate the long-run variance: n times the variance of a mean of n values, if they wander; 0 for few values.
 
-    It is n times the variance of a mean of n values if they wander: lasting noise hardly shows in
-    the correlation of neighbours. The last factor is one standard error of a variance: estimated
-    from few means, it is too low as often as too high. `rest`: values minus their level.
+    It is the max over m = 4, 16, … of m · var(means of m values) · (1 + √(2 / means)), with at least eight means.
+    Lasting noise hardly shows in the correlation of neighbours. The last factor is one standard error of a variance:
+    estimated from few means, it is too low as often as too high. `rest`: values minus their level.
     """
     variance, length = 0.0, 4
     while (count := len(rest) // length) >= MEANS_LEAST:
@@ -262,11 +262,11 @@ def long_run_variance(rest: Floats) -> float:
 
 
 def benjamini_hochberg(p: Floats, tests: int = 0) -> Bools:
-    """Select the hypotheses rejected at the false-discovery rate q: the k smallest of m, k the
-    greatest with p_(k) <= q k / m.
+    """Tell which hypotheses are rejected at the false-discovery rate q (`limits`), by their p-values.
 
-    `tests`: m, if p is only a part of what was tested. A p above q is never rejected, so only the
-    small ones are sorted: the cost does not grow with millions of tests.
+    These are the k smallest of m, k the greatest with p_(k) <= q k / m. `tests`: m, if p is only a part of what was
+    tested. A p above q is never rejected, so only the small ones are sorted: the cost does not grow with millions of
+    tests.
     """
     small = np.flatnonzero(p <= limits.FALSE_DISCOVERY_RATE)
     rejected = np.zeros(len(p), dtype=np.bool_)
@@ -279,10 +279,10 @@ def benjamini_hochberg(p: Floats, tests: int = 0) -> Bools:
 
 
 def peers_median(values: Floats, groups: Ints, counted: Bools | None = None) -> Floats:
-    """Compute for each row the median, per column, of the other rows of its group. In large groups
-    the row itself is included.
+    """Compute for each row the median, per column, of the other rows of its group; NaN for a row without others.
 
-    `counted`: rows that may serve as peers; in a group where no other row may, all do.
+    In large groups the row itself is included. `counted`: rows that may serve as peers, None: all; in a group where
+    no other row may, all do.
     """
     result = np.full_like(values, np.nan)
     for group in np.unique(groups):
@@ -303,16 +303,12 @@ def peers_median(values: Floats, groups: Ints, counted: Bools | None = None) -> 
 
 
 def _medians_of_others(values: Floats) -> Floats:
-    """Compute for each of at least two rows the median, per column, of the others, by one sort of
-    all.
-    """
+    """Compute for each of at least two rows the median, per column, of the others, by one sort of all."""
     ordered, known = np.sort(values, axis=0), ~np.isnan(values)  # NaN last
     others = known.sum(axis=0) - known
 
     def smallest(place: Ints) -> Floats:
-        """Return the others' value at this place in their order: skip the row's own value if it is
-        not above.
-        """
+        """Return the others' value at this place in their order: skip the row's own value if it is not above."""
         here, following = (np.take_along_axis(ordered, at, 0) for at in (place, place + 1))
         return np.where(values <= here, following, here)
 

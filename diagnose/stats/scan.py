@@ -34,9 +34,7 @@ _GROWTH = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stretch of columns begin..end (end excluded) of one row, with its mean, and its strength in
-    nats.
-    """
+    """A stretch of columns begin..end (end excluded) of one row, with its mean, and its strength in nats."""
 
     row: int
     begin: int
@@ -46,8 +44,10 @@ class Stretch:
 
 
 def strongest_stretch(values: Floats, known: float, least: float) -> Stretch | None:
-    """Find the strongest stretch of any row with a mean of at least `least`; None if there is none,
-    or rows are too short.
+    """Find the strongest stretch of any row with a mean of at least `least`; None if there is none.
+
+    `values`: above what is usual, by row and column; NaN counts as the row's median. `known`: part of a mean's error
+    that is not estimated from the values. None also if there are fewer than 16 columns.
     """
     rows, columns = values.shape
     if rows == 0 or columns < 2 * _SHORTEST:
@@ -80,10 +80,10 @@ def strongest_stretch(values: Floats, known: float, least: float) -> Stretch | N
 
 
 def _beside_the_rest(x: Floats, begin: int, end: int, known: float, white: float) -> float:
-    """Return the nats of a stretch of one row, relative to how the rest of the row wanders;
-    infinite where the rest is too short.
+    """Return how unlikely a stretch of the row `x` is, given how the rest of the row wanders, in nats (-ln p).
 
-    `white`: variance of a block's mean if values were as uncorrelated as neighbours show.
+    Infinite where the rest is too short. `known`: a scale of error that is known; `white`: variance of a block's mean
+    if values were as uncorrelated as neighbours show.
     """
     # the next length is half as long again: so much of the found stretch may lie outside
     edge = (end - begin) // 2

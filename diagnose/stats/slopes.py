@@ -16,9 +16,7 @@ from rankscope.probes.base.arrays import Floats
 
 @dataclass(frozen=True, slots=True)
 class Slopes:
-    """Result of a fit. `slope`: one per series; `covariance`: of the slopes; `rest`: the constant
-    c.
-    """
+    """Result of a fit. `slope`: one per series; `covariance`: of the slopes; `rest`: the constant c."""
 
     slope: Floats
     covariance: Floats
@@ -30,8 +28,9 @@ class Slopes:
 
 
 def slopes(series: Floats, value: Floats) -> Slopes | None:
-    """Fit `value` (one per column) by `series` (n x values); None if there are too few values, or
-    the series are linearly dependent.
+    """Fit `value` (one per column) as a linear function of `series` (n x values); None if it cannot be determined.
+
+    That is with too few values, or if the series are linearly dependent. Columns with NaN are left out.
     """
     known = np.isfinite(series).all(axis=0) & np.isfinite(value)
     x, y = series[:, known].T, value[known]

@@ -1,5 +1,4 @@
-"""Probabilities of four distributions, by their textbook series: normal, Student's t, beta and
-binomial.
+"""Probabilities of four distributions, by their textbook series: normal, Student's t, beta and binomial.
 
 SciPy has them too, but takes a fifth of a second and 40 MB to load, and its own linear algebra
 library hangs for ever if it gets no memory. Relative errors are below 1e-8 down to 1e-290, below
@@ -49,8 +48,9 @@ def log_normal_below(x: float) -> float:
 
 
 def student_below(freedom: Floats, t: Floats) -> Floats:
-    """Return P(T <= t) for each pair; `freedom`: at least 1, up to infinity (the normal
-    distribution). NaN where t is.
+    """Return P(T <= t) for each pair of freedom and t, arrays of compatible shapes; NaN where t is.
+
+    `freedom`: degrees of freedom, at least 1, up to infinity (the normal distribution).
     """
     pairs = zip(*(part.ravel().tolist() for part in np.broadcast_arrays(freedom, t)), strict=True)
     found = np.array([_student_below(each, at) for each, at in pairs], dtype=np.float64)
@@ -58,6 +58,7 @@ def student_below(freedom: Floats, t: Floats) -> Floats:
 
 
 def _student_below(freedom: float, t: float) -> float:
+    """Return P(T <= t) of Student's distribution with so many degrees of freedom; NaN where either is."""
     if math.isnan(t) or math.isnan(freedom):
         return math.nan
     if math.isinf(t):
@@ -71,9 +72,7 @@ def _student_below(freedom: float, t: float) -> float:
 
 
 def _as_normal(freedom: float, square: float) -> float:
-    """Return the z with the same tail as t; `square`: t² / freedom (Hill 1970, Algorithm 395 of the
-    ACM).
-    """
+    """Return the z, 0 or above, with the same tail as t; `square`: t² / freedom (Hill 1970, Algorithm 395 of the ACM)."""
     a = freedom - 0.5
     b, y = 48.0 * a * a, a * math.log1p(square)
     more = (((-0.4 * y - 3.3) * y - 24.0) * y - 85.5) / (0.8 * y * y + 100.0 + b)
@@ -92,8 +91,9 @@ def binomial_above(count: int, trials: int, share: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, log_x: float, rest: float) -> float:
-    """Return I_x(a, b), regularised. x is given as ln x and as 1 - x, since each is exact at one
-    end only.
+    """Return the regularised incomplete beta function I_x(a, b); `log_x`: ln x, `rest`: 1 - x.
+
+    x is given as both, since each is exact at one end only.
     """
     x = math.exp(log_x)
     if rest <= 0.0:
@@ -105,7 +105,7 @@ def _incomplete_beta(a: float, b: float, log_x: float, rest: float) -> float:
 
 
 def _log_beta(a: float, b: float) -> float:
-    """Return ln B(a, b); for a large and a small number without a difference of two large ones."""
+    """Return ln B(a, b); exact also for a large and a small number, without a difference of two large ones."""
     small, large = sorted((a, b))
     if large < 50.0:
         return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
@@ -116,14 +116,13 @@ def _log_beta(a: float, b: float) -> float:
 
 
 def _stirling(z: float) -> float:
+    """Return the rest of Stirling's series for ln Γ(z): 1/(12 z) - 1/(360 z³) + …"""
     square = z * z
     return (1 / 12 - (1 / 360 - (1 / 1260 - 1 / (1680 * square)) / square) / square) / z
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    """Evaluate the continued fraction of the incomplete beta function by Lentz's method (Numerical
-    Recipes, 6.4).
-    """
+    """Evaluate the continued fraction of the incomplete beta function by Lentz's method (Numerical Recipes, 6.4)."""
     c, d = 1.0, 1.0 - (a + b) * x / (a + 1.0)
     d = 1.0 / (d if abs(d) > _TINY else _TINY)
     value = d

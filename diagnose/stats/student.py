@@ -19,8 +19,9 @@ _MOST = 1 / sys.float_info.epsilon  # the normal distribution
 
 
 def combined_freedom(known: Floats, error: Floats, freedom: Floats) -> Floats:
-    """Return the degrees of freedom of sqrt(known² + error²), where the error has `freedom` and the
-    known part infinitely many.
+    """Return the degrees of freedom of sqrt(known² + error²) for each entry.
+
+    The error has `freedom` of them, and the known part infinitely many.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         combined = freedom * (1 + (known / error) ** 2) ** 2
@@ -28,12 +29,12 @@ def combined_freedom(known: Floats, error: Floats, freedom: Floats) -> Floats:
 
 
 def chance(z: Floats, freedom: Floats) -> Floats:
-    """Return P(t >= z) for each value."""
+    """Return P(t >= z) for each value, one-sided, t of Student's distribution with `freedom`."""
     return student_below(np.clip(freedom, 1.0, _MOST), -z)
 
 
 def nats(probability: Floats) -> Floats:
-    """Return -ln p, at most what a double can represent."""
+    """Return -ln p for each probability, at most 690.8 (p = 1e-300)."""
     return np.asarray(-np.log(np.maximum(probability, 1e-300)), dtype=np.float64)
 
 

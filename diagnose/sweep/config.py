@@ -61,16 +61,15 @@ class Config:
 
     @property
     def longest_s(self) -> float:
-        """Longest duration of a sweep in seconds: two passes, the pause between them, and the
-        hook."""
+        """Longest duration of a sweep in seconds: two passes, the pause between them, and the hook."""
         return 2 * self.timeout_s + self.confirm_s + self.hook_timeout_s + GRACE_S
 
     def settings(self, check: Check) -> Mapping[str, Setting]:
-        """Settings of a check: its defaults, overridden by the file."""
+        """Settings of a check by name: its defaults, overridden by the file."""
         return {**check.settings, **self.overrides.get(check.id, {})}
 
     def ignored(self, identifier: str) -> tuple[str, ...]:
-        """Patterns of a check's instances that the operator accepts as they are."""
+        """Patterns of instances of the check `identifier` that the operator accepts as they are."""
         patterns = self.overrides.get(identifier, {}).get("ignore", ())
         return patterns if isinstance(patterns, tuple) else ()
 
@@ -116,13 +115,14 @@ class _File:
     name: str
 
     def wrong(self, words: str, *keys: str) -> ConfigError:
+        """Make the error for a mistake, with the line of the value at the key path `keys`, if that is found."""
         line = line_of(self.text, keys)
         return ConfigError(f"{self.name}: {f'line {line}: ' if line else ''}{words}")
 
     def checked(self, value: object, default: _Kind, *keys: str) -> _Kind:
-        """Convert a value to the type of its default.
+        """Convert a value to the type of its default: lists to tuples, integers to floats.
 
-        Raises ConfigError. `keys`: path to the value in the file.
+        Raises ConfigError if it has another type. `keys`: path to the value in the file.
         """
         mistake = _mistake(value, default)
         if mistake:
@@ -135,7 +135,7 @@ class _File:
 
 
 def _mistake(value: object, default: Setting) -> str:
-    """Description of the expected type where a value does not fit its default; '' if it fits.
+    """Describe the type that is expected if a value does not fit its default; '' if it fits.
 
     A bool is a number in Python, but never a threshold.
     """
@@ -219,6 +219,7 @@ def line_of(text: str, keys: Sequence[str]) -> int:
 
 
 def _common(path: Sequence[str], keys: Sequence[str]) -> int:
+    """Length of the common beginning of two key paths."""
     count = 0
     for one, other in zip(path, keys, strict=False):
         if one != other:
@@ -228,6 +229,7 @@ def _common(path: Sequence[str], keys: Sequence[str]) -> int:
 
 
 def _header(line: str) -> tuple[str, ...]:
+    """Key path of a table's header line; () if it is invalid."""
     try:
         node = tomllib.loads(line)
     except tomllib.TOMLDecodeError:

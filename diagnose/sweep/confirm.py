@@ -55,7 +55,7 @@ def confirmed(first: Sweep, checks: Sequence[Check], config: Config, earlier: Ea
 
 
 def _grown(of: Sweep, earlier: Earlier) -> set[tuple[str, str]]:
-    """(check, key) of the counters that differ from the earlier sweep, or whose boot does."""
+    """(check, key) of the counters that differ from the earlier sweep in value or boot."""
     return {
         (identifier, key)
         for identifier, key, value in of.counters
@@ -64,10 +64,12 @@ def _grown(of: Sweep, earlier: Earlier) -> set[tuple[str, str]]:
 
 
 def _in_state(of: Sweep, state: str) -> set[tuple[str, str]]:
+    """(check, instance) of the findings in this state."""
     return {(finding.id, finding.instance) for finding in of.findings if finding.state == state}
 
 
 def _judged(finding: Finding, once: str) -> Finding:
+    """Turn a critical finding into a warning if `once` says why it is in doubt; return others as they are."""
     if finding.state != CRITICAL or not once:
         return finding
     return replace(finding, state=WARNING, why=f"{finding.why} ({once})")

@@ -1,9 +1,8 @@
-"""The interface of a check: files to read, settings, results of earlier sweeps, and ways to report
-findings.
+"""The interface of a check: files, settings, results of earlier sweeps, and ways to report findings.
 
-Counters are judged with `grown`, their change since the last sweep; `recall` and `keep` store other
-facts between sweeps ("this port was up"). Both are scoped to the check, so parallel checks need no
-lock."""
+Counters are judged with `grown`, their change since the last sweep; `recall` and `keep` store other facts between
+sweeps ("this port was up"). Both are scoped to the check, so parallel checks need no lock.
+"""
 
 from __future__ import annotations
 
@@ -81,8 +80,7 @@ class Earlier:
 
 
 class Shared:
-    """Cache of readings that several checks use, made once per sweep by the first check that needs
-    them."""
+    """Cache of readings that several checks use, made once per sweep by the first check that needs them."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -90,6 +88,10 @@ class Shared:
         self._made: dict[str, object] = {}
 
     def get(self, name: str, make: Callable[[], _Value]) -> _Value:
+        """Return the reading of this name; the first caller makes it by `make`, and others wait meanwhile.
+
+        What `make` raises is raised, and not cached.
+        """
         with self._guard:
             lock = self._locks.setdefault(name, threading.Lock())
         with lock:
@@ -149,10 +151,10 @@ class Context:
     # --- from sweep to sweep
 
     def grown(self, key: str, value: float | None, lifetime: bool = False) -> Growth:
-        """Change of a counter since the last sweep; stores the value for the next.
+        """Return how a counter changed since the last sweep, and store its value for the next.
 
-        `lifetime`: it survives boots. `value` None: unreadable now. Then nothing has grown, and the
-        next sweep compares with the old reading as long as that is valid.
+        `lifetime`: it survives boots. `value` None: unreadable now. Then nothing has grown, and the next sweep
+        compares with the old reading as long as that is valid.
         """
         then = self.earlier.counters.get((self.id, key))
         if value is None:
@@ -172,7 +174,7 @@ class Context:
         return Growth(amount, max(seconds, 0.0), False)
 
     def stays(self, reading: Reading, asked: bool) -> bool:
-        """Whether an earlier reading of a counter not read now is still valid.
+        """Whether an earlier reading of a counter that was not read now is still valid.
 
         `asked`: a read was attempted.
         """
@@ -181,8 +183,7 @@ class Context:
         return self.now_s - reading.time_s <= UNASKED_S
 
     def told_before(self, key: str) -> bool:
-        """Whether an earlier sweep called `tells(key)`, within the validity of a counter; keeps the
-        entry."""
+        """Whether an earlier sweep called `tells(key)`, within the validity of a counter; keeps the entry then."""
         word = self.recall(key)
         if word is None:
             return False
@@ -196,10 +197,11 @@ class Context:
         return stays
 
     def tells(self, key: str) -> None:
-        """Record that the source named by `key` reports now."""
+        """Record that the source named by `key` reports a value now, for `told_before`."""
         self.keep(key, self._now())
 
     def _now(self) -> str:
+        """Id of this boot and Unix time, as text for storing."""
         return f"{self.boot} {self.now_s:.0f}"
 
     def recall(self, key: str) -> str | None:
@@ -214,11 +216,12 @@ class Context:
 
     def ok(self, read: str, value: float | str | None = None, why: str = "", *, instance: str = "", unit: str = "",
            expected: str = "") -> Finding:  # fmt: skip
+        """A finding that nothing is wrong. `read`: the source; `value` in `unit`: what it gave."""
         return Finding(self.id, OK, instance, read, value, unit, expected, why, "")
 
     def bad(self, state: str, read: str, value: float | str | None, *, expected: str, why: str, action: str,
             instance: str = "", unit: str = "", since_s: float | None = None, lasts: bool = False) -> Finding:  # fmt: skip
-        """A warning or critical finding; all parts are required.
+        """A warning or critical finding, by `state`; `read`: the source; `value` in `unit`: what it gave.
 
         `lasts`: a counter grew; later sweeps report it again for the setting `hours`.
         """
@@ -226,13 +229,16 @@ class Context:
 
     def warning(self, read: str, value: float | str | None, *, expected: str, why: str, action: str,
                 instance: str = "", unit: str = "", since_s: float | None = None, lasts: bool = False) -> Finding:  # fmt: skip
+        """A warning; parameters as in `bad`."""
         return Finding(self.id, WARNING, instance, read, value, unit, expected, why, action, since_s, lasts)
 
     def critical(self, read: str, value: float | str | None, *, expected: str, why: str, action: str,
                  instance: str = "", unit: str = "", since_s: float | None = None, lasts: bool = False) -> Finding:  # fmt: skip
+        """A critical finding; parameters as in `bad`."""
         return Finding(self.id, CRITICAL, instance, read, value, unit, expected, why, action, since_s, lasts)
 
     def unknown(self, read: str, why: str, *, instance: str = "", action: str = "") -> Finding:
+        """A finding that the state is unknown; `why`: the reason."""
         return Finding(self.id, UNKNOWN, instance, read, None, "", "", why, action)
 
     def judged(self, value: float, warning: float, critical: float, read: str, *, why: str, action: str, what: str,

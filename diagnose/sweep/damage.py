@@ -27,8 +27,7 @@ _Found = TypeVar("_Found")
 
 
 def sound(rows: Iterable[Sequence[Any]], *kinds: type | UnionType) -> Iterator[Sequence[Any]]:
-    """Yield the rows whose fields have these types: SQLite stores any type in any column, damage
-    included."""
+    """Yield the rows whose fields have these types: SQLite stores any type in any column, damage included."""
     return (row for row in rows if all(map(isinstance, row, kinds)))
 
 
@@ -54,6 +53,7 @@ def _read_through(path: Path) -> None:
 
 
 def _read(path: Path) -> None:
+    """Read a file to its end, at most 1 GiB, so that it is in the page cache. Raises OSError."""
     file = open_plain(path)
     try:
         at = 0

@@ -56,6 +56,7 @@ class Sweep:
 
     @property
     def state(self) -> str:
+        """Worst state of all findings."""
         return worst(finding.state for finding in self.findings)
 
 
@@ -84,6 +85,7 @@ class _Running:
             self._failure = [context.unknown("", "no thread could be started for this check", action=room.THREADS_HELP)]
 
     def _run(self) -> None:
+        """Run the check on its thread: collect its findings, or why it does not apply or failed."""
         try:
             for finding in self.check.run(self.context):
                 self._found.append(finding)
@@ -96,6 +98,7 @@ class _Running:
             self._failure = [self._failed(error)]
 
     def _failed(self, error: Exception) -> Finding:
+        """Make the UNKNOWN finding for what a check raised."""
         if isinstance(error, Unreadable):
             return self.context.unknown("", str(error), action=error.right)
         if isinstance(error, PermissionError):
@@ -169,8 +172,7 @@ def sweep(
 
 
 def _unread(running: Sequence[_Running], earlier: Earlier) -> set[tuple[str, str]]:
-    """(check, key) of known, valid counters not read now, for checks that ended or tried to read
-    them."""
+    """(check, key) of known, valid counters not read now, for checks that ended or tried to read them."""
     contexts = {one.check.id: one.context for one in running}
     unfinished = {one.check.id for one in running if one.unfinished}
     return {
@@ -189,7 +191,7 @@ def is_ignored(config: Config, identifier: str, instance: str) -> bool:
 
 
 def _without_quirks(findings: Iterable[Finding], config: Config) -> tuple[list[Finding], int]:
-    """Clean the findings' text, and drop accepted instances; also returns how many were dropped."""
+    """Clean the findings' text and drop accepted instances; return the rest and how many were dropped."""
     kept, ignored = [], 0
     for finding in findings:
         if finding.state not in (OK, UNKNOWN) and is_ignored(config, finding.id, finding.instance):
@@ -211,7 +213,7 @@ def _without_quirks(findings: Iterable[Finding], config: Config) -> tuple[list[F
 
 
 def _boot(root: Path) -> tuple[float, str]:
-    """Seconds since boot and boot id; '' if the latter cannot be read."""
+    """Seconds since boot, and the boot's id ('' if it cannot be read)."""
     base = str(root).rstrip("/")
     try:
         uptime = float(read_file(f"{base}/proc/uptime", 256).split()[0])

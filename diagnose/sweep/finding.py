@@ -1,5 +1,4 @@
-"""A check's result: one Finding per examined thing (a disk, a port, a GPU), or one for the whole
-host."""
+"""A check's result: one Finding per examined thing (a disk, a port, a GPU), or one for the whole host."""
 
 from __future__ import annotations
 
@@ -8,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result.
+    """One result of a check.
 
-    `read`: the source; `value` in `unit`: what it gave; `since_s`: Unix time the state began;
-    `lasts`: a counter grew, so that only this sweep can see it (lasting.py).
+    `instance`: the thing examined, '' for the whole host; `read`: the source; `value` in `unit`: what it gave;
+    `since_s`: Unix time the state began; `lasts`: a counter grew, so that only this sweep can see it (lasting.py).
     """
 
     id: str

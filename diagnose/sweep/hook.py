@@ -35,15 +35,17 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def environment(given: Mapping[str, str], content: Mapping[str, Any]) -> dict[str, str]:
-    """Environment of a hook: host, state, fixed PATH, and the caller's variables for finding the
-    cluster."""
+    """Environment of a hook: host, state, fixed PATH, and the caller's variables for finding the cluster.
+
+    `given`: the caller's environment; `content`: the sweep's JSON.
+    """
     kept = {name: value for name, value in given.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_WITH)}
     said = {"RANKSCOPE_HOST": content["host"], "RANKSCOPE_STATE": content["summary"]["state"]}
     return {**kept, "PATH": PATH, "LANG": "C.UTF-8", **said}
 
 
 def run_hook(program: str, content: dict[str, Any], timeout_s: float) -> str:
-    """Run the program in its own session.
+    """Run the program in its own session, with the JSON `content` on stdin, and kill what is left of it.
 
     Returns a note if it was rejected or failed, '' if not. Never raises.
     """
@@ -56,6 +58,7 @@ def run_hook(program: str, content: dict[str, Any], timeout_s: float) -> str:
 
 
 def _run(program: str, real: Path, content: dict[str, Any], timeout_s: float) -> str:
+    """Run the checked program `real` under the name `program`, kill it after `timeout_s`; return as `run_hook`."""
     try:
         with _in_memory(json.dumps(content).encode()) as given:
             child = subprocess.Popen(

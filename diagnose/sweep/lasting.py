@@ -46,6 +46,7 @@ class Lasting:
 
     @property
     def key(self) -> str:
+        """Key of the entry in the store: check and instance."""
         return f"{self.id} {self.instance}"
 
 
@@ -67,7 +68,7 @@ def lasting(words: Mapping[tuple[str, str], str], done: Sweep, hours: Callable[[
 
 
 def as_words(entries: Iterable[Lasting]) -> tuple[tuple[str, str, str], ...]:
-    """Encode the entries for the store."""
+    """Encode the entries for the store, as (id, key, text)."""
     return tuple(
         (ID, one.key, json.dumps([one.uptime_s, one.boot, one.since_s, *(getattr(one, name) for name in _TEXTS)]))
         for one in entries
@@ -104,6 +105,7 @@ def repeated(findings: Iterable[Finding], entries: Iterable[Lasting], done: Swee
 
 
 def _entry(finding: Finding, done: Sweep) -> Lasting:
+    """Make the entry of a finding by growth in this sweep."""
     value = f"{finding.value:.10g}" if isinstance(finding.value, (int, float)) else str(finding.value)
     return Lasting(
         finding.id, finding.instance, finding.read[:_TEXT_MOST], f"{value} {finding.unit}".strip()[:_TEXT_MOST],
@@ -113,6 +115,7 @@ def _entry(finding: Finding, done: Sweep) -> Lasting:
 
 
 def _earlier(words: Mapping[tuple[str, str], str], done: Sweep, hours: Callable[[str], float]) -> Iterator[Lasting]:
+    """Yield the stored entries that were made in this boot and have not expired."""
     for (identifier, _), word in words.items():
         one = _parse(word) if identifier == ID else None
         if one is not None and one.boot == done.boot and 0 <= done.uptime_s - one.uptime_s < hours(one.id) * 3600:

@@ -1,5 +1,4 @@
-"""Format a sweep as text, JSON (rankscope.sweep/1), Prometheus textfile and syslog lines, without
-printing."""
+"""Format a sweep as text, JSON (rankscope.sweep/1), Prometheus textfile and syslog lines, without printing."""
 
 from __future__ import annotations
 
@@ -73,6 +72,7 @@ def as_text(sweep: Sweep, verbose: bool = False, width: int | None = None) -> It
 
 
 def _text(sweep: Sweep, verbose: bool, terminal: int | None) -> Iterator[str]:
+    """Yield the lines of `as_text`, not cleaned yet. `terminal`: its columns, None if there is none."""
     width = 80 if terminal is None else terminal
     wrong = sorted((one for one in sweep.findings if one.state != OK), key=lambda one: (_ORDER[one.state], one.id))
     for finding in wrong:
@@ -175,6 +175,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _lines(finding: Finding, now_s: float, width: int) -> Iterator[str]:
+    """Yield the lines of one finding: what is wrong, expected, why and since when, and what to do."""
     value = f" {_value(finding)}" if finding.value is not None else ""
     head = f"{finding.state.upper():10}{finding.id}{' ' + finding.instance if finding.instance else ''}:{value}"
     yield from _wrap(head, " " * 10, width)
@@ -188,6 +189,7 @@ def _lines(finding: Finding, now_s: float, width: int) -> Iterator[str]:
 
 
 def _value(finding: Finding) -> str:
+    """Format a finding's value with its unit; '' without a value."""
     if finding.value is None:
         return ""
     value = finding.value if isinstance(finding.value, str) else f"{finding.value:.10g}"
@@ -195,6 +197,7 @@ def _value(finding: Finding) -> str:
 
 
 def _label(text: str) -> str:
+    """Quote and escape the value of a Prometheus label."""
     escaped = clean(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -205,6 +208,7 @@ def _wrap(text: str, indent: str, width: int) -> list[str]:
 
 
 def _iso(time_s: float) -> str:
+    """Format Unix seconds as ISO 8601 in UTC; the epoch for times that cannot be formatted."""
     try:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time_s))
     except (OverflowError, ValueError, OSError):

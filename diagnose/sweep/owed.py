@@ -1,10 +1,9 @@
-"""Critical findings still to be delivered to the hook: no later sweep repeats them, and no hook
-succeeded yet.
+"""Critical findings still to be delivered to the hook: no later sweep repeats them, and no hook succeeded yet.
 
-A counted error shows in one sweep; the next sees no growth. If its hook fails (three nodes are
-drained already, the controller is down) or there was none (a manual sweep), the host would never be
-drained. So the finding is stored in the state folder and passed to the hook of the next sweep that
-has one. Pure."""
+A counted error shows in one sweep; the next sees no growth. If its hook fails (three nodes are drained already, the
+controller is down) or there was none (a manual sweep), the host would never be drained. So the finding is stored in
+the state folder and passed to the hook of the next sweep that has one. Pure.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +39,14 @@ class Owed:
 
     @property
     def key(self) -> str:
+        """Key of the entry in the store: check and instance."""
         return f"{self.finding.id} {self.finding.instance}"
 
 
 def owed(words: Mapping[tuple[str, str], str], done: Sweep) -> tuple[Owed, ...]:
-    """Entries to deliver after a sweep, its own findings first.
+    """Entries to deliver after a sweep: its own critical findings by growth, then valid ones of earlier sweeps.
 
-    Never raises. `words`: of earlier sweeps.
+    Never raises. `words`: stored by earlier sweeps.
     """
     fresh = (
         Owed(replace(one, since_s=done.time_s if one.since_s is None else one.since_s), done.uptime_s, done.boot)
@@ -60,12 +60,12 @@ def owed(words: Mapping[tuple[str, str], str], done: Sweep) -> tuple[Owed, ...]:
 
 
 def as_words(entries: Iterable[Owed]) -> tuple[tuple[str, str, str], ...]:
-    """Encode the entries for the store."""
+    """Encode the entries for the store, as (id, key, text)."""
     return tuple((ID, one.key, json.dumps([one.uptime_s, one.boot, asdict(one.finding)])) for one in entries)
 
 
 def again(entries: Iterable[Owed], done: Sweep) -> tuple[Finding, ...]:
-    """Findings for the hook that this sweep did not make itself."""
+    """Findings of these entries that this sweep did not make itself, for the hook."""
     now = {(one.id, one.instance) for one in done.findings if one.state == CRITICAL}
     findings = (one.finding for one in entries)
     return tuple(
@@ -76,6 +76,7 @@ def again(entries: Iterable[Owed], done: Sweep) -> tuple[Finding, ...]:
 
 
 def _earlier(words: Mapping[tuple[str, str], str], done: Sweep) -> Iterable[Owed]:
+    """Yield the stored entries that were made in this boot, at most a day ago."""
     for (identifier, _), word in words.items():
         one = _parse(word) if identifier == ID else None
         if one is not None and one.boot == done.boot and 0 <= done.uptime_s - one.uptime_s <= OWED_S:

@@ -68,9 +68,9 @@ class Odd:
 
 
 def read_sweeps(places: Sequence[Path]) -> tuple[tuple[HostSweep, ...], tuple[str, ...]]:
-    """Read the newest sweep of each host from files and folders, with notes on unusable files.
+    """Read the newest sweep of each host from files and folders; return them, and notes on unusable files.
 
-    BadData if none.
+    Raises BadData if there is none, NoSuchPlace.
     """
     files: list[Path] = []
     for place in places:
@@ -135,7 +135,7 @@ def parse_sweep(data: bytes) -> tuple[str, HostSweep]:
 
 
 def odd_ones(sweeps: Sequence[HostSweep], per_process: Iterable[str] = ()) -> tuple[Odd, ...]:
-    """Outliers, largest first; none with fewer than three hosts.
+    """Find values of hosts that differ from the others', the largest z first; none with fewer than three hosts.
 
     `per_process`: checks to leave out.
     """
@@ -169,6 +169,10 @@ def odd_ones(sweeps: Sequence[HostSweep], per_process: Iterable[str] = ()) -> tu
 
 
 def _odd_words(key: tuple[str, str], values: Sequence[tuple[str, str]]) -> list[Odd]:
+    """Find hosts whose text for this (check, instance) differs from the one that over two thirds agree on.
+
+    `values`: (host, text).
+    """
     if len(values) < LEAST_HOSTS:
         return []
     common, count = Counter(value for _, value in values).most_common(1)[0]
@@ -178,6 +182,10 @@ def _odd_words(key: tuple[str, str], values: Sequence[tuple[str, str]]) -> list[
 
 
 def _odd_numbers(key: tuple[str, str], values: Sequence[tuple[str, float]]) -> list[tuple[Odd, float]]:
+    """Find hosts whose number for this (check, instance) is far from the median, each with its p-value.
+
+    `values`: (host, number).
+    """
     numbers = np.array([value for _, value in values])
     median = float(np.median(numbers))
     scale = max(robust_sd_of(numbers), _FLOOR * abs(median), 1e-9 if median else 1.0)

@@ -1,5 +1,4 @@
-"""Find all checks: every module in `rankscope.diagnose.sweep.checks` is one, so a new check is a
-new file.
+"""Find all checks: every module in `rankscope.diagnose.sweep.checks` is one, so a new check is a new file.
 
 A check module has: a docstring (printed by `--explain`; its first line by `--list`), `ID`,
 `SETTINGS` (its thresholds with their defaults) and `run(context)`, which yields Findings or raises
@@ -21,7 +20,7 @@ from rankscope.diagnose.sweep.finding import Finding
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check; `settings` are its defaults."""
+    """One check; `settings` are its defaults, `title` and `explanation` its module's docstring."""
 
     id: str
     title: str

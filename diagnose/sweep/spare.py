@@ -46,9 +46,9 @@ class Spare:
             return None
 
     def write(self, after: float | None, words: Words) -> str:
-        """Store the texts, a fair part per check if they are too many; returns a note, or ''.
+        """Store the texts, a fair part per check if they are too many; return a note on those left out, '' if none.
 
-        Never raises.
+        `after`: Unix time of the last sweep that the state folder took; None if unknown. Never raises.
         """
         rows, size = [], 0
         for (identifier, key), word in interleave(group_by(words.items(), lambda item: item[0][0])):

@@ -58,7 +58,7 @@ class SweepRunning(RankscopeError):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One entry of the history. `time_s`: Unix time."""
+    """One entry of the history: a finding's new state or value. `time_s`: Unix time."""
 
     time_s: float
     id: str
@@ -69,7 +69,7 @@ class Point:
 
 
 class Store:
-    """An open state folder; with `folder` None nothing is remembered."""
+    """An open state folder; with `folder` None nothing is remembered. `notes`: what went wrong, in words."""
 
     def __init__(
         self, folder: Path | None, database: sqlite3.Connection | None, notes: list[str], spare: Spare | None = None
@@ -87,6 +87,7 @@ class Store:
         return found
 
     def _remembered(self) -> Earlier:
+        """Load the last sweep's counters and texts from the database; nothing, with a note, if that fails."""
         if self.folder is None or self._database is None:
             return Earlier()
         try:
@@ -99,8 +100,11 @@ class Store:
         return Earlier()
 
     def save(self, sweep: Sweep, ran: tuple[str, ...], retention_days: float) -> Sweep:
-        """Write a sweep in one transaction; return it with `since_s` filled in. Never raises.
-        `ran`: ids of the checks that ran; other checks keep their stored data."""
+        """Write a sweep in one transaction; return it with `since_s` of its findings filled in. Never raises.
+
+        `ran`: ids of the checks that ran; other checks keep their stored data. If the database fails, the texts go to
+        the spare.
+        """
         anew = _words_anew(sweep, set(ran))
         kept = {key: word for key, word in self._words.items() if key[0] not in anew}
         kept.update(((identifier, key), word) for identifier, key, word in sweep.words)
@@ -134,7 +138,7 @@ class Store:
         return row[0] if row is not None and isinstance(row[0], float) else None
 
     def paid(self, keys: Iterable[str]) -> None:
-        """Delete delivered entries after the hook succeeded. Never raises; notes a failure."""
+        """Delete the stored entries `keys` that the hook was given, after it succeeded. Never raises; notes a failure."""
         gone = {(owed.ID, key) for key in keys}
         failure = ""
         if self._database is not None:
@@ -154,8 +158,7 @@ class Store:
         self.notes.append(f"that the hook ended well could not be remembered{failure}; the next sweep calls it again")
 
     def history(self, since_s: float, until_s: float) -> tuple[Point, ...]:
-        """History between two Unix times, oldest first; newer entries are of a wrong clock. Never
-        raises."""
+        """History between two Unix times, oldest first; newer entries are of a wrong clock. Never raises."""
         if self._database is None:
             return ()
         try:
@@ -180,11 +183,15 @@ def _earlier(database: sqlite3.Connection) -> Earlier:
 
 
 def _no_memory(place: Path, error: BaseException) -> str:
+    """Format the note that earlier sweeps are unknown, as `place` cannot be used."""
     return f"no memory of earlier sweeps: {place}: {reason(error)}; counters cannot be judged"
 
 
 def _write(database: sqlite3.Connection, sweep: Sweep, ran: tuple[str, ...], retention_days: float) -> Sweep:
-    """Write a sweep in one transaction; fill in `since_s`. Raises sqlite3.Error."""
+    """Write a sweep in one transaction; return it with `since_s` of its findings filled in. Raises sqlite3.Error.
+
+    `ran`: ids of the checks that ran.
+    """
     with database:
         database.execute("BEGIN IMMEDIATE")
         known = sound(database.execute("SELECT * FROM current"), str, str, str, float | None, float | None)
@@ -212,7 +219,10 @@ def _write(database: sqlite3.Connection, sweep: Sweep, ran: tuple[str, ...], ret
 @contextmanager
 def open_store(folder: Path, spare: Spare | None = None, patience_s: float = 0.0) -> Iterator[Store]:
     """Open the state folder, locked against other sweeps. Raises SweepRunning after `patience_s`.
-    `spare`: folder in memory for texts that the state folder cannot take."""
+
+    If the folder cannot be used, the store remembers nothing. `spare`: folder in memory for texts that the state
+    folder cannot take.
+    """
     try:
         with opened_folder(folder, make=True) as place:
             lock = _lock_file(place)
@@ -267,8 +277,10 @@ class _OtherVersion(sqlite3.OperationalError):
 
 
 def _open(path: Path, notes: list[str]) -> sqlite3.Connection | None:
-    """Open the database; None, with a note, if unusable. Renames a damaged one. OperationalError is
-    a problem of the disk or a lock, any other error after a full read damage."""
+    """Open the database; None, with a note, if unusable. A damaged one is renamed, and a new one begun.
+
+    OperationalError is a problem of the disk or a lock, any other error after a full read damage.
+    """
     try:
         return unless_unread(path, partial(_connect, path))
     except (sqlite3.OperationalError, OSError, MemoryError) as error:
@@ -290,7 +302,10 @@ def _open(path: Path, notes: list[str]) -> sqlite3.Connection | None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Connect to an existing file. Never creates one: the path may lead elsewhere by now."""
+    """Connect to an existing database, check it and make its tables. Raises FAILURES.
+
+    Never creates a file: the path may lead elsewhere by now.
+    """
     database = sqlite3.connect(f"file:{quote(str(path))}?mode=rw", timeout=1.0, isolation_level=None, uri=True)
     try:
         version = database.execute("PRAGMA user_version").fetchone()[0]
@@ -314,6 +329,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _since(finding: Finding, since_s: float) -> Finding:
+    """Set the begin of a finding, if it has none."""
     return finding if finding.since_s is not None else replace(finding, since_s=since_s)
 
 
@@ -341,12 +357,12 @@ def _forget(database: sqlite3.Connection, sweep: Sweep, ran: set[str]) -> None:
 
 
 def _told(sweep: Sweep, ran: set[str]) -> set[str]:
-    """Ids of checks that finished and reported a known state."""
+    """Ids of the checks among `ran` that finished and reported a known state."""
     return (ran & {finding.id for finding in sweep.findings if finding.state != UNKNOWN}) - set(sweep.unfinished)
 
 
 def _words_anew(sweep: Sweep, ran: set[str]) -> set[str]:
-    """Ids whose stored texts this sweep replaces."""
+    """Ids of checks whose stored texts this sweep replaces. `ran`: ids of the checks that ran."""
     return ({key[0] for key in sweep.words} | {owed.ID, lasting.ID}) - set(sweep.unfinished) | _told(sweep, ran)
 
 
@@ -372,8 +388,10 @@ def _remember(
 
 
 def _prune(database: sqlite3.Connection, now_s: float, retention_days: float) -> None:
-    """Delete rows beyond the retention, and future ones, unless the clock leapt; limit the rows.
-    No leap is assumed if sweeps reach from before the retention until now without a long gap."""
+    """Delete rows beyond the retention, and future ones, unless the clock leapt; limit the number of rows.
+
+    No leap is assumed if sweeps reach from before the retention until now without a long gap.
+    """
     oldest = now_s - retention_days * budgets.DAY_S
     old = database.execute("SELECT max(time) FROM sweeps WHERE time < ?", (oldest,)).fetchone()[0]
     since = database.execute("SELECT min(time) FROM sweeps WHERE time BETWEEN ? AND ?", (oldest, now_s))

@@ -19,7 +19,7 @@ FACTOR, LEAST_PER_HOUR, CLIMB_C = 2.0, 1.0, 8.0
 
 
 def trends(points: Iterable[Point], now_s: float) -> tuple[Finding, ...]:
-    """Findings `trend.rate` and `trend.temperature`, warnings only. Never raises."""
+    """Findings `trend.rate` and `trend.temperature` from the history, warnings only. Never raises."""
     series: dict[tuple[str, str], list[Point]] = {}
     for point in points:
         if point.value is not None and (point.unit.endswith("/h") or point.unit == "°C"):
@@ -29,7 +29,7 @@ def trends(points: Iterable[Point], now_s: float) -> tuple[Finding, ...]:
 
 
 def _drift(entries: Sequence[Point], now_s: float) -> Finding | None:
-    """A warning if one series drifted in the last day, else None."""
+    """A warning if one series of rates or temperatures drifted in the last day, else None."""
     began_s = entries[0].time_s
     if now_s - began_s < budgets.DAY_S + BASELINE_S:
         return None
@@ -38,6 +38,7 @@ def _drift(entries: Sequence[Point], now_s: float) -> Finding | None:
     last = entries[-1]
 
     def warning(kind: str, usual: str, why: str, action: str) -> Finding:
+        """Make the warning; `kind`: its id, `usual`: the mean before, in words."""
         name = f"{last.id} {last.instance}".strip()
         expected = f"about {usual}, as in the days before"
         return Finding(kind, WARNING, name, "history", round(recent, 1), last.unit, expected, why, action)
@@ -54,7 +55,7 @@ def _drift(entries: Sequence[Point], now_s: float) -> Finding | None:
 
 
 def mean_between(points: Sequence[Point], start_s: float, end_s: float) -> float:
-    """Mean of a stepwise constant series over an interval.
+    """Mean of a stepwise constant series over an interval of Unix times.
 
     Points are sorted; the first is not after the start.
     """

@@ -1,5 +1,4 @@
-"""Services that the privileged process performs for a confined observer: a fixed list, nothing
-else.
+"""Services that the privileged process performs for a confined observer: a fixed list, nothing else.
 
 Every request is a row of `Broker.SERVICES`. An attacker who controls the confined process can
 request these and no more: so each takes numbers and open descriptors, never a path or a command,
@@ -43,7 +42,7 @@ _ATTACHED = ("rs_enter_", "rs_leave_", "rs_call_site", "rs_launch_site_")
 
 @dataclass(slots=True)
 class Broker(Reading):
-    """Serves one confined observer. Close it when that has ended.
+    """Performs the requests of one confined observer. Close it when that has ended.
 
     `orders`: called with the observer's pid, waits for the next observation to make and returns it;
     None if the probes never rest.
@@ -77,7 +76,7 @@ class Broker(Reading):
         return answer, [os.dup(table.map_fd) for table in tables]
 
     def unload(self, _: Sequence[int]) -> Answer:
-        """Detach everything."""
+        """Detach and free all probes; do nothing if none are loaded."""
         if self.module is not None:
             self.module.close()
             self.module = None
@@ -117,14 +116,15 @@ class Broker(Reading):
         return {}, ()
 
     def withdrawn(self, _: Sequence[int]) -> Answer:
-        """Return the links whose probes were withdrawn since the last call, as their pages are
-        mapped too often.
+        """Return the links whose probes were withdrawn since the last call, as their pages are mapped too often.
+
+        `by`: names the user who maps them so often.
         """
         gone = self._loaded().withdrawn()
         return {"links": list(gone.links), "by": gone.by}, ()
 
     def rest(self, _: Sequence[int]) -> Answer:
-        """Detach everything for a while."""
+        """Detach all probes until `wake`, keeping them loaded; return unused memory to the kernel."""
         self._loaded().rest()
         give_back(garbage=True)
         return {}, ()
@@ -134,13 +134,13 @@ class Broker(Reading):
         return {"refused": [asdict(one) for one in self._loaded().wake()]}, ()
 
     def order(self, _: Sequence[int]) -> Answer:
-        """Wait for the next observation to make and return it."""
+        """Wait until the next window is ordered; return the order, {} for none. Raises ValueError if none can come."""
         if self.orders is None:
             raise ValueError("nobody gives orders")
         return self.orders(self.served), ()
 
     def costs(self, _: Sequence[int]) -> Answer:
-        """Return what the kernel spent in each program."""
+        """Return [name, run count, run time in ns] of each program in the kernel."""
         rows = [[cost.program, cost.run_count, cost.run_time_ns] for cost in self._loaded().costs()]
         return {"costs": rows}, ()
 
@@ -165,7 +165,11 @@ class Broker(Reading):
         return {"silence": ""}, (wire.file_in_memory("ras", lambda file: file.write(said)),)
 
     def priority(self, _: Sequence[int], *, tid: int, nice: int, yields_s: float) -> Answer:
-        """Set the priority of a thread of the confined process, within limits."""
+        """Set the nice value of a thread of the confined process, within limits.
+
+        `yields_s`: seconds, at most, in which the thread runs only on idle CPUs. Raises ValueError for
+        other processes' threads.
+        """
         if not Path(f"/proc/{self.served}/task/{process(tid)}").exists():
             raise ValueError("no such thread")
         wanted = max(number(nice + 20, "place", 40) - 20, priority.AHEAD)
@@ -177,7 +181,7 @@ class Broker(Reading):
         return {}, (kmsg.open_log(self.root),)
 
     def pyspy_start(self, _: Sequence[int], *, pid: int, duration_s: float, rate_hz: int, idle: bool) -> Answer:
-        """Start py-spy on one process."""
+        """Start py-spy on one process, for `duration_s` at `rate_hz`; `idle`: sample idle threads too."""
         checked = process(pid)  # before anything is started
         if checked in self.samplings or len(self.samplings) >= limits.SAMPLED_MOST:
             raise ValueError("sampled already, or too many")
@@ -205,13 +209,14 @@ class Broker(Reading):
         Reading.close(self)
 
     def _loaded(self) -> Module:
+        """Return the loaded probes. Raises ValueError where none are loaded."""
         if self.module is None:
             raise ValueError("nothing is loaded")
         return self.module
 
 
 def _seconds(value: object) -> float:
-    """Check an argument that is a duration in seconds. Raises ValueError."""
+    """Check an argument that is a duration in seconds; cap it at one hour. Raises ValueError."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
         raise ValueError("no such time")
     return float(min(value, _LONGEST_S))

@@ -1,5 +1,4 @@
-"""The confined process: how it gives up its rights before it reads anything, and reports its
-results.
+"""The confined process: it gives up its rights before it reads anything, works, and reports its results.
 
 It is a fork of the command, another user with two capabilities: to read the memory (CAP_SYS_PTRACE)
 and the files below /proc (CAP_DAC_READ_SEARCH) of other users' processes. It can write to no
@@ -68,7 +67,10 @@ def live(
 
 
 def _be_alone(channel: socket.socket, trial: Table | None, verbose: bool) -> None:
-    """Close everything inherited from the command: locks, terminal, files open for writing."""
+    """Ignore Ctrl-C and hang-ups; close all inherited files but `channel`, the map `trial`, and with `verbose` stderr.
+
+    Locks and files open for writing end with that. Standard files become /dev/null.
+    """
     for one in (
         signal.SIGINT,
         signal.SIGHUP,
@@ -89,8 +91,9 @@ def _be_alone(channel: socket.socket, trial: Table | None, verbose: bool) -> Non
 def confine(trial: Table | None, parent: int, client: Client | None) -> list[str]:
     """Give up all rights that reading does not need; return what could not be given up, and why.
 
-    `client`: opens GPUs on request, None where none are needed. Raises OSError where nothing could
-    be given up.
+    `trial`: a BPF map to test whether reading maps needs CAP_BPF; closed here. `client`: opens GPUs on
+    request, None where none are needed. Exits where `parent` has ended. Raises OSError where
+    capabilities cannot be reduced.
     """
     remarks: list[str] = []
     held = credentials.effective()
@@ -127,9 +130,9 @@ def confine(trial: Table | None, parent: int, client: Client | None) -> list[str
 
 
 def _ask_for_devices(client: Client, remarks: list[str]) -> bool:
-    """Filter system calls so that GPUs are opened by another process, and nothing else is writable.
+    """Filter system calls so that another process opens GPUs for this one, and nothing else is writable.
 
-    Returns False where that is impossible, with a remark.
+    Returns False where such a filter is impossible. What failed is added to `remarks`.
     """
     try:
         listener = devices.listen()
@@ -146,6 +149,7 @@ def _ask_for_devices(client: Client, remarks: list[str]) -> bool:
 
 
 def _readable(trial: Table) -> bool:
+    """Test whether this process may still read a BPF map."""
     try:
         trial[ctypes.c_int(0)]
     except PermissionError:

@@ -1,5 +1,4 @@
-"""GPUs of this host for a confined process: another process opens them on request
-(probes/confine/opener.py).
+"""GPUs of this host for a confined process: another process opens them on request (probes/confine/opener.py).
 
 `listen` runs in the confined process, `start` in the privileged one. RANKSCOPE_DEVICES in its
 environment: files that replace devices, as those of the lab's emulated machine, separated by ":".
@@ -23,16 +22,17 @@ _NAMES = ("nvidiactl", "nvidia[0-9]*", "nvidia-caps/*", "kfd", "dri/*")
 
 
 def present() -> list[Path]:
-    """List the GPU devices of this host."""
+    """List the device files of this host's GPUs, and the files that replace devices (RANKSCOPE_DEVICES)."""
     return [*(device for pattern in _NAMES for device in FOLDER.glob(pattern)), *map(Path, _emulated())]
 
 
 def _emulated() -> list[str]:
+    """List the files in RANKSCOPE_DEVICES, which replace devices; none where it is unset."""
     return [name for name in os.environ.get("RANKSCOPE_DEVICES", "").split(":") if name]
 
 
 def groups(devices: Sequence[Path]) -> list[int]:
-    """List the groups (except root's) of devices that not everybody may open."""
+    """List the ids of groups that a user needs to open these devices: not root's, nor of those open to everybody."""
     found = set()
     for device in devices:
         with contextlib.suppress(OSError):
@@ -43,22 +43,24 @@ def groups(devices: Sequence[Path]) -> list[int]:
 
 
 def listen() -> int:
-    """Filter the calls of this thread and its children; return the descriptor that receives
-    requests to open for writing.
+    """Filter the system calls of this thread and its children (seccomp).
 
-    Raises OSError, ValueError where that is impossible: then nothing is filtered.
+    Returns the descriptor that receives their requests to open files for writing. Raises OSError,
+    ValueError where that is impossible: then nothing is filtered.
     """
     _try_once()
     return credentials.filter_and_listen(seccomp.program(writing=False, asking=True))
 
 
 def _try_once() -> None:
-    """Test the kernel's support on a thread of its own, since a filter cannot be removed. Raises
-    OSError.
+    """Test whether the kernel supports such a filter, on a thread of its own, as a filter cannot be removed.
+
+    Raises OSError where it does not.
     """
     refused: list[OSError] = []
 
     def attempt() -> None:
+        """Install a filter that allows all on this thread, and test its listener; a failure goes to `refused`."""
         try:
             listener = credentials.filter_and_listen(seccomp.allow_all())
         except OSError as error:
@@ -79,9 +81,9 @@ def _try_once() -> None:
 
 
 def start(listener: int) -> int:
-    """Start the program that opens GPUs for the process behind this listener; return its pid.
+    """Start the program that opens GPUs for the process behind this seccomp listener; return its pid.
 
-    It ends with that process, and with us. Raises OSError.
+    It ends with that process, and with this one. Raises OSError.
     """
     # a number that differs from the one in the child
     handed = fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 8)

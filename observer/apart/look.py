@@ -1,5 +1,4 @@
-"""Run one inspection of other users' processes in a confined process; the result comes back as
-data.
+"""Run one inspection of other users' processes in a confined process; the result comes back as data.
 
 For what needs no probes: finding ranks, or the functions of their libraries.
 """
@@ -36,10 +35,12 @@ def look(
     found: list[_Seen] = []
 
     def work(client: Client) -> None:
+        """Call `at` in the confined process, and send its packed result."""
         seen = plain.pack(at())
         client.tell("seen", (wire.file_in_memory("seen", lambda file: file.write(seen)),))  # it ends with this process
 
     def heard(told: dict[str, Any], handed: Sequence[int]) -> bool:
+        """Unpack the result into `found`; return False for any other message."""
         if told.get("what") != "seen":
             return False
         found[:] = [plain.unpack(kind, _content(handed))]
@@ -52,6 +53,7 @@ def look(
 
 
 def _content(handed: Sequence[int]) -> bytes:
+    """Seal and read the one file in memory that was sent. Raises BadData unless it is one, of acceptable size."""
     if len(handed) != 1:
         raise BadData("the observing process sent no file")
     wire.seal(handed)

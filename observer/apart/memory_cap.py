@@ -47,8 +47,9 @@ class MemoryCap:
 
 
 def make(limit_bytes: int) -> MemoryCap | None:
-    """Create a group with that limit; None where an equal limit exists already, or none can be
-    created.
+    """Create a group with that limit for memory and swap.
+
+    None where a limit as low exists already, or none can be created.
     """
     try:
         version, folders = cgroup.memory_folders(os.getpid())
@@ -77,9 +78,10 @@ def make(limit_bytes: int) -> MemoryCap | None:
 def places(version: int, folders: Sequence[str], *, limited: bool) -> list[Path]:
     """List where a group may be created, best first.
 
-    At the top, where every run removes leftovers of killed ones, unless that would escape a limit;
-    else below our own group, or next to it: in version 2 a group that holds processes gives its
-    controllers to none below it.
+    `folders`: the control group of this process, then its ancestors; `limited`: some memory limit
+    applies to it already. At the top, where every run removes leftovers of killed ones, unless that
+    would escape a limit; else below our own group, or next to it: in version 2 a group that holds
+    processes gives its controllers to none below it.
     """
     near = folders[0] if version == 1 or len(folders) == 1 else folders[1]
     return [Path(one) for one in dict.fromkeys((near,) if limited else (folders[-1], near))]
@@ -94,6 +96,7 @@ def limit_data(limit_bytes: int) -> None:
 
 
 def _limit(made: MemoryCap, limit_bytes: int) -> None:
+    """Write the group's memory limit, and forbid swap beyond it. Raises OSError where memory cannot be limited."""
     if made.version == 1:
         (made.folder / "memory.limit_in_bytes").write_text(str(limit_bytes), encoding="ascii")
         swap, most = "memory.memsw.limit_in_bytes", str(limit_bytes)
@@ -105,6 +108,7 @@ def _limit(made: MemoryCap, limit_bytes: int) -> None:
 
 
 def _remove_abandoned(place: Path) -> None:
+    """Remove the groups in this folder whose process has ended, by the pid and start time in their names."""
     for folder in place.glob(f"{_PREFIX}*-*"):
         pid, _, ticks = folder.name.removeprefix(_PREFIX).partition("-")
         with contextlib.suppress(OSError, ValueError):

@@ -39,6 +39,7 @@ def unpack(kind: type[_Seen], data: bytes) -> _Seen:
 
 
 def _plain(value: object) -> Any:
+    """Convert nested data for JSON: dataclasses to lists of their fields, mappings to lists of [key, value]."""
     if is_dataclass(value):
         return [_plain(getattr(value, field.name)) for field in fields(value)]
     if isinstance(value, Mapping):
@@ -56,6 +57,7 @@ def _parts(kind: Any) -> tuple[Any, ...]:
 
 
 def _of(kind: Any, value: Any) -> Any:
+    """Decode a plain value as the type `kind`, its text made printable. Raises TypeError, ValueError for any other."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         if value is None and NoneType in inner:

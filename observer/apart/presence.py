@@ -1,5 +1,4 @@
-"""Detect other observers of this host: two would cost the jobs twice as much, and see each other's
-probes at work.
+"""Detect other observers of this host: two cost the jobs twice as much, and see each other's probes at work.
 
 An observer holds the lock of a byte in a file of root's for as long as it lives; a later one asks
 the kernel who holds locks, and gets the pids in its own namespace. The file is empty, and only root
@@ -51,7 +50,10 @@ class Observer:
     since_s: float
 
     def text(self) -> str:
-        """Describe the observer in words."""
+        """Describe the observer: 'pid 77 (python rankscope watch), since 2026-01-31 12:00:00 UTC'.
+
+        'in another container' where its pid is 0.
+        """
         if not self.pid:
             return "in another container"
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.since_s))
@@ -98,6 +100,7 @@ def _open() -> int:
 
 
 def _lock_slot(file: int) -> None:
+    """Lock the first free byte of the file as this process's slot; do nothing where none is free. Never raises."""
     for place in range(_PLACES):
         with contextlib.suppress(OSError):  # held by another observer, or a file system without locks
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
@@ -105,14 +108,14 @@ def _lock_slot(file: int) -> None:
 
 
 def _others(file: int) -> tuple[Observer, ...]:
-    """List the holders of locks, except this process and its ancestors."""
+    """Describe the observers that hold a lock in the file, except this process and its ancestors."""
     ours = _ourselves()
     held = dict.fromkeys(pid for place in range(_PLACES) if (pid := _holder(file, place)) is not None)
     return tuple(found for pid in held if pid not in ours and (found := _observer(pid)) is not None)
 
 
 def _ourselves() -> set[int]:
-    """Return this process and its ancestors: a closer look of a service is no other observer."""
+    """Return the pids of this process and its ancestors: a service that starts an observer is not another one."""
     found: set[int] = set()
     pid = os.getpid()
     while pid > 1 and pid not in found:
@@ -125,7 +128,7 @@ def _ourselves() -> set[int]:
 
 
 def _holder(file: int, place: int) -> int | None:
-    """Return the holder of a lock, 0 if it is in another pid namespace; None if free or ours."""
+    """Return the pid that holds the lock of byte `place`, 0 if it is in another pid namespace; None if free or ours."""
     try:
         asked = fcntl.fcntl(file, fcntl.F_GETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
     except OSError:
@@ -135,7 +138,7 @@ def _holder(file: int, place: int) -> int | None:
 
 
 def _observer(pid: int) -> Observer | None:
-    """Describe the observer of a pid; None where it has ended."""
+    """Describe the observer of a pid, 0 for one in another pid namespace; None where it has ended."""
     if not pid:
         return Observer(0, "", 0.0)
     try:

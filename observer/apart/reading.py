@@ -1,6 +1,4 @@
-"""Services that the privileged process performs for one that only reads: child readers, GPUs, host
-names.
-"""
+"""Services that the privileged process performs for one that only reads: child readers, GPUs, host names."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ _MOST_CHILDREN = (
 
 @dataclass(slots=True)
 class Reading:
-    """Serves one confined process: each request is a method listed in `SERVICES`. Close it when
-    that has ended.
-    """
+    """Performs the requests of one confined process, each a method in `SERVICES`. Close it when that has ended."""
 
     served: int = 0  # its pid
     readers: set[int] = field(default_factory=set)
@@ -41,7 +37,7 @@ class Reading:
         )
 
     def reader(self, _: Sequence[int]) -> Answer:
-        """Start a child that opens files of targets."""
+        """Start a child that opens files of targets; return its pid, its socket and its shared memory."""
         if len(self.readers) >= _MOST_CHILDREN:
             raise ValueError("too many readers")
         pid, channel, shared = reader.start_child()
@@ -49,7 +45,7 @@ class Reading:
         return {"pid": pid}, (channel.detach(), shared)
 
     def end_reader(self, _: Sequence[int], *, pid: int, kill: bool) -> Answer:
-        """Abandon one of these children."""
+        """Let one of these children end, or with `kill` kill it, without waiting; ignore other pids."""
         if pid in self.readers:
             self.readers.discard(pid)
             reader.end_child(pid, kill=kill is True)
@@ -60,7 +56,7 @@ class Reading:
         return {"name": namespaces.uts_name(process(pid))}, ()
 
     def open_devices(self, handed: Sequence[int]) -> Answer:
-        """Start the program that opens GPUs for the process behind this listener."""
+        """Start the program that opens GPUs for the process behind this seccomp listener, once: then ValueError."""
         (listener,) = handed
         if self.opener:
             raise ValueError("they are already")
@@ -87,7 +83,7 @@ Reading.SERVICES = {service.__name__: service for service in _SERVICES}
 
 
 def number(value: object, name: str, end: int) -> int:
-    """Check an argument that is a whole number from 0 on, below `end`. Raises ValueError."""
+    """Check an argument that is a whole number from 0 on, below `end`. Raises ValueError, which calls it `name`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < end:
         raise ValueError(f"no such {name}")
     return value

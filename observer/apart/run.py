@@ -116,6 +116,7 @@ def run(
 
 
 def _fork(theirs: socket.socket, trial: Table | None, work: Work, gpus: bool, verbose: bool) -> int:
+    """Fork the confined process, which gets the socket `theirs` and never returns; return its pid."""
     parent = os.getpid()
     with warnings.catch_warnings():
         # Forking with threads: none of ours holds a lock that is needed in the child.
@@ -127,6 +128,11 @@ def _fork(theirs: socket.socket, trial: Table | None, work: Work, gpus: bool, ve
 
 
 def _serve(channel: socket.socket, services: Services, heard: Heard, progress: Progress, until: float) -> None:
+    """Receive messages until 'done': show progress, pass reports to `heard`, answer requests.
+
+    `until`: deadline, CLOCK_MONOTONIC, s. Raises ObserverEnded after it or after two minutes of
+    silence, wire.Ended, and the error that the process reports.
+    """
     channel.settimeout(1.0)
     quiet = 0  # seconds, counted and not timed: time in which we were stopped ourselves does not count
     while True:
@@ -155,6 +161,10 @@ def _serve(channel: socket.socket, services: Services, heard: Heard, progress: P
 
 
 def _answer(channel: socket.socket, services: Services, asked: dict[str, Any], handed: Sequence[int]) -> None:
+    """Perform one request; send the answer, or the error that it raised, and close what was sent.
+
+    Raises ObserverEnded where the process does not read it.
+    """
     try:
         answer, sent = services.answer(asked, handed)
     except REFUSALS as error:
@@ -171,8 +181,9 @@ def _answer(channel: socket.socket, services: Services, asked: dict[str, Any], h
 
 
 def _end(pid: int) -> int | None:
-    """End the process and return its exit status; None where not even SIGKILL ends it (a dead file
-    system).
+    """Wait for the process to end, and kill it if it does not at once; return its wait status.
+
+    None where not even SIGKILL ends it within two seconds (a dead file system).
     """
     until, patient = time.monotonic() + _END_S, time.monotonic() + _EXITS_S
     while time.monotonic() < until:
@@ -188,6 +199,10 @@ def _end(pid: int) -> int | None:
 
 
 def _why(status: int | None, cap: MemoryCap | None) -> RankscopeError:
+    """Build the error for a process that ended without a report; OutOfMemory if its group's limit killed it.
+
+    `status`: its wait status, None unknown.
+    """
     if cap is not None and cap.killed():
         return _out_of_memory()
     how = "without a word"

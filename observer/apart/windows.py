@@ -50,14 +50,17 @@ def each_window(
 ) -> None:  # fmt: skip
     """Call `take` with each window that `make` yields in a confined process, while that goes on.
 
-    `orders`: see Broker. Raises as `windows_of`.
+    `orders`: called with that process's pid whenever it asks for an order; returns it, {} for none.
+    Raises as `windows_of`.
     """
 
     def work(client: Client) -> None:
+        """Send the windows, and the progress, of `make` from the confined process."""
         for window in make(lambda text: client.tell("say", text=text)):
             _tell(client, window)
 
     def heard(told: dict[str, Any], handed: Sequence[int]) -> bool:
+        """Pass a received window to `take`; return False for any other message."""
         if told.get("what") != "window":
             return False
         take(parse_window(told, handed))
@@ -78,12 +81,14 @@ def each_moment(
     moment: list[Window] = []
 
     def work(client: Client) -> None:
+        """Send the windows of `make`, with a message after those of each interval."""
         for windows in make(lambda text: client.tell("say", text=text)):
             for window in windows:
                 _tell(client, window)
             client.tell("moment")
 
     def heard(told: dict[str, Any], handed: Sequence[int]) -> bool:
+        """Collect windows, and pass them to `take` at the end of their interval; return False for other messages."""
         if told.get("what") == "window":
             _add(moment, parse_window(told, handed))
         elif told.get("what") == "moment":
@@ -97,6 +102,7 @@ def each_moment(
 
 
 def _add(found: list[Window], window: Window) -> None:
+    """Append a window. Raises BadData beyond one window for each of the most jobs allowed."""
     if len(found) >= limits.JOBS:
         raise BadData(f"the observing process sent more than {limits.JOBS} windows")
     found.append(window)
@@ -106,6 +112,11 @@ def _run(
     work: Callable[[Client], None], broker: Broker, heard: Callable[[dict[str, Any], Sequence[int]], bool], progress: Progress,
     longest_s: float, verbose: bool,
 ) -> None:  # fmt: skip
+    """Run `work` in a confined process for at most `longest_s` seconds, with a map to test for CAP_BPF.
+
+    `heard` returns whether a message was a report; else `broker` answers it as a request. Raises as
+    `run`.
+    """
     trial = _trial(broker.root)
     try:
         run(work, broker, heard, progress, trial=trial, verbose=verbose, longest_s=longest_s)
@@ -115,6 +126,7 @@ def _run(
 
 
 def _trial(root: Path) -> Table | None:
+    """Create a BPF map of one entry, to test whether maps can be read without CAP_BPF; None where there is no BPF."""
     try:
         return Table(_TRIAL, tables.possible_cpus(root))
     except (OSError, ValueError):
@@ -122,7 +134,7 @@ def _trial(root: Path) -> Table | None:
 
 
 def _tell(client: Client, window: Window) -> None:
-    """Send a window: its files, in memory."""
+    """Send a window to the privileged process, as files in memory."""
     # here, as a waiting process has no use for it yet
     from rankscope.observer.window.folder import window_files
 

@@ -1,5 +1,4 @@
-"""Messages between the two processes: one JSON object each, with descriptors, over a SOCK_SEQPACKET
-socket.
+"""Messages between the two processes: one JSON object each, with descriptors, over a SOCK_SEQPACKET socket.
 
 No pickles: messages of the confined process are untrusted data to the other one.
 """
@@ -80,13 +79,16 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], tuple[int, ...]]:
 
 
 def close_all(descriptors: Sequence[int]) -> None:
-    """Close descriptors of an unwanted message."""
+    """Close these descriptors, as those of an unwanted message."""
     for descriptor in descriptors:
         socket.close(descriptor)
 
 
 def file_in_memory(name: str, write: Callable[[IO[bytes]], object]) -> int:
-    """Write what is too large for a message into a file whose descriptor is sent; the caller closes it. Raises what `write` raises."""
+    """Make a file in memory, for what is too large for a message; return its descriptor, which the caller closes.
+
+    `write` gets the open file and writes it. Raises what `write` raises.
+    """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with os.fdopen(descriptor, "wb", closefd=False) as file:
@@ -115,7 +117,7 @@ def text(content: dict[str, Any], name: str) -> str:
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """Encode an error for the other process."""
+    """Encode an error for the other process: its class, errno (None unless an OSError) and text."""
     return {
         # Arrow has a subclass of its own
         "error": "MemoryError" if isinstance(error, MemoryError) else type(error).__name__,
@@ -125,8 +127,10 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 
 def raised(content: dict[str, Any]) -> Exception:
-    """Decode an error: our own classes and OSError as they were, others as RuntimeError with the
-    name.
+    """Decode an error that `describe` encoded.
+
+    Classes of ours, OSError, ValueError, TypeError and MemoryError are as they were; others become
+    RuntimeError with their name.
     """
     name, said, number = text(content, "error"), text(content, "text"), content.get("number")
     if isinstance(number, int):
@@ -140,6 +144,7 @@ def raised(content: dict[str, Any]) -> Exception:
 
 
 def _all_of(kind: type[RankscopeError]) -> list[type[RankscopeError]]:
+    """List an error class with all its subclasses, direct or not."""
     return [kind, *(deeper for below in kind.__subclasses__() for deeper in _all_of(below))]
 
 

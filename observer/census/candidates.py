@@ -170,7 +170,7 @@ class _Pass:
         self._costly: Counter[str] = Counter()
 
     def go_on(self) -> None:
-        """Inspect all processes that are left."""
+        """Inspect all processes that are left; first list the one that blocked the previous call as unreadable."""
         if self._at:  # the previous worker was abandoned while inspecting it
             self._say_silent(self._at)
         while self._left:
@@ -182,18 +182,20 @@ class _Pass:
             self._at = 0
 
     def result(self) -> Scan:
-        """Return the result."""
+        """Return what was found so far."""
         notes = _not_looked_at(self._denied, self._alike, self._costly)
         return Scan(
             self._processes, self._candidates, self._others, tuple(self._unreadable), self._denied, notes,
         )  # fmt: skip
 
     def _say_silent(self, pid: int) -> None:
+        """List a process that blocks its readers as unreadable, with what can be read of it without blocking."""
         with contextlib.suppress(OSError, ValueError):
             self._processes.setdefault(pid, procfs.stat_of_silent(pid, self._root))
             self._unreadable.append((pid, self._processes[pid].comm, SILENT))
 
     def _look(self, pid: int) -> None:
+        """Inspect one process, if its user has time and room left; skip zombies and kernel threads. Raises Silent."""
         root = self._root
         try:
             stat = procfs.read_stat(pid, root)
@@ -214,6 +216,10 @@ class _Pass:
             self._fair.spend(time.thread_time() - began_s, lambda: whose(pid, root))
 
     def _look_into(self, pid: int, stat: ProcStat) -> None:
+        """Add a living process to the candidates, the other Python programs or the unreadable ones, or to none.
+
+        Raises Silent.
+        """
         root = self._root
         try:
             environ = procfs.read_environ_bytes(pid, root)
@@ -311,6 +317,10 @@ def find_libraries(paths: tuple[str, ...]) -> Libraries:
 
 
 def _named(by_name: dict[str, str], prefixes: tuple[str, ...]) -> str:
+    """Return the first path whose file name begins with one of `prefixes` and has '.so'; '' if none.
+
+    `by_name`: file name -> path. Earlier prefixes come first.
+    """
     for prefix in prefixes:
         for name, path in by_name.items():
             if name.startswith(prefix) and ".so" in name:
@@ -319,6 +329,11 @@ def _named(by_name: dict[str, str], prefixes: tuple[str, ...]) -> str:
 
 
 def _candidate(stat: ProcStat, owner: int, environ: bytes, python: bool, libraries: Libraries, root: Path) -> Candidate:
+    """Build a candidate: its command line, its node name, and the rank that its environment claims.
+
+    A process with a training library whose start environment names no rank, or no master address, may
+    have set the variables later: then its current ones are read as well.
+    """
     cmdline = command_line(stat.pid, root)
     node = node_name(stat.pid, root)
     said = procfs.parse_environ(environ)
@@ -360,6 +375,7 @@ def command_line(pid: int, root: Path) -> tuple[str, ...]:
 
 
 def _is_python(pid: int, comm: str, root: Path) -> bool:
+    """Tell whether a process runs Python, by its name, its executable or its first argument."""
     if _PYTHON.match(comm):
         return True
     try:

@@ -1,5 +1,6 @@
-"""Which collectives of a job can be timed, from its ranks' libraries and the call table; reported
-before a window.
+"""Determine which collectives of a job can be timed, from its ranks' libraries and the call table.
+
+Reported before a window.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class SeenCollectives:
 
     @property
     def text(self) -> str:
-        """Summary in a few words."""
+        """Summary for display: 'nccl in libnccl.so.2; not seen in libother.so, which exports no functions'."""
         told = [f"{family} in {file}" for family, file in self.seen]
         told += [f"not seen in {file}, which exports no functions" for file in self.hidden]
         return "; ".join(told) or "not visible: waiting for other ranks cannot be separated from own time"
@@ -58,7 +59,7 @@ def seen_collectives(ranks: Sequence[FoundRank], root: Path = Path("/")) -> tupl
 
 
 def _families(library: Library) -> frozenset[str]:
-    """Return the families of rows that this file has functions for."""
+    """Return the families of collectives (of the call table) whose functions this library has; empty if unreadable."""
     rows = [row for row in _ROWS if library.name.startswith(row.libraries)]
     try:
         with library.open() as file:

@@ -50,6 +50,7 @@ def find_container(paths: Iterable[str]) -> Container | None:
 
 
 def _from_path(path: str) -> Container | None:
+    """Find the innermost container in one cgroup path, with its runtime and pod; None if there is none."""
     pods = _POD.findall(path)
     pod = pods[-1].replace("_", "-") if pods else ""
     parts = [part for part in path.split("/") if part]
@@ -64,6 +65,10 @@ def _from_path(path: str) -> Container | None:
 
 
 def _runtime_above(parts: list[str], pod: str) -> str:
+    """Name the runtime of a container by the parts of the path above it, innermost first.
+
+    Without one that is known: 'kubernetes' in a pod, else 'unknown'.
+    """
     for part in reversed(parts):
         for prefix, runtime in _RUNTIMES.items():
             if part.startswith(prefix):

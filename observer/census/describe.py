@@ -95,7 +95,7 @@ def identity_of(
 
 
 def run_of(pid: int, command: Sequence[str], root: Path) -> str:
-    """Digest of what a process runs; '' where its arguments cannot be read."""
+    """Digest the arguments and the folder of a process, keyed by the host; '' where `command` is empty."""
     if not command:
         return ""
     try:
@@ -109,7 +109,7 @@ def run_of(pid: int, command: Sequence[str], root: Path) -> str:
 
 @lru_cache(maxsize=4)
 def _key(root: Path) -> bytes:
-    """The host's part of all its digests: read once, not for each rank."""
+    """Return the key of all this host's digests, made of its machine id; read once, not for each rank."""
     return machine_id(root).encode()
 
 

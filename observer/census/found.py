@@ -47,7 +47,7 @@ class FoundRank:
 
 
 def user_of(rank: FoundRank) -> str:
-    """Name the owner of a rank; for root, which is in many containers, with the control group."""
+    """Name the owner of a rank: 'user UID', or for root, which is in many containers, 'root in CGROUP'."""
     return f"user {rank.owner}" if rank.owner > 0 else f"root in {rank.cgroup}"
 
 

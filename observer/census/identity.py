@@ -126,9 +126,7 @@ def parse_later_claim(environ: Mapping[str, str], node: str) -> Claim | None:
 
 
 def lacks_master(environ: Mapping[str, str]) -> bool:
-    """Tell whether it claims a rank in torch's form but no master address, so that the job is
-    unknown.
-    """
+    """Tell whether an environment names a rank in torch's form but no master address, so that the job is unknown."""
     return _integer(environ, "RANK") is not None and not environ.get("MASTER_ADDR", "").strip()
 
 
@@ -142,7 +140,7 @@ def completed(environ: Mapping[str, str], now: Mapping[str, str]) -> Mapping[str
 
 
 def same_rank(one: Claim, other: Claim) -> bool:
-    """Tell whether two claims are equal: one process inherited the environment of the other."""
+    """Tell whether two claims name the same rank of a job: one process inherited the other's environment."""
     return (one.job, one.rank, one.local_rank, one.world_size) == (
         other.job, other.rank, other.local_rank, other.world_size
     )  # fmt: skip
@@ -158,6 +156,7 @@ def parse_arguments(arguments: tuple[str, ...]) -> tuple[int | None, int, int]:
 
 
 def _torch(environ: Mapping[str, str], node: str) -> Claim | None:
+    """Parse a claim in torch's form (RANK, MASTER_ADDR, …); None without RANK."""
     rank = _integer(environ, "RANK")
     if rank is None:
         return None
@@ -165,7 +164,10 @@ def _torch(environ: Mapping[str, str], node: str) -> Claim | None:
 
 
 def _by_node(environ: Mapping[str, str], node: str) -> Claim | None:
-    """Parse the claim of Lightning's own launcher: number on this host and number of the host."""
+    """Parse the claim of Lightning's own launcher: the number on this host, as `rank`, and the number of the host.
+
+    None where these, the world size or the master address are missing or do not fit.
+    """
     local, host, world = (_integer(environ, name) for name in ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"))
     if local is None or host is None or not world or "MASTER_ADDR" not in environ or local >= world:
         return None
@@ -190,6 +192,10 @@ def _all_here(claim: Claim | None) -> Claim | None:
 
 
 def _torch_claim(environ: Mapping[str, str], node: str, rank: int) -> Claim:
+    """Build the claim of this `rank` from torch's other variables; `node`: node name of the process.
+
+    The job's name: Slurm's job or torch's run id, and the master; without both, the node.
+    """
     master, local_only = _master(environ, node)
     run = environ.get("TORCHELASTIC_RUN_ID", "")
     slurm = environ.get("SLURM_JOB_ID", "")
@@ -212,6 +218,7 @@ def _torch_claim(environ: Mapping[str, str], node: str, rank: int) -> Claim:
 
 
 def _open_mpi(environ: Mapping[str, str], node: str) -> Claim | None:
+    """Parse a claim set by Open MPI's mpirun; None without one, or where a process loaded MPI without mpirun."""
     rank = _integer(environ, "OMPI_COMM_WORLD_RANK")
     # A process that loads MPI without mpirun becomes a job of one, and its children's environments
     # claim the same.
@@ -234,6 +241,7 @@ def _open_mpi(environ: Mapping[str, str], node: str) -> Claim | None:
 
 
 def _horovod(environ: Mapping[str, str], node: str) -> Claim | None:
+    """Parse a claim set by horovodrun; None without HOROVOD_RANK."""
     rank = _integer(environ, "HOROVOD_RANK")
     if rank is None:
         return None
@@ -252,6 +260,7 @@ def _horovod(environ: Mapping[str, str], node: str) -> Claim | None:
 
 
 def _pmi(environ: Mapping[str, str], node: str) -> Claim | None:
+    """Parse a claim set by mpiexec of MPICH or Intel MPI, or by srun where it speaks PMI; None without PMI_RANK."""
     rank = _integer(environ, "PMI_RANK")
     if rank is None:
         return None
@@ -271,6 +280,7 @@ def _pmi(environ: Mapping[str, str], node: str) -> Claim | None:
 
 
 def _slurm(environ: Mapping[str, str]) -> Claim | None:
+    """Parse a claim set by srun or sbatch; None without SLURM_PROCID or a job id."""
     rank = _integer(environ, "SLURM_PROCID")
     job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
     if rank is None or not job:
@@ -289,6 +299,7 @@ def _slurm(environ: Mapping[str, str]) -> Claim | None:
 
 
 def _by_hand(environ: Mapping[str, str], node: str) -> Claim | None:
+    """Parse a claim from JAX's or Paddle's own variables, set for scripts without a launcher; None without them."""
     for family, number, world, meeting in _BY_HAND:
         rank = _integer(environ, number)
         if rank is not None:
@@ -314,7 +325,11 @@ def _tensorflow(environ: Mapping[str, str], node: str) -> Claim | None:
 
 
 def _at(family: str, rank: int, world: int, meeting: str, node: str) -> Claim:
-    """Build a claim from a rendezvous address `address:port`, or '' where unknown."""
+    """Build the claim of `rank` of `world` ranks; `meeting`: rendezvous 'address:port', '' unknown.
+
+    `family`: framework, with which the job's name begins. `node` replaces an address that is unknown or
+    a loopback.
+    """
     address, _, port = meeting.strip().rpartition(":")
     where, loopback = _endpoint(address or port, port if address else "", node)
     job = printable(f"{family}-{where or node}", NAME_CAP)
@@ -327,6 +342,10 @@ def _master(environ: Mapping[str, str], node: str) -> tuple[str, bool]:
 
 
 def _endpoint(address: str, port: str, node: str) -> tuple[str, bool]:
+    """Return ('address:port', whether the address is a loopback); `node` replaces a loopback address.
+
+    ('', False) without an address.
+    """
     if not address:
         return "", False
     loopback = bool(_LOOPBACK.match(address))
@@ -335,6 +354,11 @@ def _endpoint(address: str, port: str, node: str) -> tuple[str, bool]:
 
 
 def _mpi_job(environ: Mapping[str, str], node: str, space: str) -> tuple[str, bool]:
+    """Return the name of an MPI job, and whether it is valid on this host only.
+
+    From `space` (an id that all its hosts share, '' unknown), else the batch job, MASTER_ADDR, or
+    `node`.
+    """
     if space:
         return printable(f"mpi-{space}", NAME_CAP), False
     for name, prefix in (("SLURM_JOB_ID", "slurm"), ("PBS_JOBID", "pbs"), ("LSB_JOBID", "lsf"), ("JOB_ID", "sge")):
@@ -345,6 +369,7 @@ def _mpi_job(environ: Mapping[str, str], node: str, space: str) -> tuple[str, bo
 
 
 def _argument(arguments: tuple[str, ...], pattern: re.Pattern[str]) -> int | None:
+    """Return the number in the first argument that matches `pattern`, or in the one after it; None if none."""
     for position, argument in enumerate(arguments[:1024]):
         match = pattern.match(argument[:64])
         if match is None:
@@ -355,6 +380,7 @@ def _argument(arguments: tuple[str, ...], pattern: re.Pattern[str]) -> int | Non
 
 
 def _integer(environ: Mapping[str, str], name: str) -> int | None:
+    """Return a variable as a number from 0 to RANK_MOST; None where it is absent or anything else."""
     text = environ.get(name, "").strip()
     if not (text.isascii() and text.isdigit() and len(text) < 9):
         return None
@@ -363,6 +389,7 @@ def _integer(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _first(environ: Mapping[str, str], default: int, *names: str) -> int:
+    """Return the first of these variables that is a number (see `_integer`); `default` where none is."""
     for name in names:
         value = _integer(environ, name)
         if value is not None:

@@ -1,5 +1,4 @@
-"""Find processes that are connected with each other by TCP, to separate unnamed ranks from helpers
-of a rank.
+"""Find processes that are connected with each other by TCP, to separate unnamed ranks from helpers of a rank.
 
 In: the sockets a process holds (/proc/PID/fd) and the connections of its network namespace
 (/proc/PID/net/tcp, tcp6). Files, not netlink: recorded trees serve as well, and only doubtful cases
@@ -48,9 +47,7 @@ class Hub:
 
 @dataclass(slots=True)
 class Connections:
-    """Cached lookups of connections. Unreadable counts as none; what was too much to read is in the
-    notes.
-    """
+    """Cached lookups of TCP connections of processes. Unreadable counts as none; see `notes` for what was too much."""
 
     root: Path = ROOT
     notes: list[str] = field(default_factory=list)
@@ -86,7 +83,7 @@ class Connections:
         return bool(inodes) and not inodes.isdisjoint(self._listening.of(pid, *self._seen_by(pid)))
 
     def ports_reached(self, pid: int) -> frozenset[int]:
-        """Return the ports at which a process has connections of its own."""
+        """Return the port numbers of the peers that a process's sockets are connected to."""
         table = self._table(pid)
         return frozenset(int(_port(table[inode][1]), 16) for inode in self.inodes(pid) if inode in table)
 
@@ -119,6 +116,7 @@ class Connections:
         leader = {pid: pid for pid in members}
 
         def find(pid: int) -> int:
+            """Return the process that represents the group of `pid` so far."""
             while leader[pid] != pid:
                 leader[pid] = leader[leader[pid]]
                 pid = leader[pid]
@@ -135,8 +133,9 @@ class Connections:
         return [group for group in grouped.values() if len(group) > 1]
 
     def ends(self, pid: int, parent: int) -> list[tuple[tuple[int, Pair], tuple[int, Pair]]]:
-        """Return a process's own connections, each as seen from here and as seen from its other
-        end.
+        """Return a process's own connections, each as two keys: as seen from here, and as seen from its other end.
+
+        A key is (network namespace for a loopback connection, else 0; the pair).
         """
         space = self._space(pid)
         return [((_key(space, pair), pair), (_key(space, pair[::-1]), pair[::-1])) for pair in self.own(pid, parent)]
@@ -174,6 +173,7 @@ class Connections:
         )
 
     def _space(self, pid: int) -> int:
+        """Return the inode of a process's network namespace, cached; 0 where unreadable."""
         if pid not in self._spaces:
             try:
                 self._spaces[pid] = namespace_inode(pid, "net", self.root)
@@ -182,13 +182,18 @@ class Connections:
         return self._spaces[pid]
 
     def _table(self, pid: int) -> Mapping[int, Pair]:
+        """Return the established connections in a process's network namespace, by socket inode."""
         return self._tables.of(pid, *self._seen_by(pid))
 
     def _seen_by(self, pid: int) -> tuple[int, Callable[[], str]]:
-        """The network that a process sees, and who pays for reading its tables."""
+        """Return the network namespace of a process (-pid if unknown), and a function that names its user.
+
+        The user's budget pays for reading the tables of that namespace.
+        """
         return self._space(pid) or -pid, partial(whose, pid, self.root)
 
     def _tell(self, user: str, pid: int) -> None:
+        """Note that a connection table was not read completely, as this user's budget is used up."""
         self.notes.append(more_connections(user, pid))
 
 
@@ -223,14 +228,17 @@ def _plain(endpoint: bytes) -> bytes:
 
 
 def _address(endpoint: bytes) -> bytes:
+    """Return the address of an endpoint 'ADDRESS:PORT' (hexadecimal, as in /proc/net/tcp)."""
     return endpoint.partition(b":")[0]
 
 
 def _port(endpoint: bytes) -> bytes:
+    """Return the port of an endpoint 'ADDRESS:PORT' (hexadecimal, as in /proc/net/tcp)."""
     return endpoint.rpartition(b":")[2]
 
 
 def _is_loopback(endpoint: bytes) -> bool:
+    """Tell whether an endpoint's address (hexadecimal, as in /proc/net/tcp) is 127.x.x.x or ::1."""
     address = _address(endpoint)
     return address in (_LOOPBACK_V4, _LOOPBACK_V6) or (len(address) == 8 and address.endswith(b"7F"))
 

@@ -1,6 +1,4 @@
-"""Recognise command lines of launchers, and of programs that use a training library without
-training. Pure.
-"""
+"""Recognise command lines of launchers, and of programs that use a training library without training. Pure."""
 
 from __future__ import annotations
 

@@ -41,8 +41,9 @@ def read_live_environ(pid: int, root: Path = ROOT) -> dict[str, str]:
 
 
 def _variable(pid: int, root: Path) -> int | None:
-    """Return the address of `environ`: in the program, if it has a copy (the linker's rule), else
-    in the C library.
+    """Return the address of the variable `environ`; None where it is found in no file.
+
+    In the program, if it has a copy (the linker's rule), else in the C library.
     """
     program = read_link(proc_path(root, pid, "exe"))
     mappings = read_maps(pid, root, lambda path: path == program or bool(_LIBC.search(path)))
@@ -73,7 +74,10 @@ def _texts(memory: Memory, array: int) -> list[bytes]:
 
 
 def _text(memory: Memory, address: int) -> bytes:
-    """Read up to the null byte, one page at a time: the next page may not be mapped."""
+    """Read the string at an address up to its null byte, at most 512 bytes.
+
+    One page at a time: the next page may not be mapped.
+    """
     text = b""
     while len(text) < _TEXT_CAP_BYTES:
         at = address + len(text)

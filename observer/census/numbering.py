@@ -75,7 +75,7 @@ def number_group(group: Sequence[Member], hub: int | None, whole: bool) -> tuple
 
 
 def number_by_node(claims: Mapping[int, tuple[int, Claim]]) -> dict[int, tuple[Claim, bool]]:
-    """Compute global numbers for claims numbered per host: pid -> (claim, whether it is certain).
+    """Compute global numbers for claims numbered per host, from host 1 on: pid -> (claim, whether it is certain).
 
     `claims`: pid -> (user, claim). number = number of the host x ranks of a host + number on the
     host, as Lightning counts; hosts have equally many. A guess where ranks of this host are

@@ -67,7 +67,7 @@ class Owners:
     notes: Mapping[int, str] = field(default_factory=dict)
 
     def of(self, pids: set[int]) -> Owners:
-        """Restrict the assignment to these ranks."""
+        """Restrict the assignment to the ranks with these pids, and the foreign processes to those on their GPUs."""
         gpus = {pid: found for pid, found in self.gpus.items() if pid in pids}
         mine = {index for found in gpus.values() for index in found}
         return Owners(
@@ -78,11 +78,11 @@ class Owners:
         )
 
     def gpu_pid(self, index: int) -> int | None:
-        """Return the rank that uses a GPU; the first where several do."""
+        """Return the pid of the rank that uses a GPU (NVML index), the first where several do; None if none does."""
         return next((pid for pid, found in self.gpus.items() if index in found), None)
 
     def port_pid(self, name: str) -> int | None:
-        """Return the rank that a port is nearest to."""
+        """Return the pid of the rank that a port is nearest to, the first of several; None if of none."""
         return next((pid for pid, found in self.ports.items() if name in found), None)
 
 
@@ -160,7 +160,10 @@ def several_devices(processes: Sequence[FoundRank | Candidate], root: Path = ROO
 
 
 def _memory_used(processes: Sequence[FoundRank | Candidate], root: Path) -> dict[int, dict[int, float]]:
-    """Read memory by process and GPU; empty where NVML does not answer in time."""
+    """Read from NVML the memory that these processes, with those below them, use: pid -> GPU -> bytes.
+
+    Empty where NVML does not answer in time.
+    """
     try:
         reading = within(_NVML_S, lambda: read_gpus(root), "nvml")
     except (TimeoutError, OSError):
@@ -170,8 +173,9 @@ def _memory_used(processes: Sequence[FoundRank | Candidate], root: Path) -> dict
 
 
 def _made_by_xla(pid: int, root: Path) -> int:
-    """Return the number of CPU devices that XLA_FLAGS requests, from the start environment or the
-    current one.
+    """Return the number of CPU devices that XLA_FLAGS requests; 0 if none.
+
+    Read from the start environment, else from the current one.
     """
     try:
         flags = procfs.read_environ(pid, root).get("XLA_FLAGS", "")
@@ -191,6 +195,7 @@ class _Ancestry:
         self._ranks, self._root = ranks, root
 
     def rank_of(self, pid: int) -> int | None:
+        """Return the pid of the rank that this process is or descends from; None if of none."""
         for _ in range(_MAX_DEPTH):
             if pid in self._ranks:
                 return pid
@@ -206,6 +211,10 @@ class _Ancestry:
 def _memory_by_rank(
     gpus: Iterable[tuple[int, Sequence[GpuProcess] | Sequence[ProcessUse]]], above: _Ancestry
 ) -> dict[int, dict[int, float]]:
+    """Sum the memory of the processes of each rank: its pid -> GPU -> bytes; unknown memory counts as 1 byte.
+
+    `gpus`: (index, processes on it) of each GPU; `above` finds the rank of a process.
+    """
     holds: dict[int, dict[int, float]] = {}
     for index, processes in gpus:
         for process in processes:
@@ -217,11 +226,13 @@ def _memory_by_rank(
 
 
 def _most_memory(holds: Mapping[int, float]) -> tuple[int, ...]:
+    """Return the GPUs that hold at least a quarter of a rank's most memory on one, in order; `holds`: GPU -> bytes."""
     most = max(holds.values(), default=0.0)
     return tuple(sorted(index for index, held in holds.items() if held >= _OWN_SHARE * most))
 
 
 def _visible(pid: int, root: Path) -> str:
+    """Read CUDA_VISIBLE_DEVICES from a process's start environment; '' where absent or unreadable."""
     try:
         return procfs.read_environ(pid, root).get("CUDA_VISIBLE_DEVICES", "")[:4096]
     except OSError:
@@ -229,6 +240,11 @@ def _visible(pid: int, root: Path) -> str:
 
 
 def _given(visible: str, local: int, by_uuid: Mapping[str, int], known: set[int]) -> tuple[int, ...]:
+    """Return the GPUs (NVML indices) that CUDA_VISIBLE_DEVICES, `visible`, gives to the rank of local number `local`.
+
+    Where it lists several, the one at that place. An entry is an index or an unambiguous beginning of a
+    UUID. GPUs that are not in `known` are left out.
+    """
     words = [word.strip() for word in visible.split(",")[:64] if word.strip()]
     if len(words) > 1:
         words = [words[local]] if 0 <= local < len(words) else []
@@ -241,6 +257,7 @@ def _given(visible: str, local: int, by_uuid: Mapping[str, int], known: set[int]
 
 
 def _opened(pid: int, root: Path) -> frozenset[int]:
+    """Return the numbers N of the devices /dev/nvidiaN that a process has open; empty where unreadable."""
     found = set()
     try:
         for target in procfs.open_files(pid, root, _OPENED_MOST).values():
@@ -255,6 +272,10 @@ def _opened(pid: int, root: Path) -> frozenset[int]:
 def _foreign(
     ranks: Sequence[FoundRank], gpus: GpuRecording, owners: Mapping[int, tuple[int, ...]], above: _Ancestry, root: Path
 ) -> tuple[Foreign, ...]:
+    """List the processes on the GPUs of ranks that belong to no rank, or not to the only job that uses the GPU.
+
+    `owners`: GPUs of each rank's pid.
+    """
     jobs = {rank.pid: rank.identity.job for rank in ranks}
     found = []
     for growth in gpus.growth:
@@ -270,6 +291,7 @@ def _foreign(
 
 
 def _comm(pid: int, root: Path) -> str:
+    """Read the name of a process, made printable; '?' where unreadable."""
     try:
         return printable(procfs.read_comm(pid, root), 32)
     except (OSError, ValueError):
@@ -279,6 +301,10 @@ def _comm(pid: int, root: Path) -> str:
 def nearest_ports(
     owners: Mapping[int, tuple[int, ...]], gpus: GpuRecording, tree: PcieTree
 ) -> dict[int, tuple[str, ...]]:
+    """Assign to each rank the ports nearest to its GPUs in the PCI tree, by pid; `owners`: GPUs by pid.
+
+    GPUs that are equally near to several ports take them in turn.
+    """
     bus = {growth.index: growth.bus for growth in gpus.growth}
     near = {index: tree.nearest_nics(bus[index]) for index in _all(owners.values()) if bus.get(index)}
     chosen: dict[int, str] = {}
@@ -292,4 +318,5 @@ def nearest_ports(
 
 
 def _all(groups: Iterable[tuple[int, ...]]) -> list[int]:
+    """Return all distinct indices of the groups, in order."""
     return sorted({index for group in groups for index in group})

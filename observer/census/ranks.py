@@ -1,5 +1,4 @@
-"""Find the ranks of this host, the processes that belong to them, and those that only look like
-ranks.
+"""Find the ranks of this host, the processes that belong to them, and those that only look like ranks.
 
 In: /proc. Out: RankCensus. A rank is a process that has a training library mapped and an identity:
 
@@ -76,6 +75,7 @@ def find_ranks(root: Path = ROOT, asked: Collection[int] = frozenset(), *, seeks
 
 
 def _census(draft: Draft) -> RankCensus:
+    """Apply all rules to the draft, in their order, and build the census from what they chose and rejected."""
     for rule in _RULES:
         rule(draft)
     workers = find_workers(draft)
@@ -96,6 +96,7 @@ def _census(draft: Draft) -> RankCensus:
 
 
 def _notes_of_missing(ranks: list[FoundRank]) -> Iterator[str]:
+    """Yield a note for each job on ranks that should run on this host and were not found."""
     for job, gone in missing_ranks(local_rank(rank.identity) for rank in ranks).items():
         numbers = ", ".join(map(str, gone.numbers[:16])) + (", …" if len(gone.numbers) > 16 else "")
         which = f": {numbers}" if numbers else ""
@@ -103,6 +104,7 @@ def _notes_of_missing(ranks: list[FoundRank]) -> Iterator[str]:
 
 
 def _describe(draft: Draft, chosen: Chosen, workers: tuple[Worker, ...]) -> FoundRank:
+    """Read the facts of a chosen process and build its rank; what could not be read is added to the draft's notes."""
     one, claim = chosen.process, chosen.claim
     if claim.this_host_only and not chosen.guessed and claim.world_size > max(claim.local_world_size, 1):
         draft.notes.append(f"{claim.job}: the master address names no host; ranks elsewhere may show as another job")

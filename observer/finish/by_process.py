@@ -27,7 +27,7 @@ class EventsByProcess:
     _until_ns: int | None = None
 
     def of(self, pid: int) -> Events:
-        """Return the events of a process, in their original order: a view, not a copy."""
+        """Return the events of a process in their original order: a view, after `until` a copy; empty if none."""
         mine: Events = self._events[slice(*self._edges.get(pid, (0, 0)))]
         if self._until_ns is None:
             return mine

@@ -30,19 +30,23 @@ class _Process:
 
     @property
     def key(self) -> tuple[int, int]:
-        """A permanent id."""
+        """Pid and start time in ticks, which identify a process for ever."""
         return self.pid, self.start_ticks
 
 
 def with_changes(windows: Sequence[Window], before: RankCensus, after: RankCensus) -> list[Window]:
-    """Add notes on what changed to the windows. `before`, `after`: the host at begin and end of the
-    window.
+    """Add notes to the windows on ranks and jobs that were started, or started again, while they ran.
+
+    `before`, `after`: the host at begin and end of the window.
     """
     return [_with_notes(window, changes(window.manifest.jobs, before, after)) for window in windows]
 
 
 def changes(jobs: Iterable[str], before: RankCensus, after: RankCensus) -> tuple[str, ...]:
-    """Write notes on what changed, for the window of these jobs."""
+    """Write notes on ranks and jobs that were started, or started again, between two censuses.
+
+    `jobs`: those of the window that the notes are for.
+    """
     mine, then, now = set(jobs), _ranks(before), _ranks(after)
     known, alive = {one.key for one in then}, {one.key for one in now}
     already = {one.key for one in _starting(before)}
@@ -72,10 +76,12 @@ def changes(jobs: Iterable[str], before: RankCensus, after: RankCensus) -> tuple
 
 
 def _with_notes(window: Window, notes: tuple[str, ...]) -> Window:
+    """Return a copy of the window with these notes before those of its manifest."""
     return replace(window, manifest=replace(window.manifest, notes=(*notes, *window.manifest.notes)))
 
 
 def _ranks(census: RankCensus) -> list[_Process]:
+    """Convert the ranks of a census to processes."""
     return [_process(rank) for rank in census.ranks]
 
 
@@ -85,6 +91,7 @@ def _process(rank: FoundRank) -> _Process:
 
 
 def _starting(census: RankCensus) -> list[_Process]:
+    """List the processes of a census that claim a rank but have no training library yet."""
     return [
         _Process(one.claim.job, one.claim.rank, one.pid, one.start_ticks, title(one.cmdline, one.scheduler), one.owner)
         for one in census.starting

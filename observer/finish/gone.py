@@ -15,8 +15,9 @@ from rankscope.observer.window.tables import table_of
 
 
 def with_gone(windows: Sequence[Window], before: RankCensus, after: RankCensus) -> list[Window]:
-    """Add a row for each missing rank to its job's window. `before`, `after`: the host at begin and
-    end.
+    """Add to each job's window a row for each of its ranks that was missing both before and after it.
+
+    `before`, `after`: the host at begin and end.
     """
     gone = set(before.gone) & set(after.gone)
     return [
@@ -25,6 +26,7 @@ def with_gone(windows: Sequence[Window], before: RankCensus, after: RankCensus) 
 
 
 def _with_rows(window: Window, numbers: Sequence[int]) -> Window:
+    """Append a row `RANK_GONE` to the window's counters for each of these rank numbers."""
     if not numbers:
         return window
     rows = [

@@ -130,10 +130,10 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
 
 
 def with_ended(owners: Mapping[int, int], ended: Mapping[int, sched.EndedChild]) -> dict[int, int]:
-    """Add to the ranks of processes those of their children that lived too shortly to be found.
+    """Assign children that lived too shortly to be found to the ranks of their parents as well.
 
-    `owners`: process to rank; `ended`: by process. A process that was found since
-    under the same number keeps its rank.
+    Returns pid -> pid of its rank, as `owners`; `ended`: such children, by pid. A process that was found
+    since under the same number keeps its rank.
     """
     return {pid: owners[child.parent] for pid, child in ended.items() if child.parent in owners} | dict(owners)
 
@@ -167,9 +167,9 @@ def ended_early(last: LastReadings, end_ns: int, then: Totals) -> LastReadings:
 def _open_absences(
     running: Observation, threads: Mapping[int, sched.ThreadTimes], start_ns: int, fair: Fair
 ) -> dict[int, OpenAbsence]:
-    """Read threads that were off the CPU throughout from /proc, with their stacks.
+    """Build, by tid, the absences of Python threads that were off the CPU throughout the window, with their stacks.
 
-    For users whose time for that is used up, without stacks.
+    Read from /proc. For users whose time for that is used up, without stacks.
     """
     found, whose = {}, running.users()
     for process in running.processes.values():
@@ -208,6 +208,10 @@ def _signed(word: int) -> int:
 
 
 def _state(rank: FoundRank, root: Path) -> str:
+    """Return the state of a rank's process: 'running', 'stopped' (by a signal or a tracer) or 'exited'.
+
+    A process that blocks its readers counts as running; another one under the same pid, as exited.
+    """
     try:
         stat = procfs.read_stat(rank.pid, root)
     except Silent:
@@ -220,7 +224,7 @@ def _state(rank: FoundRank, root: Path) -> str:
 
 
 def tracer_of(pid: int, root: Path) -> str:
-    """Name the program that traces a process which is stopped, as a debugger does; '' if none."""
+    """Name the program that traces a stopped process, with its pid: 'gdb (1234)'; '' if none."""
     try:
         status = procfs.read_status(pid, root)
         if status.state not in "Tt" or not status.tracer:
@@ -231,6 +235,7 @@ def tracer_of(pid: int, root: Path) -> str:
 
 
 def _growth(before: Sequence[ProbeCost], now: Sequence[ProbeCost]) -> tuple[ProbeCost, ...]:
+    """Subtract run counts and times of programs in `before` from those in `now`; 0 for programs not in `before`."""
     then = {cost.program: cost for cost in before}
     zero = ProbeCost("", 0, 0)
     return tuple(

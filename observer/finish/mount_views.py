@@ -46,8 +46,9 @@ class MountViews:
         return [mount_words(mounts.get(device), *device) for device in devices]
 
     def _view(self, pid: int) -> _View:
-        """Return the process's mount namespace and root folder, which limit the mounts that the
-        kernel shows.
+        """Return the process's mount namespace and root folder, which limit the mounts that the kernel shows.
+
+        (-pid, '') where unreadable.
         """
         try:
             space = namespace_inode(pid, "mnt", self.root)
@@ -56,4 +57,5 @@ class MountViews:
             return -pid, ""
 
     def _tell(self, user: str, pid: int) -> None:
+        """Note that the mounts of this process were not all read, as the user's budget is used up."""
         self.notes.append(f"{user}: pid {pid} has more mounts than were read: some devices are named by number")

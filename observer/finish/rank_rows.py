@@ -76,6 +76,7 @@ def rank_row(
 
 
 def _stack_source(process: ProcessWatch, last: LastReadings) -> str:
+    """Name where the Python stacks of a process come from: 'bpf', 'py-spy' or 'none'."""
     if process.interpreter is not None:
         return "bpf"
     return "py-spy" if last.untimed.get(process.pid) else "none"
@@ -98,7 +99,7 @@ def address_of(endpoint: str) -> str:
 
 
 def _stopped_s(pid: int, found: RankWindow, last: LastReadings) -> float:
-    """Return seconds in job-control stop.
+    """Return the seconds of the window that a rank spent in job-control stop.
 
     A process that was stopped throughout never switched: then its state decides.
     """
@@ -108,7 +109,7 @@ def _stopped_s(pid: int, found: RankWindow, last: LastReadings) -> float:
 
 
 def helper_rows(running: Observation, rank: FoundRank, last: LastReadings) -> list[CounterRow]:
-    """Build the rows of the rank's threads without Python state."""
+    """Build the rows of the table `counters` for the rank's threads without Python state."""
     python = frozenset(running.processes[rank.pid].threads) | {rank.pid}
     events = last.events.of(rank.pid)
     events = events[events["type"] == ring.NATIVE]

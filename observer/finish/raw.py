@@ -58,6 +58,7 @@ def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProces
 
 
 def _launches(pid: int, events: Events, running: Observation) -> tuple[LaunchSite, ...]:
+    """Count the GPU launches of a process whose place is known, by kernel and place; () if there are none."""
     located = events[events["type"] == ring.LAUNCH]
     if not len(located):
         return ()
@@ -83,7 +84,7 @@ def python_threads(process: ProcessWatch, events: Events) -> frozenset[int]:
 
 
 def thread_name(pid: int, tid: int, root: Path) -> str:
-    """Name a thread for display."""
+    """Name a thread for display: 'the main thread', 'thread NAME', or 'a thread that ended'."""
     if tid == pid:
         return "the main thread"
     try:
@@ -94,6 +95,7 @@ def thread_name(pid: int, tid: int, root: Path) -> str:
 
 
 def _open_absence(tid: int, last: LastReadings) -> OpenAbsence | None:
+    """Return the absence from the CPU in which a thread was when the window ended; None if it ran, or is unknown."""
     times = last.threads.get(tid)
     if times is None:
         away = last.open_absences.get(tid)
@@ -140,13 +142,13 @@ def targets_of(
 
 
 def _progress_ns(events: Events, start_ns: int) -> int:
-    """Return when the last call ended that repeats with the steps; `start_ns` if there was none."""
+    """Return when the last call that repeats with the steps ended, CLOCK_MONOTONIC, ns; `start_ns` if none did."""
     calls = events[events["type"] == ring.CALL]
     calls = calls[of_roles(calls, CALL_TABLE, *MARKER_ROLES)]
     return max(int((calls["ts_ns"] + calls["dur_ns"]).max(initial=0)), start_ns)
 
 
 def _devices(pid: int, events: Events, mounts: MountViews) -> dict[int, str]:
-    """Name the devices of this process's file calls: mount point in its own view, type and number."""
+    """Name the devices of this process's file calls by number: mount point in its own view, type and number."""
     wanted = np.unique(events["aux"][events["type"] == ring.FILE]).tolist()
     return dict(zip(wanted, mounts.words(pid, map(files.device_numbers, wanted)), strict=True)) if wanted else {}

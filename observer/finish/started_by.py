@@ -1,4 +1,7 @@
-"""Find the processes that started ranks: torchrun, a notebook's kernel, a Ray worker. What they compute is the job's own."""
+"""Find the processes that started ranks: torchrun, a notebook's kernel, a Ray worker.
+
+What they compute is the job's own.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ _DEEP = 16  # ancestors of a rank that are looked at
 
 
 def started_by(ranks: Iterable[FoundRank], root: Path = ROOT) -> dict[int, int]:
-    """Return, by pid, the pid of the first rank below each ancestor of ranks.
+    """Map the pid of each process that started ranks to the pid of the first rank (by number) below it.
 
-    An ancestor counts if it is of the rank's user, as are all between them, and ranks of one job alone are below it: a session
-    of which two jobs were started is of neither. Processes that are gone are left out.
+    An ancestor of ranks counts if it is of the rank's user, as are all between them, and ranks of one job alone are
+    below it: a session of which two jobs were started is of neither. Processes that are gone are left out.
     """
     found = sorted(ranks, key=lambda rank: (rank.identity.rank, rank.pid))
     themselves = {rank.pid for rank in found}
@@ -31,7 +34,10 @@ def started_by(ranks: Iterable[FoundRank], root: Path = ROOT) -> dict[int, int]:
 
 
 def _ancestors(rank: FoundRank, root: Path, read: dict[int, tuple[int, int]]) -> list[int]:
-    """Ancestors of its user, nearest first. `read`: parent and user by pid, as far as they were read."""
+    """List the pids of a rank's ancestors, nearest first, up to the first of another user.
+
+    `read`: pid -> (parent, user), a cache that is filled here.
+    """
     above: list[int] = []
     pid = rank.pid
     while len(above) <= _DEEP:

@@ -1,5 +1,4 @@
-"""Find out what a blocked thread waits for: the file of its descriptor, a socket's peer, child
-processes.
+"""Find out what a blocked thread waits for: the file of its descriptor, a socket's peer, child processes.
 
 flock, fcntl, read, recv, …   /proc/PID/fd/N of the call's first argument: a path as the process sees it, a socket, a pipe
 poll                          the same, for the first descriptor in the array that its first argument points at (/proc/PID/mem),
@@ -51,9 +50,7 @@ _MOST_CHILDREN = 1024
 
 @dataclass(slots=True)
 class WaitReadings:
-    """Cached readings at the end of a window, shared by all waiting threads (there may be hundreds
-    per process).
-    """
+    """Cached readings at the end of a window, shared by all waiting threads (there may be hundreds per process)."""
 
     root: Path
     notes: list[str] = field(default_factory=list)
@@ -66,7 +63,7 @@ class WaitReadings:
         self._connections = CommonTables(self.root, NET_TCP, parse_net_tcp, _NET_TCP_CAP, self._fair, self._tell)
 
     def children(self, pid: int) -> str:
-        """Describe the child processes of a process."""
+        """Describe the child processes of a process: 'child python, gcc'; '' if none. Cached."""
         if pid not in self._children:
             self._children[pid] = _children(pid, self.root)
         return self._children[pid]
@@ -80,6 +77,7 @@ class WaitReadings:
         return self._connections.of(pid, space, partial(whose, pid, self.root))
 
     def _tell(self, user: str, pid: int) -> None:
+        """Note that a connection table was not read completely, as this user's budget is used up."""
         self.notes.append(more_connections(user, pid))
 
     def locks(self) -> list[list[str]]:
@@ -119,7 +117,10 @@ def wait_target(pid: int, tid: int, syscall: int, argument: int, seen: WaitReadi
 
 
 def _polled(pid: int, tid: int, address: int, root: Path) -> int:
-    """Read the first descriptor of a poll; -1 where unreadable, or the thread has left that poll."""
+    """Read the first descriptor of the poll whose array is at `address`.
+
+    -1 where unreadable, or the thread has left that poll.
+    """
     try:
         now = procfs.read_file(procfs.proc_path(root, pid, "task", tid, "syscall"), 256).split()
         if len(now) < 2 or known(int(now[0])) not in _POLLS or int(now[1], 16) != address:
@@ -175,6 +176,7 @@ def _holder(pid: int, descriptor: int, seen: WaitReadings) -> str:
 
 
 def _children(pid: int, root: Path) -> str:
+    """Name up to three child processes, those that have ended first: 'child python that has ended, gcc'; '' if none."""
     try:
         pids = procfs.read_file(procfs.proc_path(root, pid, "task", pid, "children")).split()
     except OSError:
@@ -195,5 +197,6 @@ def _children(pid: int, root: Path) -> str:
 
 
 def _shown(text: str) -> str:
+    """Make a text printable; where longer than `_LONGEST` characters, keep its end, after '…'."""
     shown = printable(text)
     return shown if len(shown) <= _LONGEST else "…" + shown[1 - _LONGEST :]

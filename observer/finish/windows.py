@@ -62,7 +62,7 @@ class _Tables:
         self.patterns += [pattern_rows.pattern_row(rank, thread, pattern, self.stacks) for pattern in found]
 
     def window(self, manifest: Manifest) -> Window:
-        """Build the window."""
+        """Build a window with this manifest from the rows."""
         return Window(
             manifest,
             ranks=table_of("ranks", self.ranks),
@@ -89,7 +89,10 @@ class _Whole:
     ended: dict[str, LastReadings] = field(default_factory=dict)
 
     def last_of(self, users: Set[str]) -> LastReadings:
-        """Return the last readings of a job whose ranks belong to these users."""
+        """Return the last readings for a job whose ranks belong to these users.
+
+        Where windows of these users ended early for lack of room, cut at the earliest of these ends.
+        """
         early = sorted(users & self.running.ended.keys(), key=lambda user: self.running.held.ended_ns[user])
         if not early:
             return self.last
@@ -124,6 +127,7 @@ def windows_from(running: Observation, before: Totals, last: LastReadings, start
 def _job_window(
     whole: _Whole, job: str, ranks: Sequence[FoundRank], start: float, host_counters: list[CounterRow]
 ) -> Window:
+    """Build the window of one job from all observed data; `start`: its begin, Unix s."""
     running, before, users = whole.running, whole.before, {user_of(rank) for rank in ranks}
     last = whole.last_of(users)
     whole = replace(whole, last=last)
@@ -178,6 +182,7 @@ def of_ranks(said: Mapping[int, str]) -> Iterator[str]:
 def _manifest(
     running: Observation, job: str, last: LastReadings, start: float, notes: tuple[str, ...], users: Set[str]
 ) -> Manifest:
+    """Build the manifest of a job's window; `start`: its begin, Unix s; `users`: owners of its ranks."""
     return Manifest(
         schema=WINDOW_SCHEMA,
         host=host_name(running.root),
@@ -196,8 +201,9 @@ def _manifest(
 def _sources(
     running: Observation, last: LastReadings, ranks: Sequence[FoundRank], any_flow: bool, gpus: Sequence[str]
 ) -> States:
-    """Return the state of each source for these ranks. `gpus`: reasons why their GPUs are unseen,
-    if so.
+    """Return the state of each source for these ranks.
+
+    `any_flow`: whether some connection of theirs was seen; `gpus`: reasons why their GPUs are unseen, if so.
     """
     probes = running.probes
     return states(
@@ -214,6 +220,7 @@ def _sources(
 def _add_rank(
     tables: _Tables, whole: _Whole, rank: FoundRank, raw: RawProcess, found: RankWindow, flows: Sequence[FlowSummary]
 ) -> None:
+    """Add the rows of one rank, its loader workers and its helper threads to the tables."""
     number, running, last = rank.identity.rank, whole.running, whole.last
     tables.ranks.append(rank_row(running, rank, found, last, flows))
     edges_s = last.start_ns / 1e9 + found.steps.edge_s
@@ -252,7 +259,10 @@ def _over_budget(running: Observation, users: Set[str] | None = None) -> list[st
 
 
 def _notes(running: Observation, notes: Sequence[str], pids: frozenset[int], users: Set[str]) -> tuple[str, ...]:
-    """Collect notes on what could not be seen of the ranks with these pids, without duplicates."""
+    """Collect notes on what could not be seen of the ranks with these pids, without duplicates.
+
+    `notes`: the job's own; `users`: owners of its ranks.
+    """
     fallback = running.fallback.notes if running.fallback else []
     said = [
         *running.notes,

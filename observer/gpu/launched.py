@@ -36,7 +36,7 @@ class LaunchSite:
 
 
 def keys_of(events: Events) -> list[LaunchKey]:
-    """Return the key of each located launch."""
+    """Return the key of each located launch, in order."""
     return list(zip(events["stack"].tolist(), events["arg"].tolist(), strict=True))
 
 
@@ -45,8 +45,8 @@ def launch_sites(
 ) -> tuple[LaunchSite, ...]:
     """Count located launches by kernel and place, the most frequent first.
 
-    `kernels`: names of known kernels; `files`: whose code launches; `threads`: names of threads
-    without Python stack.
+    `kernels`: names of known kernels; `files`: name of the file whose code launches; `threads`: names
+    of threads without Python stack.
     """
     counts: Counter[tuple[str, int, str]] = Counter()
     columns = zip(keys_of(events), *(events[name].tolist() for name in ("what", "ready_ns", "tid")), strict=True)
@@ -62,7 +62,10 @@ def launch_sites(
 def launch_patterns(
     sites: Sequence[LaunchSite], stacks: Mapping[int, StackName], training: Sequence[MeasuredPattern]
 ) -> tuple[MeasuredPattern, ...]:
-    """Build the rows of a rank's GPU functions. `training`: the patterns of its training thread."""
+    """Build the rows of a rank's GPU functions, the most launched first, the rare ones as one row.
+
+    `training`: the patterns of its training thread.
+    """
     counts: Counter[FunctionKey] = Counter()
     usual: dict[FunctionKey, FunctionKey] = {}  # with the stack that most of its launches have
     for site in sites:
@@ -81,6 +84,10 @@ def launch_patterns(
 
 
 def _pattern(function: FunctionKey, count: int, of: int, whole: Sequence[MeasuredPattern]) -> MeasuredPattern:
+    """Build a GPU function's row: `count` of `of` launches, and that share of the time of the rows `whole`.
+
+    `of`: launches of all functions but collectives, which get a count and no time.
+    """
     share = 0.0 if function.name.startswith(_COLLECTIVES) else count / of
     timed = bool(share and whole)
     longest = max(whole, key=lambda one: one.total_s, default=None)

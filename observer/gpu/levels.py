@@ -63,6 +63,7 @@ class Series:
 
     @property
     def seconds(self) -> Floats:
+        """The length of each interval, s."""
         return self.end_s - self.start_s
 
 
@@ -97,8 +98,10 @@ class Shares:
 
 
 def combine(series: Sequence[Series]) -> Series:
-    """Combine the GPUs of one rank: k the largest, s/k their means, traffic added; at the first
-    one's intervals.
+    """Combine the series of one rank's GPUs to one, at the intervals of the first.
+
+    Of kernel activity the largest; SM, tensor and power activity in proportion to it, at their mean
+    ratio; traffic added.
     """
     first = series[0]
     if len(series) == 1:
@@ -107,6 +110,7 @@ def combine(series: Sequence[Series]) -> Series:
     rows = [np.clip(np.searchsorted(one.end_s, middle), 0, max(len(one.end_s) - 1, 0)) for one in series]
 
     def all_of(name: str) -> Floats:
+        """Return the field `name` of all series, one row each, at the first one's intervals."""
         return np.vstack([getattr(one, name)[at] for one, at in zip(series, rows, strict=True)])
 
     active = all_of("kernel_active")
@@ -123,7 +127,7 @@ def combine(series: Sequence[Series]) -> Series:
 
 
 def find_levels(series: Sequence[Series], collectives: bool = True) -> Levels:
-    """Estimate the levels of the GPUs of one job on one host.
+    """Estimate the activity of the GPUs of one job on one host while they compute, and inside collectives.
 
     `collectives`: whether the job runs any on its GPUs, as far as is known.
     """
@@ -143,6 +147,10 @@ def find_levels(series: Sequence[Series], collectives: bool = True) -> Levels:
 
 
 def _levels_on(series: Sequence[Series], measure: str) -> Levels | None:
+    """Estimate the levels from SM activity (`measure` 'sm') or power ('power').
+
+    None where there are too few samples, or the two levels are too close.
+    """
     for busy in (_BUSY, _BUSY_AT_ALL):
         parts = [_ratios(one, measure, busy) for one in series]
         ratio, weight = (np.concatenate([part[index] for part in parts]) for index in range(2))
@@ -167,23 +175,28 @@ def _levels_on(series: Sequence[Series], measure: str) -> Levels | None:
 
 
 def _ratios(one: Series, measure: str, busy: float) -> tuple[Floats, Floats]:
-    """Return (s/k, k·Δt) of the intervals with k of at least `busy`."""
+    """Return activity / k and the weight k·Δt of the intervals with k of at least `busy`; k: kernel activity."""
     level = _activity(one, measure)
     known = np.isfinite(level) & np.isfinite(one.kernel_active) & (one.kernel_active >= busy) & (one.seconds > 0)
     return level[known] / one.kernel_active[known], (one.kernel_active * one.seconds)[known]
 
 
 def _activity(one: Series, measure: str) -> Floats:
-    """Return s, or the power in its place."""
+    """Return SM activity where `measure` is 'sm', else the activity estimated from power."""
     return one.sm_active if measure == "sm" else one.power_active
 
 
 def _computing_level(ratio: Floats, weight: Floats) -> float:
+    """Estimate the level of computing: the lower quartile of the ratios that reach 0.8 of nearly the largest.
+
+    Quantiles are weighted; nearly the largest: the quantile 0.98.
+    """
     high = ratio >= 0.8 * quantile(ratio, weight, 0.98)
     return quantile(ratio[high], weight[high], 0.25)
 
 
 def _own_level(ratio: Floats, weight: Floats, pooled: float) -> float:
+    """Return one GPU's own level of computing if it differs from the `pooled` one and is a plateau; else `pooled`."""
     if len(ratio) < _LEAST_SAMPLES:
         return pooled
     high = _computing_level(ratio, weight)
@@ -220,11 +233,10 @@ def quantile(values: Floats, weights: Floats, q: float) -> float:
 
 
 def find_shares(one: Series, levels: Levels, computing: float | None = None) -> Shares:
-    """Compute c, n and idle of each interval; gaps of up to half a second take the nearest
-    interval's values.
+    """Compute the shares of each interval in which a GPU computes, is in a collective, and is idle.
 
-    `computing`: a_comp of this GPU, where it is not the pooled one. Where the levels are unknown
-    all shares are NaN.
+    Gaps of up to half a second take the nearest interval's values. `computing`: the level of computing
+    of this GPU, where it is not the pooled one. Where the levels are unknown all shares are NaN.
     """
     kernel = np.clip(one.kernel_active, 0.0, 1.0)
     if levels.measure and not np.isfinite(levels.collective):
@@ -243,6 +255,7 @@ def find_shares(one: Series, levels: Levels, computing: float | None = None) -> 
 
 
 def _bridge(one: Series, values: Floats) -> Floats:
+    """Replace each NaN by the value of the nearest interval that has one, if at most half a second away."""
     known = np.flatnonzero(np.isfinite(values))
     if not len(known) or len(known) == len(values):
         return values

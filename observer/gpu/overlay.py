@@ -103,6 +103,7 @@ def _since_return(line: Timeline, waiting: Bools) -> Floats:
 
 
 def _drains(shares: Shares, interval: int) -> bool:
+    """Tell whether the GPU idles more in the sample interval after this one than in the one before it."""
     before = shares.idle[interval - 1] if interval > 0 else np.nan
     after = shares.idle[interval + 1] if interval + 1 < len(shares.idle) else np.nan
     return bool(np.nan_to_num(before) < np.nan_to_num(after))
@@ -117,10 +118,10 @@ def copied_hz(shares: Shares, interval: int) -> float:
 
 
 def step_times(line: Timeline, time: GpuTime, times: StepTimes, steps: FoundSteps) -> StepTimes:
-    """Add the GPU's time to `times` of the host's credited timeline: own and wait of the module's
-    text.
+    """Add the GPU's time in collectives to the wait of each step in `times`, and subtract it from its own time.
 
-    Time without samples is taken to be like the rest of its step.
+    `times`: those of the host's credited timeline. Time without samples is taken to be like the rest of
+    its step; a step with too much of it is NaN.
     """
     at = steps.index((line.start_s + line.end_s) / 2)
     unknown = per_step(time.unknown_s, at, steps.count)
@@ -133,7 +134,7 @@ def step_times(line: Timeline, time: GpuTime, times: StepTimes, steps: FoundStep
 
 
 def unmeasured(times: StepTimes) -> StepTimes:
-    """Return the steps without own time: this rank's GPU reports nothing, while its peers' do."""
+    """Set the own time of all steps to NaN: this rank's GPU reports nothing, while its peers' do."""
     return replace(times, own_s=np.full(len(times.own_s), np.nan))
 
 

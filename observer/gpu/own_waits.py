@@ -1,5 +1,4 @@
-"""Separate waits for a rank's own kernels from waits in collectives, where GPU activity does not.
-Pure.
+"""Separate waits for a rank's own kernels from waits in collectives, where GPU activity does not. Pure.
 
 Until a rank has put the first collective of a step on a stream, its GPU has nothing to run but what
 the rank itself launched: a thread that waits for it then waits for kernels of its own, not for
@@ -28,8 +27,9 @@ from rankscope.probes.base.arrays import Bools, Floats
 
 
 def mark_own_waits(line: Timeline, words: Words, enqueued_s: Floats, steps: FoundSteps) -> tuple[Timeline, Words]:
-    """Mark own waits as KERNELS in the timeline and its names. `enqueued_s`: when collectives were
-    put on streams.
+    """Mark waits for the rank's own kernels as KERNELS, in the timeline and its names; return both.
+
+    `enqueued_s`: when collectives were put on streams.
     """
     waiting = line.kind == timeline.GPU_WAIT
     scopes, first = np.unique(line.device[waiting], return_index=True)
@@ -44,7 +44,10 @@ def mark_own_waits(line: Timeline, words: Words, enqueued_s: Floats, steps: Foun
 
 
 def _before_collectives(start_s: Floats, enqueued_s: Floats, steps: FoundSteps) -> Bools:
-    """Tell which of these times lie in a step before its first collective."""
+    """Tell which of these times lie in a step before its first collective; False in steps without any.
+
+    `enqueued_s`: when collectives were put on streams, in order.
+    """
     at = steps.index(start_s)
     begin = steps.edge_s[np.maximum(at, 0)] if steps.count else start_s
     end = steps.edge_s[np.maximum(at, 0) + 1] if steps.count else start_s

@@ -1,6 +1,4 @@
-"""Build the rows of a rank's GPU time for the table `patterns`; copies by their traffic. Pure. See
-overlay.py.
-"""
+"""Build the rows of a rank's GPU time for the table `patterns`; copies by their traffic. Pure. See overlay.py."""
 
 from __future__ import annotations
 
@@ -42,18 +40,21 @@ class GpuView:
 
     @classmethod
     def unseen(cls, moved: Mapping[FunctionKey, int]) -> GpuView:
-        """Build the view of a rank whose GPU reports nothing, while its peers' do."""
+        """Build the view of a rank whose GPU reports nothing, while its peers' do; `moved`: bytes by collective."""
         nothing = np.empty(0)
         return cls(Shares(*(nothing,) * 8), moved)
 
     @property
     def seen(self) -> bool:
+        """Whether the GPU reported anything."""
         return len(self.shares.start_s) > 0
 
 
 def lay_over(line: Timeline, labels: Words, shares: Shares) -> tuple[Timeline, Words, GpuTime]:
-    """Apply overlay.overlay, with names and bytes for waits that turn out to be copies: a new scope
-    for each.
+    """Lay the GPU's shares over a timeline; name waits that turn out to be copies, and count their bytes.
+
+    `labels`: the timeline's names, to which a new scope is added for each wait and direction of copies.
+    See overlay.overlay.
     """
     line, time = overlay.overlay(line, shares)
     functions, moved, index = list(labels.device), labels.device_bytes.tolist(), line.device.copy()
@@ -102,12 +103,11 @@ def add_gpu(
 def _gpu_patterns(
     line: Timeline, time: GpuTime, view: GpuView, steps: FoundSteps, window_s: float
 ) -> tuple[MeasuredPattern, ...]:
-    """Build rows of GPU time: `kernels`, and its collectives by operation, in proportion to their
-    bytes.
+    """Build rows of GPU time: `kernels`, and its collectives by operation, in proportion to their bytes.
 
-    One activity of such a row is the time in one step. μ and σ of the kernels: of s/k over
-    intervals that are at least 0.8 computing, weighted with c·Δt. Those of collectives are the
-    links' (hardware_rows.py).
+    One activity of such a row is the time in one step. μ and σ of the kernels: of SM per kernel
+    activity, over intervals that are at least 0.8 computing, weighted with the time computing. Those of
+    collectives are the links' (hardware_rows.py).
     """
     at = steps.index((line.start_s + line.end_s) / 2)
     found = []
@@ -131,6 +131,10 @@ def _gpu_patterns(
 def _pattern(
     function: FunctionKey, seconds: Floats, at: Ints, count: int, window_s: float, moved: int, part: float
 ) -> MeasuredPattern | None:
+    """Build a row from the share `part` of the `seconds` in each segment; None if that is no time.
+
+    `at`: the segment's step, -1 for none; `count`: number of steps; `moved`: bytes of the row.
+    """
     total = float(seconds.sum()) * part
     if total <= 0:
         return None
@@ -155,6 +159,7 @@ def _pattern(
 
 
 def _computing_use(shares: Shares) -> tuple[float, float] | None:
+    """Return mean and standard deviation of SM use by kernels, in intervals that mostly compute; None without any."""
     busy = shares.compute + shares.collective
     with np.errstate(invalid="ignore"):
         chosen = np.isfinite(shares.activity) & (busy >= 0.2) & (shares.compute >= 0.8 * busy)

@@ -38,6 +38,7 @@ class Fallback:
             self._thread.start()
 
     def _run(self, seconds: float) -> None:
+        """Run py-spy on all processes for `seconds`, and collect their main threads' stacks; failures become notes."""
         most = math.ceil(seconds) * self.hz * _SLACK
         try:
             for result in pyspy.record_each(self.pids, seconds, self.hz, idle=False):

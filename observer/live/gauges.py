@@ -68,7 +68,7 @@ def _memory_rows(delta: HostDelta) -> Iterator[CounterRow]:
 
 @dataclass(slots=True)
 class Gauges:
-    """Counters between `begin` and the rows. `notes` says what could not be read."""
+    """Counters of the host and of ranks, read at `begin` and when rows are made. `notes`: what could not be read."""
 
     pids: Sequence[int]
     root: Path = Path("/")
@@ -103,12 +103,14 @@ class Gauges:
         return self._interfaces
 
     def _netns(self, pid: int) -> int:
+        """Return the inode of a process's network namespace; 0 where unreadable."""
         try:
             return namespace_inode(pid, "net", self.root)
         except (OSError, ValueError):
             return 0
 
     def _minor_faults(self, pid: int) -> int | None:
+        """Return the minor page faults of a process since its start; None where unreadable."""
         try:
             return procfs.read_stat(pid, self.root).minor_faults
         except (OSError, ValueError):
@@ -145,6 +147,7 @@ class Gauges:
         return rows
 
     def _host_rows(self) -> list[CounterRow]:
+        """Build rows of CPU time, pressure, memory and CPU clocks of the host; [] before `begin`."""
         if self._host is None:
             return []
         now = cpu_memory.sample_host(self.root, clocks=True)
@@ -162,6 +165,7 @@ class Gauges:
         return rows
 
     def _disk_rows(self) -> list[CounterRow]:
+        """Build rows of each disk that read or wrote since `begin`: operations, bytes and seconds."""
         if self._disks is None:
             return []
         rows = []
@@ -203,6 +207,7 @@ class Gauges:
         return rows
 
     def _interface_rows(self, member: Member) -> list[CounterRow]:
+        """Build rows of the interfaces and their queues in a rank's network namespace since `begin`."""
         before = self._interfaces.get(member.netns)
         if before is None:
             return []
@@ -241,6 +246,10 @@ class Gauges:
         return rows
 
     def _cgroup_rows(self, member: Member, now: CgroupSample) -> list[CounterRow]:
+        """Build rows of a rank's control groups since `begin`: CPU throttling, disk and memory limits.
+
+        `now`: a sample taken at present.
+        """
         delta = cgroup.cgroup_delta(self._cgroups[member.pid], now)
         rows = []
         for level in delta.cpu:

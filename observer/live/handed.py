@@ -41,11 +41,16 @@ class DelegatedModule(Module):
         self._asked = asked
 
     def attach_functions(self, *_: object, **__: object) -> tuple[int, ...]:
+        """Raise NotImplementedError: the other process attaches only to files that it is given open."""
         raise NotImplementedError("the other process attaches what it is given open")
 
     def _attach_uprobes(
         self, function: str, library: FileBytes, offsets: Sequence[int], on_return: bool, place: int | None
     ) -> tuple[int, ...]:
+        """Have the other process attach the program `function` to a mapped file; return the descriptors there.
+
+        `place`: number under which calls are counted, None without one. Raises TypeError for other files.
+        """
         if not isinstance(library, MappedFile):
             raise TypeError("only what a process has mapped is attached to")
 
@@ -63,12 +68,12 @@ class DelegatedModule(Module):
             self._asked.ask("release", links=ours)
 
     def withdrawn(self) -> Withdrawn:
-        """Return what was withdrawn since the last call."""
+        """Return the probes that the other process withdrew since the last call."""
         answer, _ = self._asked.ask("withdrawn")
         return Withdrawn(tuple(answer["links"]), str(answer["by"]))
 
     def rest(self) -> None:
-        """Detach everything for a while."""
+        """Detach everything until `wake`; do nothing if that is so already."""
         if not self.rests:
             self.rests = True
             self._asked.ask("rest")

@@ -27,7 +27,9 @@ Whose = Callable[[int], str]  # the user of a process, by pid; '' if it belongs 
 
 @dataclass(slots=True)
 class Held:
-    """`lost`: number of dropped events by user; '' for lack of memory, or of unknown owners.
+    """The events of one window, stored while their users have room.
+
+    `lost`: number of dropped events by user; '' for lack of memory, or of unknown owners.
 
     `ended_ns`: user -> when his window ended for lack of room (CLOCK_MONOTONIC).
     """
@@ -94,7 +96,7 @@ class Held:
                 self._places = self._places or self._counted(whose)
 
     def _counted(self, whose: Whose) -> Places:
-        """Count the places that the stored events leave."""
+        """Return the room for events that the stored ones leave to each user."""
         places = Places(limits.EVENTS, self.users)
         for batch in self.batches:
             for user, mine in _by_user(batch, whose).items():
@@ -102,6 +104,7 @@ class Held:
         return places
 
     def _of_each(self, events: Events, whose: Whose) -> Events:
+        """Select the events that each user has room for; where a user's room is used up, end that user's window."""
         self._places = self._places or self._counted(whose)
         wanted = events["type"] == ring.EXIT
         for user, mine in _by_user(events, whose).items():
@@ -123,7 +126,7 @@ class Held:
 
 
 def _by_user(events: Events, whose: Whose) -> dict[str, Ints]:
-    """Index events by user, in order."""
+    """Return the positions of each user's events, in order."""
     tgids, which = np.unique(events["tgid"], return_inverse=True)
     users = [whose(tgid) for tgid in tgids.tolist()]
     numbers = {user: number for number, user in enumerate(dict.fromkeys(users))}

@@ -83,7 +83,7 @@ class KernelProbes:
         return self.maps[table].shape.max_entries
 
     def watch_process(self, pid: int, role: int) -> None:
-        """Observe the threads of `pid` from now on."""
+        """Observe the threads of `pid` from now on; `role`: RANK or MEMBER (probes/bpf/counters.py)."""
         self._enter("processes", "rs_targets", pid, ctypes.c_uint32(role))
         sched.look_again(self.module)
 
@@ -105,12 +105,12 @@ class KernelProbes:
         table[ctypes.c_uint32(pid)] = table.Leaf.from_buffer_copy(packed_offsets)
 
     def set_thread(self, host_tid: int, tstate: int, expected: int) -> None:
-        """Set a thread's PyThreadState; (0, 0) watches a thread that has none."""
+        """Set a thread's PyThreadState, and the thread id `expected` in it; (0, 0) watches a thread that has none."""
         self._enter("threads", "rs_pythreads", host_tid, self.maps["rs_pythreads"].Leaf(tstate, expected))
         sched.look_again(self.module)
 
     def _enter(self, what: str, table: str, number: int, leaf: Any) -> None:
-        """Add an entry to a map; count it as refused if the map is full (E2BIG)."""
+        """Add an entry `number` -> `leaf` to a map; count it as refused, by `what`, if the map is full (E2BIG)."""
         try:
             self.maps[table][ctypes.c_uint32(number)] = leaf
         except OSError:
@@ -122,6 +122,7 @@ class KernelProbes:
         sched.look_again(self.module)
 
     def _forget_thread(self, host_tid: int, tstate: int) -> None:
+        """Remove a thread's entry from the map if it still has this PyThreadState."""
         table, key = self.maps["rs_pythreads"], ctypes.c_uint32(host_tid)
         with contextlib.suppress(KeyError):
             if int(table[key].tstate) == tstate:
@@ -184,6 +185,7 @@ class KernelProbes:
 
 
 def _discard(table: Any, key: Any) -> None:
+    """Remove an entry from a map; do nothing where it has none."""
     with contextlib.suppress(KeyError):
         del table[key]
 
@@ -257,11 +259,12 @@ def load_module(
 
 
 def text() -> str:
-    """Return the C text, the same on all hosts."""
+    """Return the C of all these BPF programs, the same on all hosts."""
     return loader.text_of(_SOURCES, folders=(_WALK,), generated=_generated(), names=_NUMBERS)
 
 
 def _generated() -> Generated:
+    """Generate the C of the BPF programs for timed library calls and for file calls, as one."""
     return together((of_calls(), files.programs()))
 
 
@@ -303,6 +306,10 @@ def ring_pages(ranks: int) -> int:
 
 
 def _here(root: Path) -> _Here:
+    """Determine constants and tracepoints for this kernel; without BTF file calls are left out.
+
+    Raises BpfUnavailable.
+    """
     numbers = dict.fromkeys(_NUMBERS, 0)
     try:
         numbers.update(sched.numbers(root))

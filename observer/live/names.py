@@ -12,7 +12,10 @@ from rankscope.observer.thread.functions import StackName
 
 @dataclass(slots=True)
 class Names:
-    """`words`: stack number -> its words. `lost`: number of stacks without words."""
+    """The words for stacks that a window stores, while their users have room.
+
+    `words`: stack number -> its words. `lost`: number of stacks without words.
+    """
 
     users: frozenset[str]
     words: dict[int, StackName] = field(default_factory=dict)

@@ -72,6 +72,7 @@ class Totals:
 
 
 def _feeding(rank: FoundRank) -> list[Worker]:
+    """List the workers of a rank that prepare its data, at most 256."""
     return [worker for worker in rank.workers if worker.kind in FEEDING][:_MAX_WORKERS]
 
 
@@ -143,6 +144,7 @@ class Observation:
             self.held.begin()
 
     def _run_until(self, end: float, progress: Progress | None) -> None:
+        """Drain events, and regularly update processes and sample connections, until `end` or until no room is left."""
         while True:
             now = time.monotonic()
             self.drain()
@@ -157,6 +159,7 @@ class Observation:
             time.sleep(min(_DRAIN_EVERY_S, end - now))
 
     def _is_due(self, what: str, now: float, every_s: float) -> bool:
+        """Tell whether `what` is due, `every_s` seconds after it last was; if so, it is due next after as many."""
         if now < self._due.get(what, 0.0):
             return False
         self._due[what] = now + every_s
@@ -185,7 +188,7 @@ class Observation:
         patiently(name_all)
 
     def losses(self, users: Collection[str] | None = None) -> tuple[Loss, ...]:
-        """Return what this process dropped, if anything, for these users (None: everybody)."""
+        """Return what this process dropped of these users (None: all) and of unknown owners; stacks: always of all."""
         told, whose = None if users is None else {"", *users}, self.users()
         counted = {
             "stacks_not_named": self.lost_stacks,
@@ -252,6 +255,7 @@ class Observation:
         self._refreshes += 1
 
     def _seek_workers(self) -> None:
+        """Watch new loader workers of the ranks, within each user's share of time and room."""
         fair, room = Fair(REFRESH_FREELY_S, REFRESH_EACH_S), self._room()
         for rank in sorted(self.ranks, key=lambda one: self._sought.get(one.pid, 0)):
             user, began_s = partial(user_of, rank), time.thread_time()
@@ -266,9 +270,7 @@ class Observation:
             self._sought[rank.pid] = self._refreshes
 
     def watch_all(self) -> None:
-        """Begin with ranks and workers, each user's in turn, so that the order of users does not
-        matter.
-        """
+        """Watch all ranks and the workers that prepare their data, each user's in turn, so that no user comes first."""
         room = self._room()
         workers = [(rank, worker.pid, LOADER) for rank in self.ranks for worker in _feeding(rank)]
         for kind in ([(rank, rank.pid, TRAINING) for rank in self.ranks], workers):
@@ -278,7 +280,10 @@ class Observation:
         self.processes = {pid: self.processes[pid] for pid in order if pid in self.processes}
 
     def _watch(self, pid: int, owner: int, label: str, user: str, room: Room) -> None:
-        """Watch a process if there is room; there always is for ranks."""
+        """Watch a process of the rank `owner` if there is room for `user`; there always is for ranks.
+
+        `label`: TRAINING or LOADER.
+        """
         again = pid in self.processes
         if label == LOADER and not room.for_one(user, again):
             self.lost_processes[pid] = user
@@ -289,6 +294,7 @@ class Observation:
         room.enter(process, user, again)
 
     def _room(self) -> Room:
+        """Return the room that the watched processes leave to each user."""
         places = (self.probes.room("rs_targets"), self.probes.room("rs_pythreads"))
         return room_left(self.processes.values(), self.held.users, self.users(), *places)
 
@@ -310,7 +316,10 @@ class Observation:
         return meter.counted() if meter is not None else None
 
     def begin_window(self, seconds: float, hz: int) -> Totals:
-        """Begin a window: its counts start here."""
+        """Begin a window of so many `seconds`; return the sums from which it counts.
+
+        `hz`: rate of py-spy, where it has to run.
+        """
         self.hardware.start()
         with going_first():
             before = self.totals()
@@ -353,7 +362,7 @@ class Observation:
         limits.give_back(garbage=True)
 
     def wake(self) -> None:
-        """Observe again after `rest`."""
+        """Attach everything again after `rest`, for another window."""
         self.renew()
         with going_first():
             self.probes.wake()
@@ -407,6 +416,7 @@ def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbos
 
 
 def _threads(pid: int, root: Path) -> int:
+    """Count the threads of a process; 0 where it has ended."""
     try:
         return len(procfs.threads(pid, root))
     except OSError:

@@ -1,5 +1,4 @@
-"""Set the observing thread's priority: above the ranks' while it drains events, below them while
-it only computes.
+"""Set the observing thread's priority: above the ranks' while it drains events, below them while it computes.
 
 Draining needs little CPU time, but without delay: at the ranks' priority events were lost (64 ranks
 on 2 cores: 93,000 in 8 s). Rows of a window are most of what an observer computes, 0.5 to 0.9 s of
@@ -50,6 +49,7 @@ class Priorities:
                 self._end(tid, nice)
 
     def _end(self, tid: int, nice: int) -> None:
+        """Return a thread to ordinary scheduling, unless its priority was set meanwhile."""
         if self._timers.pop(tid, None) is not None:  # else its priority was set meanwhile
             with contextlib.suppress(OSError):
                 self.set(tid, nice)
@@ -94,6 +94,10 @@ def giving_way() -> Iterator[None]:
 
 
 def _set_all(tids: tuple[int, ...], nice: int, yields_s: float = 0.0) -> None:
+    """Set the nice value of these threads, here or through the process with the rights; failures are ignored.
+
+    `yields_s`: seconds, at most, in which they run only on idle CPUs.
+    """
     asked = rights.delegate()
     for tid in tids:
         with contextlib.suppress(OSError):

@@ -1,6 +1,4 @@
-"""One watched process: its interpreter, its Python threads in the kernel's maps, names for its
-stacks.
-"""
+"""One watched process: its interpreter, its Python threads in the kernel's maps, names for its stacks."""
 
 from __future__ import annotations
 
@@ -95,6 +93,7 @@ class ProcessWatch:
         self.threads = now
 
     def _remember(self, known: Iterable[int], now: Container[int]) -> None:
+        """Store those of the `known` threads that are not in `now` as ended, the last 256."""
         ended = [tid for tid in known if tid not in now]
         self.ended = dict.fromkeys(ended[-limits.PYTHON_THREADS :])
 
@@ -157,7 +156,7 @@ def name_frames(frames: Sequence[Frame], whole: bool = True) -> StackName:
 
 @functools.lru_cache(maxsize=512)
 def _in_words(frames: tuple[Frame, ...], whole: bool) -> StackName:
-    """Cache for all ranks that are in the same code, as they are at about the same time."""
+    """Convert frames as `name_frames`; cached for all ranks, which are in the same code at about the same time."""
     if not frames:
         return NO_STACK
     lengths = [len(frame.name) + len(frame.file) + _FRAME_TEXT for frame in frames]
@@ -180,11 +179,12 @@ def _in_words(frames: tuple[Frame, ...], whole: bool) -> StackName:
 
 
 def _fitting(lengths: Sequence[int], room: int) -> int:
-    """Count how many of the first fit into `room` together."""
+    """Count how many of the first of these lengths fit into `room` together."""
     return sum(total <= room for total in itertools.accumulate(lengths))
 
 
 def _path(frames: Sequence[Frame]) -> CallPath:
+    """Return the calls of a stack, root first; () where some frame's code is gone or its instruction is unknown."""
     if any(frame.unit < 0 or frame.stale for frame in frames):
         return ()
     return tuple(_call(frame) for frame in reversed(frames))
@@ -192,9 +192,7 @@ def _path(frames: Sequence[Frame]) -> CallPath:
 
 @functools.lru_cache(maxsize=4096)
 def _call(frame: Frame) -> Call:
-    """Cache of calls shared by all stacks through the same code: thousands, of up to a hundred
-    frames each.
-    """
+    """Convert a frame to a call, cached: thousands of stacks, of up to a hundred frames each, share the same code."""
     return Call((frame.name, frame.file, frame.first_line), frame.unit, frame.loops)
 
 

@@ -1,5 +1,4 @@
-"""Find ranks that have not joined a collective, by querying NCCL's RAS twice; only for a GPU job
-that hangs.
+"""Find ranks that have not joined a collective, by querying NCCL's RAS twice; only for a GPU job that hangs.
 
 Counts of a healthy job differ all the time, and an answer costs a message to every process of the
 job; so nothing is queried while collectives end. In: ranks of this host with the data of their
@@ -78,9 +77,10 @@ def missing(
 def _number(
     place: Place, communicator: Communicator | None, ranks: Sequence[FoundRank], world: int, here: Collection[str]
 ) -> int:
-    """Return the rank in the job; −1 where only a process is known.
+    """Return the rank in the job of a process that NCCL names; −1 where only the process is known.
 
-    Pids are not enough: each container counts its own.
+    `world`: ranks of the job; `here`: addresses of this host. Pids are not enough: each container
+    counts its own.
     """
     for rank in ranks:
         known = place.host in ("", rank.identity.node) or place.host in here or _is_loopback(place.host)
@@ -98,11 +98,13 @@ def _is_loopback(host: str) -> bool:
 
 
 def _who(place: Place, number: int) -> str:
+    """Name a rank for a note: 'rank 3 (pid 77 on HOST)', or 'rank 3 of a communicator' where `number` is -1."""
     known = f"rank {number}" if number >= 0 else f"rank {place.rank} of a communicator"
     return f"{known} (pid {place.pid} on {printable(place.host, 64)})" if place.host else known
 
 
 def _row(rank: int, name: str, what: str, value: float, limit: float | None) -> CounterRow:
+    """Build a row of the table `counters`: a gauge of a rank; `what`: its operation or communicator."""
     return CounterRow(
         "rank", printable(what, 64), rank=rank, name=name, unit="operations", kind="gauge", value=value, limit=limit
     )

@@ -1,5 +1,4 @@
-"""Sample the hardware under the ranks during one window: GPUs, network ports and PCI links, on
-their own threads.
+"""Sample the hardware under the ranks during one window: GPUs, network ports and PCI links, on their own threads.
 
 In: this host, through NVML and sysfs. Out: HardwareReading. Nothing here waits for a device: one
 that does not answer is abandoned with a note (probes/sampling/thread.py). GPUs and PCI links are
@@ -82,6 +81,7 @@ class Hardware:
         until = time.monotonic() + _STOP_S
 
         def rest() -> float:
+            """Return the seconds that are left for stopping, at least 0.1."""
             return max(until - time.monotonic(), 0.1)
 
         nics = self._nics.stop(rest()) if self._nics is not None else NicRecording()
@@ -118,7 +118,7 @@ def _earlier_xids(until_s: float, root: Path) -> tuple[LoggedXid, ...]:
 
 
 def of_job(reading: HardwareReading, ranks: Sequence[FoundRank]) -> HardwareReading:
-    """Restrict a reading to the owners among these ranks, and the notes that concern them."""
+    """Restrict the owners and notes of a reading to these ranks; its recordings still cover all devices."""
     owners = reading.owners.of({rank.pid for rank in ranks})
     concerned = reading.notes if any(uses_accelerator(rank) for rank in ranks) else ()
     return replace(reading, owners=owners, notes=(*concerned, *owners.notes.values()))

@@ -1,6 +1,4 @@
-"""Select what is observed where there is no room for all: each user in turn, the largest jobs
-first. Pure.
-"""
+"""Select what is observed where there is no room for all: each user in turn, the largest jobs first. Pure."""
 
 from __future__ import annotations
 
@@ -35,6 +33,7 @@ class Places:
 
     @property
     def _part(self) -> int:
+        """Number of places reserved for each user; 0 if there is one user alone."""
         return self.most // max(_PARTS, 2 * len(self.users)) if len(self.users) > 1 else 0
 
     @property
@@ -54,6 +53,7 @@ class Places:
         self._reserved += self._own(user) - own
 
     def _own(self, user: str) -> int:
+        """Return how many of a user's reserved places are left; 0 for users without any."""
         return max(self._part - self._of_each[user], 0) if user in self.users else 0
 
 
@@ -74,7 +74,7 @@ class Room:
         return self.alive.left(user) > 0 and (again or self.watched.left(user) > 0)
 
     def enter(self, process: ProcessWatch, user: str, again: bool = False) -> None:
-        """Count one more process."""
+        """Count one more process and its threads; `again`: it reuses the pid of an ended one."""
         self.watched.take(user, int(not again))
         if not process.gone:
             self.alive.take(user)

@@ -67,7 +67,7 @@ def of_programs(refused: Sequence[Refused]) -> Iterator[SourceState]:
 
 
 def of_calls(untimed: Sequence[Untimed]) -> Iterator[SourceState]:
-    """Yield states of the timed calls."""
+    """Yield states of sources with functions that were never timed (NOT), or only part of the time (PART)."""
     for one in untimed:
         for source in {_of_roles({role}) for role in one.roles}:
             yield SourceState(source, Seen.NOT if one.refused else Seen.PART, one.why)
@@ -112,4 +112,5 @@ def of_samplers(
 
 
 def _of_roles(roles: Collection[str]) -> Source:
+    """Return COLLECTIVES if one of these roles marks steps or waiting for others, else CALLS."""
     return Source.COLLECTIVES if MARKING & set(roles) else Source.CALLS

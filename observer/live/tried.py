@@ -1,5 +1,4 @@
-"""Test what each source can give on this host before there is a job, by loading and attaching every
-program.
+"""Test what each source can give on this host before there is a job, by loading and attaching every program.
 
 Programs are attached to a file of our own. `python -m rankscope.observer.live.tried` prints the
 result as JSON, for processes that must not load programs themselves. Needs root. Leaves nothing
@@ -61,6 +60,7 @@ def _of_calls(probes: KernelProbes) -> Iterator[SourceState]:
 
 
 def _body_of(name: str) -> str:
+    """Return the name of the compiled program that a program is a variant of; its own if it is none."""
     return _BODIES.get(name, name)
 
 

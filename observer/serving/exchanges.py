@@ -44,12 +44,15 @@ class Exchange:
 
 @dataclass(slots=True)
 class _Open:
+    """A request in progress, and its answer so far; times as in Exchange."""
+
     begin_s: float
     end_s: float
     sent: int = 0
     received: int = 0
 
     def closed(self, whole: bool) -> Exchange:
+        """Return it as an exchange; `whole`: its answer was seen to the end."""
         return Exchange(self.begin_s, max(self.end_s, self.begin_s), self.sent, self.received, whole)
 
 
@@ -90,7 +93,7 @@ def exchanges_of(samples: Sequence[TalkSample]) -> list[Exchange]:
 
 
 def _at_once(sample: TalkSample) -> bool:
-    """Tell whether the kernel's clock of ticks does not show which came last."""
+    """Tell whether a connection last sent and received within one tick of the kernel's clock: the order is unknown."""
     return abs(sample.sent_at_s - sample.received_at_s) <= _TICK_S
 
 

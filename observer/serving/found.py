@@ -1,5 +1,4 @@
-"""Find the servers that ranks of this host ask: processes that listen on a port to which a rank
-holds a connection.
+"""Find the servers that ranks of this host ask: processes that listen on a port to which a rank is connected.
 
 In: the ranks, /proc. Out: `Server`s. A server is a Python process of the rank's user in the same
 network namespace that is neither a rank, nor one of the processes above it (launchers hold torch's
@@ -54,6 +53,7 @@ def find_servers(ranks: Sequence[FoundRank], root: Path = ROOT) -> tuple[Server,
 
 
 def _found(ranks: Sequence[FoundRank], root: Path) -> Iterator[Server]:
+    """Yield the servers that the ranks are connected with, ordered by job and port."""
     connections = Connections(root)
     pids = {rank.pid for rank in ranks}
     asking = defaultdict[tuple[str, int, int], list[FoundRank]](list)  # (job, namespace, port)
@@ -88,8 +88,10 @@ def _found(ranks: Sequence[FoundRank], root: Path) -> Iterator[Server]:
 def _holders(
     wanted: dict[int, tuple[int, int]], others: set[int], root: Path, connections: Connections
 ) -> dict[tuple[int, int], int]:
-    """Return the process that holds each listening socket: of several, the oldest, which started
-    the others.
+    """Return the pid that holds each listening socket: of several the oldest, which started the others.
+
+    `wanted`: inode of the socket -> (network namespace, port), the key of the result; `others`: pids
+    that are no servers.
     """
     found = dict[tuple[int, int], int]()
     fair = Fair(_FREELY, _EACH)
@@ -116,6 +118,7 @@ def _serves(pid: int, root: Path) -> bool:
 
 
 def _command(pid: int, root: Path) -> tuple[str, ...]:
+    """Read the command line of a process; () where unreadable."""
     try:
         return procfs.read_cmdline(pid, root)
     except OSError:
@@ -123,6 +126,7 @@ def _command(pid: int, root: Path) -> tuple[str, ...]:
 
 
 def _above(pid: int, root: Path) -> Iterable[int]:
+    """Yield the ancestors of a process, nearest first, without pid 1."""
     for _ in range(_ABOVE_MOST):
         try:
             pid = procfs.read_stat(pid, root).ppid
@@ -134,6 +138,7 @@ def _above(pid: int, root: Path) -> Iterable[int]:
 
 
 def _space(pid: int, root: Path) -> int:
+    """Return the inode of a process's network namespace; -pid where unreadable."""
     try:
         return namespace_inode(pid, "net", root)
     except (OSError, ValueError):

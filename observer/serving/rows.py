@@ -47,13 +47,16 @@ def _of_rounds(questions: Sequence[Spans]) -> Iterator[CounterRow]:
 
 
 def _cut(spans: Spans, begin_s: float, end_s: float) -> Spans:
+    """Return the parts of the intervals that lie between `begin_s` and `end_s`."""
     return [(max(begin, begin_s), min(end, end_s)) for begin, end in spans if end > begin_s and begin < end_s]
 
 
 def _rows(one: Asked, questions: Spans, alone_s: float, begin_s: float, end_s: float) -> Iterator[CounterRow]:
+    """Yield the rows of one server; `questions`: when it had one unanswered; `alone_s`: while no other server had."""
     name, program, pid = one.address, one.server.program, one.server.pid
 
     def row(what: str, value: float, unit: str = "s") -> CounterRow:
+        """Build a row of this server, named `server.` and `what`."""
         return CounterRow("server", name, program, pid, name=f"server.{what}", unit=unit, value=value)
 
     every = [each for exchanges in one.exchanges.values() for each in exchanges if each.end_s > begin_s]
@@ -75,7 +78,7 @@ def _rows(one: Asked, questions: Spans, alone_s: float, begin_s: float, end_s: f
 
 
 def _quartiles(row: CounterRow, values: Sequence[float]) -> Iterator[CounterRow]:
-    """Yield a gauge row with the median, and the quartiles as least and greatest."""
+    """Yield `row` as a gauge: the median of the values, with their quartiles as least and greatest; none if empty."""
     if values:
         low, middle, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
         yield CounterRow(
@@ -85,7 +88,7 @@ def _quartiles(row: CounterRow, values: Sequence[float]) -> Iterator[CounterRow]
 
 
 def asked_in_steps(servers: Iterable[Asked], pid: int, edges_s: Floats, most_s: Floats) -> Floats:
-    """Seconds of each step in which a rank waited for servers.
+    """Compute the seconds of each step in which the rank `pid` waited for servers.
 
     `edges_s`: begins and ends of its steps (CLOCK_MONOTONIC), one more than steps; `most_s`: what
     it waited for other threads and processes in each.
@@ -97,6 +100,7 @@ def asked_in_steps(servers: Iterable[Asked], pid: int, edges_s: Floats, most_s: 
     total = np.concatenate(([0.0], np.cumsum(end - begin)))
 
     def until(at: Floats) -> Floats:
+        """Return the seconds of the intervals before each of these times."""
         place = np.searchsorted(begin, at, side="right")
         over = np.where(place > 0, np.maximum(end[place - 1] - at, 0.0), 0.0)
         return np.asarray(total[place] - over, dtype=np.float64)
@@ -105,6 +109,7 @@ def asked_in_steps(servers: Iterable[Asked], pid: int, edges_s: Floats, most_s: 
 
 
 def _all(one: Asked, *, transfers: bool) -> Iterator[Exchange]:
+    """Yield the exchanges of all ranks with a server: only transfers, or if not `transfers`, only the others."""
     return (each for exchanges in one.exchanges.values() for each in exchanges if each.is_transfer == transfers)
 
 

@@ -98,6 +98,7 @@ _UNKNOWN = float("nan"), float("nan")
 
 
 def _by_rank(talks: Sequence[Talk]) -> dict[int, list[Exchange]]:
+    """Return the exchanges of each rank's pid, over all its connections, by their begin."""
     found: dict[int, list[Exchange]] = {}
     for talk in talks:
         found.setdefault(talk.pid, []).extend(exchanges_of(talk.samples))

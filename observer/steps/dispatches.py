@@ -1,5 +1,4 @@
-"""Count the iterations of a job's own loop by its dispatches of compiled functions to its library
-(JAX). Pure.
+"""Count the iterations of a job's own loop by its dispatches of compiled functions to its library (JAX). Pure.
 
 A thread that runs ahead of its library waits for it once for several iterations, and one that
 dispatches ten updates in one compiled call waits once for one: the collectives alone look the same.
@@ -24,9 +23,7 @@ AS_OFTEN = 1.5  # halfway to twice as often
 
 
 def multiple(markers: Markers, base: int) -> int:
-    """Return how many repetitions of `base` markers make an iteration; 0 where no call site
-    decides.
-    """
+    """Return how many periods of `base` markers make one iteration, by the call sites of dispatches; 0 if unknown."""
     if not len(markers.dispatch_s) or markers.absence is None:
         return 0
     repetitions = len(markers) / base
@@ -49,12 +46,12 @@ def multiple(markers: Markers, base: int) -> int:
 
 
 def _by_place(markers: Markers) -> list[Floats]:
-    """Group the dispatch times within the markers' time by call site."""
+    """Return the times (s) of dispatches while the markers last, one array per call site."""
     inside = (markers.dispatch_s >= markers.start_s[0]) & (markers.dispatch_s <= markers.end_s[-1])
     place, at_s = markers.dispatch_site[inside], markers.dispatch_s[inside]
     return [at_s[place == one] for one in np.unique(place).tolist()]
 
 
 def _passages(markers: Markers, calls_s: Floats) -> int:
-    """Count the calls from one site that are separated by collectives."""
+    """Count the gaps between the calls of one site (before the first and after the last too) in which a marker ends."""
     return len(np.unique(np.searchsorted(calls_s, markers.end_s)))

@@ -23,8 +23,10 @@ def follows_s(markers: Markers) -> Floats:
 
 
 def of(markers: Markers, done_s: Floats) -> Floats:
-    """Return step edges: the ends of one call per iteration. `done_s`: when the iterations were
-    done.
+    """Return the step edges (s): in each iteration the end of the same call.
+
+    `done_s`: when each iteration was done. Calls that wait for the GPU are preferred. Returns
+    `done_s` itself where no call is made once in nearly every iteration.
     """
     pairs, key = markers.keys()
     # it ends with update number `iteration`
@@ -53,8 +55,10 @@ def of(markers: Markers, done_s: Floats) -> Floats:
 
 
 def _shared(level_s: Floats, done_s: Floats) -> Floats:
-    """Return edges where the host is synchronised with its GPU only at times: iterations in between
-    are spaced evenly.
+    """Return edges (s) where the host waits for its GPU in some iterations only, others spaced evenly between.
+
+    `level_s`: ends of the calls that waited for the GPU; `done_s`: when each iteration was done,
+    returned unchanged where fewer than two iterations have such a call.
     """
     at = np.searchsorted(done_s, level_s, side="right")  # iterations done by then
     at, first = np.unique(at, return_index=True)

@@ -73,14 +73,15 @@ def common_guide(found: Sequence[FoundSteps]) -> StepGuide:
 
 
 def _most_common(found: Sequence[int]) -> int:
-    """Return the most common of the known (nonzero) numbers, then the least; 0 if none is known."""
+    """Return the most common nonzero number, of equally common ones the least; 0 if there is none."""
     count = Counter(each for each in found if each)
     return min(count, key=lambda one: (-count[one], one), default=0)
 
 
 def _only_some_update(found: Sequence[FoundSteps]) -> bool:
-    """Tell whether ranks whose steps come from updates make about twice as many as those whose
-    steps come from collectives.
+    """Tell whether ranks with steps from updates make over `AS_OFTEN` times as many as ranks with other steps.
+
+    Compares medians; False unless there are ranks of both kinds.
     """
     update, others = (
         [each.count for each in found if each.count and bool(each.passes) is told] for told in (True, False)

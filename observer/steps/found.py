@@ -59,5 +59,5 @@ class FoundSteps:
 
 
 def none(reason: str) -> FoundSteps:
-    """Return an empty result with its reason."""
+    """Build a result without steps, with the reason why there are none."""
     return FoundSteps(NO_EDGES, reason=reason)

@@ -29,12 +29,10 @@ Chain = tuple[int, ...]  # loops by number, outermost first
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """The turns of a loop: begin of the first and end of the last call of each; an unfinished turn
-    is left out.
+    """The complete turns of one loop: begin of the first and end of the last call of each turn, in seconds.
 
     `enclosed`: around it is a loop that cannot be seen to turn. `unseen`: in some turns it made no
-    call of its own.
-    `alike`: all turns make equally many calls.
+    call of its own. `alike`: all turns make equally many calls.
     """
 
     start_s: Floats
@@ -51,11 +49,15 @@ class _Numbers:
     known: dict[object, int] = field(default_factory=dict)
 
     def of(self, what: object) -> int:
+        """Return the number of this thing; a new one at its first occurrence."""
         return self.known.setdefault(what, len(self.known) + 1)
 
 
 def chains(paths: Sequence[CallPath]) -> list[Chain]:
-    """Return the loops around each call path, numbered alike in all; at most `_LOOPS_MOST` each."""
+    """Return for each call path the loops around it, outermost first; one loop has the same number in all.
+
+    Each chain begins with 0 (`_OUTSIDE`) and has at most `_LOOPS_MOST` loops.
+    """
     prefixes, loops = _Numbers(), _Numbers()
     found = []
     for path in paths:
@@ -101,7 +103,7 @@ def turns(markers: Markers, unseen: bool = False) -> Turns | None:
 
 
 def _alike(calls: Ints) -> bool:
-    """Tell whether nearly all turns make equally many calls."""
+    """Tell whether nearly all turns make equally many calls; `calls`: their number in each turn."""
     return not len(calls) or bool(np.mean(calls == np.median(calls)) >= _NEARLY_ALL)
 
 
@@ -121,8 +123,10 @@ class _Between:
 
 
 def _between(markers: Markers, path: Ints) -> _Between | None:
-    """Analyse pairs of successive calls; None where a library calls the job's code back: then no
-    loop had to turn.
+    """Compare each two successive calls by their paths; None where too many pairs cannot be compared.
+
+    `path`: the index of each call's path in `markers.paths`. Pairs cannot be compared where a
+    library calls the job's code back: then no loop had to turn.
     """
     around = chains(markers.paths)
     pairs = list(zip(path[:-1].tolist(), path[1:].tolist(), strict=True))
@@ -141,10 +145,10 @@ def _between(markers: Markers, path: Ints) -> _Between | None:
 def _unseen(between: _Between, known: bool) -> dict[int, Chain]:
     """Find turns of a loop without a call of its own, which look like turns of the loop inside it.
 
-    Returns pairs of calls and the loop. Conditions: at least half as much time lies between the
-    pair as the outer loop spends itself, around the inner one, in a seen turn; such turns are at
-    least half as many as seen ones; and the inner loop turns as often in less time, or is `known`
-    to be one that may turn only once.
+    Returns {index of the pair of calls: the loop that turned between them}. Conditions: at least
+    half as much time lies between the pair as the outer loop spends itself, around the inner one,
+    in a seen turn; such turns are at least half as many as seen ones; and the inner loop turns as
+    often in less time, or is `known` to be one that may turn only once.
     """
     turns_of: dict[Chain, list[int]] = {}
     within: dict[Chain, list[int]] = {}
@@ -167,7 +171,7 @@ def _unseen(between: _Between, known: bool) -> dict[int, Chain]:
 
 
 def _nearest_around(loops: Iterable[Chain]) -> dict[Chain, Chain]:
-    """Map each loop that lies inside another one to the innermost of those."""
+    """Map each of these loops that lies inside another of them to the innermost loop around it."""
     found: dict[Chain, Chain] = {}
     holding: list[Chain] = []
     for loop in sorted(loops):  # loops inside a loop follow it
@@ -192,14 +196,15 @@ def _own_s(gap_s: Floats, within: list[int], seen: list[int]) -> float:
 
 
 def _shared(one: Chain, other: Chain) -> Chain:
-    """Return the loops around both."""
+    """Return the loops that two chains share: their common beginning."""
     length = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     return one[:length]
 
 
 def _turned(one: CallPath, other: CallPath) -> bool | None:
-    """Tell whether a loop had to turn between two successive calls, given their paths; None if
-    unknown.
+    """Tell whether a loop had to turn between two successive calls, given their paths.
+
+    None if unknown: the paths part in different functions.
     """
     for before, after in zip(one, other, strict=False):
         if before.function != after.function:
@@ -210,7 +215,11 @@ def _turned(one: CallPath, other: CallPath) -> bool | None:
 
 
 def _chosen(between: _Between) -> Chain | None:
-    """Choose the loop whose turns are iterations, with all loops around it."""
+    """Choose the loop whose turns are iterations; return it with all loops around it, None if there is none.
+
+    It is the innermost with nearly all of the time between calls inside it that turned, itself or
+    by a loop around it, at least `MIN_REPEATS` times.
+    """
     times: dict[Chain, int] = {}
     within_s: dict[Chain, float] = {}
     for chain, one, gap_s in zip(between.owner, between.turned, between.gap_s.tolist(), strict=True):
@@ -256,8 +265,9 @@ def outermost(markers: Markers, key: Ints, candidates: Sequence[int]) -> list[in
 
 
 def usual_chain(markers: Markers, around: Sequence[Chain], calls: Bools) -> Chain:
-    """Return the loops around the most frequent call site of these calls; empty if unknown.
-    `around`: `chains` of the paths.
+    """Return the loops around the most frequent call path of these calls (a mask of the markers); empty if unknown.
+
+    `around`: `chains` of the markers' paths.
     """
     if markers.path is None:
         return ()
@@ -266,5 +276,5 @@ def usual_chain(markers: Markers, around: Sequence[Chain], calls: Bools) -> Chai
 
 
 def holds(outer: Chain, inner: Chain) -> bool:
-    """Tell whether `inner` lies in a loop nested in the loops that `outer` shares with it."""
+    """Tell whether both chains share a loop (besides `_OUTSIDE`) and `inner` has further loops inside it."""
     return 1 < len(_shared(inner, outer)) < len(inner)

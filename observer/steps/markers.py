@@ -62,7 +62,7 @@ class Markers:
         return len(self.symbol)
 
     def where(self, kept: Bools | slice) -> Markers:
-        """Select some of the markers."""
+        """Select markers by a mask or slice; fields that are not per marker stay whole."""
         return replace(
             self,
             symbol=self.symbol[kept],
@@ -81,10 +81,10 @@ class Markers:
         return pairs, key.reshape(-1).astype(np.int64)
 
     def apart_s(self, key: Ints) -> Floats:
-        """Return for each pair of `keys` the interval between two of its calls that contains a
-        randomly chosen time.
+        """Return for each pair of `keys` how far apart its calls are, in seconds, a burst counting as one passage.
 
-        So a burst of calls counts as one passage.
+        It is the interval between two of its calls (or an end of the markers' time) that contains a
+        randomly chosen time. `key`: the pair of each marker.
         """
         order = np.argsort(key, kind="stable")
         of_place = np.split(self.start_s[order], np.cumsum(np.bincount(key))[:-1])
@@ -92,7 +92,7 @@ class Markers:
         return np.array([_usually_apart_s(np.concatenate(([first_s], one, [last_s]))) for one in of_place])
 
     def of(self, symbols: frozenset[int]) -> Bools:
-        """Tell which markers are calls of these functions."""
+        """Return a mask of the markers that are calls of these functions."""
         return np.isin(self.symbol, list(symbols))
 
 

@@ -34,7 +34,11 @@ _CHANCE = (
 
 
 def seen(markers: Markers, update: Bools) -> SeenUpdates:
-    """Collect the observations of these updates."""
+    """Count a rank's updates (mask `update` of `markers`), and find those after which it optimised or exchanged.
+
+    Numbers the updates that were the last before a sighting in the optimiser (except the final
+    one), and those that had begun last before an exchange with other ranks.
+    """
     start_s, done_s = markers.start_s[update], np.maximum.accumulate(markers.end_s[update])
     exchanging = ~markers.of(markers.backward | markers.level)
     exchange_s = np.concatenate((markers.start_s[exchanging], markers.unmarked_s))
@@ -48,14 +52,16 @@ def seen(markers: Markers, update: Bools) -> SeenUpdates:
 
 
 def _last_before(update_s: Floats, time_s: Floats) -> Ints:
-    """Return the numbers of the updates that were the last before any of these times."""
+    """Return the numbers of the updates that were the last before any of these times, ascending."""
     at = np.unique(np.searchsorted(update_s, time_s, side="right") - 1)
     return at[at >= 0].astype(np.int64)
 
 
 def _encloses_updates(markers: Markers, update: Bools, exchanging: Bools, rounds: int) -> bool:
-    """Tell whether a call made in nearly every round comes from a loop that encloses the loop of
-    the updates.
+    """Tell whether a call made in nearly every round comes from a loop that encloses the loop of the updates.
+
+    `update`, `exchanging`: masks of the markers; only `exchanging` calls are tried. `rounds`: how
+    many updates had an exchange.
     """
     around = loops.chains(markers.paths)
     inner = loops.usual_chain(markers, around, update)
@@ -70,9 +76,7 @@ def _encloses_updates(markers: Markers, update: Bools, exchanging: Bools, rounds
 
 
 def common(ranks: Sequence[SeenUpdates]) -> int:
-    """Return updates per optimiser step from the observations of all ranks; 1: no accumulation; 0:
-    no updates.
-    """
+    """Return the updates per optimiser step, from the observations of all ranks; 1: no accumulation; 0: no updates."""
     told = [each for each in ranks if each.count]
     if not told:
         return 0
@@ -91,8 +95,9 @@ def last_of_each(updates: SeenUpdates, passes: int) -> Ints:
 
 
 def _round(exchanged: Ints) -> int:
-    """Return the number of updates between exchanges, if nearly constant, else 1; 0: too few
-    exchanges.
+    """Return the number of updates from one exchange to the next; 1 if it varies, 0 if there are too few exchanges.
+
+    `exchanged`: numbers of the updates with an exchange. Also 1 where it exceeds `_MOST_PASSES`.
     """
     apart = np.diff(exchanged)
     if len(apart) < MIN_REPEATS:
@@ -102,7 +107,11 @@ def _round(exchanged: Ints) -> int:
 
 
 def _optimised_in_rounds(ranks: Sequence[SeenUpdates], passes: int) -> bool:
-    """Tell whether the optimiser runs after updates with an exchange, and not after others."""
+    """Tell whether optimisers were seen nearly only after updates with an exchange, and hardly by chance.
+
+    `passes`: updates per exchange. Chance is not considered where a rank's exchange comes from a
+    loop around that of the updates (`held`).
+    """
     inside = sum(len(np.intersect1d(each.optimised, each.exchanged)) for each in ranks)
     sightings = sum(len(each.optimised) for each in ranks)
     outside = sightings - inside
@@ -113,6 +122,10 @@ def _optimised_in_rounds(ranks: Sequence[SeenUpdates], passes: int) -> bool:
 
 
 def _by_phases(ranks: Sequence[SeenUpdates]) -> int:
+    """Return the largest number of updates per step that explains the sightings in optimisers; 1 if none does.
+
+    Nearly all sightings of a rank must fall into one phase of it, and that be unlikely by chance.
+    """
     best, told = 1, [each.optimised for each in ranks if len(each.optimised)]
     sightings = sum(len(after) for after in told)
     # a longer step would occur too seldom in the window, which is reported elsewhere
@@ -125,11 +138,10 @@ def _by_phases(ranks: Sequence[SeenUpdates]) -> int:
 
 
 def _by_chance(phases: int, sightings: int, outside: int) -> float:
-    """Return the probability that all but `outside` of the sightings fall into one of `phases`, or
-    more, phases by chance.
+    """Bound the probability that all but `outside` sightings fall by chance into one of `phases` phases, or of more.
 
-    One sighting per rank, which fixes the phase, is not counted. sum over k >= phases of k^-n <=
-    phases^-n (1 + phases / (n - 1)).
+    One sighting per rank, which fixes the phase, is not counted in `sightings`. sum over k >=
+    phases of k^-n <= phases^-n (1 + phases / (n - 1)).
     """
     inside = sightings - outside
     if inside < 2:

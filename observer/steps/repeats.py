@@ -2,7 +2,7 @@
 
 Where the job's code is known, a step is a turn of the loop that makes the calls (loops.py); several
 where a loop around it may be the job's own and the gaps between the turns repeat (stage 3).
-Delegate the sequence alone decides.
+Elsewhere the sequence alone decides.
 
 Training repeats the same sequence of calls every step; its period is found in three stages:
 
@@ -72,10 +72,11 @@ def find(markers: Markers, known_period: int = 0, known_turns: int = 0, unseen: 
 
 
 def _of_turns(markers: Markers, turned: Turns, known: int) -> FoundSteps:
-    """Build steps of `known` loop turns, or as many as the gaps show if an outer loop may be the
-    job's own; else of one.
+    """Build steps from the turns of a loop: of `known` turns each (0: unknown, the gaps between turns decide).
 
-    Turns that make different calls are iterations: an inner loop does the same in each.
+    The gaps decide only if an outer loop may be the job's own and all turns are alike; else a step
+    is one turn. Turns that make different calls are iterations: an inner loop does the same in
+    each.
     """
     done_s = turned.done_s
     each = Markers(np.zeros(len(done_s), dtype=np.int64), turned.start_s, done_s)
@@ -89,8 +90,7 @@ def _of_turns(markers: Markers, turned: Turns, known: int) -> FoundSteps:
 
 
 def _usual(markers: Markers) -> Bools:
-    """Tell which calls are usual: their sites are passed at least a third as often as the site of
-    the median passage.
+    """Return a mask of the usual calls: their site is passed at least a third as often as the median passage's.
 
     Waits for the GPU all count. A call from an unknown site is assigned to the most usual site of
     its function.
@@ -106,13 +106,21 @@ def _usual(markers: Markers) -> Bools:
 
 
 def _median_passage_s(apart_s: Floats) -> float:
-    """Return the median, over all passages, of the time to the next passage of the same site."""
+    """Return the interval (s) of the site of the median passage, given the interval of each site.
+
+    A site has as many passages as its interval allows, in proportion to 1 / interval.
+    """
     apart_s = np.sort(np.maximum(apart_s, 1e-9))
     passages = np.cumsum(1 / apart_s)
     return float(apart_s[np.searchsorted(passages, passages[-1] / 2)])
 
 
 def _find_steps(markers: Markers, level: Bools, known_period: int) -> FoundSteps:
+    """Find steps from the repeating sequence of calls alone (stages 1 to 3); none, with the reason, if none repeats.
+
+    `level`: mask of the calls that wait for the GPU. `known_period`: markers per step on other
+    ranks, 0 unknown; used if it is a multiple of the period found.
+    """
     count = len(markers.symbol)
     if count < 2 * MIN_REPEATS:
         return none(f"too few calls that mark steps (collectives, backward passes): {count} in the window")
@@ -136,10 +144,10 @@ def _find_steps(markers: Markers, level: Bools, known_period: int) -> FoundSteps
 
 
 def _symbol_period(markers: Markers, level: Bools) -> int:
-    """Find the smallest period at which the symbols repeat (stage 1); 0 if none.
+    """Find the smallest period, in markers, at which the symbols repeat (stage 1); 0 if none.
 
-    Rare as they are, the markers of `level` must repeat as well. Each site is weighted by how often
-    it is passed: one call among twenty of a burst counts as much as they do.
+    Rare as they are, the markers of the mask `level` must repeat as well. Each site is weighted by
+    how often it is passed: one call among twenty of a burst counts as much as they do.
     """
     _, key = markers.keys()
     symbol, weight = markers.symbol, (1 / np.maximum(markers.apart_s(key), 1e-9) / np.bincount(key))[key]
@@ -153,8 +161,10 @@ def _symbol_period(markers: Markers, level: Bools) -> int:
 
 
 def _absences_multiple(markers: Markers, base: int) -> int:
-    """Find the smallest multiple that ends between two absences in nearly every period (stage 2); 1
-    if none.
+    """Find the least multiple of `base` markers bounded by absences of the training thread (stage 2); 1 if none.
+
+    At one position of nearly every such period two successive markers do not lie in the same
+    absence.
     """
     if markers.absence is None:
         return 1
@@ -170,7 +180,7 @@ def _absences_multiple(markers: Markers, base: int) -> int:
 
 
 def _gap_multiple(markers: Markers, base: int) -> int:
-    """Find the smallest multiple of the period whose gaps repeat (stage 3).
+    """Find the least multiple of `base` markers after which the gaps between markers repeat too (stage 3); 1 if none.
 
     Compares logarithms of the gaps, so that one long pause does not decide.
 
@@ -196,10 +206,10 @@ def _gap_multiple(markers: Markers, base: int) -> int:
 
 
 def _unexplained(gaps: Floats, period: int) -> float:
-    """Return the deviation from the median of each phase over the deviation from the overall
-    median; n - period freedoms.
+    """Return the share of the gaps' deviation that a period (in markers) leaves; 1.0 if there are too few gaps.
 
-    Unknown gaps (NaN) are left out.
+    With n - period degrees of freedom, it is the mean deviation from the median of each phase over
+    that from the overall median. Unknown gaps (NaN) are left out.
     """
     usable = len(gaps) // period * period
     if usable <= period:

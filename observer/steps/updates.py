@@ -61,6 +61,10 @@ def _one_update_per_pass(markers: Markers) -> Markers:
 
 
 def _update(markers: Markers, pairs: Ints, key: Ints) -> int | None:
+    """Choose the call site whose calls end the gradient updates, by the module's rules; None if there is none.
+
+    `pairs`, `key`: from `Markers.keys`; returns a row of `pairs`.
+    """
     count = np.bincount(key, minlength=len(pairs))
     for symbols in (markers.update, markers.backward):
         ours = [one for one in range(len(pairs)) if int(pairs[one, 0]) in symbols and count[one] > 1]

@@ -19,10 +19,10 @@ MAX_COLLECTIVES = 600  # rows per rank; of a longer window every k-th step is in
 def collective_rows(
     rank: int, raw: RawProcess, calls: Events, table: Sequence[CallRow], steps: FoundSteps
 ) -> list[CollectiveRow]:
-    """Build rows of the table `collectives`, oldest first; if too many, whole steps are left out
-    evenly.
+    """Build rows of the table `collectives`, oldest first; beyond MAX_COLLECTIVES only every k-th step's.
 
-    `calls`: in order.
+    `calls`: the rank's library calls in order of begin; `table`: their functions. Collectives that
+    began outside the window are left out.
     """
     own = calls[np.array([row.role == "collective" for row in table])[calls["what"]]]
     start = raw.since_start_s(own["ts_ns"])

@@ -1,6 +1,4 @@
-"""Build rows of the table `counters`: CPU time of a rank, who ran meanwhile, and the observer's own
-cost.
-"""
+"""Build rows of the table `counters`: CPU time of a rank, processes that ran meanwhile, the observer's own cost."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ class CpuTotals:
 
 
 class CpuUse:
-    """Growth of the sums from `before` to `now`, indexed once for all ranks.
+    """Growth of the scheduler's sums from `before` to `now`, indexed once for all ranks.
 
     `owners`: process -> pid of its rank; what a worker takes is taken by its rank.
     """
@@ -47,12 +45,13 @@ class CpuUse:
         self._children = group_by(now.children, owners.get)
 
     def threads_of(self, pid: int) -> Sequence[ThreadTimes]:
-        """Return the threads of a process, at the end."""
+        """Return the CPU times (sums, at `now`) of the threads of a process."""
         return self._threads.get(pid, ())
 
     def rows(self, number: int, pid: int, training: Collection[int]) -> list[CounterRow]:
-        """Build rows of CPU time of a rank's training threads, its process and workers, and of who
-        ran while they queued.
+        """Build a rank's rows of CPU time: training threads, process, workers, and what ran while its threads queued.
+
+        `number`: the rank's number; `training`: tids.
         """
         now, before = self.now, self.before
         of_rank = partial(CounterRow, "rank", rank=number)
@@ -82,14 +81,15 @@ class CpuUse:
         return rows
 
     def _ran_before_found_s(self, process: int) -> float:
-        """CPU time since `before` of a process that ended before it was found."""
+        """Return the CPU seconds since `before` of a process that ended before it was found."""
         now, then = self.now.children[process], self.before.children.get(process)
         return now.run_s - (then.run_s if then is not None and then.since_s == now.since_s else 0.0)
 
 
 def _growth(now: Mapping[int, _Times], before: Mapping[int, _Times], number: int) -> tuple[float, float]:
-    """Return seconds run and ready since `before`; the sums of an ending thread may restart, its
-    rest is negligible.
+    """Return the seconds since `before` that a thread or process (`number`) ran, and was ready but not running.
+
+    (0.0, 0.0) if unknown. The sums of an ending thread may restart, its rest is negligible.
     """
     times, then = now.get(number), before.get(number)
     if times is None:

@@ -20,8 +20,9 @@ _OTHER_FILE_KINDS = {
 
 
 def file_functions(reads: Events, devices: Mapping[int, str]) -> tuple[list[FunctionKey], Ints]:
-    """Return a function for each file call, and its class in the timeline. `devices`: kernel device
-    number -> words.
+    """Return for each file call its function, and its class in the timeline (timeline.IO or SYNC).
+
+    `reads`: FILE events; `devices`: kernel device number -> words.
     """
     named: dict[tuple[int, int], tuple[FunctionKey, int]] = {}
     found: list[FunctionKey] = []

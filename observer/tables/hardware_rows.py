@@ -69,10 +69,11 @@ def counter_rows(
     computing: Mapping[int, float],
     copying_hz: Mapping[int, float],
 ) -> list[CounterRow]:
-    """Build all rows of one job.
+    """Build all hardware rows of one job.
 
-    `others`: GPUs of other jobs' ranks, `numbers`: pid of a rank → its number, `computing`: a_comp
-    by GPU, `copying_hz`: the rate of the copies of a GPU's rank, bytes/s.
+    `others`: GPUs of other jobs' ranks, left out, as are `ports_of_others`. `numbers`: pid of a
+    rank -> its number. By GPU index: `computing`, the level of SM activity while computing, and
+    `copying_hz`, the rate of the copies of the GPU's rank, bytes/s.
     """
     ranks = {growth.index: numbers.get(reading.owners.gpu_pid(growth.index) or 0, -1) for growth in reading.gpus.growth}
     ports = {
@@ -96,7 +97,11 @@ def _gpu_rows(
     computing: Mapping[int, float],
     copying_hz: Mapping[int, float],
 ) -> list[CounterRow]:
-    """Build rows of GPUs with their links; of GPUs that no rank uses only if lost or with an error."""
+    """Build rows of the job's GPUs with their links; of GPUs that no rank uses only if lost or with an error.
+
+    By GPU index: `others` are left out; `ranks`: rank, -1 for none; `computing`, `copying_hz` as in
+    counter_rows.
+    """
     rows: list[CounterRow] = []
     samples = {one.index: one for one in reading.gpus.samples}
     # GPUs of one product are wired alike: where others have their links, one without any has lost
@@ -138,7 +143,7 @@ def _pci_rows(
 
 
 def _users(device: PcieGrowth, buses: Mapping[str, int], owners: Mapping[str, int]) -> set[int]:
-    """Return the ranks that use a GPU or a NIC."""
+    """Return the ranks that use a PCI device: as a GPU (`buses`: address -> rank) or NIC (`owners`: port -> rank)."""
     return ({buses.get(device.address, -1)} | {owners.get(name, -1) for name in device.ports}) - {-1}
 
 
@@ -153,10 +158,15 @@ def _foreign(process: Foreign, rank: int) -> Iterator[CounterRow]:
 
 
 def _number(value: float | None) -> float:
+    """Convert to float; NaN for None."""
     return float("nan") if value is None else float(value)
 
 
 def _gpu(growth: GpuGrowth, series: GpuSamples | None, rank: int, computing: float | None) -> Iterator[CounterRow]:
+    """Yield the rows of one GPU, without its links: sampled levels, SM activity while computing, health.
+
+    `computing`: that activity (0..1), None if unknown.
+    """
     name = f"gpu{growth.index}"
     if series is not None and len(series.time_ns):
         yield from _gpu_levels(growth, series, rank)
@@ -217,6 +227,11 @@ def _earlier_xids(growth: GpuGrowth, logged: Iterable[LoggedXid]) -> dict[int, i
 
 
 def _nvlink(growth: GpuGrowth, series: GpuSamples | None, rank: int, connected: bool) -> Iterator[CounterRow]:
+    """Yield rows of a GPU's NVLinks: links down, errors, bytes moved, rate and use in bursts.
+
+    `connected`: other GPUs of this product have links, so if this one never had one up, all count
+    as down.
+    """
     name = f"gpu{growth.index}"
     if growth.links_down is not None:
         down = len(growth.links) if growth.dark and connected else growth.links_down
@@ -235,8 +250,10 @@ def _nvlink(growth: GpuGrowth, series: GpuSamples | None, rank: int, connected: 
 
 
 def nvlink_use(growth: GpuGrowth, series: GpuSamples | None) -> tuple[Use | None, float]:
-    """Measure the use of a GPU's NVLinks, one direction, over sample intervals (coarser than a
-    collective); and their limit.
+    """Measure the use of a GPU's NVLinks in the window (busier direction, share of the limit); and the limit, bytes/s.
+
+    None if nothing moved; (None, 0.0) without samples or limit. The measure is one summary (μ, σ)
+    over sample intervals, which are coarser than a collective.
     """
     seen = growth.last or growth.first
     limit = _number(seen.link_speed_mbps if seen else None) * _MEGA * max(len(growth.links), 1)
@@ -257,6 +274,10 @@ def pcie_limit_hz(growth: GpuGrowth) -> float:
 def _gpu_link(
     growth: GpuGrowth, series: GpuSamples | None, rank: int, copying_hz: float | None
 ) -> Iterator[CounterRow]:
+    """Yield rows of a GPU's PCIe link: replays, bytes moved, rate of copies; none if its PCI address is unknown.
+
+    `copying_hz`: rate of its rank's copies, bytes/s; None if unknown.
+    """
     if not growth.bus:
         return
     if growth.pcie_replays is not None:
@@ -270,7 +291,10 @@ def _gpu_link(
 
 
 def _moved(counted: int | None, series: GpuSamples | None, rate: str) -> float | None:
-    """Return bytes: counted by the GPU, else Σ rate · interval; None if neither is known."""
+    """Return bytes moved: as `counted` by the GPU, else Σ rate · interval; None if neither is known.
+
+    `rate`: name of the column of `series` with bytes/s.
+    """
     if counted is not None:
         return float(counted)
     if series is None or not np.isfinite(getattr(series, rate)).any():
@@ -279,6 +303,7 @@ def _moved(counted: int | None, series: GpuSamples | None, rate: str) -> float |
 
 
 def _pci_link(address: str, rank: int, device: PcieGrowth) -> Iterator[CounterRow]:
+    """Yield rows of the link of a PCI device: speed, width and errors, as far as they were read."""
     if device.speed_gts is not None:
         yield from level("pcie", address, rank, "pcie.speed_gts", "GT/s", device.speed_gts, device.speed_limit_gts)
     if device.width is not None:
@@ -292,6 +317,7 @@ def _pci_link(address: str, rank: int, device: PcieGrowth) -> Iterator[CounterRo
 
 
 def _port(port: PortRecording, rank: int) -> Iterator[CounterRow]:
+    """Yield rows of a network port: state, bytes (not for Ethernet), errors, rate and use in its bursts."""
     growth = port.growth
     name, speed = growth.name, growth.speed_hz
     yield from _port_state(growth, rank)
@@ -353,7 +379,7 @@ def port_use(port: PortRecording) -> Use | None:
 
 
 def _spaced(time_ns: Ints) -> list[int]:
-    """Select readings at least three quarters of the usual interval apart.
+    """Return the indices of readings at least three quarters of the usual interval apart; empty for fewer than two.
 
     A late reading is followed by others too soon, and a card that updates its counters once a
     millisecond would seem to have moved a millisecond's bytes in between.

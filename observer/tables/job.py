@@ -123,8 +123,10 @@ def _series_by_rank(
 
 
 def _link_use(reading: HardwareReading, pid: int, gpus: Sequence[int]) -> tuple[Use | None, str]:
-    """Measure how the rank's collectives use their link: its network port if that moves bytes, else
-    its NVLinks.
+    """Measure how the rank's collectives use their link, and name its kind, 'nic' or 'nvlink'.
+
+    The first of its network ports that moves bytes, else the first of its GPUs whose NVLinks do;
+    (None, 'nic') if none does. `gpus`: their indices.
     """
     ports = {port.growth.name: port for port in reading.nics.ports}
     for name in reading.owners.ports.get(pid, ()):
@@ -156,8 +158,10 @@ def counter_rows(
     job: JobGpus, whole: HardwareReading, rows: Mapping[int, RankWindow], raws: Mapping[int, RawProcess], table: Sequence[CallRow],
     before: LaunchCount | None = None, after: LaunchCount | None = None,
 ) -> list[CounterRow]:  # fmt: skip
-    """Build rows of the hardware's counters and of each rank's GPU time. `whole`: the reading of
-    all jobs.
+    """Build rows of the hardware's counters and of each rank's GPU time.
+
+    `whole`: the reading of all jobs; `rows`, `raws`: by pid of the rank; `before`, `after`:
+    launches counted at the window's begin and end, None if they were not.
     """
     others = frozenset(at for pid, found in whole.owners.gpus.items() if pid not in job.numbers for at in found)
     others -= {at for pid, found in whole.owners.gpus.items() if pid in job.numbers for at in found}
@@ -185,6 +189,10 @@ def counter_rows(
 
 
 def _rank_rows(rank: int, rows: RankWindow, raw: RawProcess, table: Sequence[CallRow]) -> list[CounterRow]:
+    """Build a rank's GPU rows: seconds waited for it, collectives launched, seconds computing, in collectives, idle.
+
+    What was not measured has no row.
+    """
     calls = raw.events[raw.events["type"] == ring.CALL]
     mine = calls[calls["tid"] == rows.training_thread]
     waited = device_calls.wait_s(mine[np.argsort(mine["ts_ns"], kind="stable")], table)

@@ -54,13 +54,16 @@ def merge_turns(raw: RawProcess, table: Sequence[CallRow]) -> RawProcess:
 
 
 def _spans(raw: RawProcess, calls: Events) -> Spans:
+    """Return the times covered by at least one of these calls."""
     start = raw.since_start_s(calls["ts_ns"])
     return together([Spans(start, start + calls["dur_ns"] / 1e9)])
 
 
 def _threads(raw: RawProcess, calls: Events, table: Sequence[CallRow], unknown: frozenset[int]) -> list[ThreadEdges]:
-    """Collect all Python threads with events. `unknown`: further threads that can have woken one of
-    them.
+    """Return the absences and first and last event of each Python thread that has events.
+
+    `calls`: library calls of all threads. `unknown`: tids of further threads that can have woken
+    one of them.
     """
     python = np.array(sorted(raw.python_tids | unknown))
     timed = calls[of_roles(calls, table, *(role for role in (*HOST_ROLES, *SCOPED) if role != "gc"))]
@@ -70,6 +73,11 @@ def _threads(raw: RawProcess, calls: Events, table: Sequence[CallRow], unknown: 
 
 
 def _edges(raw: RawProcess, tid: int, mine: Events, timed: Events, python: Ints) -> ThreadEdges:
+    """Determine when a thread was off the CPU, which of these times are rests or quiet, and which thread ended them.
+
+    `mine`: its events; `timed`: its library calls, in which no absence is a rest; `python`: tids of
+    the threads that can wake it from a rest.
+    """
     away = mine[mine["type"] == ring.OFFCPU]
     away = away[np.argsort(away["ts_ns"], kind="stable")]
     start = raw.since_start_s(away["ts_ns"])
@@ -95,6 +103,7 @@ def _edges(raw: RawProcess, tid: int, mine: Events, timed: Events, python: Ints)
 
 
 def _inside(spans: Spans, time_s: npt.NDArray[np.float64]) -> Bools:
+    """Return for each time whether it lies in one of the spans."""
     at = np.searchsorted(spans.start_s, time_s, side="right") - 1
     if not len(spans.start_s):
         return np.zeros(len(time_s), dtype=bool)
@@ -128,6 +137,10 @@ def _gil_after(rests: Bools, call: Ints, start_s: npt.NDArray[np.float64], end_s
 
 
 def _merged(raw: RawProcess, threads: Sequence[ThreadEdges], had: Pieces, unknown: Events) -> RawProcess:
+    """Move the events of these threads into one thread, each thread's within its turns (`had`).
+
+    `unknown`: calls of threads of which nothing else is known, added to it.
+    """
     members = tuple(one.tid for one in threads)
     line = raw.pid if raw.pid in members else max(members, key=lambda tid: had.of(tid).seconds)
     events = raw.events
@@ -152,7 +165,7 @@ def _merged(raw: RawProcess, threads: Sequence[ThreadEdges], had: Pieces, unknow
 
 
 def _in_its_turn(raw: RawProcess, mine: Events, had: Spans) -> list[Events]:
-    """Select a thread's events within `had`, the stretches in which it has the turn.
+    """Select a thread's events within `had`, the stretches in which it has the turn: [other events, absences].
 
     Absences are cut to them, samples outside are dropped, calls are unchanged.
     """
@@ -163,6 +176,10 @@ def _in_its_turn(raw: RawProcess, mine: Events, had: Spans) -> list[Events]:
 
 
 def _cut(raw: RawProcess, away: Events, had: Spans) -> Events:
+    """Cut absences to the stretches `had`, one part for each stretch that they touch.
+
+    Of each part the time in which the thread was ready to run is computed anew.
+    """
     if not len(away) or not len(had.start_s):
         return away[:0]
     start, end = away["ts_ns"].astype(np.int64), (away["ts_ns"] + away["dur_ns"]).astype(np.int64)
@@ -180,7 +197,7 @@ def _cut(raw: RawProcess, away: Events, had: Spans) -> Events:
 
 
 def _last_absence(raw: RawProcess, members: Sequence[int], line: int, had: Pieces) -> Mapping[int, OpenAbsence]:
-    """Return the absences at the window's end; of the merged threads that of the one with the turn."""
+    """Return the absences at the window's end by tid; for the merged thread `line` that of the member with the turn."""
     others = {tid: away for tid, away in raw.open_absences.items() if tid not in members}
     holder = int(had.tid[-1]) if len(had.tid) else line
     away = raw.open_absences.get(holder)
@@ -195,6 +212,7 @@ def _last_absence(raw: RawProcess, members: Sequence[int], line: int, had: Piece
 
 
 def _targets(raw: RawProcess, members: Sequence[int], line: int) -> dict[tuple[int, int, int], str]:
+    """Return the wait targets with the members' tids replaced by that of the merged thread, `line`."""
     return {
         (line if tid in members else tid, call, argument): target
         for (tid, call, argument), target in raw.targets.items()

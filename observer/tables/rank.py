@@ -62,6 +62,7 @@ def steps_alone(raw: RawProcess, table: Sequence[CallRow]) -> FoundSteps:
 
 
 def _calls(raw: RawProcess, table: Sequence[CallRow]) -> Events:
+    """Return the library calls of all threads in order of begin, without garbage collections."""
     calls = raw.events[raw.events["type"] == ring.CALL]
     calls = calls[~of_roles(calls, table, "gc")]
     ordered: Events = calls[np.argsort(calls["ts_ns"], kind="stable")]
@@ -114,19 +115,24 @@ def find_rank(raw: RawProcess, table: Sequence[CallRow], guide: StepGuide | None
 def _waits(
     raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int, steps: FoundSteps
 ) -> tuple[MeasuredPattern, ...]:
+    """Measure the training thread's waits for the GPU, by function and call site; empty if there are none."""
     waits = calls[of_roles(calls, table, GPU_WAIT) & (calls["tid"] == tid)]
     return wait_patterns(waits, raw.since_start_s(waits["ts_ns"]), raw.stacks, table, steps) if len(waits) else ()
 
 
 def _last_marker_ns(calls: Events, table: Sequence[CallRow]) -> float | None:
-    """Return when the last call that repeats with the steps ended."""
+    """Return when the last call that repeats with the steps ended, in ns of CLOCK_MONOTONIC; None if there is none.
+
+    Of calls in order of begin the last 64 are compared.
+    """
     markers = calls[of_roles(calls, table, *MARKER_ROLES)]
     return max((float(call["ts_ns"] + call["dur_ns"]) for call in markers[-64:]), default=None)
 
 
 def _in_collective_s(raw: RawProcess, table: Sequence[CallRow], tid: int) -> float:
-    """Return the seconds since the rank entered its current collective at the end; 0 if it is in
-    none.
+    """Return for how many seconds the rank has been in its current collective at the end; 0 if it is in none.
+
+    The window's length where it entered before observation began.
     """
     since = [since for _, row, since in raw.open_calls if table[row].role in ("wait", "collective")]
     if since:
@@ -238,7 +244,7 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int,
 
 
 def _dispatch_markers(raw: RawProcess, handed: Events, table: Sequence[CallRow]) -> Markers:
-    """Make markers of dispatches, a symbol for each call site: a library has one function for all."""
+    """Make markers of dispatches (`handed`), a symbol for each call site: a library has one function for all."""
     places, place = np.unique(handed["ready_ns"], return_inverse=True)
     stacks = [raw.stacks.get(int(stack), NO_STACK) for stack in places]
     site = np.array([stack.site for stack in stacks], dtype=np.int64)
@@ -254,11 +260,12 @@ def _dispatch_markers(raw: RawProcess, handed: Events, table: Sequence[CallRow])
 
 
 def _rows(table: Sequence[CallRow], wanted: Callable[[CallRow], bool]) -> frozenset[int]:
+    """Return the indices of the rows of `table` for which `wanted` holds."""
     return frozenset(index for index, row in enumerate(table) if wanted(row))
 
 
 def _in_optimiser_s(raw: RawProcess, tid: int) -> Floats:
-    """Return when the thread was sampled or switched out inside an optimiser."""
+    """Return when the thread was sampled or switched out inside an optimiser: seconds since the start, sorted."""
     mine = raw.of_thread(tid)
     mine = mine[np.isin(mine["type"], (ring.SAMPLE, ring.OFFCPU))]
     inside = [stack for stack in np.unique(mine["stack"]).tolist() if raw.stacks.get(stack, NO_STACK).in_optimiser]

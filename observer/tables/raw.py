@@ -75,9 +75,7 @@ class RawProcess:
         return mine
 
     def once(self, what: str, make: Callable[[], _Made]) -> _Made:
-        """Return what `make` makes of this process, cached under `what`: hundreds of threads need
-        it.
-        """
+        """Return the result of `make`, computed once for this process and cached under the name `what`."""
         if what not in self._made:
             self._made[what] = make()
         made: _Made = self._made[what]

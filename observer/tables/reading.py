@@ -27,13 +27,14 @@ class HardwareReading:
     notes: tuple[str, ...] = ()
 
     def within(self, start_ns: int, end_ns: int) -> HardwareReading:
-        """Restrict the GPU samples to the window, so that sums are no longer than it."""
+        """Cut the GPU samples to the window (ns, same clock as the samples), so that sums are no longer than it."""
         return replace(
             self, gpus=replace(self.gpus, samples=tuple(_within(one, start_ns, end_ns) for one in self.gpus.samples))
         )
 
 
 def _within(samples: GpuSamples, start_ns: int, end_ns: int) -> GpuSamples:
+    """Cut the intervals of one GPU's samples to start_ns … end_ns; drop samples that lie outside."""
     begin = np.maximum(samples.time_ns - samples.interval_ns, start_ns)
     end = np.minimum(samples.time_ns, end_ns)
     kept = end > begin

@@ -1,5 +1,4 @@
-"""Build rows of the table `counters` on network traffic that a rank receives while it makes no
-progress. Pure.
+"""Build rows of the table `counters`: traffic on a rank's awaited connections while it makes no progress. Pure.
 
 A rank that waits for a connection that delivers data is loading; one that waits for nothing that
 arrives hangs. The decision is made later (diagnose): here the awaited connections since the rank's
@@ -27,10 +26,11 @@ _MOST = 0.5  # share of the silence
 def silence_rows(
     number: int, raw: RawProcess, training_thread: int, silent_s: float | None, flows: Sequence[FlowSummary]
 ) -> list[CounterRow]:
-    """Build rows of traffic for each connection awaited since the last progress.
+    """Build rows of traffic and waits per connection awaited for at least half of the time since the last progress.
 
-    `silent_s`: seconds from the last progress to the end (None: no progress in the window).
-    `flows`: of this process.
+    `number`: the rank's number. `silent_s`: seconds from the last progress to the end (None: no
+    progress in the window). `flows`: connections of this process. If the training thread waits for
+    another thread instead, the connections that the other Python threads await count.
     """
     end_ns = raw.start_ns + int(raw.window_s * 1e9)
     since_ns = raw.start_ns if silent_s is None else max(end_ns - int(silent_s * 1e9), raw.start_ns)
@@ -53,12 +53,15 @@ def silence_rows(
 
 
 def _end(endpoint: str) -> tuple[str, str]:
-    """Return address and port in a uniform form."""
+    """Split an endpoint 'address:port' into its address, in a uniform form, and port, for comparisons."""
     return address_of(endpoint), endpoint.rpartition(":")[2]
 
 
 def _waits(raw: RawProcess, tids: Iterable[int], since_ns: int, end_ns: int) -> Ints:
-    """Return (thread, system call, argument, ns) of each wait of these threads in this time."""
+    """Return the waits of these threads in this time, a row each: (thread, system call, argument, ns spent in it).
+
+    Includes waits in progress at the end. Times are ns of CLOCK_MONOTONIC.
+    """
     away = raw.events[(raw.events["type"] == ring.OFFCPU) & np.isin(raw.events["tid"], list(tids))]
     away = away[away["ts_ns"] + away["dur_ns"] > since_ns]
     start, end = away["ts_ns"].astype(np.int64), (away["ts_ns"] + away["dur_ns"]).astype(np.int64)
@@ -73,7 +76,10 @@ def _waits(raw: RawProcess, tids: Iterable[int], since_ns: int, end_ns: int) -> 
 
 
 def _sockets(raw: RawProcess, waits: Ints, least_ns: float) -> dict[str, int]:
-    """Return the peers of connections awaited for at least `least_ns`, with how often."""
+    """Return {peer of a connection: number of waits for it}, of those awaited `least_ns` or longer in all.
+
+    `waits`: rows from `_waits`. In the order in which they were awaited first.
+    """
     first: dict[str, int] = {}
     spent: dict[str, int] = {}
     often: dict[str, int] = {}

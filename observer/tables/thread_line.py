@@ -76,9 +76,10 @@ def _words(
     raw: RawProcess, absences: Absences, tid: int, collectives: Sequence[CallRow],
     files: tuple[Sequence[FunctionKey], Ints], device: DeviceCalls, steps: FoundSteps,
 ) -> Words:  # fmt: skip
-    """Collect names for what the timeline points at.
+    """Collect the names and bytes of what the timeline's numbers refer to.
 
-    `collectives`: the row of the table of each; `files`: function and bytes of each.
+    `collectives`: row of the table of each collective scope; `files`: function and bytes of each
+    file call.
     """
     return Words(
         raw.stacks,
@@ -95,9 +96,10 @@ def _words(
 
 
 def _targets(raw: RawProcess, absences: Absences, tid: int, steps: FoundSteps) -> dict[int, str]:
-    """Return wait targets by absence, for waits of half of the window; shorter ones are merged.
+    """Return {index of an absence: what it waits for}, where known, for absences of at least half of the window.
 
-    Without steps, short ones count together: a trickling download wakes the thread again and again.
+    Shorter ones are merged. Without steps all count: a trickling download wakes the thread again
+    and again.
     """
     long = absences.end_s - np.maximum(absences.start_s, 0.0) >= 0.5 * raw.window_s
     wanted = range(len(long)) if not steps.count else np.flatnonzero(long).tolist()
@@ -110,19 +112,26 @@ def _targets(raw: RawProcess, absences: Absences, tid: int, steps: FoundSteps) -
 
 
 def _samples(raw: RawProcess, mine: Events) -> Samples:
+    """Return the samples of a running thread: times, Python stacks, native instruction pointers; `mine`: its events."""
     sampled = mine[mine["type"] == ring.SAMPLE]
     return Samples(raw.since_start_s(sampled["ts_ns"]), sampled["stack"], sampled["arg"].astype(np.uint64))
 
 
 def _known_from_s(raw: RawProcess, absences: Absences, samples: Samples, scopes: Sequence[Scopes]) -> float:
-    """Return when the thread first appears in the window; its end if never."""
+    """Return when the thread first appears, in seconds since the window's start, at least 0; the window's end if never.
+
+    `scopes`: its calls.
+    """
     begins = (absences.start_s, samples.time_s, *(each.start_s for each in scopes))
     first = min((float(x[0]) for x in begins if len(x)), default=raw.window_s)
     return min(max(first, 0.0), raw.window_s)
 
 
 def _known_until_s(raw: RawProcess, mine: Events, tid: int) -> float:
-    """Return the window's end, or the last event of a thread that ended before."""
+    """Return until when the thread is known (s): the window's end, or if it ended before, its last event.
+
+    `mine`: its events.
+    """
     if not raw.alive_tids or tid in raw.alive_tids or tid in raw.open_absences or not len(mine):
         return raw.window_s
     return min(float((raw.since_start_s(mine["ts_ns"]) + mine["dur_ns"] / 1e9).max()), raw.window_s)
@@ -145,8 +154,10 @@ def _collective_calls(raw: RawProcess, calls: Events, table: Sequence[CallRow], 
 
 
 def _carried(raw: RawProcess, table: Sequence[CallRow], absences: Absences, first_label: int) -> tuple[Carried, Ints]:
-    """Return the stretches in which threads without Python state were inside collectives, and rows
-    of their first calls.
+    """Return when threads of libraries were inside collectives, and for each stretch its first call's row in `table`.
+
+    The stretches are disjoint and labelled from `first_label` on. These threads have no Python
+    state; `absences`: the training thread's, of which it is marked which can be waits for them.
     """
     calls = raw.events[raw.events["type"] == ring.CALL]
     calls = calls[carried_calls(raw, calls, table)]
@@ -169,7 +180,7 @@ def _carried(raw: RawProcess, table: Sequence[CallRow], absences: Absences, firs
 
 
 def _asleep(raw: RawProcess) -> Scopes:
-    """Return when all threads of the process slept until a library's thread was woken.
+    """Return when all threads of the process slept until a library's thread was woken; all labels 0.
 
     Times in which a Python thread slept by its own will or waited for a disk are left out: such a
     wait is the rank's own work.
@@ -200,8 +211,7 @@ def carried_calls(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> B
 
 
 def _carried_rows(raw: RawProcess, table: Sequence[CallRow]) -> Bools:
-    """Tell which rows are collectives, except families whose timed wait was seen on a thread of
-    this process.
+    """Return a mask of `table`: collectives, except families of which this process also made timed waits.
 
     There the wait defines who waits and when (torch passes its collectives to such threads and goes
     on working).
@@ -239,6 +249,7 @@ def absences_at(raw: RawProcess, tid: int, time_s: Floats) -> tuple[Ints, npt.ND
 
 
 def _track(raw: RawProcess, tid: int) -> tuple[Samples, Absences]:
+    """Return the samples and the absences of one thread."""
     mine = raw.of_thread(tid)
     return _samples(raw, mine), _absences(raw, mine, tid)
 
@@ -256,8 +267,9 @@ def _collections(raw: RawProcess, mine: Events, table: Sequence[CallRow], tid: i
 
 
 def _spread(untimed: Sequence[tuple[int, int]], line: Timeline) -> Samples:
-    """Spread samples without times evenly over the running time in mixed order: right in sum, not
-    within a step.
+    """Spread samples without times evenly over the thread's running time, in mixed order.
+
+    `untimed`: (stack, number of samples). Right in sum, not within a step.
     """
     stacks = np.repeat(np.array([s for s, _ in untimed], dtype=np.uint64), [count for _, count in untimed])
     stacks = np.random.default_rng(0).permutation(stacks)

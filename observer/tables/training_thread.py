@@ -22,8 +22,9 @@ _OWN = (
 
 
 def training_thread(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> int:
-    """Return the first of `training_threads`; else the one inside such a call at the end; else the
-    main thread.
+    """Return the tid of the training thread: the first of `training_threads`, if there is any.
+
+    Else the only Python thread inside such a call at the window's end; else the main thread.
     """
     found = training_threads(raw, calls, table)
     if found:
@@ -33,7 +34,7 @@ def training_thread(raw: RawProcess, calls: Events, table: Sequence[CallRow]) ->
 
 
 def training_threads(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> tuple[int, ...]:
-    """List the Python threads that train, the main one first.
+    """List the tids of the Python threads that train, the one that does most first; empty if none makes calls.
 
     Those that run backward passes, by time; where none does, those that wait for collectives and
     the GPU or dispatch work, by number of calls; else those that make any call. A pass inside
@@ -53,10 +54,10 @@ def training_threads(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -
 
 
 def strangers(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> Events:
-    """Return training calls of threads that ended before they were known to be Python's: a new
-    thread for each step.
+    """Return the training calls of threads that are not known to be Python's, as each ended too early.
 
-    Autograd's own thread of a GPU is excluded: its passes lie inside another thread's.
+    A job may start a new thread for each step. Autograd's own thread of a GPU is excluded: its
+    passes lie inside another thread's.
     """
     own = calls[of_roles(calls, table, *_OWN)]
     known = np.isin(own["tid"], list(raw.python_tids))
@@ -67,10 +68,10 @@ def strangers(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> Event
 
 
 def who_trains(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> tuple[tuple[int, ...], Events]:
-    """Return `training_threads` and the calls of `strangers`, consistently.
+    """Return the training threads (tids), and the training calls of unknown threads (`strangers`), consistently.
 
     Where strangers make most such calls, other training threads are strangers that happened to be
-    listed in time; then only the main thread counts.
+    listed in time: their calls are returned too; then only the main thread counts.
     """
     own, unknown = training_threads(raw, calls, table), strangers(raw, calls, table)
     theirs = calls[of_roles(calls, table, *_OWN) & np.isin(calls["tid"], [tid for tid in own if tid != raw.pid])]
@@ -125,5 +126,6 @@ def _inside(calls: Events, others: Events) -> Bools:
 
 
 def _span(calls: Events) -> tuple[Ints, Ints]:
+    """Return begin and end of each call, in ns of CLOCK_MONOTONIC."""
     begin = calls["ts_ns"].astype(np.int64)
     return begin, begin + calls["dur_ns"].astype(np.int64)

@@ -1,4 +1,4 @@
-"""Find threads of a process that take turns, and who has the turn when. Pure.
+"""Find threads of a process that take turns, and which one has the turn when. Pure.
 
 Steps may run in threads of a pool, in turn, or in one thread that works for another: each continues
 where the other stopped, and together they are one line of time. Known of each thread are its times
@@ -60,7 +60,7 @@ class Spans:
 class ThreadEdges:
     """One thread's times off the CPU, in order, and its first and last event.
 
-    `wake_s`: when it could run again; `waker`: the thread that woke it, 0 for none or not yet.
+    `wake_s`: when it could run again; `waker`: the thread that woke it, 0 for none, -1 for not yet.
     """
 
     tid: int
@@ -74,7 +74,7 @@ class ThreadEdges:
     until_s: float
 
     def works(self) -> Spans:
-        """Return when it works, in the window."""
+        """Return the stretches within the window in which the thread works, that is, is not quiet."""
         start = np.concatenate(([self.since_s], self.end_s[self.quiet]))
         end = np.concatenate((self.start_s[self.quiet], [self.until_s]))
         start, end = np.clip(start, max(self.since_s, 0.0), None), np.clip(end, None, self.until_s)
@@ -84,38 +84,40 @@ class ThreadEdges:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Who had the turn: disjoint pieces in order, without gaps, with the `tid` of each."""
+    """Which thread had the turn when: disjoint pieces in order, without gaps, with the `tid` of each."""
 
     start_s: Floats
     end_s: Floats
     tid: Ints
 
     def of(self, tid: int) -> Spans:
-        """Return the pieces of one thread."""
+        """Return the stretches in which this thread had the turn."""
         mine = self.tid == tid
         return Spans(self.start_s[mine], self.end_s[mine])
 
 
 def together(spans: Sequence[Spans]) -> Spans:
-    """Return the times covered by at least one."""
+    """Return the union of these stretches, disjoint and in order."""
     start = np.concatenate([one.start_s for one in spans]) if spans else np.empty(0)
     end = np.concatenate([one.end_s for one in spans]) if spans else np.empty(0)
     return Spans(*union(Scopes(start, end, np.arange(len(start)))))
 
 
 def in_turn(one: Spans, other: Spans, window_s: float) -> bool:
-    """Tell whether they work together for less than half of the time expected by chance."""
+    """Tell whether two threads take turns, given when each works.
+
+    They do if they work at the same time for less than half of the time expected by chance.
+    """
     return one.together_s(other) * window_s < _CHANCE * one.seconds * other.seconds
 
 
 def taking_turns(
     threads: Sequence[ThreadEdges], training: Sequence[int], strangers: Spans, window_s: float
 ) -> tuple[int, ...]:
-    """Return the threads that take turns with the training thread, which comes first; it alone
-    where none does.
+    """Return the tids of the training thread, which comes first, and of the threads that take turns with it.
 
-    `training`: threads whose calls mark steps, by number of calls. `strangers`: times of such calls
-    by threads of which nothing else is known.
+    `training`: tids whose calls mark steps, by number of calls; () where none of them is in
+    `threads`. `strangers`: times of such calls by threads of which nothing else is known.
     """
     works = {one.tid: one.works() for one in threads}
     ours = [tid for tid in training if tid in works]
@@ -137,10 +139,11 @@ def taking_turns(
 
 
 def _without_intruders(works: Mapping[int, Spans], chosen: Sequence[int], window_s: float) -> list[int]:
-    """Drop threads that do not take turns with all others together; the first one stays.
+    """Return `chosen` (tids) without threads that do not take turns with all others together; the first one stays.
 
-    A thread that rarely has a turn seems to take turns with everybody. Cost: as many passes over
-    all edges as threads are dropped, since the job decides how many threads there are.
+    `works`: by tid, when each works. A thread that rarely has a turn seems to take turns with
+    everybody. Cost: as many passes over all edges as threads are dropped, since the job decides how
+    many threads there are.
     """
     left = list(chosen)
     crowd = _Crowd([works[tid] for tid in left]) if len(left) > 2 else None
@@ -186,16 +189,18 @@ class _Crowd:
         return found
 
     def _within(self, passed: Floats, spans: Spans) -> float:
+        """Return the sum inside these spans of a quantity whose cumulative sums at the cuts are `passed`."""
         first, last = (np.searchsorted(self._cuts, each) for each in (spans.start_s, spans.end_s))
         return float((passed[last] - passed[first]).sum())
 
 
 def _sums(values: Floats) -> Floats:
+    """Return the cumulative sums, beginning with 0: one element more than `values`."""
     return np.concatenate(([0.0], np.cumsum(values)))
 
 
 def _woken_by(threads: Sequence[ThreadEdges]) -> dict[tuple[int, int], int]:
-    """Count wakings: (resting thread, waker) -> how often."""
+    """Count how often each thread was woken from a rest by which: {(resting tid, waking tid): times}."""
     found: dict[tuple[int, int], int] = {}
     for one in threads:
         wakers, counts = np.unique(one.waker[one.rests], return_counts=True)
@@ -204,9 +209,7 @@ def _woken_by(threads: Sequence[ThreadEdges]) -> dict[tuple[int, int], int]:
 
 
 def pieces(threads: Collection[ThreadEdges], window_s: float) -> Pieces:
-    """Determine who had the turn when, from the first event of these threads to the end of the
-    window.
-    """
+    """Determine which thread had the turn when, from the first event of these threads to the end of the window."""
     edges = [edge for one in threads for edge in (one.start_s, one.wake_s, one.end_s)]
     ends = [end for one in threads for end in (one.since_s, one.until_s)]
     cuts = np.unique(np.minimum(np.concatenate([*edges, ends, [window_s]]), window_s))
@@ -221,7 +224,7 @@ def pieces(threads: Collection[ThreadEdges], window_s: float) -> Pieces:
 
 
 def _owners(threads: Collection[ThreadEdges], time_s: Floats) -> Ints:
-    """Return who had the turn at each of these times."""
+    """Return the tid of the thread that has the turn at each of these times (s)."""
     state = np.full(len(time_s), -1, dtype=np.int64)
     since = np.full(len(time_s), -np.inf)
     owner = np.zeros(len(time_s), dtype=np.int64)
@@ -237,7 +240,7 @@ def _owners(threads: Collection[ThreadEdges], time_s: Floats) -> Ints:
 
 
 def _state(one: ThreadEdges, time_s: Floats) -> tuple[Ints, Floats]:
-    """Return the thread's state at these times, and since when it runs, or last ran."""
+    """Return the thread's state (`_UNKNOWN` … `_RUNS`) at each time, and since when it runs or when it last ran."""
     known = (time_s >= one.since_s) & (time_s < one.until_s)
     if not len(one.start_s):
         return np.where(known, _RUNS, _UNKNOWN), np.full(len(time_s), one.since_s)

@@ -37,18 +37,18 @@ class Activities:
         return total
 
     def add(self, durations: Floats, steps: Ints) -> None:
-        """Add activities."""
+        """Add activities: the seconds of each, and the step in which it began (-1 outside)."""
         self.durations.append(durations)
         self.steps.append(steps)
         self._each.append(False)
 
     def add_each(self, durations: Floats, steps: Ints) -> None:
-        """Add activities, to be summed one by one."""
+        """Add activities whose seconds `total_s` sums one by one, in order."""
         self.add(durations, steps)
         self._each[-1] = True
 
     def take(self, other: Activities) -> None:
-        """Add the activities of another function."""
+        """Add all that another instance holds, such as the same function's with another stack."""
         self.durations += other.durations
         self.steps += other.steps
         self._each += other._each
@@ -57,7 +57,7 @@ class Activities:
         self.kernel += other.kernel
 
     def per_step(self, count: int) -> Floats:
-        """Return the seconds in each of `count` steps."""
+        """Return the seconds of the activities that began in each of `count` steps."""
         steps, durations = np.concatenate(self.steps), np.concatenate(self.durations)
         inside = steps >= 0
         sums: Floats = np.bincount(steps[inside], durations[inside], minlength=count)[:count].astype(np.float64)

@@ -45,7 +45,7 @@ class DeviceCalls:
 
 
 def of_roles(calls: Events, table: Sequence[CallRow], *roles: str) -> Bools:
-    """Tell which calls have one of these roles."""
+    """Return a mask of the calls whose row in `table` has one of these roles."""
     chosen: Bools = np.array([row.role in roles for row in table])[calls["what"]]
     return chosen
 
@@ -79,10 +79,12 @@ def device_calls(
 
 
 def _wait(row: CallRow) -> FunctionKey:
+    """Return the key of a call that waits for the GPU, or of one that allocates or frees its memory."""
     return FunctionKey("sync", "gpu memory" if row.role == ALLOCATE else "gpu", detail=row.name)
 
 
 def _copy(row: CallRow, towards: int) -> FunctionKey:
+    """Return the key of a copy from or to the GPU; `towards`: direction as in probes/calls/copies.py, -1 unknown."""
     return FunctionKey("memory", cuda.direction(towards), detail=row.name, resource="pcie")
 
 

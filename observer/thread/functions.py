@@ -63,11 +63,11 @@ class FunctionKey:
     holder: Holder | None = None
 
     def without_stack(self) -> FunctionKey:
-        """Return the function without its callers."""
+        """Return the key without its stack, the same for all callers."""
         return replace(self, stack=())
 
     def called_from(self, stack: StackName) -> FunctionKey:
-        """Return the function as called from this Python function."""
+        """Return the key with file, line, caller and stack replaced by those of the Python function that calls it."""
         return replace(self, file=stack.file, line=stack.line, caller=stack.name, stack=stack.frames)
 
 

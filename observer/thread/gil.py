@@ -1,4 +1,4 @@
-"""Find who held the GIL while a thread waited for it: pure, no I/O.
+"""Find which thread held the GIL while another waited for it, and in which function: pure, no I/O.
 
 The kernel marks a wait for the GIL and reads from the lock itself whose thread state took it last
 (probes/sched), so the thread is exact for each look, of which there is one every 5 ms. What that
@@ -56,8 +56,10 @@ def held_by(
 def _leaf(
     samples: Samples, absences: Absences, starts: Floats, ends: Floats, stacks: Mapping[int, StackName]
 ) -> Leaf | None:
-    """Return the function that a thread was in for most of these times, which are in order and
-    disjoint.
+    """Return the function that a thread was in for most of these times; None if unknown.
+
+    The times are in order and disjoint. Its samples decide; without any in these times, its
+    absences.
     """
     weight: dict[Leaf, float] = {}
     if len(samples.time_s):
@@ -78,13 +80,14 @@ def _leaf(
 
 
 def _waited_until(time_s: Floats, starts: Floats, ends: Floats) -> Floats:
-    """Return how much of the waits lies before each of these times."""
+    """Return how many seconds of the waits `starts` … `ends` lie before each of these times."""
     edges = np.maximum.accumulate(np.stack((starts, ends), axis=1).reshape(-1))
     waited = np.cumsum(np.diff(edges, prepend=edges[:1]) * (np.arange(len(edges)) % 2))
     return np.interp(time_s, edges, waited)
 
 
 def _add(weight: dict[Leaf, float], stack: StackName | None, much: float) -> None:
+    """Add `much` to the weight of the stack's leaf function; do nothing for an unknown stack, or 0."""
     if stack is not None and stack.name and much > 0:
         leaf = (stack.name, stack.file, stack.line)
         weight[leaf] = weight.get(leaf, 0.0) + much

@@ -1,5 +1,4 @@
-"""Measure patterns from a thread's timeline: for each function (β, μ, σ) with count, tails and
-seconds per step.
+"""Measure patterns from a thread's timeline: for each function (β, μ, σ) with count, tails, seconds per step.
 
 Definitions, for a function f on one thread in a window of W seconds with steps 1…n:
 
@@ -78,7 +77,7 @@ def measure_thread(
 def activities_of(
     line: Timeline, absences: Absences, samples: Samples, words: Words, steps: FoundSteps, *, hz: float, throttled_s: float
 ) -> dict[FunctionKey, Activities]:  # fmt: skip
-    """Group one thread's activities by function with its whole stack."""
+    """Group one thread's activities by function with its whole stack: waits, and running time divided by samples."""
     found: dict[FunctionKey, Activities] = {}
     add_waits(found, line, absences, samples, words, steps, hz, throttled_s)
     cpu_s = float(line.seconds[line.kind == timeline.CPU].sum())
@@ -100,6 +99,7 @@ def measure(
 
 
 def _merge_small(whole: Mapping[FunctionKey, Activities], least_s: float) -> dict[FunctionKey, Activities]:
+    """Merge functions with less than `least_s` seconds over their callers: they lose their stacks."""
     found: dict[FunctionKey, Activities] = {}
     for function, activities in whole.items():
         small = function.stack and activities.total_s < least_s
@@ -129,7 +129,7 @@ def _cpu_utilisations(found: Mapping[FunctionKey, Activities], count: int) -> di
 
 
 def _together_s(activities: Sequence[Activities], count: int) -> Floats:
-    """Sum their seconds in each step, with the total last."""
+    """Sum the seconds of these activities in each of `count` steps; the last is the total, also outside steps."""
     together = np.zeros(count + 1)
     for each in activities:
         together[:-1] += each.per_step(count)
@@ -138,6 +138,10 @@ def _together_s(activities: Sequence[Activities], count: int) -> Floats:
 
 
 def _cpu_utilisation(ran: Floats, waited: Floats) -> tuple[float, float]:
+    """Return μ and σ of the CPU: the share of the time ready to run in which it ran, over all and over steps.
+
+    `ran`, `waited`: seconds in each step, the total last. (1.0, 0.0) where both are 0.
+    """
     mu = float(ran[-1] / (ran[-1] + waited[-1])) if ran[-1] + waited[-1] > 0 else 1.0
     both = ran[:-1] + waited[:-1]
     shares = ran[:-1][both > 0] / both[both > 0]
@@ -151,6 +155,11 @@ def _measure(
     critical_window_s: float | None,
     utilisations: Mapping[_Leaf, tuple[float, float]],
 ) -> MeasuredPattern:
+    """Compute the row of one function.
+
+    `count`: number of steps. `critical_window_s`: length of the window if the thread is on the
+    critical path, else None (β is 0). `utilisations`: μ and σ of the CPU by Python function.
+    """
     durations = np.concatenate(activities.durations)
     total = float(durations.sum())
     per_step = activities.per_step(count) if count else None
@@ -186,6 +195,6 @@ def _measure(
 
 
 def _growth_s(per_step: Floats) -> float | None:
-    """Mean of the last third of the steps less mean of the first; None of a few steps."""
+    """Return the mean seconds per step in the last third of the steps less that in the first; None below 15 steps."""
     third = len(per_step) // 3
     return float(per_step[-third:].mean() - per_step[:third].mean()) if third >= _THIRD_LEAST else None

@@ -114,8 +114,9 @@ class _Lengths:
 
 
 def find_pauses(found: Mapping[FunctionKey, Activities], steps: FoundSteps, hz: float) -> tuple[Pause, ...]:
-    """Find the pauses of one thread, the largest first. `found`: its activities, with stacks; `hz`:
-    sampling rate.
+    """Find the pauses of one thread, the largest first, at most `_ROWS_MOST`; then excess of usual work (`more`).
+
+    `found`: its activities, with stacks; `hz`: sampling rate.
     """
     lengths = _lengths(steps)
     if lengths is None or not found:
@@ -133,6 +134,7 @@ def find_pauses(found: Mapping[FunctionKey, Activities], steps: FoundSteps, hz: 
 
 
 def _lengths(steps: FoundSteps) -> _Lengths | None:
+    """Compare the steps with the median step; None for fewer than `_STEPS_LEAST` steps, or a median of 0."""
     if steps.count < _STEPS_LEAST:
         return None
     seconds = np.diff(steps.edge_s)
@@ -143,6 +145,7 @@ def _lengths(steps: FoundSteps) -> _Lengths | None:
 
 
 def _tree(found: Mapping[FunctionKey, Activities], count: int, hz: float) -> _Tree:
+    """Arrange activities as leaves of a tree of stacks, with their seconds in each of `count` steps."""
     functions = [function for function, activities in found.items() if activities.durations]
     steps, seconds, total_s = [], [], []
     for function in functions:
@@ -228,6 +231,7 @@ def _is_pause(tree: _Tree, leaves: Ints, lengths: _Lengths) -> bool:
 
 
 def _pause(tree: _Tree, function: StackFrame, inside: str, leaves: Sequence[int]) -> Pause:
+    """Build a pause from the leaves of its work: its steps are those with at least `_PRESENT` of the most seconds."""
     spent = tree.spent_s(leaves)
     at = np.flatnonzero(spent >= _PRESENT * spent.max()).astype(np.int64)
     waits = [leaf for leaf in leaves if tree.waits[leaf]]
@@ -267,6 +271,7 @@ def _more_of_the_usual(tree: _Tree, lengths: _Lengths, pauses: Sequence[Pause]) 
 
 
 def _above_median(tree: _Tree, leaves: Sequence[int], at: Ints) -> Floats:
+    """Return the seconds of these leaves in the steps `at`, less their median over all steps."""
     spent = tree.spent_s(leaves)
     more: Floats = spent[at] - float(np.median(spent))
     return more
@@ -291,6 +296,7 @@ def _find_function(tree: _Tree, depth: int, leaves: Sequence[int]) -> tuple[Stac
 
 
 def _first_of_users(users: UsersCode, frames: Sequence[StackFrame]) -> StackFrame | None:
+    """Return the first of these frames that is the user's code; None if none is."""
     return next((frame for frame in frames if frame.file and users.has(frame.file)), None)
 
 
@@ -302,7 +308,10 @@ def _is_named(frame: StackFrame) -> bool:
 def _heaviest(
     tree: _Tree, leaves: Sequence[int], chosen: Callable[[tuple[StackFrame, ...]], StackFrame | None]
 ) -> tuple[StackFrame, float] | None:
-    """Return the frame that `chosen` gives for most of the time of these leaves, and that time."""
+    """Return the frame that `chosen` gives for most of the time of these leaves, and that time (s); None if none.
+
+    `chosen`: maps the path of a leaf to a frame, or None.
+    """
     seconds: dict[StackFrame, float] = {}
     for leaf in leaves:
         frame = chosen(tree.paths[leaf])

@@ -43,8 +43,9 @@ class Use:
 
 
 def trim(use: Floats, idle: float = 0.0, share: float = SHARE) -> slice:
-    """Return the part of one execution that counts; empty where every sample is idle (`use` ≤ idle,
-    or NaN).
+    """Return the part of one execution that has `share` of its utilisation with the fewest idle samples in a row.
+
+    Empty where every sample is idle (`use` ≤ idle, or NaN).
     """
     busy = np.flatnonzero(use > idle)
     if not len(busy):
@@ -65,8 +66,10 @@ def trim(use: Floats, idle: float = 0.0, share: float = SHARE) -> slice:
 
 
 def _heaviest(runs: Ints, amount: Floats, most_idle: int) -> tuple[int, int, float]:
-    """Return (first, last, utilisation) of the heaviest piece, in busy samples; cut at runs longer
-    than `most_idle`.
+    """Cut at runs of more than `most_idle` idle samples; return (first, last, utilisation) of the heaviest piece.
+
+    First and last count busy samples only. `runs`: idle samples between one busy sample and the
+    next; `amount`: cumulative sums of the busy samples' use.
     """
     cuts = np.flatnonzero(runs > most_idle)
     first = np.concatenate(([0], cuts + 1))
@@ -77,8 +80,9 @@ def _heaviest(runs: Ints, amount: Floats, most_idle: int) -> tuple[int, int, flo
 
 
 def executions(use: Floats, most_idle: int, idle: float = 0.0) -> list[slice]:
-    """Split at runs of more than `most_idle` idle samples, where the function's executions are
-    unknown.
+    """Split a series into executions at runs of more than `most_idle` idle samples (`use` ≤ `idle`).
+
+    For functions whose executions are not known.
     """
     busy = np.flatnonzero(use > idle)
     if not len(busy):

@@ -1,6 +1,4 @@
-"""Inputs of patterns besides the timeline: samples of a running thread, and words for numbers in
-events.
-"""
+"""Inputs of patterns besides the timeline: samples of a running thread, words for numbers in events."""
 
 from __future__ import annotations
 
@@ -43,5 +41,5 @@ class Words:
     targets: Mapping[int, str] = field(default_factory=dict)
 
     def stack(self, identity: int) -> StackName:
-        """Return the words of a stack; NO_STACK where it was lost."""
+        """Return the names of the stack with this id; NO_STACK where it was lost."""
         return self.stacks.get(identity, NO_STACK)

@@ -31,6 +31,7 @@ def step_times(line: Timeline, steps: FoundSteps) -> StepTimes:
     inside = at >= 0
 
     def total(*kinds: int) -> Floats:
+        """Return the seconds of each step in these classes together."""
         chosen = inside & np.isin(line.kind, kinds)
         sums: Floats = np.bincount(at[chosen], line.seconds[chosen], minlength=steps.count)[: steps.count].astype(
             np.float64

@@ -39,10 +39,10 @@ IN_KERNEL = 1 << 63  # in place of an instruction pointer: RS_IN_KERNEL in sampl
 
 
 def of_sample(place: int) -> str:
-    """Name what the kernel did when it was sampled in a thread's time; '' for an instruction
-    pointer of the thread's own.
+    """Name what the kernel did for a thread as it was sampled; '' if the thread's own code ran.
 
-    An interrupt that came meanwhile is not told from a page fault.
+    `place`: the thread's instruction pointer, or IN_KERNEL with the number of the system call. An
+    interrupt that came meanwhile looks like a page fault.
     """
     return reason(known(place & 0xFFFF), 1) if place & IN_KERNEL else ""
 

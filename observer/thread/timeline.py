@@ -206,9 +206,7 @@ def _own_kinds(
 
 
 def _waits_for_library(inside: _Inside, kind: Ints, carried: Carried | None) -> Bools:
-    """Tell where the thread waits only for a thread of a library: for its computation, or a
-    collective it runs.
-    """
+    """Return a mask of pieces in which the thread only waits for a library's thread to compute or communicate."""
     idle = (kind == SYNC) & (inside.away >= 0) & (inside.collective < 0) & (inside.file < 0) & (inside.device < 0)
     found: Bools = idle & (carried.waiting[inside.away] if carried is not None and len(carried.waiting) else False)
     return found
@@ -235,7 +233,7 @@ def _none(count: int) -> Ints:
 
 
 def _positions(index: Ints, ids: Ints) -> Ints:
-    """Convert scope indices to positions in the input, NONE where there is none."""
+    """Convert indices among the outermost scopes to positions in the input (`ids`: position by index); NONE stays."""
     if not len(ids):
         return _none(len(index))
     return np.where(index >= 0, ids[np.maximum(index, 0)], NONE)
@@ -263,7 +261,10 @@ def union(scopes: Scopes) -> tuple[Floats, Floats]:
 
 
 def _outermost(scopes: Scopes) -> tuple[Scopes, Ints]:
-    """Select the scopes that lie in no other, in order, with their positions in the input."""
+    """Select the scopes that lie in no other, in order of begin; also return their positions in the input.
+
+    A scope that begins inside another one is left out too.
+    """
     if not len(scopes.start_s):
         return scopes, np.empty(0, dtype=np.int64)
     order = np.lexsort((-scopes.end_s, scopes.start_s))

@@ -63,6 +63,10 @@ class _Waits:
         return self._blocked("io" if kind == timeline.IO else "sync", away, stack)
 
     def _blocked(self, kind: str, away: int, stack: StackName) -> tuple[FunctionKey, int]:
+        """Name a blocked segment, and its kind of unit, as `name` does.
+
+        `kind`: io or sync; `away`: its absence, -1 for none.
+        """
         if away < 0:
             return functions.waiting(kind, "unknown", "", stack), _ABSENCE
         syscall = int(self.absences.syscall[away])
@@ -73,7 +77,7 @@ class _Waits:
         return functions.waiting(kind, what, "", stack, holder=holder), _GIL_TURN
 
     def alike(self, wanted: Ints) -> Ints:
-        """Number segments so that those with equal naming inputs are equal.
+        """Number these segments by what their names depend on: equal numbers, equal names.
 
         Absences are compared by content, since a thread may have a million.
         """
@@ -91,7 +95,7 @@ class _Waits:
         return _numbered(len(wanted), columns)
 
     def one_of(self, source: Ints, wanted: Ints) -> Ints:
-        """Return the activity that each segment is part of; `source`: the kind of unit."""
+        """Return which absence, scope or GIL wait each of these segments is part of; `source`: the kind of it."""
         line = self.line
         turn = np.append(self.turn, timeline.NONE)[line.absence[wanted]]
         which = (line.absence, line.collective, line.file, line.gc, None, line.device)
@@ -106,7 +110,7 @@ def add_waits(
     found: dict[FunctionKey, Activities], line: Timeline, absences: Absences, samples: Samples, words: Words,
     steps: FoundSteps, hz: float, throttled_s: float,
 ) -> None:  # fmt: skip
-    """Add the thread's waits. Segments of one absence or scope with the same name are one activity."""
+    """Add the thread's waits to `found`; segments of one absence or scope with the same name are one activity."""
     wanted = np.flatnonzero((line.kind != timeline.CPU) & (line.seconds > 0))
     if not len(wanted):
         return
@@ -166,7 +170,7 @@ def _sums_of(values: Floats, begins: Ints) -> Floats:
 
 
 def _numbered(count: int, columns: Iterable[npt.NDArray[Any]]) -> Ints:
-    """Number rows so that equal rows are equal, from 0.
+    """Number `count` rows, given by their columns, so that equal rows have equal numbers, from 0.
 
     Column by column: sorting whole rows takes ten times as long.
     """
@@ -178,8 +182,9 @@ def _numbered(count: int, columns: Iterable[npt.NDArray[Any]]) -> Ints:
 
 
 def _scope_stacks(scope: Ints, line: Timeline, absences: Absences, samples: Samples) -> dict[int, int]:
-    """Return a stack for each scope: that of the first absence or, failing that, the first sample
-    inside it.
+    """Return a stack for each scope: that of the first absence or, failing that, the first sample inside it.
+
+    `scope`: by segment of the timeline its scope, negative for none.
     """
     found: dict[int, int] = {}
     inside = np.flatnonzero((scope >= 0) & (line.absence >= 0))
@@ -194,7 +199,7 @@ def _scope_stacks(scope: Ints, line: Timeline, absences: Absences, samples: Samp
 
 
 def _nearest_stacks(found: dict[int, int], line: Timeline, samples: Samples, within_s: float) -> None:
-    """Add stacks for collections without a sample: that of the nearest sample within `within_s`."""
+    """Add to `found` the stacks of garbage collections without one: of the nearest sample within `within_s` seconds."""
     if not len(samples.time_s):
         return
     for segment in np.flatnonzero(line.gc >= 0):
@@ -209,8 +214,9 @@ def _nearest_stacks(found: dict[int, int], line: Timeline, samples: Samples, wit
 
 
 def _gil_turns(absences: Absences) -> Ints:
-    """Number the waits that absences are part of: a waiter for the GIL wakes every 5 ms and waits
-    on.
+    """Number the waits that absences are part of, one number per absence.
+
+    A waiter for the GIL wakes every 5 ms and waits on: these absences are one wait.
     """
     gil = absences.syscall == syscalls.GIL
     goes_on = np.zeros(len(gil), dtype=bool)
@@ -219,8 +225,9 @@ def _gil_turns(absences: Absences) -> Ints:
 
 
 def _throttled(line: Timeline, throttled_s: float) -> Bools:
-    """Mark the longest waits for the CPU, up to the throttled time: throttled waits are the long
-    ones.
+    """Return a mask of the segments that wait because of the CPU quota: the longest, up to `throttled_s` in all.
+
+    Throttled waits are the long ones.
     """
     marked = np.zeros(len(line.kind), dtype=bool)
     waits = np.flatnonzero(line.kind == timeline.SCHED)

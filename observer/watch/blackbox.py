@@ -56,7 +56,10 @@ class BlackBox:
     lost_lines: int = 0
 
     def append(self, content: dict[str, Any], now: float, user: str = "") -> None:
-        """Append one line about a job of `user`; `now` in Unix time."""
+        """Append one line about a job of `user` to the ring's current file; `now` in Unix time.
+
+        Beyond the user's part of the file the line is dropped and counted in `lost_lines`.
+        """
         slot = int(now // FILE_S)
         line = _mark(user) + json.dumps(content, separators=(",", ":")).encode()[1:] + b"\n"
         with opened_folder(self.folder / "ring", make=True) as ring:
@@ -76,7 +79,11 @@ class BlackBox:
                 os.close(descriptor)
 
     def freeze(self, job: str, why: dict[str, Any], now: float, user: str = "") -> Path:
-        """Copy the ring to a new folder and return it; `user`: the job's owner."""
+        """Copy the ring to a new folder and return it; of other users' lines only the last.
+
+        `why`: content of why.json; `user`: the job's owner; `now` in Unix time. Older copies are
+        removed where there are too many.
+        """
         stamp = time.strftime(_STAMP, time.gmtime(now))
         whose = f"+{safe_name(user)}" if user else ""
         place = self.folder / "frozen" / f"{stamp}-{safe_name(job)[:80]}{whose}"
@@ -111,6 +118,10 @@ class BlackBox:
             _write(into, name, content)
 
     def _within_bounds(self, newest: Path, now: float) -> None:
+        """Remove frozen copies until their number and bytes are within the limits; never `newest`.
+
+        The oldest goes, of the user with most and of that user's job with most. `now`: Unix time.
+        """
         there = sorted(frozen_in(self.folder), key=lambda path: age_order(_frozen_at(path), now))
         kept = {path: sum(each.stat().st_size for each in path.iterdir()) for path in there}
         while len(kept) > 1 and (len(kept) > FROZEN_MOST or sum(kept.values()) > FROZEN_BYTES):
@@ -125,7 +136,7 @@ class BlackBox:
 
 
 def _whose(path: Path) -> tuple[str, str]:
-    """Parse user and job from a frozen folder's name, <time>-<job>+<user>."""
+    """Parse a frozen folder's name, <time>-<job>+<user>, to ('+<user>', '<job>+<user>')."""
     job, _, user = path.name.partition("-")[2].partition("+")
     return f"+{user}", f"{job}+{user}"
 
@@ -165,6 +176,7 @@ def latest_lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def _newest_first(ring: Path) -> list[Path]:
+    """List the ring's files by modification time, newest first; those dated in the future last."""
     now_s = time.time()
     return sorted(ring.glob("*.jsonl"), key=lambda path: age_order(path.stat().st_mtime, now_s), reverse=True)
 
@@ -175,8 +187,9 @@ def _mark(user: str) -> bytes:
 
 
 def _of_user(content: bytes, user: str, room: int) -> tuple[bytes, int]:
-    """Select this user's lines, and as many last lines of others as fit; return them with the room
-    left.
+    """Select this user's lines, and as many last lines of others as fit; return them with the room left.
+
+    `room`: bytes for others' lines; negative when used up.
     """
     mark, kept = _mark(user), []
     for line in reversed(content.splitlines(keepends=True)):
@@ -208,13 +221,17 @@ def _content(path: Path) -> bytes:
 
 
 def _end_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines in the last `_END_BYTES` of a file of the ring. Raises OSError."""
     with os.fdopen(open_plain(path), "rb") as file:
         file.seek(max(os.fstat(file.fileno()).st_size - _END_BYTES, 0))
         yield from _objects(file.read(_END_BYTES))
 
 
 def _objects(content: bytes) -> Iterator[dict[str, Any]]:
-    """Yield whole lines; truncated ones are left out. No number in them is too large for a float."""
+    """Parse the lines that are JSON objects with a finite `time`; truncated and other lines are left out.
+
+    No number in them is too large for a float.
+    """
     for line in content.splitlines():
         try:
             found = json.loads(line, parse_int=_whole)
@@ -225,11 +242,15 @@ def _objects(content: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _whole(text: str) -> int | float:
+    """Parse a whole number; infinity where it has more than `_DIGITS_MOST` characters."""
     return int(text) if len(text) <= _DIGITS_MOST else math.inf
 
 
 def _is_of(ring: int, name: str, slot: int) -> bool:
-    """Tell whether the file was begun in these two minutes by an earlier process."""
+    """Tell whether this file of the ring was last written in the two minutes number `slot` since 1970.
+
+    Then an earlier process began it. `ring`: descriptor of the folder.
+    """
     try:
         return int(os.stat(name, dir_fd=ring, follow_symlinks=False).st_mtime // FILE_S) == slot
     except OSError:
@@ -237,6 +258,7 @@ def _is_of(ring: int, name: str, slot: int) -> bool:
 
 
 def _write(into: int, name: str, content: bytes) -> None:
+    """Write a new file into an open folder, in place of one of that name."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=into)
     with os.fdopen(create_file(into, name), "wb") as file:

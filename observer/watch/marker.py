@@ -50,8 +50,9 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class StepMarker:
-    """`per_step` calls of this function make a step. `hz`: calls a second; `waits`: its time is
-    waiting for other ranks.
+    """The function whose calls mark a job's steps: `per_step` calls of it make a step.
+
+    `row`: index in `MARKERS`; `hz`: calls a second; `waits`: its time is waiting for other ranks.
     """
 
     row: int
@@ -77,14 +78,20 @@ def choose(calls: Calls, table: Sequence[CallRow] = MARKERS) -> StepMarker | Non
 
 
 def _of_updates(table: Sequence[CallRow]) -> list[int]:
+    """Return the rows of the table that end a gradient update."""
     return [place for place, row in enumerate(table) if row.name == UPDATE]
 
 
 def _of_role(table: Sequence[CallRow], role: str) -> list[int]:
+    """Return the rows of the table that have this role."""
     return [place for place, row in enumerate(table) if row.role == role]
 
 
 def _of_repeats(calls: Calls, count: Ints, table: Sequence[CallRow]) -> StepMarker | None:
+    """Choose, of the functions called in every step, the one called least often; None if no steps are found.
+
+    Steps come from the repeating sequence of all calls. `count`: number of calls by row.
+    """
     edge_s = repeats.find(_markers(calls, one_symbol=False)).edge_s
     if len(edge_s) < 2:
         return None
@@ -98,12 +105,14 @@ def _of_repeats(calls: Calls, count: Ints, table: Sequence[CallRow]) -> StepMark
 
 
 def _marker(calls: Calls, row: int, per_step: int, table: Sequence[CallRow]) -> StepMarker:
+    """Build the marker for this row, with the rate of its calls."""
     mine = calls.of(row)
     seconds = max(float(mine.end_s[-1] - mine.end_s[0]), 1e-9)
     return StepMarker(row, per_step, (len(mine) - 1) / seconds, table[row].role in (WAIT, COLLECTIVE))
 
 
 def _markers(calls: Calls, one_symbol: bool) -> Markers:
+    """Convert calls to Markers, in order of begin; `one_symbol`: as calls of a single function."""
     order = np.argsort(calls.start_s, kind="stable")
     symbol = np.zeros(len(calls), dtype=np.int64) if one_symbol else calls.row[order]
     return Markers(symbol, calls.start_s[order], calls.end_s[order])

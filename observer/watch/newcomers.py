@@ -68,13 +68,18 @@ class Newcomers:
         self._census_s = float("-inf")
 
     def postpone(self, what: str, error: OSError, now: float) -> None:
-        """Delay the census after the host refused a resource that any user can exhaust."""
+        """Make the next census due in `_CENSUS_AGAIN_S`, as the host refused a resource that any user can exhaust.
+
+        `what`: what failed, in words, for a note; `now`: CLOCK_MONOTONIC, s.
+        """
         self.pulse.postpone(what, error)
         self._census_s = now - _CENSUS_ANYWAY_S + _CENSUS_AGAIN_S
 
     def look(self, census: Callable[[Path], RankCensus], ranks: Container[int], now: float) -> RankCensus | None:
-        """Take a census with `census` if one is due; None if not, or if it failed. `ranks`: known
-        pids.
+        """Take a census with `census` if one is due; None if not, or if it failed.
+
+        `ranks`: known pids; `now`: CLOCK_MONOTONIC, s. Also marks processes that did not answer as
+        silent.
         """
         if now - self._listed_s < _LIST_EVERY_S:
             return None
@@ -101,6 +106,11 @@ class Newcomers:
         return told
 
     def _list(self, now: float) -> None:
+        """Update `_seen` to the processes that exist now. Raises OSError.
+
+        Those that ran long before the first call are never inspected one by one: the first census
+        sees them.
+        """
         here = set(procfs.pids(self.root))
         first = not self._seen
         ages = patiently(lambda: {pid: _age_s(pid, self.root) for pid in here}) if first else {}

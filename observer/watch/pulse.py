@@ -1,5 +1,4 @@
-"""The probes of tier 0: calls of few functions, and ends of processes. Loaded once, attached on
-request.
+"""The probes of tier 0: calls of few functions, and ends of processes. Loaded once, attached on request.
 
 Everything is released when this process ends, however it ends: programs, maps and probes exist as
 long as its descriptors.
@@ -126,16 +125,15 @@ class Pulse:
         return bool(mapped_libraries(pid, _PREFIXES, self.root))
 
     def forget(self, pid: int) -> None:
-        """Stop counting the calls of this process."""
+        """Stop counting the calls of this process, if it is watched; probes stay attached."""
         with contextlib.suppress(KeyError):
             del self.module.maps["rs_targets"][ctypes.c_uint32(pid)]
 
     def listen(self, pid: int, rows: Collection[int] | None = None, user: str = "") -> frozenset[Place]:
-        """Attach to these functions (None: all) in the libraries that this process maps; return
-        those it has.
+        """Attach to functions in the libraries that this process maps; return the attached ones.
 
-        Takes at most `LOOK_MOST_S` plus the time for one library (`_FIND_MOST_S`); what was skipped
-        is a note for `user`.
+        `rows`: of `MARKERS`, None: all. Takes at most `LOOK_MOST_S` plus the time for one library
+        (`_FIND_MOST_S`); what was skipped is a note for `user`.
         """
         found = set()
         mapped, until = libraries_of(pid, _PREFIXES, self.root), time.monotonic() + LOOK_MOST_S
@@ -159,7 +157,7 @@ class Pulse:
         return frozenset(found)
 
     def detach_others(self, places: Collection[Place]) -> None:
-        """Detach all other functions: on a thread, as the kernel takes long."""
+        """Detach all functions but `places`: on a thread, as the kernel takes long."""
         dropped = [place for place in self._links if place not in places]
         descriptors = [descriptor for place in dropped for descriptor in self._links.pop(place)]
         if not descriptors:
@@ -167,6 +165,7 @@ class Pulse:
         gone = {row for row, _ in dropped} - {row for row, _ in self._links}
 
         def detach() -> None:
+            """Remove the probes, and the open calls of functions that are attached nowhere now."""
             self.module.release(descriptors)
             # their returns will not be seen; `tidy` reports a lack of resources
             with contextlib.suppress(OSError):
@@ -175,7 +174,10 @@ class Pulse:
         self._aside(detach)
 
     def tidy(self, now_s: float, ended: bool) -> None:
-        """Clean up regularly, sooner where processes have `ended`: remove calls of killed threads."""
+        """Drop withdrawn probes; at intervals, sooner after processes `ended`, remove calls of killed threads.
+
+        `now_s`: CLOCK_MONOTONIC.
+        """
         if (gone := self.module.withdrawn()).links:
             self._forget_withdrawn(gone)
         if now_s >= self._tidy_s:
@@ -188,6 +190,7 @@ class Pulse:
             self._tidy_s = min(self._tidy_s, now_s + _TIDY_AFTER_END_S)
 
     def _forget_withdrawn(self, gone: Withdrawn) -> None:
+        """Detach functions whose probes were withdrawn, add a note, and insert none in their files for an hour."""
         places = [place for place, links in self._links.items() if not set(links).isdisjoint(gone.links)]
         for _, file in places:
             _put(self._costly_s, file, time.monotonic() + _AGAIN_S)
@@ -217,7 +220,7 @@ class Pulse:
         self.module.close()
 
     def _functions_in(self, library: Library, user: str = "") -> dict[int, _Function]:
-        """Find the functions of a library, cached.
+        """Find the functions of a library by row, cached; empty where the search failed, with a note for `user`.
 
         Failures due to the process or the search itself are not cached for the file: others map it
         as well.
@@ -244,11 +247,12 @@ class Pulse:
         return known.of_row
 
     def postpone(self, what: str, error: OSError, user: str = "") -> None:
-        """Count, and note once, what failed for lack of resources."""
+        """Count what failed for lack of resources, and add a note, once; `what`: its name in the note."""
         self.put_off += 1
         self.notes.add(f"{what}: not now ({error.strerror or error})", user)
 
     def _attach_all(self, library: Library, rows: Collection[int] | None, user: str) -> set[Place]:
+        """Attach to the functions of a library (`rows` of `MARKERS`, None: all); return those. Raises _Replaced."""
         return {
             (row, library.key)
             for row, function in self._functions_in(library, user).items()
@@ -256,6 +260,10 @@ class Pulse:
         }
 
     def _attach(self, library: Library, row: int, function: _Function, user: str) -> bool:
+        """Attach probes to begin and end of a function, unless there; return whether it has them.
+
+        Failures become notes for `user`. Raises _Replaced.
+        """
         place = row, library.key
         if place in self._links:
             return True
@@ -284,6 +292,7 @@ class Pulse:
         return True
 
     def _aside(self, work: Callable[[], None]) -> None:
+        """Do `work` on a thread, which is awaited before the probes are closed; here where no thread is available."""
         thread = threading.Thread(target=work, name="detach", daemon=True)
         try:
             thread.start()
@@ -294,6 +303,7 @@ class Pulse:
 
 
 def _put(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+    """Set a value; beyond `_LIBRARIES_KNOWN` entries the oldest is dropped."""
     known[key] = value
     if len(known) > _LIBRARIES_KNOWN:
         del known[next(iter(known))]
@@ -327,7 +337,7 @@ def _find(library: Library) -> _Functions:
 
 
 def text() -> str:
-    """Return the C text, the same on all hosts."""
+    """Return the C source of the BPF programs, the same on all hosts."""
     return loader.text_of(_SOURCES, generated=programs(MARKERS), names=_NUMBERS)
 
 

@@ -1,6 +1,4 @@
-"""State of each rank in tier 0: its steps as they end, waiting time in them, whether it lives, runs
-or is stopped.
-"""
+"""State of each rank in tier 0: its steps as they end, waiting time in them, whether it runs or is stopped."""
 
 from __future__ import annotations
 
@@ -71,6 +69,7 @@ class Death:
 
     @property
     def _end(self) -> str:
+        """Description of the end without `why`: 'killed by SIGKILL', 'ended with 1', 'ended, exit status unknown'."""
         if self.status < 0:
             return "ended, exit status unknown"
         if os.WIFSIGNALED(self.status):
@@ -114,7 +113,7 @@ class RankPulse:
         self._open.clear()
 
     def stop_listening(self) -> None:
-        """Stop counting its steps, as its calls are not timed any more."""
+        """Stop counting its steps for good, as its calls are not timed any more."""
         self.marker, self.unheard = None, True
 
     def take(self, calls: Calls) -> Steps:
@@ -142,7 +141,7 @@ class RankPulse:
 
     @property
     def usual_s(self) -> float | None:
-        """The median of its last steps; None before there are ten."""
+        """The median length of its last steps (at most `_STEPS_KEPT`), in seconds; None before there are ten."""
         if len(self.recent) < 10:
             return None
         return float(np.median([seconds for _, seconds, _ in self.recent]))

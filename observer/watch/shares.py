@@ -35,8 +35,9 @@ def user_of(rank: FoundRank) -> str:
 
 
 def over_share(told: Mapping[int, int], users: Mapping[int, str], most: float) -> tuple[int, ...]:
-    """Select the pids to exclude so that no user reported more than `most`: for each user over it,
-    the largest.
+    """Select pids to exclude so that no user's counts exceed `most` in sum: of a user above it, the largest first.
+
+    `told`: count by pid; `users`: user by pid.
     """
     sums = Counter[str]()
     for pid, count in told.items():
@@ -59,12 +60,12 @@ class Looking:
     _spent: OfUsers[tuple[float, float]] = field(default_factory=OfUsers)
 
     def spent_s(self, user: str, now_s: float) -> float:
-        """Return the seconds of this hour, which begins with the first call of `took`."""
+        """Return the seconds spent on a user in the current hour, which begins with the first call of `took`."""
         since_s, spent_s = self._spent.get(user, (now_s, 0.0))
         return spent_s if now_s - since_s < _HOUR_S else 0.0
 
     def took(self, user: str, now_s: float, seconds: float) -> None:
-        """Add seconds to a user."""
+        """Add seconds spent on a user at `now_s`."""
         spent_s = self.spent_s(user, now_s)
         since_s = self._spent.get(user, (now_s, 0.0))[0] if spent_s else now_s
         self._spent.keep(user, (since_s, spent_s + seconds))
@@ -88,7 +89,7 @@ class Notes:
     _count: int = 0
 
     def add(self, words: str, user: str = "") -> None:
-        """Queue a note, unless it was reported before."""
+        """Queue a note about a user ('': the host), unless it was reported or dropped before, or too many wait."""
         words = words[:_NOTE_CHARACTERS]
         room = user in self._waiting or len(self._waiting) < USERS_KNOWN
         if not room or hash(words) in self._known.get(user, {}):
@@ -98,7 +99,11 @@ class Notes:
             mine[words] = None
 
     def take(self, now_s: float) -> tuple[str, ...]:
-        """Return the notes to report now, each user's in turn; the rest waits for the next hour."""
+        """Return the notes to report now, each user's in turn.
+
+        What exceeds a user's limit is dropped, with one note that there is more; what exceeds the
+        limit of all waits for the next hour.
+        """
         if not self._waiting:
             return ()
         if now_s - self._since_s >= _HOUR_S:
@@ -119,6 +124,7 @@ class Notes:
         return tuple(told)
 
     def _limit_notes(self, user: str, words: str) -> list[str]:
+        """Return the note if this hour's limits admit it; else once a note that this user has more; else nothing."""
         count = self._counts.get(user, 0)
         if self._count < _NOTES_FREELY or count < _NOTES_EACH:
             self._counts.keep(user, count + 1)
@@ -129,6 +135,7 @@ class Notes:
         return [f"more of {user or 'this kind'} is not reported in this hour"]
 
     def _know(self, user: str, words: str) -> None:
+        """Remember that a note was reported or dropped; of each user the last `_NOTES_KNOWN`."""
         known = self._known.get(user, {})
         known[hash(words)] = None
         if len(known) > _NOTES_KNOWN:

@@ -102,7 +102,7 @@ class Tier0:
         self._newcomers = Newcomers(self.pulse, self.root)
 
     def poll(self) -> Beat:
-        """Return what happened since the last poll."""
+        """Drain the probes, update the state of all ranks, and return what happened since the last poll."""
         now = time.monotonic()
         events = self.pulse.events.drain()
         died = self._ends(events)
@@ -134,6 +134,7 @@ class Tier0:
         self.pulse.close()
 
     def _ends(self, events: Events) -> tuple[Death, ...]:
+        """Remove the ranks whose processes ended according to these events; return their ends."""
         found = []
         for event in events[events["type"] == ring.EXIT]:
             death = self._record_death(int(event["tgid"]), float(event["ts_ns"]) / 1e9, int(event["arg"]))
@@ -142,6 +143,10 @@ class Tier0:
         return tuple(found)
 
     def _record_death(self, pid: int, at_s: float, status: int) -> Death | None:
+        """Remove a rank, and with its job's last rank the job; return its end, None if it is no rank.
+
+        `at_s`: CLOCK_MONOTONIC; `status` as from wait(2), -1 unknown. A census becomes due.
+        """
         rank = self.ranks.pop(pid, None)
         if rank is None:
             return None
@@ -153,15 +158,15 @@ class Tier0:
         return Death(identity.job, pid, identity.rank, at_s, status)
 
     def _drop(self, job: str) -> None:
+        """Forget a job: marker, search and notes; detach functions that no other job needs."""
         for table in (self.markers, self._learning, self._again_s, self._kept, self.notes):
             table.pop(job, None)
         self._detach_unneeded()
 
     def _states(self, now: float) -> tuple[list[Death], frozenset[int]]:
-        """Find ranks that ended without an event (lost, or pid reused), and ranks stopped at two
-        successive polls.
+        """Find ranks that ended without an event (lost, or pid reused), and pids of ranks stopped for two polls.
 
-        Stopped means job control or a tracer.
+        Stopped means job control or a tracer. `now`: CLOCK_MONOTONIC, s.
         """
         gone, still, refused = [], set(), None
         stats = patiently(lambda: {pid: stat_of(pid, self.root) for pid in self.ranks})
@@ -191,8 +196,9 @@ class Tier0:
         return gone, frozenset(still)
 
     def write_hz(self, job: str) -> float:
-        """Return the bytes a second that the busiest rank wrote to disk since the last call; 0 if
-        unknown or long ago.
+        """Return the bytes a second that the job's busiest rank wrote to disk since the last call.
+
+        0 if unknown, or if that call is `_WRITES_APART_S` ago.
         """
         now, most = time.monotonic(), 0.0
         for rank in self.of_job(job):
@@ -206,7 +212,10 @@ class Tier0:
         return most
 
     def _find_new(self, now: float) -> tuple[FoundRank, ...]:
-        """Find new ranks."""
+        """Take a census if one is due, and watch the ranks that are new; return those.
+
+        Their steps are counted if their job has a marker; else it is searched.
+        """
         told = self._newcomers.look(self.census, self.ranks, now)
         if told is None:
             return ()
@@ -222,7 +231,7 @@ class Tier0:
         return born
 
     def _let_in(self, ranks: Iterable[FoundRank], now: float) -> tuple[FoundRank, ...]:
-        """Watch new ranks as far as there is room, with a limit per user."""
+        """Watch new ranks as far as there is room, with a limit per user; return those that are watched."""
         held, left = Counter(user_of(one.found) for one in self.ranks.values()), Counter[str]()
         born = []
         for rank in ranks:
@@ -276,6 +285,10 @@ class Tier0:
                 self._looking.took(learning.user, now, time.monotonic() - now)
 
     def _steps(self, events: Events) -> dict[int, Steps]:
+        """Pass finished calls to their ranks; return the steps that ended with them, by pid.
+
+        Calls of jobs whose marker is searched are stored for the search instead.
+        """
         if not len(events):
             return {}
         told = {}
@@ -324,6 +337,7 @@ class Tier0:
             )
 
     def _learn(self, now: float) -> None:
+        """Decide on markers of jobs observed long enough; search again where that is due. `now`: CLOCK_MONOTONIC, s."""
         for job, learning in list(self._learning.items()):
             if now - learning.since_s < _LEARN_LEAST_S:
                 continue
@@ -351,6 +365,10 @@ class Tier0:
             rank.marker = None
 
     def _decide(self, job: str, found: list[StepMarker], learning: _Learning, now: float) -> None:
+        """Set a job's marker; or a note why it has none, and when to search again. Detach what is no longer needed.
+
+        `found`: the markers that its ranks gave; `learning`: the search that has ended.
+        """
         if not found:
             self.notes[job] = "its steps are not visible: no library call repeats with them"
         elif (marker := _common(found)).hz > _MOST_HZ:
@@ -369,30 +387,33 @@ class Tier0:
         self._detach_unneeded()
 
     def _detach_unneeded(self) -> None:
+        """Detach all functions but those of chosen markers and of jobs whose marker is searched."""
         kept = {place for places in self._kept.values() for place in places}
         self.pulse.detach_others(kept.union(*(one.places for one in self._learning.values())))
 
 
 def _choose(parts: list[Calls]) -> StepMarker | None:
+    """Choose a marker from one rank's calls, given in parts; None where nothing repeats often enough yet."""
     joined = Calls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("row", "start_s", "end_s")))
     return choose(joined)
 
 
 def _common(found: list[StepMarker]) -> StepMarker:
-    """Choose the marker that most ranks have; among equals the one with fewest calls."""
+    """Choose the marker that most ranks have; among equals that of fewest calls per step, with its highest rate."""
     count = Counter((one.row, one.per_step) for one in found)
     row, per_step = min(count, key=lambda one: (-count[one], one[1]))
     return max((one for one in found if (one.row, one.per_step) == (row, per_step)), key=lambda one: one.hz)
 
 
 def _calls(events: Events) -> Calls:
+    """Convert CALL events to Calls, in order of end."""
     end_s = (events["ts_ns"] + events["dur_ns"]) / 1e9
     order = np.argsort(end_s, kind="stable")
     return Calls(events["what"][order].astype(np.int64), events["ts_ns"][order] / 1e9, end_s[order])
 
 
 def _written(pid: int, root: Path) -> int | None:
-    """Read `write_bytes` of /proc/PID/io: bytes it caused to be written to disks."""
+    """Read `write_bytes` of /proc/PID/io: bytes it caused to be written to disks; None if unreadable."""
     try:
         for line in procfs.read_file(procfs.proc_path(root, pid, "io"), 4096).splitlines():
             name, _, value = line.partition(b":")

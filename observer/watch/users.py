@@ -1,4 +1,4 @@
-"""A bounded memory of users: anybody may be many users, but memory does not grow. Pure."""
+"""Remember a value for each user, of a bounded number of users: anybody may be many users. Pure."""
 
 from __future__ import annotations
 

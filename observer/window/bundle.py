@@ -94,7 +94,7 @@ def _compressed(content: bytes) -> bytes:
 
 
 def _plain(table: pa.Table) -> bytes:
-    """Encode an uncompressed Parquet file."""
+    """Encode a table as an uncompressed Parquet file, for xz to compress."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="none", use_dictionary=False, write_statistics=False, store_schema=False)
     return buffer.getvalue()
@@ -146,6 +146,7 @@ def _unpacked(place: Path) -> dict[str, bytes]:
 
 
 def _members(place: Path, archive: tarfile.TarFile) -> dict[str, bytes]:
+    """Read the files of the archive by name. Raises BadData where one cannot be of a bundle."""
     found: dict[str, bytes] = {}
     for member in archive:
         fits = member.name == _ABOUT or _NAME.fullmatch(member.name)
@@ -159,6 +160,7 @@ def _members(place: Path, archive: tarfile.TarFile) -> dict[str, bytes]:
 
 
 def _about(place: Path, content: bytes) -> dict[str, Any]:
+    """Parse bundle.json. Raises BadData where it is invalid, NewerBundle where its schema is another one."""
     try:
         about = json.loads(content)
         schema = str(about["schema"])
@@ -170,5 +172,6 @@ def _about(place: Path, content: bytes) -> dict[str, Any]:
 
 
 def _count(about: dict[str, Any], name: str) -> int:
+    """Return the number of windows that bundle.json states under `name`; 0 where it is missing or impossible."""
     count = about.get(name)
     return count if isinstance(count, int) and 0 <= count <= _MOST_FILES else 0

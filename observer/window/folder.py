@@ -185,6 +185,7 @@ def window_of(manifest: Manifest, tables: Mapping[str, pa.Table], where: str) ->
 
 
 def read_manifest(path: Path) -> tuple[Manifest, dict[str, int]]:
+    """Read a manifest, and the number of rows that it states for each table. Raises BadData."""
     try:
         content = json.loads(read_plain(path, _MAX_MANIFEST_BYTES))
     except OSError as error:
@@ -201,4 +202,5 @@ def read_manifest(path: Path) -> tuple[Manifest, dict[str, int]]:
 
 
 def _first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, of at most 200 characters; its type's name where it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]

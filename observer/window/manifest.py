@@ -117,6 +117,7 @@ def from_json(content: Mapping[str, Any]) -> tuple[Manifest, dict[str, int]]:
 
 
 def _said(one: SourceState) -> str | dict[str, str]:
+    """Encode the state of a source: 'whole', or a mapping with how much was seen and why."""
     if one.seen is Seen.WHOLE:
         return str(one.seen.value)
     return {"seen": one.seen.value, "why": printable(one.why, _LONGEST_TEXT)}
@@ -133,9 +134,10 @@ def _sources(content: Mapping[str, Any]) -> States:
 
 
 def _short(text: Any) -> str:
+    """Convert to a text of at most `_LONGEST_TEXT` characters."""
     return str(text)[:_LONGEST_TEXT]
 
 
 def _counted(count: Any) -> int:
-    """Limit a count to 63 bits: the sum of two with thousands of digits could not even be printed."""
+    """Limit a count to 0 … 2^63 - 1: the sum of two with thousands of digits could not even be printed."""
     return min(max(int(count), 0), _MOST_COUNTED)

@@ -60,9 +60,10 @@ def missing_ranks(ranks: Iterable[LocalRank]) -> dict[str, Missing]:
 
 
 def _numbers(here: list[LocalRank], size: int, launchers: int) -> tuple[int, ...]:
-    """Return the missing numbers where they can be derived.
+    """Return the missing rank numbers of one location where they can be derived, else ().
 
-    Either all ranks are here, or each launcher numbers its own consecutively.
+    They can where all of the job's ranks should be `here`, or each launcher numbers its own
+    consecutively. `size`: ranks per launcher.
     """
     seen = {one.rank for one in here}
     if all(one.world_size == size for one in here):

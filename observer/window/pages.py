@@ -1,5 +1,4 @@
-"""Read a Parquet file's true size before unpacking it: from its footer, and its pages, which may
-exceed it.
+"""Read a Parquet file's true size before unpacking it: from its footer, and its pages, which may exceed it.
 
 Each page has a header in Thrift's compact protocol, of which the first three fields are its kind,
 its unpacked and its packed size (parquet.thrift, PageHeader). Arrow's readers allocate what a
@@ -147,6 +146,7 @@ class _Compact:
         self.data, self.at, self.left = data, 0, most
 
     def byte(self) -> int:
+        """Read one byte. Raises ValueError at the end."""
         at = self.at
         if at >= len(self.data):
             raise ValueError("a page header that does not end")
@@ -154,6 +154,7 @@ class _Compact:
         return self.data[at]
 
     def varint(self) -> int:
+        """Read an unsigned number of variable length. Raises ValueError where it does not end."""
         data, at = self.data, self.at
         if at < len(data) and data[at] < 0x80:  # most are one byte, and a footer has hundreds
             self.at = at + 1
@@ -167,23 +168,26 @@ class _Compact:
         raise ValueError("a number that does not end")
 
     def spend(self, count: int) -> None:
-        """Count parts; ValueError where there are more than allowed."""
+        """Count parts read; ValueError where there are more than allowed."""
         self.left -= count
         if self.left < 0:
             raise ValueError("a header of absurdly many parts")
 
     def number(self, head: int, before: int) -> tuple[int, int]:
-        """Decode kind and number of the field that begins with `head`: a delta to the field before,
-        or a zigzag number.
+        """Decode (kind, number) of the field that begins with the byte `head`.
+
+        The number is a delta to that of the field before, `before`, or follows as a zigzag number.
         """
         step = head >> 4
         return head & 15, before + step if step else self.zigzag()
 
     def zigzag(self) -> int:
+        """Read a signed number, zigzag-encoded. Raises ValueError."""
         raw = self.varint()
         return (raw >> 1) ^ -(raw & 1)
 
     def struct(self, depth: int) -> dict[int, int]:
+        """Read a struct and skip its values, except 32-bit numbers at depth 0: return those by field number."""
         found: dict[int, int] = {}
         field = 0
         while head := self.byte():
@@ -196,8 +200,9 @@ class _Compact:
         return found
 
     def whole(self, name: str, depth: int) -> dict[tuple[int, int], Any]:
-        """Parse a struct of a footer completely, by (number, kind) of field, as Arrow skips fields
-        of another kind.
+        """Parse a struct of a footer completely, by (number, kind) of field, as Arrow skips fields of another kind.
+
+        `name`: which struct, as in `_LISTS`; '' for others. Raises ValueError.
         """
         if depth > _DEEPEST:
             raise ValueError("a footer that is too deep")
@@ -220,6 +225,11 @@ class _Compact:
         raise ValueError("a struct of absurdly many fields")
 
     def _value(self, kind: int, name: str, field: int, depth: int) -> Any:
+        """Read a field's value: number, bytes, struct or list; of other kinds whether it is true. Raises ValueError.
+
+        `name`, `field`: the struct that contains it and its number there, which decide on what it
+        may contain.
+        """
         if _I16 <= kind <= _I64:
             raw = self.varint()
             if raw >> 64:
@@ -250,6 +260,7 @@ class _Compact:
         return kind == _BOOL_TRUE
 
     def skip(self, kind: int, depth: int) -> None:
+        """Skip one value of this kind. Raises ValueError where it does not end, or is nested too deep."""
         if depth > _DEEPEST:
             raise ValueError("a page header that is too deep")
         if kind in (_I16, _I32, _I64):

@@ -103,6 +103,7 @@ class _Names:
     known: dict[str, str] = field(default_factory=dict)
 
     def of(self, name: str) -> str:
+        """Return the new name of an old one, numbered at its first occurrence; '' stays ''."""
         return self.known.setdefault(name, f"{self.prefix}{len(self.known) + 1}") if name else name
 
 
@@ -185,6 +186,7 @@ class Renaming:
         return name if name == "gc" and not file else self._function(name, file)
 
     def _part_of_name(self, part: str) -> str:
+        """Replace one part of a function's name; append words that show its purpose. Special names stay."""
         if _SPECIAL.fullmatch(part):
             return part
         telling = dict.fromkeys(word.lower() for word in _TELLING.findall(part))
@@ -224,9 +226,11 @@ class Renaming:
         return path if found is None else self._path(path[: found.start()]) + path[found.start() :]
 
     def _path(self, path: str) -> str:
+        """Replace the parts of a path, except public ones such as usr or lib."""
         return "/".join(map(self._part_of_path, path.split("/")))
 
     def _part_of_path(self, part: str) -> str:
+        """Replace one part of a path; public ones, endings and the word by which data loaders are recognised stay."""
         if not part or _PUBLIC_PARTS.match(part):
             return part
         if compiled := _COMPILED.match(part):
@@ -246,6 +250,7 @@ class Renaming:
         return new
 
     def _other_address(self, address: str) -> str:
+        """Return the replacement of an address, 10.0.<subnet>.<number> or fd00:<subnet>::<number>."""
         if ":" in address:
             known = _ip_of(address)
             if isinstance(known, ipaddress.IPv6Address) and known.ipv4_mapped is not None:
@@ -257,15 +262,18 @@ class Renaming:
         return f"10.0.{self._subnets.of(subnet)}.{self._within.setdefault(subnet, _Names('')).of(address)}"
 
     def _endpoint(self, text: str) -> str:
+        """Replace the address in 'address:port' or '[address]:port'; the port stays."""
         address, colon, port = text.rpartition(":")
         if address.startswith("["):
             return f"[{self._address(address[1:-1])}]:{port}"
         return f"{self._address(address)}{colon}{port}"
 
     def _owner(self, owner: int) -> int:
+        """Replace a user id by 1001, 1002, …; root (0) and unknown (-1) stay."""
         return owner if owner <= 0 else 1000 + int(self._owners.of(str(owner)))
 
     def _program(self, comm: str) -> str:
+        """Replace the name of a process, except public ones (python, kernel threads)."""
         return comm if not comm or _PUBLIC_PROCESSES.match(comm) else self._programs.of(comm)
 
     def _plain(self, text: str) -> str:
@@ -290,6 +298,7 @@ class Renaming:
         return "".join([*said, text[at:]])
 
     def _word(self, word: str) -> str:
+        """Replace a path, an address or a word of a description; ordinary words and other numbers stay."""
         if word.startswith("/"):
             return self._file(word) or ""
         if _ADDRESS.fullmatch(word):
@@ -321,6 +330,7 @@ def _is_exported(name: str) -> bool:
 
 
 def _ip_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Parse an IP address; None if the text is none."""
     try:
         return ipaddress.ip_address(text)
     except ValueError:
@@ -328,7 +338,10 @@ def _ip_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _changed(name: str, table: pa.Table, change: dict[tuple[str, ...], Callable[..., Any]]) -> pa.Table:
-    """Return the table with new values in these columns, all computed from the old ones."""
+    """Return table `name` with new values in these columns, all computed from the old ones.
+
+    `change`: columns to read -> function for the new value of the first of them.
+    """
     schema, made = TABLES[name], {}
     for columns, function in change.items():
         rows: Sequence[tuple[Any, ...]] = list(zip(*(table[column].to_pylist() for column in columns), strict=True))

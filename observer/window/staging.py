@@ -120,7 +120,7 @@ def check_writable(into: Path, size_bytes: int) -> None:
 
 
 def partial_name() -> str:
-    """Return a temporary name that identifies its writer."""
+    """Return a new temporary name that identifies its writer: host, boot, pid."""
     return f"{PARTIAL}{_host()}-{_boot()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
@@ -190,9 +190,7 @@ def remove_left_files(place: int) -> None:
 
 
 def _left(place: int) -> Iterator[tuple[str, bool, str]]:
-    """Yield unfinished names of this host's writers, whether they are of this boot, and their pids.
-    Raises OSError.
-    """
+    """Yield the temporary names of this host's writers: (name, whether of this boot, pid as text). Raises OSError."""
     for name in {entry.removesuffix(_LOCK) for entry in os.listdir(place)}:
         found = _NAME.fullmatch(name)
         if found and found[1] == _host():
@@ -221,6 +219,10 @@ def _remove_left(place: int, name: str, same_boot: bool, pid: str) -> None:
 
 
 def _is_old(place: int, name: str, same_boot: bool) -> bool:
+    """Tell whether a leftover was last changed over `_KEPT_S` seconds ago. Raises OSError.
+
+    A time in the future counts as old, but only for one of this boot.
+    """
     at_s, now_s = os.stat(name, dir_fd=place, follow_symlinks=False).st_mtime, time.time()
     # A future time comes from our own clock, set back since; or from a host whose clock is ahead,
     # and which may be writing.
@@ -248,6 +250,7 @@ def _locked_name(place: int) -> Iterator[str]:
 
 
 def _fill(place: int, staging: str, files: Mapping[str, Writer]) -> None:
+    """Write the files into the staging folder and sync them to disk. Raises OSError and the errors of the writers."""
     folder = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
     try:
         for name, write in files.items():
@@ -261,7 +264,10 @@ def _fill(place: int, staging: str, files: Mapping[str, Writer]) -> None:
 
 
 def _renamed(place: int, staging: str, name: str) -> str:
-    """Rename to `name`, or the next free one: a rename never replaces a folder with content."""
+    """Rename the staging folder to `name`, or the next free `name.2` …; return the name that it got.
+
+    A rename never replaces a folder with content.
+    """
     for attempt in range(1, _MOST_NAMES):
         target = name if attempt == 1 else f"{name}.{attempt}"
         try:
@@ -291,6 +297,7 @@ def _remove(place: int, name: str) -> None:
 
 
 def _host() -> str:
+    """Return this host's name as in temporary names: safe, at most 40 characters."""
     return safe_name(host_name())[:40] or "host"
 
 
@@ -303,5 +310,5 @@ def _boot() -> str:
 
 
 def safe_name(text: str) -> str:
-    """Convert a text to a safe part of a file name."""
+    """Convert a text to a safe part of a file name, of at most 64 characters; '' where nothing is left."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in text).lstrip(".")[:64]

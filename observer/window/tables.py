@@ -78,11 +78,12 @@ def _within(values: Sequence[Any], kind: pa.DataType) -> list[Any]:
 
 @lru_cache(maxsize=4096)
 def _text(value: str) -> str:
+    """Make a text printable, of at most `_LONGEST_TEXT` characters; cached."""
     return printable(value, _LONGEST_TEXT)
 
 
 def _shown(value: Any) -> Any:
-    """Make all text of targets printable, so that readers need not."""
+    """Make a text, or each in a tuple, printable, so that readers need not; other values are unchanged."""
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, tuple):
@@ -91,9 +92,10 @@ def _shown(value: Any) -> Any:
 
 
 def write_table(table: pa.Table, file: IO[bytes], level: int = SMALL) -> None:
-    """Write as Parquet, half as large as by default (measured, 9 KB per rank of a 10 s window).
+    """Write a table as Parquet, half as large as by default (measured, 9 KB per rank of a 10 s window).
 
-    The Arrow schema is left out of the file; the reader casts to the schema it knows.
+    The Arrow schema is left out of the file; the reader casts to the schema it knows. `level`: of
+    compression.
     """
     encodings = {}
     for column in table.schema:
@@ -124,8 +126,10 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def table_in(data: bytes, schema: pa.Schema) -> pa.Table:
-    """Read a table from a file's content; from memory, since the file may change between check and
-    read.
+    """Read a table from a Parquet file's content, after checking its size; text columns keep their dictionaries.
+
+    From memory, since the file may change between check and read. Raises ValueError,
+    ArrowException.
     """
     words = {field.name for field in schema if pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)}
     check(data, words)
@@ -215,7 +219,7 @@ def _check_words(table: pa.Table) -> None:
 
 
 def with_absent(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Add younger columns that the table lacks, where they have a default."""
+    """Add the columns of `schema` that the table lacks, if they have a default (`absent`) for older windows."""
     for column in schema:
         said = (column.metadata or {}).get(b"absent")
         if said is not None and column.name not in table.column_names:

@@ -35,6 +35,7 @@ _LABEL = pa.dictionary(pa.int32(), pa.string())
 
 
 def _changed(table: pa.Schema, without: Iterable[str] = (), more: Sequence[pa.Field] = ()) -> pa.Schema:
+    """Return a schema without these columns, with the fields `more` at its end (instead of columns so named)."""
     left_out = {*without, *(field.name for field in more)}
     return pa.schema([*(field for field in table if field.name not in left_out), *more])
 
@@ -90,6 +91,7 @@ def _dropped(manifest: Manifest, ranks: pa.Table) -> Iterable[Loss]:
 
 
 def _patterns(table: pa.Table, tree: StackTree) -> pa.Table:
+    """Convert the table `patterns`: stacks become numbers in `tree`, and the words on the GIL's holder columns."""
     stacks, details = table["stack"].combine_chunks(), table["detail"].combine_chunks()
     leaf = _each(stacks, _numbering(tree), -1)
     holders = [_holder(text or "") for text in _words(details)]
@@ -112,6 +114,7 @@ def _numbering(tree: StackTree) -> Callable[[str], int]:
     left = _MOST_FRAMES
 
     def number_of(text: str) -> int:
+        """Add the stack of a text to the tree and return its number; -1 for ''."""
         nonlocal left
         frames = _frames(text)
         left -= len(frames)
@@ -170,6 +173,7 @@ def _process(text: str) -> tuple[str, int]:
 
 
 def _counters(table: pa.Table) -> pa.Table:
+    """Convert the table `counters`: processes named in `instance` move to the columns `comm` and `pid`."""
     columns = {name: table[name] for name in table.column_names}
     instances, comms, pids = [], [], []
     for name, instance in zip(table["name"].to_pylist(), table["instance"].to_pylist(), strict=True):
@@ -192,11 +196,12 @@ def _counters(table: pa.Table) -> pa.Table:
 
 
 def _codes(labels: pa.DictionaryArray) -> npt.NDArray[np.int64]:
-    """Return the codes of labels; -1 for null."""
+    """Return by row the code of its label; -1 for null."""
     return np.asarray(labels.indices.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def _words(labels: pa.DictionaryArray) -> list[str | None]:
+    """Return the texts of the labels, by code."""
     words: list[str | None] = labels.dictionary.to_pylist()
     return words
 

@@ -48,9 +48,11 @@ def users_code(stacks: Iterable[tuple[Sequence[StackFrame], float]]) -> UsersCod
 
 
 def _distribution(file: str) -> str:
+    """Return the folder or module in site-packages that a file belongs to; '' if it is in none."""
     found = _DISTRIBUTION.search(file)
     return found.group(1).removesuffix(".py") if found else ""
 
 
 def _starts(frame: StackFrame) -> bool:
+    """Tell whether a frame is code that starts a program: a script in bin/, or `python -c`."""
     return frame.name == "<module>" and bool(_STARTER.search(frame.file))

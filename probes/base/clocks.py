@@ -1,5 +1,4 @@
-"""Read the host's clocks together; detect clock steps and suspends, and compare recorded times
-safely.
+"""Read the host's clocks together; detect clock steps and suspends, and compare recorded times safely.
 
 CLOCK_REALTIME is shared between hosts and can be set; CLOCK_MONOTONIC only runs, and stops while
 the host is suspended; CLOCK_BOOTTIME goes on then. NTP slews the first two alike, so only a step
@@ -55,7 +54,7 @@ def stepped_s(before: Clocks, after: Clocks) -> float:
 
 
 def is_ahead(at_s: float, now_s: float) -> bool:
-    """Tell whether a recorded time lies in the future.
+    """Tell whether a recorded time is more than `_AHEAD_S` seconds in the future.
 
     The clock was ahead then, or is behind now, so its age is unknown.
     """
@@ -71,7 +70,7 @@ def age_order(at_s: float, now_s: float) -> tuple[bool, float]:
 
 
 def is_older(at_s: float, than_s: float, now_s: float) -> bool:
-    """Tell whether a recorded time is more than `than_s` old; also true for times in the future.
+    """Tell whether a recorded time is more than `than_s` seconds old, or as far (`_AHEAD_S` at least) in the future.
 
     Data dated in the future must not count as fresh until then.
     """
@@ -79,7 +78,7 @@ def is_older(at_s: float, than_s: float, now_s: float) -> bool:
 
 
 def clock_notes(before: Clocks, after: Clocks) -> tuple[str, ...]:
-    """Describe clock steps and suspends between two readings."""
+    """Describe clock steps and suspends of 10 ms or more between two readings, in a sentence each."""
     set_s, suspended_s = stepped_s(before, after), slept_s(before, after)
     notes = []
     if abs(set_s) >= _LEAST_S:

@@ -20,9 +20,10 @@ _PASSWORD = re.compile(r"(?<=://)[^/\s@]*(?:@[^/\s@]*)*(?=@)")
 
 
 def words_of(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Split a command line into words.
+    """Return the words of a command line, at most `_WORDS`, without blank ones at its end.
 
-    setproctitle writes one text over the arguments, and nulls over the rest of them.
+    A single argument is split at blanks: setproctitle writes one text over the arguments, and nulls over the
+    rest of them.
     """
     words = list(arguments[:_WORDS])
     while words and not words[-1].strip():
@@ -36,7 +37,7 @@ def is_python(command: tuple[str, ...]) -> bool:
 
 
 def without_passwords(text: str) -> str:
-    """Replace user and password in each URL of `text`."""
+    """Replace user and password in each URL of `text` by '…'."""
     return _PASSWORD.sub(HIDDEN, text)
 
 
@@ -79,6 +80,7 @@ def _program_words(words: tuple[str, ...]) -> int:
 
 
 def _option(word: str) -> str:
+    """Return the option's name, with '=…' or '…' in place of a value; '…' for a word that is no option."""
     found = _OPTION.match(word)
     if found is None:
         return HIDDEN

@@ -57,7 +57,7 @@ def opened_folder(path: Path, make: bool = False, of_others: bool = False) -> It
 
 
 def others_can_write(found: os.stat_result, owners: frozenset[int] | None = None) -> str:
-    """Say why other users can change a file or folder; '' if they cannot."""
+    """Say why users other than `owners` (None: the trusted ones) can change a file or folder; '' if they cannot."""
     if found.st_uid not in (trusted_owners() if owners is None else owners):
         return f"it belongs to user {found.st_uid}"
     return "others can write it" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
@@ -115,8 +115,7 @@ def read_ours(top: Path, below: Sequence[str], most_bytes: int) -> bytes:
 
 
 def why_not_ours(top: Path, below: Sequence[str]) -> str:
-    """Say why other users could have written or put there the file `below` under `top`; '' if they
-    could not.
+    """Say why untrusted users could have written, or put in place, the file `below` under `top`; '' if they could not.
 
     In that case it also cannot change meanwhile. Raises OSError.
     """
@@ -128,8 +127,9 @@ def why_not_ours(top: Path, below: Sequence[str]) -> str:
 
 
 def _ours(top: Path, below: Sequence[str]) -> int:
-    """Open the file or folder as an O_PATH descriptor, after checking each part. Raises
-    UnsafePlace, OSError.
+    """Open the file or folder `below` (parts of its path) under `top` as an O_PATH descriptor, if it is safe.
+
+    Raises UnsafePlace where a part is a link or other users could change it, OSError.
     """
     with opened_folder(top) as folder:
         here = os.dup(folder)
@@ -210,11 +210,15 @@ def _others_can_turn(found: os.stat_result, owners: frozenset[int]) -> str:
 
 
 def _name_of(descriptor: int) -> Path:
+    """Return the path of an open file or folder."""
     return Path(f"/proc/self/fd/{descriptor}").readlink()
 
 
 def _walk(path: Path, make: bool) -> int:
-    """Open the folder as an O_PATH descriptor, following only trusted links."""
+    """Open the folder `path` as an O_PATH descriptor, following only trusted links.
+
+    `make`: create missing parts. Raises UnsafePlace for a link of another user, OSError.
+    """
     here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     parts, links = deque(Path(path).absolute().parts[1:]), 0
     try:
@@ -238,9 +242,9 @@ def _walk(path: Path, make: bool) -> int:
 
 
 def _step(here: int, name: str, make: bool) -> int:
-    """Open one part of a path; `/` for the root, where an absolute link begins.
+    """Open the folder `name` in the open folder `here` as an O_PATH descriptor; `make`: create it if missing.
 
-    Raises NotADirectoryError for a link.
+    `name` is `/` for the root, where an absolute link begins. Raises NotADirectoryError for a link, OSError.
     """
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -254,8 +258,9 @@ def _step(here: int, name: str, make: bool) -> int:
 
 
 def _trusted_link(here: int, name: str, path: Path) -> str:
-    """Return a link's target. Raises NotADirectoryError if it is no link, UnsafePlace if another
-    user owns it.
+    """Return the target of the link `name` in the open folder `here`; `path`: for messages.
+
+    Raises NotADirectoryError if it is no link, UnsafePlace if another user owns it.
     """
     found = os.stat(name, dir_fd=here, follow_symlinks=False)
     if not stat.S_ISLNK(found.st_mode):

@@ -53,6 +53,8 @@ class _LeftBehind(BaseException):
 
 
 class _Worker(threading.Thread):
+    """A thread that runs pieces of work one after another, and is abandoned when a process blocks it."""
+
     def __init__(self) -> None:
         super().__init__(name="patient", daemon=True)
         self.work: Callable[[], Any] | None = None
@@ -66,6 +68,7 @@ class _Worker(threading.Thread):
         self.done.acquire()
 
     def run(self) -> None:
+        """Run `work` each time `go` is released, and release `done`; end where there is none, or when abandoned."""
         _mine.worker = self
         while True:
             self.go.acquire()
@@ -139,6 +142,7 @@ def patiently(work: Callable[[], _Result]) -> _Result:
 
 
 def _worker() -> _Worker:
+    """Return an idle worker, else a new one. Raises OSError (EAGAIN) where no thread can be started."""
     while _idle:
         worker = _idle.pop()
         if worker.is_alive():
@@ -152,7 +156,10 @@ def _worker() -> _Worker:
 
 
 def _wait(worker: _Worker) -> bool:
-    """Wait for a worker; return whether its work is done, else it was abandoned."""
+    """Wait for a worker; return whether its work is done, else it was abandoned.
+
+    In the latter case the process that it reads is silent from then on.
+    """
     while True:
         limit_s = max(DEADLINE_S / 2 ** min(len(silent()), 64), _LEAST_S)
         if worker.done.acquire(timeout=limit_s / 2):
@@ -184,9 +191,9 @@ def _is_kept(worker: _Worker) -> bool:
 
 
 def is_silent(pid: int) -> bool:
-    """Tell whether a process is known not to answer.
+    """Return whether a process counts as one that blocks reads of its /proc files.
 
-    Once a user has many silent ones, all of his count as silent.
+    Once a user has `_EACH` such processes, all of that user's count; once there are `_MOST`, all do.
     """
     known = _silent.get(pid)
     if known is not None and _holds(pid, known):
@@ -205,6 +212,10 @@ def silent() -> tuple[int, ...]:
 
 
 def _holds(pid: int, known: _Worker | float) -> bool:
+    """Tell whether a process is still silent; forget it if not.
+
+    `known`: the worker that it blocks, or until when (time.monotonic) another process's report counts.
+    """
     if known > time.monotonic() if isinstance(known, float) else known.is_alive():
         return True
     _silent.pop(pid, None)

@@ -1,5 +1,4 @@
-"""Check that memory is available before loading large modules under limits (`ulimit -v`,
-RLIMIT_DATA).
+"""Check that memory is available before loading large modules under limits (`ulimit -v`, RLIMIT_DATA).
 
 C libraries that get no memory do not report it. OpenBLAS, below numpy, retries for ever, or ends
 the process with 1, which is a result here; code that starts threads aborts. So a large module is
@@ -29,6 +28,7 @@ class _Asks:
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
+        """Raise MemoryError if `name` is a large module that would not fit; else leave it to the next finder."""
         if name in NEEDS_MB and not there_is(NEEDS_MB[name] << 20):
             raise MemoryError(f"{name} needs {NEEDS_MB[name]} MB of address space")
 

@@ -69,6 +69,7 @@ def scratch(place: str | None = None, prefix: str = PREFIX) -> Scratch:
 
 
 def _opened(path: Path) -> int:
+    """Open a folder that is no link; return its descriptor. Raises OSError."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
@@ -85,7 +86,10 @@ def _remove_left(place: Path, prefix: str) -> None:
 
 
 def _remove_if_left(path: Path) -> None:
-    """Remove one leftover folder. Raises OSError, also where it is locked or not marked as ours."""
+    """Remove a temporary folder of ours over `_LOCKED_S` seconds old, as its maker was killed; leave any other.
+
+    Raises OSError, also where it is locked or not marked as ours.
+    """
     lock = _opened(path)
     try:
         found = os.fstat(lock)

@@ -28,6 +28,7 @@ MACHINES = {"x86_64": None, "aarch64": _AARCH64}
 
 
 def _table(pairs: dict[int, int]) -> npt.NDArray[np.uint16]:
+    """Build an array of x86-64 numbers by this machine's; a number without translation gets `_OTHER` added."""
     table = np.arange(1 << 16, dtype=np.uint16)
     table[:_SAME_FROM] |= _OTHER
     table[list(pairs)] = list(pairs.values())
@@ -40,13 +41,16 @@ def are_others(machine: str = "") -> bool:
 
 
 def known_as(numbers: npt.NDArray[np.uint16], machine: str = "") -> npt.NDArray[np.uint16]:
-    """Translate this machine's numbers; markers remain unchanged."""
+    """Translate system call numbers of `machine` ('': this one) to x86-64; markers remain unchanged."""
     pairs = MACHINES.get(machine or platform.machine())
     return numbers if pairs is None else _table(pairs)[numbers]
 
 
 def known(number: int, machine: str = "") -> int:
-    """Translate one number of this machine."""
+    """Translate one system call number of `machine` ('': this one) to x86-64.
+
+    A number without translation gets `_OTHER` added.
+    """
     pairs = MACHINES.get(machine or platform.machine())
     if pairs is None or not 0 <= number < _SAME_FROM:
         return number
@@ -54,5 +58,5 @@ def known(number: int, machine: str = "") -> int:
 
 
 def shown(number: int) -> int:
-    """Return the machine's own number of a call that has no translation."""
+    """Return the number to display: where it has no translation, the machine's own, without `_OTHER`."""
     return number & ~_OTHER if number < _NO_NUMBERS else number

@@ -40,6 +40,7 @@ class Btf:
     """
 
     def __init__(self, blob: bytes) -> None:
+        """Parse the header and index all types. Raises NoBtf where it is no BTF, or cut short."""
         if len(blob) < 24 or struct.unpack_from("<H", blob)[0] != _MAGIC:
             raise NoBtf("not a BTF blob")
         header_bytes, type_at, type_bytes, text_at, text_bytes = struct.unpack_from("<4xIIIII", blob)
@@ -53,6 +54,7 @@ class Btf:
             raise NoBtf("BTF blob is cut short") from error
 
     def _index(self) -> None:
+        """Store the offset of each type by its id, and the id of each named struct by the offset of its name."""
         blob, at, end = self._blob, 0, len(self._blob)
         unpack = struct.Struct("<III").unpack_from
         extra = {_INT: 4, _ARRAY: 12, _VAR: 4, _DECL_TAG: 4}
@@ -66,6 +68,7 @@ class Btf:
             at += 12 + extra.get(kind, 0) + members * per_member.get(kind, 0)
 
     def _name(self, at: int) -> str:
+        """Return the name at an offset of the string section."""
         return self._text[at : self._text.index(b"\0", at)].decode("ascii", "replace")
 
     def offset(self, structure: str, path: str) -> int:
@@ -79,6 +82,11 @@ class Btf:
             raise NoBtf("the kernel's type information is broken") from error
 
     def _offset(self, structure: str, path: str) -> int:
+        """Return a member's byte offset by its dotted path; the structure's size for an empty path.
+
+        Raises NoBtf for an unknown structure or member and for a bit field; struct.error, IndexError,
+        ValueError or RecursionError where the type information is broken.
+        """
         needle = b"\0" + structure.encode() + b"\0"
         name_at = self._text.find(needle) + 1
         type_id = self._structs.get(name_at) if name_at else None
@@ -100,6 +108,10 @@ class Btf:
         return total_bits // 8
 
     def _member(self, type_id: int, wanted: str) -> tuple[int, int] | None:
+        """Find a member of a struct or union by name: (offset in bits, type id); None where it has none.
+
+        Members of anonymous inner structs and unions count as its own.
+        """
         type_id = self._strip(type_id)
         _, info, _ = struct.unpack_from("<III", self._blob, self._at[type_id])
         kind, count, bitfields = info >> 24 & 0x1F, info & 0xFFFF, info >> 31
@@ -117,6 +129,7 @@ class Btf:
         return None
 
     def _strip(self, type_id: int) -> int:
+        """Return the id of the type below typedefs and qualifiers (const, volatile), of which 16 at most are followed."""
         for _ in range(16):
             _, info, target = struct.unpack_from("<III", self._blob, self._at[type_id])
             if info >> 24 & 0x1F not in _MODIFIERS:
@@ -148,6 +161,7 @@ def offsets(wanted: Mapping[str, tuple[str, str]], root: Path = Path("/")) -> di
 
 
 def _need() -> None:
+    """Raise NoBtf if type information is disabled by RANKSCOPE_WITHOUT."""
     if abilities.lacking(abilities.BTF):
         raise NoBtf("the kernel publishes no type information")
 
@@ -165,6 +179,7 @@ def forget() -> None:
 
 @lru_cache(maxsize=1)
 def _kernel(root: Path) -> Btf:
+    """Read and index the kernel's BTF below `root`, cached until `forget`. Raises NoBtf."""
     path = root / "sys/kernel/btf/vmlinux"
     try:
         return Btf(path.read_bytes())

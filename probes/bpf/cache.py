@@ -44,7 +44,7 @@ class CacheRefused(RankscopeError):
 
 
 def kernel_identity(root: Path = ROOT) -> tuple[str, ...]:
-    """Return words that differ between any two builds of a kernel."""
+    """Return words that differ between any two builds of a kernel: release, version, machine, ELF notes in hex."""
     kernel, notes = os.uname(), b""
     with contextlib.suppress(OSError):
         notes = read_file(str(root / _KERNEL_NOTES), 65536)  # contains the build id
@@ -82,16 +82,17 @@ def write(key: str, payload: bytes, root: Path = Path("/")) -> None:
 
 
 def _head(key: str, payload: bytes) -> bytes:
+    """Return the first line of a cached file, without the newline: a magic word and the digest of key and payload."""
     return _MAGIC + b" " + hashlib.sha256(key.encode() + b"\n" + payload).hexdigest().encode()
 
 
 @contextlib.contextmanager
 def own_folder(wanted: Path, root: Path, *, make: bool) -> Iterator[int]:
-    """Open the folder `wanted` below `root` without following links, after checking who can write
-    to it.
+    """Open the folder `wanted` below `root` if nobody else can have written to it; yield its descriptor.
 
-    Raises CacheRefused where anybody else could have written into it or a folder above, OSError.
-    With `make`, the last two levels are created; the last is readable by its owner only.
+    Its last two levels must not be links. Raises CacheRefused where anybody else could have written into it
+    or a folder above, OSError. With `make`, these two levels are created; the last is readable by its owner
+    only.
     """
     base = root.resolve()
     above = (base / Path(*wanted.parts[:-_OWN_LEVELS])).resolve()  # /var may be a link that root made
@@ -122,6 +123,10 @@ def own_folder(wanted: Path, root: Path, *, make: bool) -> Iterator[int]:
 
 
 def _check(descriptor: int, place: Path) -> None:
+    """Raise CacheRefused where an open folder belongs to a user other than root and us, or others can write to it.
+
+    `place`: its path, for the message.
+    """
     status = os.fstat(descriptor)
     if status.st_uid not in (0, os.geteuid()):
         raise CacheRefused(f"{place} belongs to user {status.st_uid}")
@@ -130,6 +135,10 @@ def _check(descriptor: int, place: Path) -> None:
 
 
 def _trusted_file(name: str, folder: int) -> bytes:
+    """Read a file of an open folder. Raises CacheRefused where it is not a regular file of ours alone, OSError.
+
+    Also refused: a second name (hard link), any right of others, more than `_MOST_BYTES`.
+    """
     try:
         descriptor = os.open(name, _OPEN_FILE, dir_fd=folder)
     except OSError as error:
@@ -150,6 +159,7 @@ def _trusted_file(name: str, folder: int) -> bytes:
 
 
 def _write(name: str, content: bytes, folder: int) -> None:
+    """Write a file of an open folder under a temporary name, then rename it to `name`. Raises OSError."""
     staging = f"{_STAGING}{os.getpid()}-{time.monotonic_ns()}"
     descriptor = os.open(staging, _CREATE, 0o600, dir_fd=folder)
     try:
@@ -163,7 +173,7 @@ def _write(name: str, content: bytes, folder: int) -> None:
 
 
 def _forget_the_oldest(folder: int) -> None:
-    """Delete all but the most recently used entries, and leftovers of killed writers."""
+    """Delete all but the `_MOST_KEPT` most recently used entries of an open folder, and leftovers of killed writers."""
     now_s = time.time()
     used = {name: os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime for name in os.listdir(folder)}
     kept = sorted(

@@ -1,5 +1,4 @@
-"""Turn C files into a `Module`: join them into one text, compile it or load it from a cache, create
-its maps.
+"""Turn C files into a `Module`: join them into one text, compile it or load it from a cache, create its maps.
 
 The probes of one observer are one translation unit: `text_of` joins their `*.bpf.c` files (each
 `#include "….h"` of ours is inserted once), so that they share the maps of common.bpf.h and the
@@ -39,20 +38,25 @@ _NOTHING = Generated()
 
 
 def join(sources: Sequence[Path], folders: Sequence[Path]) -> str:
-    """Join `sources` into one text, with our own includes inserted once.
+    """Join C files into one text, with our own includes inserted once. Raises OSError, CompileFailed.
 
-    Includes are searched next to the source, here and in `folders`.
+    Includes are searched next to the including file, in the folder of this module and in `folders`.
     """
     seen: set[Path] = set()
     return "".join(_text_of(source.resolve(), folders, seen) for source in sources)
 
 
 def _text_of(path: Path, folders: Sequence[Path], seen: set[Path]) -> str:
+    """Return a C file's text with our own includes inserted; '' if it is in `seen`, to which it is added.
+
+    Raises OSError, CompileFailed for an include that is not found.
+    """
     if path in seen:
         return ""
     seen.add(path)
 
     def included(match: re.Match[str]) -> str:
+        """Return the text of the included file, '' if it was inserted before. Raises CompileFailed."""
         for folder in (path.parent, _HERE, *folders):
             if (folder / match.group(1)).is_file():
                 return _text_of((folder / match.group(1)).resolve(), folders, seen)
@@ -69,8 +73,10 @@ def text_of(
     generated: Generated = _NOTHING,
     names: Iterable[str] = (),
 ) -> str:
-    """Build the C text to compile: `sources`, then `generated`, with `names` for the constants that
-    the host decides.
+    """Build the C text to compile: constants, tracepoint records, `prelude`, `sources`, `generated`.
+
+    `names`: of the constants that the host decides, in the order of their numbers. `folders`: where includes
+    are searched too. Raises CompileFailed.
     """
     text = prelude + join(sources, folders) + generated.text
     named = (f"#define {name} RS_NUMBER({HOST + number})\n" for number, name in enumerate(names))
@@ -131,14 +137,15 @@ def machine() -> str:
 
 
 def flags_of(target: str, defines: Mapping[str, int | str] = _NONE) -> list[str]:
-    """Return the compiler's flags for one of MACHINES."""
+    """Return the compiler's flags for a machine, one of MACHINES, with `defines` as -D options."""
     return [*MACHINES[target], *(f"-D{name}={value}" for name, value in defines.items())]
 
 
 def ready(text: str, flags: Sequence[str], root: Path, remarks: list[str], verbose: bool) -> Compiled:
     """Find `text` compiled ahead or in the cache, else compile and cache it.
 
-    Raises BpfUnavailable, CompileFailed.
+    `remarks`: list that gets a line for each of the two that could not be used. `verbose`: show the
+    compiler's output. Raises BpfUnavailable, CompileFailed.
     """
     key = key_of(text, flags)
     try:
@@ -163,12 +170,15 @@ def ready(text: str, flags: Sequence[str], root: Path, remarks: list[str], verbo
 
 
 def key_of(text: str, flags: Sequence[str]) -> str:
-    """Digest all that the compiler's result depends on, except the compiler."""
+    """Return the SHA-256 digest, in hex, of the text, its flags and our compiling program: the cache key.
+
+    The compiler's version is not part of it.
+    """
     return hashlib.sha256("\0".join((compiled_probes.maker(), text, *flags)).encode()).hexdigest()
 
 
 def _need_tracefs(root: Path) -> None:
-    """Mount tracefs in a mount namespace of our own where it is mounted nowhere.
+    """Mount tracefs in a private mount namespace where it is mounted nowhere. Raises NoTracefs.
 
     It describes the tracepoints and their records.
     """

@@ -1,5 +1,4 @@
-"""A compiled set of probes in the kernel: programs loaded and attached one by one, metered, and
-always detached.
+"""A compiled set of probes in the kernel: programs loaded and attached one by one, metered, always detached.
 
 A program that the kernel refuses is reported and the others work. Nothing survives the process:
 programs, maps and probes exist as long as their descriptors.
@@ -137,25 +136,35 @@ class Module:
         self._attach_and_store(function, partial(perf_events.attach_clock, program.fd, hz, self.root))
 
     def _attach_and_store(self, function: str, attach: Callable[[], tuple[int, ...]]) -> None:
+        """Call `attach`, which attaches the program `function`; store its descriptors, and `attach` itself for `wake`."""
         descriptors = attach()
         self.held.update(descriptors)
         self._remember(_Attached(function, descriptors, attach))
 
     def _remember(self, one: _Attached) -> None:
+        """Store the result of one attach call under each of its descriptors."""
         self._attached.update(dict.fromkeys(one.descriptors, one))
 
     def program(
         self, function: str, kind: int = programs.KPROBE, attach_type: int = -1, place: int | None = None
     ) -> Program:
-        """Return the loaded program `function`, loading it on first use. Raises OSError.
+        """Return the program `function`, loaded on first use, once for each `place`. `costs` includes it.
 
-        `place`: value of RS_PLACE, None for its own. Loaded programs are metered.
+        `kind`: enum bpf_prog_type. `attach_type`: enum bpf_attach_type, -1 for none. `place`: value of
+        RS_PLACE, the index under which hits are counted; None for the program's default. Raises OSError,
+        ValueError, NotCompiled.
         """
         if (function, place) not in self._programs:
             self._programs[function, place] = self._load(function, kind, attach_type, place)
         return self._programs[function, place]
 
     def _load(self, function: str, kind: int, attach_type: int, place: int | None) -> Program:
+        """Patch constants, field offsets and map descriptors into a program's compiled code, and load it.
+
+        Raises PermissionError for a program in `left_out`, FileNotFoundError where it was not compiled,
+        ValueError where it has no RS_PLACE but `place` is given, NotCompiled, other errors of the kernel as
+        OSError.
+        """
         variant = self.variants.get(function) or Variant(function, function, ())
         if {function, variant.of} & self.left_out:
             raise PermissionError(errno.EACCES, f"{function} is left out")
@@ -180,9 +189,9 @@ class Module:
     ) -> tuple[int, ...]:
         """Attach a program to functions at these file offsets; return descriptors for `release`.
 
-        `place`: value of RS_PLACE; the program is loaded once for each. Transient failures (no
-        memory, another tool that is about to end) are retried. Raises the kernel's errors and
-        FileNotRead.
+        `on_return`: when they return, not when they are entered. `place`: value of RS_PLACE; the program is
+        loaded once for each. Transient failures (no memory, another tool that is about to end) are retried.
+        Raises OSError, ValueError, FileNotRead, PlaceTaken, LeftAlone.
         """
         for page in {offset // _PAGE_BYTES for offset in offsets}:
             # The kernel reads the instruction while it holds locks, and would wait for ever for a
@@ -203,6 +212,7 @@ class Module:
     def _attach_uprobes(
         self, function: str, library: FileBytes, offsets: Sequence[int], on_return: bool, place: int | None
     ) -> tuple[int, ...]:
+        """Attach once, without retries; adopt reference counters of other tools' probes where the kernel demands it."""
         return shared_uprobes.attach(
             lambda counters: self.attach_functions(
                 function, library.path, offsets, counters, on_return=on_return, place=place
@@ -221,10 +231,11 @@ class Module:
         on_return: bool,
         place: int | None = None,
     ) -> tuple[int, ...]:
-        """Try once to attach a program to functions of an open file, using the `counters` of other
-        tools.
+        """Attach the program `function` once, at file `offsets` of an open file; return the descriptors.
 
-        Raises OSError, ValueError.
+        `counters`: reference counter's file offset by probe offset, which must equal other tools'. `place`:
+        index under which hits are counted. Raises OSError, ValueError (also while the probes rest),
+        LeftAlone.
         """
         if self.rests:
             raise ValueError("nothing is attached while the probes rest")
@@ -251,6 +262,10 @@ class Module:
         place: int | None,
         waits_most_s: float,
     ) -> None:
+        """Measure the cost of probes at these offsets. Raises MappedTooOften where forks would wait too long.
+
+        `waits_most_s`: limit of the trial's wall seconds; its CPU time is always limited. Also raises OSError.
+        """
         if self._trials is None:
             self._trials = walks.Trials(self.root)
         program = self.program(function, attach_type=uprobes.TRACE_UPROBE_MULTI, place=place)
@@ -259,6 +274,7 @@ class Module:
     def _first_trial(
         self, function: str, path: Path, offsets: Sequence[int], counters: Mapping[int, int], place: int | None
     ) -> None:
+        """Run the trial that precedes attaching. Its MappedTooOften also names the user who maps the file most."""
         try:
             self._trial(function, path, offsets, counters, place, walks.WAITS_MOST_S)
         except uprobes.MappedTooOften as error:
@@ -266,6 +282,7 @@ class Module:
             raise uprobes.MappedTooOften(f"{error}{by}") from error
 
     def _check_periodically(self) -> None:
+        """Start the thread that runs `_look`, unless it runs already or this kernel has no uprobe_multi."""
         if self._looking is None and self.at_once:
             looking = threading.Thread(target=self._look, name="mappings", daemon=True)
             with contextlib.suppress(RuntimeError):  # no thread available: the next probe tries again
@@ -273,6 +290,7 @@ class Module:
                 self._looking = looking
 
     def _look(self) -> None:
+        """Call `withdraw` again and again, on a thread, whenever mappings have grown or time has passed, until closed."""
         growth = walks.Growth(self.root)
         while not self._ended.wait(walks.LOOKS_EVERY_S):
             if growth.is_due():
@@ -297,6 +315,7 @@ class Module:
                     continue
 
     def _is_attached(self, one: _Attached) -> bool:
+        """Tell whether any of its descriptors still belongs to `one`: was not released or withdrawn."""
         return any(self._attached.get(each) is one for each in one.descriptors)
 
     def _withdraw(self, inode: bytes) -> None:
@@ -319,12 +338,16 @@ class Module:
                 os.close(one.file)
 
     def withdrawn(self) -> walks.Withdrawn:
-        """Return what was withdrawn since the last call and is still to be released."""
+        """Return probes detached since the last call as their files were mapped too often.
+
+        The caller closes their descriptors with `release`. `by` names the user who maps the file so often.
+        """
         with self._changes:
             found, self._withdrawn = self._withdrawn & self.held, set()
         return walks.Withdrawn(tuple(found), self._mapped_by if found else "")
 
     def _all_attached(self) -> tuple[_Attached, ...]:
+        """List all that is attached, or rests, as one entry per attach call."""
         with self._changes:
             return tuple({id(one): one for one in self._attached.values()}.values())
 
@@ -349,6 +372,10 @@ class Module:
         on_return: bool,
         place: int | None,
     ) -> tuple[int, ...]:
+        """Attach with one link for all offsets, or, on kernels without uprobe_multi, one perf event for each.
+
+        Sets `at_once` to False in the second case. Raises OSError, ValueError, MappedTooOften, NotCompiled.
+        """
         if self.at_once:
             program: Program | None = None
             try:
@@ -366,7 +393,7 @@ class Module:
         return links
 
     def release(self, descriptors: Sequence[int]) -> None:
-        """Close descriptors of attached probes now."""
+        """Detach probes now by closing their descriptors; skip numbers that are not in `held`."""
         for descriptor in descriptors:
             with self._changes:
                 if descriptor not in self.held:
@@ -396,6 +423,7 @@ class Module:
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
         def release_one(descriptor: int) -> None:
+            """Detach by putting /dev/null in the descriptor's place; its number stays in use."""
             os.dup2(nothing, descriptor, inheritable=False)
 
         try:
@@ -450,7 +478,7 @@ class Module:
         return tuple(ProgramCost(name, counts[name], times_ns[name]) for name in sorted(counts))
 
     def counters(self, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
-        """Read the slots of rs_counters, summed over CPUs."""
+        """Read the slots of rs_counters, summed over CPUs, as (name, count); `names`: of slot 0, 1, and so on."""
         table = self.maps["rs_counters"]
         return tuple((name, int(sum(table[ctypes.c_int(slot)]))) for slot, name in enumerate(names))
 
@@ -504,9 +532,11 @@ def _let_a_child_detach() -> None:
 
 
 def _attach_tracepoint(program_fd: int, event: str, root: Path) -> tuple[int, ...]:
+    """Attach a loaded program to a tracepoint category:name; return its one descriptor. Raises OSError, ValueError."""
     return (perf_events.attach_tracepoint(program_fd, event, root),)
 
 
 def _one_line(error: BaseException) -> str:
+    """Return the first line of an error's message, at most 300 characters; its class name if it has no message."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:300]

@@ -1,5 +1,4 @@
-"""Perf events that run a BPF program: at a tracepoint, or on the clock of every CPU. Closing the
-descriptor detaches.
+"""Perf events that run a BPF program, at a tracepoint or on the clock of every CPU; closing one detaches it.
 
 Source: perf_event_open(2), include/uapi/linux/perf_event.h.
 """
@@ -31,11 +30,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def open_event(
     kind: int, config: int, program_fd: int, *, cpu: int = 0, period: int = 0, flags: int = 0, tail: bytes = b""
 ) -> int:
-    """Open an enabled perf event that runs the program in any process; return its descriptor.
-    Raises OSError.
+    """Open an enabled perf event that runs the program in any process; return its descriptor. Raises OSError.
 
-    `tail`: bytes of the attributes from offset 56 on. A tracepoint and a probe on a function fire
-    on every CPU, whichever one is named.
+    `kind`, `config`, `period`, `flags`: fields of perf_event_attr; `tail`: its bytes from offset 56 on. A
+    tracepoint and a probe on a function fire on every CPU, whichever `cpu` is named.
     """
     number = _SYS_PERF_EVENT_OPEN.get(platform.machine())
     if number is None:
@@ -56,13 +54,16 @@ def open_event(
 
 
 def attach_tracepoint(program_fd: int, event: str, root: Path = ROOT) -> int:
-    """Run the program at the tracepoint category:name. Raises OSError, ValueError."""
+    """Run the program at the tracepoint category:name; return a descriptor. Raises OSError, ValueError."""
     abilities.need(abilities.TRACEPOINTS, errno.ENOENT)
     return open_event(_TRACEPOINT, int(tracepoints.read(event, "id", root)), program_fd)
 
 
 def attach_clock(program_fd: int, hz: int, root: Path = ROOT) -> tuple[int, ...]:
-    """Run the program `hz` times a second on each CPU that is online. Raises OSError, ValueError."""
+    """Run the program `hz` times a second on each CPU that is online; return a descriptor for each CPU.
+
+    Raises OSError, ValueError.
+    """
     abilities.need(abilities.CLOCK, errno.ENOENT)
     opened: list[int] = []
     try:

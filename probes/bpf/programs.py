@@ -37,7 +37,7 @@ class Program:
 
 
 def with_maps(code: bytes, descriptors: Sequence[int]) -> bytes:
-    """Replace map numbers in the instructions by descriptors.
+    """Replace map numbers in a program's instructions by `descriptors`, indexed by them; return the code.
 
     The second half of a wide instruction has operation 0 and never matches.
     """
@@ -48,7 +48,10 @@ def with_maps(code: bytes, descriptors: Sequence[int]) -> bytes:
 
 
 def load(name: str, code: bytes, kind: int, licence: str, attach_type: int = -1) -> Program:
-    """Load a program. Raises OSError with the last line of the verifier's log."""
+    """Load a program into the kernel. Raises OSError with the last line of the verifier's log.
+
+    `kind`: enum bpf_prog_type. `attach_type`: enum bpf_attach_type, -1 for none.
+    """
     try:
         return Program(name, _load(name, code, kind, licence, attach_type, None))
     except OSError as refusal:
@@ -84,16 +87,22 @@ def has_task_registers() -> bool:
 
 
 def _call(helper: int) -> bytes:
+    """Encode the instruction that calls a BPF helper, by its number in enum bpf_func_id."""
     return struct.pack("<BBhi", 0x85, 0, 0, helper)  # BPF_JMP | BPF_CALL
 
 
 def _move(target: int, source: int) -> bytes:
+    """Encode the instruction that copies one register to another, both by number."""
     return struct.pack("<BBhi", 0xBF, source << 4 | target, 0, 0)  # BPF_ALU64 | BPF_MOV | BPF_X
 
 
 def _load(
     name: str, code: bytes, kind: int, licence: str, attach_type: int, log: ctypes.Array[ctypes.c_char] | None
 ) -> int:
+    """Load a program with bpf(2), retrying on EAGAIN; return its descriptor. Raises OSError.
+
+    `log`: buffer for the verifier's log, None for no log.
+    """
     instructions = ctypes.create_string_buffer(code, len(code))
     words = ctypes.create_string_buffer(licence.encode())
     request = struct.pack(
@@ -113,9 +122,7 @@ def _load(
 
 @contextlib.contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Block signals to this thread: the verifier gives up with EAGAIN when one is pending (a
-    resized terminal).
-    """
+    """Block signals to this thread: with one pending (a resized terminal) the verifier gives up with EAGAIN."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
     try:
         yield

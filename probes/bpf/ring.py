@@ -54,6 +54,7 @@ class Ring:
     """Consumer side of one BPF ring buffer whose records are all `EVENT`."""
 
     def __init__(self, map_fd: int, data_bytes: int) -> None:
+        """Map the ring's pages. `data_bytes`: size of its data area. Raises OSError."""
         page = mmap.PAGESIZE
         self._data_bytes = data_bytes
         self._consumer = mmap.mmap(map_fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -63,7 +64,10 @@ class Ring:
         self._data: npt.NDArray[np.uint8] | None = np.frombuffer(self._rest, np.uint8, offset=page)
 
     def drain(self) -> Events:
-        """Copy all finished events, oldest first, and free their space in the ring."""
+        """Copy all finished events, oldest first, and free their space in the ring. Raises RingError.
+
+        System call numbers in OFFCPU events are translated to those of x86-64.
+        """
         if self._data is None or self._consumed is None or self._produced is None:
             return np.empty(0, EVENT)
         start, end = int(self._consumed[0]), int(self._produced[0])

@@ -39,7 +39,7 @@ class ProgramStats:
 
 
 def call(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
-    """Call bpf(2). Raises OSError."""
+    """Call bpf(2) with a command and its attributes (union bpf_attr); return the result. Raises OSError."""
     number = _SYS_BPF.get(platform.machine())
     if number is None:
         raise OSError(f"bpf(2) has no known number on {platform.machine()}")
@@ -60,7 +60,7 @@ def enable_stats() -> int:
 
 
 def _info(fd: int) -> bytes:
-    """Read struct bpf_prog_info of the program behind `fd`."""
+    """Read struct bpf_prog_info of a loaded program, by its descriptor. Raises OSError."""
     info = ctypes.create_string_buffer(_INFO_BYTES)
     request = (
         fd.to_bytes(4, "little") + _INFO_BYTES.to_bytes(4, "little") + ctypes.addressof(info).to_bytes(8, "little")
@@ -70,7 +70,7 @@ def _info(fd: int) -> bytes:
 
 
 def program_stats(fd: int) -> ProgramStats:
-    """Read run count and run time of the program behind `fd`."""
+    """Read run count and run time of a loaded program, by its descriptor. Raises OSError."""
     info = _info(fd)
     count, time_ns = (int.from_bytes(info[at : at + 8], "little") for at in (_RUN_COUNT_AT, _RUN_TIME_AT))
     return ProgramStats(count, time_ns)

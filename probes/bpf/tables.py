@@ -60,6 +60,7 @@ def c_type(described: Any) -> Any:
 
 @lru_cache(maxsize=_TYPES)
 def _made(described: str) -> Any:
+    """Build the ctypes structure or union of a bcc type description in JSON; cached: one class for equal texts."""
     name, members, *kind = json.loads(described)
     base = ctypes.Union if kind == ["union"] else ctypes.Structure
     # Without `_layout_` CPython 3.14 warns, and 3.19 refuses; to earlier ones it means nothing.
@@ -68,6 +69,11 @@ def _made(described: str) -> Any:
 
 
 def _member(name: str, described: Any, extent: Any = None) -> tuple[Any, ...]:
+    """Return a member's entry for `_fields_`: (name, class), or (name, class, bits) for a bit field.
+
+    `extent`: None; [length] of an array; number of bits; or 'struct', 'union' or 'struct_packed', where
+    `described` lists the members of a structure defined inline.
+    """
     if isinstance(extent, str):  # a structure defined inline
         return name, c_type([name, described, extent])
     if isinstance(extent, list):
@@ -76,8 +82,9 @@ def _member(name: str, described: Any, extent: Any = None) -> tuple[Any, ...]:
 
 
 def _sized(name: str, described: Any, size_bytes: int) -> Any:
-    """Return the ctypes class after checking its size; None for a ring, which has neither keys nor
-    leaves.
+    """Return the ctypes class of a map's key or leaf; None for a ring, which has neither (size 0).
+
+    Raises NotCompiled where the class has another size than `size_bytes`. `name`: of the map, for the message.
     """
     made = c_type(described) if size_bytes else None
     if made is not None and ctypes.sizeof(made) != size_bytes:
@@ -89,8 +96,9 @@ class Table:
     """One map. Values read from it are copies."""
 
     def __init__(self, shape: MapShape, cpus: int, map_fd: int | None = None) -> None:
-        """Create the map, or use the one behind `map_fd`; the caller closes `map_fd`. Raises
-        OSError, NotCompiled.
+        """Create the map, or use an existing one by its descriptor `map_fd`; the caller closes `map_fd`.
+
+        `cpus`: number of values that each entry of a per-CPU map has. Raises OSError, NotCompiled.
         """
         self.shape = shape
         self.Key = _sized(shape.name, shape.key, shape.key_bytes)
@@ -101,6 +109,7 @@ class Table:
         self.map_fd = _create(shape) if map_fd is None else map_fd
 
     def _on(self, command: int, key: Any, value: Any = None) -> None:
+        """Call bpf(2) `command` on this map with `key` and `value`, which a look-up fills. Raises OSError."""
         at = ctypes.addressof(value) if value is not None else 0
         syscalls.call(
             command,
@@ -108,6 +117,7 @@ class Table:
         )
 
     def __getitem__(self, key: Any) -> Any:
+        """Read a copy of the key's leaf; of a per-CPU map, an array with one leaf per CPU. Raises KeyError, OSError."""
         value = self._value()
         try:
             self._on(_LOOKUP, key, value)
@@ -116,9 +126,11 @@ class Table:
         return value
 
     def __setitem__(self, key: Any, leaf: Any) -> None:
+        """Add an entry or replace its leaf. Raises OSError."""
         self._on(_UPDATE, key, leaf)
 
     def __delitem__(self, key: Any) -> None:
+        """Remove an entry. Raises KeyError, OSError."""
         try:
             self._on(_DELETE, key)
         except FileNotFoundError:
@@ -156,6 +168,7 @@ class Table:
                 return found
 
     def keys(self) -> list[Any]:
+        """List the keys of a hash; one added or removed meanwhile may be included or not. Raises OSError."""
         return [key for key, _ in self.items()]
 
 

@@ -52,8 +52,9 @@ FIELDS = (
 
 
 def read(event: str, name: str, root: Path = ROOT) -> bytes:
-    """Read the file `name` of a tracepoint category:name. FileNotFoundError where this kernel has
-    none.
+    """Read a file of a tracepoint's folder in tracefs, such as `id` or `format`; `event`: category:name.
+
+    FileNotFoundError where this kernel has no such tracepoint.
     """
     for folder in TRACEFS:
         with contextlib.suppress(FileNotFoundError):
@@ -90,10 +91,10 @@ def _place(number: int) -> int:
 
 
 def placed(code: bytes, root: Path = ROOT) -> bytes:
-    """Patch the field offsets of this kernel into the instructions that read them.
+    """Patch the field offsets of this kernel into the instructions that read them; return the new code.
 
-    FileNotFoundError where this kernel has no such tracepoint, ValueError where a field has another
-    size than was compiled for.
+    FileNotFoundError where this kernel has no such tracepoint, ValueError where a field has another size than
+    was compiled for.
     """
     instructions = np.frombuffer(code, INSTRUCTION).copy()
     reads = (instructions["operation"] & _LOADS == _LOAD_CLASS) & (instructions["offset"] >= _FIRST)
@@ -104,6 +105,10 @@ def placed(code: bytes, root: Path = ROOT) -> bytes:
 
 
 def _offset(field: Field, root: Path) -> int:
+    """Return the byte offset of a field in this kernel's records.
+
+    Raises ValueError where it is missing or has another size, FileNotFoundError where the tracepoint is missing.
+    """
     offset, size = layout(field.event, root).get(field.name, (0, 0))
     if size != field.bytes:
         raise ValueError(f"{field.name} has {size} bytes in this kernel's records, and not {field.bytes}")
@@ -112,9 +117,6 @@ def _offset(field: Field, root: Path) -> int:
 
 @lru_cache(maxsize=16)
 def layout(event: str, root: Path = ROOT) -> Mapping[str, tuple[int, int]]:
-    """Parse offset and size of each field of a tracepoint's records from its `format` file.
-
-    Raises FileNotFoundError.
-    """
+    """Parse (offset, size in bytes) of each field of a tracepoint's records, by name. Raises FileNotFoundError."""
     found = _FIELD.findall(read(event, "format", root).decode("ascii", "replace"))
     return {name: (int(offset), int(size)) for name, offset, size in reversed(found)}

@@ -1,18 +1,16 @@
-"""A guard process that prevents probes from blocking the host: COMMAND'S-PID; its standard input
-ends with the command.
+"""A guard that keeps the host running while probes wait for locks; argument: the command's pid, or `host`.
 
-With `host` in place of a pid it guards the whole host, whichever process attaches probes, until it
-is ended: for commands that may not have the rights for this, as those of a service or a pod that
-can be attacked. It then detects blocked forks by a child that forks regularly.
+Its standard input ends with the command. With `host` in place of a pid it guards the whole host, whichever
+process attaches probes, until it is ended: for commands that may not have the rights for this, as those of a
+service or a pod that can be attacked. It then detects blocked forks by a child that forks regularly.
 
-To insert a probe into a file or remove it, the kernel waits for the lock of the address space of
-every process that maps the file, and as long as it waits no process of the host can fork
-(`dup_mmap_sem` in register_for_each_vma). Any user can hold such a lock for ever: by a page of a
-file server of his own (FUSE) that he reads through /proc/PID/mem. The waiting thread cannot be
-killed, so the holder is stopped: where a thread of the command has waited for some seconds, FUSE
-connections with unanswered requests are aborted, as root would by hand
-(/sys/fs/fuse/connections/N/abort), if they belong to users (not root) with a process whose address
-space does not answer. Nothing else is ever touched, no other file server however slow it is, and it
+To insert a probe into a file or remove it, the kernel waits for the lock of the address space of every
+process that maps the file, and as long as it waits no process of the host can fork (`dup_mmap_sem` in
+register_for_each_vma). Any user can hold such a lock for ever: by a page of a file server of his own (FUSE)
+that he reads through /proc/PID/mem. The waiting thread cannot be killed, so the holder is stopped: where a
+thread of the command has waited for some seconds, FUSE connections with unanswered requests are aborted, as
+root would by hand (/sys/fs/fuse/connections/N/abort), if they belong to users (not root) with a process whose
+address space does not answer. Nothing else is ever touched, no other file server however slow it is, and it
 is reported in the kernel's log.
 
 As a program it needs the standard library alone (`python -I -S`), and four capabilities.
@@ -62,11 +60,10 @@ _wardens: list[int] = []  # pids, started by this process
 
 
 def start() -> int:
-    """Start warden.py, which ends with this process; return the descriptor whose closing tells it
-    so.
+    """Start warden.py, which ends after the returned descriptor is closed, at the latest with this process.
 
-    The descriptor has a high number: as a process ends its descriptors are closed in order, this
-    one after the probes. Raises OSError.
+    The descriptor has a high number: as a process ends its descriptors are closed in order, this one after
+    the probes. Raises OSError.
     """
     # here, as the program itself imports nothing of ours
     from rankscope.probes.confine import credentials
@@ -168,7 +165,10 @@ def main() -> None:
 
 
 def _guard_command(command: int) -> None:
-    """Check until the command has ended, and no thread waits any more."""
+    """Look for threads that block all forks each second, until a command has ended and none waits any more.
+
+    `command`: its pid. While it runs only its own threads are checked; after that those of all processes.
+    """
     ended = False
     waiting: dict[tuple[int, int], int] = {}
     while not ended or waiting:
@@ -209,6 +209,10 @@ def _guard_host() -> None:
 
 
 def _fork_again_and_again(tells: int) -> None:
+    """Fork twice a second for ever, writing a byte to the pipe `tells` after each success.
+
+    A pause in these bytes shows that forks are blocked. Raises BrokenPipeError when the reader has ended.
+    """
     while True:
         with contextlib.suppress(BlockingIOError):  # no more processes available
             child = os.fork()
@@ -227,8 +231,9 @@ def _notify() -> None:
 
 
 def _look(before: dict[tuple[int, int], int], processes: list[int]) -> dict[tuple[int, int], int]:
-    """Count for each waiting thread in how many looks it waited; after enough of them, abort the
-    FUSE connections at fault.
+    """Count in how many checks in a row each thread waited; after `LOOKS`, abort the FUSE connections at fault.
+
+    `before`: result of the last check: that number by (pid, tid). Returns the new one, empty after aborting.
     """
     waiting = {one: before.get(one, 0) + 1 for one in set(waiting_threads(processes))}
     if max(waiting.values(), default=0) < LOOKS:
@@ -255,15 +260,17 @@ def waiting_threads(processes: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def _of_root(pid: int) -> bool:
+    """Tell whether a process's real uid is 0. Raises OSError."""
     return b"\nUid:\t0\t" in _read(f"/proc/{pid}/status")
 
 
 def _processes() -> list[int]:
+    """List the pids of all processes."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
 
 
 def cut_off() -> list[tuple[int, int]]:
-    """Abort the FUSE connections at fault; return (user, number of the connection)."""
+    """Abort the FUSE connections at fault; return (owner's uid, number) of each, [] where they cannot be listed."""
     try:
         folder = _connections()
     except OSError as error:
@@ -291,7 +298,10 @@ def cut_off() -> list[tuple[int, int]]:
 
 
 def _unanswered(folder: int) -> dict[int, int]:
-    """Map the numbers of users' connections with unanswered requests to their users."""
+    """Map numbers of FUSE connections with unanswered requests to their owners' uids, root's left out.
+
+    `folder`: descriptor of the folder of all FUSE connections.
+    """
     found = {}
     for name in os.listdir(folder):
         with contextlib.suppress(OSError, ValueError):
@@ -306,7 +316,7 @@ def _unanswered(folder: int) -> dict[int, int]:
 
 
 def _holders(users: set[int]) -> set[int]:
-    """Select the users who have a process whose address space does not answer."""
+    """Select the uids, of `users`, that have a process whose address space does not answer."""
     found: set[int] = set()
     for pid in _processes() if users else ():
         with contextlib.suppress(OSError, ValueError):
@@ -325,6 +335,7 @@ def _answers(pid: int) -> bool:
     answered = threading.Event()
 
     def ask() -> None:
+        """Read a byte of the process's memory, which may hang; then set `answered`, whether it worked or not."""
         with contextlib.suppress(OSError):
             memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -338,8 +349,9 @@ def _answers(pid: int) -> bool:
 
 
 def _connections() -> int:
-    """Open the folder of all FUSE connections: a private mount, else the existing one. Raises
-    OSError.
+    """Open the folder of all FUSE connections: a private mount, else the existing one. Return its descriptor.
+
+    Raises OSError; ENODEV where this kernel has no FUSE.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     context = libc.syscall(_FSOPEN, b"fusectl", 1)
@@ -370,6 +382,7 @@ def _say(text: str) -> None:
 
 
 def _read(path: str) -> bytes:
+    """Read the first 65,536 bytes of a file. Raises OSError."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(file, 65536)

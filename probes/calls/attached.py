@@ -1,5 +1,4 @@
-"""Which files are attached for a row of the call table, and which ones to detach when calls cost
-too much. Pure.
+"""Which files are attached for a row of the call table, and which to detach when calls cost too much. Pure.
 
 Calls are counted per file, as far as there are places (RS_MAX_PLACES in calls.bpf.c). Each file has
 a share of the row's budget, by how many of the watched processes map it. A file whose functions are
@@ -70,12 +69,12 @@ class Row:
         return tuple(file for file in self.links if self.places[file] in chosen)
 
     def take(self, files: Sequence[FileKey]) -> tuple[int, ...]:
-        """Remove files from the row; return their descriptors."""
+        """Remove files from the row; return the descriptors of their functions and call sites, for the caller to close."""
         taken = [self.links.pop(file, []) + self.sites.pop(file, []) for file in files]
         return tuple(one for links in taken for one in links)
 
     def take_sites(self, files: Sequence[FileKey]) -> tuple[int, ...]:
-        """Remove the call sites of files from the row; return their descriptors."""
+        """Remove only the call sites of files from the row; return their descriptors, for the caller to close."""
         return tuple(one for file in files for one in self.sites.pop(file, ()))
 
 
@@ -102,15 +101,15 @@ class Places:
 
 
 def processes_of(files: Iterable[FileKey], mapped_by: Mapping[FileKey, AbstractSet[int]]) -> set[int]:
-    """Return the processes that map one of these files."""
+    """Return the pids of the processes that map at least one of these files."""
     return {pid for file in files for pid in mapped_by.get(file, ())}
 
 
 def too_often(calls: Mapping[int, float], parts: Mapping[int, float], allowed: float) -> tuple[int, ...]:
     """Choose the places to detach so that the rest stays within its budget.
 
-    `parts`: each place's share of `allowed`. Those furthest above their share are chosen first;
-    none within its share is chosen.
+    `calls`: how many each place had; `allowed`: how many all together may have; `parts`: each place's share
+    of `allowed`. Those furthest above their share are chosen first; none within its share is chosen.
     """
     rest, may = float(sum(calls.values())), allowed * sum(parts[place] for place in calls)
     gone: list[int] = []

@@ -44,7 +44,10 @@ class CollectiveCall:
 
 
 def collective_call(row: CallRow, arg: int, aux: int, communicator: int) -> CollectiveCall:
-    """Decode the raw numbers of a CALL event of the roles enqueue, collective or wait."""
+    """Decode the raw numbers of a CALL event of the roles enqueue, collective or wait.
+
+    `arg`: the count of elements; `aux`: datatype, operation and peer in one number (row.py).
+    """
     name, size = _datatype(row, aux)
     operations = _OPERATIONS.get(row.family, ())
     operation = ""
@@ -62,7 +65,10 @@ def collective_call(row: CallRow, arg: int, aux: int, communicator: int) -> Coll
 
 
 def call_bytes(row: CallRow, arg: int, aux: int) -> int:
-    """Return count × datatype size; 0 where either is unknown or absurd."""
+    """Return count × datatype size in bytes, at most `_MOST_BYTES`; 0 where either is unknown.
+
+    Also 0 for counts below 1. `arg`: the count; `aux`: its low byte is the datatype (MPI: all of it).
+    """
     if not row.argument or arg <= 0:
         return 0
     return min(arg * _datatype(row, aux)[1], _MOST_BYTES)
@@ -85,6 +91,10 @@ def wire_bytes(row: CallRow, arg: int, aux: int, ranks: int) -> float:
 
 
 def _datatype(row: CallRow, aux: int) -> tuple[str, int]:
+    """Decode the datatype in `aux`: (name, bytes of one element); ('', 0) where it is unknown.
+
+    All basic datatypes of MPICH are named 'basic'.
+    """
     if row.family == "mpi":
         is_basic = aux & 0xFFFF0000 == _MPICH_BASIC
         return ("basic", (aux >> 8) & 0xFF) if is_basic else ("", 0)

@@ -1,5 +1,4 @@
-"""Clean up the kernel's maps of calls in progress: remove calls that never return, and correct
-their counts.
+"""Clean up the kernel's maps of calls in progress: remove calls that never return, and correct their counts.
 
 A thread that is killed in a call, or jumps out of it, leaves its entry in the map of calls.bpf.c,
 and the count per process includes it.
@@ -77,10 +76,12 @@ def take_out_unwatched(maps: Mapping[str, Any]) -> int:
 
 
 def _watched(maps: Mapping[str, Any]) -> set[int]:
+    """Return the pids of the watched processes, from the kernel's map."""
     return {int(key.value) for key in maps["rs_targets"].keys()}  # noqa: SIM118  a table in the kernel is no dict
 
 
 def _is_there(root: Path, call: Call) -> bool:
+    """Tell whether the thread of a call still exists."""
     try:
         Path(procfs.proc_path(root, call.tgid, "task", call.tid)).stat()
     except OSError:
@@ -89,11 +90,11 @@ def _is_there(root: Path, call: Call) -> bool:
 
 
 def ended_by_exception(tid: int, stack: int, caller: int, root: Path = Path("/")) -> bool:
-    """Tell whether a call ended without returning: its return address is no longer on the thread's
-    stack.
+    """Tell whether a call ended without returning: its return address is no longer on the thread's stack.
 
-    x86-64 has it where `stack` points at the entry; on aarch64 the function itself saves it,
-    somewhere below. False where it cannot be read.
+    `stack`: the stack pointer when the function was entered; `caller`: its return address. x86-64 has the
+    latter where `stack` points; on aarch64 the function itself saves it, somewhere below. False where it
+    cannot be read.
     """
     try:
         if platform.machine() != "aarch64":

@@ -57,6 +57,8 @@ class LaunchCount:
 
 @dataclass(frozen=True, slots=True)
 class _LaunchPlace:
+    """The functions of a launch row in one file, and what is needed to attach probes to them again."""
+
     row: int
     site: str  # the program that locates some of them
     library: FileBytes  # kept open for attaching again
@@ -90,14 +92,19 @@ class LaunchMeter:
     _thread: threading.Thread | None = None
 
     def add(self, row: int, site: str, library: FileBytes, offsets: Sequence[int]) -> None:
-        """Add a file that exports the functions of a launch row; it is attached from the next
-        sample on.
+        """Add a file that exports the functions of a launch row; it is attached from the next sample on.
+
+        `row`: its number in the call table. `site`: name of the program that locates some launches.
+        `offsets`: of the functions in the file.
         """
         with self._lock:
             self._places.append(_LaunchPlace(row, site, library, tuple(offsets)))
 
     def begin(self, processes: int) -> None:
-        """Start counting; `processes`: how many are watched, each with the budget."""
+        """Start counting; `processes`: how many are watched, each with the budget.
+
+        If probes cannot be attached, `notes` gets the reason.
+        """
         self.processes = max(processes, 1)
         if self._thread is None:
             try:
@@ -134,6 +141,7 @@ class LaunchMeter:
         self._since, self._sums = now, sums
 
     def _read_sums(self) -> Counter[tuple[int, int]]:
+        """Read the launches counted by the kernel, by (tgid, row), of the rows that have been added."""
         rows = {place.row for place in self._places}
         return Counter(
             {
@@ -144,6 +152,7 @@ class LaunchMeter:
         )
 
     def _run(self) -> None:
+        """Count all launches while they are within the budget, else in samples, on the thread until stopped."""
         try:
             while True:
                 hz = self._rate_hz(self.sample_s)
@@ -168,6 +177,7 @@ class LaunchMeter:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
+        """Stop counting because of an error: add a note and detach the probes."""
         self.notes.append(f"kernel launches are not counted: {(str(error) or type(error).__name__).splitlines()[0]}")
         self._since = None
         self._detach()
@@ -183,11 +193,13 @@ class LaunchMeter:
         return (self._hits() - before) / (time.monotonic() - start) / self.processes
 
     def _hits(self) -> int:
+        """Read how often the probes of all added rows were hit so far, in all processes and on all CPUs."""
         table = self.module.maps["rs_call_hits"]
         rows = {place.row for place in self._places}
         return sum(cpu.watched + cpu.others for row in rows for cpu in table[ctypes.c_int(row)])
 
     def _attach(self) -> None:
+        """Attach the counting and the locating program to every added file, and begin to count. Raises on failure."""
         with self._lock:
             for place in self._places:
                 for program in (enter_program(place.row), place.site):
@@ -195,6 +207,7 @@ class LaunchMeter:
             self._since, self._sums = time.monotonic(), self._read_sums()
 
     def _detach(self) -> None:
+        """Add the counts until now to the totals, then detach all probes."""
         with self._lock:
             self._settle()
             self._since = None

@@ -192,22 +192,25 @@ class CallProbe:
         return len(libraries)
 
     def _lose(self, file: FileKey, rows: Iterable[CallRow], why: str) -> None:
-        """Note for the processes that map `file` why some of its functions are not timed."""
+        """Record in `notes` and `untimed` why the functions of `rows` in `file` are not timed."""
         self._note(file, why)
         self.untimed.append(Untimed(file, frozenset(row.role for row in rows), why))
 
     def _note(self, file: FileKey, why: str) -> None:
+        """Add a note for the processes that map `file`."""
         self.notes.append(about(self._mapped_by.setdefault(file, set()), why))
 
     def _rows_in(self, file: FileKey) -> list[CallRow]:
+        """List the rows whose functions a file may export, by its name."""
         name = self._names.get(file, "")
         return [row for row in self.table if name.startswith(row.libraries or "/")]
 
     def untimed_of(self, pids: Collection[int]) -> tuple[Untimed, ...]:
-        """Return what is not timed of these processes."""
+        """Return the entries of `untimed` about files that these processes map."""
         return tuple(one for one in self.untimed if not self._mapped_by.get(one.file, set()).isdisjoint(pids))
 
     def _user_of(self, library: Library) -> str:
+        """Name the user whose process maps a library; cached by pid."""
         if library.pid not in self._users:
             self._users[library.pid] = whose(library.pid, library.root)
         return self._users[library.pid]
@@ -243,6 +246,7 @@ class CallProbe:
             self._note(library.key, f"{named(library.name)} has none of the functions that are timed")
 
     def _count_launches(self, library: MappedFile, index: int, symbols: list[Symbol]) -> None:
+        """Have the launch meter count these functions of launch row `index`; create the meter if needed."""
         if not symbols:
             return
         if self.launches is None:
@@ -250,7 +254,7 @@ class CallProbe:
         self.launches.add(index, launch_site_program(self.table[index]), library, [symbol.offset for symbol in symbols])
 
     def knows(self, name: str, device: str, inode: int) -> bool:
-        """Tell whether `attach_at` was called for this row and file."""
+        """Tell whether `attach_at` opened this file before for the row of that name."""
         return (name, device, inode) in self._placed
 
     def attach_at(self, name: str, library: Library, addresses: Iterable[int]) -> None:
@@ -275,8 +279,9 @@ class CallProbe:
     def _attach(
         self, file: MappedFile, library: Library, index: int, offsets: Sequence[int], ends: Sequence[int] | None = None
     ) -> None:
-        """Attach probes to functions at `offsets` and to their ends; without `ends`, to their
-        returns.
+        """Attach probes of row `index` to functions at file `offsets` and to their exits. Failures become notes.
+
+        `ends`: file offsets of the exits; None: use return probes.
         """
         if not offsets or library.key in self._refused:
             return
@@ -307,7 +312,7 @@ class CallProbe:
         self._exported.add(index)
 
     def rows_attached(self) -> frozenset[int]:
-        """Return the rows of the table that are timed in at least one library."""
+        """Return the numbers of the rows that are timed in at least one library."""
         return frozenset(self._exported)
 
     def enforce_budget(self, processes: int) -> None:
@@ -334,6 +339,10 @@ class CallProbe:
             self.launches.processes = max(processes, 1)
 
     def _tidy(self, now: float) -> None:
+        """Remove calls of processes no longer watched from the kernel's maps, every `_TIDY_EACH_S` at most.
+
+        `now`: time.monotonic().
+        """
         due = now >= self._tidy_s
         self._tidy_s = now + _TIDY_EACH_S if due else min(self._tidy_s, now + _TIDY_EACH_S)
         if due:
@@ -366,6 +375,7 @@ class CallProbe:
         self.notes.append(why)
 
     def _counted_in(self, index: int) -> set[int]:
+        """Return the places under which the calls of row `index` are counted, one per attached file or shared."""
         row = self._rows[index]
         return {row.places[file] for file in row.links}
 
@@ -410,6 +420,7 @@ class CallProbe:
             )
 
     def _detach(self, index: int, files: Sequence[FileKey]) -> None:
+        """Detach row `index` from these files, on a thread; drop the row where none remains."""
         row = self._rows[index]
         links = row.take(files)
         whose: Collection[int] | None = processes_of(files, self._mapped_by)
@@ -428,13 +439,17 @@ class CallProbe:
         letting_go.start()
 
     def _detach_links(self, index: int, links: Sequence[int], whose: Collection[int] | None) -> None:
+        """Close the descriptors of detached probes of row `index`, and remove its calls in progress.
+
+        `whose`: only the calls of these processes; None for all.
+        """
         self.module.release(links)
         # `whose`: processes concerned, None for all. Their returns will not be seen, so open calls
         # would hide the next call of their role.
         in_progress.take_out(self.module.maps, lambda call: call.row == index and (whose is None or call.tgid in whose))
 
     def open_calls(self) -> tuple[OpenCall, ...]:
-        """List calls in progress now, in which a thread may wait for ever."""
+        """List all calls in progress now, without those that ended by an exception."""
         return tuple(
             OpenCall(int(key.tid), int(entry.row), int(entry.ts_ns))
             for key, entry in self.module.maps["rs_calls"].items()
@@ -445,8 +460,9 @@ class CallProbe:
         )
 
     def sums(self) -> tuple[CallSum, ...]:
-        """Read the sums of the summed rows. Launches are left out: their counts are valid only
-        while they are counted.
+        """Read calls, bytes and seconds per process, row and (of copies) direction, for rows that the kernel sums up.
+
+        Launches are left out: their counts are valid only while they are counted.
         """
         return tuple(
             CallSum(int(key.tgid), int(key.row), int(key.aux), int(s.count), int(s.bytes), int(s.ns) / 1e9)
@@ -461,12 +477,14 @@ def _sums(cpus: Iterable[Any]) -> Hits:
 
 
 def _prefixes(table: tuple[CallRow, ...]) -> tuple[str, ...]:
+    """Return the beginnings of library file names in the call table, each once, in no set order."""
     return tuple({prefix for row in table for prefix in row.libraries})
 
 
 def functions_of(library: FileBytes, rows: Iterable[CallRow]) -> dict[CallRow, tuple[Symbol, ...]]:
-    """Find the functions of each row in a library, exported or not, each address once. Raises
-    NotElf, OSError.
+    """Find the functions of each row in a library, exported or not, each address once. Raises NotElf, OSError.
+
+    Of each prefix of a name at most `_MAX_OVERLOADS` functions.
     """
     wanted = list(rows)
     by_name = find_names(library, [name for row in wanted if row.whole for name in row.names])
@@ -500,5 +518,8 @@ def libraries_of(pid: int, prefixes: tuple[str, ...], root: Path = Path("/")) ->
 
 
 def mapped_libraries(pid: int, prefixes: tuple[str, ...], root: Path = Path("/")) -> tuple[Library, ...]:
-    """List the files of `libraries_of` without the number left out."""
+    """List the files that a process maps whose names start with one of `prefixes`, at most `LIBRARIES_MOST`.
+
+    None when the process is gone.
+    """
     return libraries_of(pid, prefixes, root).libraries

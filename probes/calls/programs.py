@@ -1,6 +1,6 @@
 """Generate the C programs of a call table: one text for all rows whose arguments are read alike.
 
-probes/bpf/variants.py makes one program per row of it.
+probes/bpf/compiler/variants.py makes one program per row of it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def programs(table: tuple[CallRow, ...] = CALL_TABLE) -> Generated:
 
 
 def program_rows(table: tuple[CallRow, ...] = CALL_TABLE) -> tuple[tuple[str, CallRow], ...]:
-    """List each program's name with its row."""
+    """List (name, row) of the programs that run when calls begin and end; launch rows have only the former."""
     return tuple(
         (name, row)
         for index, row in enumerate(table)
@@ -51,7 +51,7 @@ def enter_program(index: int) -> str:
 
 
 def leave_program(index: int, row: CallRow) -> str:
-    """Name the program that runs when calls of a row end."""
+    """Name the program that runs when calls of row `index` end; rows with one nesting scope share it."""
     return f"rs_leave_{_scope(index, row)}"
 
 
@@ -68,6 +68,10 @@ def _scope(index: int, row: CallRow) -> int:
 
 
 def _entry(row: CallRow) -> str:
+    """Return the C expression that a row's entry program evaluates: a call of rs_enter or rs_launch.
+
+    Equal for rows whose arguments are read alike: the row's own numbers are RS_NUMBER constants.
+    """
     if row.role == LAUNCH:
         return f"rs_launch(ctx, {_ROW})"
     argument = f"({'s32' if row.int_count and row.argument else 's64'}){_argument(row.argument)}"
@@ -91,6 +95,7 @@ def _entry(row: CallRow) -> str:
 
 
 def _argument(position: int) -> str:
+    """Return the C expression that reads a function's argument at a position, counted from 1; '0' for position 0."""
     if not position:
         return "0"
     return f"PT_REGS_PARM{position}(ctx)" if position <= _REGISTERS else f"rs_stack_argument(ctx, {position})"

@@ -1,5 +1,4 @@
-"""One row of the call table: a library function whose calls are timed or counted, and what is
-recorded of each call.
+"""A row of the call table: a library function whose calls are timed or counted, and what is recorded of them.
 
 `role` says what the time in a call means. Host libraries, whose calls do the work themselves:
 

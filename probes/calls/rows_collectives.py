@@ -20,6 +20,10 @@ _NCCL_HOMES = (
 
 
 def _nccl(symbol: str, name: str, count: int, datatype: int, communicator: int, **more: Any) -> CallRow:
+    """Build the row of a NCCL or RCCL collective, reported as `name`.
+
+    `count`, `datatype`, `communicator`: positions of these arguments, 0 for none; `more`: other fields.
+    """
     return CallRow(
         "libnccl.so", symbol, name, ENQUEUE, count, whole=True, elsewhere=_NCCL_HOMES, family="nccl",
         datatype=datatype, object=communicator, **more,
@@ -27,10 +31,15 @@ def _nccl(symbol: str, name: str, count: int, datatype: int, communicator: int, 
 
 
 def _nccl_group(symbol: str) -> CallRow:
+    """Build the row of a NCCL or RCCL function that ends a group of collectives."""
     return CallRow("libnccl.so", symbol, "group", GROUP, whole=True, elsewhere=_NCCL_HOMES, family="nccl")
 
 
 def _hccl(symbol: str, name: str, count: int, datatype: int, communicator: int, **more: Any) -> CallRow:
+    """Build the row of a HCCL (Ascend) collective, reported as `name`.
+
+    `count`, `datatype`, `communicator`: positions of these arguments, 0 for none; `more`: other fields.
+    """
     return CallRow(
         "libhccl.so", symbol, name, ENQUEUE, count, whole=True, family="hccl",
         datatype=datatype, object=communicator, **more,
@@ -40,10 +49,10 @@ def _hccl(symbol: str, name: str, count: int, datatype: int, communicator: int, 
 def _mpi(
     symbol: str, name: str, count: int, datatype: int, communicator: int, role: str = COLLECTIVE, large: bool = False
 ) -> tuple[CallRow, ...]:
-    """Build two rows: with int counts, and with large counts (MPI-4), which mpi4py prefers where
-    available.
+    """Build the rows of an MPI function: with int counts, and, if it has it, with large counts (MPI-4).
 
-    `large`: it has both though none of its arguments is one datatype.
+    mpi4py prefers the latter where available (symbol `…_c`); it exists where there is a datatype argument, or
+    `large` says so. `count`, `datatype`, `communicator`: positions of these arguments, 0 for none.
     """
     narrow = CallRow(
         "libmpi.so", symbol, name, role, count, whole=True, elsewhere=("libmpich.so", "libmpi_cray.so"), family="mpi",

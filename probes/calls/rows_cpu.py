@@ -1,5 +1,4 @@
-"""Rows of collective libraries that run on the CPU: gloo inside XLA (JAX) and Paddle, DeepSpeed's
-shared memory, oneCCL.
+"""Call table rows of CPU collectives: gloo inside XLA (JAX) and Paddle, DeepSpeed's shared memory, oneCCL.
 
 XLA's functions are local symbols of jaxlib's one big library: they are found in its full symbol
 table (elf/exports.py). They catch gloo's exceptions and have ended when they return. Their
@@ -18,11 +17,15 @@ _XLA_METHODS = (
 
 
 def _method(space: str, owner: str, name: str) -> str:
-    """Mangle the name of a method, without its arguments (Itanium C++ ABI, 5.1)."""
+    """Mangle the name of a method, without its arguments (Itanium C++ ABI, 5.1).
+
+    `space`: the mangled namespaces around its class `owner`, such as '3xla3cpu'.
+    """
     return f"_ZN{space}{len(owner)}{owner}{len(name)}{name}E"
 
 
 def _xla(method: str, name: str, transport: str) -> CallRow:
+    """Build the row of a method of XLA's communicator for `transport` ('Gloo' or 'Mpi'); `name`: as reported."""
     return CallRow(
         "libjax_common.so", _method("3xla3cpu", f"{transport}Communicator", method), name, COLLECTIVE, family="xla",
         elsewhere=("xla_extension.so",),

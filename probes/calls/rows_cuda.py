@@ -25,10 +25,12 @@ _LONG_NS = 1_000_000
 
 
 def _runtime(symbol: str, role: str, argument: int = 0, **more: Any) -> CallRow:
+    """Build the row of a CUDA runtime function. `argument`: the recorded one's position, 0: none; `more`: other fields."""
     return CallRow(RUNTIME, symbol, symbol, role, argument, whole=True, family="cuda", **more)
 
 
 def _driver(symbol: str, role: str, argument: int = 0, **more: Any) -> CallRow:
+    """Build the row of a CUDA driver function. `argument`: the recorded one's position, 0: none; `more`: other fields."""
     return CallRow(DRIVER, symbol, symbol, role, argument, whole=True, family="cuda", **more)
 
 
@@ -79,8 +81,9 @@ CUDA_ROWS: tuple[CallRow, ...] = (*_RUNTIME_ROWS, *_DRIVER_ROWS)
 
 
 def runtime_launch_rows(table: Sequence[CallRow]) -> frozenset[int]:
-    """Return the launch rows whose calls end in a launch row of the driver: both count the same
-    kernel.
+    """Return the numbers of all launch rows but those of the CUDA driver.
+
+    A launch by the CUDA runtime ends in a call of a driver row: both count the same kernel.
     """
     return frozenset(
         index for index, row in enumerate(table) if row.role == LAUNCH and not row.library.startswith(DRIVER)

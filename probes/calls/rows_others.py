@@ -14,10 +14,12 @@ _BRIEF_NS = 20_000
 
 
 def _hip(symbol: str, role: str, argument: int = 0, **more: Any) -> CallRow:
+    """Build the row of a HIP (AMD) function. `argument`: position of the recorded one, 0: none; `more`: other fields."""
     return CallRow("libamdhip64.so", symbol, symbol, role, argument, whole=True, family="hip", **more)
 
 
 def _ascend(symbol: str, role: str, argument: int = 0, **more: Any) -> CallRow:
+    """Build the row of an Ascend function. `argument`: position of the recorded one, 0: none; `more`: other fields."""
     return CallRow("libascendcl.so", symbol, symbol, role, argument, whole=True, family="ascend", **more)
 
 

@@ -1,5 +1,4 @@
-"""The library functions whose calls are timed. A new library is a new row, here or in the file of
-its family.
+"""The library functions whose calls are timed. A new library is a new row, here or in its family's file.
 
 Fields and roles: row.py. A row's number is its index here: events and maps refer to it.
 """
@@ -16,6 +15,7 @@ __all__ = ["CALL_TABLE", "UPDATE", "CallRow"]
 
 
 def _gloo(name: str) -> CallRow:
+    """Build the row of a collective of gloo, a C++ function of that name in libtorch_cpu.so."""
     return CallRow("libtorch_cpu.so", f"_ZN4gloo{len(name)}{name}E", name, COLLECTIVE, family="gloo")
 
 

@@ -122,6 +122,7 @@ def filter_and_listen(program: bytes) -> int:
 
 
 def _described(steps: ctypes.Array[ctypes.c_char]) -> ctypes.Array[ctypes.c_char]:
+    """Build struct sock_fprog for a filter (length and address); valid as long as `steps` exists."""
     return ctypes.create_string_buffer(struct.pack("@HP", len(steps) // _STEP_BYTES, ctypes.addressof(steps)), 16)
 
 
@@ -144,6 +145,7 @@ def no_core_dump() -> None:
 
 
 def _check(result: int) -> None:
+    """Raise OSError with errno if `result`, of a call of the C library, is negative."""
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))

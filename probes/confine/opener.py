@@ -72,6 +72,10 @@ def main() -> None:
 
 
 def _answer(folder: str, others: list[str], asked: tuple[int, ...]) -> None:
+    """Open what a request asks for and add it to the process's descriptors, or answer with an error.
+
+    `folder`: of the GPU devices; `others`: further files allowed; `asked`: unpacked struct seccomp_notif.
+    """
     identity, pid, _, number, _, _, *arguments = asked
     place, flags = arguments[:2] if number in _OPEN else arguments[1:3]
     value = problem = 0
@@ -89,6 +93,7 @@ def _answer(folder: str, others: list[str], asked: tuple[int, ...]) -> None:
 
 
 def _name(pid: int, place: int) -> str:
+    """Read the file name at an address of a process, at most `_LONGEST` bytes. Raises OSError, ValueError."""
     memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.pread(memory, _LONGEST, place).partition(b"\0")[0].decode("ascii")

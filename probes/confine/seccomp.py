@@ -1,5 +1,4 @@
-"""Build a system call filter for a process that reads other users' data: it may read, and change
-nothing outside itself.
+"""Build a system call filter for a process that reads others' data: it may change nothing outside itself.
 
 The filter lists what is allowed (calls.py). All else is refused with EPERM; calls newer than that
 list, with ENOSYS, so that C libraries use the older call, whose arguments can be checked. Thereby
@@ -36,12 +35,15 @@ _X32 = 0x40000000  # x86-64 with 32-bit pointers: the same calls under other num
 
 @dataclass(frozen=True, slots=True)
 class _Step:
+    """One instruction of a classic BPF program. `if_true`, `if_false`: how many instructions a jump skips."""
+
     operation: int
     value: int
     if_true: int = 0
     if_false: int = 0
 
     def pack(self) -> bytes:
+        """Encode as struct sock_filter."""
         return struct.pack("<HBBI", self.operation, self.if_true, self.if_false, self.value)
 
 
@@ -66,6 +68,10 @@ def allow_all() -> bytes:
 
 
 def _steps(checks: dict[str, list[_Step]], column: int, architecture: int) -> Iterator[_Step]:
+    """Yield the whole filter: check the machine, then allow each listed call after its `checks`, by call name.
+
+    `column`: the machine's numbers in calls.py; `architecture`: its AUDIT_ARCH number.
+    """
     yield _Step(_LOAD, _MACHINE_AT)
     yield _Step(_EQUAL, architecture, 1, 0)
     yield _Step(_RETURN, _KILL)
@@ -84,8 +90,10 @@ def _steps(checks: dict[str, list[_Step]], column: int, architecture: int) -> It
 
 
 def _checks(writing: bool, asking: bool, listening: bool) -> dict[str, list[_Step]]:
-    """Return, by call name, the steps that refuse it for its arguments; what passes them is
-    allowed.
+    """Return, by call name, the filter steps that refuse certain arguments; others are allowed.
+
+    `writing`: allow opening to read and write. `asking`: otherwise let a listener program decide on such
+    opens. Either allows requests to GPU drivers. `listening`: allow that listener's own requests.
     """
     opened = _without(_O_WRONLY | _O_CREAT | _O_TRUNC | _O_TMPFILE)
     if not writing:
@@ -106,26 +114,28 @@ def _checks(writing: bool, asking: bool, listening: bool) -> dict[str, list[_Ste
 
 
 def _lower(which: int) -> _Step:
-    """Load the lower half of an argument, which is all of an int."""
+    """Return the step that loads the lower half of argument `which` (from 0), which is all of an int."""
     return _Step(_LOAD, _ARGUMENTS_AT + 8 * which)
 
 
 def _without(bits: int) -> list[_Step]:
+    """Return steps that refuse the call if any of `bits` is set in the argument loaded before."""
     return [_Step(_ANY_BIT, bits, 0, 1), _Step(_RETURN, _REFUSE)]
 
 
 def _one_of(values: Sequence[int]) -> list[_Step]:
+    """Return steps that refuse the call unless the argument loaded before is one of `values`."""
     found = [_Step(_EQUAL, value, len(values) - place, 0) for place, value in enumerate(values)]
     return [*found, _Step(_RETURN, _REFUSE)]
 
 
 def _gpu(values: Sequence[int]) -> list[_Step]:
-    """Allow these values, or a request to a GPU driver."""
+    """Return steps that refuse an ioctl unless its request, loaded before, is one of `values` or to a GPU driver."""
     found = [_Step(_EQUAL, value, len(values) - place + 2, 0) for place, value in enumerate(values)]
     masked = [_Step(_AND, calls.GPU_IOCTL_MASK), _Step(_EQUAL, calls.GPU_IOCTL, 1, 0)]
     return [*found, *masked, _Step(_RETURN, _REFUSE)]
 
 
 def _nothing_at(which: int) -> list[_Step]:
-    """Require both halves of a pointer argument to be 0."""
+    """Return steps that refuse the call unless both halves of pointer argument `which` (from 0) are 0."""
     return [step for half in (0, 4) for step in (_Step(_LOAD, _ARGUMENTS_AT + 8 * which + half), *_one_of((0,)))]

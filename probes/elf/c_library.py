@@ -1,6 +1,4 @@
-"""Recognise the C library by file name: everything calls it, so a stack in it says nothing about
-the caller. Pure.
-"""
+"""Recognise the C library by file name: everything calls it, so a stack in it does not identify the caller. Pure."""
 
 from __future__ import annotations
 

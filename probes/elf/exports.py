@@ -104,6 +104,10 @@ def written_parts(library: FileBytes) -> tuple[tuple[int, int], ...]:
 
 
 def _find(library: FileBytes, wanted: Sequence[str], whole: bool) -> dict[str, tuple[Symbol, ...]]:
+    """Find the functions of these names (`whole`), or whose names begin with them; each has an entry.
+
+    What the exported symbols lack is searched in all symbols. Raises NotElf, OSError.
+    """
     found: dict[str, list[Symbol]] = {name: [] for name in wanted}
     if not found:
         return {}
@@ -130,9 +134,9 @@ def _called(elf: ElfFile, table: SymbolSection, names: Sequence[str], whole: boo
 
 
 def _places(elf: ElfFile, table: SymbolSection, names: Sequence[str], whole: bool) -> dict[str, list[int]]:
-    """Search a symbol table's names for positions where `names` may begin.
+    """Search a symbol table's names for offsets where each of `names` may begin, at most `_MAX_HITS` of each.
 
-    The names are read piece by piece: XLA has 90 MB of them.
+    `whole`: it must end there too. The names are read piece by piece: XLA has 90 MB of them.
     """
     needles = {name: name.encode() + b"\0" if whole else b"\0" + name.encode() for name in names}
     places: dict[str, list[int]] = {name: [] for name in names}
@@ -166,6 +170,11 @@ def _rows_named(elf: ElfFile, table: SymbolSection, places: npt.NDArray[np.uint3
 
 
 def _functions(elf: ElfFile, table: SymbolSection, rows: SymbolRows) -> list[Symbol]:
+    """Convert symbol rows to functions, at most `_MAX_HITS`, with names and file offsets.
+
+    Left out: variables, addresses in no loaded part, pieces that the compiler cut out of a function. Raises
+    NotElf, OSError.
+    """
     symbols: list[Symbol] = []
     for row in rows[np.isin(rows["info"] & 15, FUNCTION_TYPES)][:_MAX_HITS]:
         address, start = int(row["value"]), int(row["name"])

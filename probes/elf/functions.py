@@ -31,6 +31,7 @@ class FunctionTable:
     """
 
     def __init__(self, elf: ElfFile) -> None:
+        """Read the sorted table of the file's unwind entries. Raises NotElf, OSError."""
         self._elf = elf
         table = next((one for one in elf.segments if one.kind == GNU_EH_FRAME), None)
         if table is None:

@@ -1,6 +1,4 @@
-"""Access to our own or another trusted file by name: for tests, benches and downloads. Never for a
-target's file.
-"""
+"""Access to our own or another trusted file by name: for tests, benches and downloads. Never for a target's file."""
 
 from __future__ import annotations
 

@@ -81,6 +81,7 @@ class Segment:
     flags: int = 0
 
     def holds(self, address: int) -> bool:
+        """Tell whether a linked address lies in the part of the segment that the file has."""
         return self.address <= address < self.address + self.size
 
 
@@ -169,7 +170,7 @@ class ElfFile:
         )
 
     def section(self, name: str) -> Section | None:
-        """Return the first section of that name."""
+        """Return the first section of that name; None where there is none, or names were stripped."""
         if self._names_index >= len(self.sections):
             return None
         names = self.sections[self._names_index]
@@ -202,7 +203,7 @@ class ElfFile:
         return tuple(found)
 
     def symbols(self, table: SymbolSection, first: int = 0, count: int | None = None) -> SymbolRows:
-        """Read rows of a symbol table, up to its end or that of the file."""
+        """Read `count` rows of a symbol table (None: all) from row `first` on; fewer where the table or file ends."""
         count = table.count - first if count is None else min(count, table.count - first)
         content = self.part(table.offset + first * SYMBOL.itemsize, count * SYMBOL.itemsize)
         rows: SymbolRows = np.frombuffer(content[: len(content) // SYMBOL.itemsize * SYMBOL.itemsize], SYMBOL)

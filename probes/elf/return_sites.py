@@ -69,7 +69,7 @@ class Leaves:
         self._code: _LinkedCode | None = None
 
     def offsets(self, symbols: Sequence[Symbol]) -> tuple[int, ...]:
-        """Return the file offsets of the instructions by which these functions leave.
+        """Return the file offsets of the functions' exits: returns, and jumps that may be tail calls; sorted.
 
         Raises NoReturns, NotElf, OSError.
         """
@@ -87,7 +87,10 @@ class Leaves:
 
 
 def leave_offsets(library: FileBytes, symbols: Sequence[Symbol]) -> tuple[int, ...]:
-    """Return the exits of functions of one file, as `Leaves.offsets`, without a cache."""
+    """Return the sorted file offsets of the exits of functions of one file, caching nothing.
+
+    Raises NoReturns, NotElf, OSError.
+    """
     return Leaves(library).offsets(symbols)
 
 
@@ -105,6 +108,10 @@ def _engine(machine: int) -> Any:
 
 
 def _leaves(engine: Any, code: _LinkedCode, address: int, size: int) -> tuple[int, ...]:
+    """Return the linked addresses of a function's exits; () after `_MAX_HOPS` functions that only jump on.
+
+    `size`: its bytes, 0 if unknown. Raises NoReturns, NotElf, OSError.
+    """
     for _ in range(_MAX_HOPS):
         size = size or code.extent(address)
         if not 0 < size <= MAX_BYTES:
@@ -143,15 +150,18 @@ def _decode(engine: Any, code: _LinkedCode, address: int, size: int) -> _Body:
 
 @functools.lru_cache(maxsize=4096)  # a function has thousands of instructions, of some tens of names
 def _returns(mnemonic: str) -> bool:
+    """Tell whether an instruction is a return, with prefixes or without."""
     return not _RETURNS.isdisjoint(mnemonic.split())
 
 
 @functools.lru_cache(maxsize=4096)
 def _jumps(mnemonic: str) -> bool:
+    """Tell whether an instruction is an unconditional jump, with prefixes or without."""
     return mnemonic.rsplit(maxsplit=1)[-1] in _JUMPS
 
 
 def _target(operands: str) -> int | None:
+    """Parse the address that a jump's operands name; None where it is in a register or in memory."""
     text = operands.removeprefix("#")
     return int(text, 16) if text.startswith("0x") else None
 

@@ -56,8 +56,9 @@ class FileSum:
 
 
 def numbers(root: Path = Path("/")) -> dict[str, int]:
-    """Return the constants of files.bpf.c on this host, by name. Raises NoBtf without type
-    information.
+    """Return the constants of files.bpf.c for this kernel, by name: member offsets in bytes.
+
+    Raises NoBtf without type information.
     """
     offsets = btf.offsets(_OFFSETS, root)
     btf.forget()
@@ -86,7 +87,7 @@ def programs() -> Generated:
 
 
 def tracepoints() -> tuple[Tracepoint, ...]:
-    """List the tracepoints of those programs."""
+    """List the entry and exit program of each operation, with the tracepoint of its system call."""
     return tuple(
         Tracepoint(f"rs_file_{way}_{index}", f"syscalls:sys_{side}_{call}")
         for index, (call, _) in enumerate(OPERATIONS)

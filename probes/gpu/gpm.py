@@ -1,5 +1,4 @@
-"""GPM: the performance monitors of Hopper and later GPUs, averaged between two samples of the
-driver.
+"""GPM: performance monitors of Hopper and later GPUs, as means between two samples of the driver.
 
 In: pynvml and a device handle. Out: GpmSample while sampling, GpmReading afterwards (parsing all at
 once costs a tenth). Needs no CUPTI, clashes with no profiler, and costs the job nothing: the
@@ -90,7 +89,8 @@ class Gpm:
     def sample(self) -> GpmSample | None:
         """Take a sample of the time since the last call; None on the first one.
 
-        Raises the library's errors (the GPU is lost, say).
+        Its metrics are computed later, several at a time or by `fill`. Raises the library's errors (the
+        GPU is lost, say).
         """
         now = time.monotonic_ns()
         place = (self._place + 1) % len(self._ring)
@@ -124,15 +124,17 @@ class Gpm:
 
 
 def readings_of(samples: Sequence[GpmSample]) -> list[GpmReading]:
-    """Parse filled samples into readings, in their order."""
+    """Parse samples into readings, in their order; NaN where a metric has an error.
+
+    All samples must have their metrics (see `Gpm.fill`); else ValueError.
+    """
     rows = np.frombuffer(b"".join(sample.metrics for sample in samples), _METRIC).reshape(len(samples), len(METRICS))
     values = np.where(rows["error"] == 0, rows["value"] * _FACTORS, np.nan).tolist()
     return [GpmReading(sample.time_ns, sample.interval_ns, *row) for sample, row in zip(samples, values, strict=True)]
 
 
 def open_gpm(library: Any, handle: Any) -> Gpm | None:
-    """Open the GPU's monitors; None where it, its driver or the library has none (A100 and older,
-    MIG).
+    """Open the GPU's monitors; None where it, its driver or the library has none (A100 and older, MIG).
 
     Never raises.
     """

@@ -29,7 +29,7 @@ MAX_GPUS = 64
 
 @dataclass(frozen=True, slots=True)
 class NvmlReading:
-    """A reading of all GPUs. `absent` says why there are none, '' otherwise."""
+    """A reading of all GPUs; `absent`: why it could not be made, '' if it was."""
 
     driver_version: str | None = None
     gpus: tuple[Gpu, ...] = ()
@@ -37,7 +37,11 @@ class NvmlReading:
 
 
 def read_gpus(root: Path = ROOT, library: Any = None) -> NvmlReading:
-    """Read every GPU. Never raises. `library` replaces pynvml."""
+    """Read every GPU through NVML. Never raises: `absent` says why there is no reading.
+
+    `library` replaces pynvml. Without it, a `root` other than / means: parse the recorded reading in
+    `root`/nvml.json instead of calling NVML.
+    """
     if root != ROOT and library is None:
         try:
             return from_json(read_file(f"{str(root).rstrip('/')}/nvml.json", 16 << 20))
@@ -80,7 +84,7 @@ def to_json(reading: NvmlReading) -> str:
 
 
 def from_json(data: bytes) -> NvmlReading:
-    """Decode a recorded reading. Raises ValueError."""
+    """Decode a reading that `to_json` encoded. Raises ValueError."""
     try:
         content = json.loads(data)
         gpus = []
@@ -94,6 +98,10 @@ def from_json(data: bytes) -> NvmlReading:
 
 
 def _gpu(library: Any, index: int) -> Gpu:
+    """Read all values of GPU `index`. Never raises.
+
+    Where that fails only the index is set, and `lost` where the GPU fell off the bus.
+    """
     try:
         return GpuReader(library, index).full()
     except Exception as error:

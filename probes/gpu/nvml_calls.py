@@ -27,11 +27,10 @@ def prepared(library: Any, name: str, *arguments: object) -> Callable[[], None]:
 
 
 def number(library: Any, name: str, kind: type[Any], *arguments: object) -> Callable[[], float] | None:
-    """Prepare reading one number of ctypes type `kind`, which the function writes through its last
-    argument.
+    """Prepare a function that reads one number, which NVML's function `name` writes as ctypes type `kind`.
 
-    None where this driver or GPU does not report it now: it is not tried again. The callable raises
-    NVMLError.
+    `arguments` come before the pointer to the number. None where this driver or GPU does not report it
+    now: it is not tried again. The prepared function raises NVMLError.
     """
     found = kind()
     try:
@@ -48,9 +47,10 @@ def number(library: Any, name: str, kind: type[Any], *arguments: object) -> Call
 
 
 def counter(library: Any, name: str, kind: type[Any], *arguments: object) -> Callable[[], int | None]:
-    """Prepare reading a number that may be unavailable at times: the callable then returns None.
+    """Prepare a function that reads an integer; it returns None while there is no value.
 
-    It raises NVMLError only where the GPU is lost.
+    NVML's function `name` gets `arguments`, then a pointer to a ctypes `kind`. The prepared function
+    raises NVMLError only where the GPU is lost.
     """
     try:
         function, found = getattr(library.nvmlLib, name), kind()

@@ -90,11 +90,14 @@ class FieldBatch:
             self._function = None
 
     def ask(self) -> bool:
-        """Have the driver write the fields to `memory`; return whether it did. Never raises."""
+        """Have the driver write all fields to `memory` at once; return whether it did. Never raises."""
         return self._function is not None and bool(self.wanted) and self._function(*self._arguments) == 0
 
     def read(self) -> dict[Field, int | float]:
-        """Read the fields that the GPU supports. Never raises."""
+        """Read the values by (field, scope), without unsupported ones; empty where the call fails. Never raises.
+
+        Returns the same object as before while nothing has changed.
+        """
         if not self.ask():
             return {}
         rows = self._rows
@@ -129,8 +132,10 @@ class OneField:
 
 
 def field_value(kind: int, bits: int) -> int | float | None:
-    """Decode the 8 bytes of a value by nvmlValueType_t: double, unsigned 32, 64, 64, signed 64, 32,
-    unsigned 16 bits.
+    """Decode the 8 bytes `bits` of a field by its nvmlValueType_t `kind`.
+
+    0: double; 1: unsigned, 32 bits; 2 and 3: unsigned, 64; 4: signed, 64; 5: signed, 32; 6: unsigned,
+    16. None for other kinds, and for a double that is not finite.
     """
     if kind == 0:
         value: float = _DOUBLE.unpack(_WORD.pack(bits))[0]
@@ -171,7 +176,7 @@ class GpuReader:
         }
 
     def _call(self, name: str, *arguments: object) -> Any:
-        """Call a library function; None for any failure but a lost GPU, which raises."""
+        """Call a library function for this GPU; None for any failure but a lost GPU, which raises."""
         try:
             return getattr(self.library, name)(self.handle, *arguments)
         except Exception as error:
@@ -180,8 +185,9 @@ class GpuReader:
             return None
 
     def full(self) -> Gpu:
-        """Read everything. Raises the library's error if the GPU is lost. Long, for it names every
-        value.
+        """Read every value of this GPU. Raises the library's error if the GPU is lost.
+
+        Long, for it names every value.
         """
         call = self._call
         pci = call("nvmlDeviceGetPciInfo")
@@ -234,6 +240,11 @@ class GpuReader:
         return Gpu(**self._moving())
 
     def _moving(self, more: tuple[Field, ...] = ()) -> dict[str, Any]:
+        """Read what can change within a window: the fields of `Gpu` by name.
+
+        `more`: further (field, scope) pairs to read in the same call. Raises the library's error if the
+        GPU is lost.
+        """
         call = self._call
         counts = {name: told() for name, told in self._counters.items()}
         found = self._fields(len(more), (*MOVING_FIELDS, *more))
@@ -262,12 +273,20 @@ class GpuReader:
         }
 
     def _fields(self, which: int, wanted: tuple[Field, ...]) -> dict[Field, int | float]:
+        """Read the `wanted` (field, scope) pairs in one call; unsupported ones are left out. Never raises.
+
+        `which`: key under which the prepared call is cached, until other fields are wanted.
+        """
         batch = self._batches.get(which)
         if batch is None or batch.wanted != wanted:
             batch = self._batches[which] = FieldBatch(self.library, self.handle, wanted)
         return batch.read()
 
     def _slowdown(self, temperature: int | None) -> int | None:
+        """Return the temperature at which the hardware slows down, in °C; None where unknown.
+
+        It is the threshold, else `temperature` plus the margin that the GPU reports.
+        """
         threshold = below(self._call("nvmlDeviceGetTemperatureThreshold", 1), 200)
         if threshold is not None or temperature is None:
             return threshold
@@ -275,9 +294,7 @@ class GpuReader:
         return below(temperature + margin, 200) if isinstance(margin, int) else None
 
     def _link_fields(self) -> tuple[Field, ...]:
-        """List the link fields to read: all possible ones at first, then only those that are
-        supported.
-        """
+        """List the (field, link) pairs to read: all possible ones at first, then only supported ones."""
         if self._links is None or self._error_kinds is None:
             return tuple(
                 (kind, link)
@@ -290,12 +307,17 @@ class GpuReader:
         return self._wanted
 
     def _states(self) -> dict[int, bool]:
-        """Read which links this GPU has, and whether each is up."""
+        """Return whether each NVLink of this GPU is up, by link number. One call per link."""
         numbers = range(MAX_LINKS) if self._links is None else self._links
         states = {link: self._call("nvmlDeviceGetNvLinkState", link) for link in numbers}
         return {link: bool(state) for link, state in states.items() if state is not None}
 
     def _read_links(self, found: dict[Field, int | float]) -> tuple[NvLink, ...]:
+        """Build the state and error counts of each NVLink from the values `found` of `_link_fields`.
+
+        Returns the same object while `found` is the same. The first call also finds out which links there
+        are, how their errors are counted, and whether `found` may replace one call per link.
+        """
         if self._last_links is not None and found is self._last_links[0] and self._states_by_field:
             return self._last_links[1]
         told = {link: value == 1 for (kind, link), value in found.items() if kind == FIELD_LINK_STATE}
@@ -311,6 +333,11 @@ class GpuReader:
         return links
 
     def _link(self, link: int, active: bool, found: dict[Field, int | float], kinds: tuple[int, ...]) -> NvLink:
+        """Build the record of one NVLink from the values `found`.
+
+        `kinds`: fields that count its replay, recovery and CRC errors, in this order; if empty, the library
+        is called for each counter.
+        """
         if kinds:
             replay, recovery, crc = (_whole(found.get((kind, link))) for kind in kinds)
         else:
@@ -321,6 +348,10 @@ class GpuReader:
         return NvLink(link, active, sum(known) if known else None, crc, replay, recovery)
 
     def _read_processes(self) -> tuple[GpuProcess, ...]:
+        """List the processes with a context on this GPU: memory, and mean SM share since the last call.
+
+        At most MAX_PROCESSES; the share is None where the driver has no sample of it.
+        """
         listed = self._call("nvmlDeviceGetComputeRunningProcesses")
         use: dict[int, list[float]] = {}
         latest = self._processes_since_us
@@ -342,18 +373,19 @@ class GpuReader:
 
 
 def below(value: Any, limit: int) -> int | None:
-    """Return a number below `limit`, else None (P-state 32 means "unknown")."""
+    """Return `value` if it is an int from 0 to `limit` - 1, else None (P-state 32 means "unknown")."""
     return value if isinstance(value, int) and 0 <= value < limit else None
 
 
 def text(value: Any) -> str | None:
-    """Decode text of the library, at most 100 characters."""
+    """Decode text of the library, cut to 100 characters; None for what is neither bytes nor str."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     return value[:100] if isinstance(value, str) else None
 
 
 def _whole(value: int | float | None, factor: int = 1) -> int | None:
+    """Convert to an int and multiply by `factor`; None remains None."""
     return int(value) * factor if value is not None else None
 
 

@@ -96,10 +96,11 @@ class _GpuTrack:
 
     @property
     def alive(self) -> bool:
+        """Whether the GPU was opened and is not lost."""
         return self.reader is not None and not self.lost_ns
 
     def failed(self, error: Exception) -> None:
-        """Record a failed call: either the GPU is lost, or the failure is counted."""
+        """Record a failed call: as the time of the loss if the GPU is lost, else in the count of failures."""
         if is_lost(error):
             self.lost_ns = self.lost_ns or time.monotonic_ns()
             # the driver may still compute metrics of samples already taken
@@ -110,18 +111,30 @@ class _GpuTrack:
             self.failures += 1
 
     def read_all(self) -> None:
+        """Append a full reading, with its time; compute the waiting GPM metrics first.
+
+        Raises the library's errors.
+        """
         if self.gpm is not None:
             self.gpm.fill()
         if self.reader is not None:
             self.readings.append((time.monotonic_ns(), self.reader.full()))
 
     def read_moving(self) -> None:
+        """Append a reading of what can change within a window, with its time; read the memory clock too.
+
+        Raises only errors that mean that the GPU is gone.
+        """
         if self.reader is not None:
             self.readings.append((time.monotonic_ns(), self.reader.moving()))
             self.memory_clock_hz = _number(self.memory_clock) * 1e6
 
     def sample(self) -> None:
-        """Take one row. Raises errors that mean that the GPU is gone."""
+        """Append one row: activity since the last call, clocks, power, reasons for lowered clocks.
+
+        The first call only begins the interval. Clocks, power and reasons are read every `state_every`
+        rows, else repeated. Raises the library's errors.
+        """
         reading: GpmSample | None = None
         kernel = dram = math.nan
         if self.gpm is not None:
@@ -147,9 +160,7 @@ class _GpuTrack:
 
 
 class GpuSampler(Sampler):
-    """Samples all GPUs from `start` to `stop`. A host without GPUs, driver or library records
-    nothing and says why.
-    """
+    """Samples all GPUs from `start` to `stop`; a host without driver or library only yields a note that says so."""
 
     # A sampler that hangs in the driver: another one would hang as well.
     _hanging: ClassVar[GpuSampler | None] = None
@@ -169,7 +180,10 @@ class GpuSampler(Sampler):
         self._wanted = False
 
     def listen(self) -> None:
-        """Open the library and receive Xids from now on; `start` samples. Returns at once."""
+        """Open the library and receive Xids from now on; `start` samples. Returns at once.
+
+        Does nothing but note it while an earlier sampler hangs in the driver.
+        """
         before = GpuSampler._hanging
         if before is not None and before.stuck:
             self._missing.append(f"GPUs: an earlier call still hangs in {before._doing or 'the driver'}")
@@ -213,6 +227,10 @@ class GpuSampler(Sampler):
         )
 
     def _begin(self) -> None:
+        """Open the library, register for Xids, wait for `start` (or `stop`), then read every GPU once.
+
+        Runs on the sampling thread. Ends it, with a note, where there is no library or driver.
+        """
         self._doing = "NVML, initialising"
         library = open_library(self._library)
         if isinstance(library, str):
@@ -242,6 +260,10 @@ class GpuSampler(Sampler):
             self._missing.append(f"Xids of {', '.join(silent)}: this driver reports none")
 
     def _tick(self, due_ns: int) -> int:
+        """Sample every GPU that is not lost; less often its slower values and the Xids.
+
+        Times in ns of CLOCK_MONOTONIC: `due_ns` of this call; returns that of the next.
+        """
         turn = self._ticks % self._status_every
         for track in self._tracks:
             if not track.alive:
@@ -260,6 +282,7 @@ class GpuSampler(Sampler):
         return due_ns + self._period_ns
 
     def _end(self) -> None:
+        """Read every GPU and the Xids for the last time, then close all. Nothing where no library was opened."""
         if not self._open:
             return
         for track in self._tracks:
@@ -281,6 +304,7 @@ class GpuSampler(Sampler):
             self._library.nvmlShutdown()
 
     def _fetch_xids(self) -> None:
+        """Append the Xids since the last call to their GPUs, with the present time."""
         self._doing = "NVML, events"
         now = time.monotonic_ns()
         for index, xid in self._watch.poll() if self._watch is not None and self._tracks else ():
@@ -288,11 +312,12 @@ class GpuSampler(Sampler):
 
 
 def _unknown() -> float:
+    """Return NaN, in place of a function that would read a value which this GPU does not report."""
     return math.nan
 
 
 def _number(function: Number) -> float:
-    """Call it; NaN where there is no value. Raises only errors that mean that the GPU is gone."""
+    """Call `function`; NaN where it fails. Raises only errors that mean that the GPU is gone."""
     try:
         return function()
     except Exception as error:
@@ -302,8 +327,9 @@ def _number(function: Number) -> float:
 
 
 def _power(library: Any, handle: Any) -> Number:
-    """Return a function that reads watts: the instant value where supported, else the driver's
-    average.
+    """Return a function that reads watts: the instant value where supported, else the driver's average.
+
+    The function returns NaN, or raises the library's error, where it cannot read.
     """
     instant = OneField(library, handle, FIELD_POWER_INSTANT)
     if math.isfinite(instant.read()):
@@ -313,6 +339,12 @@ def _power(library: Any, handle: Any) -> Number:
 
 
 def _rates(library: Any, handle: Any) -> Callable[[], tuple[float, float]] | None:
+    """Return a function that reads GPU and memory utilization (0 to 1); None where unsupported.
+
+    GPU: share of time in which a kernel ran; memory: in which it was accessed. The function returns
+    NaN for both where the read fails, and raises only if the GPU is lost.
+    """
+
     def shares() -> tuple[float, float]:
         try:
             rates = library.nvmlDeviceGetUtilizationRates(handle)

@@ -117,6 +117,7 @@ class LinkGrowth:
 
     @property
     def errors(self) -> int | None:
+        """Sum of the CRC, replay and recovery errors; None where none of them is counted."""
         known = [count for count in (self.crc, self.replay, self.recovery) if count is not None]
         return sum(known) if known else None
 
@@ -160,9 +161,7 @@ class GpuGrowth:
 
     @property
     def links_down(self) -> int | None:
-        """Count the links that were down; None where there are no links, 0 where none was ever up
-        (see `dark`).
-        """
+        """Number of links that were down; None where there are no links, 0 where none was ever up (see `dark`)."""
         return sum(link.down for link in self.links) if self.links else None
 
     @property
@@ -206,9 +205,7 @@ class ThrottleTime:
 
 
 def throttle_times(samples: GpuSamples) -> tuple[ThrottleTime, ...]:
-    """Sum, for each throttle reason, the intervals at whose end its bit was set; empty where not
-    reported.
-    """
+    """Sum, for each throttle reason, the intervals at whose end its bit was set; empty where not reported."""
     known = samples.throttle_reasons >= 0
     if not known.any():
         return ()
@@ -222,8 +219,10 @@ def throttle_times(samples: GpuSamples) -> tuple[ThrottleTime, ...]:
 
 
 def power_proxy(kernel_active: Floats, power_w: Floats, default_w: float | None) -> Floats:
-    """Estimate SM activity from power, kernel_active · clip((P − P_rest) / (P_default − P_rest), 0,
-    1); see GpuSamples.
+    """Estimate SM activity from power: kernel_active · clip((P − P_rest) / (P_default − P_rest), 0, 1).
+
+    `default_w`: P_default, the default power limit; all NaN without it or without any power. See
+    GpuSamples for P_rest.
     """
     finite = power_w[np.isfinite(power_w)]
     if not default_w or default_w <= 0 or finite.size == 0:
@@ -253,10 +252,9 @@ class Row(NamedTuple):
 
 
 def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gpu]]) -> GpuSamples:
-    """Build the columns of one GPU from its rows and (time, reading) pairs; see GpuSamples for
-    fallbacks.
+    """Build the columns of one GPU from its rows and (time in ns, reading) pairs; see GpuSamples for fallbacks.
 
-    Of a GPU whose driver hung, the last rows, whose metrics were never computed, are left out.
+    Rows whose metrics were never computed are left out: the last ones of a GPU whose driver hung.
     """
     rows = [row for row in rows if row.gpm is None or row.gpm.metrics] or rows
     first = readings[0][1] if readings else Gpu(index)
@@ -295,11 +293,12 @@ def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gp
 
 
 def _column(rows: Sequence[Row], name: str) -> Floats:
+    """Return the field `name` of every row, as an array."""
     return np.array([getattr(row, name) for row in rows], np.float64)
 
 
 def _gpm_columns(rows: Sequence[Row]) -> dict[str, Floats]:
-    """Build GPM's columns by name, NaN in rows that have none."""
+    """Parse the GPM metrics of the rows into columns by name; NaN for rows that have none."""
     table = np.full((len(_GPM_NAMES), len(rows)), np.nan)
     told = {place: row.gpm for place, row in enumerate(rows) if row.gpm is not None and row.gpm.metrics}
     if told:
@@ -314,7 +313,10 @@ def growth_of(
     lost_ns: int,
     earlier_xids: tuple[Xid, ...] = (),
 ) -> GpuGrowth:
-    """Compute the growth of all counters over (time, reading) pairs, in order."""
+    """Compute the growth of a GPU's counters over (time in ns, reading) pairs in order; a reset adds 0.
+
+    `lost_ns`: when the GPU was lost (CLOCK_MONOTONIC), 0 if it was not.
+    """
     gpus = [gpu for _, gpu in readings]
     # Only complete readings have the bus or, where that is unsupported, the name.
     complete = [gpu for gpu in gpus if gpu.bus is not None or gpu.name is not None]
@@ -354,6 +356,7 @@ def growth_of(
 
 
 def _links(gpus: Sequence[Gpu]) -> tuple[LinkGrowth, ...]:
+    """Compute the state and error growth of each NVLink over readings in order; sorted by link number."""
     # A reader returns the same object as long as nothing changes; the last is added, for growth
     # needs two.
     told = [gpu.links for gpu in gpus]
@@ -377,10 +380,10 @@ def _links(gpus: Sequence[Gpu]) -> tuple[LinkGrowth, ...]:
 
 
 def _processes(gpus: Sequence[Gpu]) -> tuple[ProcessUse, ...]:
-    """Average each process's SM share over the readings.
+    """Summarize each process over the readings: most memory, mean SM share, number of readings; by pid.
 
-    The first reading, which also covers time before the window, is left out. A process without a
-    share had none, if the driver reports any.
+    The first reading, which also covers time before the window, does not count for the share. A
+    process without a share had 0 if the driver reports any, else all shares are None.
     """
     told = any(process.sm_percent is not None for gpu in gpus for process in gpu.processes)
     found: dict[int, list[tuple[int | None, float]]] = {}
@@ -399,8 +402,9 @@ def _processes(gpus: Sequence[Gpu]) -> tuple[ProcessUse, ...]:
 
 
 def _latest_before(times: Ints, readings: Sequence[tuple[int, Gpu]], name: str) -> Floats:
-    """Return at each time the value of the latest reading before it (the first reading for earlier
-    times); NaN without any.
+    """Return, at each of `times`, field `name` of the latest reading before it; NaN without any.
+
+    Times before the first reading get its value. Times in ns.
     """
     known = [(time_ns, float(value)) for time_ns, gpu in readings if (value := getattr(gpu, name)) is not None]
     if not known:
@@ -411,7 +415,11 @@ def _latest_before(times: Ints, readings: Sequence[tuple[int, Gpu]], name: str) 
 
 
 def _without_gpm(kernel: Floats, sm: Floats, power: Floats, gpu: Gpu) -> tuple[Floats, str]:
-    """Estimate SM activity without GPM; return it with its source."""
+    """Estimate SM activity from kernel activity and power; return it with its source.
+
+    Source: POWER; UTILISATION where power is unknown (all NaN); NOTHING where `kernel` is unknown, and
+    then `sm` as given.
+    """
     if not np.isfinite(kernel).any():
         return sm, NOTHING
     proxy = power_proxy(kernel, power, gpu.power_default_w)
@@ -419,7 +427,7 @@ def _without_gpm(kernel: Floats, sm: Floats, power: Floats, gpu: Gpu) -> tuple[F
 
 
 def _or_counted(measured: Floats, times: Ints, readings: Sequence[tuple[int, Gpu]], name: str) -> Floats:
-    """Return the measured rate or, where GPM has none, the rate of a byte counter.
+    """Return the `measured` rate or, where GPM has none, the rate of the byte counter `name`, in bytes/s.
 
     The latter is growth per second between the two readings around each sample: a mean over about a
     second.

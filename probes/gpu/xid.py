@@ -46,7 +46,7 @@ def logged_xids(messages: Iterable[KernelMessage]) -> tuple[LoggedXid, ...]:
 
 
 class XidWatch:
-    """Receives the Xids of all GPUs. Call `close` when done."""
+    """Receives the Xids of GPUs from the driver. Call `close` when done."""
 
     def __init__(self, library: Any, handles: Mapping[int, Any]) -> None:
         """Register for events of `handles`, by GPU index. Never raises: `registered` lists the GPUs
@@ -69,10 +69,11 @@ class XidWatch:
 
     @property
     def registered(self) -> frozenset[int]:
+        """Indexes of the GPUs whose Xids are received."""
         return frozenset(self._indices.values())
 
     def poll(self) -> list[tuple[int, int]]:
-        """Return the events since the last call: (index, Xid). Does not wait. Never raises."""
+        """Return the events since the last call: (GPU index, Xid). Does not wait. Never raises."""
         found: list[tuple[int, int]] = []
         while self._indices and len(found) < _MAX_EVENTS:
             try:
@@ -93,4 +94,5 @@ class XidWatch:
 
 
 def _pointer(handle: Any) -> int | None:
+    """Return the address in a device handle, by which handles are compared; None for a null pointer."""
     return ctypes.cast(handle, ctypes.c_void_p).value

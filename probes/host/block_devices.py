@@ -1,9 +1,8 @@
-"""Write block devices as text in a window, and parse their numbers back, to join file calls with
-disks.
+"""Format mounts and disks as text with their device number, and find that number in the text again.
 
-A mount is `/data (ext4 254:1)`, a disk `vda1 254:1`, a throttle `254:0 read`. Numbers, because a
-process does not see the name of the disk under a mount, and a name may be another disk's on the
-next host.
+A window joins file calls with disks by it. A mount is `/data (ext4 254:1)`, a disk `vda1 254:1`, a
+throttle `254:0 read`. Numbers, because a process does not see the name of the disk under a mount,
+and a name may be another disk's on the next host.
 """
 
 from __future__ import annotations

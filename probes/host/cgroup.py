@@ -102,12 +102,12 @@ class CgroupSample:
 
     @property
     def throttled_s(self) -> float:
-        """Seconds throttled by the quotas of all levels."""
+        """Seconds throttled by the quotas of all levels, summed over levels and CPUs."""
         return sum(level.throttled_s for level in self.cpu if level.quota_cpus is not None)
 
     @property
     def throttled_periods(self) -> int:
-        """Number of periods in which a quota of any level throttled the process."""
+        """Number of periods with throttling, summed over the levels that have a quota."""
         return sum(level.throttled_periods for level in self.cpu if level.quota_cpus is not None)
 
 
@@ -203,17 +203,19 @@ def best_path(entries: tuple[CgroupEntry, ...]) -> str:
 
 
 def memory_folders(pid: int, root: Path = ROOT) -> tuple[int, tuple[str, ...]]:
-    """Return version and folders of the cgroup that limits a process's memory, own first, then
-    ancestors.
+    """Return (version, folders) of a process's memory cgroup: its own first, then ancestors.
 
-    Raises OSError.
+    (0, ()) where it cannot be found. Raises OSError.
     """
     place = _find(MEMORY, read_entries(pid, root), _cgroup_mounts(root), root, [])
     return (place.version, tuple(folder for folder, _ in place.folders)) if place is not None else (0, ())
 
 
 def sample_cgroups(pids: Iterable[int], root: Path = ROOT) -> dict[int, CgroupSample]:
-    """Sample the cgroups of several processes; shared ones are read once. Never raises."""
+    """Sample the cgroups of processes, by pid; shared ones are read once. Never raises.
+
+    Every pid has an entry; its `missing` names what could not be read.
+    """
     found: dict[int, CgroupSample] = {}
     by_place: dict[tuple[CgroupEntry, ...], CgroupSample] = {}
     for pid in pids:
@@ -227,12 +229,16 @@ def sample_cgroups(pids: Iterable[int], root: Path = ROOT) -> dict[int, CgroupSa
 
 
 def _cgroup_mounts(root: Path) -> tuple[Mount, ...]:
+    """Read the cgroup mounts (version 1 and 2) that the observer itself sees. Raises OSError."""
     return _cgroups_mounted(read_file(proc_path(root, "self", "mountinfo"), 8 << 20))
 
 
 @functools.lru_cache(maxsize=1)
 def _cgroups_mounted(mountinfo: bytes) -> tuple[Mount, ...]:
-    """Parse the cgroup mounts; cached, as it is called for each process and hardly ever changes."""
+    """Select the cgroup mounts (version 1 and 2) in a mountinfo file.
+
+    The last result is cached, as this is called for each process and hardly ever changes.
+    """
     mounts = parse_mountinfo(mountinfo)
     return tuple(mount for mount in mounts if mount.fs_type in ("cgroup", "cgroup2"))
 
@@ -240,10 +246,9 @@ def _cgroups_mounted(mountinfo: bytes) -> tuple[Mount, ...]:
 def _find(
     controller: str, entries: tuple[CgroupEntry, ...], mounts: tuple[Mount, ...], root: Path, missing: list[str]
 ) -> _ControllerPlace | None:
-    """Find the cgroup that governs `controller`: in version 1 where it is mounted there, else in
-    version 2.
+    """Find the cgroup that governs `controller`: in version 1 where it is mounted there, else in version 2.
 
-    None, and a line in `missing`, where it cannot be found.
+    None, and a line added to `missing`, where it cannot be found.
     """
     name = _V1_NAMES[controller]
     old = next((entry for entry in entries if name in entry.controllers), None)
@@ -272,11 +277,15 @@ def _find(
 
 
 def _has_controller(mount: Mount, name: str) -> bool:
+    """Tell whether a mount is a version 1 hierarchy with the controller `name`."""
     return mount.fs_type == "cgroup" and name in mount.super_options.split(",")
 
 
 def _below(path: str, mount_root: str) -> str | None:
-    """Return `path` relative to the mounted cgroup; None if it is not below it."""
+    """Return the cgroup `path` relative to the mounted cgroup, without slashes at the ends.
+
+    '' for the mounted cgroup itself; None where `path` is not below it, or contains '..'.
+    """
     base = mount_root.rstrip("/")
     if path.rstrip("/") != base and not path.startswith(base + "/"):
         return None
@@ -285,6 +294,10 @@ def _below(path: str, mount_root: str) -> str | None:
 
 
 def _ancestors(mount_point: str, relative: str, mount_root: str) -> tuple[tuple[str, str], ...]:
+    """List (folder, cgroup path) of the cgroup at `relative` and of its ancestors up to the mount.
+
+    The cgroup itself first; at most MAX_LEVELS.
+    """
     parts = relative.split("/") if relative else []
     base = mount_root.rstrip("/")
     places = []
@@ -295,10 +308,15 @@ def _ancestors(mount_point: str, relative: str, mount_root: str) -> tuple[tuple[
 
 
 def _cpu_levels(place: _ControllerPlace) -> tuple[CpuLevel, ...]:
+    """Read the CPU quota and throttling of a cgroup and its ancestors, in the order of `place`."""
     return tuple(_cpu_level(folder, path, place.version) for folder, path in place.folders)
 
 
 def _cpu_level(folder: str, path: str, version: int) -> CpuLevel:
+    """Read the CPU quota and throttling of the cgroup in `folder`; files that are missing count as 0 or no quota.
+
+    `path`: its cgroup path, for the result; `version`: 1 or 2.
+    """
     quota: float | None = None
     period = 0.0
     if version == 1:
@@ -314,7 +332,7 @@ def _cpu_level(folder: str, path: str, version: int) -> CpuLevel:
 
 
 def parse_cpu_max(text: str) -> tuple[float | None, float]:
-    """Parse a cpu.max file: (quota in CPUs or None, period in seconds). Never raises."""
+    """Parse a cpu.max file: (quota in CPUs or None, period in seconds); (None, 0.0) if unusable. Never raises."""
     words = text.split()
     try:
         period = int(words[1]) / 1e6 if len(words) > 1 else 0.1
@@ -327,10 +345,15 @@ def parse_cpu_max(text: str) -> tuple[float | None, float]:
 
 
 def _memory_levels(place: _ControllerPlace) -> tuple[MemoryLevel, ...]:
+    """Read the memory limits and events of a cgroup and its ancestors, in the order of `place`."""
     return tuple(_memory_level(folder, path, place.version) for folder, path in place.folders)
 
 
 def _memory_level(folder: str, path: str, version: int) -> MemoryLevel:
+    """Read the memory limits and events of the cgroup in `folder`.
+
+    `path`: its cgroup path, for the result. In version 1 the soft limit counts as `high_bytes`.
+    """
     if version == 1:
         limit = _number(f"{folder}/memory.limit_in_bytes")
         soft = _number(f"{folder}/memory.soft_limit_in_bytes")
@@ -356,6 +379,7 @@ def _memory_level(folder: str, path: str, version: int) -> MemoryLevel:
 
 
 def _io_limits(place: _ControllerPlace) -> tuple[IoLimit, ...]:
+    """Read the I/O throttles of a cgroup and its ancestors, per device; levels without any are left out."""
     limits: list[IoLimit] = []
     for folder, path in place.folders:
         if place.version == 2:
@@ -371,7 +395,10 @@ def _io_limits(place: _ControllerPlace) -> tuple[IoLimit, ...]:
 
 
 def parse_io_max(path: str, text: str) -> list[IoLimit]:
-    """Parse an io.max file ('8:16 rbps=2097152 wbps=max …'). Never raises."""
+    """Parse an io.max file ('8:16 rbps=2097152 wbps=max …') of the cgroup `path`. Never raises.
+
+    'max' gives None; devices without any limit are left out.
+    """
     limits = []
     for line in text.splitlines()[:1024]:
         device, *words = line.split() or [""]
@@ -388,7 +415,7 @@ def parse_io_max(path: str, text: str) -> list[IoLimit]:
 
 
 def _device_limits(path: str) -> dict[str, float]:
-    """Parse a file with lines such as '8:0 1048576': device -> limit."""
+    """Parse a file with lines such as '8:0 1048576' to limits by device; empty where there is no file."""
     found = {}
     for line in _text(path).splitlines()[:1024]:
         device, _, value = line.partition(" ")
@@ -398,6 +425,7 @@ def _device_limits(path: str) -> dict[str, float]:
 
 
 def _cpuset(place: _ControllerPlace) -> str:
+    """Read the CPUs that a cgroup may use ('0-3,8'), from the nearest level that lists any; '' if none does."""
     names = ("cpuset.effective_cpus", "cpuset.cpus") if place.version == 1 else ("cpuset.cpus.effective", "cpuset.cpus")
     for folder, _ in place.folders:
         for name in names:
@@ -408,7 +436,7 @@ def _cpuset(place: _ControllerPlace) -> str:
 
 
 def _text(path: str) -> str:
-    """Read a cgroup file; '' where there is none, as in the root, or where the controller is off."""
+    """Read a cgroup file, unstripped; '' on any OSError: absent in the root, or its controller is off."""
     try:
         return read_file(path, 65536).decode("ascii", "replace")
     except OSError:
@@ -416,16 +444,18 @@ def _text(path: str) -> str:
 
 
 def _number(path: str) -> int | None:
+    """Read a whole number from a cgroup file; None for anything else ('max', no such file)."""
     text = _text(path).strip()
     return int(text) if _is_number(text.removeprefix("-")) else None  # None for "max" too
 
 
 def _is_number(text: str) -> bool:
-    """Tell whether a text is a decimal number of at most 64 bits."""
+    """Tell whether a text is 1 to 20 decimal digits and nothing else, as 64-bit numbers are."""
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 def _pairs(path: str) -> dict[str, int]:
+    """Parse a cgroup file with lines 'name number'; other lines are left out. Never raises."""
     pairs = {}
     for line in _text(path).splitlines()[:256]:
         name, _, value = line.partition(" ")

@@ -43,7 +43,10 @@ class ClockState:
 
 
 def read_clock(root: Path = ROOT) -> ClockState:
-    """Read the state of the clock. Raises OSError, ValueError."""
+    """Read the state of the host's clock; below another root than /, from its recording `adjtimex`.
+
+    Raises OSError, ValueError.
+    """
     if root != ROOT:
         return parse_recorded(read_file(str(Path(root) / "adjtimex"), 4096).decode("ascii", "replace"))
     timex = _Timex()  # modes = 0: read only
@@ -56,7 +59,7 @@ def read_clock(root: Path = ROOT) -> ClockState:
 
 
 def parse_recorded(text: str) -> ClockState:
-    """Parse a recorded reading. Raises ValueError."""
+    """Parse a recorded reading: 'status=… maxerror_us=… offset_us=…'. Raises ValueError."""
     values = dict(word.split("=", 1) for word in text.split() if "=" in word)
     try:
         status = int(values["status"], 0)

@@ -1,5 +1,4 @@
-"""Tables of /proc that many processes see alike (connections of a network, mounts of a view), read
-once for all.
+"""Tables of /proc that many processes share (connections of a network, mounts of a view), read once.
 
 In: files of a process below /proc, and a key that is equal for processes that see the same. Out:
 the parsed rows. Bytes are limited per user (`fair.py`); a table truncated for that reason serves
@@ -23,7 +22,7 @@ _Row = TypeVar("_Row")
 
 @dataclass(slots=True)
 class CommonTables(Generic[_View, _Key, _Row]):
-    """Parsed tables by view, with a byte budget.
+    """Parsed tables by view (what processes see alike), read within a byte budget and cached.
 
     `files`: names below /proc/PID that make one table. `file_cap`: bytes of each, for anybody.
     `fair`: bytes of all, and of a user. `tell` is called once for a user whose table was truncated:
@@ -41,9 +40,10 @@ class CommonTables(Generic[_View, _Key, _Row]):
     _noted: set[str] = field(default_factory=set)
 
     def of(self, pid: int, view: _View, user: Callable[[], str]) -> Mapping[_Key, _Row]:
-        """Return the table of `view`, read through process `pid` if not cached.
+        """Return the table of `view`, read through process `pid` if not cached. Never raises OSError.
 
-        Unreadable files give an empty table, and are read again next time.
+        `user`: names the owner of `pid`, called only where needed. Unreadable files give an empty table,
+        and are read again next time.
         """
         if view in self._whole:
             return self._whole[view]
@@ -52,6 +52,10 @@ class CommonTables(Generic[_View, _Key, _Row]):
         return self._read(pid, view, user)
 
     def _read(self, pid: int, view: _View, user: Callable[[], str]) -> Mapping[_Key, _Row]:
+        """Read and parse the files of process `pid` into one table; cache it if any file could be read.
+
+        A table that this user's byte budget truncated is cached for that user only, others for all.
+        """
         table: dict[_Key, _Row] = {}
         is_read, is_whole = False, True
         for name in self.files:
@@ -76,6 +80,7 @@ class CommonTables(Generic[_View, _Key, _Row]):
         return table
 
     def _tell(self, user: str, pid: int) -> None:
+        """Report that a table of `user` was truncated, by `tell`; only the first time for each user."""
         if user not in self._noted:
             self._noted.add(user)
             self.tell(user, pid)

@@ -110,7 +110,10 @@ class HostDelta:
 
 
 def sample_host(root: Path = ROOT, clocks: bool = True) -> HostSample:
-    """Read the host's counters. Never raises: what cannot be read is named in `missing`."""
+    """Read the host's counters. Never raises: what cannot be read is named in `missing`.
+
+    `clocks`: read the clock of each CPU too, two files per CPU.
+    """
     missing: list[str] = []
     total, cpus = _read_cpus(root, missing)
     load, runnable = _read_load(root, missing)
@@ -149,8 +152,9 @@ def host_delta(before: HostSample, after: HostSample) -> HostDelta:
 
 
 def parse_cpu_times(data: bytes) -> tuple[CpuTimes | None, tuple[CpuTimes, ...]]:
-    """Parse total and per-CPU times of /proc/stat; columns that the kernel lacks are 0. Never
-    raises.
+    """Parse /proc/stat to (times of all CPUs together or None, times per CPU). Never raises.
+
+    Columns that the kernel lacks are 0.
     """
     total: CpuTimes | None = None
     cpus = []
@@ -190,7 +194,7 @@ def parse_pressure(resource: str, data: bytes) -> PressureStall:
 
 
 def parse_vmstat(data: bytes) -> VmCounters:
-    """Parse /proc/vmstat. Never raises."""
+    """Parse /proc/vmstat; counters that are absent or unusable are 0. Never raises."""
     values = dict.fromkeys(_VM_NAMES, 0)
     for line in data.split(b"\n"):
         name, _, count = line.partition(b" ")
@@ -208,6 +212,7 @@ def parse_vmstat(data: bytes) -> VmCounters:
 
 
 def _read_cpus(root: Path, missing: list[str]) -> tuple[CpuTimes | None, tuple[CpuTimes, ...]]:
+    """Read (times of all CPUs together, times per CPU); (None, ()) and a line in `missing` if unreadable."""
     try:
         return parse_cpu_times(read_file(proc_path(root, "stat"), 8 << 20))
     except OSError as error:
@@ -216,6 +221,7 @@ def _read_cpus(root: Path, missing: list[str]) -> tuple[CpuTimes | None, tuple[C
 
 
 def _read_pressures(root: Path, missing: list[str]) -> tuple[PressureStall, ...]:
+    """Read the pressure stall totals of CPU, memory and I/O; a line in `missing` for each that is unreadable."""
     pressures = []
     for resource in PRESSURE_RESOURCES:
         try:
@@ -227,6 +233,7 @@ def _read_pressures(root: Path, missing: list[str]) -> tuple[PressureStall, ...]
 
 
 def _read_vm(root: Path, missing: list[str]) -> VmCounters | None:
+    """Read the memory event counts; None, and a line in `missing`, where unreadable."""
     try:
         return parse_vmstat(read_file(proc_path(root, "vmstat")))
     except OSError as error:
@@ -235,6 +242,7 @@ def _read_vm(root: Path, missing: list[str]) -> VmCounters | None:
 
 
 def _read_load(root: Path, missing: list[str]) -> tuple[float | None, int | None]:
+    """Read (load average of 1 minute, runnable threads); (None, None) and a line in `missing` if unreadable."""
     try:
         words = read_file(proc_path(root, "loadavg"), 4096).split()
         return float(words[0]), int(words[3].partition(b"/")[0])
@@ -244,6 +252,7 @@ def _read_load(root: Path, missing: list[str]) -> tuple[float | None, int | None
 
 
 def _read_clocks(root: Path, missing: list[str]) -> tuple[CpuClock, ...]:
+    """Read the current and highest clock of each CPU that has cpufreq; a line in `missing` where none has."""
     clocks = []
     folder = Path(root) / "sys/devices/system/cpu"
     try:

@@ -29,7 +29,10 @@ class MemoryErrors:
 
 
 def read_edac(root: Path = ROOT) -> tuple[MemoryErrors, ...] | None:
-    """Read the errors of all memory; None where no EDAC driver is loaded. Raises PermissionError."""
+    """Read the errors of all DIMMs, and per controller those not traced to a DIMM.
+
+    None where no EDAC driver is loaded. Raises PermissionError.
+    """
     folder = Path(root) / "sys/devices/system/edac/mc"
     controllers = sorted(folder.glob("mc[0-9]*"))
     if not controllers:
@@ -51,19 +54,20 @@ def read_edac(root: Path = ROOT) -> tuple[MemoryErrors, ...] | None:
 
 
 def _names(dimms: list[Path]) -> list[str]:
-    """Return a unique name per DIMM; boards may give several the same label."""
+    """Return a unique name per DIMM: its label; with its folder's name where several have the same label."""
     labels = [_text(dimm / "dimm_label") or dimm.name for dimm in dimms]
     often = Counter(labels)
     return [label if often[label] == 1 else f"{label} ({dimm.name})" for dimm, label in zip(dimms, labels, strict=True)]
 
 
 def _rest(all_of_them: int | None, counted: list[int | None]) -> int | None:
-    """Subtract the DIMMs' counts from a controller's; None where any of them is unknown."""
+    """Subtract the DIMMs' counts from a controller's (at least 0); None where any of them is unknown."""
     known = [count for count in counted if count is not None]
     return None if all_of_them is None or len(known) < len(counted) else max(0, all_of_them - sum(known))
 
 
 def _text(path: Path) -> str:
+    """Read a file, stripped; '' where it cannot be read. Raises PermissionError."""
     try:
         return read_file(str(path), 256).decode("utf-8", "replace").strip()
     except PermissionError:
@@ -73,5 +77,6 @@ def _text(path: Path) -> str:
 
 
 def _count(path: Path) -> int | None:
+    """Read a count; None where it cannot be read or is no number. Raises PermissionError."""
     text = _text(path)
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None

@@ -23,7 +23,10 @@ _Thing = TypeVar("_Thing")
 
 
 def group_by(things: Iterable[_Thing], kind: Callable[[_Thing], _User]) -> dict[_User, list[_Thing]]:
-    """Group things by kind (by user, say), for `interleave`; kinds are ordered by their first thing."""
+    """Group things by kind (by user, say), for `interleave`; kinds are ordered by their first thing.
+
+    `kind`: returns a thing's kind.
+    """
     of_users: dict[_User, list[_Thing]] = {}
     for thing in things:
         of_users.setdefault(kind(thing), []).append(thing)
@@ -33,7 +36,7 @@ def group_by(things: Iterable[_Thing], kind: Callable[[_Thing], _User]) -> dict[
 def interleave(of_users: Mapping[_User, Iterable[_Thing]], most: int | None = None) -> list[_Thing]:
     """Interleave the things of all users: each user's first, then each user's second, and so on.
 
-    At most `most` things (None: all), so that nobody's many keep out another's few.
+    At most `most` things (None: all): so one user's many leave room for another's few.
     """
     found: list[_Thing] = []
     waiting = [iter(things) for things in of_users.values()]
@@ -77,18 +80,17 @@ class Fair:
     _by_user: dict[str, float] = field(default_factory=dict)
 
     def left(self, user: Callable[[], str]) -> float:
-        """Return the budget left for a user.
+        """Return the budget left for a user, negative if overspent.
 
-        `user` is only called when little of the shared budget is left.
+        `user` returns the user's name; it is called only when little of the shared budget is left.
         """
         free = self.freely - self._all
         return free if free >= self.each else max(free, self.each - self._by_user.get(user(), 0.0))
 
     def spend(self, amount: float, user: Callable[[], str]) -> None:
-        """Record that `amount` was spent for a process of `user`.
+        """Record that `amount` was spent for a process of `user` (called for the name).
 
-        While plenty is left, tiny amounts are not booked to a user: finding out which user costs
-        more.
+        While plenty is left, tiny amounts are not booked to a user: finding out which user costs more.
         """
         self._all += amount
         if amount > self.each / 1000 or self._all >= self.freely:
@@ -97,8 +99,9 @@ class Fair:
 
 
 def whose(pid: int, root: Path) -> str:
-    """Name the user of the host who owns a process; for root, which may be in many containers, add
-    the control group.
+    """Return a text that identifies the host's user that owns a process: 'user 1000'. Never raises.
+
+    For root, which may be in many containers: 'root in' and the control group.
     """
     uid = owner_uid(pid, root)
     if uid:
@@ -110,8 +113,7 @@ def whose(pid: int, root: Path) -> str:
 
 
 class About(str):
-    """A note about the processes `pids`, as much of its text is theirs (names of libraries, of
-    files).
+    """A note that concerns only the processes `pids`, as it holds names that they chose (of libraries, files).
 
     `pids` is evaluated when the note is read, as other processes may map the same file later.
     """
@@ -120,12 +122,12 @@ class About(str):
 
 
 def about(pids: Collection[int], note: str) -> About:
-    """Mark a note as concerning only these processes; other windows leave it out."""
+    """Return `note` marked as concerning only these processes; windows of other processes leave it out."""
     made = About(note)
     made.pids = pids
     return made
 
 
 def concerning(notes: Iterable[str], pids: Set[int]) -> list[str]:
-    """Select the notes about the host and those about one of `pids`."""
+    """Select the notes about the host (unmarked ones) and those about at least one of `pids`."""
     return [str(note) for note in notes if not isinstance(note, About) or not pids.isdisjoint(note.pids)]

@@ -50,7 +50,7 @@ def read_kmsg(root: Path = ROOT) -> tuple[KernelMessage, ...]:
 
 
 def open_log(root: Path = ROOT) -> int:
-    """Open the log at its oldest record; return the descriptor. Raises OSError."""
+    """Open the log at its oldest record; return the descriptor, which the caller closes. Raises OSError."""
     if (asked := rights.delegate()) is not None:
         return asked.ask("kernel_log")[1][0]
     return os.open(f"{str(root).rstrip('/')}/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -86,6 +86,10 @@ def parse_record(data: bytes) -> KernelMessage | None:
 
 
 def _records(descriptor: int) -> list[bytes]:
+    """Read the raw records from the descriptor's position to the newest, MAX_RECORDS at most. Raises OSError.
+
+    Records that the kernel has overwritten are skipped.
+    """
     records: list[bytes] = []
     while len(records) < MAX_RECORDS:
         try:
@@ -105,7 +109,7 @@ def _records(descriptor: int) -> list[bytes]:
 
 
 def _recorded(descriptor: int) -> list[bytes]:
-    """Read a recorded log: one record per line, continuation lines indented."""
+    """Read a recorded log, one record per line; continuation lines are included."""
     chunks = []
     size = 0
     while size < FILE_CAP and (chunk := os.read(descriptor, 1 << 20)):
@@ -115,4 +119,5 @@ def _recorded(descriptor: int) -> list[bytes]:
 
 
 def _parsed(records: list[bytes]) -> list[KernelMessage]:
+    """Parse raw records, leaving out those that are not the kernel's own."""
     return [message for message in map(parse_record, records) if message is not None]

@@ -1,5 +1,6 @@
-"""A stable id of a host, whatever its name: hashed firmware UUID, else hashed machine-id
-(machine-id(5)).
+"""A stable id of a host, whatever its name.
+
+Hashed firmware UUID, else hashed machine-id (machine-id(5)).
 """
 
 from __future__ import annotations

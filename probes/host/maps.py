@@ -35,16 +35,20 @@ class Mapping:
 
 
 def read_maps(pid: int, root: Path = ROOT, wanted: Callable[[str], bool] | None = None) -> tuple[Mapping, ...]:
-    """List the file mappings of a process, as `parse_maps` does. Raises OSError."""
+    """List a process's file mappings, one per line of /proc/PID/maps. Raises OSError.
+
+    `wanted`: filter by path, called once per path.
+    """
     return parse_maps(_read(pid, root), wanted)
 
 
 def mapped_files(pid: int, root: Path = ROOT) -> tuple[str, ...]:
-    """List the distinct paths mapped into a process, in order of address. Raises OSError."""
+    """List the distinct paths of the files mapped into a process, in order of address. Raises OSError."""
     return parse_mapped_files(_read(pid, root))
 
 
 def _read(pid: int, root: Path) -> bytes:
+    """Read /proc/PID/maps, MAPS_CAP_BYTES at most. Raises OSError."""
     return read_file(proc_path(root, pid, "maps"), MAPS_CAP_BYTES)
 
 
@@ -76,13 +80,13 @@ def parse_maps(data: bytes, wanted: Callable[[str], bool] | None = None) -> tupl
 
 
 def parse_mapped_files(data: bytes) -> tuple[str, ...]:
-    """Parse the distinct paths in /proc/PID/maps, in order. Never raises."""
+    """List the distinct paths in /proc/PID/maps, in order, without ' (deleted)'. Never raises."""
     raw = dict.fromkeys(raw.removesuffix(_DELETED) for _, raw in _lines(data))
     return tuple(path.decode("utf-8", "replace") for path in raw)
 
 
 def _lines(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (line, path) of the lines with a path.
+    """Yield (line, path) of the lines of /proc/PID/maps that have a path.
 
     Nothing before the path holds a slash, and no anonymous mapping's name begins with one.
     """

@@ -41,11 +41,17 @@ class Mounts:
     mounts: tuple[Mount, ...]
 
     def by_device(self, major: int, minor: int) -> Mount | None:
-        """Return the mount of a device, chosen as in the function `by_device`."""
+        """Return the mount of a device (st_dev), preferably of the whole file system; None where there is none.
+
+        Chosen by the function `by_device`.
+        """
         return by_device(self.mounts).get((major, minor))
 
     def by_path(self, path: str) -> Mount | None:
-        """Return the mount that an absolute path lies under (symbolic links already resolved)."""
+        """Return the mount that an absolute path lies under; None where there is none.
+
+        Symbolic links must be resolved already. Of several, the longest mount point; of equals, the last.
+        """
         best: Mount | None = None
         for mount in self.mounts:
             point = mount.mount_point
@@ -56,10 +62,9 @@ class Mounts:
 
 
 def by_device(mounts: Iterable[Mount]) -> dict[tuple[int, int], Mount]:
-    """Choose one mount per device (st_dev): of the whole file system if there is one, else the
-    shortest path.
+    """Choose one mount per device (st_dev): of the whole file system if there is one.
 
-    Among equals the first.
+    Of several, the one with the shortest path; among equals the first.
     """
     found: dict[tuple[int, int], Mount] = {}
     for mount in mounts:

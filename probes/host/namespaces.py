@@ -71,12 +71,13 @@ def namespace_inode(pid: int | str, kind: str, root: Path = ROOT) -> int:
 
 
 def _open(pid: int, kind: str, root: Path) -> int:
+    """Open a process's namespace file /proc/PID/ns/`kind`; return the descriptor. Raises OSError."""
     path = proc_path(root, pid, "ns", kind)
     return ask(pid, os.open, path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def owner_uid(pid: int, root: Path = ROOT) -> int:
-    """Return the host's user who owns a process; in a user namespace, the user who created that.
+    """Return the host's uid that owns a process; in a user namespace, of the user that created it.
 
     So pods with user ids of their own all belong to the container runtime's user. -1 where unknown.
     """
@@ -99,7 +100,10 @@ def owner_uid(pid: int, root: Path = ROOT) -> int:
 
 
 class _Visit(threading.Thread, Generic[_Result]):
-    """A thread that enters the namespace behind a descriptor, calls the function and ends."""
+    """A thread that enters the namespace behind a descriptor, calls the function and ends.
+
+    `results` then holds the returned value, else `error` what was raised.
+    """
 
     def __init__(self, descriptor: int, flag: int, function: Callable[[], _Result]) -> None:
         super().__init__(name="namespace-visit", daemon=True)
@@ -108,6 +112,7 @@ class _Visit(threading.Thread, Generic[_Result]):
         self.error: Exception | None = None
 
     def run(self) -> None:
+        """Enter the namespace and call the function; store its result, or the error. Never raises."""
         try:
             if _libc.setns(self._descriptor, self._flag) != 0:
                 number = ctypes.get_errno()
@@ -137,7 +142,7 @@ def in_namespace(pid: int, kind: str, function: Callable[[], _Result], root: Pat
 
 
 def host_name(root: Path = ROOT) -> str:
-    """Return the node name of the observed host."""
+    """Return the node name of the observed host; '' where a recorded tree has none."""
     if root == ROOT:
         return os.uname().nodename
     try:
@@ -152,7 +157,7 @@ def uts_name(pid: int) -> str:
 
 
 def node_name(pid: int, root: Path = ROOT) -> str:
-    """Return the node name that a process sees.
+    """Return the node name that a process sees. Never raises.
 
     From its UTS namespace, else from HOSTNAME in its environment, else the host's.
     """

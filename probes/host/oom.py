@@ -1,7 +1,7 @@
 """Parse out-of-memory kills from the kernel's log (mm/oom_kill.c: dump_oom_victim, __oom_kill_process).
 
 In: records of the log. Out: pid, as the first PID namespace numbers it, name, when, whether a control
-group's limit was met or the host's memory, and the control group and user, which a line before tells.
+group's limit was met or the host's memory, and the control group and user, from the line before.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class MemoryKill:
 
     @property
     def words(self) -> str:
+        """Sentence that says whether the control group was at its limit, or the host had no memory left."""
         return f"out of memory: {'its control group is at its limit' if self.limited else 'the host has none left'}"
 
 

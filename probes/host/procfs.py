@@ -87,7 +87,7 @@ def read_file(path: str, cap: int = FILE_CAP) -> bytes:
 
 
 def process_of(path: str) -> int:
-    """Return the pid in a path below /proc; 0 where there is none."""
+    """Return the pid in a path below /proc; 0 where there is none ('/proc/stat', other folders)."""
     if not path.startswith("/proc/"):
         return 0
     word = path[6 : path.find("/", 6)]
@@ -95,7 +95,7 @@ def process_of(path: str) -> int:
 
 
 def _read(path: str, cap: int) -> bytes:
-    """Read with plain system calls: census and sampling read thousands of files."""
+    """Read at most `cap` bytes of a file by plain system calls: thousands of files are read. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         first = os.read(descriptor, min(cap, 65536))
@@ -122,6 +122,7 @@ def read_memory(pid: int, size: int, address: int, root: Path = ROOT) -> bytes:
 
 
 def _read_memory(path: str, size: int, address: int) -> bytes:
+    """Read up to `size` bytes at `address` of the file `path` (/proc/PID/mem), once. Raises OSError, OverflowError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.pread(descriptor, size, address)
@@ -130,7 +131,7 @@ def _read_memory(path: str, size: int, address: int) -> bytes:
 
 
 def read_link(path: str) -> str:
-    """Read the target of a symbolic link. Raises OSError, as `read_file` does."""
+    """Read the target of a symbolic link. Raises OSError; its subclass Silent where a process blocks readers."""
     pid = process_of(path)
     return ask(pid, os.readlink, path) if pid else os.readlink(path)  # noqa: PTH115 - Path.readlink costs three times as much
 
@@ -269,20 +270,25 @@ def socket_inodes(pid: int, root: Path = ROOT, most: int = OPEN_FILES_MOST) -> f
 
 
 def sockets(files: Mapping[str, str]) -> frozenset[int]:
-    """Select the inodes of sockets among open files."""
+    """Select the inodes of the sockets among open files: link targets by descriptor, as from `open_files`."""
     found = (target for target in files.values() if target.startswith("socket:["))
     return frozenset(int(target[8:-1]) for target in found if target[8:-1].isdigit())
 
 
 def open_files(pid: int, root: Path = ROOT, most: int = OPEN_FILES_MOST) -> dict[str, str]:
-    """Return the targets of a process's descriptors by number, of the first `most` ones. Raises
-    OSError.
+    """Return the link targets of a process's descriptors by number: {'3': 'socket:[123]'}. Raises OSError.
+
+    Of the first `most` descriptors only.
     """
     folder = proc_path(root, pid, "fd")
     return ask(pid, _links, folder, most) if process_of(folder) else _links(folder, most)
 
 
 def _links(folder: str, most: int) -> dict[str, str]:
+    """Read the symbolic links in a folder, the first `most`: targets by name. Raises OSError.
+
+    Links that vanish meanwhile are left out.
+    """
     found = {}
     with os.scandir(folder) as entries:
         for entry in itertools.islice(entries, most):
@@ -297,9 +303,7 @@ def _links(folder: str, most: int) -> dict[str, str]:
 
 
 def number(word: bytes) -> int:
-    """Parse a whole number of the kernel: decimal, 64 bits, so that no later sum overflows. Raises
-    ValueError.
-    """
+    """Parse a decimal whole number of at most 64 bits, so that no later sum overflows. Raises ValueError."""
     digits = word.removeprefix(b"-")
     if len(digits) > _MOST_DIGITS or not digits.isdigit() or (value := int(word)) >> 64 not in (0, -1):
         raise ValueError(f"no number of 64 bits: {word[:_MOST_DIGITS]!r}")
@@ -389,7 +393,7 @@ def parse_cpu_list(text: str) -> frozenset[int]:
 
 
 def cpu_ranges(text: str) -> tuple[range, ...]:
-    """Parse a CPU list into ascending ranges that do not touch.
+    """Parse a CPU list such as '0-3,8' into ascending ranges that do not touch.
 
     Raises ValueError for anything else, and for lists that name more than CPUS_MOST CPUs, repeated
     ones included.

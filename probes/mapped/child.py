@@ -1,5 +1,4 @@
-"""The child process that opens and reads targets' files, so that the observer does not hang on a
-dead file system.
+"""The child process that opens and reads targets' files, so the observer cannot hang on a dead file system.
 
 Run by reader.py as a program of its own (`python -I -S`): it inherits none of the observer's
 descriptors, and imports nothing of ours. One request at a time comes over a socket; bytes are
@@ -56,6 +55,11 @@ def main() -> None:
 def _answer(
     channel: socket.socket, request: bytes, passed: list[int], kept: OrderedDict[int, int], memory: mmap.mmap
 ) -> tuple[bytes, list[int]]:
+    """Carry out one request; return the reply and the descriptors to send with it. Raises OSError, ValueError.
+
+    `passed`: descriptors that came with the request. `kept`: open files by handle, oldest first. `memory`:
+    shared with the observer; bytes that were read are put there.
+    """
     what, major, minor, first, place, size = REQUEST.unpack_from(request)
     if what == OPEN:
         # The kernel finds the file under the lock of the process's address space. Its file system
@@ -102,12 +106,13 @@ def checked(descriptor: int, device: str, inode: int) -> os.stat_result:
 
 
 def _open_to_read(descriptor: int) -> int:
+    """Open the file behind an O_PATH descriptor for reading; return the new one. Raises OSError."""
     # O_NONBLOCK: do not wait for a lease that the owner holds on the file.
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def _mapped() -> Counter[tuple[str, int]]:
-    """Count the mappings of each file in this process."""
+    """Count the mappings of each file in this process, by (device, inode) of its maps."""
     found: Counter[tuple[str, int]] = Counter()
     with open("/proc/self/maps", "rb") as maps:  # noqa: PTH123 - pathlib takes as long to import as all the rest
         for line in maps:

@@ -31,6 +31,7 @@ class MappedFile:
     """
 
     def __init__(self, mapping: Mapping, descriptor: int, identity: tuple[int, ...], owner: str) -> None:
+        """Take over the O_PATH `descriptor`. `owner`: the user whose process maps the file, '' if unknown."""
         self.name = mapping.path.rpartition("/")[2][:_NAME_CHARACTERS]
         self.device, self.inode, self.identity = mapping.device, mapping.inode, identity
         self._descriptor, self._handle, self._owner = descriptor, next(_handles), owner
@@ -38,9 +39,7 @@ class MappedFile:
 
     @property
     def path(self) -> Path:
-        """A path to the open file, valid in this process (and for the kernel) whatever happens to
-        its name.
-        """
+        """A path to the open file, valid here and for the kernel even if its name changes or is deleted."""
         return Path(f"/proc/self/fd/{self._descriptor}")
 
     @property

@@ -72,6 +72,7 @@ class _Child:
     """A running child: its socket, and the memory in which it returns bytes."""
 
     def __init__(self, pid: int, channel: socket.socket, shared: int) -> None:
+        """Map the shared memory by its descriptor `shared`, which the caller closes. `channel`: our end of the socket."""
         self.pid, self.socket = pid, channel
         self.memory = mmap.mmap(shared, MEMORY_BYTES)
         self.socket.settimeout(DEADLINE_S)
@@ -79,10 +80,10 @@ class _Child:
         self.finding_s: float | None = None
 
     def ask(self, request: bytes, passed: int | None = None) -> tuple[tuple[int, ...], list[int]]:
-        """Send a request; return the unpacked reply and the descriptors that came with it.
+        """Send a request (and descriptor `passed`); return the reply's numbers and the caller's new descriptors.
 
-        TimeoutError where the process, or then the file system, takes longer than the deadline;
-        ConnectionError where the child has ended.
+        TimeoutError where finding the file in its process, or the file system after that, exceeds
+        `DEADLINE_S` (each); ConnectionError where the child has ended.
         """
         ancillary = [] if passed is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", passed))]
         self.finding_s = None
@@ -97,6 +98,10 @@ class _Child:
         return reply, received
 
     def _reply(self) -> tuple[tuple[int, ...], list[int]]:
+        """Receive one reply: its numbers, and descriptors that came with it.
+
+        Raises TimeoutError after `DEADLINE_S`, ConnectionResetError where the child has ended.
+        """
         reply, told, _, _ = self.socket.recvmsg(
             REPLY.size, socket.CMSG_SPACE(_DESCRIPTOR_BYTES), socket.MSG_CMSG_CLOEXEC
         )
@@ -109,8 +114,9 @@ class _Child:
         return REPLY.unpack(reply), list(received)
 
     def end(self, kill: bool) -> None:
-        """Abandon the child, without waiting: on a file system that does not answer, not even
-        SIGKILL ends it.
+        """Close the socket and abandon the child, without waiting; `kill`: also send SIGKILL.
+
+        On a file system that does not answer, not even SIGKILL ends it.
         """
         self.socket.close()
         asked = rights.delegate()
@@ -121,8 +127,9 @@ class _Child:
 
 
 def start_child() -> tuple[int, socket.socket, int]:
-    """Start a child: its pid, our end of its socket, the descriptor of the shared memory. Raises
-    OSError.
+    """Start a child; return its pid, our end of its socket, the descriptor of the shared memory.
+
+    Raises OSError.
     """
     _reap()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -220,7 +227,8 @@ class FileReader:
     ) -> bytes:
         """Read up to `size` bytes from `at` on of an opened file, fewer where it ends.
 
-        `handle`: unique number of the file. Raises FileNotRead.
+        `handle`: unique number of the file. `device`, `owner`: what the waiting is counted for. `waiting`:
+        seconds left for this file, which are reduced. Raises FileNotRead.
         """
         if not 0 <= at < _END - size:
             raise FileNotRead("an impossible offset in it")
@@ -245,10 +253,10 @@ class FileReader:
         into: bytearray | None = None,
         waiting: Waiting | None = None,
     ) -> tuple[tuple[int, ...], list[int]]:
-        """Send a request to the child; append bytes that it read to `into`.
+        """Send a request to the child; return the reply's numbers and descriptors. Raises FileNotRead.
 
-        `descriptor`: the file, passed on if the child does not have it open; None for a request to
-        open. Time that others occupy the child is not taken from `waiting`.
+        `descriptor`: the file, passed on if the child does not have it open; None for a request to open.
+        `into`: gets the bytes that it read. Time that others occupy the child is not taken from `waiting`.
         """
         with self._lock:
             if why := self._waits.why_not(device, owner):
@@ -289,6 +297,7 @@ class FileReader:
             return answer
 
     def _start(self) -> _Child:
+        """Start a child, through the delegate if this process gave up its rights. Raises OSError."""
         asked = rights.delegate()
         if asked is None:
             pid, channel, shared = start_child()
@@ -301,6 +310,7 @@ class FileReader:
             os.close(shared)
 
     def _give_up(self) -> None:
+        """Kill and abandon the child; the next request starts another one."""
         if self._child is not None:
             self._child.end(kill=True)
             self._child = None
@@ -322,7 +332,10 @@ class FileReader:
 
 @functools.lru_cache(maxsize=1024)
 def _owner(pid: int, _: int) -> str:
-    """Return the user of a process, cached for a while."""
+    """Return the user of a process; '' for pid 0.
+
+    Cached by both arguments: the second changes every `_OWNERS_S` seconds, so that the cache expires.
+    """
     return whose(pid, ROOT) if pid else ""
 
 
@@ -340,6 +353,7 @@ def _must_answer(path: str) -> None:
 
 
 def _why(code: int) -> str:
+    """Describe the errno of a failed request in words."""
     if code == errno.ESTALE:
         return "another file is mapped there now"
     if code == errno.EINVAL:

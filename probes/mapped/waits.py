@@ -1,5 +1,4 @@
-"""Bookkeeping of time spent waiting for targets' files, per user, so that nobody's slow files
-exclude other users'.
+"""Seconds spent waiting for targets' files, counted per user, so that nobody's slow files exclude others'.
 
 The kernel resolves a path below /proc/PID/map_files under the lock of that process's address space,
 which its owner can hold for as long as he likes; then its file system is called, which may be dead,
@@ -29,10 +28,12 @@ _FOUND_MOST_S, _FOUND_EACH_S, _AGAIN_S = 10.0, 5.0, 3600.0
 
 
 def _now_s() -> float:
+    """Return CLOCK_MONOTONIC in seconds."""
     return time.monotonic()
 
 
 def _finding() -> Fair:
+    """Create the account, divided among users, of seconds in which slow processes delay finding their files."""
     return Fair(_FOUND_MOST_S, _FOUND_EACH_S)
 
 
@@ -59,7 +60,7 @@ class Waits:
         return ""
 
     def may_find(self, owner: str) -> bool:
-        """Tell whether files of a user's processes may still be looked up."""
+        """Tell whether files of a user's processes may still be looked up; the account starts anew every hour."""
         if time.monotonic() - self.since_s > _AGAIN_S:
             self.finding, self.since_s = _finding(), time.monotonic()
         return self.finding.left(lambda: owner) > 0
@@ -70,7 +71,10 @@ class Waits:
             self.finding.spend(seconds, lambda: owner)
 
     def came(self, device: str, seconds: float, owner: str) -> None:
-        """Record that the file system answered after so long."""
+        """Record that the file system answered a read for `owner` after so many seconds.
+
+        Once its slow answers exceed `SLOW_MOST_S` in all, the device counts as dead for that owner.
+        """
         self.answered.add(device)
         if seconds > _SLOW_S:
             mine = device, owner
@@ -79,7 +83,10 @@ class Waits:
                 self.hung.setdefault(device, set()).add(mine[1])
 
     def did_not_come(self, device: str, seconds: float, owner: str) -> None:
-        """Record that the file system did not answer in so long."""
+        """Record that the file system `device` gave no answer in `seconds` to a read for `owner`.
+
+        From then on the device counts as dead for that owner alone.
+        """
         self.answered.discard(device)
         self.in_vain.spend(seconds, lambda: owner)
         self.hung.setdefault(device, set()).add(owner)

@@ -45,7 +45,7 @@ class _NoAnswer(Exception):
 
 
 def ask(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> RasAnswer | RasSilence:
-    """Query RAS about the job of process `pid`. Never raises.
+    """Query RAS about the job of process `pid` and parse the answer. Never raises.
 
     Takes `limit_s` at most, usually milliseconds.
     """
@@ -63,13 +63,20 @@ def ask(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> RasAnswer |
 
 
 def fetch(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> bytes | RasSilence:
-    """Fetch the raw answer. Raises OSError; ValueError where RAS is off or not on the loopback."""
+    """Fetch the raw RAS answer from the network namespace of process `pid`, within `limit_s`.
+
+    Raises OSError; ValueError where RAS is off or not on the loopback.
+    """
     port, hosts = listening(read_environ(pid, root))
     deadline = time.monotonic() + limit_s
     return in_namespace(pid, "net", lambda: _fetch(hosts, port, deadline), root)
 
 
 def _fetched_elsewhere(asked: rights.Delegate, pid: int) -> bytes | RasSilence:
+    """Fetch the raw RAS answer through the process `asked`, which has the rights to do so.
+
+    Raises what that process raises.
+    """
     told, files = asked.ask("ras", pid=pid)
     if told["silence"]:
         return RasSilence(str(told["silence"]))
@@ -79,7 +86,7 @@ def _fetched_elsewhere(asked: rights.Delegate, pid: int) -> bytes | RasSilence:
 
 
 def listening(environment: dict[str, str]) -> tuple[int, tuple[str, ...]]:
-    """Return port and loopback addresses of RAS from the environment of a process.
+    """Return (port, loopback addresses) of RAS, as the environment of a process determines them.
 
     ValueError where it is off or elsewhere. NCCL_RAS_ADDR comes from the target, and we are root:
     only loopback addresses are ever connected to.
@@ -101,6 +108,10 @@ def listening(environment: dict[str, str]) -> tuple[int, tuple[str, ...]]:
 
 
 def _fetch(hosts: tuple[str, ...], port: int, deadline: float) -> bytes | RasSilence:
+    """Fetch the raw RAS answer from the first of `hosts` that answers, trying each up to `_ATTEMPTS` times.
+
+    In the network namespace of this thread, until `deadline` (seconds of time.monotonic). Never raises.
+    """
     said = "nothing listens on its port"
     for attempt in range(_ATTEMPTS):
         for host in hosts:
@@ -124,8 +135,10 @@ def _fetch(hosts: tuple[str, ...], port: int, deadline: float) -> bytes | RasSil
 
 
 def _converse(connection: socket.socket, deadline: float) -> bytes:
-    """Hold one conversation: greeting, limits, JSON where supported, status until the other side
-    closes.
+    """Request the job's status over an open connection; return the raw answer, up to its end.
+
+    Greeting, limits, JSON where supported, status until the other side closes. Raises OSError,
+    TimeoutError after `deadline`; _NoAnswer where it is not RAS, or the answer is too long.
     """
     greeted = min(time.monotonic() + _GREETING_S, deadline)
     line = _request(connection, "CLIENT PROTOCOL 2", greeted)
@@ -147,6 +160,10 @@ def _converse(connection: socket.socket, deadline: float) -> bytes:
 
 
 def _request(connection: socket.socket, command: str, deadline: float) -> str:
+    """Send a command and return the line that answers it. Raises OSError, TimeoutError.
+
+    _NoAnswer where the connection ends before the line does, or the line exceeds `_MAX_LINE` bytes.
+    """
     _send(connection, command, deadline)
     line = b""
     while not line.endswith(b"\n"):
@@ -158,16 +175,19 @@ def _request(connection: socket.socket, command: str, deadline: float) -> str:
 
 
 def _send(connection: socket.socket, command: str, deadline: float) -> None:
+    """Send a command and a newline by `deadline` (seconds of time.monotonic). Raises OSError, TimeoutError."""
     connection.settimeout(_left_s(deadline))
     connection.sendall(command.encode() + b"\n")
 
 
 def _receive(connection: socket.socket, deadline: float) -> bytes:
+    """Receive some bytes by `deadline`; b'' where the other side has closed. Raises OSError, TimeoutError."""
     connection.settimeout(_left_s(deadline))
     return connection.recv(1 << 16)
 
 
 def _left_s(deadline: float) -> float:
+    """Return the seconds until `deadline` (time.monotonic). Raises TimeoutError where it has passed."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError

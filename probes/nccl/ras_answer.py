@@ -120,14 +120,13 @@ class Laggard:
 
 
 def parse(answer: bytes) -> RasAnswer:
-    """Parse an answer in either format. Raises NotRas."""
+    """Parse an answer, JSON or text. Raises NotRas."""
     text = answer.decode("utf-8", "replace")
     return parse_json(text) if text.lstrip().startswith("{") else parse_text(text)
 
 
 def laggards(earlier: RasAnswer, later: RasAnswer) -> tuple[Laggard, ...]:
-    """Find ranks that are behind in both answers while no rank of their communicator launched
-    anything in between.
+    """Find ranks that are behind in both answers, while no rank of their communicator made progress in between.
 
     One answer is not enough: ranks of a healthy job are a few operations apart. So the counts of a
     communicator must not change from one answer to the next, as when a collective waits for a rank
@@ -164,8 +163,9 @@ def parse_json(text: str) -> RasAnswer:
 
 
 def _loaded(text: str) -> Any:
-    """Load the JSON document; repair a comma that NCCL 2.28.7 to 2.28.9 omit for ranks that do not
-    answer.
+    """Load the JSON document. Raises NotRas.
+
+    Repairs a comma that NCCL 2.28.7 to 2.28.9 omit for ranks that do not answer.
     """
     try:
         try:
@@ -177,6 +177,10 @@ def _loaded(text: str) -> Any:
 
 
 def _communicator(each: Mapping[str, Any]) -> Communicator:
+    """Convert the JSON object of one communicator; what is absent or of the wrong type is -1, '' or left out.
+
+    Operations that no rank has launched are left out.
+    """
     groups: dict[tuple[str, int], list[Place]] = {}
     places: list[Place] = []
     troubled: list[tuple[Place, str]] = []
@@ -211,8 +215,9 @@ def _communicator(each: Mapping[str, Any]) -> Communicator:
 
 
 def _trouble(status: Any) -> str:
-    """Name a rank's state if it is not running normally; codes of ncclResult_t (0 success, 7 in
-    progress).
+    """Describe in a word a rank's JSON `status` that is not normal ('aborted', 'initializing'); else ''.
+
+    Codes of ncclResult_t: 0 success, 7 in progress.
     """
     if not isinstance(status, dict):
         return ""
@@ -228,16 +233,19 @@ def _trouble(status: Any) -> str:
 
 
 def _ordered(groups: Iterable[OperationCounts]) -> tuple[OperationCounts, ...]:
+    """Sort groups by operation, in each the furthest (highest count) first, then by their first rank."""
     return tuple(
         sorted(groups, key=lambda group: (group.operation, -group.count, group.who[0].rank if group.who else -1))
     )
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
+    """Return the JSON objects in a JSON list, without its other elements; empty where it is no list."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _place(rank: Mapping[str, Any]) -> Place:
+    """Read host, process and GPU from the JSON object of a rank."""
     return Place(
         _number(rank.get("rank")), _word(rank.get("host")), _number(rank.get("pid")),
         _number(rank.get("cuda_dev")), _number(rank.get("nvml_dev")),
@@ -245,11 +253,13 @@ def _place(rank: Mapping[str, Any]) -> Place:
 
 
 def _number(value: Any, absent: int = -1) -> int:
+    """Return `value` if it is an int (no bool, no text) within ±`_MAX_NUMBER`, else `absent`."""
     ordinary = isinstance(value, int) and not isinstance(value, bool) and -_MAX_NUMBER < value < _MAX_NUMBER
     return value if ordinary else absent
 
 
 def _word(value: Any) -> str:
+    """Escape unprintable characters of a text and cut it to 80 characters; '' where it is no text."""
     return printable(value, 80) if isinstance(value, str) else ""
 
 
@@ -287,6 +297,7 @@ class _Gathered:
     troubled: list[tuple[Place, str]] = field(default_factory=list)
 
     def frozen(self, identity: str) -> Communicator:
+        """Return the finished communicator, with `identity` as its hash."""
         launched = (OperationCounts(one.operation, one.count, one.size, tuple(one.who)) for one in self.groups)
         return Communicator(identity, 0, (), _ordered(launched), tuple(self.missing), tuple(self.troubled))
 
@@ -331,7 +342,7 @@ def parse_text(text: str) -> RasAnswer:
 
 
 def _line(into: _Gathered, at: _Section, line: str) -> None:
-    """Add the content of one line of a section."""
+    """Parse one indented line of a communicator's section: add it to `into`, update the position `at`."""
     if rank := _RANK.match(line):
         number, said, count, owner = rank.groups("")
         _rank(into, at, _owner(int(number), owner), said, count)
@@ -343,7 +354,11 @@ def _line(into: _Gathered, at: _Section, line: str) -> None:
 
 
 def _rank(into: _Gathered, at: _Section, place: Place, said: str, count: str) -> None:
-    """Add a line about one rank; `count`: number of launched operations in it."""
+    """Add a line about one rank to `into`: missing, launched operations, or trouble.
+
+    `said`: what the line says of the rank, '' if nothing; `count`: number of launched operations in it,
+    '' if none. `at`: the parser's position, whose group a line without either belongs to.
+    """
     if at.kind == "INCOMPLETE":
         into.missing.append(Missing(place, unresponsive=True, dead=False))
     elif at.operation and (count or said == _NOT_LAUNCHED):
@@ -357,6 +372,10 @@ def _rank(into: _Gathered, at: _Section, place: Place, said: str, count: str) ->
 
 
 def _owner(rank: int, text: str) -> Place:
+    """Parse 'GPU 0 (NVML 1) managed by process 5 on node x' to a rank's Place; -1 and '' if it is not so.
+
+    Without '(NVML …)' the GPU's own number is used for it.
+    """
     owner = _OWNER.match(text)
     if owner is None:
         return Place(rank, "", -1, -1, -1)
@@ -366,4 +385,5 @@ def _owner(rank: int, text: str) -> Place:
 
 @lru_cache(maxsize=1024)  # some hosts and words, repeated for many ranks
 def _name(text: str) -> str:
+    """Escape unprintable characters of a host or status word, cut it to 80 characters; cached."""
     return _word(text)

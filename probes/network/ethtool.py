@@ -35,7 +35,10 @@ _MODES = (
 
 
 def statistics(interface: str, wanted: Iterable[str]) -> dict[str, int]:
-    """Read the wanted statistics of the driver. Raises OSError (no such interface, not supported)."""
+    """Read the `wanted` statistics of an interface's driver by name, in this thread's network namespace.
+
+    Those it does not have are left out. Raises OSError (no such interface, not supported).
+    """
     names = set(wanted)
     with open_channel() as channel:
         info = array.array("B", struct.pack("=IIQI", _GSSET_INFO, 0, 1 << _SET_STATISTICS, 0))
@@ -49,6 +52,10 @@ def statistics(interface: str, wanted: Iterable[str]) -> dict[str, int]:
 
 
 def _pairs(texts: array.array[int], values: array.array[int], count: int) -> Iterator[tuple[str, int]]:
+    """Yield (name, value) of each of `count` statistics, from the driver's answers to two requests.
+
+    `texts`: ETHTOOL_GSTRINGS, `values`: ETHTOOL_GSTATS.
+    """
     for place, value in enumerate(struct.unpack_from(f"={count}Q", values, 8)):
         text = bytes(texts[12 + place * _NAME_BYTES : 12 + (place + 1) * _NAME_BYTES])
         yield text.partition(b"\0")[0].decode("ascii", "replace"), value
@@ -80,7 +87,7 @@ def speed_hz(interface: str, channel: socket.socket) -> float:
 
 
 def best_speed_hz(interface: str) -> float:
-    """Return the speed of the fastest supported mode in bytes per second; 0.0 where unknown.
+    """Return the speed of an interface's fastest supported mode in bytes per second; 0.0 where unknown.
 
     On most drivers with the module that is plugged in. Raises OSError.
     """
@@ -98,8 +105,9 @@ def best_speed_hz(interface: str) -> float:
 
 
 def best_mode_hz(mask: Iterable[int]) -> float:
-    """Return the speed of the fastest link mode in a bit mask of 32-bit words, in bytes per second;
-    0.0 for none.
+    """Return the speed of the fastest link mode in a bit mask, in bytes per second; 0.0 for none.
+
+    `mask`: words of 32 bits, lowest first.
     """
     bits = sum(word << 32 * place for place, word in enumerate(mask))
     speeds = [mbps for first, last, mbps in _MODES if bits >> first & ((1 << (last - first + 1)) - 1)]
@@ -107,4 +115,5 @@ def best_mode_hz(mask: Iterable[int]) -> float:
 
 
 def _ioctl(channel: socket.socket, interface: str, data: array.array[int]) -> None:
+    """Send the ethtool request in `data`; the kernel writes its answer there. Raises OSError."""
     fcntl.ioctl(channel, _SIOCETHTOOL, struct.pack("16sP16x", interface.encode()[:15], data.buffer_info()[0]))

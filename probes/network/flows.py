@@ -48,9 +48,7 @@ _NONE_KNOWN: Mapping[int, Interfaces] = {}
 
 
 def why_not_listed(error: BaseException) -> str:
-    """Say why the kernel does not list connections; ENOENT means that the module tcp_diag is
-    missing.
-    """
+    """Describe in a few words why the kernel does not list connections; ENOENT: module tcp_diag is missing."""
     if isinstance(error, OSError) and error.errno == errno.ENOENT:
         return "this kernel has not loaded its module tcp_diag (modprobe tcp_diag)"
     return reason(error)
@@ -110,6 +108,7 @@ class _Flow:
     seen: deque[Seen] = field(default_factory=lambda: deque(maxlen=SEEN_MOST))
 
     def add(self, answer: netlink.Message) -> None:
+        """Record a new answer of the kernel: byte counters, round trip, and the highest delivery rate."""
         self.answer = answer
         info = netlink.find_attribute(answer.payload, inet_diag.INET_DIAG_INFO, inet_diag.MESSAGE_BYTES)
         if info is not None:
@@ -197,7 +196,7 @@ class FlowTracker:
             namespace.begun = True
 
     def sample(self) -> None:
-        """Take one sample in every namespace. Never raises."""
+        """List the connections of every namespace once and update the watched ones. Never raises."""
         for namespace in self._namespaces:
             try:
                 self._sample(namespace)
@@ -209,11 +208,12 @@ class FlowTracker:
                     self._renew(namespace)
 
     def summaries(self) -> tuple[FlowSummary, ...]:
-        """Summarise each connection since `begin()`."""
+        """Summarise each watched connection since `begin()`."""
         of_each = [(namespace.interfaces.carriers(), namespace.flows.values()) for namespace in self._namespaces]
         return tuple(_summary(flow, carriers) for carriers, flows in of_each for flow in flows)
 
     def _open(self, inode: int, members: list[int]) -> None:
+        """Add the network namespace `inode` of the processes `members`; only a note where it cannot be entered."""
         channel = self._channel(members)
         if channel is not None:
             self._namespaces.append(_Namespace(inode, members, channel, Interfaces(members[0], 0.0, (), ())))
@@ -233,6 +233,10 @@ class FlowTracker:
         return None
 
     def _sample(self, namespace: _Namespace) -> None:
+        """List the connections of a namespace once: update the watched ones, look for owners of new ones.
+
+        Raises OSError; struct.error for an answer that is cut short.
+        """
         unknown: dict[int, netlink.Message] = {}
         seen = set()
         answer = connections_of(namespace.channel)
@@ -251,7 +255,10 @@ class FlowTracker:
             self._adopt(namespace, unknown)
 
     def _cut(self, namespace: _Namespace) -> None:
-        """Handle a truncated sample: a connection seen later may have existed all the time."""
+        """Handle an incomplete sample: note it, count later connections from now, renew the channel.
+
+        A connection seen later may have existed all the time.
+        """
         namespace.whole = False
         self._note(
             f"pid {namespace.pids[0]} is in a network with more connections than are read: some of its own are missing"
@@ -268,7 +275,10 @@ class FlowTracker:
             namespace.channel = channel
 
     def _adopt(self, namespace: _Namespace, unknown: dict[int, netlink.Message]) -> None:
-        """Find the owners of new connections and follow those of watched processes."""
+        """Find the owners of new connections, by cookie, and follow those of watched processes.
+
+        Reading owners too often is avoided: connections then remain unknown until a later sample.
+        """
         now_s = time.monotonic()
         if namespace.begun and now_s < namespace.owners_due_s:
             return  # they remain unknown until next time
@@ -292,6 +302,10 @@ class FlowTracker:
             namespace.flows[cookie] = flow
 
     def _read_owners(self, pids: list[int]) -> dict[int, int]:
+        """Read the socket inodes that the processes have open: owner's pid by inode. Never raises.
+
+        Within a budget of open files; notes say where that or an error leaves some out.
+        """
         owners: dict[int, int] = {}
         fair = Fair(OWNERS_FREELY, OWNERS_EACH)
         for pid in pids:
@@ -311,17 +325,19 @@ class FlowTracker:
         return owners
 
     def _user(self, pid: int) -> str:
+        """Return the text that identifies the user of a process (`whose`), cached by pid."""
         if pid not in self._users:
             self._users[pid] = whose(pid, self._root)
         return self._users[pid]
 
     def _note(self, note: str) -> None:
+        """Add a note unless it is there already, or there are 64."""
         if len(self._notes) < 64:
             self._notes[note] = None
 
 
 def tcp_sockets(pid: int, root: Path = ROOT) -> tuple[TcpSocket, ...]:
-    """List the current TCP connections of one process. Raises OSError."""
+    """List the current TCP connections of one process, with their counters. Raises OSError."""
     inodes = socket_inodes(pid, root)
     with netlink.open_netlink(netlink.NETLINK_SOCK_DIAG, pid, root) as channel:
         return tuple(
@@ -332,7 +348,10 @@ def tcp_sockets(pid: int, root: Path = ROOT) -> tuple[TcpSocket, ...]:
 
 
 def connections_of(channel: socket.socket) -> netlink.Answer:
-    """List the TCP connections of a namespace. Raises OSError."""
+    """List the TCP connections in the network namespace of a netlink socket, unparsed. Raises OSError.
+
+    One request for all families; on a kernel that refuses it, one for each.
+    """
     try:
         return netlink.dump(channel, inet_diag.TCPDIAG_GETSOCK, inet_diag.request_of_all())
     except OSError as error:
@@ -348,16 +367,21 @@ def connections_of(channel: socket.socket) -> netlink.Answer:
 
 
 def _parse(message: netlink.Message) -> TcpSocket:
+    """Parse one connection of a kernel's answer. Raises struct.error if it is cut short."""
     info = netlink.find_attribute(message.payload, inet_diag.INET_DIAG_INFO, inet_diag.MESSAGE_BYTES)
     return inet_diag.parse_socket(message.payload, info)
 
 
 def _opened(now: TcpSocket) -> TcpSocket:
-    """Return the connection as it was when opened: all counters zero."""
+    """Return the connection as it was when it was opened: all counters zero."""
     return TcpSocket(now.cookie, now.inode, now.state, now.local, now.peer, 0, 0, inet_diag.parse_tcp_info(b""))
 
 
 def _summary(flow: _Flow, carriers: Carriers) -> FlowSummary:
+    """Summarise a connection from `flow.first` to its latest answer; a counter that fell counts as 0.
+
+    `carriers`: names the interface by the local address.
+    """
     now = _parse(flow.answer)
     first, last = flow.first.info, now.info
     return FlowSummary(

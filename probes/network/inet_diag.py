@@ -87,21 +87,26 @@ class TcpSocket:
 
 
 def request(family: int, states: int = CONNECTED_STATES) -> bytes:
-    """Build struct inet_diag_req_v2: all TCP sockets of an address family in one of `states`, with
-    tcp_info.
+    """Build a request (struct inet_diag_req_v2) for all TCP sockets of an address family in one of `states`.
+
+    With tcp_info. `states`: bit mask, 1 << state.
     """
     return struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0, states)
 
 
 def request_of_all(states: int = CONNECTED_STATES) -> bytes:
-    """Build struct inet_diag_req for TCPDIAG_GETSOCK: TCP sockets of all address families in one of
-    `states`.
+    """Build a request for the TCP sockets of all address families in one of `states`, with tcp_info.
+
+    struct inet_diag_req for TCPDIAG_GETSOCK. `states`: bit mask, 1 << state.
     """
     return struct.pack("=BBBB48xII", socket.AF_INET, 0, 0, 1 << (INET_DIAG_INFO - 1), states, 0)
 
 
 def request_of_one(payload: memoryview) -> bytes:
-    """Build struct inet_diag_req_v2 for the socket of an answer: the kernel finds it by its hash."""
+    """Build a request for one socket, given an answer about it: the kernel finds it by its hash.
+
+    struct inet_diag_req_v2, with tcp_info.
+    """
     head = struct.pack("=BBBBI", payload[0], socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0, CONNECTED_STATES)
     return head + bytes(payload[4:52])
 

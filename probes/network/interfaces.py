@@ -75,7 +75,7 @@ class Interfaces:
     missing: tuple[str, ...]
 
     def carriers(self) -> Carriers:
-        """Index the interfaces by address."""
+        """Index the interfaces' names by address; of several with the same address the first."""
         found: dict[str, str] = {}
         for interface in self.interfaces:
             for address in interface.addresses:
@@ -90,8 +90,9 @@ class Carriers:
     by_address: Mapping[str, str]
 
     def carrying(self, address: str) -> str:
-        """Return the interface with an address ('10.0.0.1', also with ':port'); '' where none has
-        it.
+        """Return the interface that has an address ('10.0.0.1', also with ':port'); '' where none has it.
+
+        'lo' for loopback addresses that none lists.
         """
         bare = address_of(address)
         loopback = "lo" if bare.startswith("127.") or bare == "::1" else ""
@@ -99,7 +100,10 @@ class Carriers:
 
 
 def read_interfaces(pid: int | None = None, root: Path = ROOT, speeds: bool = True) -> Interfaces:
-    """Read the interfaces of the network namespace of a process (own: None). Never raises."""
+    """Read the interfaces of the network namespace of a process (own: None). Never raises.
+
+    `speeds`: read the link speed of each too, by a call of its driver.
+    """
     missing: list[str] = []
     found: tuple[Interface, ...] = ()
     if root == ROOT:
@@ -136,7 +140,7 @@ def address_of(endpoint: str) -> str:
 
 
 def parse_net_dev(data: bytes) -> tuple[InterfaceCounters, ...]:
-    """Parse /proc/PID/net/dev. Never raises."""
+    """Parse /proc/PID/net/dev; unusable lines are left out. Never raises."""
     found = []
     for line in data.split(b"\n"):
         name, colon, rest = line.rpartition(b":")
@@ -150,7 +154,10 @@ def parse_net_dev(data: bytes) -> tuple[InterfaceCounters, ...]:
 
 
 def parse_link(payload: memoryview, addresses: dict[int, list[str]]) -> Interface | None:
-    """Parse one RTM_NEWLINK message; None if cut short. Never raises."""
+    """Parse one RTM_NEWLINK message; None if cut short. Never raises.
+
+    `addresses`: by interface index, added to the result; its speed is 0.
+    """
     if len(payload) < _IFINFO.size:
         return None
     index = _IFINFO.unpack_from(payload)[3]
@@ -187,6 +194,7 @@ def parse_address(payload: memoryview) -> tuple[int, str] | None:
 
 
 def _ask_netlink(pid: int | None, root: Path, missing: list[str]) -> tuple[Interface, ...]:
+    """Read interfaces and their addresses by netlink, without speeds; notes go to `missing`. Raises OSError."""
     with netlink.open_netlink(netlink.NETLINK_ROUTE, pid, root) as channel:
         links = netlink.dump(channel, RTM_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0, 0))
         if not links.whole:
@@ -199,8 +207,9 @@ def _ask_netlink(pid: int | None, root: Path, missing: list[str]) -> tuple[Inter
 
 
 def _addresses(channel: socket.socket, pid: int | None, missing: list[str]) -> dict[int, list[str]]:
-    """Read addresses by interface. Must be the last request: after a truncated answer the kernel
-    gives no other.
+    """Read the addresses of a namespace by interface index, with a note in `missing` if they are too many.
+
+    Must be the last request: after a truncated answer the kernel gives no other.
     """
     answer = netlink.dump(channel, RTM_GETADDR, _IFADDR.pack(0, 0, 0, 0, 0), _ADDRESSES_MOST_BYTES)
     if not answer.whole:
@@ -218,6 +227,10 @@ def _addresses(channel: socket.socket, pid: int | None, missing: list[str]) -> d
 def _with_speeds(
     found: tuple[Interface, ...], pid: int | None, root: Path, missing: list[str]
 ) -> tuple[Interface, ...]:
+    """Return the interfaces with their link speeds, in bytes per second, 0 where the driver gives none.
+
+    Unchanged, with a note in `missing`, where the namespace of `pid` cannot be entered.
+    """
     names = [interface.name for interface in found]
     try:
         with ethtool.open_channel(pid, root) as channel:
@@ -232,7 +245,10 @@ def _with_speeds(
 
 
 def _read_files(pid: int | None, root: Path, missing: list[str]) -> tuple[Interface, ...]:
-    """Read what files provide: counters; and for the observer's own namespace speed, state and MTU."""
+    """Read interfaces from /proc/PID/net/dev: counters; in the observer's own namespace also speed, state, MTU.
+
+    Empty, with a note in `missing`, where that file cannot be read.
+    """
     try:
         counters = parse_net_dev(read_file(proc_path(root, pid or "self", "net/dev")))
     except OSError as error:
@@ -257,6 +273,7 @@ def _read_files(pid: int | None, root: Path, missing: list[str]) -> tuple[Interf
 
 
 def _word(path: str) -> str:
+    """Read a file of one word; 'unknown' where it cannot be read."""
     try:
         return read_file(path, 64).decode("ascii", "replace").strip()
     except OSError:
@@ -264,6 +281,7 @@ def _word(path: str) -> str:
 
 
 def _number(path: str) -> int:
+    """Read a file of one whole number; 0 where it cannot be read."""
     try:
         return number(read_file(path, 64).strip())
     except (OSError, ValueError):

@@ -78,9 +78,10 @@ def open_netlink(protocol: int, pid: int | None = None, root: Path = ROOT) -> so
 
 
 def dump(channel: socket.socket, kind: int, payload: bytes, most_bytes: int = 0) -> Answer:
-    """Send one dump request and read its answer, until it exceeds `most_bytes` (0: `ANSWER_CAP`).
+    """Send one dump request and read all of its answer, until it exceeds `most_bytes` (0: `ANSWER_CAP`).
 
-    Raises OSError (the kernel's error, or no answer in 2 s).
+    `kind`: message type; `payload`: fixed header of that type. Raises OSError (the kernel's error, or
+    no answer in 2 s).
     """
     sequence = next(_sequences) & 0xFFFFFFFF
     request = _HEADER.pack(_HEADER.size + len(payload), kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, 0) + payload
@@ -107,9 +108,9 @@ def dump(channel: socket.socket, kind: int, payload: bytes, most_bytes: int = 0)
 
 
 def look_up(channel: socket.socket, kind: int, payload: bytes) -> Message | None:
-    """Send one request for a single object and read its answer; None where there is no such object.
+    """Send one request for a single object and read its answer; None for any error of the kernel.
 
-    Raises OSError where no answer comes in 2 s.
+    As where there is no such object. Raises OSError where no answer comes in 2 s.
     """
     sequence = next(_sequences) & 0xFFFFFFFF
     channel.send(_HEADER.pack(_HEADER.size + len(payload), kind, NLM_F_REQUEST, sequence, 0) + payload)
@@ -148,8 +149,9 @@ def parse_attributes(payload: memoryview, offset: int = 0) -> dict[int, memoryvi
 
 
 def find_attribute(payload: memoryview, wanted: int, offset: int = 0) -> memoryview | None:
-    """Return the attribute of type `wanted` without parsing the others; None where there is none.
-    Never raises.
+    """Return the attribute of type `wanted` after `offset` bytes of fixed header; None where there is none.
+
+    The others are not parsed. Never raises.
     """
     end = len(payload)
     while offset + 4 <= end:
@@ -163,18 +165,19 @@ def find_attribute(payload: memoryview, wanted: int, offset: int = 0) -> memoryv
 
 
 def text(value: memoryview | None) -> str:
-    """Decode a NUL-terminated string attribute, at most 256 bytes."""
+    """Decode a NUL-terminated string attribute, at most 256 bytes; '' for None."""
     return "" if value is None else bytes(value[:256]).partition(b"\0")[0].decode("utf-8", "replace")
 
 
 def unsigned(value: memoryview | None, default: int = 0) -> int:
-    """Decode a number of 1, 2, 4 or 8 bytes in host order."""
+    """Decode a number of 1, 2, 4 or 8 bytes in host order; `default` for None and any other length."""
     if value is None or len(value) not in (1, 2, 4, 8):
         return default
     return int.from_bytes(value, sys.byteorder)
 
 
 def _same_namespace(pid: int, root: Path) -> bool:
+    """Tell whether a process is in the network namespace of the calling thread; False where unknown."""
     # The namespace of the calling thread counts, not that of the process ("self").
     try:
         return namespace_inode(pid, "net", root) == namespace_inode("thread-self", "net")
@@ -183,6 +186,7 @@ def _same_namespace(pid: int, root: Path) -> bool:
 
 
 def _open(protocol: int) -> socket.socket:
+    """Open a netlink socket in this thread's network namespace; a receive gives up after 2 s. Raises OSError."""
     channel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     try:
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)

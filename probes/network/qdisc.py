@@ -1,5 +1,4 @@
-"""Read queueing disciplines of a network namespace's interfaces: shapers, configured loss and
-delay, drops.
+"""Read queueing disciplines of a network namespace's interfaces: shapers, configured loss and delay, drops.
 
 In: rtnetlink (RTM_GETQDISC, RTM_GETTCLASS for htb) on a socket opened inside the namespace. Out:
 Qdiscs. Formats: include/uapi/linux/pkt_sched.h. Rates are bytes per second on the wire, as tc
@@ -108,16 +107,17 @@ def read_qdiscs(pid: int | None = None, root: Path = ROOT) -> Qdiscs:
 
 @dataclass(slots=True)
 class _Shaped:
-    """Rate limits of interfaces with htb, read once per interface: the kernel lists all its classes
-    together.
-    """
+    """Rate limits of interfaces with htb, read once per interface: the kernel lists all its classes together."""
 
     channel: socket.socket
     left_out: bool = False
     _limits: dict[int, float | None] = field(default_factory=dict)
 
     def limit(self, index: int) -> float | None:
-        """Return the limit of an interface by number, None where unknown. Raises OSError."""
+        """Return the rate limit of the interface `index`, in bytes per second; None where unknown. Raises OSError.
+
+        Also None, with `left_out` set, once `_MOST_SHAPED` interfaces were read.
+        """
         if index not in self._limits:
             if len(self._limits) == _MOST_SHAPED:
                 self.left_out = True
@@ -128,7 +128,7 @@ class _Shaped:
 
 
 def qdisc_deltas(before: Qdiscs, after: Qdiscs) -> tuple[Qdisc, ...]:
-    """Return the growth of the counters; a new discipline counts from 0.
+    """Return the later queueing disciplines with the growth of their counters; new ones count from 0.
 
     Limits and backlog are the later ones.
     """
@@ -144,7 +144,10 @@ def qdisc_deltas(before: Qdiscs, after: Qdiscs) -> tuple[Qdisc, ...]:
 
 
 def parse_qdisc(payload: memoryview, names: dict[int, str]) -> Qdisc | None:
-    """Parse one RTM_NEWQDISC message; None if cut short. Never raises."""
+    """Parse one RTM_NEWQDISC message; None if cut short. Never raises.
+
+    `names`: interface names by index.
+    """
     if len(payload) < _TCM.size:
         return None
     _family, _pad1, _pad2, index, handle, parent, _info = _TCM.unpack_from(payload)
@@ -176,7 +179,10 @@ def parse_qdisc(payload: memoryview, names: dict[int, str]) -> Qdisc | None:
 
 
 def htb_limit(classes: list[memoryview]) -> float | None:
-    """Sum the ceilings of an htb's top classes, in bytes per second; None without any."""
+    """Sum the rate ceilings of an htb's top classes, in bytes per second; None without any.
+
+    `classes`: RTM_NEWTCLASS messages of one interface.
+    """
     total = 0.0
     for payload in classes:
         if len(payload) < _TCM.size or _TCM.unpack_from(payload)[5] != _TC_H_ROOT:
@@ -192,7 +198,10 @@ def htb_limit(classes: list[memoryview]) -> float | None:
 
 
 def _limits(kind: str, options: memoryview) -> tuple[float | None, float, float]:
-    """Parse (rate, loss, delay) from the options of a qdisc."""
+    """Parse the configured limits of a qdisc: (bytes per second or None, share of loss, delay in seconds).
+
+    `options`: its TCA_OPTIONS. For kinds other than tbf, netem and cake: (None, 0, 0).
+    """
     rate, loss, delay = 0, 0.0, 0.0
     if kind == "tbf":
         nested = netlink.parse_attributes(options)
@@ -212,10 +221,12 @@ def _limits(kind: str, options: memoryview) -> tuple[float | None, float, float]
 
 
 def _unpack(layout: str, value: memoryview | None) -> tuple[int, ...]:
+    """Unpack the start of a netlink attribute by struct `layout`; zeros where it is missing or short."""
     if value is None or len(value) < struct.calcsize(layout):
         return (0,) * len(layout.lstrip("="))
     return struct.unpack_from(layout, value)
 
 
 def _index(payload: memoryview) -> int:
+    """Return the interface index in an RTM_NEWQDISC message, which must not be cut short."""
     return int(_TCM.unpack_from(payload)[3])

@@ -89,10 +89,14 @@ class TalkSampler(Sampler):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What could not be seen, and why."""
+        """What could not be sampled, and why."""
         return tuple(self._missing)
 
     def _tick(self, due_ns: int) -> int:
+        """Sample the known connections, and now and then look for new ones. Errors become a note.
+
+        Times in ns of CLOCK_MONOTONIC: `due_ns` of this call; returns that of the next.
+        """
         began_s = time.thread_time()
         try:
             if due_ns / 1e9 >= self._seek_due_s:
@@ -105,7 +109,10 @@ class TalkSampler(Sampler):
         return due_ns + int(max(_EVERY_S, (time.thread_time() - began_s) / _SHARE) * 1e9)
 
     def _seek(self) -> None:
-        """Find connections to the ports that are new."""
+        """Dump all connections of the namespace; start to follow new ones of watched processes to the ports.
+
+        Raises OSError; struct.error for an answer that is cut short.
+        """
         if self._channel is None:
             return
         at_s = time.monotonic()
@@ -117,6 +124,7 @@ class TalkSampler(Sampler):
                     self._open[cookie] = inet_diag.request_of_one(payload)
 
     def _look_up(self) -> None:
+        """Sample the byte counters of the connections that `_seek` found; forget those that are gone."""
         for cookie, request in [*self._open.items()]:
             if self._channel is None or self._count >= _SAMPLES_MOST:
                 return
@@ -129,7 +137,11 @@ class TalkSampler(Sampler):
                 self._add(cookie, info, at_s)
 
     def _adopt(self, cookie: int, inode: int, payload: memoryview, at_s: float) -> bool:
-        """Tell whether a new connection belongs to a watched process."""
+        """Tell whether a new connection belongs to a watched process; if so, record its pid, peer and port.
+
+        `inode`: of its socket, 0 if no process has it open; `payload`: the kernel's answer about it; `at_s`:
+        now. False also while the owners must not be read again yet.
+        """
         if cookie in self._strangers or not inode:
             return False
         if inode not in self._owners:
@@ -145,6 +157,7 @@ class TalkSampler(Sampler):
         return True
 
     def _read_owners(self) -> Mapping[int, int]:
+        """Read the socket inodes that the watched processes have open: owner's pid by inode. Never raises."""
         found: dict[int, int] = {}
         for pid in self._pids:
             try:
@@ -154,6 +167,10 @@ class TalkSampler(Sampler):
         return found
 
     def _add(self, cookie: int, info: memoryview, at_s: float) -> None:
+        """Add a sample of a connection from its struct tcp_info, read at `at_s`; nothing if that is too short.
+
+        The last sample is replaced while nothing changes.
+        """
         if len(info) < 136:
             return
         _, _, received, sent = inet_diag.peek(info)

@@ -105,7 +105,7 @@ def parse_width(text: str) -> int | None:
 
 
 def parse_aer(text: str) -> int:
-    """Parse the total of an aer_dev_* file, else sum its lines. Never raises."""
+    """Parse an aer_dev_* file to its number of errors: its total line, else the sum of its lines. Never raises."""
     total = 0
     for line in text.splitlines()[:256]:
         name, _, number = line.strip().rpartition(" ")
@@ -118,6 +118,7 @@ def parse_aer(text: str) -> int:
 
 
 def _device(folder: str, name: str, errors: bool) -> PciDevice:
+    """Read the PCI device `name` (an address) in `folder`; with `errors` its AER counters too. Never raises."""
     path = f"{folder}/{name}"
     parent = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
     above = _able(parent) if _ADDRESS.fullmatch(os.path.basename(parent)) else PciLink(None, None)  # noqa: PTH119
@@ -139,27 +140,33 @@ def _device(folder: str, name: str, errors: bool) -> PciDevice:
 
 
 def _able(path: str) -> PciLink:
+    """Read the maximum link speed and width of a PCI device's folder; None where not reported."""
     return PciLink(parse_speed(_text(f"{path}/max_link_speed")), _width(f"{path}/max_link_width"))
 
 
 def _aer(path: str) -> AerCounters | None:
+    """Read the PCIe error counts of a device's folder; None where it has no readable AER file."""
     texts = [_text(f"{path}/aer_dev_{name}") for name in ("correctable", "nonfatal", "fatal")]
     return AerCounters(*(parse_aer(text) if text else None for text in texts)) if any(texts) else None
 
 
 def _least(one: float | None, other: float | None) -> float | None:
+    """Return the lesser of two speeds; `one`, be it None, where either is None."""
     return min(one, other) if one is not None and other is not None else one
 
 
 def _least_width(one: int | None, other: int | None) -> int | None:
+    """Return the lesser of two widths; `one`, be it None, where either is None."""
     return min(one, other) if one is not None and other is not None else one
 
 
 def _width(path: str) -> int | None:
+    """Read a file with a number of lanes; None where unreadable or implausible."""
     return parse_width(_text(path))
 
 
 def _hexadecimal(path: str) -> int:
+    """Read a file with a hexadecimal number ('0x10de'); 0 where unreadable."""
     try:
         return int(_text(path).strip() or "0", 16)
     except ValueError:
@@ -167,6 +174,7 @@ def _hexadecimal(path: str) -> int:
 
 
 def _text(path: str) -> str:
+    """Read a file, 8 KB at most; '' where it cannot be read."""
     try:
         return read_file(path, 8192).decode("ascii", "replace")
     except OSError:
@@ -174,15 +182,17 @@ def _text(path: str) -> str:
 
 
 def device_address(link: str) -> str:
-    """Return the address of the nearest PCI device at or above a `device` link; '' for none (USB,
-    virtual, absent).
+    """Return the address of the nearest PCI device at or above a sysfs `device` link; '' for none.
+
+    None: USB, virtual, absent.
     """
     parts = os.path.realpath(link).split("/")
     return next((part for part in reversed(parts) if is_address(part)), "")
 
 
 def is_part(link: str) -> bool:
-    """Tell whether a `device` link leads to a virtual or sub-function, made for a container or a
-    virtual machine.
+    """Tell whether a sysfs `device` link leads to a virtual function or sub-function.
+
+    Such are made for a container or a virtual machine.
     """
     return _PART in os.path.basename(os.path.realpath(link)) or os.path.exists(f"{link}/physfn")  # noqa: PTH110, PTH119

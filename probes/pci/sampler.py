@@ -80,6 +80,10 @@ class _LinkTrack:
                 self._files[name] = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def read(self, errors: bool) -> None:
+        """Read link speed and width, and with `errors` the error counts; append what is readable to the lists.
+
+        Error counts are appended only where their file has changed. Never raises.
+        """
         speed, width = parse_speed(self._text(_LINK[0], 64)), parse_width(self._text(_LINK[1], 64))
         if speed is not None:
             self.speeds.append(speed)
@@ -97,6 +101,7 @@ class _LinkTrack:
             os.close(descriptor)
 
     def _text(self, name: str, cap: int) -> str:
+        """Read the open file `name` from its beginning, `cap` bytes at most; '' where it cannot be read."""
         descriptor = self._files.get(name)
         if descriptor is None:
             return ""
@@ -129,6 +134,10 @@ class PcieSampler(Sampler):
         return PcieRecording(devices, self._tree, self._cpu_s, tuple(self._missing))
 
     def _begin(self) -> None:
+        """Read the PCI tree, in at most 5 s, and open the link and error files of its nodes.
+
+        Where the tree cannot be read, sampling ends with a note.
+        """
         self._doing = "/sys/bus/pci/devices"
         try:
             self._tree = within(_TREE_S, lambda: read_tree(self._root), "pci-tree")
@@ -141,16 +150,22 @@ class PcieSampler(Sampler):
         self._began_ns = time.monotonic_ns()
 
     def _tick(self, due_ns: int) -> int:
+        """Read all links, and every third time their errors.
+
+        Times in ns of CLOCK_MONOTONIC: `due_ns` of this call; returns that of the next.
+        """
         self._read(self._ticks % _AER_EVERY == 0)
         self._ticks += 1
         return due_ns + self._period_ns
 
     def _end(self) -> None:
+        """Read all links and errors once more, and close the files."""
         self._read(errors=True)
         for track in self._tracks:
             track.close()
 
     def _read(self, errors: bool) -> None:
+        """Read the links of all nodes, with `errors` their error counts too, and record the time."""
         for track in self._tracks:
             self._doing = track.node.address
             track.read(errors)
@@ -158,11 +173,15 @@ class PcieSampler(Sampler):
 
 
 def _errors(values: list[int]) -> int | None:
-    """Return the growth over a counter's recorded values; only changes were recorded."""
+    """Return the growth over a counter's recorded values, 0 for one value, None for none.
+
+    Only changes were recorded.
+    """
     return total_growth([values[0], *values]) if values else None
 
 
 def _growth(track: _LinkTrack, tree: PcieTree, seconds: float) -> PcieGrowth:
+    """Summarise the readings of one node over a window of `seconds`."""
     node = track.node
     correctable, nonfatal, fatal = (_errors(track.errors[name]) for name in _AER)
     return PcieGrowth(

@@ -36,6 +36,7 @@ class PcieNode:
 
     @property
     def address(self) -> str:
+        """PCI address of the device: '0000:3b:00.0'."""
         return self.device.address
 
 
@@ -56,9 +57,9 @@ class PcieTree:
     def nearest_nics(self, gpu_bus: str) -> tuple[str, ...]:
         """List the network ports nearest to a GPU, several if they are equally near.
 
-        Nearest is: most bridges in common; then the same root bus; then the same NUMA node.
-        InfiniBand and RoCE devices only, where there are any: traffic between GPUs goes through
-        them. Empty without such a GPU or without a NIC.
+        Nearest is: most bridges in common; then the same root bus; then the same NUMA node; all ports
+        where none has any of these. InfiniBand and RoCE devices only, where there are any: traffic between
+        GPUs goes through them. Empty without such a GPU or without a NIC.
         """
         gpu = self.node(gpu_bus)
         nics = [node for node in self.nodes if node.ports and node.kind != BRIDGE]
@@ -73,9 +74,7 @@ EMPTY = PcieTree(())
 
 
 def nearness(one: PcieNode, other: PcieNode) -> tuple[int, bool, bool]:
-    """Rate the nearness of two nodes: (bridges in common, same root bus, same NUMA node); greater
-    is nearer.
-    """
+    """Rate the nearness of two nodes: (bridges in common, same root bus, same NUMA node); greater is nearer."""
     common = 0
     for mine, yours in zip(one.above, other.above, strict=False):
         if mine != yours:
@@ -116,7 +115,10 @@ def nearest_nics(gpu_bus: str, root: Path = ROOT) -> tuple[str, ...]:
 
 
 def _ports(base: str, kind: str) -> dict[str, list[str]]:
-    """List port names by PCI address, from /sys/class/infiniband or /sys/class/net."""
+    """List port names ('mlx5_3', 'mlx5_3/2', 'eth0') by PCI address, from /sys/class/infiniband or /sys/class/net.
+
+    `base`: root of the tree, without a slash at its end; `kind`: 'infiniband' or 'net'.
+    """
     found: dict[str, list[str]] = {}
     for device in names_in(f"{base}/sys/class/{kind}"):
         folder = f"{base}/sys/class/{kind}/{device}"
@@ -128,8 +130,9 @@ def _ports(base: str, kind: str) -> dict[str, list[str]]:
 
 
 def _path(device: str) -> tuple[str, tuple[str, ...]]:
-    """Return root bus and bridges of a device, from its link's target:
-    …/pci0000:3a/0000:3a:00.0/0000:3b:00.0.
+    """Return (root bus, addresses of the bridges above, root first) of a PCI device's link in sysfs.
+
+    Both are in the link's target: …/pci0000:3a/0000:3a:00.0/0000:3b:00.0.
     """
     parts = os.path.realpath(device).split("/")
     bus = next((part for part in parts if part.startswith("pci") and is_address(f"{part[3:]}:00.0")), "")
@@ -137,6 +140,7 @@ def _path(device: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _numa_node(folder: str) -> int:
+    """Read the NUMA node of a PCI device's folder; -1 where unknown."""
     try:
         return int(read_file(f"{folder}/numa_node", 64))
     except (OSError, ValueError):

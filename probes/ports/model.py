@@ -1,5 +1,4 @@
-"""A port of a network card, InfiniBand, RoCE or Ethernet: the description shared by sweep and
-observer.
+"""A port of a network card, InfiniBand, RoCE or Ethernet: the description that sweep and observer share.
 
 reader.py fills it, sampler.py follows it over a window.
 """
@@ -85,8 +84,9 @@ class Port:
 
     @property
     def waits(self) -> bool:
-        """Tell whether the link waits for a subnet manager to activate it, as for a while after its
-        driver loaded (InfiniBand).
+        """Whether the link waits for a subnet manager to activate it (InfiniBand).
+
+        As for a while after its driver loaded.
         """
         return self.state in ("INIT", "ARMED")
 
@@ -96,7 +96,7 @@ class Port:
         return self.speed_hz * 8 / 1e9
 
     def count(self, name: str) -> int | None:
-        """Return a counter by its own name; None where the port has none, or not all were read."""
+        """Return the counter with this file name; None where the port has none, or not all were read."""
         return next((one.value for one in self.counts if one.name == name), None)
 
 

@@ -140,8 +140,7 @@ class PortReader:
         )
 
     def read_all(self) -> Port:
-        """Read everything; for an InfiniBand or RoCE port also its board and every counter by its
-        own name.
+        """Read everything; for an InfiniBand or RoCE port also its board and every counter by its file's name.
 
         That opens one file per counter.
         """
@@ -159,20 +158,21 @@ class PortReader:
         return dataclasses.replace(port, board=board, firmware=firmware, counts=counts)
 
     def sums(self) -> tuple[int | None, int | None]:
-        """Read (sent, received) bytes since the driver came up."""
+        """Read (sent, received) bytes since the driver came up; None for what cannot be read."""
         tx, rx, unit = self._bytes
         sent, received = self._number(tx), self._number(rx)
         return (None if sent is None else sent * unit, None if received is None else received * unit)
 
     def byte_files(self) -> tuple[int, int] | None:
-        """Return descriptors of the two byte counters' files, sent and received, for bursts that
-        parse later.
+        """Return the open descriptors of the sent and received byte counters; None where either is not open.
+
+        For bursts, which read them and parse later (`parsed`).
         """
         tx, rx, _ = self._bytes
         return (self._files[tx], self._files[rx]) if tx in self._files and rx in self._files else None
 
     def parsed(self, raw: tuple[bytes, bytes]) -> tuple[int, int]:
-        """Parse raw contents of those files to bytes. Raises ValueError."""
+        """Convert what was read from the two `byte_files` to (sent, received) bytes. Raises ValueError."""
         return int(raw[0]) * self._bytes[2], int(raw[1]) * self._bytes[2]
 
     def close(self) -> None:
@@ -181,11 +181,13 @@ class PortReader:
             os.close(descriptor)
 
     def _kind(self) -> str:
+        """Return ETHERNET, ROCE or INFINIBAND; the latter also where the link layer cannot be read."""
         if not self.port:
             return ETHERNET
         return ROCE if self._text("link_layer") == "Ethernet" else INFINIBAND
 
     def _state(self) -> tuple[bool | None, str]:
+        """Read whether the port is up (None: unknown), and the name of its state ('ACTIVE', 'up'; '': unknown)."""
         if self.port:
             state = _behind_number(self._text("state"))
             return (state == "ACTIVE" if state else None), state
@@ -194,11 +196,13 @@ class PortReader:
         return (bool(carrier) if carrier is not None else state == "up" if state else None), state
 
     def _speed(self) -> tuple[float, int | None]:
+        """Read (bytes per second, lanes); 0.0 and None where unknown, lanes always None for Ethernet."""
         if self.port:
             return parse_rate(self._text("rate"))
         return max(0, self._number("speed") or 0) * 1e6 / 8, None
 
     def _best_speed(self) -> float:
+        """Ask the drivers for the fastest supported speed of the port's interfaces, in bytes/s; 0.0 where unknown."""
         best = 0.0
         for interface in self.interfaces if self._ours else ():
             with contextlib.suppress(OSError):
@@ -206,8 +210,9 @@ class PortReader:
         return best
 
     def statistics(self) -> PortErrors:
-        """Read the driver's error counts through ethtool, summed over the port's interfaces: up to
-        some milliseconds.
+        """Read the driver's error counts through ethtool, summed over the port's interfaces.
+
+        Takes up to some milliseconds. All None where the interfaces are in another network namespace.
         """
         counts: dict[str, int] = {}
         for interface in self.interfaces if self._ours else ():
@@ -217,6 +222,7 @@ class PortReader:
         return PortErrors(**errors_of(_ETHTOOL_ERRORS, counts))
 
     def _text(self, name: str) -> str:
+        """Read the open file `name` from its beginning, stripped; '' where it is not open or unreadable."""
         descriptor = self._files.get(name)
         if descriptor is None:
             return ""
@@ -226,6 +232,7 @@ class PortReader:
             return ""
 
     def _number(self, name: str) -> int | None:
+        """Read a whole number from the open file `name`; None where it is not open or holds none."""
         descriptor = self._files.get(name)
         if descriptor is None:
             return None
@@ -236,7 +243,8 @@ class PortReader:
 
 
 def parse_rate(text: str) -> tuple[float, int | None]:
-    """Parse '100 Gb/sec (4X EDR)' to bytes per second and lanes; (0.0, None) for anything else.
+    """Parse '100 Gb/sec (4X EDR)' to (bytes per second, lanes or None); (0.0, None) for anything else.
+
     Never raises.
     """
     match = _RATE.match(text.strip())
@@ -247,8 +255,9 @@ def parse_rate(text: str) -> tuple[float, int | None]:
 
 
 def errors_of(table: Mapping[str, tuple[tuple[str, ...], ...]], counts: Mapping[str, int]) -> dict[str, int | None]:
-    """Return each error's count: the sum of the first group with any counter; None where there is
-    none.
+    """Return each error's count from `counts` by counter name; None where no counter counts it.
+
+    `table`: per error, groups of counters of the same meaning; the first group with any is summed.
     """
     found: dict[str, int | None] = dict.fromkeys(ERROR_NAMES)
     for error, groups in table.items():
@@ -259,7 +268,7 @@ def errors_of(table: Mapping[str, tuple[tuple[str, ...], ...]], counts: Mapping[
 
 
 def find_ports(root: Path = ROOT, interfaces: bool = True, most: int = MAX_PORTS) -> tuple[PortReader, ...]:
-    """Find all ports of physical cards, InfiniBand devices first. Raises PermissionError.
+    """Find all ports of physical cards, InfiniBand devices first, `most` at most. Raises PermissionError.
 
     An interface of an InfiniBand or RoCE device belongs to that device's port. Without `interfaces`
     only devices are listed, and no driver is called. The caller closes the readers.
@@ -291,7 +300,7 @@ def find_ports(root: Path = ROOT, interfaces: bool = True, most: int = MAX_PORTS
 
 
 def read_ports(root: Path = ROOT, interfaces: bool = True) -> tuple[Port, ...]:
-    """Read all ports of `find_ports` with all their counters. Raises PermissionError."""
+    """Read all ports of `find_ports` once, with all their counters. Raises PermissionError."""
     readers = find_ports(root, interfaces, MAX_PORTS_ONCE)
     try:
         return tuple(reader.read_all() for reader in readers)
@@ -301,11 +310,12 @@ def read_ports(root: Path = ROOT, interfaces: bool = True) -> tuple[Port, ...]:
 
 
 def _behind_number(text: str) -> str:
-    """Return 'ACTIVE' of '4: ACTIVE'."""
+    """Return what follows the colon, 'ACTIVE' of '4: ACTIVE'; the text itself where there is none."""
     return text.partition(":")[2].strip() or text
 
 
 def _read_text(path: str) -> str:
+    """Read a file, stripped; '' where it cannot be read."""
     try:
         return read_file(path, 4096).decode("utf-8", "replace").strip()
     except OSError:
@@ -313,10 +323,12 @@ def _read_text(path: str) -> str:
 
 
 def _names(table: Mapping[str, tuple[tuple[str, ...], ...]]) -> Iterable[str]:
+    """Yield the names of all counters in a table of errors."""
     return (name for groups in table.values() for group in groups for name in group)
 
 
 def _list(folder: str) -> list[str]:
+    """List a folder, mlx5_9 before mlx5_10; empty where there is no such folder. Raises PermissionError."""
     try:
         return sorted(os.listdir(folder), key=_natural)  # noqa: PTH208
     except PermissionError:

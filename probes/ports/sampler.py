@@ -1,5 +1,4 @@
-"""Sample the network ports of this host over a window: a slow series of all counters, and bursts of
-bytes at 1 kHz.
+"""Sample the network ports of this host over a window: all counters slowly, and bursts of bytes at 1 kHz.
 
 In: the ports of reader.py. Out: NicRecording. A burst shows how a transfer runs: a slow link is low
 and flat, its peers' move at full rate and wait. It is taken while traffic flows: when one is due,
@@ -60,12 +59,13 @@ class _PortTrack:
 
     @property
     def moving_hz(self) -> float:
-        """Traffic worth a burst, bytes per second."""
+        """Bytes per second from which the port's traffic is worth a burst."""
         return self.readings[-1][1].speed_hz * _MOVING_SHARE or _MOVING_HZ
 
     def is_missed(self) -> bool:
-        """Tell whether the port is busy, but was silent in the last burst: its part of the
-        collective was missed.
+        """Tell whether the port is busy over the window, but no byte moved in its last burst.
+
+        Then its part of the collective was missed.
         """
         burst, (since_ns, first), (now_ns, last) = self.bursts[-1], self.readings[0], self.readings[-1]
         moved = max((last.tx_bytes or 0) - (first.tx_bytes or 0), (last.rx_bytes or 0) - (first.rx_bytes or 0))
@@ -73,6 +73,10 @@ class _PortTrack:
         return moves and len(burst) > 1 and burst[0][1] == burst[-1][1]
 
     def read(self, thorough: bool = False) -> None:
+        """Append a reading of the port, with error counters every fifth time.
+
+        `thorough`: with error counters in any case, and append the driver's own statistics.
+        """
         # Errors are rare and their files many.
         port = self.reader.read(errors=thorough or len(self.readings) % _ERRORS_EVERY == 0)
         self.readings.append((time.monotonic_ns(), port))
@@ -138,6 +142,10 @@ class PortSampler(Sampler):
                     self._missing.append(f"{track.reader.name}: {reason(error)}")
 
     def _begin(self) -> None:
+        """Find the ports and read each once; those that do not answer in 1 s are left out, with a note.
+
+        Without any port sampling ends, with a note.
+        """
         self._doing = "/sys/class/infiniband"
         for reader in find_ports(self._root):
             self._doing = reader.name
@@ -156,6 +164,10 @@ class PortSampler(Sampler):
             self._stopping.set()
 
     def _tick(self, due_ns: int) -> int:
+        """Do what is due: a reading of all ports, a round of a burst, or a check whether bytes move.
+
+        Times in ns of CLOCK_MONOTONIC: `due_ns` of this call; returns that of the next.
+        """
         now = time.monotonic_ns()
         if now >= self._series_due:
             for track in self._tracks:
@@ -172,6 +184,10 @@ class PortSampler(Sampler):
         return min(self._series_due, self._burst_due or self._series_due)
 
     def _burst_tick(self, now: int, due_ns: int) -> int:
+        """Read the bytes of all ports once for the running burst; end, extend or repeat it when its time is up.
+
+        Times in ns of CLOCK_MONOTONIC: `now`, `due_ns` of this call; returns that of the next.
+        """
         clock, read = time.monotonic_ns, os.pread
         for name, (tx, rx), append in self._bursting:
             self._doing = name
@@ -194,7 +210,10 @@ class PortSampler(Sampler):
         return max(due_ns + self._burst_ns, now + _BURST_REST * took_ns)
 
     def _look(self, now: int) -> int:
-        """Check whether bytes move; if so start a burst."""
+        """Check whether bytes move on any port; if so start a burst.
+
+        After 3 s without, wait for the next burst's turn. Returns when to be called next (ns).
+        """
         self._looking_until = self._looking_until or now + _LOOK_FOR_NS
         moving = False
         for track in self._tracks:
@@ -213,6 +232,7 @@ class PortSampler(Sampler):
         return now + _LOOK_NS
 
     def _open_burst(self, now: int) -> None:
+        """Start a burst of all ports, unless one runs or there were MAX_BURSTS; schedule the next one."""
         self._end_look(now + self._every_ns if self._every_ns else 0)
         if not self._bursting_until and self._tracks and len(self._tracks[0].bursts) < MAX_BURSTS:
             self._bursting_until = now + self._burst_for_ns
@@ -223,11 +243,13 @@ class PortSampler(Sampler):
                     self._bursting.append((track.reader.name, files, track.bursts[-1].append))
 
     def _end_look(self, due_ns: int) -> None:
+        """Stop checking whether bytes move; the next burst is due at `due_ns` (0: never)."""
         self._looking_until, self._burst_due = 0, due_ns
         for track in self._tracks:
             track.looked = None
 
     def _end(self) -> None:
+        """Read all ports thoroughly once more, and close them."""
         for track in self._tracks:
             self._doing = track.reader.name
             track.read(thorough=True)
@@ -235,6 +257,7 @@ class PortSampler(Sampler):
 
 
 def _recording(track: _PortTrack) -> PortRecording:
+    """Build the recording of one port: growth, slow series, and bursts of at least two readings."""
     readings, reader = list(track.readings), track.reader
     known: Raw = [
         (time_ns, port.tx_bytes, port.rx_bytes)
@@ -249,6 +272,7 @@ def _recording(track: _PortTrack) -> PortRecording:
 
 
 def _parsed(reader: PortReader, burst: list[_RawReading]) -> Raw:
+    """Parse a burst to (time in ns, sent bytes, received bytes); unusable readings are left out."""
     rows: Raw = []
     for time_ns, raw in burst:
         with contextlib.suppress(ValueError):
@@ -293,6 +317,7 @@ def growth_of(readings: list[tuple[int, Port]], statistics: list[PortErrors]) ->
 
 
 def _samples(reader: PortReader, raw: Raw) -> PortSamples:
+    """Build a byte series from (time in ns, sent, received) rows, cumulative even where a counter wraps."""
     return PortSamples(
         reader.name,
         reader.device,

@@ -1,5 +1,4 @@
-"""Decide whether a port without a link was switched off or its interface moved away, which is no
-fault.
+"""Decide whether a port without a link was switched off or its interface moved away, which is no fault.
 
 InfiniBand reports it itself (phys_state Disabled). For RoCE and Ethernet the interface decides:
 mlx5, bnxt_re and others call a RoCE port Disabled whenever its interface has no carrier, be it
@@ -26,9 +25,10 @@ _MOST = 64  # interfaces of one device
 
 
 def switched_off(folder: str, port: int, kind: str, physical: str) -> bool:
-    """Tell whether a port without a link was switched off.
+    """Tell whether a port without a link was switched off, or its interface moved to another namespace.
 
-    `folder` holds its files, `port` 0 is an Ethernet interface; `physical`: phys_state.
+    `folder` holds its files; `port`: its number, 0 for an Ethernet interface; `kind`: INFINIBAND, ROCE
+    or ETHERNET; `physical`: phys_state.
     """
     if kind == INFINIBAND:
         return physical == DISABLED
@@ -36,14 +36,17 @@ def switched_off(folder: str, port: int, kind: str, physical: str) -> bool:
 
 
 def runs_here(folder: str, port: int) -> bool:
-    """Tell whether the interface of a RoCE port is in this network namespace, and switched on."""
+    """Tell whether an interface of a RoCE port is in this network namespace, and switched on.
+
+    `folder`: the port's, /sys/class/infiniband/DEVICE/ports/N.
+    """
     return any(runs(interface) for interface in _interfaces(folder, port))
 
 
 def runs(interface: str) -> bool:
     """Tell whether an interface is switched on, and so is the bond that it is a member of, if any.
 
-    A port of a bond follows the bond.
+    `interface`: its folder. A port of a bond follows the bond.
     """
     flags = _text(f"{interface}/flags")
     if flags:
@@ -53,10 +56,10 @@ def runs(interface: str) -> bool:
 
 
 def _interfaces(folder: str, port: int) -> list[str]:
-    """List the interface folders of one port of a device.
+    """List the interface folders, /sys/class/net/NAME, of port number `port` of an InfiniBand or RoCE device.
 
-    Where a function has several ports, or interfaces, dev_port maps one to the other. Where it has
-    one of each dev_port is ignored: older bnxt_en counts the ports of the card there.
+    `folder`: the port's. Where a function has several ports, or interfaces, dev_port maps one to the
+    other. Where it has one of each dev_port is ignored: older bnxt_en counts the ports of the card there.
     """
     device = os.path.realpath(f"{folder}/../../device")
     classes = f"{folder.partition('/sys/class/')[0]}/sys/class/net"
@@ -72,6 +75,7 @@ def _interfaces(folder: str, port: int) -> list[str]:
 
 
 def _is_up(flags: str) -> bool:
+    """Tell whether an interface's flags ('0x1003') say that it is switched on; False where they are unusable."""
     try:
         return bool(int(flags, 16) & IFF_UP)
     except ValueError:
@@ -79,6 +83,7 @@ def _is_up(flags: str) -> bool:
 
 
 def _names(folder: str) -> list[str]:
+    """List a folder, sorted; empty where it cannot be listed."""
     try:
         return names_in(folder)
     except PermissionError:
@@ -86,6 +91,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _text(path: str) -> str:
+    """Read a file, stripped; '' where it cannot be read."""
     try:
         return read_file(path, 256).decode("ascii", "replace").strip()
     except OSError:

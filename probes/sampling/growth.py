@@ -31,9 +31,7 @@ def total_growth(values: Iterable[int | None]) -> int | None:
 
 
 def cumulative(values: Sequence[int]) -> list[int]:
-    """Continue the first value by the growth: the counter without wraps and resets, which never
-    falls.
-    """
+    """Return a counter's values without wraps and resets: the first one, then that plus all growth; never falling."""
     if not values:
         return []
     result = [values[0]]

@@ -66,6 +66,7 @@ class Sampler:
         return False
 
     def _run(self) -> None:
+        """Call `_begin`, `_tick` whenever it is due until stopped, and `_end`; an error ends this and is noted."""
         try:
             self._begin()
             due = time.monotonic_ns()
@@ -79,6 +80,7 @@ class Sampler:
         self._cpu_s = time.thread_time()
 
     def _sleep_until(self, due_ns: int) -> None:
+        """Wait until `due_ns` (CLOCK_MONOTONIC); a wait beyond `_PLAIN_S` ends early when stopped."""
         rest_s = (due_ns - time.monotonic_ns()) / 1e9
         if rest_s > _PLAIN_S:
             self._wake.wait(rest_s)
@@ -90,7 +92,7 @@ class Sampler:
         """Open the sources (overridden by subclasses)."""
 
     def _tick(self, due_ns: int) -> int:
-        """Sample once; return when to be called next (CLOCK_MONOTONIC)."""
+        """Sample once; return when to be called next. `due_ns`: when this call was due (both CLOCK_MONOTONIC, ns)."""
         raise NotImplementedError
 
     def _end(self) -> None:
@@ -98,6 +100,8 @@ class Sampler:
 
 
 class _Call(threading.Thread, Generic[_Result]):
+    """A thread that calls a function once and stores its result or exception."""
+
     def __init__(self, function: Callable[[], _Result], name: str) -> None:
         super().__init__(name=name, daemon=True)
         self._function = function
@@ -105,6 +109,7 @@ class _Call(threading.Thread, Generic[_Result]):
         self.error: Exception | None = None
 
     def run(self) -> None:
+        """Call the function; add its result to `results`, or set `error` to its exception."""
         try:
             self.results.append(self._function())
         except Exception as error:

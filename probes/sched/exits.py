@@ -15,7 +15,7 @@ NUMBERS = tuple(_OFFSETS)  # constants that the host decides
 
 
 def numbers(root: Path = Path("/")) -> dict[str, int]:
-    """Return the offset of a thread's exit code; 0 without type information.
+    """Return the byte offset of task_struct.exit_code, by the constant's name in the C; 0 without type information.
 
     In that case it is not reported how a process ended.
     """

@@ -105,10 +105,10 @@ class EndedChild:
 
 
 def numbers(root: Path = Path("/")) -> dict[str, int]:
-    """Return the constants of sched.bpf.c on this host, by name.
+    """Return the constants of sched.bpf.c for this kernel, by name: member offsets and sizes in bytes.
 
-    0 where its kernel has no type information, or a helper for the registers. Raises NoBtf where it
-    has neither; OSError where it loads no program.
+    0 for those unknown without type information (BTF), and for those that locate saved registers where the
+    kernel has a helper for that. Raises NoBtf where it has neither, OSError where it loads no program.
     """
     found = {**dict.fromkeys(NUMBERS, 0), **exits.numbers(root)}
     with contextlib.suppress(btf.NoBtf):
@@ -129,8 +129,9 @@ def share_threads(module: Module) -> None:
 
 
 def look_again(module: Module) -> None:
-    """Invalidate what the kernel caches of threads, after a change of watched processes or Python
-    threads.
+    """Invalidate what our programs in the kernel cache about threads.
+
+    Call it after a change of watched processes or of threads with Python state.
     """
     table = module.maps["rs_generation"]
     now = int(table[ctypes.c_int(0)].value)
@@ -138,7 +139,10 @@ def look_again(module: Module) -> None:
 
 
 def thread_times(module: Module) -> tuple[ThreadTimes, ...]:
-    """Read the totals of every thread of every watched process."""
+    """Read run, run-queue, blocked and stopped seconds of every watched thread, and its present state.
+
+    The totals count from when each thread first left a CPU.
+    """
     return tuple(
         ThreadTimes(
             int(tid.value), int(row.tgid), row.run_ns / 1e9, row.ready_ns / 1e9, row.blocked_ns / 1e9, row.stopped_ns / 1e9,
@@ -161,8 +165,9 @@ def process_times(module: Module) -> dict[int, ProcessTimes]:
 
 
 def ended_children(module: Module) -> dict[int, EndedChild]:
-    """Read which processes ended, or threads of them, that were children of watched ones and not
-    watched.
+    """Read, by pid, children of watched processes that were not watched themselves and have ended threads.
+
+    Most have ended altogether: loader workers that lived too shortly to be watched.
     """
     return {
         int(child.value): EndedChild(int(row.parent), int(row.since_s), row.ran_ns / 1e9)
@@ -171,12 +176,15 @@ def ended_children(module: Module) -> dict[int, EndedChild]:
 
 
 def takers_forgotten(module: Module, made: int) -> int:
-    """Return the least number of evicted pairs, from the number `made` (the counter taker_new)."""
+    """Return how many pairs at least the kernel's full map of takers has evicted, 0 where it is not full.
+
+    `made`: number of pairs added to it (the counter taker_new).
+    """
     return max(made - module.maps["rs_takers"].shape.max_entries, 0) if made else 0
 
 
 def takers(module: Module) -> dict[tuple[int, int], Taken]:
-    """Read run time of other processes by (process and taker, time first seen).
+    """Read `Taken` of each pair of processes. Key: (pid << 32 | taker's pid, time first seen in ns).
 
     A pair that was evicted and came back starts anew, with another time.
     """

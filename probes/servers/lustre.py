@@ -34,13 +34,16 @@ class OstImport:
 
 
 def target_of(folder: str) -> tuple[str, str] | None:
-    """Split a client's folder name: ('scratch', 'OST0003'); None if it is no object storage client."""
+    """Split the folder name of a Lustre client's target: ('scratch', 'OST0003'); None if it is no object storage."""
     match = _FOLDER.fullmatch(folder)
     return (match["fs"], match["ost"]) if match else None
 
 
 def parse_stats(data: bytes) -> OstCounts:
-    """Parse `stats`: lines of a name, samples, unit, least, most, sum. Never raises."""
+    """Parse a Lustre target's `stats` file to reads and writes; 0 where it lists none. Never raises.
+
+    Lines: name, samples, unit, least, most, sum.
+    """
     found = {}
     for line in data.split(b"\n"):
         words = line.split()
@@ -56,7 +59,7 @@ def parse_stats(data: bytes) -> OstCounts:
 
 
 def parse_import(data: bytes) -> OstImport:
-    """Parse `import`, lines of 'name: value'. Never raises; what is missing is empty."""
+    """Parse a Lustre target's `import` file, lines of 'name: value'. Never raises; what is missing is '' or 0."""
     values: dict[str, str] = {}
     for line in data.decode("utf-8", "replace").splitlines():
         name, colon, value = line.strip().partition(":")

@@ -32,7 +32,10 @@ class NfsMount:
 
 
 def parse_mountstats(data: bytes) -> tuple[NfsMount, ...]:
-    """Parse mountstats; other file systems and unusable lines are left out. Never raises."""
+    """Parse the NFS mounts in mountstats, in order; other file systems and unusable lines are left out.
+
+    Never raises.
+    """
     found: list[dict[str, int | float | str]] = []
     this: dict[str, int | float | str] | None = None
     for line in data[: data.rfind(b"\n") + 1].split(b"\n"):  # a last line without an end was cut
@@ -50,6 +53,7 @@ def parse_mountstats(data: bytes) -> tuple[NfsMount, ...]:
 
 
 def _begin(line: bytes) -> dict[str, int | float | str] | None:
+    """Parse the line that begins a mount's section to the first fields of NfsMount; None if it is no NFS mount."""
     match = _DEVICE.fullmatch(line.strip())
     if match is None:
         return None
@@ -60,8 +64,10 @@ def _begin(line: bytes) -> dict[str, int | float | str] | None:
 
 
 def _add(mount: dict[str, int | float | str], operation: str, words: list[bytes]) -> None:
-    """Add a line of the statistics per operation: operations, transmissions, time-outs, bytes sent,
-    bytes received, then milliseconds queued, on the way and in all.
+    """Add one operation's line of statistics to the fields of `mount`; unusable lines change nothing.
+
+    `operation`: 'read', 'write', or 'commit', whose time counts as writing. `words`: operations,
+    transmissions, time-outs, bytes sent, bytes received, then milliseconds queued, on the way and in all.
     """
     try:
         made, sent, *_, whole_ms = (number(word) for word in words[:8])

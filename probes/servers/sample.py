@@ -44,18 +44,22 @@ class Served:
 
     @property
     def words(self) -> str:
+        """Text that names the server and the mount: 'NFS server nas1 (10.0.0.5) for /data (nfs4 0:53)'."""
         return f"{self.server}{FOR}{self.mount}"
 
 
 @dataclass(frozen=True, slots=True)
 class ServersSample:
-    """All servers of a host, by what tells them apart."""
+    """Counters of a host's servers, by (device number of the mount, Lustre client's folder name or '')."""
 
     served: dict[tuple[str, str], Served] = field(default_factory=dict)
 
 
 def sample_servers(pids: Sequence[int] = (), root: Path = ROOT) -> ServersSample:
-    """Read the counters of all servers, as far as they can be read. Never raises."""
+    """Read the counters of all servers of the mounts that `pids` and pid 1 see. Never raises.
+
+    What cannot be read is left out.
+    """
     found: dict[tuple[str, str], Served] = {}
     lustre = list(_clients(root))
     seen: set[tuple[int, int]] = set()
@@ -87,8 +91,10 @@ def sample_servers(pids: Sequence[int] = (), root: Path = ROOT) -> ServersSample
 
 
 def grown_servers(before: ServersSample, after: ServersSample, root: Path = ROOT) -> tuple[Served, ...]:
-    """Return the growth per server that both samples have, with the node that serves each Lustre
-    target now. NFS servers without growth are included: one that answers nothing has none.
+    """Return the growth per server that both samples have, with the node that serves each Lustre target now.
+
+    Longest time of requests first. Lustre targets without growth or requests in flight are left out. NFS
+    servers without growth are included: one that answers nothing has none.
     """
     pairs = [(before.served[key], now) for key, now in after.served.items() if key in before.served]
     growth = [grown(then, now, *_COUNTERS) for then, now in pairs]
@@ -103,7 +109,7 @@ def grown_servers(before: ServersSample, after: ServersSample, root: Path = ROOT
 
 
 def _views(pids: Sequence[int], root: Path) -> Iterator[int]:
-    """Yield one process of each mount namespace, and pid 1."""
+    """Yield one of `pids` for each mount namespace among them, 16 at most; then pid 1 if its own is new."""
     spaces: set[int] = set()
     for pid in (*pids, 1):
         try:
@@ -116,7 +122,7 @@ def _views(pids: Sequence[int], root: Path) -> Iterator[int]:
 
 
 def _clients(root: Path) -> Iterator[tuple[str, str, Path]]:
-    """Yield file system, target and folder of each object storage client."""
+    """Yield (file system, target, folder) of each Lustre object storage client of this host."""
     for place in _LUSTRE:
         try:
             folders = sorted((root / place).iterdir())[:_TARGETS_MOST]
@@ -131,7 +137,11 @@ def _clients(root: Path) -> Iterator[tuple[str, str, Path]]:
 def _of_lustre(
     clients: Sequence[tuple[str, str, Path]], mounts: Sequence[Mount], known: object
 ) -> Iterator[tuple[tuple[str, str], Served]]:
-    """Yield what each target answered, for the file system's first mount."""
+    """Yield (key, read and write totals) of each Lustre target, for its file system's first mount.
+
+    Key: (device number 'major:minor' of the mount, client's folder name). `clients`: (file system,
+    target, folder). Keys in `known`, unmounted file systems and unreadable targets are skipped.
+    """
     places: dict[str, Mount] = {}
     for mount in mounts:
         if mount.fs_type == "lustre":
@@ -155,7 +165,10 @@ def _of_lustre(
 
 
 def _named(one: Served, root: Path) -> Served:
-    """Add the node that serves a target now, and requests in flight."""
+    """Add the node that serves a Lustre target now to its name, and the requests in flight.
+
+    Unchanged where its `import` cannot be read.
+    """
     folder = Path(one.folder)
     for place in (folder, *(root / other / folder.name for other in _LUSTRE)):
         try:
@@ -168,4 +181,5 @@ def _named(one: Served, root: Path) -> Served:
 
 
 def _words(mount: Mount) -> str:
+    """Format a mount, '/data (nfs4 0:53)', with unprintable characters escaped."""
     return printable(mount_words(mount, mount.major, mount.minor))

@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--bodies", action="store_true")
     asked = parser.parse_args()
     found = list(functions_in(asked.room))
-    drawn = random.Random(asked.seed).sample(found, min(asked.count, len(found)))  # noqa: S311
+    drawn = random.Random(asked.seed).sample(found, min(asked.count, len(found)))
     for number, one in enumerate(drawn, 1):
         print(f"[{number}] {one.whole() if asked.bodies else one.shown()}\n")
 

@@ -17,9 +17,10 @@ from rankscope.unwinder.gpu.x86 import References
 
 
 def launched_kernel(found: References, kernels: Ints, at: int) -> int | None:
-    """Return the host function of the kernel that is launched before position `at` of a function.
+    """Return the host function of the kernel launched before byte `at` of a function; None if unclear.
 
-    None where that is not clear. `kernels`: host functions, sorted.
+    It is the only one that `found` refers to; of several, the one whose handle is loaded last before
+    `at`. `kernels`: host functions, sorted.
     """
     places, constants = found.constants
     is_kernel = contained(kernels, constants)

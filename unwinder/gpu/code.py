@@ -25,7 +25,7 @@ _BLOCK_BYTES, _MAX_BLOCKS = 1 << 16, 64
 
 
 class Code:
-    """The functions of one file; none where it has no unwind tables. Raises NotElf, OSError."""
+    """The functions of one file, by its unwind tables. Raises NotElf where it has none, OSError."""
 
     def __init__(self, elf: ElfFile) -> None:
         self._elf = elf
@@ -35,17 +35,21 @@ class Code:
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
 
     def begins(self, addresses: Ints) -> Bools:
-        """Return a mask of the addresses at which a function begins."""
+        """Return a mask of the linked addresses at which a function of this file begins."""
         return contained(self.starts, addresses)
 
     def references(self, address: int) -> References:
-        """Find the references in the function that begins at `address`; none where none does."""
+        """Find the references in the function that begins at the linked `address`; none where none begins there.
+
+        Also none once the functions read would exceed _MAX_CODE_BYTES in all. Raises NotElf, OSError.
+        """
         return references(self._body(address), address, absolute=not self._elf.position_independent)
 
     def references_around(self, address: int) -> tuple[References, int]:
-        """Find the references in the function around an address, and its position in that.
+        """Find the references in the function around a linked address; return them, and the address's offset in it.
 
-        Addresses that the function loads from the global offset table are constants too.
+        Addresses that the function loads from the global offset table are constants too. Raises NotElf,
+        OSError.
         """
         at = int(np.searchsorted(self.starts, address, side="right")) - 1
         begin = int(self.starts[at]) if at >= 0 else 0
@@ -58,8 +62,9 @@ class Code:
         return found, address - begin
 
     def _loaded(self, at: Ints, slots: Ints) -> tuple[Ints, Ints]:
-        """Return what the loader writes into slots of the global offset table, with the positions;
-        others are left out.
+        """Return what the loader writes into `slots` of the global offset table, with their positions `at`.
+
+        Slots that are not in the table are left out.
         """
         if self._offset_table is None:
             self._offset_table = _offset_table(self._elf)
@@ -68,13 +73,19 @@ class Code:
         return at[inside], values[np.searchsorted(known, slots[inside])]
 
     def reached(self, address: int) -> list[int]:
-        """List the functions that a function calls or takes the address of."""
+        """List the functions of this file that the one at `address` calls directly or takes the address of.
+
+        Linked addresses, sorted, distinct; calls and loads through slots are not followed.
+        """
         found = self.references(address)
         both = np.concatenate([found.constants[1], found.calls[1]])
         return [int(one) for one in np.unique(both[self.begins(both)])]
 
     def _body(self, address: int) -> bytes:
-        """Read a function, up to where the next one begins."""
+        """Read the code of the function that begins at a linked address, up to where the next one begins.
+
+        b'' where none begins there, or _MAX_CODE_BYTES in all would be exceeded. Cut to _MAX_BODY_BYTES.
+        """
         at = int(np.searchsorted(self.starts, address))
         if at >= len(self.starts) or int(self.starts[at]) != address:
             return b""
@@ -87,6 +98,7 @@ class Code:
         return self._read(offset, size)
 
     def _read(self, offset: int, size: int) -> bytes:
+        """Read `size` bytes at a file offset, through the cache of blocks; past it if they are many."""
         first, last = offset // _BLOCK_BYTES, (offset + size - 1) // _BLOCK_BYTES
         if last - first >= _MAX_BLOCKS // 2:
             return self._elf.part(offset, size)
@@ -94,6 +106,7 @@ class Code:
         return text[offset - first * _BLOCK_BYTES :][:size]
 
     def _block(self, index: int) -> bytes:
+        """Return 64 KB of the file from byte `index` * 64 KB on, fewer at its end; cache the 64 read last."""
         if index not in self._blocks:
             self._blocks[index] = self._elf.part(index * _BLOCK_BYTES, _BLOCK_BYTES)
             if len(self._blocks) > _MAX_BLOCKS:
@@ -102,7 +115,10 @@ class Code:
 
 
 def _offset_table(elf: ElfFile) -> tuple[Ints, Ints]:
-    """Read the addresses of the slots of the global offset table, and what the loader writes there."""
+    """Return the slot addresses of `.got`, sorted, and the linked address that the loader writes to each.
+
+    0 for what other files define; both empty where there is no such section.
+    """
     section = elf.section(".got")
     count = min(section.size // 8, MAX_SLOTS) if section is not None else 0
     slots = (section.address if section is not None else 0) + 8 * np.arange(count, dtype=np.int64)

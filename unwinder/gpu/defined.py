@@ -24,7 +24,10 @@ _READ_BYTES, _UNPACKED_BYTES = 128 << 20, 512 << 20  # of one file
 
 @dataclass(frozen=True, slots=True)
 class Defined:
-    """Mangled names of kernels. `unread`: containers of which no kernel is known, by reason."""
+    """Mangled names of the kernels that a file defines.
+
+    `unread`: number of containers of which no kernel is known, by reason.
+    """
 
     kernels: frozenset[str]
     containers: int
@@ -32,7 +35,7 @@ class Defined:
 
 
 def defined_kernels(elf: ElfFile) -> Defined:
-    """Read the names of the kernels of a file. Raises NotElf, OSError."""
+    """Read the mangled names of all kernels in a file's fat binaries. Raises NotElf, OSError."""
     reader = _Reader(elf)
     for name in SECTIONS:
         section = elf.section(name)
@@ -57,7 +60,7 @@ class _Reader:
         self.unread: Counter[str] = Counter()
 
     def add(self, images: tuple[Image, ...]) -> None:
-        """Read the kernels of one container."""
+        """Add the kernels of one container, given its images, or count why they are not known."""
         self.containers += 1
         programs = [one for one in images if one.kind in (PTX, CUBIN)]
         if not programs:
@@ -73,7 +76,10 @@ class _Reader:
                 self.kernels.update(found)
 
     def _kernels(self, image: Image) -> tuple[str, ...]:
-        """Read the names of an image, from more of its bytes until all names are there."""
+        """Read the kernels' mangled names from an image's first bytes, and from more until all are there.
+
+        Raises NotUnpacked.
+        """
         size = _FIRST_BYTES if image.kind == CUBIN else _MOST_BYTES
         while True:
             stored = self._elf.part(image.offset, min(size, image.stored_bytes))

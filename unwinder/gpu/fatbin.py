@@ -40,10 +40,10 @@ class Image:
 
 
 def containers(read: Read, begin: int, end: int) -> Iterator[tuple[Image, ...]]:
-    """Yield the images of each container between two positions; stop at the first that makes no
-    sense.
+    """Yield the images of each container from `begin` to `end`; stop where no header follows within 4 KB.
 
-    Reads only headers. Raises what `read` raises.
+    A malformed image ends its container. At most MAX_IMAGES in all. Reads only headers. Raises what
+    `read` raises.
     """
     left = MAX_IMAGES
     while left > 0 and (at := _next_container(read, begin, end)) is not None:
@@ -56,7 +56,10 @@ def containers(read: Read, begin: int, end: int) -> Iterator[tuple[Image, ...]]:
 
 
 def _next_container(read: Read, begin: int, end: int) -> int | None:
-    """Return the position of the next container's header, a few bytes of padding away at most."""
+    """Return the position of the first container header within 4 KB after `begin`, 8-byte aligned.
+
+    None where there is none before `end`.
+    """
     begin = -(-begin // _ALIGNED_BYTES) * _ALIGNED_BYTES
     if begin + _CONTAINER.size > end:
         return None
@@ -69,6 +72,7 @@ def _next_container(read: Read, begin: int, end: int) -> int | None:
 
 
 def _images(read: Read, at: int, end: int, most: int) -> Iterator[Image]:
+    """Yield the images from `at` to `end`, `most` at most; stop at the first that is malformed."""
     while at + _IMAGE.size <= end and most > 0:
         head = read(at, _IMAGE.size)
         if len(head) < _IMAGE.size:
@@ -84,6 +88,10 @@ def _images(read: Read, at: int, end: int, most: int) -> Iterator[Image]:
 def _image(
     kind: int, arch: int, begin: int, padded_bytes: int, packed_bytes: int, flags: int, unpacked_bytes: int
 ) -> Image:
+    """Build an Image from the fields of its header; `begin`: file position of its bytes.
+
+    `packed_bytes` and `unpacked_bytes` count only where `flags` say that it is packed.
+    """
     packing = LZ4 if flags & _PACKED_LZ4 else ZSTD if flags & _PACKED_ZSTD else STORED
     if packing == STORED:
         return Image(kind, arch, begin, padded_bytes, padded_bytes, packing)

@@ -58,6 +58,7 @@ class _Content:
 
     @property
     def name(self) -> str:
+        """The file's name, without folders."""
         return self.file.name
 
     @property
@@ -66,14 +67,18 @@ class _Content:
 
     @property
     def identity(self) -> tuple[int, ...]:
+        """What identifies the file, and changes with its content: see MappedFile."""
         return self.file.identity
 
     def pread(self, size: int, at: int) -> bytes:
+        """Read up to `size` bytes from `at` on, fewer at the end. Raises FileNotRead, also while closed."""
         return self.file.pread(size, at)
 
 
 @dataclass(slots=True)
 class _OpenTable:
+    """The kernels of one file, and those already named; the file can be closed and opened again."""
+
     table: KernelTable
     elf: ElfFile | None = None
     content: _Content | None = None
@@ -81,14 +86,16 @@ class _OpenTable:
 
     @property
     def released(self) -> bool:
+        """Whether the file was opened and is closed now."""
         return self.content is not None and self.content.file.descriptor < 0
 
     def release(self) -> None:
+        """Close the file; what was read from it is kept."""
         if self.content is not None:
             self.content.file.close()
 
     def is_again(self, file: MappedFile) -> bool:
-        """Go on with a file that was opened again; return False where it is another by now."""
+        """Continue with `file` if it is the same file, opened again; return False where it has changed."""
         if self.content is None or self.content.identity != file.identity:
             return False
         self.content.file = file
@@ -104,12 +111,13 @@ class KernelNames:
     _fair: Fair = field(default_factory=lambda: Fair(_FREELY_BYTES, _EACH_BYTES))
 
     def kernels(self, pid: int, launches: Iterable[Launched]) -> dict[Launched, Kernel]:
-        """Map launches of a process to kernels; those of unknown kernels are left out."""
+        """Map launches of a process to kernels; those of unknown kernels are left out. Never raises OSError."""
         return self.placed(pid, launches)[0]
 
     def placed(self, pid: int, launches: Iterable[Launched]) -> tuple[dict[Launched, Kernel], dict[Launched, str]]:
-        """Map launches of a process to kernels, and to the names of the files whose code launches; what
-        is not known is left out.
+        """Map launches of a process to kernels, and to the names of the files whose code launches.
+
+        What is not known is left out of either; both are empty where the process cannot be read.
         """
         try:
             mappings = read_maps(pid, self.root)
@@ -128,7 +136,10 @@ class KernelNames:
         return kernels, files
 
     def _kernel(self, pid: int, mappings: Sequence[Mapping], pointer: int, by_caller: bool) -> Kernel | None:
-        """Name the kernel of a host function, or the one that the code at a pointer launches."""
+        """Return the kernel of the host function at `pointer`; None where it is not known. Cached by file.
+
+        `by_caller`: the kernel that the code at `pointer` launches instead.
+        """
         mapping = _mapping_at(mappings, pointer)
         if mapping is None or "x" not in mapping.perms:
             return None
@@ -141,6 +152,11 @@ class KernelNames:
         return opened.known[key]
 
     def _table(self, pid: int, mapping: Mapping) -> _OpenTable:
+        """Return the kernels of a mapped file, read if they are not cached.
+
+        An empty table, not cached, where the user's bytes are used up or the file cannot be opened. The least
+        recently used files are dropped where there are too many.
+        """
         key = (mapping.device, mapping.inode)
         if key in self._tables and not self._tables[key].released:
             self._tables.move_to_end(key)
@@ -163,12 +179,13 @@ class KernelNames:
         return opened
 
     def _bytes(self) -> int:
+        """Bytes of memory that the tables of all files take."""
         return sum(one.table.nbytes for one in self._tables.values())
 
     def release(self) -> None:
-        """Close the files until they are needed again, and give all users their full share anew.
+        """Close the files until they are needed again, and reset the bytes that each user's files may cost.
 
-        What was read remains: a library with 20,000 kernels takes up to 2 s.
+        Tables already read are kept: reading a library with 20,000 kernels takes up to 2 s.
         """
         for one in self._tables.values():
             one.release()
@@ -181,17 +198,18 @@ class KernelNames:
 
 
 def _mapping_at(mappings: Sequence[Mapping], address: int) -> Mapping | None:
-    """Return the mapping that holds an address; they are in order, as the kernel lists them."""
+    """Return the mapping that holds an address, None where none does; `mappings`: ordered by address."""
     at = bisect_right(mappings, address, key=lambda one: one.start) - 1
     return mappings[at] if at >= 0 and address < mappings[at].end else None
 
 
 def _file_name(mapping: Mapping) -> str:
+    """Return the file name of a mapping without folders, made printable, at most NAME_CAP characters."""
     return printable(mapping.path.rpartition("/")[2], NAME_CAP)
 
 
 def _read_table(file: MappedFile) -> _OpenTable:
-    """Read the kernels of a file; none where it is malformed."""
+    """Read the kernels of an open file; a table without any where it is malformed. Never raises OSError."""
     content = _Content(file)
     try:
         elf = ElfFile(content)
@@ -201,6 +219,10 @@ def _read_table(file: MappedFile) -> _OpenTable:
 
 
 def _read_kernel(opened: _OpenTable, offset: int, by_caller: bool, mapping: Mapping) -> Kernel | None:
+    """Read the kernel of the host function at a file offset; None where it is not known or unreadable.
+
+    `by_caller`: the kernel that the code before that offset launches instead; `mapping`: names the file.
+    """
     if opened.elf is None:
         return None
     try:

@@ -19,9 +19,9 @@ MAX_NAMES = 100_000  # kernels read from one image; the rest is left out
 
 
 def kernels_of_cubin(image: bytes) -> tuple[str, ...] | None:
-    """List the kernels of a cubin from its first bytes; None where more bytes may be needed.
+    """List the mangled names of a cubin's kernels from its first bytes; None where more may be needed.
 
-    Nothing is found in what is not a cubin.
+    Empty for what is not a cubin. At most MAX_NAMES.
     """
     if len(image) < _NAMES_AT + len(_FIRST_NAMES):
         return None
@@ -38,6 +38,6 @@ def kernels_of_cubin(image: bytes) -> tuple[str, ...] | None:
 
 
 def kernels_of_ptx(text: bytes) -> tuple[str, ...]:
-    """List the kernels of a PTX program."""
+    """List the mangled names of a PTX program's kernels, each once, at most MAX_NAMES."""
     found = dict.fromkeys(match[1] for match in _ENTRY.finditer(text))
     return tuple(name.decode("ascii", "replace") for name in found)[:MAX_NAMES]

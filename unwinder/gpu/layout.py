@@ -40,7 +40,7 @@ class Span:
         return found
 
     def offsets(self, addresses: Ints) -> Ints:
-        """Convert addresses in the range to positions in the file."""
+        """Convert linked addresses in the range to positions in the file."""
         found: Ints = addresses - np.int64(self.begin - self.offset)
         return found
 
@@ -55,8 +55,7 @@ class Layout:
 
 
 def layout_of(elf: ElfFile) -> Layout | None:
-    """Return the layout of a file; None where it has no fat binary that is registered, or no table
-    of sections.
+    """Return the layout of a file; None where it registers no fat binary, or has no table of sections.
 
     Raises NotElf, OSError.
     """
@@ -66,13 +65,14 @@ def layout_of(elf: ElfFile) -> Layout | None:
 
 
 def _span(section: Section | None) -> Span | None:
+    """Convert a section to its range of linked addresses; None for None."""
     if section is None:
         return None
     return Span(section.address, section.address + section.size, section.offset)
 
 
 def initialisers(elf: ElfFile) -> Ints:
-    """List the linked addresses of the functions that the loader calls before the program.
+    """List the linked addresses of the functions in `.init_array`, which the loader calls; sorted, distinct.
 
     Raises NotElf, OSError.
     """
@@ -85,9 +85,10 @@ def initialisers(elf: ElfFile) -> Ints:
 
 
 def slot_values(elf: ElfFile, slots: Ints) -> Ints:
-    """Return what the loader writes into slots: linked addresses; 0 for what other files define.
+    """Return what the loader writes into each slot: a linked address; 0 for what other files define.
 
-    `slots`: sorted. What no relocation writes is in the file already. Raises NotElf, OSError.
+    `slots`: linked addresses of 8 bytes each, sorted; the first MAX_SLOTS of them. What no relocation
+    writes is in the file already. Raises NotElf, OSError.
     """
     slots = slots[:MAX_SLOTS]
     values = _content(elf, slots)
@@ -108,7 +109,10 @@ def slot_values(elf: ElfFile, slots: Ints) -> Ints:
 
 
 def _content(elf: ElfFile, slots: Ints) -> Ints:
-    """Read the 8 bytes at each slot; 0 where they are not in the file."""
+    """Read the 8 bytes at each slot as a signed integer; 0 past the end of the file.
+
+    `slots`: sorted, in one loaded part. All 0 where the first is in none, or they span more than 8 MB.
+    """
     values = np.zeros(len(slots), dtype=np.int64)
     begin = elf.file_offset(int(slots[0])) if len(slots) else None
     if begin is None or int(slots[-1] - slots[0]) > 8 * MAX_SLOTS:
@@ -122,7 +126,7 @@ def _content(elf: ElfFile, slots: Ints) -> Ints:
 
 
 def _relocations(elf: ElfFile) -> Iterator[npt.NDArray[np.void]]:
-    """Yield the relocations of a file, piece by piece."""
+    """Yield the relocations (with addend) of a file, 65,536 at most at a time, _MAX_RELOCATIONS in all."""
     left = _MAX_RELOCATIONS
     for section in elf.sections:
         if section.kind != _RELA:
@@ -144,7 +148,7 @@ class _Symbols:
         self._values: Ints | None = None
 
     def addresses(self, indexes: npt.NDArray[np.uint32]) -> Ints:
-        """Return the addresses of symbols by index; 0 for those of other files."""
+        """Return the linked addresses of dynamic symbols by index; 0 for those that other files define."""
         if self._values is None:
             self._values = self._read()
         values = self._values
@@ -154,6 +158,7 @@ class _Symbols:
         return found
 
     def _read(self) -> Ints:
+        """Read the linked address of each dynamic symbol, by index; 0 for those that other files define."""
         tables = self._elf.symbol_sections(DYNSYM)
         if not tables:
             return np.empty(0, dtype=np.int64)

@@ -31,8 +31,9 @@ _NOTHING = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Stubs:
-    """Host functions that stand for kernels: linked addresses, sorted; and where in the file the name
-    of each kernel is, ended by a zero byte.
+    """Host functions that stand for kernels: linked addresses, sorted.
+
+    `names_at`: where in the file the name of each kernel is, ended by a zero byte.
     """
 
     functions: Ints
@@ -43,9 +44,10 @@ NO_STUBS = Stubs(_NOTHING, _NOTHING)
 
 
 def registered_kernels(elf: ElfFile, code: Code | None = None) -> Stubs:
-    """Find what a file registers; nothing where it has no fat binary, or code for another machine.
+    """Find the kernels that a file registers, by host function.
 
-    `code`: the file's, where it was read before. Raises NotElf, OSError.
+    Nothing where it has no fat binary, or code for another machine than x86-64. `code`: the file's,
+    where it was read before. Raises NotElf, OSError.
     """
     layout = layout_of(elf) if elf.machine == X86_64 else None
     if layout is None:
@@ -57,7 +59,7 @@ def registered_kernels(elf: ElfFile, code: Code | None = None) -> Stubs:
 
 
 def _owners(facts: _Facts, span: Span) -> list[int]:
-    """List the functions that refer to an address in the span."""
+    """List the functions that refer to an address in the span: linked addresses, sorted, distinct."""
     at = facts.constants_at[span.holds(facts.constants)]
     return [int(one) for one in np.unique(facts.begins[np.searchsorted(facts.begins, at, side="right") - 1])]
 
@@ -74,6 +76,10 @@ class _Facts:
 
 
 def _facts(elf: ElfFile, code: Code, functions: Iterable[int]) -> _Facts:
+    """Collect what these functions refer to, by linked position; loads from slots become constants.
+
+    `functions`: linked addresses, sorted.
+    """
     begins, columns = _columns(code, functions)
     constants, loads, calls, slot_calls = (
         (_joined([one[i][0] + begin for begin, one in zip(begins, columns, strict=True)]), _joined([one[i][1] for one in columns]))
@@ -90,7 +96,11 @@ def _facts(elf: ElfFile, code: Code, functions: Iterable[int]) -> _Facts:
 
 
 def _columns(code: Code, functions: Iterable[int]) -> tuple[list[int], list[tuple[tuple[Ints, Ints], ...]]]:
-    """Find the references of functions: constants, loads, calls, calls through slots."""
+    """Return the begins of the functions and, for each, its (constants, loads, calls, calls through slots).
+
+    Each kind is (positions in the function, addresses). The function that exceeds _MAX_REFERENCES in
+    all, and those after it, are left out.
+    """
     begins: list[int] = []
     columns: list[tuple[tuple[Ints, Ints], ...]] = []
     left = _MAX_REFERENCES
@@ -106,18 +116,20 @@ def _columns(code: Code, functions: Iterable[int]) -> tuple[list[int], list[tupl
 
 
 def _joined(parts: list[Ints]) -> Ints:
+    """Concatenate arrays; an empty one for none."""
     return np.concatenate([_NOTHING, *parts])
 
 
 def _ordered(at: Ints, values: Ints) -> tuple[Ints, Ints]:
+    """Sort positions `at`, and `values` with them."""
     order = np.argsort(at, kind="stable")
     return at[order], values[order]
 
 
 def _pairs(facts: _Facts, layout: Layout, code: Code) -> Stubs:
-    """Pair host functions and names that are passed to one call of the registering function.
+    """Pair the host function and the name that are passed to each call of the registering function.
 
-    It is the function that is called most often with both.
+    It is the function that is called most often with both. Sorted by host function, each once.
     """
     is_function = layout.code.holds(facts.constants) & code.begins(facts.constants)
     is_name = layout.text.holds(facts.constants)
@@ -135,7 +147,11 @@ def _pairs(facts: _Facts, layout: Layout, code: Code) -> Stubs:
 def _passed(
     calls_at: Ints, facts: _Facts, functions_at: Ints, names_at: Ints
 ) -> tuple[npt.NDArray[np.bool_], Ints, Ints]:
-    """Return which calls have both before them, after the call before, and the indexes of both."""
+    """Find for each call a function's address and a name's that are referred to after the call before it.
+
+    All `…_at` are sorted linked positions. Returns a mask of the calls that have both, and for each call
+    the index in `functions_at` and in `names_at`, valid only where the mask is set.
+    """
     breaks = np.sort(np.concatenate([calls_at, facts.begins]))
     floor = breaks[np.searchsorted(breaks, calls_at) - 1] if len(breaks) else _NOTHING
     function, name = (np.searchsorted(at, calls_at) - 1 for at in (functions_at, names_at))

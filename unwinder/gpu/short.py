@@ -1,5 +1,4 @@
-"""Shorten the mangled name of a GPU kernel for people: `vectorized_elementwise_kernel<4,
-CUDAFunctor_add<float>>`.
+"""Shorten the mangled name of a GPU kernel for people: `vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>`.
 
 What a kernel of a library of templates computes is in its template arguments, so those are read,
 unlike for functions of a CPU (unwinder/names/demangle.py). Arguments are given without their
@@ -40,8 +39,10 @@ class _Unread(Exception):
 
 @dataclass(slots=True)
 class _Name:
-    """Scopes of a name, the last one being its own; template arguments of that, and the types of
-    the parameters of a lambda.
+    """Parts of a name that are read so far.
+
+    Scopes, the last one being its own name; its template arguments; and the types of the parameters of
+    a lambda.
     """
 
     scopes: list[str] = field(default_factory=list)
@@ -50,7 +51,10 @@ class _Name:
 
 
 def short(symbol: str) -> str:
-    """Shorten the mangled name of a kernel; other names are only made printable. Never raises."""
+    """Shorten the mangled name of a kernel to at most NAME_CAP characters. Never raises.
+
+    Names that are not mangled are only made printable.
+    """
     symbol = _without_module(symbol)
     head = readable(symbol)
     if not symbol.startswith("_Z") or head == symbol:
@@ -72,22 +76,24 @@ def short(symbol: str) -> str:
 
 
 def _once(arguments: list[str]) -> list[str]:
-    """Drop arguments that show nothing, or the same as the one before."""
+    """Drop arguments that are empty, or the same as the one before."""
     shown = [one for one in arguments if one]
     return [one for before, one in zip(["", *shown], shown, strict=False) if one != before]
 
 
 def _without_module(symbol: str) -> str:
-    """Drop what the compiler puts before a static kernel of a separately compiled module:
-    `__nv_static_LENGTH_MODULE_`.
+    """Drop the prefix `__nv_static_LENGTH_MODULE_` of a symbol.
+
+    The compiler puts it before a static kernel of a separately compiled module.
     """
     prefix = _STATIC.match(symbol)
     return symbol[prefix.end() + int(prefix[1]) + 1 :] or symbol if prefix else symbol
 
 
 class _Reader:
-    """Reads a mangled name from its beginning. Every method leaves at least one character behind it
-    or raises _Unread.
+    """Reads a mangled name from its beginning; raises _Unread where it is not understood or cut off.
+
+    Methods pass at least one character, or raise.
     """
 
     def __init__(self, symbol: str) -> None:
@@ -99,7 +105,7 @@ class _Reader:
         self._name(self.of_head)
 
     def _next(self, *wanted: str) -> bool:
-        """Tell whether one of these comes next, and pass it."""
+        """Pass the first of the texts `wanted` that comes next; return whether one did."""
         for one in wanted:
             if self._text.startswith(one, self._at):
                 self._at += len(one)
@@ -107,11 +113,13 @@ class _Reader:
         return False
 
     def _peek(self) -> str:
+        """Return the next character without passing it. Raises _Unread at the end."""
         if self._at >= len(self._text):
             raise _Unread
         return self._text[self._at]
 
     def _until(self, end: str) -> str:
+        """Return the text up to `end`, and pass both. Raises _Unread where `end` does not come."""
         stop = self._text.find(end, self._at)
         if stop < 0:
             raise _Unread
@@ -120,7 +128,7 @@ class _Reader:
         return text
 
     def _name(self, into: _Name) -> _Name:
-        """Read a name that may be nested, or local to a function."""
+        """Read a name, which may be nested or local to a function, into `into`; return `into`. Raises _Unread."""
         if self._next("N"):
             while self._next("K", "V", "r", "R", "O"):
                 pass
@@ -142,13 +150,14 @@ class _Reader:
         return into
 
     def _discriminator(self) -> None:
+        """Skip the number that distinguishes equal local names (`_0`, `__10_`), if one comes next."""
         if self._next("__"):
             self._until("_")
         elif self._next("_"):
             self._at += 1
 
     def _encoding(self, into: _Name) -> None:
-        """Read a function with the types of its parameters, up to `E`."""
+        """Read a function's name into `into`, and skip the types of its parameters up to `E`. Raises _Unread."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise _Unread
@@ -158,7 +167,10 @@ class _Reader:
         self._depth -= 1
 
     def _component(self, into: _Name) -> None:
-        """Read one part of a name: a scope, template arguments, a lambda, an operator."""
+        """Read one part of a name into `into`: a scope, template arguments, a lambda, an operator.
+
+        Raises _Unread.
+        """
         letter = self._peek()
         if letter.isdigit():
             word = self._source_name()
@@ -199,6 +211,7 @@ class _Reader:
             raise _Unread
 
     def _source_name(self) -> str:
+        """Read a name that its length precedes: `3add`. Raises _Unread."""
         begin = self._at
         while self._at < len(self._text) and self._at - begin < 5 and self._text[self._at].isdigit():
             self._at += 1
@@ -212,6 +225,10 @@ class _Reader:
         return word
 
     def _substitution(self) -> str:
+        """Read a substitution; return the short one's name ('string' for `Ss`), '' for `S_`, `S0_` (not resolved).
+
+        Raises _Unread.
+        """
         self._at += 1
         letter = self._peek()
         if letter in "absiod":
@@ -221,12 +238,16 @@ class _Reader:
         return ""
 
     def _parameter(self) -> str:
+        """Skip a template parameter (`T_`, `T0_`) and return '': it is not resolved. Raises _Unread."""
         self._at += 1
         self._until("_")
         return ""
 
     def _arguments(self, into: list[str]) -> None:
-        """Read template arguments, `I…E`, or those of a pack, `J…E`."""
+        """Append template arguments, `I…E`, or those of a pack, `J…E`, to `into` as short texts.
+
+        Raises _Unread, also for expressions and where they are nested too deep.
+        """
         self._at += 1
         self._depth += 1
         if self._depth > _MAX_DEPTH:
@@ -243,6 +264,10 @@ class _Reader:
         self._depth -= 1
 
     def _literal(self) -> str:
+        """Read a literal up to `E`; return its value ('-1', 'true'), a function's short name, or '' for others.
+
+        Raises _Unread.
+        """
         if self._next("_Z"):
             found = _Name()
             self._encoding(found)
@@ -254,6 +279,10 @@ class _Reader:
         return value if value.lstrip("-").isdigit() else ""
 
     def _type(self) -> str:
+        """Read a type; return a short text, '' for template parameters and numbered substitutions.
+
+        Raises _Unread, also where types are nested too deep.
+        """
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise _Unread
@@ -262,6 +291,10 @@ class _Reader:
         return found
 
     def _plain_type(self) -> str:
+        """Read a type as `_type` does, which limits the depth. Qualifiers and references are dropped.
+
+        Raises _Unread.
+        """
         letter = self._peek()
         if self._next("r", "V", "K", "R", "O", "C", "G"):
             return self._type()
@@ -288,12 +321,14 @@ class _Reader:
         return _shown(self._name(_Name()), self._depth)
 
     def _maybe_with_arguments(self, name: str) -> str:
+        """Skip template arguments if they come next; return `name` without them. Raises _Unread."""
         if self._at < len(self._text) and self._peek() == "I":
             inner: list[str] = []
             self._arguments(inner)
         return name
 
     def _function_type(self) -> str:
+        """Read a function type after its `F`; return 'result(parameter, …)'. Raises _Unread."""
         self._next("Y")
         types = [self._type()]
         while not self._next("E"):
@@ -301,6 +336,7 @@ class _Reader:
         return f"{types[0]}({', '.join(one for one in types[1:] if one != 'void')})"
 
     def _special_type(self) -> str:
+        """Read a type that begins with `D`: 'half', 'bfloat16', 'floatx4'. Raises _Unread."""
         self._at += 1
         letter = self._peek()
         self._at += 1
@@ -321,7 +357,10 @@ class _Reader:
 
 
 def _shown(name: _Name, depth: int) -> str:
-    """Return a short text for a type or function: its own name, with arguments where not too deep."""
+    """Format a type or function that was read: its own name, with template arguments, marked if a lambda.
+
+    `depth`: how deep it is nested; without arguments beyond _SHOWN_DEPTH, and in `std`. '' without a name.
+    """
     own = next((scope for scope in reversed(name.scopes) if scope not in _NAMELESS), "")
     shown = name.scopes[:1] != ["std"] and depth <= _SHOWN_DEPTH
     arguments = _once(name.arguments) if shown else []

@@ -30,16 +30,18 @@ class KernelTable:
     code: Code | None = None
 
     def name_at(self, function: int) -> int | None:
-        """Return where in the file the name of the kernel of a host function is; None if there is
-        none.
+        """Return the file offset of the name of a host function's kernel; None if it is no kernel's.
+
+        `function`: linked address.
         """
         at = int(np.searchsorted(self.stubs.functions, function))
         known = at < len(self.stubs.functions) and int(self.stubs.functions[at]) == function
         return int(self.stubs.names_at[at]) if known else None
 
     def launched_by(self, caller: int) -> int | None:
-        """Return the host function of the kernel that the call before an address launches; None
-        where that is not clear. Raises NotElf, OSError.
+        """Return the host function of the kernel that the call before a linked address launches.
+
+        None where that is not clear. Raises NotElf, OSError.
         """
         if self.code is None or not len(self.stubs.functions):
             return None
@@ -48,13 +50,16 @@ class KernelTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory used."""
+        """Bytes of memory used, estimated."""
         starts = self.code.starts.nbytes if self.code is not None else 0
         return int(self.stubs.functions.nbytes + self.stubs.names_at.nbytes + 2 * starts)
 
 
 def kernel_table(elf: ElfFile) -> KernelTable:
-    """Find the kernels of a file: by its registering code, else by symbols. Raises NotElf, OSError."""
+    """Find the kernels of a file by its registering code, else by symbols; an empty table where it has none.
+
+    Raises NotElf, OSError.
+    """
     if not has_fat_binary(elf):
         return KernelTable()
     code = _code(elf)
@@ -74,6 +79,9 @@ def _code(elf: ElfFile) -> Code | None:
 
 
 def name_of(elf: ElfFile, name_at: int) -> str:
-    """Read a kernel's mangled name, '' where there is none. Raises NotElf, OSError."""
+    """Read the mangled kernel name at file offset `name_at`, cut to 4,096 bytes; '' if the file ends in it.
+
+    Raises NotElf, OSError.
+    """
     text, end, _ = elf.part(name_at, _NAME_BYTES).partition(b"\0")
     return text.decode("ascii", "replace") if end or len(text) == _NAME_BYTES else ""

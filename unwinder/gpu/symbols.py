@@ -23,7 +23,7 @@ _PIECE_ROWS = 1 << 16
 
 
 def kernels_by_symbol(elf: ElfFile, defined: Set[str]) -> Stubs:
-    """Find the functions that are called like a kernel in `defined`. Raises NotElf, OSError."""
+    """Find the functions whose symbol is the name of a kernel in `defined` (mangled). Raises NotElf, OSError."""
     wanted = {name.encode("ascii", "replace") for name in defined}
     found: dict[int, int] = {}
     for table in elf.symbol_sections(SYMTAB) or elf.symbol_sections(DYNSYM):
@@ -36,7 +36,7 @@ def kernels_by_symbol(elf: ElfFile, defined: Set[str]) -> Stubs:
 
 
 def _called(elf: ElfFile, table: SymbolSection, wanted: Set[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield address and position of the name of each function whose name is wanted."""
+    """Yield (linked address, file offset of the name) of each function whose name is in `wanted`."""
     text, left_bytes = elf.names(table), _MAX_COMPARED_BYTES
     longest = max(len(name) for name in wanted)
     for first in range(0, min(table.count, _MAX_SYMBOLS), _PIECE_ROWS):

@@ -24,7 +24,10 @@ class NotUnpacked(RankscopeError):
 
 
 def unpack(data: bytes, packing: str, most_bytes: int) -> bytes:
-    """Unpack at most `most_bytes` of an image from its first bytes. Raises NotUnpacked."""
+    """Unpack at most `most_bytes` of an image from its first bytes `data`. Raises NotUnpacked.
+
+    `packing`: STORED, LZ4 or ZSTD.
+    """
     if packing == STORED:
         return data[:most_bytes]
     if packing == LZ4:
@@ -61,7 +64,10 @@ def unpack_lz4(block: bytes, most_bytes: int) -> bytes:
 
 
 def _length(block: bytes, at: int, length: int) -> tuple[int, int]:
-    """Return a length and the position after it: 15 goes on in bytes until one is not 255."""
+    """Decode a length of an LZ4 sequence; return it and the position after it.
+
+    `length`: the four bits of the token; 15 continues in bytes from `at` until one is not 255.
+    """
     if length == 15:
         while at < len(block):
             length += block[at]
@@ -93,7 +99,10 @@ def unpack_zstd(frame: bytes, most_bytes: int) -> bytes:
 
 
 def _zstd_window_bytes(frame: bytes) -> int:
-    """Return the memory that decoding a frame takes (RFC 8878, 3.1.1.1). Raises NotUnpacked."""
+    """Return the memory in bytes that decoding a Zstandard frame takes, by its header. Raises NotUnpacked.
+
+    RFC 8878, 3.1.1.1.
+    """
     if len(frame) < 18 or not frame.startswith(_ZSTD_MAGIC):
         raise NotUnpacked("not a Zstandard frame")
     descriptor = frame[4]

@@ -36,8 +36,9 @@ class References:
 
 
 def references(code: bytes, address: int, absolute: bool = False) -> References:
-    """Find the references in code. `absolute`: also 32-bit constants, as in programs that are not
-    position independent.
+    """Find the references in the code of a function that begins at the linked `address`.
+
+    `absolute`: also 32-bit constants, as in programs that are not position independent.
     """
     data = np.frombuffer(code, np.uint8)
     lea, load = (_relative(data, address, opcode) for opcode in (_LEA, _LOAD))
@@ -49,20 +50,24 @@ def references(code: bytes, address: int, absolute: bool = False) -> References:
 
 
 def _relative(data: Bytes, address: int, opcode: int) -> tuple[Ints, Ints]:
-    """Find `opcode` with a 64-bit register and an address relative to the instruction pointer."""
+    """Find `opcode` with a 64-bit register and an address relative to the instruction pointer.
+
+    Returns positions in `data`, and the linked addresses.
+    """
     at = _where(data, _RELATIVE_BYTES, (0x48, 0xFB), (opcode, 0xFF), (0x05, 0xC7))
     return _from(data, at, 3, _RELATIVE_BYTES, address)
 
 
 def _moves(data: Bytes) -> tuple[Ints, Ints]:
-    """Find mov of a 32-bit constant into a register."""
+    """Find mov of a 32-bit constant into a register; return positions in `data`, and the constants, unsigned."""
     at = _where(data, _MOVE_BYTES, (0xB8, 0xF8))
     return at, _words(data, at + 1) & 0xFFFF_FFFF
 
 
 def _where(data: Bytes, size: int, *pattern: tuple[int, int]) -> Ints:
-    """Return positions where each byte, masked, is the value of the pattern, and `size` bytes are
-    left; the first MAX_HITS of them.
+    """Find positions where byte & mask == value for each (value, mask) of the pattern, in order.
+
+    Only positions with `size` bytes left (at least the pattern's length); the first MAX_HITS of them.
     """
     count = max(len(data) - size + 1, 0)
     hit = np.ones(count, dtype=bool)
@@ -72,17 +77,22 @@ def _where(data: Bytes, size: int, *pattern: tuple[int, int]) -> Ints:
 
 
 def _from(data: Bytes, at: Ints, field: int, size: int, address: int) -> tuple[Ints, Ints]:
-    """Return the positions, and the addresses that their 32-bit field is relative to its end."""
+    """Return positions `at`, and the linked addresses that their relative 32-bit fields refer to.
+
+    `field`: the field's offset in the instruction; `size`: bytes of the instruction, whose end the
+    value counts from; `address`: linked address of `data`.
+    """
     return at, _words(data, at + field) + at + np.int64(size + address)
 
 
 def _words(data: Bytes, at: Ints) -> Ints:
-    """Read signed 32-bit values at these positions."""
+    """Read the signed 32-bit values at positions `at`, which need not be aligned."""
     four = data[at[:, None] + np.arange(4)]
     return np.ascontiguousarray(four).view("<i4").reshape(-1).astype(np.int64)
 
 
 def _merged(one: tuple[Ints, Ints], other: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """Merge two pairs of (positions, addresses), in order of position."""
     at, values = (np.concatenate([one[i], other[i]]) for i in range(2))
     order = np.argsort(at, kind="stable")
     return at[order], values[order]

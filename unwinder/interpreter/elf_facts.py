@@ -52,6 +52,7 @@ def read_facts(file: FileBytes, names: Iterable[str]) -> ElfFacts:
 
 
 def _look_up(elf: ElfFile, names: tuple[str, ...]) -> ElfFacts:
+    """Look up the section .PyRuntime and the symbols `names` in an ELF file. Raises NotElf, OSError."""
     runtime = elf.section(".PyRuntime")
     return ElfFacts(
         position_independent=elf.position_independent,
@@ -62,7 +63,7 @@ def _look_up(elf: ElfFile, names: tuple[str, ...]) -> ElfFacts:
 
 
 def load_bias(facts: ElfFacts, mappings: Iterable[Mapping]) -> int | None:
-    """Return the difference between an address in the process and the same address in the file.
+    """Return what to add to an address in the file to get that in the process.
 
     `mappings` are those of the file. None where no mapping fits a segment; 0 for an executable
     linked at a fixed address.

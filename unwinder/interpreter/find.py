@@ -74,12 +74,14 @@ class Interpreter:
     gil_bytes: int
 
     def kernel_record(self) -> bytes:
-        """Return the `struct rs_offsets` of this interpreter (walk.bpf.h)."""
+        """Encode this interpreter's layout as `struct rs_offsets` (walk.bpf.h), for the kernel's stack walk."""
         return self.offsets.pack(self.none_address)
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
+    """A mapped file that may hold an interpreter; `build`: 'shared', 'static' or 'embedded', as in Interpreter."""
+
     path: str
     build: str
     mappings: tuple[Mapping, ...]
@@ -87,7 +89,7 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _RuntimePlace:
-    """A file that holds a runtime, with the addresses of its symbols in the process."""
+    """A file that holds a runtime, with the addresses of its symbols in the process; 0 where unknown."""
 
     candidate: _Candidate
     runtime: int
@@ -136,9 +138,10 @@ def _age_s(start_ticks: int, root: Path) -> float:
 
 
 def _candidates(mappings: tuple[Mapping, ...], executable: str) -> list[_Candidate]:
-    """List the files that may hold an interpreter, best first.
+    """List the mapped files that may hold an interpreter, best first.
 
-    Raises UnsupportedInterpreter (PyPy), InterpreterNotReady where there is none yet.
+    `executable`: path of the process's program. Raises UnsupportedInterpreter (PyPy),
+    InterpreterNotReady where there is none yet.
     """
     by_path: dict[str, list[Mapping]] = {}
     for mapping in mappings:
@@ -166,6 +169,11 @@ def _candidates(mappings: tuple[Mapping, ...], executable: str) -> list[_Candida
 
 
 def _find_place(pid: int, candidates: list[_Candidate], root: Path) -> _RuntimePlace:
+    """Return the runtime in the first candidate that has one.
+
+    Raises UnsupportedInterpreter for one that is too old. Where none has one: NotPython if no file is
+    named like Python's, else UnsupportedInterpreter if some could not be read, else InterpreterNotReady.
+    """
     problems: list[str] = []
     last: Exception | None = None
     for candidate in candidates:
@@ -189,8 +197,9 @@ def _find_place(pid: int, candidates: list[_Candidate], root: Path) -> _RuntimeP
 
 
 def named(path: str) -> tuple[int, int, str] | None:
-    """Parse (major, minor, ABI letters) from the path of a libpython, an executable or a standard
-    library folder.
+    """Parse (major, minor, ABI letters) from the path of a libpython, an executable or a standard library folder.
+
+    None for other paths.
     """
     for pattern in (_LIBPYTHON, _EXECUTABLE, _STDLIB):
         match = pattern.search(path)
@@ -200,11 +209,16 @@ def named(path: str) -> tuple[int, int, str] | None:
 
 
 def _facts(pid: int, candidate: _Candidate, root: Path) -> ElfFacts:
+    """Read the symbols and sections of a candidate's file. Raises NotElf, OSError."""
     with open_mapped(pid, candidate.mappings[0], root) as file:
         return read_facts(file, _SYMBOLS)
 
 
 def _place(candidate: _Candidate, facts: ElfFacts) -> _RuntimePlace | None:
+    """Compute where the runtime and its symbols are in the process; None where the file holds no runtime.
+
+    None also where its mappings fit none of its segments.
+    """
     linked, how = facts.runtime_section, "section .PyRuntime"
     if not linked:
         linked, how = facts.symbol("_PyRuntime"), "symbol _PyRuntime"
@@ -221,7 +235,7 @@ def _place(candidate: _Candidate, facts: ElfFacts) -> _RuntimePlace | None:
 
 
 def _refuse_old(candidate: _Candidate, facts: ElfFacts) -> None:
-    """Raise UnsupportedInterpreter for 3.6 and 2.7, which have no _PyRuntime."""
+    """Raise UnsupportedInterpreter if the file is CPython without _PyRuntime (3.6, 2.7); else do nothing."""
     if facts.symbol("Py_GetVersion") and facts.symbol("PyCode_Type"):
         version = named(candidate.path)
         text = f"{version[0]}.{version[1]}" if version else "before 3.7"
@@ -231,6 +245,10 @@ def _refuse_old(candidate: _Candidate, facts: ElfFacts) -> None:
 def _describe(
     pid: int, start_ticks: int, place: _RuntimePlace, mappings: tuple[Mapping, ...], memory: Memory
 ) -> Interpreter:
+    """Read and check version, layout, main interpreter and GIL of the runtime at `place`.
+
+    Raises UnsupportedInterpreter (also for unreadable memory), InterpreterNotReady, TargetGone.
+    """
     path = place.candidate.path
     try:
         version, version_hex, how = _version(place, mappings, memory)
@@ -264,6 +282,10 @@ def _describe(
 
 
 def _version(place: _RuntimePlace, mappings: tuple[Mapping, ...], memory: Memory) -> tuple[tuple[int, int], int, str]:
+    """Find (version, PY_VERSION_HEX or 0, where it was found): in memory, else in names of mapped files.
+
+    Raises UnsupportedInterpreter where it is in neither; UnreadableMemory.
+    """
     head = memory.read(place.runtime, 24)
     if head[:8] == DEBUG_COOKIE:
         version_hex = int.from_bytes(head[8:12], "little")
@@ -283,6 +305,10 @@ def _version(place: _RuntimePlace, mappings: tuple[Mapping, ...], memory: Memory
 
 
 def _offsets(place: _RuntimePlace, version: tuple[int, int], memory: Memory) -> FrameOffsets:
+    """Return the memory layout for a version: from our tables, else as the interpreter publishes it (3.13+).
+
+    Raises UnsupportedInterpreter, UnreadableMemory.
+    """
     table = TABLES.get(version[1])
     if table is not None:
         return table
@@ -301,9 +327,10 @@ def _offsets(place: _RuntimePlace, version: tuple[int, int], memory: Memory) -> 
 
 
 def _check(place: _RuntimePlace, offsets: FrameOffsets, memory: Memory) -> int:
-    """Return the address of the main interpreter, once its newest thread state points back to it.
+    """Return the main interpreter's address; check that its newest thread state points back to it.
 
-    Raises InterpreterNotReady, UnsupportedInterpreter, UnreadableMemory.
+    Checks up to 5 times, 1 ms apart. Raises InterpreterNotReady where there is no interpreter or thread
+    yet, UnsupportedInterpreter where the check fails, UnreadableMemory.
     """
     for _ in range(_CHECKS):
         interpreter = _main_interpreter(place, offsets, memory)
@@ -320,6 +347,10 @@ def _check(place: _RuntimePlace, offsets: FrameOffsets, memory: Memory) -> int:
 
 
 def _main_interpreter(place: _RuntimePlace, offsets: FrameOffsets, memory: Memory) -> int:
+    """Return the address of the main interpreter: the last in the list, whose newest comes first.
+
+    Raises InterpreterNotReady where there is none yet, UnreadableMemory.
+    """
     interpreter = read_u64(memory, place.runtime + offsets.runtime_interpreters_head)
     if not interpreter:
         raise InterpreterNotReady(f"{place.candidate.path}: no interpreter yet")
@@ -333,6 +364,10 @@ def _main_interpreter(place: _RuntimePlace, offsets: FrameOffsets, memory: Memor
 
 
 def _gil(place: _RuntimePlace, offsets: FrameOffsets, interpreter: int, memory: Memory) -> tuple[int, int]:
+    """Return (address, size in bytes) of the GIL of the interpreter at address `interpreter`; (0, 0) if unknown.
+
+    Raises UnreadableMemory.
+    """
     if offsets.runtime_gil != ABSENT:
         return place.runtime + offsets.runtime_gil, GIL_BYTES
     if offsets.interpreter_gil == ABSENT:

@@ -41,14 +41,20 @@ class _FileCode:
     exported: npt.NDArray[np.uint64]
 
     def size(self, start: int) -> int:
+        """Return the size in bytes of the function at linked address `start`; 0 if none begins there.
+
+        Raises NotElf, OSError.
+        """
         return self.functions.size(start)
 
     def is_exported(self, start: int) -> bool:
+        """Tell whether a dynamic symbol has the linked address `start`."""
         return bool(np.isin(start, self.exported))
 
     def calls(self, start: int) -> list[int]:
-        """List the functions that the one at `start` calls or jumps to, without duplicates,
-        unordered.
+        """List the functions that the one at `start` calls or jumps to: linked addresses, each once.
+
+        Empty for a function of less than 5 bytes or more than `_MOST_BYTES`. Raises NotElf, OSError.
         """
         size = self.size(start)
         if not 5 <= size <= _MOST_BYTES:
@@ -72,9 +78,7 @@ def _calls_x86_64(code: bytes) -> npt.NDArray[np.int64]:
 
 
 def _calls_aarch64(code: bytes) -> npt.NDArray[np.int64]:
-    """Decode the targets of aarch64 `bl` and `b` (26-bit offsets), in bytes from the start of the
-    code.
-    """
+    """Decode the targets of aarch64 `bl` and `b` (26-bit offsets), in bytes from the start of the code."""
     words = np.frombuffer(code[: len(code) & -4], "<u4")
     where = np.flatnonzero((words & 0x7C000000) == 0x14000000)
     jumps = (words[where].astype(np.int64) << 38) >> 38  # the lower 26 bits with their sign
@@ -104,8 +108,9 @@ def find_collectors(file: FileBytes, version: tuple[int, int]) -> tuple[int, ...
 
 
 def _largest(code: _FileCode, root: int) -> int:
-    """Return the largest unexported function within `_DEPTH` calls of `root`; 0 where none is large
-    enough.
+    """Return the largest unexported function within `_DEPTH` calls of `root`; 0 where none is large enough.
+
+    The nearest level of calls that has one of LEAST_BYTES decides. Linked addresses.
     """
     level, seen = [root], {root}
     for _ in range(_DEPTH):
@@ -127,7 +132,7 @@ def _largest(code: _FileCode, root: int) -> int:
 
 
 def _read(elf: ElfFile) -> _FileCode:
-    """Read the table of functions. Raises NotElf for a file of an unexpected layout."""
+    """Read a file's functions and the addresses that it exports. Raises NotElf for an unexpected layout, OSError."""
     if elf.machine not in _CALLS_OF:
         raise NotElf("neither x86-64 nor aarch64")
     exported = [elf.symbols(table)["value"] for table in elf.symbol_sections(DYNSYM)]

@@ -17,8 +17,9 @@ LAST_HOLDER = 8
 
 
 def register_gil(maps: Any, interpreter: Interpreter) -> None:
-    """Write the GIL into the BPF map `rs_gils` (probes/sched/sched.bpf.c); do nothing if its
-    address is unknown.
+    """Write a process's GIL (address, size) into the BPF map `rs_gils`, by pid; do nothing if unknown.
+
+    Read in probes/sched/sched.bpf.c.
     """
     if interpreter.gil_address and interpreter.gil_bytes:
         table = maps["rs_gils"]

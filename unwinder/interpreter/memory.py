@@ -36,22 +36,22 @@ class Memory(Protocol):
 
 
 def read_u8(memory: Memory, address: int) -> int:
-    """Read one unsigned byte. Raises UnreadableMemory, TargetGone, as do all readers here."""
+    """Read one unsigned byte. Raises UnreadableMemory, TargetGone."""
     return memory.read(address, 1)[0]
 
 
 def read_u32(memory: Memory, address: int) -> int:
-    """Read an unsigned 32-bit integer."""
+    """Read an unsigned 32-bit integer. Raises UnreadableMemory, TargetGone."""
     return int(_U32.unpack(memory.read(address, 4))[0])
 
 
 def read_i32(memory: Memory, address: int) -> int:
-    """Read a signed 32-bit integer."""
+    """Read a signed 32-bit integer. Raises UnreadableMemory, TargetGone."""
     return int(_I32.unpack(memory.read(address, 4))[0])
 
 
 def read_u64(memory: Memory, address: int) -> int:
-    """Read an unsigned 64-bit integer, such as a pointer or a length."""
+    """Read an unsigned 64-bit integer, such as a pointer or a length. Raises UnreadableMemory, TargetGone."""
     return int(_U64.unpack(memory.read(address, 8))[0])
 
 

@@ -41,8 +41,9 @@ class LineTable(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FrameOffsets:
-    """The layout of one interpreter: byte offsets from the start of the structure named first in
-    each field.
+    """The memory layout of one CPython version: field offsets in bytes.
+
+    From the start of the structure that is named first in each field.
     """
 
     minor: int
@@ -83,11 +84,10 @@ class FrameOffsets:
     bytes_data: int = 32
 
     def pack(self, none_address: int = 0) -> bytes:
-        """Encode the `struct rs_offsets` of walk.bpf.h: the layout that the kernel needs to walk
-        stacks.
+        """Encode this layout as `struct rs_offsets` of walk.bpf.h, which the kernel needs to walk stacks.
 
-        `none_address`: address of `_Py_NoneStruct`; shim frames of 3.13 and later hold it in place
-        of code.
+        `none_address`: address of `_Py_NoneStruct`; shim frames of 3.13 and later hold it in place of code.
+        Raises ValueError where fields of one structure lie too far apart.
         """
         tstate = _Span.of(self.tstate_frame, self.tstate_thread_id, width=8)
         frame_fields = [self.frame_code, self.frame_previous, self.frame_last]
@@ -125,13 +125,16 @@ SPAN_CAP_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class _Span:
+    """A byte range of a structure, read at once."""
+
     start: int
     size: int
 
     @classmethod
     def of(cls, *fields: int, width: int, also: Sequence[int] = ()) -> _Span:
-        """Return the byte range from the first field to the end of the last; `also` are single
-        bytes.
+        """Return the byte range that covers fields of `width` bytes and the one-byte fields `also`.
+
+        All are offsets in a structure. Raises ValueError where the range exceeds SPAN_CAP_BYTES - 8.
         """
         start = min((*fields, *also))
         end = max((*(field + width for field in fields), *(field + 1 for field in also)))
@@ -245,9 +248,7 @@ class DebugOffsets:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Start offsets of the groups of `_Py_DebugOffsets` in one version, and fields that moved in
-    them.
-    """
+    """Start offsets of the groups of `_Py_DebugOffsets` in one version, and of fields that moved in them."""
 
     thread_state: int
     interpreter_frame: int
@@ -267,7 +268,7 @@ _GROUPS = {
 
 
 def parse_debug_offsets(data: bytes) -> DebugOffsets | None:
-    """Parse the layout at the start of `_PyRuntime`; None if there is none (3.12 and earlier).
+    """Parse the layout that `data`, the start of `_PyRuntime`, publishes; None if none (3.12 and earlier).
 
     Raises ValueError where its version is unknown, or a value in it is impossible.
     """
@@ -285,9 +286,7 @@ def parse_debug_offsets(data: bytes) -> DebugOffsets | None:
 
 
 def _published(data: bytes, minor: int) -> FrameOffsets:
-    """Build the layout from the `_Py_DebugOffsets` of one version, field by field. Raises
-    ValueError.
-    """
+    """Build the layout of 3.`minor` from its `_Py_DebugOffsets` in `data`, field by field. Raises ValueError."""
     groups = _GROUPS[minor]
     if len(data) < groups.unicode_object + 32:
         raise ValueError("debug offsets end too early")

@@ -42,8 +42,7 @@ class PythonThread:
 
 @dataclass(slots=True)
 class ThreadPairs:
-    """Cache of inner tid -> host tid of one process, so that each second only new threads are
-    looked up.
+    """Cache of inner tid -> host tid of one process, so that each second only new threads are looked up.
 
     Use one per process for as long as it lives.
     """
@@ -56,6 +55,8 @@ class ThreadPairs:
 
 @dataclass(frozen=True, slots=True)
 class _State:
+    """One thread state: its address, its interpreter's, pthread_self() and native thread id (0 before 3.11)."""
+
     address: int
     interpreter: int
     thread_id: int
@@ -70,9 +71,9 @@ def list_threads(
 ) -> tuple[PythonThread, ...]:
     """List all threads with Python state, oldest first, each once.
 
-    A thread with state in several interpreters appears with that of the main one. Raises
-    TargetGone, and UnreadableMemory where not even the first thread state can be read. A list that
-    changes while it is read may come back short: the next call has the rest.
+    A thread with state in several interpreters appears with that of the main one. Raises TargetGone;
+    UnreadableMemory where an interpreter of the list cannot be read. A list that changes while it is
+    read, or an unreadable thread state, may make it short: the next call has the rest.
     """
     pairs = pairs if pairs is not None else ThreadPairs()
     states = _states(interpreter, memory)
@@ -93,11 +94,16 @@ def list_threads(
 
 
 def _u64(data: bytes, at: int) -> int:
+    """Decode the unsigned 64-bit integer at byte `at`."""
     return int(_U64.unpack_from(data, at)[0])
 
 
 def _states(interpreter: Interpreter, memory: Memory) -> list[_State]:
-    """Walk all interpreters and their thread states, newest first, as CPython links them."""
+    """Read the thread states of all interpreters, newest first, as CPython links them.
+
+    A thread state that is unreadable or torn ends its interpreter's list. Threads that have not begun
+    are left out. Raises UnreadableMemory, TargetGone.
+    """
     offsets = interpreter.offsets
     last = max(
         offsets.tstate_next,
@@ -133,7 +139,7 @@ def _states(interpreter: Interpreter, memory: Memory) -> list[_State]:
 
 
 def _update_pairs(pid: int, pairs: ThreadPairs, root: Path) -> None:
-    """Update `pairs` from /proc/PID/task. Raises TargetGone."""
+    """Update the cache of inner tid -> host tid from /proc/PID/task, if its threads changed. Raises TargetGone."""
     try:
         tids = frozenset(procfs.threads(pid, root))
         if tids == pairs.known and pairs.nested is not None:
@@ -157,9 +163,9 @@ def _update_pairs(pid: int, pairs: ThreadPairs, root: Path) -> None:
 
 
 def _inner_from_libc(interpreter: Interpreter, memory: Memory, states: list[_State], pairs: ThreadPairs) -> list[int]:
-    """Read each thread's tid from struct pthread of the C library; 0 where not found.
+    """Return each state's tid, as its pid namespace numbers it, from struct pthread of the C library.
 
-    The main thread's is always known: it is the pid.
+    In the order of `states`; 0 where not found. The main thread's is always known: it is the pid.
     """
     records = {state.thread_id: _pthread(memory, state.thread_id) for state in states}
     if pairs.tid_place < 0:
@@ -182,6 +188,10 @@ def _inner_from_libc(interpreter: Interpreter, memory: Memory, states: list[_Sta
 
 
 def _pthread(memory: Memory, address: int) -> bytes:
+    """Read the first 1,024 bytes of struct pthread at `address`; b'' if unreadable.
+
+    Where only the first 256 can be read, the rest is zeros.
+    """
     try:
         return memory.read(address, _PTHREAD_BYTES)
     except UnreadableMemory:
@@ -195,9 +205,9 @@ def _pthread(memory: Memory, address: int) -> bytes:
 def _find_tid_place(records: list[bytes], tids: set[int]) -> int:
     """Find the offset of the thread id in struct pthread; -1 where no offset is convincing.
 
-    The offset of a known C library is accepted if most threads have different thread ids of the
-    process there (the state of a dead thread may linger); any other only if all have, and there are
-    at least two.
+    `records`: struct pthread of each thread; `tids`: thread ids of the process. The offset of a known C
+    library is accepted if most threads have different thread ids of the process there (the state of a
+    dead thread may linger); any other only if all have, and there are at least two.
     """
     usable = [record for record in records if record]
     places: list[int] = [*_LIKELY_TID_PLACES, *range(0, _PTHREAD_BYTES, 4)]
@@ -213,7 +223,10 @@ def _find_tid_place(records: list[bytes], tids: set[int]) -> int:
 
 
 def _main_thread(interpreter: Interpreter, memory: Memory, states: list[_State]) -> int:
-    """Return pthread_self() of the thread that started the interpreter; 0 if unreadable."""
+    """Return pthread_self() of the thread that started the interpreter; 0 if unreadable.
+
+    From 3.13, which does not store it, that of the oldest state; 0 without any.
+    """
     if interpreter.offsets.runtime_main_thread != ABSENT:
         try:
             return read_u64(memory, interpreter.runtime_address + interpreter.offsets.runtime_main_thread)

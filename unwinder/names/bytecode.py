@@ -43,6 +43,7 @@ class _Opcodes:
 
 
 def _digits(text: str) -> bytes:
+    """Convert hexadecimal digits to bytes, one byte (0 to 15) per digit."""
     return bytes(int(digit, 16) for digit in text)
 
 
@@ -85,7 +86,10 @@ _OPCODES = {
 
 
 def loops(minor: int, code: bytes) -> Loops:
-    """Find the loops in bytecode of CPython 3.`minor`; none where that version is not known."""
+    """Find the loops in bytecode of CPython 3.`minor`: (first, last) code units, outer before inner.
+
+    Empty where the version is unknown, or with more than LOOPS_CAP loops.
+    """
     opcodes = _OPCODES.get(minor)
     operations = code[::2]
     if opcodes is None or not any(jump in operations for jump in opcodes.backward | opcodes.absolute):
@@ -104,6 +108,10 @@ def around(found: Loops, unit: int) -> tuple[int, ...]:
 
 
 def _jumps_back(opcodes: _Opcodes, code: bytes) -> Iterator[tuple[int, int]]:
+    """Yield (target, jump) of each backward jump, as indexes of code units.
+
+    Stops at the first exception handler (3.12 and later).
+    """
     operations, plain, caches = code[: len(code) & -2 : 2], opcodes.plain, opcodes.caches
     unit, argument, units = 0, 0, len(operations)
     while unit < units:
@@ -129,8 +137,7 @@ def _jumps_back(opcodes: _Opcodes, code: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _nested(ends: dict[int, int]) -> Loops:
-    """Turn `{first unit: last unit}` into nested loops, outer before inner; overlapping ones are
-    merged.
+    """Turn `{first unit: last unit}` into nested loops, outer before inner; overlapping ones are merged.
 
     `while` compiles its test twice, before the loop and at its end, which gives two overlapping
     ranges.

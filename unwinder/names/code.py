@@ -54,6 +54,8 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Code:
+    """One code object: names, line table (None: unreadable), loops, and the frames resolved so far."""
+
     name: str
     file: str
     first_line: int
@@ -64,7 +66,7 @@ class _Code:
 
     @property
     def size(self) -> int:
-        """Estimate the bytes of memory this takes, at most; its frames not counted."""
+        """Estimated bytes of memory this takes, at most; its frames not counted."""
         text = _CHARACTER_BYTES * (len(self.name) + len(self.file))
         return _CODE_BYTES + text + len(self.line_table or b"") + _LOOP_BYTES * len(self.loops)
 
@@ -75,9 +77,7 @@ def checksum(argcount: int, kwonlyargcount: int, flags: int, first_line: int) ->
 
 
 class Symboliser:
-    """Names the frames of one process. Use one per observed process; its cache is bounded
-    (kept.py).
-    """
+    """Names the frames of one process from its memory; one per observed process, with a bounded cache."""
 
     def __init__(self, memory: Memory, offsets: FrameOffsets, code_type_address: int = 0) -> None:
         """Create it; `code_type_address` is that of `PyCode_Type`, 0 leaves the type of objects
@@ -112,6 +112,10 @@ class Symboliser:
         return frame
 
     def _code(self, address: int, expected: int) -> _Code | None:
+        """Return the code object at `address`, cached; None where it is unreadable or not the `expected` one.
+
+        `expected`: its checksum, 0 if unknown.
+        """
         key = (address, expected)
         code = self._codes.get(key)
         if code is not None:
@@ -128,14 +132,18 @@ class Symboliser:
 
 @functools.lru_cache(maxsize=4096)
 def _line_at(kind: LineTable, table: bytes, first_line: int, lasti: int) -> int | None:
-    """Cache `line_at` for all processes: the ranks of a job run the same code."""
+    """Return the line of code unit `lasti`, by `line_at`, cached for all processes.
+
+    The ranks of a job run the same code.
+    """
     return line_at(kind, table, first_line, lasti)
 
 
 def read_code(memory: Memory, offsets: FrameOffsets, address: int, expected: int, code_type: int = 0) -> _Code | None:
-    """Read the code object at `address`; None where its type or checksum is not the `expected` one.
+    """Read the code object at `address`, with its names; None where its memory holds no such object.
 
-    Raises UnreadableMemory.
+    `expected`: checksum that it must have, 0 for any; `code_type`: address that its type must have, 0 for
+    any. Raises UnreadableMemory, TargetGone.
     """
     name_at = offsets.code_qualname if offsets.code_qualname != ABSENT else offsets.code_name
     pointers = (offsets.code_filename, name_at, offsets.code_linetable)
@@ -171,6 +179,7 @@ def read_code(memory: Memory, offsets: FrameOffsets, address: int, expected: int
 
 
 def _line_table(memory: Memory, offsets: FrameOffsets, address: int) -> bytes | None:
+    """Read the line table, a bytes object at `address`; None where unreadable, empty or too long."""
     try:
         length = read_u64(memory, address + offsets.bytes_length)
         if not 0 < length <= LINE_TABLE_CAP_BYTES:
@@ -181,7 +190,7 @@ def _line_table(memory: Memory, offsets: FrameOffsets, address: int) -> bytes | 
 
 
 def _bytecode(memory: Memory, offsets: FrameOffsets, code: int) -> bytes:
-    """Read the code units of the code object at `code`; empty where unreadable or too many."""
+    """Read the bytecode of the code object at address `code`; b'' where unreadable or too long."""
     try:
         if offsets.code_bytecode:
             start, size = code + offsets.code_bytecode, 2 * read_u64(memory, code + _SIZE)
@@ -201,10 +210,9 @@ _WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 
 def read_str(memory: Memory, offsets: FrameOffsets, address: int, keep_tail: bool = False) -> str | None:
-    """Read a compact str object as printable text of at most NAME_CAP characters; None where it is
-    no str.
+    """Read a compact str object as printable text of at most NAME_CAP characters; None where it is no str.
 
-    `keep_tail`: of a longer one keep the end in place of the beginning. Raises UnreadableMemory.
+    A longer one is cut with '…' at its end; with `keep_tail` at its beginning. Raises UnreadableMemory.
     """
     head = memory.read(address, max(offsets.str_length + 8, offsets.str_state + 4))
     length = _U64.unpack_from(head, offsets.str_length)[0]

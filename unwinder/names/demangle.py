@@ -14,7 +14,8 @@ NAME_CAP = 120
 def readable(symbol: str) -> str:
     """Shorten a symbol such as `_ZN2at6native3add...` to `at::native::add`. Never raises.
 
-    Version, clone suffix, arguments and template arguments are dropped.
+    Version, clone suffix, arguments and template arguments are dropped. Printable, NAME_CAP characters
+    at most.
     """
     bare = symbol.partition("@")[0]
     bare = bare.partition(".")[0] or bare
@@ -23,8 +24,7 @@ def readable(symbol: str) -> str:
 
 
 def _scopes(symbol: str) -> str:
-    """Parse scopes and name of an Itanium C++ symbol, as far as possible; else return the symbol
-    itself.
+    """Parse scopes and name of an Itanium C++ symbol, as far as possible; else return the symbol itself.
 
     Long: a branch for each letter of the grammar.
     """
@@ -92,8 +92,9 @@ def _source_name(symbol: str, at: int) -> tuple[str, int]:
 
 
 def _behind_substitution(symbol: str, at: int) -> int:
-    """Return the position after S_, S0_, … or a short one such as Sa; after the end of the symbol
-    if unterminated.
+    """Return the position after the substitution at `at`: S_, S0_, … or a short one such as Sa.
+
+    Past the end of the symbol if it is unterminated.
     """
     numbered = symbol[at + 1 : at + 2].isdigit() or symbol[at + 1 : at + 2] == "_"
     stop = symbol.find("_", at) if numbered else at + 1
@@ -101,9 +102,7 @@ def _behind_substitution(symbol: str, at: int) -> int:
 
 
 def _behind_template(symbol: str, at: int) -> int:
-    """Return the position after template arguments; the end of the symbol where they are not
-    understood.
-    """
+    """Return the position after the template arguments (`I…E`) at `at`; the symbol's end where not understood."""
     depth, end = 0, len(symbol)
     while at < end:
         letter = symbol[at]

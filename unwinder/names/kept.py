@@ -31,6 +31,8 @@ ROOM = Room()
 
 @dataclass(slots=True)
 class _Entry(Generic[What]):
+    """A cached value and its size in bytes."""
+
     what: What
     size: int
 
@@ -67,15 +69,18 @@ class BoundedCache(Generic[What]):
             self._make_room()
 
     def _make_room(self) -> None:
+        """Evict this cache's oldest entries while it exceeds LEAST_BYTES and all caches together ALL_BYTES."""
         while self._mine > LEAST_BYTES and self.room.taken > ALL_BYTES:
             self._drop(next(iter(self._entries)))
 
     def _drop(self, key: Hashable) -> None:
+        """Remove the entry of `key`, if there is one, and subtract its size."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._count(-entry.size)
 
     def _count(self, size: int) -> None:
+        """Add `size` bytes (negative: subtract) to the sizes of this cache and of all together."""
         self._mine += size
         self.room.taken += size
 

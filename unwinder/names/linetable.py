@@ -14,7 +14,10 @@ _LINE_END = 1 << 31
 
 
 def line_at(kind: LineTable, table: bytes, first_line: int, lasti: int) -> int | None:
-    """Return the line of code unit `lasti`; the first line for a frame that has not begun (-1)."""
+    """Return the line of code unit `lasti`; the first line for a frame that has not begun (-1).
+
+    `table`: of the format `kind`. None where no line belongs there, or the table is broken.
+    """
     if lasti < 0:
         return first_line
     if kind is LineTable.LNOTAB:
@@ -27,7 +30,7 @@ def line_at(kind: LineTable, table: bytes, first_line: int, lasti: int) -> int |
 
 
 def _lnotab(table: bytes, line: int, address: int) -> int | None:
-    """Find the line of a byte address in an lnotab table (3.8, 3.9).
+    """Return the line of byte `address` in an lnotab table (3.8, 3.9); never None. `line`: the first line.
 
     Pairs of (bytes to advance, lines to add); a pair takes effect where it begins.
     """
@@ -41,7 +44,7 @@ def _lnotab(table: bytes, line: int, address: int) -> int | None:
 
 
 def _lines(table: bytes, line: int, address: int) -> int | None:
-    """Find the line of a byte address in a PEP 626 table (3.10).
+    """Return the line of byte `address` in a PEP 626 table (3.10); None without one. `line`: the first line.
 
     Pairs of (bytes that the entry covers, lines to add first); -128 means that the bytes have no
     line.
@@ -58,7 +61,7 @@ def _lines(table: bytes, line: int, address: int) -> int | None:
 
 
 def _locations(table: bytes, line: int, unit: int) -> int | None:
-    """Find the line of a code unit in a location table (3.11+).
+    """Return the line of code unit `unit` in a location table (3.11+); None without one. `line`: the first line.
 
     Entries of a head byte (1, code, units - 1) and a few more bytes that depend on the code.
     """
@@ -86,12 +89,14 @@ def _locations(table: bytes, line: int, unit: int) -> int | None:
 
 
 def _signed(byte: int) -> int:
+    """Convert a byte, 0 to 255, to a signed 8-bit integer."""
     return byte - 256 if byte > 127 else byte
 
 
 def _varint(table: bytes, index: int) -> tuple[int, int]:
-    """Decode a varint: six bits a byte, least significant first, bit 6 if more follow; 30 bits at
-    most.
+    """Decode the varint at `index`; return its value and the index after it.
+
+    Six bits a byte, least significant first, bit 6 if more follow; ends after 7 bytes or with the table.
     """
     value = shift = 0
     while index < len(table):
@@ -105,5 +110,9 @@ def _varint(table: bytes, index: int) -> tuple[int, int]:
 
 
 def _signed_varint(table: bytes, index: int) -> tuple[int, int]:
+    """Decode the signed varint at `index`; return its value and the index after it.
+
+    As `_varint`, with the sign in the lowest bit.
+    """
     value, index = _varint(table, index)
     return (-(value >> 1) if value & 1 else value >> 1), index

@@ -1,5 +1,4 @@
-"""Names for native instruction pointers: the C or C++ function a thread was in below its Python
-leaf.
+"""Names for native instruction pointers: the C or C++ function that a thread was in below its Python leaf.
 
 In: instruction pointers of a process, its /proc/PID/maps. Out: short names. A symbol's name is only
 given where its function reaches as far as the pointer. Libraries hide most of their functions: then
@@ -60,7 +59,7 @@ class SymbolTable:
         return self.starts.nbytes + self.sizes.nbytes + self.texts.nbytes
 
     def names(self, offsets: npt.NDArray[np.uint64]) -> list[str]:
-        """Name the function at each file offset; the file's name where no symbol reaches there."""
+        """Name the function at each file offset (demangled); the file's name where no symbol reaches there."""
         addresses = np.zeros(len(offsets), dtype=np.uint64)
         for segment in self.segments:
             inside = (offsets >= segment.offset) & (offsets < segment.offset + segment.size)
@@ -74,6 +73,7 @@ class SymbolTable:
         return [self._text(int(i)) if ok else self.name for i, ok in zip(near, known, strict=True)]
 
     def _text(self, index: int) -> str:
+        """Return the demangled name of the function at `index` of `starts`; the file's name if it is empty."""
         if index not in self._named:
             raw = _content(self.file, int(self.texts[index]), _NAME_BYTES)
             self._named[index] = readable(raw.partition(b"\0")[0].decode("ascii", "replace")) or self.name
@@ -99,16 +99,16 @@ class NativeNames:
     _fair: Fair = field(default_factory=lambda: Fair(_FREELY, _EACH))
 
     def names(self, pid: int, pointers: npt.NDArray[np.uint64]) -> dict[int, str]:
-        """Map instruction pointers to names; unknown ones are left out (generated code, an ended
-        process).
+        """Map a process's instruction pointers to function names; unknown ones are left out.
+
+        Those of generated code and of an ended process. Pointers into the kernel are 'kernel'.
         """
         return self.placed(pid, pointers)[0]
 
     def placed(self, pid: int, pointers: npt.NDArray[np.uint64]) -> tuple[dict[int, str], dict[int, str]]:
-        """Map instruction pointers to names, and to the names of the files that they are mapped
-        from.
+        """Map a process's instruction pointers to function names, and to the names of the files mapped there.
 
-        Generated code, the kernel's own and what the kernel maps (vdso) have no file.
+        Pointers into the kernel are named 'kernel' and have no file; generated code and vdso have neither.
         """
         found = {int(pointer): KERNEL for pointer in pointers[pointers >= np.uint64(1 << 63)]}
         files: dict[int, str] = {}
@@ -128,6 +128,11 @@ class NativeNames:
         return found, files
 
     def _table(self, pid: int, mapping: Mapping) -> SymbolTable:
+        """Return the symbols of a mapped file, read if they are not cached.
+
+        Without symbols, and not cached, where the user's share is used up or the file cannot be opened. The
+        least recently used files are dropped where there are too many.
+        """
         key = (mapping.device, mapping.inode)
         table = self._tables.get(key)
         if table is not None:
@@ -148,6 +153,7 @@ class NativeNames:
         return table
 
     def _bytes(self) -> int:
+        """Bytes of memory that the tables of all files take."""
         return sum(table.nbytes for table in self._tables.values())
 
     def close(self) -> None:
@@ -158,11 +164,10 @@ class NativeNames:
 
 
 def read_symbols(pid: int, mapping: Mapping, root: Path = procfs.ROOT) -> SymbolTable:
-    """Read the functions of the file behind `mapping`; a table without symbols where it is
-    malformed.
+    """Read the functions of the file behind `mapping`; a table without symbols where it is malformed.
 
-    FileNotRead where the process does not give it. The symbols read count in `rows` either way: a
-    file may break at its end.
+    FileNotRead where the process's file cannot be opened. The symbols read count in `rows` either way:
+    a file may break at its end.
     """
     try:
         file = open_mapped(pid, mapping, root)
@@ -178,21 +183,23 @@ def read_symbols(pid: int, mapping: Mapping, root: Path = procfs.ROOT) -> Symbol
 
 
 def _looked(file: MappedFile) -> int:
-    """Number of symbols read, with headers (a file may have tens of thousands) in units of symbols."""
+    """Return the number of symbols read from a file; headers (it may have tens of thousands) count by size."""
     return file.read_bytes // SYMBOL.itemsize
 
 
 def _name(mapping: Mapping) -> str:
+    """Return the file name of a mapping without folders, not escaped, cut to NAME_CAP characters."""
     return mapping.path.rpartition("/")[2][:NAME_CAP]
 
 
 def _nameless(mapping: Mapping, rows: int = 0) -> SymbolTable:
+    """Return a table without symbols, which names every pointer by the mapping's file; `rows`: symbols read."""
     nothing = np.empty(0, dtype=np.uint64)
     return SymbolTable(_name(mapping), (), nothing, nothing, nothing, rows=rows)
 
 
 def _content(file: MappedFile | None, at: int, size: int) -> bytes:
-    """Read up to `size` bytes; fewer, or none, where the file has no more."""
+    """Read up to `size` bytes from `at` on; fewer, or none, where the file has no more or is closed."""
     try:
         return file.pread(size, at) if file is not None else b""
     except (OSError, OverflowError):

@@ -98,9 +98,9 @@ class Sampling:
         return self.process.poll() is not None
 
     def end(self) -> tuple[int | None, tuple[int, int]]:
-        """Stop py-spy; return its exit code and descriptors of its output and log.
+        """Stop py-spy; return its exit code, None if it had to be killed, and descriptors of its output and log.
 
-        The code is None where it had to be killed. The files' names are removed.
+        The caller closes both. The files' names are removed.
         """
         code = self.process.poll()
         _end(self.process)
@@ -118,9 +118,14 @@ class _Elsewhere:
         asked.ask("pyspy_start", pid=pid, duration_s=duration_s, rate_hz=rate_hz, idle=idle)
 
     def ended(self) -> bool:
+        """Tell whether py-spy has exited."""
         return bool(self._asked.ask("pyspy_ended", pid=self.pid)[0]["ended"])
 
     def end(self) -> tuple[int | None, tuple[int, int]]:
+        """Stop py-spy; return its exit code, None if it had to be killed, and descriptors of its output and log.
+
+        The caller closes both.
+        """
         answer, files = self._asked.ask("pyspy_end", pid=self.pid)
         return answer["code"], (files[0], files[1])
 
@@ -140,9 +145,9 @@ def record(
 def record_each(
     pids: Sequence[int], duration_s: float, rate_hz: int = 19, idle: bool = True, program: Path | None = None
 ) -> Generator[PySpyResult, None, None]:
-    """Sample all `pids` at once like `record`, but yield results one at a time to save memory.
+    """Sample all `pids` at once as `record` does, but yield results one at a time to save memory.
 
-    The output of one is freed before the next is read.
+    The output of one is freed before the next is read. Raises FallbackFailed.
     """
     asked = rights.delegate()
     with contextlib.ExitStack() as cleanup:
@@ -163,7 +168,10 @@ def record_each(
 
 
 def start(pid: int, duration_s: float, rate_hz: int, idle: bool, program: Path | None = None) -> Sampling:
-    """Start to sample one process. Raises FallbackFailed."""
+    """Start a py-spy that samples one process, into a folder of its own. Raises FallbackFailed.
+
+    `idle`: include waiting threads; `program`: py-spy, None to find it.
+    """
     program = program or find_pyspy()
     folder = scratch()
     try:
@@ -176,6 +184,10 @@ def start(pid: int, duration_s: float, rate_hz: int, idle: bool, program: Path |
 def _start(
     program: Path, pid: int, duration_s: float, rate_hz: int, idle: bool, folder: Path
 ) -> subprocess.Popen[bytes]:
+    """Run py-spy in the background, confined; it writes the files `stacks` and `log` to `folder`.
+
+    `duration_s` is rounded up to whole seconds. Raises FallbackFailed where it cannot be run.
+    """
     command = [str(program), "record", "--pid", str(pid), "--duration", str(max(1, -int(-duration_s // 1)))]
     command += ["--rate", str(rate_hz), "--format", "raw", "--output", str(folder / _STACKS)]
     command += ["--nonblocking", "--threads", "--full-filenames", "--function"]
@@ -196,8 +208,9 @@ def _start(
 
 
 def _may_write(folder: Path) -> bool:
-    """Give the user that py-spy will run as write access to `folder`, and only there. False where
-    that fails.
+    """Let the group of py-spy's own user write to `folder`, and to nothing else.
+
+    Returns False, without a change, unless run as root; also where that fails.
     """
     if os.geteuid() != 0:
         return False
@@ -210,7 +223,10 @@ def _may_write(folder: Path) -> bool:
 
 
 def _confine(as_nobody: bool) -> None:
-    """In the child before exec: switch the user, drop all rights but reading, die with the parent."""
+    """Confine py-spy, in the child before exec: limit files and memory, drop all rights but reading.
+
+    It dies with its parent. `as_nobody`: switch to py-spy's own user too.
+    """
     credentials.no_core_dump()
     resource.setrlimit(resource.RLIMIT_FSIZE, (_OUTPUT_CAP_BYTES, _OUTPUT_CAP_BYTES))
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
@@ -227,6 +243,7 @@ def _confine(as_nobody: bool) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill py-spy if it runs, and wait up to 2 s for it to end. Never raises."""
     if process.poll() is None:
         process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -235,13 +252,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _drop(one: Sampling | _Elsewhere, running: Sequence[Sampling | _Elsewhere]) -> None:
-    """Stop a py-spy that still runs, and discard its output."""
+    """Stop a py-spy and discard its output, if it is still in `running`."""
     if one in running:
         for descriptor in one.end()[1]:
             os.close(descriptor)
 
 
 def _result(one: Sampling | _Elsewhere) -> PySpyResult:
+    """Stop a py-spy and parse its output; `problem` says why there are no samples, or why it failed."""
     code, (written, said) = one.end()
     stacks, log = _read(written, _OUTPUT_CAP_BYTES), _read(said, _LOG_CAP_BYTES)
     samples = parse_raw(stacks)
@@ -253,6 +271,7 @@ def _result(one: Sampling | _Elsewhere) -> PySpyResult:
 
 
 def _opened(path: Path) -> int:
+    """Open a file that py-spy wrote; return the descriptor, that of /dev/null where there is none."""
     try:
         # the folder belongs to py-spy's user
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -261,14 +280,15 @@ def _opened(path: Path) -> int:
 
 
 def _read(descriptor: int, cap: int) -> str:
+    """Read up to `cap` bytes from a descriptor, and close it."""
     with os.fdopen(descriptor, "rb") as file:
         return file.read(cap).decode("utf-8", "replace")
 
 
 def parse_raw(text: str) -> tuple[PySample, ...]:
-    """Parse the collapsed lines of `py-spy record --format raw --threads`. Never raises.
+    """Parse the lines of `py-spy record --format raw --threads`; frames innermost first. Never raises.
 
-    Lines that make no sense are left out.
+    Malformed lines are left out.
     """
     samples = []
     for line in text.split("\n"):
@@ -290,7 +310,10 @@ def parse_raw(text: str) -> tuple[PySample, ...]:
 
 
 def _frame(text: str) -> Frame:
-    """Parse a frame `name (path:line)`. A name has no space before a parenthesis; a path may."""
+    """Parse `name (path:line)`; the line becomes `first_line`, 0 if missing, and a missing path is '?'.
+
+    A name has no space before a parenthesis; a path may.
+    """
     name, opening, place = text[: 8 * NAME_CAP].partition(" (")
     file, first_line = place.removesuffix(")"), 0
     head, _, line = file.rpartition(":")
@@ -302,8 +325,9 @@ def _frame(text: str) -> Frame:
 
 
 def parse_log(text: str) -> tuple[int, int, float]:
-    """Parse (samples taken, samples failed, largest delay in seconds) from py-spy's log. Never
-    raises.
+    """Parse (samples taken, samples failed, largest delay in seconds) from py-spy's log; 0 where missing.
+
+    Never raises.
     """
     totals = _TOTALS.search(text)
     behind = 0.0
@@ -316,7 +340,7 @@ def parse_log(text: str) -> tuple[int, int, float]:
 
 
 def explain(log: str) -> str:
-    """Put the reason of a failure, found in py-spy's log, into words; empty if it gave none."""
+    """Describe the reason of a failure that py-spy's log gives; '' if it gives none."""
     for sign, words in _REASONS:
         if sign.lower() in log.lower():
             return words

@@ -27,8 +27,7 @@ class WalkStatus(IntEnum):
 
 
 class RawFrame(NamedTuple):
-    """The address of a code object, and the code unit of the frame's current instruction (-1
-    unknown).
+    """A frame: the address of its code object, and the code unit of its current instruction (-1 unknown).
 
     `checksum` distinguishes the code object from a later one at the same address; 0 where unknown.
     """

@@ -21,16 +21,14 @@ _CODE_UNIT_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class BlockedStack:
-    """A stack of frames, innermost first. `moved`: the thread ran meanwhile, so they may not belong
-    together.
-    """
+    """A stack of frames, innermost first; `moved`: the thread ran meanwhile, so they may not belong together."""
 
     frames: tuple[RawFrame, ...]
     moved: bool
 
 
 def walk_blocked(memory: Memory, interpreter: Interpreter, tstate: int) -> BlockedStack:
-    """Walk the frames of the thread with this PyThreadState.
+    """Walk the frames of the thread whose PyThreadState is at address `tstate`.
 
     Raises TargetGone; unreadable memory ends the walk.
     """
@@ -43,6 +41,10 @@ def walk_blocked(memory: Memory, interpreter: Interpreter, tstate: int) -> Block
 
 
 def _top(memory: Memory, interpreter: Interpreter, tstate: int) -> int:
+    """Return the address of the innermost frame of a thread state; 0 where it has none.
+
+    Raises UnreadableMemory, TargetGone.
+    """
     offsets = interpreter.offsets
     top = read_u64(memory, tstate + offsets.tstate_frame)
     if top and offsets.cframe_frame != ABSENT:
@@ -51,6 +53,10 @@ def _top(memory: Memory, interpreter: Interpreter, tstate: int) -> int:
 
 
 def _walk(memory: Memory, interpreter: Interpreter, frame: int) -> tuple[RawFrame, ...]:
+    """Read the frames from address `frame` outwards, innermost first, FRAMES_CAP at most.
+
+    Frames that run no Python code are left out; unreadable memory ends the walk. Raises TargetGone.
+    """
     offsets, seen = interpreter.offsets, set[int]()
     frames: list[RawFrame] = []
     while frame and frame not in seen and len(frames) < FRAMES_CAP:
@@ -69,6 +75,10 @@ def _walk(memory: Memory, interpreter: Interpreter, frame: int) -> tuple[RawFram
 
 
 def _lasti(memory: Memory, interpreter: Interpreter, frame: int, code: int) -> int:
+    """Return the index of the code unit that a frame executes; -1 where it makes no sense or has not begun.
+
+    `frame`, `code`: addresses of the frame and its code object. Raises UnreadableMemory, TargetGone.
+    """
     offsets = interpreter.offsets
     if offsets.last_instruction is LastInstruction.POINTER:
         distance = read_u64(memory, frame + offsets.frame_last) - code - offsets.code_bytecode

@@ -66,5 +66,6 @@ def _sensible(place: Path, keep_names: bool, as_json: bool, key: Path | None) ->
 
 
 def _key_of(renaming: Renaming) -> bytes:
+    """Encode what each name in the bundle stands for, as JSON (rankscope.bundle-key/1)."""
     content = {"schema": KEY_SCHEMA, **renaming.key()}
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "replace")

@@ -24,4 +24,5 @@ def run(*, as_json: bool) -> int:
 
 
 def _right(each: Counted) -> str:
+    """Format how often a cause was right when named first, '3/4'; '-' if it never was named."""
     return f"{each.right}/{each.right + each.wrong}" if each.right + each.wrong else "-"

@@ -44,6 +44,7 @@ def run(*, html: Path | None, as_json: bool) -> int:
 
 
 def _print(lines: list[str], html: Path | None) -> None:
+    """Print the report's lines with their meanings, dimmed on a terminal, then where its page is and what to do next."""
     width = width_of(sys.stdout)
     dim, plain = (_SOFT, _PLAIN) if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else ("", "")
     print("\n".join(wrap(ABOUT, "", width, True)) + "\n")

@@ -94,6 +94,7 @@ def run(
     if not folders:
 
         def judged(windows: Sequence[Window]) -> list[Verdict]:
+            """Judge the windows just observed, one verdict per job."""
             loaded = Loaded(tuple(windows), ())
             return judge_all(loaded, earlier, job, store if automatic else None, shared, blames(dumps))
 
@@ -189,6 +190,7 @@ def report(
 
 
 def _page_too(place: Path | None, windows: Sequence[Window], verdicts: Sequence[Verdict]) -> None:
+    """Write the page as well, if a place is given for it."""
     if place is not None:
         with patience("making the page"):
             page_of(place, windows, verdicts)

@@ -30,4 +30,5 @@ def remember(history: History, windows: Sequence[Window], verdicts: Sequence[Ver
 
 
 def _judged(window: Window) -> Verdict:
+    """Judge one window, of its first job."""
     return diagnose([window], job=window.manifest.jobs[0] if window.manifest.jobs else None)

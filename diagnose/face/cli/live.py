@@ -58,12 +58,17 @@ class Told:
         return self._further()
 
     def _after(self, before: Verdict | None, verdict: Verdict) -> Verdict:
+        """Add a note to a job's verdict if an earlier window was inconclusive; `before`: its verdict, None if none."""
         if before is None:
             return verdict
         text = f"a window of {seconds(before.end - before.start)} before did not tell ({_reason(before).text})"
         return replace(verdict, notes=(*verdict.notes, Note(NoteCode.LOOKED_ON, text)))
 
     def _further(self) -> tuple[float, str] | None:
+        """Return how long to observe further, and why; None if all verdicts are conclusive or too little time is left.
+
+        The time is taken from what is left. It is that of the job that needs most.
+        """
         wanted = [(further, one) for one in self._verdicts.values() if (further := further_s(one)) is not None]
         if not wanted:
             return None
@@ -95,6 +100,7 @@ def observe_until_told(
     with progress() as say:
 
         def judged(windows: list[Window]) -> float | None:
+            """Judge the windows; return the seconds to observe further, None if that is enough."""
             say("judging")
             further = told.hear(windows, judge(windows))
             if further is None:
@@ -116,5 +122,5 @@ def observe_until_told(
 
 
 def _reason(verdict: Verdict) -> Note:
-    """The note that asks for a longer window."""
+    """Return the note of an inconclusive verdict that asks for a longer window."""
     return next(note for note in verdict.notes if note.code in LONGER_TELLS)

@@ -70,6 +70,7 @@ app = typer.Typer(
 
 
 def _version(wanted: bool) -> None:
+    """Print the version and end the command, if wanted. Raises typer.Exit."""
     if wanted:
         try:
             typer.echo(f"rankscope {importlib.metadata.version('rankscope')}")
@@ -402,9 +403,9 @@ def _of_system(error: OSError) -> str:
 
 
 def _usage_error(error: Exception) -> int | None:
-    """The exit code if the command line was wrong, else None. Recognises click's errors by name.
+    """Report a wrong command line and return its exit code; None for any other error.
 
-    Typer may use its own copy of click.
+    Recognises click's errors by name, as typer may use its own copy of click.
     """
     names = {base.__name__ for base in type(error).__mro__}
     if "ClickException" not in names:
@@ -420,6 +421,7 @@ def _usage_error(error: Exception) -> int | None:
 
 
 def _say(message: object, remedy: str, code: int) -> int:
+    """Print an error with its remedy on stderr, in one line or wrapped for a terminal; return `code`."""
     from rankscope.diagnose.text import clean
 
     line = clean(" ".join(str(message).split()), 400)

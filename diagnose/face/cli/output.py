@@ -82,6 +82,7 @@ def progress() -> Iterator[Callable[[str], None]]:
     ) as live:
 
         def draw(text: str) -> None:
+            """Show a text, with the elapsed seconds, in place of the last one."""
             line = f"{time.monotonic() - began:4.0f} s  {clean(text, 200)}"
             live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
 
@@ -105,6 +106,7 @@ def patience(what: str, lines: bool = True) -> Iterator[Callable[[str], None]]:
     doing, shown = [what], [""]
 
     def tick(*_: object) -> None:
+        """Handle the timer: show activity and elapsed seconds on a terminal, a new activity as a line elsewhere."""
         if terminal:
             room = width_of(sys.stderr) - 1  # a wrapped line could not be erased
             shown[0] = short(f"{time.monotonic() - began:4.0f} s  {clean(doing[0], 70)}", room)
@@ -116,6 +118,7 @@ def patience(what: str, lines: bool = True) -> Iterator[Callable[[str], None]]:
             _say(f"{doing[0]} …")
 
     def say(text: str) -> None:
+        """Set the present activity."""
         doing[0] = text
 
     before = signal.signal(signal.SIGALRM, tick)
@@ -132,6 +135,7 @@ def patience(what: str, lines: bool = True) -> Iterator[Callable[[str], None]]:
 
 
 def _say(text: str, most: int = 200) -> None:
+    """Write a line to stderr, cleaned and cut to `most` characters; nothing if stderr is closed."""
     with suppress(OSError):  # a closed stderr must not stop the work
         sys.stderr.write(f"{clean(text, most)}\n")
         sys.stderr.flush()

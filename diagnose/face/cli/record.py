@@ -56,6 +56,7 @@ def run(
 
 
 def _sending(uri: str, spool: Path | None) -> Sending:
+    """Prepare sending windows to a store. Raises OutputFailed if the spool is unusable."""
     from rankscope.diagnose.face.cli.stores.sending import Sending  # not needed for a folder: 0.03 s of CPU
 
     return Sending(uri, spool)

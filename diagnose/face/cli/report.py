@@ -60,6 +60,7 @@ def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Itera
     """Yield the lines of the report, each at most `width` columns."""
 
     def lines(text: str, indent: int) -> list[str]:
+        """Wrap a text to the width; further lines are indented."""
         return wrap(text, " " * indent, width, verbose)
 
     yield from lines(headline(verdict, verbose), 7)
@@ -105,6 +106,10 @@ def stack_lines(tree: StackNode, verbose: bool, width: int, option: str = "-v") 
 
 
 def _evidence(suspect: Suspect, verbose: bool, first: bool) -> Iterator[str]:
+    """Yield the labelled lines on a suspect: because, limit, against, ruled out, sure; a label only at its first line.
+
+    `first`: of the first suspect, whose terms are explained.
+    """
     found = reasons_of(suspect, verbose)
     for word, said in (("because", found.because), ("limit", found.limits), ("against", found.against)):
         for number, evidence in enumerate(said):
@@ -116,4 +121,5 @@ def _evidence(suspect: Suspect, verbose: bool, first: bool) -> Iterator[str]:
 
 
 def _labelled(word: str, text: str) -> str:
+    """Format a text after its label, both in columns; '' for a line that continues."""
     return f"  {word:<{_INDENT - 3}} {text}"

@@ -62,11 +62,13 @@ def end_when_asked() -> None:
     heard = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
 
     def end(*_: object) -> None:
+        """Handle a signal: ignore further ones and raise KeyboardInterrupt."""
         for one in heard:
             signal.signal(one, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     def forget() -> None:
+        """Restore the default handlers, in a forked child."""
         for one in heard:
             if signal.getsignal(one) is end:
                 signal.signal(one, signal.SIG_DFL)
@@ -95,6 +97,7 @@ def make_room() -> None:
 
 
 def _complain(line: str, code: int) -> int:
+    """Write a line to stderr, if that is open; return `code`."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"rankscope: {line}\n")
     return code

@@ -1,1 +1,1 @@
-"""What commands print with --json, as objects: for whatever else gives them to programs. See README.md."""
+"""The JSON that commands print with --json, as objects, for other interfaces too. See README.md."""

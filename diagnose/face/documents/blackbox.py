@@ -1,4 +1,4 @@
-"""What `rankscope blackbox --json` prints: the recordings of the service, one or the list."""
+"""The JSON that `rankscope blackbox --json` prints: the recordings of the service, one or the list."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ def verdict_of(folder: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a file; {} if there is none."""
     try:
         content = json.loads(read_plain(path, budgets.FILE_BYTES_MOST))
     except (OSError, ValueError, RecursionError):

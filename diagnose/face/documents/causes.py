@@ -1,4 +1,4 @@
-"""What `rankscope causes --json` prints: the table of causes with how often each was right."""
+"""The JSON that `rankscope causes --json` prints: the table of causes with how often each was right."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rankscope.diagnose.infer.causes.causes import SCHEMA, TABLE, Counted, count
 
 
 def as_object() -> dict[str, Any]:
-    """Return the table as JSON."""
+    """Return the table of causes as JSON, with how often each was right and wrong."""
     found, cases = counted()
     rows = [
         {"component": row.component, "cause": row.cause, "scope": row.scope, "witness": row.witness, "told_by": row.told_by,

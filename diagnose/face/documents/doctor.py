@@ -1,4 +1,4 @@
-"""What `rankscope doctor --json` prints, from what was found out about a host. Pure."""
+"""The JSON that `rankscope doctor --json` prints, from what was found out about a host. Pure."""
 
 from __future__ import annotations
 

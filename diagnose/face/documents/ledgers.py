@@ -1,4 +1,4 @@
-"""What `rankscope ledger --json` prints: the ledgers of jobs, as the service of this host keeps them."""
+"""The JSON that `rankscope ledger --json` prints: the ledgers of jobs, as the service of this host keeps them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_ledgers(state: Path, job: str | None) -> Sequence[Ledger]:
 
 
 def as_object(ledger: Ledger) -> dict[str, Any]:
-    """Return a ledger as JSON, with its sums and what would come back."""
+    """Return a ledger as JSON, with its sums and the possible gains."""
     return to_json(ledger, socket.gethostname()) | {
         "hours": round(ledger.total_s / 3600, 6),
         "lost_hours": round(lost_s(ledger) / 3600, 6),

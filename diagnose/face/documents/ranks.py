@@ -1,4 +1,4 @@
-"""What `rankscope ranks --json` prints, from an inspection of a host's processes. Pure."""
+"""The JSON that `rankscope ranks --json` prints, from an inspection of a host's processes. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def as_object(sight: Sight) -> dict[str, Any]:
-    """Return the ranks, the rejected processes and the collectives that are seen as JSON."""
+    """Return as JSON the ranks, servers, rejected processes, notes and collectives that were seen."""
     census, devices = sight.census, sight.devices
     return {
         "schema": SCHEMA,
@@ -46,6 +46,7 @@ def as_object(sight: Sight) -> dict[str, Any]:
 
 
 def _rank(found: FoundRank) -> dict[str, Any]:
+    """Return one rank as JSON."""
     identity = found.identity
     return {
         "job": clean(identity.job),
@@ -68,14 +69,13 @@ def _rank(found: FoundRank) -> dict[str, Any]:
 
 
 def reason(rejected: Rejected, devices: Mapping[int, str]) -> str:
-    """Say why a process is no rank, including that it drives several devices."""
+    """Say why a process is no rank, and which devices it drives, if several (`devices`: in words, by pid)."""
     what = devices.get(rejected.pid)
     return f"{rejected.reason}, one process that drives {what}" if what else rejected.reason
 
 
 def loaders(found: FoundRank) -> int:
-    """Count the worker processes that may feed the rank with data: not compilers or multiprocessing
-    helpers."""
+    """Count the worker processes that may feed the rank with data: not compilers or multiprocessing helpers."""
     from rankscope.observer.census.workers import FEEDING
 
     return sum(worker.kind in FEEDING for worker in found.workers)

@@ -25,7 +25,9 @@ def judge_all(
 ) -> list[Verdict]:  # fmt: skip
     """Judge each selected job of windows that were read; worst first.
 
-    A baseline that holds some of the jobs is used for these alone.
+    `earlier`: baseline windows; one that holds some of the jobs is used for these alone. `wanted`: name or title of
+    the jobs, None for all; `history`: for an automatic baseline, None for none; `shared`: groups of hosts that share
+    something; `flight`: what dumps of the flight recorder blame.
     """
     windows, earlier = rename_jobs(loaded.windows, earlier)
     roll, notes = roll_call(windows), list(loaded.notes)
@@ -35,6 +37,7 @@ def judge_all(
     held = {job for window in earlier for job in window.ranks["job"].to_pylist()} & titles.keys()
 
     def judged(job: str) -> Verdict:
+        """Judge one job, with the baseline if that is of it."""
         without = bool(held) and job not in held
         verdict = judge.diagnose(windows, () if without else earlier, job, history, tuple(notes), shared, flight)
         if without:
@@ -43,6 +46,7 @@ def judge_all(
         return verdict if called[job] == titles[job] else replace(verdict, title=called[job])
 
     def refused(job: str, why: Note) -> Verdict:
+        """Make the verdict of a job that cannot be judged; `why`: the reason."""
         said = [why, *notes]
         return replace(unjudged(roll, job, windows_of(roll, job, said), said), title=called[job])
 

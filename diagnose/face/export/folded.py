@@ -1,5 +1,4 @@
-"""Folded stacks (flamegraph.pl, inferno, speedscope): a stack per line, frames separated by ';',
-microseconds."""
+"""Folded stacks (flamegraph.pl, inferno, speedscope): a stack per line, frames separated by ';', microseconds."""
 
 from __future__ import annotations
 
@@ -18,6 +17,7 @@ def folded(fleet: Fleet) -> bytes:
 
 
 def _frame(frame: StackFrame) -> str:
+    """Format a frame as 'name (file:line)'."""
     place = f" ({frame.file.rpartition('/')[2]}:{frame.line})" if frame.file else ""
     return _name(f"{frame.name}{place}")
 

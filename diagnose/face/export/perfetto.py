@@ -39,6 +39,7 @@ def perfetto(fleet: Fleet) -> bytes:
 
 
 def _steps(fleet: Fleet, row: int, common: dict[str, Any]) -> list[dict[str, Any]]:
+    """Make the events of one rank's steps: slices and counters. `row`: its row in fleet.ranks; `common`: pid and tid."""
     steps = fleet.steps
     events: list[dict[str, Any]] = []
     known = (steps.seconds[row] > 0) & (np.abs(steps.start_s) <= budgets.DAY_S)  # a forged window may contain anything

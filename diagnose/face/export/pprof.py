@@ -1,8 +1,8 @@
-"""pprof (github.com/google/pprof, proto/profile.proto): gzipped protobuf for `go tool pprof`,
-Pyroscope and others.
+"""pprof (github.com/google/pprof, proto/profile.proto): gzipped protobuf for `go tool pprof`, Pyroscope and others.
 
-Every sample has rank, host, role and kind as labels: `pprof -tagfocus rank=3`, `-tagroot rank`. The
-message is small and stable, so it is encoded here without a dependency."""
+Every sample has rank, host, role and kind as labels: `pprof -tagfocus rank=3`, `-tagroot rank`. The message is small
+and stable, so it is encoded here without a dependency.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def pprof(fleet: Fleet) -> bytes:
     texts: dict[str, int] = {"": 0}
 
     def text(said: str) -> int:
+        """Return the number of a string in the profile's table of strings; add it if it is new."""
         return texts.setdefault(said, len(texts))
 
     types = [
@@ -69,10 +70,12 @@ def pprof(fleet: Fleet) -> bytes:
 
 
 def _message(*fields: bytes) -> bytes:
+    """Encode a protobuf message of encoded fields."""
     return b"".join(fields)
 
 
 def _varint(value: int) -> bytes:
+    """Encode a number (0 or above) as a protobuf varint."""
     said = bytearray()
     while value > 0x7F:
         said.append(value & 0x7F | 0x80)
@@ -82,12 +85,15 @@ def _varint(value: int) -> bytes:
 
 
 def _number(field: int, value: int) -> bytes:
+    """Encode a protobuf field with a number."""
     return _varint(field << 3) + _varint(value)
 
 
 def _field(field: int, content: bytes) -> bytes:
+    """Encode a protobuf field with bytes: a string or a message."""
     return _varint(field << 3 | 2) + _varint(len(content)) + content
 
 
 def _packed(field: int, values: Iterable[int]) -> bytes:
+    """Encode a protobuf field with several numbers, packed."""
     return _field(field, b"".join(map(_varint, values)))

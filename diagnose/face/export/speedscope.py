@@ -35,6 +35,7 @@ def speedscope(fleet: Fleet) -> bytes:
 
 
 def _profile(name: str) -> dict[str, Any]:
+    """Make the empty profile of a rank."""
     return {
         "type": "sampled",
         "name": name,
@@ -47,4 +48,5 @@ def _profile(name: str) -> dict[str, Any]:
 
 
 def _frame(frame: StackFrame) -> dict[str, Any]:
+    """Make a frame of the shared table: its name, with file and line if there is a file."""
     return {"name": frame.name, **({"file": frame.file, "line": frame.line} if frame.file else {})}

@@ -1,8 +1,7 @@
-"""Stacks of a fleet with their seconds, for profilers: each rank's critical path, Python and leaves
-below it.
+"""Stacks of a fleet with their seconds, for profilers: each rank's critical path, Python and leaves below it.
 
-seconds = β · length of the window: time on the rank's critical path. A rank's stacks add up to its
-window."""
+seconds = β · length of the window: time on the rank's critical path. A rank's stacks add up to its window.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class Sample:
 
 
 def samples_of(fleet: Fleet) -> Iterator[Sample]:
-    """Yield samples rank by rank, longest first."""
+    """Yield the stacks of all training threads with their seconds, rank by rank, the longest first."""
     table, ranks = fleet.patterns, fleet.ranks
     share = table.share
     rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (share > 0))

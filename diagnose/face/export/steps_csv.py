@@ -1,5 +1,4 @@
-"""CSV of step parts by rank, for tables and notebooks, in the columns that `diagnose --steps FILE`
-reads."""
+"""CSV of step parts by rank, for tables and notebooks, in the columns that `diagnose --steps FILE` reads."""
 
 from __future__ import annotations
 
@@ -36,6 +35,6 @@ def steps_csv(fleet: Fleet) -> bytes:
 
 
 def _plain(text: str) -> str:
-    """Escape a text that a spreadsheet would take for a formula."""
+    """Clean a text, and escape it if a spreadsheet would take it for a formula."""
     said = clean(text)
     return f"'{said}" if said[:1] in "=+-@" and said else said

@@ -51,14 +51,17 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What fits of a document, and the lists that were cut, the longest first."""
+    """What fits of a document, and the lists that were cut, those that lost most first."""
 
     content: Any
     cuts: tuple[Cut, ...]
 
 
 def tidy(content: Any, most: int = TEXT_MOST, depth: int = 0) -> Any:
-    """Clean and cut all text of a document, keys too; numbers that are none become null. Raises TooLarge."""
+    """Clean and cut all text of a document, keys too, to `most` characters; NaN and infinity become null.
+
+    Raises TooLarge if it is nested too deeply.
+    """
     if depth > _NESTED_MOST:
         raise TooLarge("the answer is nested too deeply")
     if isinstance(content, str):
@@ -76,7 +79,7 @@ def size_of(content: Any) -> int:
 
 
 def fit(content: Any, most_bytes: int) -> Part:
-    """Cut a tidy document to so many bytes. Raises TooLarge."""
+    """Cut the lists of a tidy document, and at last its texts, until it has at most so many bytes. Raises TooLarge."""
     cuts: list[Cut] = []
     shallow = _cut(content, None, "", cuts)
     if size_of(shallow) <= most_bytes:
@@ -95,11 +98,15 @@ def fit(content: Any, most_bytes: int) -> Part:
 
 
 def _sorted(cuts: list[Cut]) -> tuple[Cut, ...]:
+    """Sort cuts, those that lost most items first."""
     return tuple(sorted(cuts, key=lambda one: one.given - one.of))
 
 
 def _cut(content: Any, length: int | None, part: str, cuts: list[Cut], depth: int = 0) -> Any:
-    """Cut all lists to a length (None: to none), and those that are nested too deeply to nothing; add them to `cuts`."""
+    """Cut all lists to a length (None: to none), and those that are nested too deeply to nothing; add them to `cuts`.
+
+    `part`: JSON pointer to `content`; `depth`: its level.
+    """
     if isinstance(content, dict):
         return {key: _cut(value, length, f"{part}/{_escaped(key)}", cuts, depth + 1) for key, value in content.items()}
     if isinstance(content, list):
@@ -111,17 +118,18 @@ def _cut(content: Any, length: int | None, part: str, cuts: list[Cut], depth: in
 
 
 def _escaped(key: str) -> str:
+    """Escape a key for a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
 @dataclass(slots=True)
 class Kept:
-    """The last documents, for whoever asks for the rest of their lists."""
+    """Keeps the last documents, of which clients may request the rest of lists that were cut."""
 
     documents: OrderedDict[str, Any] = field(default_factory=OrderedDict)
 
     def keep(self, content: Any) -> str:
-        """Keep a document, and forget the oldest; return its name."""
+        """Store a document, drop the oldest above `DOCUMENTS_MOST`, and return its random name."""
         name = secrets.token_hex(6)
         self.documents[name] = content
         while len(self.documents) > DOCUMENTS_MOST:
@@ -169,10 +177,11 @@ class Kept:
 
 
 def cursor_to(name: str, part: str, first: int) -> str:
-    """Return the cursor to the items of a list from `first` on."""
+    """Return the cursor to the items from `first` on, of the list `part` (JSON pointer) in the document `name`."""
     return f"{name}:{first}:{part}"
 
 
 def _keys(part: str) -> Iterator[str]:
+    """Yield the keys and indices of a JSON pointer."""
     for key in part.split("/")[1:]:
         yield key.replace("~1", "/").replace("~0", "~")

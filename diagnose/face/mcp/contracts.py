@@ -21,7 +21,10 @@ Schema = dict[str, Any]
 
 
 def of_tool(answers: str | Schema) -> Schema:
-    """Return the schema of a tool's answer: `answers` names a schema of the commands ('[]' after it: a list of these), or is one."""
+    """Return the schema of a tool's answer, envelope included.
+
+    `answers` names a schema of the commands ('[]' after it: a list of these), or is one.
+    """
     defs: Schema = {}
     inner: Schema = answers if isinstance(answers, dict) else _named(answers, defs)
     cut = _closed(
@@ -39,12 +42,14 @@ def of_tool(answers: str | Schema) -> Schema:
 
 
 def _closed(properties: Schema) -> Schema:
+    """Make the schema of an object that has exactly these properties, all required."""
     return {
         "type": "object", "properties": properties, "required": list(properties), "additionalProperties": False,
     }  # fmt: skip
 
 
 def _named(name: str, defs: Schema) -> Schema:
+    """Make a reference to a schema of the commands by name ('[]' after it: a list of these), and put it into `defs`."""
     if name.endswith("[]"):
         return {"type": "array", "items": _named(name[:-2], defs)}
     _put(name, defs)
@@ -59,7 +64,7 @@ def command_schema(name: str) -> Schema:
 
 
 def _put(name: str, defs: Schema) -> None:
-    """Put a schema of the commands and all it refers to into `defs`."""
+    """Put a schema of the commands and all it refers to into `defs`, by name."""
     if name in defs:
         return
     content = command_schema(name)

@@ -1,4 +1,4 @@
-"""What every answer is put in: a mark that its text is data of others, what was cut, and the same as text in a fence.
+"""The envelope of every answer: a mark that its text is data of others, and what was cut; the same as fenced text.
 
 A job chooses its own name, command line and function names; so what they say is given to an agent as data, with a word that says so
 before it. The fence has a random name, and no text inside can hold one: `<` and `>` are escaped there.
@@ -33,7 +33,7 @@ class Answer:
 
 
 def packed(tool: str, answer: Answer, kept: Kept, most_bytes: int) -> dict[str, Any]:
-    """Put an answer into its envelope, in so many bytes; what is cut is kept. Raises TooLarge."""
+    """Put a tool's answer into its envelope, in so many bytes; if something is cut, keep the whole. Raises TooLarge."""
     summary = [tidy(said, _SENTENCE_MOST) for said in answer.summary[:SUMMARY_MOST]]
     content = tidy(answer.data)
     part = fit(content, max(most_bytes - _AROUND - size_of(summary) - LEFT_OUT_MOST * 160, _FEWEST))
@@ -54,6 +54,7 @@ def packed_rest(cursor: str, kept: Kept, most_bytes: int) -> dict[str, Any]:
 
 
 def _envelope(tool: str, summary: list[str], data: Any, left_out: list[Any], more: int) -> dict[str, Any]:
+    """Make an envelope. `left_out`: lists that were cut; `more`: number of further ones that are not listed."""
     return {
         "schema": SCHEMA, "tool": tool, "untrusted": UNTRUSTED, "summary": summary, "data": data, "left_out": left_out,
         "left_out_more": more,

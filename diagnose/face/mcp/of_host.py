@@ -30,7 +30,7 @@ class LookedEnough(MissingFeature):
 
 
 def doctor(_: Places, __: Mapping[str, Any]) -> Answer:
-    """Say whether this host can be observed."""
+    """Answer whether this host can be observed, and what is missing."""
     from rankscope.observer.doctor import examine
 
     findings = examine(Path("/"))
@@ -44,7 +44,7 @@ def doctor(_: Places, __: Mapping[str, Any]) -> Answer:
 
 
 def ranks(_: Places, question: Mapping[str, Any]) -> Answer:
-    """List the training processes of this host."""
+    """Answer which training processes run on this host; of one job and with rejected processes, if the question asks."""
     from rankscope.observer.sight import see
 
     found = ranks_document.as_object(see(progress=_say))
@@ -80,14 +80,14 @@ def diagnose_now(places: Places, question: Mapping[str, Any]) -> Answer:
 
 
 def _count(now_s: float) -> None:
-    """Count one look at this host. Raises LookedEnough."""
+    """Count one observation of this host. Raises LookedEnough above `LIVE_EACH_HOUR` within an hour."""
     if len(_looks) == LIVE_EACH_HOUR and now_s - _looks[0] < _HOUR_S:
         raise LookedEnough(f"this host was observed {LIVE_EACH_HOUR} times within an hour")
     _looks.append(now_s)
 
 
 def causes(_: Places, question: Mapping[str, Any]) -> Answer:
-    """List the causes that can be named."""
+    """Answer which causes can be named, if the question asks with this component or cause. Raises UsageError if none."""
     found = causes_document.as_object()
     for field in ("component", "cause"):
         if field in question:
@@ -98,5 +98,6 @@ def causes(_: Places, question: Mapping[str, Any]) -> Answer:
 
 
 def _say(text: str) -> None:
+    """Print a progress message on stderr."""
     sys.stderr.write(f"rankscope: {clean(text, 300)}\n")
     sys.stderr.flush()

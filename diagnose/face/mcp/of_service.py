@@ -22,7 +22,10 @@ _JOB_FIELDS = ("job", "title")
 
 
 def verdicts(places: Places, question: Mapping[str, Any]) -> Answer:
-    """Read reported events, newest first. Raises NothingKept, UnsafePlace."""
+    """Answer with events that the service reported, newest first. Raises NothingKept, UnsafePlace.
+
+    The question selects kinds (usual: verdicts), job, time (`before`) and number.
+    """
     box_document.opened_box(places.state)
     kinds, job, before = question.get("kinds", ["verdict"]), question.get("job"), question.get("before")
     limit = int(question.get("limit", 5))
@@ -45,12 +48,14 @@ def verdicts(places: Places, question: Mapping[str, Any]) -> Answer:
 
 
 def _validator() -> Draft202012Validator:
+    """Make the validator of one event (schema rankscope.watch/1)."""
     return Draft202012Validator(
         contracts.of_tool("watch")["properties"]["data"] | {"$defs": contracts.of_tool("watch")["$defs"]}
     )
 
 
 def _is_of(event: Mapping[str, Any], job: str) -> bool:
+    """Tell whether an event is of this job: its name, or its verdict's title, begins so."""
     verdict = event.get("verdict")
     title = verdict.get("title") if isinstance(verdict, dict) else ""
     return any(str(name or "").startswith(job) for name in (event.get("job"), title))
@@ -73,13 +78,13 @@ def _events(state: Path) -> Iterator[dict[str, Any]]:
 
 
 def blackbox_list(places: Places, _: Mapping[str, Any]) -> Answer:
-    """List the frozen recordings. Raises NothingKept, UnsafePlace."""
+    """Answer with the frozen recordings. Raises NothingKept, UnsafePlace."""
     found = box_document.frozen_list(box_document.opened_box(places.state))
     return Answer(found, (f"{len(found)} recordings are frozen; 'now' shows the minutes that run",))
 
 
 def blackbox(places: Places, question: Mapping[str, Any]) -> Answer:
-    """Show the end of a recording. Raises UsageError, NothingKept, UnsafePlace."""
+    """Answer with the end of a recording. Raises UsageError, NothingKept, UnsafePlace."""
     folder = box_document.recording(box_document.opened_box(places.state), question["name"])
     with opened_folder(folder):
         pass
@@ -94,7 +99,7 @@ def blackbox(places: Places, question: Mapping[str, Any]) -> Answer:
 
 
 def _end_of(lines: list[dict[str, Any]], seconds: float) -> list[dict[str, Any]]:
-    """Select the lines of the last seconds."""
+    """Select the lines of the last `seconds` before the latest line."""
     from datetime import datetime, timedelta
 
     dated = [(datetime.fromisoformat(one["time"].replace("Z", "+00:00")), one) for one in lines if one["time"]]
@@ -105,7 +110,7 @@ def _end_of(lines: list[dict[str, Any]], seconds: float) -> list[dict[str, Any]]
 
 
 def ledger(places: Places, question: Mapping[str, Any]) -> Answer:
-    """Return ledgers of jobs. Raises UsageError, NothingKept, UnsafePlace."""
+    """Answer with the ledgers of all jobs, or of one. Raises UsageError, NothingKept, UnsafePlace."""
     box_document.opened_box(places.state)
     found = [
         ledgers_document.as_object(one) for one in ledgers_document.read_ledgers(places.state, question.get("job"))

@@ -26,7 +26,7 @@ _AUTO = "auto"
 
 
 def windows(places: Places, question: Mapping[str, Any]) -> Answer:
-    """List windows that may be read, newest first."""
+    """Answer which windows may be read, newest first; of one job or host, if the question asks."""
     job, host = question.get("job"), question.get("host")
     found: list[tuple[float, dict[str, Any]]] = []
     unreadable = looked = 0
@@ -56,7 +56,7 @@ def windows(places: Places, question: Mapping[str, Any]) -> Answer:
 
 
 def diagnose(places: Places, question: Mapping[str, Any]) -> Answer:
-    """Judge recorded windows. Raises Refused, BadData."""
+    """Answer with the verdicts on recorded windows. Raises Refused, BadData, UsageError."""
     folders, refused = _folders(places, question["windows"])
     loaded = load_found(find(folders))
     given = question.get("baseline", ())
@@ -77,6 +77,7 @@ def judged(verdicts: Sequence[Verdict], said: Sequence[str] = ()) -> Answer:
 
 
 def _folders(places: Places, given: Sequence[str]) -> tuple[list[Any], list[str]]:
+    """Return the window folders that these paths mean, without repeats, and why others were refused. Raises Refused."""
     found, refused = [], []
     for place in given:
         folders, others = places.folders(place)
@@ -88,7 +89,7 @@ def _folders(places: Places, given: Sequence[str]) -> tuple[list[Any], list[str]
 
 
 def describe(places: Places, question: Mapping[str, Any]) -> Answer:
-    """Describe the tables of a window: rows and columns."""
+    """Answer which tables a window has, or one of them: number of rows, and columns."""
     folder = _one(places, question["window"])
     rows = read_manifest(folder / MANIFEST)[1]
     names = [question["table"]] if "table" in question else list(TABLES)
@@ -97,7 +98,7 @@ def describe(places: Places, question: Mapping[str, Any]) -> Answer:
 
 
 def rows(places: Places, question: Mapping[str, Any]) -> Answer:
-    """Select rows of a table of a window. Raises BadQuestion."""
+    """Answer with selected rows of a table of a window. Raises BadQuestion, BadData, Refused."""
     folder = _one(places, question["window"])
     counts = read_manifest(folder / MANIFEST)[1]
     if sum(counts.values()) > ROWS_READ_MOST:
@@ -109,6 +110,7 @@ def rows(places: Places, question: Mapping[str, Any]) -> Answer:
 
 
 def _one(places: Places, given: str) -> Any:
+    """Return the one window folder that a path means. Raises Refused if it is none, or several."""
     folders, _ = places.folders(given)
     if len(folders) > 1:
         raise Refused(f"{clean(given, 200)} holds {len(folders)} windows: name one")

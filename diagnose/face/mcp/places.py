@@ -1,4 +1,4 @@
-"""Which folders an agent may read: those of windows that were allowed, and nothing that others could have changed.
+"""Select the folders that an agent may read: allowed ones of windows, and none that others could have changed.
 
 A path is walked from an allowed folder part by part. Links are not followed below it, and every part
 must belong to root or to us and be writable by nobody else (probes/base/folders.py).
@@ -115,7 +115,7 @@ def _must_be_ours(root: Path, parts: tuple[str, ...]) -> None:
 
 
 def _must_be_a_window(root: Path, parts: tuple[str, ...]) -> None:
-    """Raise Refused unless a window's folder and every file in it are ours."""
+    """Raise Refused unless only root or this user can have written a window's folder and every file in it."""
     _must_be_ours(root, parts)
     names = os.listdir(root.joinpath(*parts))  # noqa: PTH208
     if len(names) > _FILES_MOST:
@@ -125,7 +125,7 @@ def _must_be_a_window(root: Path, parts: tuple[str, ...]) -> None:
 
 
 def _windows_below(place: Path, deepest: int) -> Iterator[Path]:
-    """Yield window folders below a folder, itself first; links are not followed."""
+    """Yield window folders below a folder, itself first, at most `deepest` levels down; links are not followed."""
     looked = 0
     waiting = [(place, 0)]
     while waiting:
@@ -151,8 +151,10 @@ def _windows_below(place: Path, deepest: int) -> Iterator[Path]:
 
 
 def _is_there(path: Path) -> bool:
+    """Tell whether a path exists, be it a broken link."""
     return os.path.lexists(path)
 
 
 def _shown(given: str) -> str:
+    """Clean a path for an error message, and cut it."""
     return clean(given, 200)

@@ -1,4 +1,4 @@
-"""The server: the official SDK's, over stdin and stdout, read only. It checks questions and answers against their schemas."""
+"""The MCP server: the official SDK's, over stdin and stdout, read only. It checks questions and answers by schemas."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ INSTRUCTIONS = (
 
 
 def serve(places: Places, most_bytes: int) -> None:
-    """Serve one client until it closes stdin."""
+    """Serve one client until it closes stdin. `most_bytes`: size of an answer."""
     anyio.run(_serve, places, most_bytes)
 
 
 async def _serve(places: Places, most_bytes: int) -> None:
+    """Serve one client until it closes stdin, and end the worker then."""
     worker = Worker(places, most_bytes)
     try:
         async with stdio_server() as (reading, writing):
@@ -44,13 +45,15 @@ async def _serve(places: Places, most_bytes: int) -> None:
 
 
 def make(worker: Worker) -> Server[Any]:
-    """Make the server on a process that answers."""
+    """Make the server that passes questions to the worker, one at a time."""
     lock = anyio.Lock()
 
     async def listed(_: Any, __: Any) -> types.ListToolsResult:
+        """List the tools."""
         return types.ListToolsResult(tools=[_offered(tool) for tool in ALL])
 
     async def called(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        """Check a call of a tool, wait for earlier ones, and answer it; errors are answers too."""
         tool = BY_NAME.get(params.name)
         if tool is None:
             return _refused(f"there is no tool {params.name!r}: {', '.join(BY_NAME)}")
@@ -73,6 +76,7 @@ def make(worker: Worker) -> Server[Any]:
 
 
 async def _answered(worker: Worker, tool: Tool, arguments: dict[str, Any]) -> types.CallToolResult:
+    """Have the worker answer a question, and check the answer against its schema; end the worker if cancelled."""
     worker.start()
     try:
         found = await anyio.to_thread.run_sync(worker.ask, tool.name, arguments, tool.limit_s, abandon_on_cancel=True)
@@ -95,6 +99,7 @@ def _refused(why: str) -> types.CallToolResult:
 
 
 def _offered(tool: Tool) -> types.Tool:
+    """Describe a tool to the client."""
     hints = types.ToolAnnotations(
         title=tool.title,
         read_only_hint=True,
@@ -116,15 +121,18 @@ def _complaint(validator: Draft202012Validator, content: Any) -> str:
 
 @cache
 def _questions(name: str) -> Draft202012Validator:
+    """Return the validator of a tool's arguments."""
     return Draft202012Validator(BY_NAME[name].input_schema)
 
 
 @cache
 def _answers(name: str) -> Draft202012Validator:
+    """Return the validator of a tool's answers."""
     return Draft202012Validator(BY_NAME[name].output_schema)
 
 
 def _version() -> str:
+    """Return the version of rankscope, 'unknown' if it is not installed."""
     try:
         return importlib.metadata.version("rankscope")
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Small questions to one table of a window: conditions, columns, order, groups. Pure; no text of a question is ever run."""
+"""Select rows of one table of a window: conditions, columns, order, groups. Pure; no text of a question is ever run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def columns_of(name: str) -> list[dict[str, str]]:
 
 
 def select(table: pa.Table, question: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer a question (the arguments of the tool `rows`) to a table. Raises BadQuestion."""
+    """Select rows of a table; `question`: the arguments of the tool `rows`. Raises BadQuestion."""
     try:
         return _selected(_plain(table), question)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
@@ -47,6 +47,7 @@ def select(table: pa.Table, question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _selected(table: pa.Table, question: Mapping[str, Any]) -> dict[str, Any]:
+    """Select rows of a decoded table, as `select`. Raises BadQuestion and errors of Arrow."""
     for condition in question.get("where", ()):
         table = table.filter(_mask(table, condition))
     if "totals" in question and "group_by" not in question:
@@ -72,7 +73,7 @@ def _selected(table: pa.Table, question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Decode columns of labels, which cannot be compared as they are."""
+    """Decode dictionary-encoded columns, which cannot be compared as they are."""
     for at, column in enumerate(table.schema):
         if pa.types.is_dictionary(column.type):
             table = table.set_column(at, column.name, pc.cast(table.column(at), column.type.value_type))
@@ -80,13 +81,17 @@ def _plain(table: pa.Table) -> pa.Table:
 
 
 def _known(table: pa.Table, name: str) -> str:
+    """Return the name of a column as it is. Raises BadQuestion if the table has none of that name."""
     if name not in table.column_names:
         raise BadQuestion(f"there is no column {clean(name, 60)}")
     return name
 
 
 def _mask(table: pa.Table, condition: Mapping[str, Any]) -> Any:
-    """Return which rows a condition lets pass. Nulls pass only where null is asked for, or `ne` something else."""
+    """Return which rows meet a condition; nulls do only where null is asked for, or with `ne` something else.
+
+    Raises BadQuestion if column, operator and value do not go together.
+    """
     column, op, value = table[_known(table, condition["column"])], condition["op"], condition["value"]
     if pa.types.is_list(column.type):
         raise BadQuestion(f"{condition['column']} is a list: no condition can be put on it")
@@ -106,6 +111,7 @@ def _mask(table: pa.Table, condition: Mapping[str, Any]) -> Any:
 
 
 def _grouped(table: pa.Table, keys: Sequence[str], totals: Sequence[Mapping[str, str]]) -> pa.Table:
+    """Return one row per combination of `keys`, with these totals (none: the count). Raises BadQuestion."""
     for name in (*keys, *(one["column"] for one in totals)):
         if pa.types.is_list(table[_known(table, name)].type):
             raise BadQuestion(f"{name} is a list: it cannot be grouped")
@@ -114,12 +120,14 @@ def _grouped(table: pa.Table, keys: Sequence[str], totals: Sequence[Mapping[str,
 
 
 def _sorted(table: pa.Table, order: str, descending: bool) -> pa.Table:
+    """Sort a table by a column. Raises BadQuestion if that is a list."""
     if pa.types.is_list(table[_known(table, order)].type):
         raise BadQuestion(f"{order} is a list: nothing can be ordered by it")
     return table.sort_by([(order, "descending" if descending else "ascending")])
 
 
 def _value(value: Any) -> Any:
+    """Round a number to seven digits, and cut a list to `ITEMS_MOST`."""
     if isinstance(value, float):
         return float(f"{value:.7g}")
     if isinstance(value, list):

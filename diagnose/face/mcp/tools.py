@@ -36,31 +36,34 @@ class Tool:
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """Return the schema of the arguments."""
+        """The schema of its arguments."""
         return {
             "type": "object", "properties": self.arguments, "required": list(self.required), "additionalProperties": False,
         }  # fmt: skip
 
     @property
     def output_schema(self) -> dict[str, Any]:
-        """Return the schema of the answer."""
+        """The schema of its answer, envelope included."""
         return contracts.of_tool(self.answers)
 
     @property
     def description(self) -> str:
-        """Return what an agent reads about it."""
+        """The description that an agent reads."""
         return self.about + _MARK
 
 
 def _text(about: str, most: int = 300) -> dict[str, Any]:
+    """Make the schema of a text argument; `about`: its description, `most`: characters."""
     return {"type": "string", "minLength": 1, "maxLength": most, "description": about}
 
 
 def _whole(about: str, least: int, most: int, usual: int) -> dict[str, Any]:
+    """Make the schema of an integer argument from `least` to `most`; `about`: its description, `usual`: its default."""
     return {"type": "integer", "minimum": least, "maximum": most, "default": usual, "description": about}
 
 
 def _list(of: dict[str, Any], about: str, most: int, least: int = 0) -> dict[str, Any]:
+    """Make the schema of an argument that is a list of `least` to `most` items; `about`: its description."""
     return {"type": "array", "items": of, "minItems": least, "maxItems": most, "description": about}
 
 

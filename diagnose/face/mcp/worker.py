@@ -1,4 +1,4 @@
-"""The process that answers: one question at a time, in its main thread, without the SDK.
+"""The process that answers an agent's questions: one at a time, in its main thread, without the SDK.
 
 It is a process of its own, so that the server hears its client meanwhile, gives up what takes too long, and has no threads where a
 question forks (the census and the recorder do, and give up their rights in a child). Its output goes to stderr: stdout is the client's.
@@ -24,7 +24,7 @@ Call = Callable[[Places, Mapping[str, Any]], Answer]
 
 
 def calls() -> dict[str, Call]:
-    """Return the function of each tool but `more`. Imported on the first question: a server is up at once."""
+    """Return the function of each tool but `more`, by name. Imported on the first question: a server is up at once."""
     from rankscope.diagnose.face.mcp import of_host, of_service, of_windows
 
     return {
@@ -36,7 +36,7 @@ def calls() -> dict[str, Call]:
 
 
 def serve(line: Connection, parent: int, places: Places, most_bytes: int) -> None:
-    """Answer questions until the server ends."""
+    """Answer questions that come on `line` until the server (`parent`: its pid) ends; runs in the worker."""
     if not end_with(parent):
         return
     os.dup2(2, 1)
@@ -70,4 +70,5 @@ def respond(question: Mapping[str, Any], places: Places, kept: Kept, most_bytes:
 
 
 def _line(text: str) -> str:
+    """Clean a text into one line, and cut it."""
     return clean(" ".join(text.split()), 600)

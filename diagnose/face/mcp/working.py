@@ -1,4 +1,4 @@
-"""The server's hold on the process that answers: start it, ask it, end it where it takes too long."""
+"""The server's handle of its worker process: start it, ask it, end it where it takes too long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AROUND_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Worker:
-    """One process that answers. The next question starts another one where it has ended."""
+    """Handle of the process that answers. The next question starts another one where it has ended."""
 
     places: Places
     most_bytes: int
@@ -41,7 +41,7 @@ class Worker:
         theirs.close()
 
     def ask(self, tool: str, arguments: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        """Ask the running process and wait; what it answers, or {"error": why there is no answer}."""
+        """Ask the running process and wait; return its answer, or {"error": why there is none}."""
         line = self._line
         if line is None:
             return {"error": "the process that answers could not be started"}
@@ -57,7 +57,7 @@ class Worker:
         return found
 
     def end(self) -> None:
-        """End the process: at first it may clean up."""
+        """End the process; it gets `_ENDS_S` seconds to clean up."""
         process, self._process = self._process, None
         if process is not None:
             process.terminate()

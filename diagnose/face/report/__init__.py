@@ -1,1 +1,1 @@
-"""One verdict with its evidence as one HTML file, and the sentences in which verdicts are told."""
+"""One verdict with its evidence as one HTML file, and phrases of verdicts that are used elsewhere too."""

@@ -1,4 +1,4 @@
-"""The budget of a step in words: one line, and the groups that it is told in."""
+"""The budget of a step in words: one line, with the parts summed up in groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLAIN = (Kind.WAITING, Kind.EXCHANGE, Kind.COLLECTIVES)  # which call it is say
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Kinds that are told together: words, seconds, and the largest item."""
+    """Parts of the budget shown as one: words, seconds, and the largest item."""
 
     words: str
     seconds: float
@@ -28,7 +28,7 @@ class Group:
 
 
 def line_of(budget: Budget) -> str:
-    """Where the time goes, in one line: 'step 0.62 s: 55 % computing (train.py:18 forward 30 %), …'."""
+    """Format where the time goes, in one line: 'step 0.62 s: 55 % computing (train.py:18 forward 30 %), …'."""
     of = "window" if budget.of_window else "step"
     groups = groups_of(budget)
     percents = whole_percents([group.seconds for group in groups])
@@ -45,7 +45,7 @@ def line_of(budget: Budget) -> str:
 
 
 def stages_of(budget: Budget) -> str:
-    """Stages of an iteration in words: 'stages of ranks that ask servers: 62 % generate, …'."""
+    """Format the stages of an iteration: 'stages of the ranks that ask servers: 62 % generate, …'."""
     percents = whole_percents([stage.seconds for stage in budget.stages])
     said = [
         f"{percent} % {short(stage.function.words, NAME) if stage.function is not None else 'other'}"
@@ -56,7 +56,10 @@ def stages_of(budget: Budget) -> str:
 
 
 def groups_of(budget: Budget) -> list[Group]:
-    """Groups, largest first, `not timed` last; all computing is one group, but for much time in the kernel."""
+    """Sum up the parts in groups, largest first, `not timed` last.
+
+    All computing is one group; the kernel's part is one of its own if it takes much time.
+    """
     kernel = [part for part in budget.parts if part.kind is Kind.SYSTEM and budget.share(part.seconds) >= _KERNEL]
     computing = [part for part in budget.parts if part.kind in COMPUTING and part not in kernel]
     found = [
@@ -74,7 +77,10 @@ def groups_of(budget: Budget) -> list[Group]:
 
 
 def _by_call(items: Iterable[Item]) -> Item | None:
-    """What the kernel did most, with the function of the user's that it did it for: 'new pages' in train.py:18 forward."""
+    """Return the kernel's operation with most time in these items, and the user's function that it was done for.
+
+    For example 'new pages' in train.py:18 forward. None without items.
+    """
     total: dict[tuple[str, Function | None], float] = {}
     for item in items:
         key = item.what.partition(",")[0], item.function
@@ -84,7 +90,7 @@ def _by_call(items: Iterable[Item]) -> Item | None:
 
 
 def _by_function(items: list[Item]) -> Item | None:
-    """The function of the user's in which most of these items are."""
+    """Return the user's function with most time in these items, and that time; None if no item has one."""
     total: dict[Function, float] = {}
     for item in items:
         if item.function is not None:
@@ -94,6 +100,7 @@ def _by_function(items: list[Item]) -> Item | None:
 
 
 def _told(budget: Budget, group: Group, percent: int) -> str:
+    """Format a group, with its largest item if both are large enough: '55 % computing (train.py:18 forward 30 %)'."""
     text = f"{percent} % {group.words}"
     if group.largest is None or percent < _DETAIL:
         return text
@@ -102,7 +109,7 @@ def _told(budget: Budget, group: Group, percent: int) -> str:
 
 
 def item_text(item: Item, most: int = NAME) -> str:
-    """An item in words: 'train.py:40 load: read /data', 'train.py:18 forward'."""
+    """Format an item: 'train.py:40 load: read /data', 'train.py:18 forward'. `most`: characters of a name."""
     where = ""
     if item.function is not None:
         name = short(item.function.words, most)

@@ -30,7 +30,7 @@ _TONES = {"healthy": "good", "fault": "bad", "hang": "bad"}
 
 
 def report_of(fleet: Fleet, verdict: Verdict, others: Sequence[Verdict] = ()) -> Report:
-    """Build the report.
+    """Build the content of the page on a verdict.
 
     `others`: verdicts on other jobs in the same windows, shown by their first lines.
     """
@@ -56,11 +56,12 @@ def report_of(fleet: Fleet, verdict: Verdict, others: Sequence[Verdict] = ()) ->
 
 
 def _ranks_of(verdict: Verdict) -> list[int]:
-    """Numbers of the ranks that are suspects."""
+    """Return the numbers of the ranks that are suspects themselves (scope rank)."""
     return [rank for suspect in verdict.suspects if suspect.scope == "rank" for rank in suspect.ranks]
 
 
 def _version() -> str:
+    """Return the version of rankscope, '' if it is not installed."""
     try:
         return importlib.metadata.version("rankscope")
     except importlib.metadata.PackageNotFoundError:
@@ -68,6 +69,7 @@ def _version() -> str:
 
 
 def _headline(verdict: Verdict) -> Headline:
+    """Build the summary at the top of the page."""
     return Headline(
         status=verdict.word.lower(),
         tone=_TONES.get(verdict.status, "doubt"),
@@ -79,6 +81,7 @@ def _headline(verdict: Verdict) -> Headline:
 
 
 def _accused(suspect: Suspect, verdict: Verdict) -> Accused:
+    """Build the part of the page on one suspect; evidence against it comes last."""
     proofs = tuple(
         Proof(
             readable(clean(each.measure)), readable(measure(each.value, each.unit)), expected_of(each), is_against(each)
@@ -95,7 +98,7 @@ def _accused(suspect: Suspect, verdict: Verdict) -> Accused:
 
 
 def _about_counters(fleet: Fleet, chosen: Chosen) -> str:
-    """Whose counters are shown, and with whose they are compared; '' if there are none."""
+    """Say which counters are shown, and compared with which; '' if there are none."""
     if not len(fleet.counters):
         return ""
     who = clean(chosen.named(fleet, chosen.culprit))

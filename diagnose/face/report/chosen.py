@@ -1,5 +1,4 @@
-"""Choose the rank that a report shows, the suspect or the rank farthest from its peers, and a
-typical peer."""
+"""Choose the rank that a report shows, the suspect or the rank farthest from its peers, and a typical peer."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ PEERS_MOST = 256  # peers compared with: enough for a stable median
 class Chosen:
     """Ranks to show, as rows of fleet.ranks.
 
-    `peer`: -1 if there is none; `peers`: unsuspected ranks of the same role, nearest to their
-    median first.
+    `culprit`: the rank that is shown; `peer`: a typical peer, -1 if there is none; `peers`: unsuspected ranks of the
+    same role, nearest to their median first; `roles`: role number of each rank; `accused`: suspects.
     """
 
     culprit: int
@@ -32,7 +31,7 @@ class Chosen:
     above_s: Floats  # own time per step above the unsuspected peers' median; NaN: unknown
 
     def named(self, fleet: Fleet, row: int) -> str:
-        """Name a rank, 'rank 3 on node-0'; a guessed number gets '?'."""
+        """Name a rank by its row, 'rank 3 on node-0'; a guessed number gets '?'."""
         host = fleet.ranks.host[row]
         number = int(fleet.ranks.number[row])
         guess = "?" if number in fleet.ranks.guessed else ""
@@ -40,8 +39,7 @@ class Chosen:
 
 
 def choose(fleet: Fleet, verdict: Verdict) -> Chosen:
-    """Choose the rank farthest above its peers: of the first suspect, or of all if there is
-    none."""
+    """Choose the rank farthest above its peers, among the first suspect's ranks, or all ranks if there is none."""
     groups = roles(fleet)
     named = {rank for suspect in verdict.suspects for rank in suspect.ranks}
     accused = np.isin(fleet.ranks.number, np.array(sorted(named), dtype=np.int64))
@@ -56,8 +54,10 @@ def choose(fleet: Fleet, verdict: Verdict) -> Chosen:
 
 
 def _peers(groups: Ints, accused: Bools, own_s: Floats, culprit: int) -> Ints:
-    """Unsuspected ranks of the same role (suspects if there are no others), nearest to their median
-    first."""
+    """Return the unsuspected ranks of the same role, nearest to their median first; suspects if there are no others.
+
+    `groups`: role number of each rank; `own_s`: own time of each per step; `culprit`: the row that is left out.
+    """
     alike = groups == groups[culprit]
     alike[culprit] = False
     found = np.flatnonzero(alike & ~accused)

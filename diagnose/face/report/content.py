@@ -1,4 +1,4 @@
-"""Content of a report as frozen data, made by build.py and drawn by page.html."""
+"""Content of a report (the page) as frozen data, made by build.py and drawn by page.html."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Render a report as one self-contained HTML file: no network, no other file, no foreign inline
-code.
+"""Render a report as one self-contained HTML file: no network, no other file, no foreign inline code.
 
-jinja2 escapes everything that a job could have named; the script reads JSON that cannot end its
-element. The page's policy allows its one style and one script by their hashes, and forbids every
-request."""
+jinja2 escapes everything that a job could have named; the script reads JSON that cannot end its element. The page's
+policy allows its one style and one script by their hashes, and forbids every request.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _HEIGHT = 1000  # chart height in SVG units
 
 
 def render(report: Report) -> str:
-    """Render the whole page."""
+    """Render a report as an HTML page."""
     style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -50,12 +49,12 @@ def render(report: Report) -> str:
 
 
 def straight(text: str) -> str:
-    """Add U+200E after right-to-left text, so that following text such as a number stays in
-    place."""
+    """Add U+200E after right-to-left text, so that following text such as a number stays in place."""
     return _FROM_THE_RIGHT.sub("\\g<0>\N{LEFT-TO-RIGHT MARK}", text)
 
 
 def _hash(text: str) -> str:
+    """Return the hash of a style or script as the page's policy names it: 'sha256-…' in quotes."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode()}'"
 
 
@@ -66,6 +65,7 @@ def _safe_json(data: Any) -> str:
 
 
 def _heat(heat: Heat | None) -> dict[str, Any] | None:
+    """Convert the heat map to JSON for the page's script; None if there is none."""
     if heat is None:
         return None
     hosts = list(dict.fromkeys(rank.host for rank in heat.ranks))
@@ -84,12 +84,13 @@ def _heat(heat: Heat | None) -> dict[str, Any] | None:
 
 
 def _packed(values: Floats, largest: float) -> str:
-    """Encode shares of the largest value as 16-bit little-endian integers in base64."""
+    """Encode shares of `largest` as 16-bit little-endian integers in base64; NaN gets a code of its own."""
     scaled = np.round(values / (largest or 1.0) * (_UNKNOWN - 1))
     return base64.b64encode(np.where(np.isfinite(scaled), scaled, _UNKNOWN).astype("<u2").tobytes()).decode()
 
 
 def _flame(flames: FlameGraph | None) -> dict[str, Any] | None:
+    """Convert the flame graph to JSON for the page's script; None if there is none."""
     if flames is None:
         return None
     rows = [
@@ -100,6 +101,7 @@ def _flame(flames: FlameGraph | None) -> dict[str, Any] | None:
 
 
 def _steps(timeline: Timeline | None) -> dict[str, Any] | None:
+    """Convert the timeline to JSON for the page's script; None if there is none."""
     if timeline is None:
         return None
     return {
@@ -110,11 +112,15 @@ def _steps(timeline: Timeline | None) -> dict[str, Any] | None:
 
 
 def _numbers(values: Floats) -> list[float | None]:
+    """Round numbers to four digits; None for what is not finite."""
     return [float(f"{value:.4g}") if np.isfinite(value) else None for value in values]
 
 
 def _bars(track: Track, longest_s: float) -> list[str]:
-    """One SVG path per part with its piece of every step's bar, from the bottom up."""
+    """Draw the bars of one rank's steps: an SVG path per part, with its piece of every bar, from the bottom up.
+
+    `longest_s`: seconds of a bar of full height.
+    """
     tops = np.cumsum(np.nan_to_num(track.parts_s), axis=0) * _HEIGHT / longest_s
     paths = []
     for part in range(len(track.parts_s)):

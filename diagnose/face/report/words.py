@@ -34,7 +34,7 @@ _ONE = re.compile(r"^(\w+)s$")  # a unit of several: events, links, steps
 
 
 def sureness(suspect: Suspect, verbose: bool = False) -> str:
-    """How sure a suspect is and since when: 'likely: the times …; it began at 2026-01-01T00:00:00Z'.
+    """Say how sure a suspect is and since when: 'likely: it shows in …; it began at 2026-01-01T00:00:00Z'.
 
     `verbose`: with the number.
     """
@@ -45,16 +45,16 @@ def sureness(suspect: Suspect, verbose: bool = False) -> str:
 
 
 def evidence_line(evidence: Evidence) -> str:
-    """Evidence as one line, 'time in augment: 0.1 s/step; 3 peers 4 ms'."""
+    """Format evidence as one line, 'time in augment: 0.1 s/step; 3 peers 4 ms'."""
     text = f"{readable(clean(evidence.measure))}: {readable(measure(evidence.value, evidence.unit))}"
     expected = expected_of(evidence)
     return f"{text}; {expected}" if expected else text
 
 
 def expected_of(evidence: Evidence) -> str:
-    """What stands beside a value, '3 peers 4 ms', 'limit 4.6', 'without it 0.2 s'; '' if nothing.
+    """Format what a value is compared with: '3 peers 4 ms', 'limit 4.6', 'without it 0.2 s'; '' if nothing.
 
-    Nothing stands beside it where nothing is expected.
+    Nothing is shown where 0 is expected without peers.
     """
     if evidence.expected is None or (evidence.expected == 0 and not evidence.peers):
         return ""
@@ -67,7 +67,7 @@ def expected_of(evidence: Evidence) -> str:
 
 
 def measure(value: float | str, unit: str) -> str:
-    """Format a value with its unit for people."""
+    """Format a value with its unit for people; texts are cleaned and cut."""
     if isinstance(value, str):
         return clean(value, WORDS)
     if unit in ("s", "s/step"):
@@ -83,7 +83,7 @@ def measure(value: float | str, unit: str) -> str:
 
 
 def context(verdict: Verdict, verbose: bool = False) -> str:
-    """Job, ranks, hosts, step times and window time, as one line."""
+    """Format job, ranks, hosts, step times and window time as one line."""
     steps = verdict.step_seconds
     where = f" on {_hosts(verdict.hosts)}" if verdict.hosts else ""
     where += f" (containers of {_hosts(verdict.machines)})" if where and verdict.machines else ""
@@ -106,5 +106,6 @@ def moment(unix: float) -> str:
 
 
 def _hosts(hosts: Iterable[str]) -> str:
+    """Format names of hosts, at most four of them."""
     names = [short(host, HOST) for host in hosts]
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -1,1 +1,1 @@
-"""JSON Schemas of what commands print with --json: data alone, no command imports them."""
+"""JSON Schemas of what commands print with --json; the package holds data files alone."""

@@ -25,8 +25,7 @@ _BARS = ("where its time goes", "time")  # column heads, by width
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """Characters of a terminal: one for each of PARTS, the steps of a sparkline, a mark for
-    suspects."""
+    """Characters of a terminal: one for each of PARTS, the steps of a sparkline, a mark for suspects."""
 
     parts: str = "█▓▒░·"
     spark: str = "▁▂▃▄▅▆▇█"
@@ -62,7 +61,7 @@ def lines(
 ) -> list[Line]:
     """Draw the snapshot, at most `width` columns; ranks are left out to fit `height`.
 
-    `view`: how ranks are sorted, where somebody has keys; None where nobody has.
+    `view`: how ranks are sorted, if a user can press keys; else None.
     """
     signs = glyphs or Glyphs()
     width = min(max(width, NARROWEST), WIDEST)
@@ -80,7 +79,7 @@ def lines(
 
 
 def help_lines(width: int, glyphs: Glyphs | None = None) -> list[Line]:
-    """Draw what each key does, and what the bars mean."""
+    """Draw the help: what each key does, and what the bars mean."""
     width = min(max(width, NARROWEST), WIDEST)
     told = [Line("rankscope top: keys", "title"), Line("")]
     for key, what in HELP:
@@ -89,7 +88,7 @@ def help_lines(width: int, glyphs: Glyphs | None = None) -> list[Line]:
 
 
 def plain(snapshot: Snapshot) -> list[str]:
-    """Draw for output that is no terminal: a line per job, per suspect, and for the host."""
+    """Draw for output that is no terminal: a line per job, suspect and rank that does not run, and for the host."""
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.at))
     told = []
     for job in snapshot.jobs:
@@ -105,7 +104,7 @@ def plain(snapshot: Snapshot) -> list[str]:
 
 
 def _heading(snapshot: Snapshot, width: int, signs: Glyphs) -> str:
-    """First line; without the source if there is no room."""
+    """Format the first line: time, host, and the source if there is room."""
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.at))
     said = f"rankscope top {clock}  {snapshot.host}"
     whole = f"{said}  {snapshot.source}"
@@ -113,6 +112,7 @@ def _heading(snapshot: Snapshot, width: int, signs: Glyphs) -> str:
 
 
 def _job(job: JobNow, width: int, signs: Glyphs) -> list[Line]:
+    """Draw what is above a job's ranks: its title and status, sparkline of steps, suspects and remark."""
     title = f"{job.title}: {rank_list(tuple(rank.number for rank in job.ranks)) if job.ranks else 'no ranks'}"
     told = [Line(_fit(f"{title}  {job.status.upper()}".rstrip(), width, signs), _TONES.get(job.status, ""))]
     said = f"step {_step(job)}  "
@@ -127,6 +127,7 @@ def _job(job: JobNow, width: int, signs: Glyphs) -> list[Line]:
 
 
 def _step(job: JobNow) -> str:
+    """Format a job's recent step time (median of the last nine steps), and the usual one if it is known."""
     if not job.steps_s:
         return "not seen yet"
     last = sorted(job.steps_s[-9:])[len(job.steps_s[-9:]) // 2]
@@ -134,13 +135,14 @@ def _step(job: JobNow) -> str:
 
 
 def _suspect(one: SuspectNow) -> str:
+    """Format a suspect, with how many of the last looks saw it."""
     if one.looks <= 1:
         return one.words
     return f"{one.words} [{one.seen} of the last {one.looks} looks{'' if one.now else ', not the last one'}]"
 
 
 def sparkline(values: Sequence[float], room: int, signs: Glyphs) -> str:
-    """The last values, one character each, scaled from 0 to the largest."""
+    """Draw the last values, one character each, scaled from 0 to the largest; '' if none is above 0."""
     last = list(values)[-room:]
     most = max(last, default=0.0)
     if most <= 0:
@@ -150,6 +152,7 @@ def sparkline(values: Sequence[float], room: int, signs: Glyphs) -> str:
 
 
 def _ranks(job: JobNow, width: int, room: int, signs: Glyphs, view: View) -> list[Line]:
+    """Draw the table of a job's ranks, at most `room` lines without its head."""
     shown, left = _chosen(job.ranks, room, view)
     wide = width >= _WIDE
     bar = min(max((width - _RANK - _STEP - (2 * _TIME if wide else 0) - _NAME) * 3 // 5, 8), 60)
@@ -164,14 +167,17 @@ def _ranks(job: JobNow, width: int, room: int, signs: Glyphs, view: View) -> lis
 
 
 def _head(column: str, view: View, signs: Glyphs) -> str:
-    """Head of a column, with a sign where the table is sorted by it; by rank, as at first, there is none."""
+    """Format the head of a column, with a sign where the table is sorted by it; by rank, as at first, without one."""
     if column != view.column or view == View():
         return column
     return f"{column}{signs.down if view.descending else signs.up}"
 
 
 def _chosen(ranks: Sequence[RankNow], room: int, view: View) -> tuple[list[RankNow], int]:
-    """Choose the ranks that fit, in the wanted order: by rank the suspects and those that wait least, else the first."""
+    """Choose the ranks that fit into `room`, in the wanted order; return them and how many are left out.
+
+    Sorted by rank, these are the suspects and those that wait least, else the first.
+    """
     if len(ranks) <= room:
         return view.order(ranks), 0
     most = max(room - 1, 1)
@@ -184,6 +190,7 @@ def _chosen(ranks: Sequence[RankNow], room: int, view: View) -> tuple[list[RankN
 
 
 def _rank(rank: RankNow, width: int, bar: int, wide: bool, signs: Glyphs) -> Line:
+    """Draw the row of a rank; `bar`: columns of its bar, `wide`: with times next to the bar."""
     number = f"{rank.number}{'?' if rank.guessed else ''}"
     step = seconds(rank.step_s) if rank.step_s is not None else "-"
     text = f"{number:>{_RANK - 1}} {_bar(rank.parts, bar, signs):<{bar}}{step:>{_STEP}}"
@@ -199,6 +206,7 @@ def _rank(rank: RankNow, width: int, bar: int, wide: bool, signs: Glyphs) -> Lin
 
 
 def _time(rank: RankNow, part: int) -> str:
+    """Format the seconds per step of one part of a rank's time; '-' if unknown."""
     if not rank.parts or rank.step_s is None:
         return "-"
     return seconds(rank.parts[part] * rank.step_s)
@@ -212,15 +220,18 @@ def _bar(parts: Sequence[float], room: int, signs: Glyphs) -> str:
 
 
 def _waiting(rank: RankNow) -> float:
+    """Return the share of time in which a rank waits for others, 0..1; 2 if unknown, so that it sorts last."""
     return rank.parts[OTHERS] if rank.parts else 2.0
 
 
 def _waits_least(ranks: Sequence[RankNow]) -> RankNow | None:
+    """Return the rank that waits least for others; None with fewer than two known."""
     known = [rank for rank in ranks if rank.parts]
     return min(known, key=_waiting) if len(known) > 1 else None
 
 
 def _counters(snapshot: Snapshot, width: int) -> list[Line]:
+    """Draw the host's counters, in as many lines as needed; [] without any."""
     if not snapshot.counters:
         return []
     said = ", ".join(f"{one.name} {one.amount}" for one in snapshot.counters)
@@ -229,6 +240,7 @@ def _counters(snapshot: Snapshot, width: int) -> list[Line]:
 
 
 def _legend(width: int, signs: Glyphs, keys: bool) -> list[Line]:
+    """Draw the legend of the bars; `keys`: with a hint at the keys."""
     whole = (part.replace(" ", _HELD) for part in PARTS)
     said = " ".join(f"{sign}{_HELD}{part} " for sign, part in zip(signs.parts, whole, strict=True))
     hint = "; h: help, q: quit" if keys else ""
@@ -236,7 +248,7 @@ def _legend(width: int, signs: Glyphs, keys: bool) -> list[Line]:
 
 
 def wrapped(text: str, width: int, indent: str) -> list[str]:
-    """Wrap to `width` columns, keeping numbers with their units.
+    """Wrap to `width` columns, keeping numbers with their units; further lines begin with `indent`.
 
     Overlong words lose their middle.
     """
@@ -250,8 +262,10 @@ def wrapped(text: str, width: int, indent: str) -> list[str]:
 
 
 def _words(text: str, room: int) -> Iterable[str]:
+    """Yield the words of a text, each shortened to `room` characters; a number and its unit are one word."""
     return (short(word.replace(_HELD, " "), room) for word in held(text).split(" ") if word)
 
 
 def _fit(text: str, room: int, signs: Glyphs) -> str:
+    """Shorten a text to `room` characters, by the terminal's own sign for an ellipsis."""
     return short(text, room).replace("…", signs.cut)

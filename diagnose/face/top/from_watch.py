@@ -35,6 +35,7 @@ def snapshot_of(lines: Iterable[dict[str, Any]], counters: tuple[CounterNow, ...
 
 
 def _job(job: str, told: list[dict[str, Any]]) -> JobNow:
+    """Build the state of a job from its lines of the black box, oldest first."""
     last = told[-1]
     said = last.get("troubles")
     troubles = [clean(str(one), 20) for one in said] if isinstance(said, list) else []
@@ -64,6 +65,7 @@ def _steps(told: list[dict[str, Any]]) -> tuple[float, ...]:
 
 
 def _rank(row: dict[str, Any], late_s: float) -> RankNow:
+    """Build the state of a rank from its row in the latest line; silent from `late_s` seconds without a step on."""
     steps = sorted(_numbers(row.get("steps_s")))
     step_s = steps[len(steps) // 2] if steps else None
     waited, silent_s = _number(row.get("waited")), _number(row.get("silent_s")) or 0.0
@@ -77,8 +79,10 @@ def _rank(row: dict[str, Any], late_s: float) -> RankNow:
 
 
 def _numbers(values: object) -> list[float]:
+    """Return the finite numbers in a list; [] for any other value."""
     return [value for each in values if (value := _number(each)) is not None] if isinstance(values, list) else []
 
 
 def _number(value: object) -> float | None:
+    """Return a finite number as float; None for any other value."""
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

@@ -1,5 +1,4 @@
-"""Snapshots from windows just observed and judged: times from the latest, suspects from the last
-few."""
+"""Snapshots from windows just observed and judged: times from the latest, suspects from the last few."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ class Course:
     accused: deque[dict[tuple[object, ...], str]] = field(default_factory=lambda: deque(maxlen=LOOKS))
 
     def take(self, window: Window) -> JobNow:
-        """Add a window and return the job's present state."""
+        """Add a window of the job, judge it, and return the job's present state."""
         try:
             fleet = gather([window])
             verdict = judge(fleet)
@@ -70,7 +69,7 @@ class Course:
         )
 
     def _unknown(self, window: Window, error: BadData) -> JobNow:
-        """State of a job whose window cannot be evaluated."""
+        """Return the state of a job whose window cannot be evaluated, with the error as remark."""
         self.accused.append({})
         return JobNow(
             title=short(window.manifest.jobs[0], 60),
@@ -82,7 +81,7 @@ class Course:
         )
 
     def _suspects(self) -> tuple[SuspectNow, ...]:
-        """Suspects of the last windows: the latest window's first, then the most frequent."""
+        """Return the suspects of the last windows: the latest window's first, then the most frequent."""
         latest = self.accused[-1]
         words: dict[tuple[object, ...], str] = {}
         for found in self.accused:
@@ -94,15 +93,14 @@ class Course:
 
 @dataclass(slots=True)
 class Scene:
-    """The jobs of a host. `source`: description of the observer."""
+    """The jobs of a host, window after window. `source`: description of the observer."""
 
     source: str
     courses: dict[str, Course] = field(default_factory=dict)
     latest: dict[str, tuple[Window, JobNow]] = field(default_factory=dict)
 
     def take(self, window: Window) -> Snapshot:
-        """Add a window of one job, drop jobs without a window for twice its length, and return a
-        snapshot."""
+        """Add a window of one job and return a snapshot of all; a job without a window for twice its length is dropped."""
         job, about = window.manifest.jobs[0], window.manifest
         self.latest[job] = window, self.courses.setdefault(job, Course()).take(window)
         for other, (last, _) in list(self.latest.items()):
@@ -119,7 +117,7 @@ class Scene:
 
 
 def _who(suspect: Suspect) -> tuple[object, ...]:
-    """Key by which suspects of different windows are equal."""
+    """Return a key by which suspects of different windows are the same."""
     function = suspect.function
     return (
         suspect.component,
@@ -131,6 +129,7 @@ def _who(suspect: Suspect) -> tuple[object, ...]:
 
 
 def _ranks(fleet: Fleet, verdict: Verdict) -> tuple[RankNow, ...]:
+    """Build the state of each rank in a judged window."""
     chosen = choose(fleet, verdict)
     heat = heat_of(fleet, verdict, chosen)
     step_s = nan_median(fleet.steps.seconds, 1) if fleet.steps.count else np.full(len(fleet.ranks), np.nan)
@@ -155,7 +154,7 @@ def _ranks(fleet: Fleet, verdict: Verdict) -> tuple[RankNow, ...]:
 
 
 def _parts(fleet: Fleet) -> list[tuple[float, ...]]:
-    """Shares of each rank's critical path by class; () if nothing was seen."""
+    """Return the shares of each rank's critical path in the order of PARTS; () if nothing was seen."""
     table = fleet.patterns
     part_of = np.array([_PART_OF.get(kind, OWN) for kind in table.kind.values], dtype=np.int64)
     training = table.thread.codes == table.thread.code("training")
@@ -170,8 +169,10 @@ def _parts(fleet: Fleet) -> list[tuple[float, ...]]:
 
 
 def _most(heat: Heat | None, row: int) -> tuple[str, str]:
-    """What a rank works on most, and its location: a suspect's function, else the largest besides
-    waiting."""
+    """Return what a rank works on most, with its share, and the location; '' and '' if unknown.
+
+    A suspect's function comes first, else the largest besides waiting. `row`: the rank's row.
+    """
     if heat is None or row >= len(heat.ranks):
         return "", ""
     share = heat.share[row]
@@ -187,10 +188,7 @@ def _most(heat: Heat | None, row: int) -> tuple[str, str]:
 
 
 def _counter_rows(window: Window, host_too: bool) -> list[CounterRow]:
-    """Counters of a window.
-
-    The host's own only if `host_too`, as every job's window repeats them.
-    """
+    """Return the counter rows of a window; the host's own only if `host_too`, as every job's window repeats them."""
     names = [each.name for each in fields_of(CounterRow)]
     rows = [CounterRow(**{name: row[name] for name in names}) for row in window.counters.select(names).to_pylist()]
     return [row for row in rows if host_too or row.scope != "host"]

@@ -25,7 +25,10 @@ _TIMES = {"cpu.throttled_s": "held back by a CPU quota"}
 
 
 def counters_now(rows: Iterable[CounterRow], window_s: float) -> tuple[CounterNow, ...]:
-    """CPU use in words, then all other counters that are not negligible."""
+    """Format CPU use, then all other counters of the host that are not negligible.
+
+    `rows`: counters of a window or interval of `window_s` seconds.
+    """
     table = list(rows)
     cpus_s = next((row.limit for row in table if row.name == "cpu.busy_s" and row.limit), 0.0)
     found = []
@@ -48,6 +51,6 @@ def counters_now(rows: Iterable[CounterRow], window_s: float) -> tuple[CounterNo
 
 
 def _once(table: list[CounterRow], name: str) -> float:
-    """Sum over groups, since several ranks of one group report the same time."""
+    """Sum a counter over its instances (control groups), as several ranks of one report the same time."""
     groups = {row.instance: row.value for row in table if row.name == name}
     return sum(groups.values())

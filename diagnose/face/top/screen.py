@@ -1,4 +1,4 @@
-"""Draw snapshots on the whole terminal, as its keys want them; at the end restore it and print the last one."""
+"""Draw snapshots on the whole terminal, as pressed keys ask; at the end restore it and print the last snapshot."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STYLES = {"title": "bold", "bad": "red", "good": "green", "doubt": "yellow", "s
 
 
 class Picture:
-    """What is on the screen: the last snapshot, or a line before the first, in the wanted view.
+    """The content of the screen: the last snapshot, or a line before the first, sorted as pressed keys ask.
 
     Drawn by the main thread (new snapshots) and by the one that reads keys.
     """
@@ -43,13 +43,13 @@ class Picture:
             self.redraw()
 
     def say(self, text: str) -> None:
-        """Show a line, until there is a snapshot."""
+        """Show a line of text, as long as there is no snapshot."""
         with self._lock:
             self._said = clean(text, 200)
             self.redraw()
 
     def press(self, key: str) -> None:
-        """Change the view as a key wants it."""
+        """Change the view by a pressed key; end the program for `q`."""
         with self._lock:
             self._view = self._view.after(key)
             if self._view.ended:
@@ -58,11 +58,15 @@ class Picture:
                 self.redraw()
 
     def redraw(self) -> None:
-        """Draw what is known."""
+        """Draw the last snapshot, or the line before the first, anew."""
         with self._lock:
             self._live.update(self._drawn(self._view), refresh=True)
 
     def _drawn(self, view: View | None) -> Group:
+        """Build what is to be drawn: the help, the last snapshot, or the line before the first.
+
+        `view`: None to draw the snapshot without hints at keys.
+        """
         size = shutil.get_terminal_size((80, 24))
         if view is not None and view.help:
             lines = draw.help_lines(size.columns, self._glyphs)
@@ -94,7 +98,7 @@ def screen() -> Iterator[tuple[Show, Say]]:
 
 
 def _terminal_of_keys() -> int | None:
-    """Return the descriptor of standard input if it is a terminal that this process may read."""
+    """Return the descriptor of standard input if keys can be read from it: a terminal, in the foreground; else None."""
     try:
         descriptor = sys.stdin.fileno()
         if not os.isatty(descriptor) or os.tcgetpgrp(descriptor) != os.getpgrp():

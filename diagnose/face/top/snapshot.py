@@ -1,5 +1,4 @@
-"""State of a host at one time, as frozen data: from windows (from_windows.py) or the service
-(from_watch.py)."""
+"""State of a host at one time, as frozen data: from windows (from_windows.py) or the service (from_watch.py)."""
 
 from __future__ import annotations
 

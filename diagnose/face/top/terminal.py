@@ -1,4 +1,6 @@
-"""A terminal for as long as something is drawn on it: keys read one by one, none echoed, and all put back at the end.
+"""A terminal in use: keys are read one by one without echo, and all settings are restored at the end.
+
+However the program ends: a process of its own waits for that, as nothing else could do it after `kill -9`.
 
 However the program ends: a process of its own waits for that, since after `kill -9` nobody else could.
 """
@@ -23,25 +25,30 @@ _IGNORED = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGTSTP", "SIGTTOU", "SIG
 
 @contextlib.contextmanager
 def held(keys: int | None, screen: int, redraw: Callable[[], None]) -> Iterator[None]:
-    """Read keys without echo from the terminal `keys` (None: there is none), and put both descriptors back at the end.
+    """Read keys without echo from the terminal `keys` (None: there is none), and restore both descriptors at the end.
 
-    `redraw`: called after Ctrl-Z and `fg`. Call it before threads are started.
+    `screen`: descriptor of the drawn terminal; `redraw`: called after Ctrl-Z and `fg`. Enter before threads are
+    started.
     """
     before = termios.tcgetattr(keys) if keys is not None else None
 
     def put_back() -> None:
+        """Restore the settings of the terminal that keys are read from."""
         if keys is not None and before is not None:
             termios.tcsetattr(keys, termios.TCSAFLUSH, before)
 
     def put_all_back() -> None:
+        """Leave the drawn screen, and restore the settings of the keys' terminal."""
         os.write(screen, LEAVE)
         put_back()
 
     def take() -> None:
+        """Let the terminal give keys one by one, without echo."""
         if keys is not None:
             tty.setcbreak(keys, termios.TCSANOW)
 
     def stopped(*_: object) -> None:
+        """Handle Ctrl-Z: restore the terminal and stop; after `fg` take it again and redraw."""
         put_all_back()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)  # continues here
@@ -60,7 +67,7 @@ def held(keys: int | None, screen: int, redraw: Callable[[], None]) -> Iterator[
 
 @contextlib.contextmanager
 def _handled(number: signal.Signals, handler: Callable[..., None]) -> Iterator[None]:
-    """Handle a signal, unless it is ignored."""
+    """Handle a signal by `handler` inside the block, unless it is ignored."""
     before: Any = signal.getsignal(number)
     if before is signal.SIG_IGN:
         yield
@@ -74,7 +81,7 @@ def _handled(number: signal.Signals, handler: Callable[..., None]) -> Iterator[N
 
 @contextlib.contextmanager
 def _kept(put_back: Callable[[], None]) -> Iterator[None]:
-    """Have another process call `put_back` if this one ends without leaving the context."""
+    """Have another process call `put_back` if this one ends inside the block, even by `kill -9`."""
     try:
         ours = os.pidfd_open(os.getpid())
     except OSError:  # a kernel older than 5.3: only `kill -9` leaves the terminal as it is
@@ -93,7 +100,7 @@ def _kept(put_back: Callable[[], None]) -> Iterator[None]:
 
 
 def _wait_for(process: int, put_back: Callable[[], None]) -> None:
-    """Wait, in the child, for the end of the process. Never returns."""
+    """Wait, in the child, for the end of a process (a pidfd), and call `put_back` then. Never returns."""
     try:
         for name in _IGNORED:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -105,7 +112,7 @@ def _wait_for(process: int, put_back: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def pressed(keys: int | None, take: Callable[[str], None]) -> Iterator[None]:
-    """Call `take`, from a thread, with each key that is pressed meanwhile."""
+    """Call `take`, from a thread, with each key that is pressed inside the block; nothing if `keys` is None."""
     if keys is None:
         yield
         return
@@ -124,6 +131,10 @@ def pressed(keys: int | None, take: Callable[[str], None]) -> Iterator[None]:
 
 
 def _read(keys: int, wakes: int, take: Callable[[str], None]) -> None:
+    """Read keys until a byte comes on `wakes` or the terminal is gone; call `take` with each character.
+
+    Arrows and other escape sequences are ignored.
+    """
     with contextlib.suppress(OSError):  # the terminal is gone
         while True:
             ready, _, _ = select.select([keys, wakes], [], [])

@@ -1,4 +1,4 @@
-"""How a person wants the table: sorted by which column, or the help in its place; changed key by key. Pure."""
+"""How a user wants the table of ranks: sorted by which column, or the help instead; changed key by key. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF: dict[str, Callable[[RankNow], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Sorted by `column`, or the help is shown; `ended`: the person has seen enough."""
+    """The table sorted by `column`, or the help is shown; `ended`: the user wants to quit."""
 
     column: str = RANK
     descending: bool = False
@@ -37,7 +37,7 @@ class View:
     ended: bool = False
 
     def after(self, key: str) -> View:
-        """Return the view once a key was pressed; unknown keys change nothing but close the help."""
+        """Return the view after a key was pressed; unknown keys change nothing but close the help."""
         if key == "q":
             return replace(self, ended=True)
         if self.help:
@@ -61,8 +61,10 @@ class View:
 
 
 def _or_0(value: float) -> float:
+    """Return a number, 0 for NaN."""
     return 0.0 if math.isnan(value) else value
 
 
 def _time(rank: RankNow, part: int) -> float:
+    """Return the seconds per step of one part of a rank's time; NaN if unknown."""
     return math.nan if not rank.parts or rank.step_s is None else rank.parts[part] * rank.step_s

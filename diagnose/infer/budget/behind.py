@@ -1,4 +1,4 @@
-"""Who ran while ranks queued for a CPU.
+"""Which processes ran while ranks queued for a CPU.
 
 The kernel side counts the CPU time that each process ran while threads of a rank were in the run
 queue (counter cpu.taken_s), but for the rank's own. A rank's queueing is shared out in proportion to
@@ -23,9 +23,10 @@ _COUNTER = "cpu.taken_s"
 
 
 def behind(fleet: Fleet, queue_s: Floats) -> list[tuple[Label, float]]:
-    """Return (words, seconds summed over ranks) of those that ran instead, the longest first.
+    """Divide the ranks' run-queue waits among the processes that ran meanwhile, the longest first.
 
-    `queue_s`: seconds that each rank queues, 0 for ranks that do not count.
+    Returns (label, seconds summed over ranks): own threads, other ranks, and the largest other
+    programs by name. `queue_s`: seconds that each rank queues, 0 for ranks that do not count.
     """
     table, rows = fleet.counters.table, fleet.counters.rows(_COUNTER)
     rows = rows[(table.rank[rows] >= 0) & (table.value[rows] > 0)]

@@ -72,6 +72,7 @@ class Frames:
         return users_code((stack.of(int(node)), float(each)) for node, each in zip(nodes, seconds, strict=True))
 
     def _below(self, above: StackFacts, frame: StackFrame) -> StackFacts:
+        """Return the facts on the stack that ends in `frame`, given those on the stack above it."""
         if frame not in self._of_frame:
             self._of_frame[frame] = (
                 bool(frame.file) and self._users.has(frame.file),

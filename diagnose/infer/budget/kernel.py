@@ -1,4 +1,4 @@
-"""Of computing, what the kernel did: give and take back pages, carry out system calls.
+"""Split off computing what the kernel did: give and take back pages, carry out system calls, interrupts.
 
 kernel(row) = seconds of the row · share of its samples that were in the kernel; the rest of the row
               stays what it is
@@ -25,9 +25,7 @@ NEW_PAGES, INTERRUPTS = "new pages", "interrupts"
 
 
 def with_kernel(fleet: Fleet, spent: Spent) -> Spent:
-    """Return the same with computing rows as two, where it is known how much of them the kernel
-    was: the kernel's part and the rest.
-    """
+    """Split computing rows into the kernel's part (kind SYSTEM) and the rest; unchanged where that is not known."""
     table = fleet.patterns
     if table.kernel_share is None or table.kernel_for is None:
         return spent
@@ -54,17 +52,21 @@ def with_kernel(fleet: Fleet, spent: Spent) -> Spent:
 
 
 def _label(word: str, of_row: Label) -> Label:
+    """Return the label `of_row` with `word` in front of its words."""
     return (f"{word}, {of_row[0]}" if of_row[0] else word), of_row[1]
 
 
 def _pages(fleet: Fleet, outside: Bools, rank: Ints, seconds: Floats) -> Bools:
-    """Which rows outside of system calls are pages; the others of these are interrupts."""
+    """Mask the rows outside of system calls whose kernel time is for pages; the others of these are interrupts.
+
+    `outside`: mask of the rows outside of system calls; `rank`, `seconds`: of each row.
+    """
     by_rank = np.bincount(rank[outside], seconds[outside], len(fleet.ranks)).astype(np.float64)
     return np.asarray(outside & pages_account_for(fleet, by_rank)[rank], dtype=bool)
 
 
 def pages_account_for(fleet: Fleet, seconds: Floats) -> Bools:
-    """By rank, whether its page faults may have taken half of these seconds per step."""
+    """Mask the ranks whose page faults may have taken half of these seconds per step (by rank)."""
     faults = np.nan_to_num(fleet.counters.total("memory.minor_faults", np.arange(len(fleet.ranks))))
     steps = max(fleet.steps.count, 1)
     return np.asarray(faults / steps * limits.NEW_PAGE_S >= limits.HOLDS_LEAST * seconds, dtype=bool)

@@ -54,7 +54,7 @@ NOT_SAMPLED = "(not sampled)"  # running in a function that was not seen (observ
 
 
 def kind_of(table: Patterns, row: int, frames: Frames) -> Kind:
-    """Classify one row of a training thread."""
+    """Return the kind of activity of a row of the pattern table (of a training thread); UNKNOWN if none fits."""
     kind, detail, facts = table.kind.at(row), table.detail.at(row), frames.of(row)
     found = _firm_kind(table.name.at(row), kind, detail)
     if found is not None and not (found is Kind.GC and facts.compiles):
@@ -73,7 +73,7 @@ def kind_of(table: Patterns, row: int, frames: Frames) -> Kind:
 
 
 def _firm_kind(name: str, kind: str, detail: str) -> Kind | None:
-    """Classify by the row's own columns what no stack changes; None for the rest."""
+    """Return the kind if it is queueing, stopped, GC, a collective or the GPU, which no stack changes; else None."""
     if kind == "sched":
         return Kind.STOPPED if name == "stopped" else Kind.QUEUE
     if kind == "python" and detail == "gc":
@@ -86,6 +86,7 @@ def _firm_kind(name: str, kind: str, detail: str) -> Kind | None:
 
 
 def _of_running(table: Patterns, row: int, facts: StackFacts) -> Kind:
+    """Return the kind of a running row: SYSTEM, LIBRARIES or PYTHON; OWN if only its name is known."""
     native = table.native.at(row) if table.native is not None else ""
     if native == "kernel" and (table.kernel_share is None or not np.isfinite(table.kernel_share[row])):
         return Kind.SYSTEM

@@ -17,7 +17,10 @@ _WAITS = {"futex": "a lock or thread", "gil": "the GIL", "wait child": "a child 
 
 
 def label_of(table: Patterns, row: int, kind: Kind, frames: Frames) -> Label:
-    """Name a row by the lowest function of the user's on its stack, else by its own function."""
+    """Return the label of a row: words by its kind, and the user's lowest function on its stack, else its own.
+
+    Collectives and the GPU have words only; queueing, stops and unknown rows have neither, but a quota is named.
+    """
     facts = frames.of(row)
     function = _function(facts.user or frames.leaf(row))
     if function is None and table.kind.at(row) == "python" and table.name.at(row):
@@ -34,8 +37,9 @@ def label_of(table: Patterns, row: int, kind: Kind, frames: Frames) -> Label:
 
 
 def placed(table: Patterns, row: int, frames: Frames) -> Label:
-    """Name a GPU function by its kernel and the user's lowest function that launches it; say if its
-    time is not its own.
+    """Label a GPU function: its kernel, and the user's lowest function that launches it.
+
+    The words say so if its seconds are estimated by launches, and name the thread without a user's function.
     """
     function = _function(frames.of(row).user or frames.leaf(row))
     thread = table.caller.at(row) if function is None else ""
@@ -44,6 +48,7 @@ def placed(table: Patterns, row: int, frames: Frames) -> Label:
 
 
 def _function(frame: StackFrame | None) -> Function | None:
+    """Convert a frame to a Python function of the verdict; None for None."""
     return None if frame is None else Function("python", frame.name, frame.file, frame.line)
 
 
@@ -65,6 +70,7 @@ def _words(table: Patterns, row: int, kind: Kind, frames: Frames) -> str:
 
 
 def _on_gpu(table: Patterns, row: int) -> str:
+    """Return the words on a row of kind GPU: copies, waits for the GPU, or the kernel's name."""
     kind, name = table.kind.at(row), table.name.at(row)
     if kind == "memory":
         return f"copies {name}"

@@ -1,4 +1,4 @@
-"""Of the time on the GPU, the kernels that were launched, and from where.
+"""Split the time on the GPU by the kernels that were launched, and from where.
 
 part(kernel) = seconds of the row `kernels` · seconds of the GPU function / Σ seconds of the rank's
                GPU functions
@@ -18,7 +18,7 @@ from rankscope.observer.window.schema import KERNELS
 
 
 def with_launched(fleet: Fleet, spent: Spent) -> Spent:
-    """Return the same with time on the GPU as one row per GPU function, where these are known."""
+    """Split each rank's time in GPU kernels into rows by GPU function; unchanged where none was seen."""
     table, ranks = fleet.patterns, len(fleet.ranks)
     per_step = table.share if spent.of_window else table.per_step_s
     launched = np.flatnonzero(table.on_gpu("gpu") & np.isfinite(per_step) & (per_step > 0)).astype(np.int64)

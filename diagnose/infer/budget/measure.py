@@ -30,7 +30,7 @@ _LEAST_SHARE = 0.001  # of the whole: smaller items are not listed
 
 
 def budget_of(fleet: Fleet, spent: Spent) -> Budget:
-    """Return the budget of a fleet, from what its ranks spend."""
+    """Return the budget of a fleet: kinds of activity, largest first, with the largest items of each, and by rank."""
     stages = stages_of(fleet, spent)
     spent = with_launched(fleet, with_split(fleet, with_pauses(fleet, with_servers(fleet, spent))))
     counted, by_rank = spent.counted, spent.by_rank()
@@ -69,15 +69,20 @@ def _items(fleet: Fleet, spent: Spent) -> dict[Kind, list[tuple[Label, float]]]:
 
 
 def _number(spent: Spent, label: Label) -> int:
+    """Return the index of a label in `spent.labels`; -1 if it is not among them."""
     return spent.labels.index(label) if label in spent.labels else -1
 
 
 def _largest(items: Iterable[tuple[Label, float]], whole_s: float, most_s: float) -> tuple[Item, ...]:
-    """Return the largest items; none is longer than its part."""
+    """Return the largest items, at most budgets.SHOWN, each with at most the seconds of its part.
+
+    `whole_s`: seconds of the budget, of which an item has at least 0.1 %; `most_s`: of the part.
+    """
     kept = sorted((each for each in items if each[1] >= _LEAST_SHARE * whole_s), key=lambda each: -each[1])
     return tuple(Item(what, function, min(seconds, most_s)) for (what, function), seconds in kept[: budgets.SHOWN])
 
 
 def _of_rank(number: int, seconds: Floats) -> RankBudget:
+    """Return the budget of the rank with this number; `seconds`: by kind, in the order of KINDS."""
     parts = tuple((kind, float(seconds[code])) for code, kind in enumerate(KINDS) if seconds[code] > 0)
     return RankBudget(number, float(seconds.sum()), parts)

@@ -30,9 +30,7 @@ _ABOVE, _FUNCTION, _INSIDE = range(3)  # how far down a place a node of the stac
 
 @dataclass(frozen=True, slots=True)
 class PausePlace:
-    """A function that pauses some ranks, with the library's function that it calls then, '' for
-    none.
-    """
+    """A function that pauses some ranks, and the library function that it calls then (`inside`, '' for none)."""
 
     name: str
     file: str
@@ -40,11 +38,15 @@ class PausePlace:
     inside: str
 
     def words(self, often: str) -> str:
+        """Return `often` with the library function that is called, if any, in front."""
         return f"{self.inside} {often}" if self.inside else often
 
 
 def with_pauses(fleet: Fleet, spent: Spent) -> Spent:
-    """Return the same with the kind and label of rows that run in a few steps only."""
+    """Set the kind of rows that run in a few steps only to PAUSES, and their labels to in how many steps they do.
+
+    Rows of a firm kind (kinds.FIRM) keep it; of these, input, GC and compiling get the label.
+    """
     kind, label, labels = spent.kind.copy(), spent.label.copy(), list(spent.labels)
     firm = np.isin(kind, [CODE[each] for each in FIRM])
     for place, entries in places(fleet):
@@ -65,7 +67,10 @@ def with_pauses(fleet: Fleet, spent: Spent) -> Spent:
 def _rename(
     label: Ints, labels: list[Label], told: Bools, keeps_function: bool, words: str, function: Function | None
 ) -> None:
-    """Give the rows `told` a label with these words; `keeps_function`: and their own function."""
+    """Relabel the rows in the mask `told` in place with `words`; append labels that are new to `labels`.
+
+    `keeps_function`: each keeps the function of its old label; else all get `function`.
+    """
     for old in np.unique(label[told]).tolist():
         new: Label = (words, labels[old][1] if keeps_function else function)
         if new not in labels:
@@ -86,15 +91,16 @@ def places(fleet: Fleet) -> Iterator[tuple[PausePlace, Ints]]:
 
 
 def _often(fleet: Fleet, entries: Ints) -> str:
-    """In how many of its steps a rank pauses, in words."""
+    """Return in how many of its steps a rank pauses, as 'in 3 of 100 steps' (medians); `entries`: rows of pauses."""
     steps = int(median(fleet.steps.of_those(fleet.pauses.rank[entries])))
     return f"in {int(median(fleet.pauses.count[entries]))} of {steps} steps"
 
 
 def through(table: Patterns, spent: Spent, place: PausePlace) -> Bools:
-    """Mark the rows whose stack leads through the place."""
+    """Mark the rows of `spent` whose stack leads through the place: its function and what that calls inside."""
 
     def below(above: int, frame: StackFrame) -> int:
+        """Return how far down the place a stack is that `frame` continues, given that of the stack above it."""
         if above == _ABOVE and (frame.name, frame.file) == (place.name, place.file):
             return _FUNCTION
         return _INSIDE if above == _FUNCTION and place.inside and frame.name == place.inside else above

@@ -28,7 +28,7 @@ _NEARLY_ALL = 0.9  # of a rank's time passes through its training loop
 
 
 def with_servers(fleet: Fleet, spent: Spent) -> Spent:
-    """Return the same with waits for servers as a kind of their own."""
+    """Move waits for servers from LOCKS to new rows of kinds GENERATION and SERVERS; unchanged without servers."""
     asked_s = fleet.steps.asked_s
     servers = [one for one in servers_of(fleet) if one.generates] if asked_s is not None else []
     if asked_s is None or not servers:
@@ -48,7 +48,7 @@ def with_servers(fleet: Fleet, spent: Spent) -> Spent:
 
 
 def _parts(servers: list[RunServer]) -> list[tuple[Kind, Label, float]]:
-    """Return kind, label and part, which add up to 1, of waits for these servers."""
+    """Return (kind, label, part of the waits) for these servers and their kinds; the parts add up to 1."""
     weights: dict[tuple[Kind, str], float] = {}
     for kind, name in ((Kind.GENERATION, "asked_s"), (Kind.SERVERS, "transfer_s")):
         longest_s = max(np.nan_to_num(getattr(one, name)) for one in servers)
@@ -61,7 +61,11 @@ def _parts(servers: list[RunServer]) -> list[tuple[Kind, Label, float]]:
 
 
 def stages_of(fleet: Fleet, spent: Spent) -> tuple[Stage, ...]:
-    """Return the stages of the ranks that ask servers, largest first; () where none does."""
+    """Return the stages of an iteration of the ranks that ask servers, largest first; () without such ranks or a loop.
+
+    A stage is a function that the training loop calls, in seconds per step, mean over these ranks;
+    a last one without a function is the rest of the step.
+    """
     asked_s = fleet.steps.asked_s
     asking = np.flatnonzero(np.nan_to_num(mean_of_known(asked_s)) > 0) if asked_s is not None else np.empty(0)
     mine = np.flatnonzero(np.isin(spent.rank, asking))
@@ -90,7 +94,10 @@ def stages_of(fleet: Fleet, spent: Spent) -> tuple[Stage, ...]:
 def _loop(
     paths: dict[int, list[StackFrame]], seconds: dict[int, float], whole_s: float, spent: Spent
 ) -> tuple[StackFrame, ...]:
-    """Return the frames down to the training loop; () where no user's function has nearly all time."""
+    """Return the frames down to the training loop: the lowest user's function with nearly all time; () without one.
+
+    `paths`: frames of the stacks by code; `seconds`: of each code; `whole_s`: the sum over `paths`.
+    """
     prefix: tuple[StackFrame, ...] = ()
     loop: tuple[StackFrame, ...] = ()
     while whole_s > 0:

@@ -31,9 +31,10 @@ CODE = {kind: code for code, kind in enumerate(KINDS)}
 class Spent:
     """Time of training threads by row.
 
-    `rows`: rows of the pattern table; `rank`: their rows in Ranks; `alike`: number of each one's
-    function, whose first row is in `first`; `kind`: index into KINDS; `label`: index into `labels`.
-    `length_s`: by rank, 0 for a rank that does not count; `frames`: facts on the stacks, looked at once.
+    `rows`: rows of the pattern table; `rank`: their rows in Ranks; `seconds`: per step; `alike`: number
+    of each one's function, whose first row is in `first`; `kind`: index into KINDS; `label`: index into
+    `labels`. `length_s`: by rank, 0 for a rank that does not count; `of_window`: there are no steps, so
+    lengths and seconds are of the window; `frames`: facts on the stacks, looked at once.
     """
 
     rows: Ints
@@ -56,8 +57,10 @@ class Spent:
     def with_parts(
         self, rows: Ints, seconds: Floats, kind: int, label: Ints | None = None, labels: tuple[Label, ...] | None = None
     ) -> Spent:
-        """Move these seconds of some rows (indices of the columns) to rows of their own, of this kind;
-        `label`: None: as they were.
+        """Move these seconds of some rows to new rows of this kind, appended at the end.
+
+        `rows`: indices of the columns, not of the pattern table; `label`: None: that of each row;
+        `labels`: None: as they are.
         """
         left = self.seconds.copy()
         np.subtract.at(left, rows, seconds)
@@ -73,7 +76,7 @@ class Spent:
         )
 
     def by_rank(self) -> Floats:
-        """Seconds of each rank and kind, with the rest as `not timed`."""
+        """Return seconds per step (ranks x KINDS), with what is left of a rank's length as UNKNOWN (`not timed`)."""
         cells = np.bincount(self.rank * len(KINDS) + self.kind, self.seconds, len(self.length_s) * len(KINDS))
         found = cells.reshape(-1, len(KINDS)).astype(np.float64)
         rest = np.maximum(self.length_s - found.sum(axis=1), 0.0)
@@ -82,7 +85,7 @@ class Spent:
 
 
 def spent_in(fleet: Fleet) -> Spent | None:
-    """Classify and fit all rows; None where neither a step nor a pattern was seen."""
+    """Classify training threads' rows and fit them to the steps; None if neither a step nor a pattern was seen."""
     table, frames = fleet.patterns, Frames(fleet.patterns)
     length_s, of_window = _lengths(fleet)
     per_step = table.share * fleet.seconds if of_window else table.per_step_s
@@ -108,7 +111,7 @@ def spent_in(fleet: Fleet) -> Spent | None:
 
 
 def functions_of(table: Patterns, rows: Ints) -> tuple[Ints, Ints]:
-    """Number rows by what classifies them; return (number of each row, first row of each number)."""
+    """Number rows alike in kind, name, place and stack; return (number of each row, first row of each number)."""
     columns = [table.kind, table.name, table.detail, table.file, table.caller]
     if table.native is not None:
         columns.append(table.native)
@@ -120,7 +123,7 @@ def functions_of(table: Patterns, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _lengths(fleet: Fleet) -> tuple[Floats, bool]:
-    """(seconds by rank that its budget adds up to, whether these are of the window)."""
+    """Return (seconds by rank that its budget adds up to, whether these are the window, not the mean step)."""
     ranks = len(fleet.ranks)
     if fleet.steps.count and np.isfinite(fleet.steps.seconds).any():
         mean = np.nan_to_num(mean_of_known(fleet.steps.seconds))
@@ -130,7 +133,7 @@ def _lengths(fleet: Fleet) -> tuple[Floats, bool]:
 
 
 def _fitted(table: Patterns, rows: Ints, seconds: Floats, length_s: Floats) -> Floats:
-    """Scale the seconds of each rank so that they fit into its length."""
+    """Scale down the seconds of each rank that exceed its length: running time first, then all rows."""
     rank, ranks = table.rank[rows], len(length_s)
     runs = (table.kind.codes[rows] == table.kind.code("python")) & (table.detail.codes[rows] == table.detail.code(""))
     for scaled in (runs, np.ones(len(rows), dtype=bool)):

@@ -21,7 +21,7 @@ from rankscope.probes.base.arrays import Floats
 
 
 def with_split(fleet: Fleet, spent: Spent) -> Spent:
-    """Return the same with each row in collectives as two: exchange and waiting."""
+    """Split each row of time in collectives into exchange and waiting; unchanged where these are not known apart."""
     share = _exchange_share(fleet, spent)
     rows = np.flatnonzero(spent.kind == CODE[Kind.COLLECTIVES])
     if share is None or not len(rows):
@@ -33,7 +33,7 @@ def with_split(fleet: Fleet, spent: Spent) -> Spent:
 
 
 def _exchange_share(fleet: Fleet, spent: Spent) -> Floats | None:
-    """Share of each rank's time in collectives that is exchange; None where it cannot be known."""
+    """Return the share (0..1) of each rank's time in collectives that is exchange; None where it cannot be known."""
     asked_s = fleet.steps.asked_s
     wait = fleet.steps.wait_s if asked_s is None else np.maximum(fleet.steps.wait_s - asked_s, 0.0)
     ranks = len(fleet.ranks)

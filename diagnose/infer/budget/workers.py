@@ -16,7 +16,7 @@ _WORK = ("python", "io", "sched")  # what they do, not what they wait for
 
 
 def meanwhile(fleet: Fleet, spent: Spent) -> tuple[Item, ...]:
-    """Return the functions that take most of the workers' time, mean over ranks."""
+    """Return the functions that take most of the loader workers' time, seconds per step, mean over ranks."""
     table = fleet.patterns
     chosen = (table.thread.codes == table.thread.code("loader")) & (table.per_step_s > 0)
     chosen &= np.isin(table.kind.codes, [table.kind.code(kind) for kind in _WORK])
@@ -33,7 +33,7 @@ def meanwhile(fleet: Fleet, spent: Spent) -> tuple[Item, ...]:
 
 
 def _label(fleet: Fleet, row: int, frames: Frames) -> Label:
-    """Name a row of a worker: its function, or the queue for a CPU."""
+    """Return the label of a row of a loader worker: its function, or the queue for a CPU."""
     kind = kind_of(fleet.patterns, row, frames)
     if kind is Kind.QUEUE:
         return "queue for a CPU", None

@@ -36,7 +36,7 @@ class Counted:
 
 
 def rests_on(component: str, cause: str, scope: str) -> frozenset[Source]:
-    """Return the sources of evidence that a cause needs; without one of them it is not reported.
+    """Return the sources of evidence without one of which this cause is not reported.
 
     Where no row has this scope (as for "group"), return what all rows of the cause have in common.
     """
@@ -50,14 +50,12 @@ def _rows_of(component: str, cause: str, scope: str) -> list[Cause]:
 
 
 def unseen_without(sources: frozenset[Source]) -> tuple[Cause, ...]:
-    """Return the causes that cannot be reported where these sources are missing."""
+    """Return the causes that need at least one of these sources, so cannot be reported without it."""
     return tuple(row for row in TABLE if row.rests_on & sources)
 
 
 def counted() -> tuple[dict[tuple[str, str, str], Counted], int]:
-    """Read `counted.json`: counts by (component, cause, scope), and the number of windows
-    counted.
-    """
+    """Read `counted.json`; return (Counted by (component, cause, scope), number of windows counted)."""
     content = json.loads(COUNTED.read_text())
     found = {
         (item["component"], item["cause"], item["scope"]): Counted(item["right"], item["wrong"])

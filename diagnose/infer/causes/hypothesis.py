@@ -67,7 +67,7 @@ class Hypothesis:
 
 
 def with_gain(found: Hypothesis, step_s: float) -> Hypothesis:
-    """Add what the mean step of `step_s` seconds would be without what was found."""
+    """Return the hypothesis with a line of evidence added: the mean step (`step_s` seconds), and that less `lost_s`."""
     without_s = max(step_s - found.lost_s, 0.0)
     told = Evidence(
         "steps", "mean step as it was, and as it would be without this", step_s, without_s, "s", role=WITHOUT
@@ -111,12 +111,12 @@ def suspect_from(
 
 
 def sureness(support: float) -> str:
-    """Return how sure a cause is by its evidence, in one of the words of the contract."""
+    """Return WITNESSED for a support of at least 0.99 (CONVICTED), GUESSED for at most 0.5 (GUESS), else LIKELY."""
     return WITNESSED if support >= CONVICTED else GUESSED if support <= GUESS else LIKELY
 
 
 def once(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    """Drop a line of evidence that an earlier one of another source repeats."""
+    """Return the evidence with only the first of lines that have the same measure, value and unit."""
     return tuple({(one.measure, one.value, one.unit): one for one in reversed(tuple(evidence))}.values())[::-1]
 
 
@@ -132,7 +132,7 @@ def common_host(fleet: Fleet, rows: Iterable[int]) -> str:
 
 
 def machine_of(fleet: Fleet, rows: Iterable[int]) -> str:
-    """Return the machine of these ranks: their host, or that of which their hosts are containers; '' where they are on several."""
+    """Return the host of these ranks (rows), else the machine that their containers share; '' if there are several."""
     rows = tuple(rows)
     machines = {fleet.ranks.observed_on[row] for row in rows}
     return common_host(fleet, rows) or (machines.pop() if len(machines) == 1 else "")

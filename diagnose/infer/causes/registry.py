@@ -59,6 +59,7 @@ class Cause:
 
     @property
     def key(self) -> Key:
+        """Component, cause and scope, by which it is registered."""
         return self.component, self.cause, self.scope
 
     @property
@@ -68,9 +69,7 @@ class Cause:
 
     @property
     def order(self) -> tuple[int, str, int]:
-        """Sort key: component as in the contract, then cause name, then scope from one rank
-        to all.
-        """
+        """Sort key: component as in the contract, then cause name, then scope from one rank to all."""
         return COMPONENTS.index(self.component), self.cause, SCOPES.index(self.scope)
 
     @property
@@ -96,6 +95,7 @@ def cause(
     """
 
     def register(function: Proposer) -> Proposer:
+        """Add the decorated function's cause to the registry; return the function unchanged."""
         found = Cause(
             component, name, scope, witness, frozenset({*ESSENTIAL, *rests_on}), says, action, frozenset(refines), function,
         )  # fmt: skip
@@ -125,7 +125,7 @@ def load() -> tuple[Cause, ...]:
 
 @cache
 def proposers(*given: type) -> tuple[Callable[..., Any], ...]:
-    """Return the registered functions whose parameters have these types, in the order of causes."""
+    """Return the registered functions whose parameters have exactly these types, in the order of causes."""
     functions = dict.fromkeys([*(each.proposed_by for each in load()), *_ASKED])
     return tuple(one for one in functions if _parameters(one) == [each.__name__ for each in given])
 
@@ -137,13 +137,12 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def registered(component: str, name: str, scope: str) -> Cause | None:
-    """Return a registered cause, or None; only modules imported so far are known."""
+    """Return a cause that is registered already, or None; modules that are not yet imported are not searched."""
     return _REGISTERED.get((component, name, scope))
 
 
 def sentence(component: str, name: str, scope: str) -> str:
-    """Return the sentence that explains a cause in this scope, else in the narrowest scope that has
-    one.
+    """Return the sentence that explains a cause in this scope, else in the narrowest scope that has one.
 
     Raises KeyError where no scope has a sentence.
     """

@@ -1,5 +1,4 @@
-"""Rows of the table of hypotheses, and their joint selection: ranks, links, roles, hosts, all
-ranks.
+"""Rows of the table of hypotheses on ranks, links, roles, hosts or the whole job, and their joint selection.
 
 taken(r,s) = seconds that the mechanism took from the own time of rank r in step s, and from every
              step, whichever rank works
@@ -61,7 +60,7 @@ class Taken:
 
     @property
     def most_s(self) -> float:
-        """Mean seconds per step, from the rank that lost most and from the step."""
+        """Mean seconds per step taken from the rank that lost most, plus those taken from every step (`step_s`)."""
         return self.step_s + (float(np.nan_to_num(self.own_s).mean(axis=1).max()) if len(self.ranks) else 0.0)
 
 
@@ -149,20 +148,21 @@ class Row:
 
     @property
     def priced(self) -> Row:
-        """A copy that takes what is reported as lost."""
+        """A copy whose `taken` is its `price`, to compute the reported loss; the row itself without a price."""
         return self if self.price is None else replace(self, taken=self.price)
 
     @property
     def of_itself(self) -> Row:
-        """A copy that removes only the first rank's time, not that of other ranks."""
+        """A copy that removes only its first rank's time, not other ranks'; the row itself if it has `with_it`."""
         taken = self.taken
         if self.with_it is not None or len(taken.ranks) < 2:
             return self
         return replace(self, taken=replace(taken, ranks=taken.ranks[:1], own_s=taken.own_s[:1]))
 
     def is_wider(self, other: Row) -> bool:
-        """Whether it proposes the same mechanism for more ranks, in another scope, overlapping
-        `other`.
+        """Whether it has the mechanism of `other` in another scope, for more ranks, some of them the same.
+
+        False if it removes no rank's own time.
         """
         mine, theirs = set(self.found.rows), set(other.found.rows)
         alike = _mechanism(self.found) == _mechanism(other.found) and self.found.scope != other.found.scope
@@ -175,7 +175,7 @@ class Row:
 
 
 def of_ranks(ranks: Sequence[int] | Ints, own_s: Floats) -> Taken:
-    """Seconds taken from own times of these ranks (rows of the fleet)."""
+    """Build a Taken of seconds `own_s` (these ranks x steps), to remove from own times of `ranks` (fleet rows)."""
     return Taken(0.0, np.asarray(ranks, dtype=np.int64), own_s)
 
 
@@ -185,6 +185,7 @@ def ranks_of(rows: Iterable[Row]) -> Ints:
 
 
 def _mechanism(found: Hypothesis) -> tuple[str, str, Function | None]:
+    """Return (component, cause, function): rows that are equal in these are about one mechanism."""
     return found.component, found.cause, found.function
 
 
@@ -256,9 +257,10 @@ def _largest_first(row: Row) -> tuple[float, str, str, str, tuple[int, ...], str
 
 
 def of_one_device(rows: Sequence[Row]) -> list[Row]:
-    """Join a link's row to the row about the rank that the same device delays: it is one cause.
+    """Merge each link's row into the row about a rank that has the same device; return all rows then.
 
-    Copies over a narrow PCIe link delay their rank, and prolong the transfer of all.
+    Their lost times are added, their evidence is united: copies over a narrow PCIe link delay their
+    rank, and prolong the transfer of all.
     """
     late = {(row.found.component, row.found.instance): row for row in reversed(rows) if row.rank and row.found.instance}
     links = [row for row in rows if row.rank is None and (row.found.component, row.found.instance) in late]
@@ -273,6 +275,7 @@ def of_one_device(rows: Sequence[Row]) -> list[Row]:
 
 
 def _is_uneven(row: Row, others: Iterable[Row]) -> bool:
+    """Return whether one of `others` proposes the same mechanism for fewer of the same ranks (Row.is_wider)."""
     return any(row.is_wider(other) for other in others)
 
 
@@ -328,7 +331,7 @@ class _Replay:
         return shorter + sum(row.taken.step_s for row in rows)
 
     def _hidden_s(self, rows: Sequence[Row], ranks: Ints, shorter: float, told: bool) -> float:
-        """Seconds per step of waiting for these ranks that the sum of a step does not show.
+        """Return the seconds per step that others wait for these ranks within a step, which sums over it do not show.
 
         `shorter`: the gain that the sums show for all rows; `told`: as the mean over all steps.
         """
@@ -345,7 +348,7 @@ class _Replay:
         return hidden_s
 
     def with_more_s(self, rows: Sequence[Row], beside: Floats, together: float) -> Floats:
-        """Additional seconds per step gained without what accompanies these rows, by row.
+        """Return, by row, the seconds per step gained in addition where `with_it` is removed as well; 0 without it.
 
         `beside`: what each row gains beyond the others, the key of division; `together`: the gain
             without what accompanies them.
@@ -360,6 +363,10 @@ class _Replay:
         return share_out(max(self.gain_s(priced) - together, 0.0), np.where(has, beside, 0.0))
 
     def _shorter(self, rows: Sequence[Row], told: bool) -> float:
+        """Return by how many seconds steps shorten without these rows' own times; their `step_s` is not counted.
+
+        `told`: as the mean over all steps; else a trimmed mean.
+        """
         if not any(len(row.taken.ranks) for row in rows):
             return 0.0
         scene, better = self._scene, self._better(rows)
@@ -367,6 +374,7 @@ class _Replay:
         return max(shorter, gain_in_turn(self._own, better, self._roles)) if scene.in_turn else shorter
 
     def _better(self, rows: Sequence[Row]) -> Floats:
+        """Return the own times of the replayed ranks (ranks x steps) less what these rows removed."""
         return self._own - _removed(self._own, rows, self._place, self._seconds)
 
     def own_s(self, row: Row, others: Iterable[Row]) -> float:
@@ -397,6 +405,7 @@ class _Seconds:
 
 
 def _known_s(row: Row) -> Floats:
+    """Return the seconds that the row removes (its ranks x steps), with NaN as 0."""
     return np.asarray(np.nan_to_num(row.taken.own_s), dtype=np.float64)
 
 
@@ -415,6 +424,10 @@ def removed(own: Floats, rows: Sequence[Row]) -> Floats:
 
 
 def _removed(own: Floats, rows: Sequence[Row], place: Ints, seconds: _Seconds) -> Floats:
+    """Return the seconds that these rows took from `own` together (shape of `own`), at most `own` itself.
+
+    `place`: row of `own` by row of the fleet; `seconds`: cache of what each row removes.
+    """
     taken = np.zeros_like(own)
     for row in rows:
         if len(row.taken.ranks):
@@ -423,10 +436,11 @@ def _removed(own: Floats, rows: Sequence[Row], place: Ints, seconds: _Seconds) -
 
 
 def suspects(fleet: Fleet, scene: Scene, rows: Iterable[Row]) -> list[Suspect]:
-    """Convert selected rows to suspects of the verdict."""
+    """Convert selected rows to suspects of the verdict, each with the mean step without it as evidence."""
     return [_suspect(fleet, scene, row) for row in rows]
 
 
 def _suspect(fleet: Fleet, scene: Scene, row: Row) -> Suspect:
+    """Convert one selected row to a suspect of the verdict, with the mean step without it as evidence."""
     step_s = mean_step_s(fleet.steps.seconds, scene)
     return suspect_from(fleet, with_gain(row.found, step_s), max(step_s, row.found.lost_s), row.sure)

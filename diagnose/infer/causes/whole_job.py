@@ -1,8 +1,8 @@
-"""The one door through which every cause proposes rows, whatever its scope.
+"""Call every registered cause for the rows that it proposes, whatever its scope.
 
-A registered function of a `WholeJob` is asked once, beside the ranks as they were compared. A
-function of a `WholeJob` and what is `Known` is asked again whenever rows of others were admitted
-(solve/select.py). The order in which they are asked does not matter.
+A registered function of a `WholeJob` is called once, with the ranks as they were compared. A
+function of a `WholeJob` and what is `Known` is called again whenever rows of others were admitted
+(solve/select.py). The order of the calls does not matter.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WholeJob:
     asks: tuple[Ask, ...] = ()
 
     def functions(self, *given: type) -> tuple[Ask, ...]:
-        """Return the functions to ask whose parameters have these types."""
+        """Return the registered functions whose parameters have these types; only those in `asks` if it has any."""
         return tuple(ask for ask in proposers(*given) if not self.asks or ask in self.asks)
 
 
@@ -56,14 +56,15 @@ class Known:
 
 
 def propose(job: WholeJob) -> Proposals:
-    """Ask every function that depends on no other cause."""
+    """Call every registered function of a WholeJob alone; return what each proposes, by function."""
     return {ask: tuple(ask(job)) for ask in job.functions(WholeJob)}
 
 
 def propose_again(job: WholeJob, before: Proposals, found: Sequence[Row]) -> Proposals:
-    """Ask every function that depends on other causes, beside the admitted rows of these.
+    """Call every registered function of a WholeJob and a Known; return all proposals, theirs replaced.
 
-    `before`: all proposals so far; `found`: the rows of them that were admitted.
+    `before`: all proposals so far; `found`: the rows of them that were admitted. Each function gets
+    those of them that it did not propose itself.
     """
     now = dict(before)
     for ask in job.functions(WholeJob, Known):
@@ -74,5 +75,5 @@ def propose_again(job: WholeJob, before: Proposals, found: Sequence[Row]) -> Pro
 
 @asked
 def slow_ranks(job: WholeJob) -> Sequence[Row]:
-    """Return the rows about single ranks: their causes were asked for as each was compared."""
+    """Return the rows about single slow ranks, which were proposed when ranks were compared with their peers."""
     return job.slow

@@ -88,8 +88,10 @@ class Counters:
         return self._order[first:last]
 
     def rows_of(self, name: str, ranks: Ints | int) -> Ints:
-        """Rows of the counters with this name on these ranks (rows in Ranks; -1: the host's
-        own)."""
+        """Rows of the counters with this name on these ranks, rank after rank.
+
+        `ranks`: rows in Ranks; -1: counters of the hosts themselves.
+        """
         first, last = self._edges.get(name, (0, 0))
         if first == last:
             return self._order[:0]
@@ -116,6 +118,7 @@ class Counters:
         return np.where(np.bincount(table.rank[rows], minlength=size) > 0, total, np.nan)[ranks]
 
     def at(self, row: int) -> Counter:
+        """Build the `Counter` of one row."""
         table = self.table
         return Counter(
             observed_on=table.observed_on.at(row),
@@ -147,6 +150,7 @@ class Counters:
 
 
 def _nothing() -> Columns:
+    """Return a table of counters without rows."""
     no_text, no_rank, no_value = Labels(np.empty(0, np.int64), ()), np.empty(0, np.int64), np.empty(0)
     return Columns(
         no_text, no_text, no_text, no_rank, no_text, no_text, no_text, no_value, no_value, no_value, no_value,

@@ -32,9 +32,9 @@ def is_nameless(name: str) -> bool:
 
 
 def holder_name(name: str) -> str:
-    """Name of the enclosing function by the qualified name.
+    """Return the enclosing function that a qualified name contains: 'busy' of 'busy.<locals>.<genexpr>'.
 
-    '' where the name does not contain it.
+    '' where the name does not contain it; the name itself if it is not nameless.
     """
     end = len(name)
     while name.endswith(_NAMELESS, 0, end):
@@ -62,6 +62,7 @@ def holder_of(frame: StackFrame, callers: Sequence[StackFrame], lines: Mapping[_
 
 
 def _may_hold(caller: StackFrame, frame: StackFrame) -> bool:
+    """Whether a caller in the same file can enclose the frame: it begins no later, and a module encloses no lambda."""
     lambda_at_top = frame.name.endswith("<lambda>") and caller.name == "<module>"
     return caller.line <= frame.line and not lambda_at_top
 
@@ -83,13 +84,15 @@ def with_holders(patterns: Patterns) -> Patterns:
 
 
 def _names(stack: Stacks) -> list[str]:
+    """Function names of all distinct frames, by frame number."""
     return [frame.name for frame in stack.frames]
 
 
 def _held(stack: Stacks, lines: Mapping[_Place, int]) -> Stacks:
-    """Replace nameless frames of the stack tree.
+    """Return the stacks with nameless frames replaced by the functions that enclose them.
 
-    Merge a frame with its caller if that encloses it.
+    A frame whose caller encloses it is merged with it. `lines`: first line of each function seen,
+    by name and file.
     """
     nameless = np.array([is_nameless(name) for name in _names(stack)], dtype=bool)
     wanted = np.flatnonzero(nameless[stack.frame]) if len(nameless) else np.empty(0, dtype=np.int64)
@@ -113,6 +116,7 @@ def _held(stack: Stacks, lines: Mapping[_Place, int]) -> Stacks:
 
 
 def _path(node: int, parent: Ints, frame: Ints) -> list[int]:
+    """Frame numbers of the stack that ends at a node, root first; empty for node -1."""
     found = []
     while node >= 0:
         found.append(int(frame[node]))
@@ -121,9 +125,10 @@ def _path(node: int, parent: Ints, frame: Ints) -> list[int]:
 
 
 def _renamed(patterns: Patterns, names: Labels, rows: Ints, lines: Mapping[_Place, int]) -> tuple[Labels, Ints]:
-    """Rename rows by the leaf of their stack, or by the qualified name if they have no stack.
+    """Rename nameless functions in `rows` by the leaf of their stack, without one by the qualified name.
 
-    Returns the labels and the line of every pattern; only `rows` are changed.
+    `lines`: first line of each function, by name and file. Returns the labels and the line of every
+    pattern; other rows keep theirs.
     """
     place = {text: code for code, text in enumerate(names.values)}
     nameless = np.array([is_nameless(name) for name in names.values], dtype=bool)
@@ -137,6 +142,7 @@ def _renamed(patterns: Patterns, names: Labels, rows: Ints, lines: Mapping[_Plac
 
 
 def _held_gil(holders: Holders | None, lines: Mapping[_Place, int]) -> Holders | None:
+    """Rename nameless GIL holders to their enclosing functions; `lines`: first line by (name, file)."""
     if holders is None:
         return None
     held = []

@@ -57,9 +57,9 @@ def shifted(table: pa.Table, column: str, by: int) -> pa.Table:
 
 
 def rows_of(table: pa.Table, numbers: Ints) -> Ints:
-    """Row in Ranks for each table row, by its column `rank`.
+    """Row in Ranks for each table row, by its column `rank`; -1 where the rank is not of this job.
 
-    -1 where the rank is not of this job.
+    `numbers`: the job's rank numbers, rising.
     """
     wanted = ints(table, "rank")
     if len(numbers) == 0:
@@ -71,7 +71,8 @@ def rows_of(table: pa.Table, numbers: Ints) -> Ints:
 def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
     """Build `Ranks`: one row per rank of the job, sorted by number.
 
-    Raises NoRanks if there is none.
+    Adds notes on ranks that are reported twice, missing or guessed. Raises NoRanks if there is
+    none.
     """
     unique, first, _ = present(table, notes)
     table = table.take(pa.array(first))
@@ -137,7 +138,10 @@ def _worlds(table: pa.Table) -> Ints:
 
 
 def _not_here(table: pa.Table, lacking: Bools) -> Iterator[Note]:
-    """Yield notes on ranks missing from a host that has a window, and on guessed rank numbers."""
+    """Yield notes on ranks missing from a host that has a window, and on guessed rank numbers.
+
+    `lacking`: mask of the rows at a place where some rank is missing.
+    """
     some = table.filter(pa.array(lacking))
     if some.num_rows:
         for gone in missing_ranks(_places(some, "job")).values():
@@ -198,8 +202,10 @@ def _places(table: pa.Table, job: str) -> Iterator[LocalRank]:
 
 
 def _incomplete(table: pa.Table) -> Bools:
-    """Mark ranks at a place (host, container, network) that lacks some local rank or has one
-    twice."""
+    """Mark ranks at a place (host, container, network) that lacks a local rank or has one twice.
+
+    Unmarked where the local world size is unknown.
+    """
     local, size = ints(table, "local_rank"), ints(table, "local_world_size")
     codes = (labels(table, "observed_on").codes, labels(table, "container").codes, ints(table, "netns"))
     place = distinct_rows(codes)
@@ -215,17 +221,19 @@ def _incomplete(table: pa.Table) -> Bools:
 
 
 def _count(ranks: int) -> str:
+    """Number of ranks in words: '1 rank', '3 ranks'."""
     return f"{ranks} ranks" if ranks != 1 else "1 rank"
 
 
 def _guessed(table: pa.Table) -> tuple[int, ...]:
+    """Numbers of the ranks whose number is a guess."""
     return tuple(table.filter(table["guessed"])["rank"].to_pylist())
 
 
 def _host_names(hosts: Labels, nodes: Labels) -> tuple[str, ...]:
-    """Host name by rank.
+    """Return the host name by rank: its host, or its node name where ranks of one host see several.
 
-    The rank's own node name where the ranks of one host see different ones (containers).
+    Several node names on one host: containers.
     """
     several = several_nodes(hosts, nodes)
     pairs = zip(hosts.codes.tolist(), nodes.codes.tolist(), several[hosts.codes].tolist(), strict=True)
@@ -276,6 +284,10 @@ def patterns(table: pa.Table, stacks: pa.Table, rows: Ints) -> Patterns:
 
 
 def _stacks(patterns: pa.Table, stacks: pa.Table) -> Stacks:
+    """Build the column of stacks of the table `patterns`: equal stacks of all windows become one node.
+
+    `stacks`: table of stack nodes (caller, function, file, line), which the patterns refer to.
+    """
     name, file, line = labels(stacks, "name"), labels(stacks, "file"), ints(stacks, "line")
     each, frame = np.unique(np.column_stack([name.codes, file.codes, line]), axis=0, return_inverse=True)
     frames = tuple(StackFrame(name.values[n], file.values[f], at) for n, f, at in each.tolist())
@@ -283,6 +295,7 @@ def _stacks(patterns: pa.Table, stacks: pa.Table) -> Stacks:
 
 
 def _holders(table: pa.Table) -> Holders:
+    """Read the GIL holder of each pattern row; -1 where none is given."""
     thread = labels(table, "holder_thread")
     rows = np.flatnonzero(thread.codes != thread.code(""))
     codes = np.full(table.num_rows, -1, dtype=np.int64)
@@ -297,7 +310,7 @@ def _holders(table: pa.Table) -> Holders:
 
 
 def _told(detail: Labels, holder: Holders) -> Labels:
-    """Pattern details as people read them: for a wait for the GIL, the function that held it."""
+    """Return each row's detail for people: for a wait for the GIL, the function and thread that held it."""
     if not holder.values:
         return detail
     place = {text: code for code, text in enumerate(detail.values)}

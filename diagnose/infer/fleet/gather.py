@@ -81,13 +81,17 @@ def gather(windows: Sequence[Window], job: str | None = None, agreed_s: float | 
 
 
 def _usual_step_s(windows: Sequence[Window], job: str) -> float | None:
+    """Median length in seconds of all steps in the windows with this job; None if there are none."""
     steps = [floats(window.steps, "seconds") for window in windows if job in window.manifest.jobs]
     seconds = np.concatenate(steps) if steps else np.empty(0)
     return median(seconds) if len(seconds) else None
 
 
 def joined(windows: Sequence[Window], name: str) -> pa.Table:
-    """Concatenate one table of all windows; add the host to each row and renumber stacks."""
+    """Concatenate the table called `name` of all windows; add each row's host and renumber stacks.
+
+    The host goes into the column `observed_on`.
+    """
     pieces = []
     for window in windows:
         table = getattr(window, name)
@@ -97,9 +101,9 @@ def joined(windows: Sequence[Window], name: str) -> pa.Table:
 
 
 def counted_on(name: str, pieces: Iterable[tuple[pa.Table, int]]) -> pa.Table:
-    """Concatenate tables of this name, renumbering references to stacks.
+    """Concatenate pieces of the table called `name`, renumbering its references to rows of `stacks`.
 
-    Each piece comes with the number of rows of its own table `stacks`.
+    Each piece comes with the number of rows of its own window's table `stacks`.
     """
     column = _STACK_COLUMNS.get(name)
     moved, stacks = [], 0
@@ -110,7 +114,10 @@ def counted_on(name: str, pieces: Iterable[tuple[pa.Table, int]]) -> pa.Table:
 
 
 def setting_of(job: str, manifests: Sequence[Manifest], ranks: pa.Table, notes: list[Note]) -> Setting:
-    """Derive the `Setting` from the manifests and the table `ranks`; add notes on lost events."""
+    """Derive the `Setting` from the manifests and the table `ranks`.
+
+    Adds the observers' own notes, and notes on lost events.
+    """
     for about in manifests:
         if about.notes:
             notes.extend(Note(NoteCode.OBSERVER, clean(note, 300)) for note in about.notes)
@@ -132,7 +139,10 @@ def setting_of(job: str, manifests: Sequence[Manifest], ranks: pa.Table, notes: 
 
 
 def note_strangers(ranks: pa.Table, job: str, numbers: Ints, notes: list[Note]) -> None:
-    """Add a note if ranks of other jobs have some of these numbers."""
+    """Add a note if ranks of other jobs have some of these rank numbers.
+
+    `ranks`: table of the ranks of all jobs.
+    """
     strangers = ints(ranks, "rank")[~equals(ranks, "job", job)]
     if np.isin(strangers, numbers).any():
         text = "another job on these hosts has ranks of the same numbers: record with --job to tell them apart"
@@ -140,6 +150,7 @@ def note_strangers(ranks: pa.Table, job: str, numbers: Ints, notes: list[Note]) 
 
 
 def _hosts(ranks: Ranks, manifests: Sequence[Manifest]) -> Hosts:
+    """Build `Hosts`: the host of each rank, and when the window of each host begins."""
     names, host = distinct_texts(ranks.observed_on)
     begins_s = {about.host: about.start for about in manifests}
     return Hosts(names, host, np.array([begins_s[name] for name in names]))
@@ -148,7 +159,7 @@ def _hosts(ranks: Ranks, manifests: Sequence[Manifest]) -> Hosts:
 def fleet_of(
     setting: Setting, ranks: Ranks, steps: Steps, tables: Mapping[str, pa.Table], notes: Sequence[Note]
 ) -> Fleet:
-    """Assemble the fleet.
+    """Assemble the fleet from its ranks, steps and the other tables of the windows.
 
     `tables`: those named in DETAILS; rows of ranks not in `ranks` are dropped.
     """
@@ -183,16 +194,19 @@ def _title(ranks: pa.Table, job: str) -> str:
 
 
 def _is_little(loss: Loss, about: Manifest) -> bool:
-    """Whether fewer stacks could not be read than a hundredth of what one training thread has.
+    """Whether a loss is negligible: fewer unreadable stacks than 1 % of one training thread's samples.
 
     The kernel counts them for all threads of the host, those of libraries and loaders as well.
+    False for other losses.
     """
     return loss.name.startswith("walk_") and loss.count < limits.NOTHING * about.sampling_hz * about.seconds
 
 
 def _lost_events(manifests: Sequence[Manifest]) -> int:
-    """Events dropped between kernel and observers, counting each host once though every job's
-    window repeats it."""
+    """Number of events dropped between kernel and observers.
+
+    Each host counts once, since the windows of all its jobs repeat the number.
+    """
     lost: dict[str, int] = {}
     for about in manifests:
         if not about.losses:

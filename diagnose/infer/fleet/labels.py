@@ -50,6 +50,7 @@ class Holders:
     values: tuple[GilHolder, ...]
 
     def at(self, row: int) -> GilHolder | None:
+        """GIL holder of a row; None where unknown, or where the row is no wait for the GIL."""
         number = int(self.codes[row])
         return self.values[number] if number >= 0 else None
 

@@ -78,7 +78,7 @@ class Ranks:
         return self.pid >= 0
 
     def with_gone(self, gone: Sequence[Gone]) -> Ranks:
-        """Append rows for ranks that had ended before the observation.
+        """Append a row for each rank that had ended before the observation (`gone`), with unknown values.
 
         Existing rows keep their place.
         """
@@ -202,13 +202,13 @@ class Patterns:
         return len(self.rank)
 
     def on_gpu(self, kind: str) -> Bools:
-        """Mask of the rows of GPU functions (`gpu`), or of waits for the GPU (`sync`), by place."""
+        """Mask of the rows of the GPU's thread: its kernels by launching code ('gpu'), or waits for it ('sync')."""
         chosen: Bools = (self.thread.codes == self.thread.code("gpu")) & (self.kind.codes == self.kind.code(kind))
         return chosen
 
     @property
     def share(self) -> Floats:
-        """β by row, 0 where it is outside [0, 1], as in forged windows."""
+        """Share β of the window by row; 0 where it is outside [0, 1], as in forged windows."""
         known: Floats = np.where((self.beta >= 0) & (self.beta <= 1), self.beta, 0.0)
         return known
 
@@ -334,6 +334,7 @@ class Fleet:
 
     @property
     def hosts(self) -> tuple[str, ...]:
+        """Host names of the ranks, sorted, each once; unknown ones are left out."""
         return tuple(sorted(set(self.ranks.host) - {""}))
 
     def pause_columns(self, entry: int) -> Ints:
@@ -345,10 +346,7 @@ class Fleet:
         return np.flatnonzero(among).astype(np.int64)
 
     def bytes_per_step(self, kind: str, name: str = "") -> Floats:
-        """Bytes moved per step by the functions of a kind (and name, if given), by rank.
-
-        0 where not counted.
-        """
+        """Bytes per step by rank, moved by the functions of a kind (and name, if given); 0 if not counted."""
         table, steps = self.patterns, self.steps.of_each
         if table.bytes is None:
             return np.zeros(len(steps))

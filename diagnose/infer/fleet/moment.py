@@ -47,8 +47,10 @@ class Windows:
 
     @classmethod
     def of(cls, manifests: Sequence[Manifest], numbers: Sequence[int], ranks: pa.Table) -> Windows:
-        """Build from the manifests with these `numbers` (rising: all windows in the table of
-        ranks)."""
+        """Build from the manifests with these `numbers`, rising, and the table of their ranks.
+
+        `numbers`: indices in `manifests` of all windows that the table refers to.
+        """
         about = [manifests[number] for number in numbers]
         start, seconds = (np.array([getattr(each, name) for each in about]) for name in ("start", "seconds"))
         window = ints(ranks, WINDOW)
@@ -87,6 +89,11 @@ def of_one_moment(
 
 
 def _most_hosts(windows: Windows, agreed_s: float | None) -> Ints:
+    """Return the windows (indices, by start) that overlap and have most hosts.
+
+    They begin within half of one window's length from its start. Of equal groups the newest, or the
+    one nearest to `agreed_s` (Unix time).
+    """
     order = np.argsort(windows.start, kind="stable")
     start, half = windows.start[order], windows.seconds[order] / 2
     first, last = np.searchsorted(start, start - half, "right"), np.searchsorted(start, start + half, "left")
@@ -109,7 +116,11 @@ def _most_hosts(windows: Windows, agreed_s: float | None) -> Ints:
 
 
 def _of_the_same(windows: Windows, moment: Ints, step_s: float | None) -> Ints:
-    """Further windows that belong to the group, from hosts and ranks that have none in it."""
+    """Return further windows (indices) that belong to the group `moment`, of hosts and ranks not in it.
+
+    They share STEPS_FEW steps with it, or no rank made progress from one to the other. `moment`:
+    indices of windows; `step_s`: usual step, None if unknown.
+    """
     inside = np.isin(windows.of_rank, moment)
     hosts, ranks = {windows.hosts[at] for at in moment.tolist()}, set(windows.rank[inside].tolist())
     begins_s, seconds = median(windows.start[moment]), median(windows.seconds[moment])
@@ -151,15 +162,17 @@ class _Silence:
         return cls(least_s, bool(np.isfinite(silent_s).any()), seconds)
 
     def after(self, earlier: _Silence) -> float:
-        """Seconds without any progress at the end of `earlier` and throughout this window.
+        """Return the seconds without any progress from the end of `earlier` through this window.
 
-        -inf if there was progress.
+        -inf if this window had progress, or `earlier` less than limits.STALL_SECONDS (or its
+        length) of silence at its end.
         """
         stood = not self.moved and earlier.least_s >= min(limits.STALL_SECONDS, earlier.seconds)
         return earlier.least_s + self.seconds if stood else -np.inf
 
 
 def _hosts_without(windows: Windows, moment: Ints) -> list[Note]:
+    """Return a note on hosts whose windows are all outside the group `moment` (indices); empty if there are none."""
     there = {windows.hosts[at] for at in moment.tolist()}
     begins_s = median(windows.start[moment])
     later_s: dict[str, float] = {}

@@ -26,7 +26,8 @@ HostsIn = Callable[[Sequence[Found]], Sequence[int]]  # actual number of hosts i
 class Best:
     """The chosen objects of a store: paths of one time for each job.
 
-    `absent`, `together` as in Sources.
+    `absent`, `together`: one object of each host without a chosen one; of hosts that have objects
+    at other recent times, and of those that uploaded at about the same time.
     """
 
     chosen: set[str]
@@ -35,7 +36,10 @@ class Best:
 
 
 def newest(found: Sequence[Found], hosts_in: HostsIn, notes: list[Note]) -> Best:
-    """Choose the objects to read; add a note on the times that are skipped."""
+    """Choose the objects to read, per job those of the newest time with most hosts; note skipped times.
+
+    `found`: all objects of the store; `hosts_in`: reads how many hosts objects really hold.
+    """
     of_job: dict[str, list[Found]] = {}
     for each in sorted(found, key=lambda one: -one.key.start):
         of_job.setdefault(each.key.job, []).append(each)
@@ -82,10 +86,7 @@ class _Looks:
     left: int = _ASKED_MOST
 
     def at(self, some: Sequence[Found]) -> Sequence[Found]:
-        """Check those of `some` not checked yet, in one batch up to the limit.
-
-        Return the checked ones.
-        """
+        """Check those of `some` not checked before, in one batch, at most `left`; return only these new ones."""
         new = [each for each in some if each.path not in self.seen][: self.left]
         self.left -= len(new)
         for each, hosts in zip(new, self.hosts_in(new) if new else (), strict=True):
@@ -94,10 +95,10 @@ class _Looks:
 
 
 def _best(moments: list[Sequence[Found]], hosts_in: HostsIn) -> tuple[Sequence[Found], int]:
-    """The newest window time with most hosts, and the number of times skipped as unreadable.
+    """Return the objects of the newest time with most hosts, and how many times are skipped as unreadable.
 
-    When the checks are used up, decide by what is known; if nothing could be read, return the first
-    choice.
+    `moments`: objects by time, newest first. When the checks are used up, decide by what is known;
+    if nothing could be read, return the first choice.
     """
     looks = _Looks(hosts_in)
     first: Sequence[Found] = ()
@@ -117,7 +118,7 @@ def _best(moments: list[Sequence[Found]], hosts_in: HostsIn) -> tuple[Sequence[F
 
 
 def _hosts(moment: Sequence[Found], looks: _Looks) -> int:
-    """Number of hosts: the actual one of checked objects, the claimed one of the others."""
+    """Number of hosts at one time: the actual one of checked objects, the claimed one of the others."""
     return sum(looks.seen.get(each.path, each.key.hosts) for each in moment)
 
 
@@ -154,10 +155,12 @@ def _is_readable(moment: Sequence[Found], looks: _Looks) -> bool:
 
 
 def _spread(some: Sequence[Found]) -> Sequence[Found]:
+    """At most _SAMPLE of these objects, evenly spread over the list."""
     return [some[len(some) * at // _SAMPLE] for at in range(_SAMPLE)] if len(some) > _SAMPLE else some
 
 
 def _moments(newest_first: Sequence[Found]) -> list[Sequence[Found]]:
+    """Group objects into times of _SAME_MOMENT_S seconds each, newest first."""
     if newest_first[0].key.start - newest_first[-1].key.start < _SAME_MOMENT_S:  # of a hundred thousand as well
         return [newest_first]
     moments: list[list[Found]] = []

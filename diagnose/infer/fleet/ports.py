@@ -36,9 +36,11 @@ class Ports:
         return len(self.rank)
 
     def value(self, name: str) -> Floats:
+        """Value of a counter over the window, by port; NaN where a port has none."""
         return self._of_each(name, self.table.value)
 
     def limit(self, name: str) -> Floats:
+        """Limit of a counter, such as the nominal speed, by port; NaN where there is none."""
         return self._of_each(name, self.table.limit)
 
     def lowest(self, name: str) -> Floats:
@@ -85,9 +87,9 @@ def ports(fleet: Fleet, prefix: str) -> Ports:
 
 
 def _owners(fleet: Fleet, names: tuple[str, ...]) -> Ints:
-    """Rank that uses the port, by counter row: its own, else the first that lists the port.
+    """Return, by counter row, the rank that uses the port: its own, else the first that lists it; -1: none.
 
-    -1 if none.
+    `names`: counters to look at; rows of others keep the rank of the table.
     """
     table = fleet.counters.table
     owner: Ints = table.rank.copy()
@@ -103,6 +105,10 @@ def _owners(fleet: Fleet, names: tuple[str, ...]) -> Ints:
 
 
 def _keys(fleet: Fleet, rows: Ints, owner: Ints) -> Ints:
+    """Return a number for each of these counter rows that is equal for rows of one port.
+
+    A port: host, network namespace of the rank that uses it (`owner`, by counter row), instance.
+    """
     table = fleet.counters.table
     _, space = np.unique(fleet.ranks.netns, return_inverse=True)
     spaces = int(space.max(initial=0)) + 1

@@ -68,6 +68,10 @@ def blind(fleet: Fleet) -> Bools:
 
 
 def _same_work(fleet: Fleet) -> Ints:
+    """Role code by rank, ignoring which hosts lack GPU data: the given roles, else by what the ranks run.
+
+    All 0 if nothing is known of their functions.
+    """
     said = np.zeros(len(fleet.ranks), dtype=np.int64)
     if any(fleet.ranks.role):
         return distinct_texts(fleet.ranks.role)[1]
@@ -85,14 +89,15 @@ def _same_work(fleet: Fleet) -> Ints:
 
 
 def alike(sets: Bools, counts: Ints, has: Bools | None = None) -> Ints:
-    """Code by set (row): merge sets with a more frequent one while their Jaccard similarity is >=
-    0.3.
+    """Number each set (row), merged with a more frequent one if their Jaccard similarity is >= 0.3.
 
     `counts`: frequency of each set. `has`: members counted as common where both sets have them;
-    None: `sets`."""
+    None: `sets`.
+    """
     has = sets if has is None else has
 
     def joins(leader: int, others: Ints) -> Bools:
+        """Mark the sets that are similar enough to the leader's."""
         either = sets[others] | sets[leader]
         members = either.sum(axis=1)
         common = (either & has[others] & has[leader]).sum(axis=1)
@@ -105,11 +110,11 @@ def alike(sets: Bools, counts: Ints, has: Bools | None = None) -> Ints:
 
 
 def _led(order: Ints, joins: Callable[[int, Ints], Bools]) -> Ints:
-    """Number of the first leader that each entry joins.
+    """Group entries: return, for each place in `order`, the number of the first leader that it joins.
 
-    An entry that joins none becomes the next leader. After budgets.EXAMINED leaders each remaining
-    entry gets a number of its own: a real job has few roles. `joins(leader, others)`: which of the
-    others join.
+    `order`: entries, those that lead first. An entry that joins none becomes the next leader. After
+    budgets.EXAMINED leaders each remaining entry gets a number of its own: a real job has few
+    roles. `joins(leader, others)`: which of the others join.
     """
     code = np.empty(len(order), dtype=np.int64)
     left = np.arange(len(order))
@@ -125,11 +130,11 @@ def _led(order: Ints, joins: Callable[[int, Ints], Bools]) -> Ints:
 
 
 def _same_functions(share: Floats, found: Ints) -> Ints:
-    """Merge roles that have the same functions in other proportions.
+    """Merge roles that have the same functions in other proportions; return the role code by rank.
 
     Of two slow ranks, say, the peers show little but waiting. Compare the functions with beta >= 2
     % in either of two roles; those are common that both have at all. A role has a function if half
-    of its ranks do.
+    of its ranks do. `share`: beta, ranks x functions; `found`: role code by rank.
     """
     sizes = np.bincount(found)
     if len(sizes) < 2:
@@ -155,6 +160,7 @@ def _distinct(sets: Bools) -> tuple[Ints, Ints, Ints]:
 
 
 def _passes_messages(fleet: Fleet) -> bool:
+    """Whether any collective of the job is a point-to-point message (send, recv)."""
     table = fleet.patterns
     collective = table.kind.codes == table.kind.code("collective")
     return bool(np.isin(table.name.codes[collective], message_names(fleet)).any())
@@ -180,6 +186,7 @@ def _by_own_functions(fleet: Fleet, found: Ints, mostly: bool = False) -> Ints:
     kinds, width = marks[first], own.shape[1]
 
     def joins(leader: int, others: Ints) -> Bools:
+        """Mark the kinds of ranks whose work does not differ from the leader's by mutually exclusive functions."""
         a, not_a, theirs = kinds[leader, :width], kinds[leader, width:], kinds[others]
         differ = (theirs[:, width:] & a).any(axis=1) & (theirs[:, :width] & not_a).any(axis=1)
         return np.asarray(~differ, dtype=np.bool_)
@@ -199,7 +206,7 @@ def _by_own_functions(fleet: Fleet, found: Ints, mostly: bool = False) -> Ints:
 def _inclusive(fleet: Fleet) -> Floats | None:
     """Ranks x frames: share of the window with the frame on the working training thread's stack.
 
-    None: unknown.
+    None where some rank has no stacks, for two ranks or fewer, or if there are too many stacks.
     """
     table, ranks = fleet.patterns, len(fleet.ranks)
     rows = table.thread.codes == table.thread.code("training")
@@ -264,7 +271,10 @@ def _by_volumes(fleet: Fleet, found: Ints) -> Ints:
 
 
 def _groups(values: Floats, least: float) -> Ints:
-    """Group number by value, groups being a factor of 2 apart; 0 below `least`."""
+    """Return a group number by value, from 1 in rising order; 0 for values below `least`.
+
+    A new group begins where a value is at least twice the next smaller one.
+    """
     order = np.argsort(values, kind="stable")
     ordered = np.maximum(values[order], least)
     group = np.cumsum(np.concatenate(([0], (ordered[1:] >= limits.CONCENTRATED * ordered[:-1]).astype(np.int64))))
@@ -294,9 +304,10 @@ def _by_function(fleet: Fleet) -> Floats | None:
 
 
 def _largest(names: Ints, key: Ints, rows: Ints, weight: Floats | Ints, ranks: int) -> tuple[Ints, int, Ints]:
-    """Limit the names to the heaviest that fit into ranks x names.
+    """Keep the rows of the heaviest names, as many as fit into a matrix of ranks x names.
 
-    Return column by row, column count, rows.
+    `key`: index in `names` of each of `rows`; `weight`: by pattern row. Returns (column of each
+    kept row, number of columns, kept rows).
     """
     room = max(budgets.CELLS_MOST // max(ranks, 1), 1)
     if len(names) <= room:
@@ -335,8 +346,11 @@ def _by_collectives(fleet: Fleet) -> Ints:
 
 
 def rejoined(fleet: Fleet, before: Ints, after: Ints) -> Ints:
-    """Role code by rank: put ranks that `after` splits from role `before` back if they are slow
-    peers."""
+    """Return `after`, the role code by rank, with slow peers put back into their role.
+
+    Ranks that `after` splits from role `before` are put back if the others wait for them and run
+    the same program.
+    """
     result: Ints = after.copy()
     for role in np.unique(before):
         parts, sizes = np.unique(after[before == role], return_counts=True)
@@ -350,7 +364,7 @@ def rejoined(fleet: Fleet, before: Ints, after: Ints) -> Ints:
 
 
 def are_awaited(fleet: Fleet, ranks: Ints, others: Ints) -> bool:
-    """Whether the others wait for these ranks, which work longer and at the same time."""
+    """Whether the others wait for these ranks (rows), which work longer and at the same time."""
     steps = fleet.steps
     if steps.count < limits.STEPS_LEAST or len(fleet.ranks) < limits.SEVERAL:
         return False
@@ -364,6 +378,7 @@ def are_awaited(fleet: Fleet, ranks: Ints, others: Ints) -> bool:
 
 
 def _same_program(fleet: Fleet, ranks: Ints, others: Ints) -> bool:
+    """Whether a tenth of the work of each of `others` is on stacks that all of `ranks` have too."""
     ours, theirs = _work_by_stack(fleet, ranks, others)
     common = theirs[:, (ours > 0).all(axis=0)].sum(axis=1)
     return bool((common >= limits.FEW * theirs.sum(axis=1)).all())

@@ -30,6 +30,7 @@ _HOST, _SECONDS = attrgetter("host"), attrgetter("seconds")
 
 
 def _nobody_knows(_: str) -> float | None:
+    """Return None: the usual step of a job is unknown."""
     return None
 
 
@@ -185,6 +186,10 @@ def others_of_its_name(roll: RollCall, job: str) -> list[str]:
 
 
 def _choose_job(roll: RollCall, job: str | None, notes: list[Note]) -> str:
+    """Choose the job with most ranks among those that match `job` (None: all); note the others.
+
+    Raises NoRanks if there is no job, JobUnknown if none matches.
+    """
     found = jobs_in(roll, job)
     best, *others = found
     if others:
@@ -197,6 +202,10 @@ def _choose_job(roll: RollCall, job: str | None, notes: list[Note]) -> str:
 def _choose_moment(
     manifests: Sequence[Manifest], ranks: pa.Table, step_s: float | None, agreed_s: float | None, notes: list[Note]
 ) -> list[int]:
+    """Return the windows of a job (numbers, newest first) that cover the same time.
+
+    `ranks`: table of the job's ranks in all its windows; other parameters as in `of_one_moment`.
+    """
     mine = distinct(ints(ranks, WINDOW))[0].tolist()
     start = np.fromiter((manifests[number].start for number in mine), dtype=np.float64, count=len(mine))
     least_s = min(map(_SECONDS, map(manifests.__getitem__, mine)))
@@ -208,9 +217,11 @@ def _choose_moment(
 def _each_rank_once(
     manifests: Sequence[Manifest], mine: list[int], window: Ints, number: Ints, notes: list[Note]
 ) -> list[int]:
-    """Keep one of several windows of a host that share ranks: the one with most, or the newest.
+    """Drop windows that repeat ranks of another window of the same host; return the others.
 
-    Adds a note. Whole windows are dropped because times count from a window's begin.
+    Keeps the one with most ranks, or the newest; adds a note. `mine`: numbers of windows; `window`,
+    `number`: window and rank number of each rank row. Whole windows are dropped because times count
+    from a window's begin.
     """
     if len(set(map(_HOST, map(manifests.__getitem__, mine)))) == len(mine):
         return mine

@@ -91,14 +91,14 @@ class Loaded:
 def load(places: Iterable[Path | str], every_moment: bool = False) -> Loaded:
     """Read the windows of these folders and stores.
 
-    Raises BadData (one clear line) if none, StoreFailed.
+    `every_moment`: all windows of a store, not just those of the newest common time. Raises BadData
+    (one clear line) if none, StoreFailed.
     """
     return load_found(find(places, every_moment))
 
 
 def load_baseline(given: Sequence[Path | str], places: Iterable[Path | str] = ()) -> tuple[Window, ...]:
-    """Read the baseline: all windows of the given places, else those in the bundles among
-    `places`."""
+    """Read the baseline: all windows in `given`, else the earlier windows in bundles among `places`."""
     if given:
         return load(given, every_moment=True).windows
     bundles = [Path(place) for place in places if not is_uri(str(place)) and is_bundle(Path(place))]
@@ -212,6 +212,12 @@ def _each(
     of_windows: Callable[[Sequence[Window]], list[_Kind]],
     manifests: Callable[[_Kind], tuple[Manifest, ...]],
 ) -> Iterator[list[_Kind]]:
+    """Yield, for each source, what is read from it, several objects at a time.
+
+    `of_object` converts the bytes of an object, `of_windows` the windows of a folder or bundle;
+    `manifests`: those of one result. An unreadable object gives an empty list and is appended to
+    `unread`; errors in folders and bundles are raised.
+    """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for source, data in zip(sources, _fetched(sources, pool), strict=True):
             if not source.store:
@@ -247,7 +253,10 @@ def left_out(unread: Unread) -> Note:
 
 
 def _fetched(sources: Sequence[Source], pool: ThreadPoolExecutor) -> Iterator[bytes | BadData | None]:
-    """Yield the bytes of each object in order, several at a time from a bucket."""
+    """Yield the bytes of each object in order, several at a time from a bucket.
+
+    None for folders and objects that are gone, BadData (not raised) for unreadable ones.
+    """
     for at in range(0, len(sources), 4 * _AT_ONCE):
         part = sources[at : at + 4 * _AT_ONCE]
         far = any(each.store and not open_store(each.store).local for each in part)
@@ -255,7 +264,10 @@ def _fetched(sources: Sequence[Source], pool: ThreadPoolExecutor) -> Iterator[by
 
 
 def _fetch(source: Source) -> bytes | BadData | None:
-    """Bytes of an object of a store; None if it is gone or `source` is no object."""
+    """Return the bytes of an object of a store; None if it is gone or `source` is no object.
+
+    An unreadable object gives its BadData, which is not raised.
+    """
     if not source.store:
         return None
     try:
@@ -280,6 +292,11 @@ def _as_store(place: Path) -> str | None:
 
 
 def _folders(place: Path, may_be_none: bool) -> tuple[Path, ...]:
+    """List the window folders in a place: itself, or those directly in it. Raises BadData if none.
+
+    `may_be_none`: the place is a store as well; then only folders in it count, and there may be
+    none.
+    """
     if not may_be_none:
         return find_windows(place)
     if is_window(place) or not place.is_dir():
@@ -315,6 +332,7 @@ def _listed(uri: str, notes: list[Note]) -> Sequence[objects.Found]:
 
 
 def _source(uri: str, found: objects.Found) -> Source:
+    """Build the `Source` of a listed object of the store at `uri`."""
     return Source(uri, found.path, found.key.hosts, found.key.host)
 
 
@@ -326,6 +344,7 @@ def _newest(uri: str, there: Sequence[objects.Found], notes: list[Note]) -> Best
     unread: dict[str, str] = {}
 
     def hosts_in(some: Sequence[objects.Found]) -> list[int]:
+        """Read the number of hosts in each object; 0 for an unreadable one, whose reason goes to `unread`."""
         told: Unread = []
         hosts = []
         for found, part in zip(some, read_summaries([_source(uri, each) for each in some], told), strict=True):

@@ -44,9 +44,10 @@ class Stacks:
     def folded(
         self, node: int, known: dict[int, _Value], below: Callable[[_Value, StackFrame], _Value]
     ) -> _Value:  # fmt: skip
-        """Value of a node, from that of its caller and its own frame, root first.
+        """Fold the frames from the root to a node into one value: below(value of the caller, frame).
 
-        `known`: values so far, that above all roots as -1; it is filled, so that each node is looked at once.
+        `known`: values by node so far, with that above all roots as -1; it is filled, so that each
+        node is looked at once.
         """
         path, end = [], node
         while node not in known:
@@ -75,7 +76,9 @@ class Stacks:
 def merged(codes: Ints, parent: Ints, frame: Ints, frames: tuple[StackFrame, ...]) -> Stacks:
     """Merge equal stacks of a forest into one tree in which each occurs once, after its caller.
 
-    Works level by level from the roots: nodes are equal if their callers and frames are.
+    `codes`: node by row, -1: none; `parent`: the caller's node, -1 for a root; `frame`: index in
+    `frames` by node. Works level by level from the roots: nodes are equal if their callers and
+    frames are.
     """
     edge = np.sort((parent + 1) * max(len(frames), 1) + frame)
     if (edge[1:] > edge[:-1]).all() and (parent < np.arange(len(parent))).all():  # a tree already: one window

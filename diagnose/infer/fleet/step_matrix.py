@@ -65,8 +65,10 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Starts of the reference rank's steps, and by host the seconds to add to its times to compare
-    with them."""
+    """The starts of the reference rank's steps, with which the steps of other ranks are compared.
+
+    `added_s`: by host, the seconds to add to its times first; `step_s`: usual step.
+    """
 
     grid_s: Floats
     added_s: Floats
@@ -108,7 +110,7 @@ def possible(table: pa.Table, rows: Ints, window_s: float, notes: list[Note]) ->
 
 
 def can_be(table: pa.Table, window_s: float) -> Bools:
-    """Mark table rows whose durations are possible, block by block."""
+    """Mark table rows whose durations are possible; works in blocks, to save memory."""
     keep = np.ones(table.num_rows, dtype=np.bool_)
     for first in range(0, len(keep), budgets.BLOCK):
         keep[first : first + budgets.BLOCK] = _sane(table.slice(first, budgets.BLOCK), window_s)
@@ -137,10 +139,11 @@ def note_counts(counts: Ints, notes: list[Note]) -> None:
 
 
 def grid_of(table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts, window_s: float) -> Grid | None:
-    """Choose the reference rank and build its grid; None if there are no steps.
+    """Choose the reference rank and build the grid of its steps; None if there are no steps.
 
-    The reference is the first rank with a usual number of steps, among those whose windows begin
-    when most do: steps of others outside its window cannot be compared.
+    `rows`: rank (row) of each row of `table`, -1: ignored; `numbers`: rank numbers by row. The
+    reference is the first rank with a usual number of steps, among those whose windows begin when
+    most do: steps of others outside its window cannot be compared.
     """
     known = rows >= 0
     if not known.any():
@@ -167,11 +170,11 @@ def grid_of(table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts, window_s: 
 
 
 def clocks_against(grid: Grid | None, table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts) -> Clocks:
-    """Estimate each host's clock offset to the reference rank, from the step ends of one rank per
-    host.
+    """Estimate each host's clock offset to the reference rank, from step ends of one rank per host.
 
     Uses the rank with most steps, or the reference rank itself on its host; 0 for hosts without
-    steps."""
+    steps. `rows`: rank (row) of each row of `table`, -1: ignored; `numbers`: rank numbers by row.
+    """
     unknown = Clocks(np.zeros(len(hosts.names)), np.zeros(len(hosts.names), dtype=np.bool_))
     if grid is None or not (rows >= 0).any():
         return unknown
@@ -198,7 +201,10 @@ def clocks_against(grid: Grid | None, table: pa.Table, rows: Ints, numbers: Ints
 
 
 def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: Sequence[str] = COLUMNS) -> Steps:
-    """Fill the step matrices; matrices not in `names` have no columns."""
+    """Fill the step matrices: each step goes to the nearest column; too distant ones are left out.
+
+    `rows`: rank (row) of each row of `table`, -1: ignored. Matrices not in `names` have no columns.
+    """
     grid, ranks = columns.grid_s, len(hosts.of_rank)
     if not len(grid) or not (rows >= 0).any():
         return Steps(grid[:0], *(np.empty((ranks, 0)) for _ in COLUMNS))
@@ -256,7 +262,8 @@ def has_room(ranks: int, columns: int, steps: int) -> bool:
 def _crowded(grid: Floats, start: Floats, cell: Ints, number: Ints, near_s: float) -> Bools:
     """Mark ranks with two steps in one column.
 
-    `number`: rank index by step; `near_s`: largest distance.
+    `grid`: start of each column; `start`, `cell`, `number`: start, nearest column and rank index of
+    each step; `near_s`: largest distance that counts, seconds.
     """
     near = np.abs(start - grid[cell]) <= near_s
     places = (int(number.max(initial=-1)) + 1, len(grid))
@@ -287,9 +294,9 @@ def _in_phase(start: Floats, cell: Ints, those: Ints, number: Ints, columns: Col
 
 
 def _blocks(rows: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Yield blocks of table rows with the rank index of each within its block.
+    """Yield blocks of table rows with the rank index of each within its block; a rank is in one block.
 
-    A rank stays in one block.
+    If the steps of a rank are not contiguous in the table, all rows are one block.
     """
     keep = np.flatnonzero(rows >= 0)
     row = rows[keep]
@@ -315,6 +322,7 @@ def _sane(table: pa.Table, window_s: float) -> Bools:
 
 
 def _usual(counts: Ints) -> int:
+    """Median number of steps of the ranks that have any."""
     return int(median(counts[counts > 0]))
 
 

@@ -33,7 +33,8 @@ _ALIKE = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "broadcast",
 class Blame:
     """A blocking rank with the collective that shows it.
 
-    `waiting`: ranks that have enqueued it and wait; `said`: what differs, for `other`.
+    `how`: MISSING, UNFINISHED, OTHER or SILENT; `waiting`: ranks that have enqueued the collective
+    and wait; `said`: what differs, for OTHER.
     """
 
     rank: int
@@ -66,7 +67,10 @@ def blames(dumps: Sequence[Dump]) -> tuple[Blame, ...]:
 
 
 def _first_pending(dumps: Sequence[Dump]) -> dict[tuple[Group, int], dict[int, Pending]]:
-    """Ranks by (group, sequence) of their earliest pending collective in each group."""
+    """Return each rank's earliest pending collective of each group.
+
+    By (group, sequence number): the collective by rank. Groups of one rank are left out.
+    """
     found: dict[tuple[Group, int], dict[int, Pending]] = {}
     for dump in dumps:
         earliest: dict[Group, Pending] = {}
@@ -81,6 +85,10 @@ def _first_pending(dumps: Sequence[Dump]) -> dict[tuple[Group, int], dict[int, P
 
 
 def _missing(of_rank: Mapping[int, Dump], group: Group, sequence: int, waiting: Mapping[int, Pending]) -> list[Blame]:
+    """Find members of the group that left no dump, or have not enqueued this collective.
+
+    `of_rank`: dumps; `waiting`: the collective as each rank that waits in it reports it.
+    """
     operation = next(iter(waiting.values())).operation
     ranks = tuple(sorted(waiting))
     found = []
@@ -95,6 +103,11 @@ def _missing(of_rank: Mapping[int, Dump], group: Group, sequence: int, waiting: 
 def _unfinished(
     of_rank: Mapping[int, Dump], group: Group, sequence: int, waiting: Mapping[int, Pending]
 ) -> list[Blame]:
+    """Find ranks in which this collective is pending while another member has completed it.
+
+    `of_rank`: dumps; `waiting`: the collective by rank in which it is pending. Empty if no member
+    has.
+    """
     done = [rank for rank in group.ranks if rank in of_rank and of_rank[rank].completed.get(group, -1) >= sequence]
     if not done:
         return []
@@ -103,7 +116,10 @@ def _unfinished(
 
 
 def _others(of_rank: Mapping[int, Dump], group: Group, sequence: int, waiting: Mapping[int, Pending]) -> list[Blame]:
-    """Members with another operation or size than most, if more than half agree."""
+    """Find members that have enqueued another operation or size than most, if more than half agree.
+
+    `waiting`: the collective by rank in which it is pending; `of_rank` is not used.
+    """
     del of_rank
     shapes = {
         rank: (mine.operation, mine.elements if mine.operation in _ALIKE else 0) for rank, mine in waiting.items()

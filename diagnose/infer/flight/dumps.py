@@ -93,6 +93,7 @@ def read_folder(folder: Path) -> tuple[Dump, ...]:
 
 
 def _content(path: Path) -> bytes:
+    """Read the bytes of a dump. Raises BadData if unreadable or larger than FILE_BYTES_MOST."""
     try:
         return read_plain(path, FILE_BYTES_MOST)
     except OSError as error:
@@ -102,7 +103,10 @@ def _content(path: Path) -> bytes:
 
 
 def parse(content: bytes, rank: int, known: _Known | None = None) -> Dump:
-    """Parse one dump. Raises BadData if it is invalid."""
+    """Parse one dump, of this rank. Raises BadData if it is invalid.
+
+    `known`: cache of groups that dumps of one job share; None: a new one.
+    """
     try:
         return _dump(pickles.load(content), rank, known or _Known())
     except BadData as error:
@@ -112,6 +116,7 @@ def parse(content: bytes, rank: int, known: _Known | None = None) -> Dump:
 
 
 def _dump(content: Mapping[str, Any], rank: int, known: _Known) -> Dump:
+    """Convert the unpickled content of a rank's dump. Raises BadData, or any error if damaged."""
     groups = {}
     members = 0
     for name, about in content["pg_config"].items():
@@ -133,9 +138,9 @@ def _dump(content: Mapping[str, Any], rank: int, known: _Known) -> Dump:
 
 
 def _numbered(groups: Mapping[str, Group], status: Mapping[Any, Any], entries: Sequence[Any]) -> dict[str, Group]:
-    """Map the numbers of groups on this rank to the groups.
+    """Map the numbers that collectives have for groups on this rank to the groups.
 
-    Numbers and names grow as groups are made; entries contain both.
+    `groups`: by name. Numbers and names grow as groups are made; entries contain both.
     """
     found: dict[str, Group] = {}
     if len(groups) == len(status) and all(map(str.isdigit, groups)):
@@ -150,6 +155,10 @@ def _numbered(groups: Mapping[str, Group], status: Mapping[Any, Any], entries: S
 
 
 def _pending(groups: Mapping[str, Group], entry: Mapping[str, Any]) -> Pending | None:
+    """Convert the entry of an unfinished collective (the caller checks that); None if its group is unknown.
+
+    Raises BadData for an impossible size or name.
+    """
     group = groups.get(_text(entry["process_group"][0]))
     if group is None:
         return None
@@ -186,6 +195,7 @@ def _ranks(said: object, known: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _numbers(found: object) -> tuple[int, ...]:
+    """Convert a list of members to rank numbers. Raises BadData if it is none, or too long."""
     if not isinstance(found, (list, tuple)) or len(found) > RANKS_MOST:
         raise BadData("it does not tell the members of a group")
     return tuple(int(rank) for rank in found)

@@ -32,6 +32,7 @@ class _NoObjects(pickle.Unpickler):
     """An unpickler that finds no class: a second safeguard besides the check."""
 
     def find_class(self, module: str, name: str) -> Any:
+        """Raise BadData: plain data names no class or function."""
         raise BadData(f"it asks for {module}.{name}: it is no plain data")
 
 
@@ -48,9 +49,9 @@ def load(content: bytes) -> Any:
 
 
 def _check(content: bytes) -> None:
-    """Simulate the instructions with kinds instead of values.
+    """Check a pickle by simulating its instructions on a stack of kinds instead of values.
 
-    Raises BadData for a forbidden one.
+    Raises BadData for a forbidden instruction, other errors for damaged content.
     """
     stack: list[str] = []
     memo: dict[int, str] = {}
@@ -86,7 +87,7 @@ def _check(content: bytes) -> None:
 
 
 def _mark(stack: list[str]) -> int:
-    """Index of the last mark. IndexError if there is none."""
+    """Index of the last mark on the simulated stack. IndexError if there is none."""
     at = len(stack) - 1
     while at >= 0 and stack[at] != _MARK:
         at -= 1

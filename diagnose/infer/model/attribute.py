@@ -73,9 +73,10 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class _ByFrame:
-    """Seconds per step by frame: inclusive, expected from the peers, the excess; as leaf; depth.
+    """Seconds per step by frame of a rank: with all that it calls, expected from the peers, the excess.
 
-    `over` = own - expected; depth 0 is the root.
+    `own`, `expected`, `over` = own - expected: frame anywhere on the stack; `leaf_over`: the excess
+    with the frame as leaf; depth 0 is the root.
     """
 
     frames: Ints
@@ -118,18 +119,18 @@ class Profiles(Functions):
         self, rank: int, peers: Ints, kinds: Iterable[str], whole_share: float, thread: str = "training",
         details: Iterable[str] | None = None, sampled: bool = False,
     ) -> Located | None:  # fmt: skip
-        """Return the frame that explains a rank's excess in functions of these kinds; None without
-        one.
+        """Return the function that explains a rank's excess in functions of these kinds; None without an excess.
 
         `peers`: rows to compare with. `whole_share`: share of the rank's own time that is excess,
-            all kinds together. `thread`, `details`: restrict the patterns. `sampled`: only patterns
-            with a stack.
+        all kinds together. `thread`, `details`: restrict the patterns. `sampled`: only patterns
+        with a stack.
         """
         table = self._table
         codes = [table.kind.code(kind) for kind in kinds]
         detail = None if details is None else [table.detail.code(each) for each in details]
 
         def those(ranks: Ints) -> tuple[Ints, Floats]:
+            """Select the patterns of these ranks; return their rows, and their seconds per step by rank."""
             rows = self._rows(ranks)
             mask = one_of(table.kind.codes[rows], codes) & self._own_work(rows, thread)
             if detail is not None:
@@ -153,6 +154,7 @@ class Profiles(Functions):
         by_frame = self._by_frame(mine, rank, self._usual_frames(theirs, peers, key))
 
         def together() -> tuple[Ints, Ints]:
+            """Pattern rows of the rank and its peers, sorted, and the ranks: the rank itself first."""
             others = theirs[table.rank[theirs] != rank]
             return np.sort(np.concatenate((others, mine)), kind="stable"), np.append(rank, peers[peers != rank])
 
@@ -165,12 +167,14 @@ class Profiles(Functions):
         return found
 
     def excess_through(self, rank: int, peers: Ints, kind: str, function: Function) -> float:
-        """Excess over the peers' median, in seconds per step, of a kind with this function on the
-        stack.
+        """Excess over the peers' median, seconds per step, in a kind with this function on the stack.
+
+        0 where neither has a stack.
         """
         table, peers = self._table, sample(peers)
 
         def those(ranks: Ints) -> Ints:
+            """Pattern rows of these ranks that are of the kind, on training threads."""
             rows = self._rows(ranks)
             of_kind = table.kind.codes[rows] == table.kind.code(kind)
             found: Ints = rows[of_kind & (table.thread.codes[rows] == table.thread.code("training"))]
@@ -187,8 +191,9 @@ class Profiles(Functions):
         return float(found.over[same].sum())
 
     def seconds_through(self, rank: int, kind: str, files: Iterable[str], thread: str = "training") -> float:
-        """Seconds per step of the rank in a kind of function with a frame of these files on the
-        stack.
+        """Sum the rank's seconds per step in functions of `kind` called through these files.
+
+        Of stacks with a frame whose path contains one of `files` (parts of paths).
         """
         table, marks = self._table, tuple(files)
         rows, total = self._rows(np.array([rank])), 0.0
@@ -198,8 +203,10 @@ class Profiles(Functions):
         return total
 
     def in_kernel(self, rank: int, function: Function) -> float:
-        """Share of a rank's running time with this function on the stack in which the kernel gives it
-        memory; in older windows, that is mostly in the kernel.
+        """Share (0..1) of a rank's Python time in a function and below in which the kernel gives it memory.
+
+        In older windows, which do not say what the kernel does: in which it is mostly in the
+        kernel. 0 if unknown.
         """
         table, rows = self._table, self._rows(np.array([rank]))
         if table.native is None:
@@ -233,6 +240,10 @@ class Profiles(Functions):
         return known
 
     def _stack_of(self, stack: int) -> list[StackFrame]:
+        """Frames of a stack, root first; for a pattern without a stack its function or caller alone, if known.
+
+        `stack`: a tree node, or from the number of nodes on, number of nodes + key of the pattern.
+        """
         table = self._table
         if stack < len(table.stack.parent):
             return table.stack.of(stack)
@@ -250,6 +261,12 @@ class Profiles(Functions):
         whole_share: float,
         part: float,
     ) -> Located | None:
+        """Locate the excess at the deepest frame with `part` of it, and name a user's function there.
+
+        By leaf where no frame has so much. `found`: seconds by frame; `mine`: the rank's pattern
+        rows; `together()`: pattern rows of rank and peers, and these ranks, the rank first;
+        `excess`: seconds per step; `whole_share`: share of the rank's own time that is excess.
+        """
         holding = np.flatnonzero(found.over >= part * excess) if found is not None else ()
         if found is None or len(holding) == 0:
             return self._by_leaf(mine, *together(), excess)
@@ -265,6 +282,7 @@ class Profiles(Functions):
             named = caller
 
         def odd(index: int) -> bool:
+            """Whether nearly all of the frame's time is excess, or twice the share that the whole step has."""
             return bool(share[index] >= limits.CONCENTRATED * whole_share or share[index] >= limits.NEARLY_ALL)
 
         told = named if share[named] >= 0.5 * share[deepest] else deepest
@@ -299,8 +317,7 @@ class Profiles(Functions):
         together: Callable[[], tuple[Ints, Ints]],
         users: UsersCode,
     ) -> int | None:
-        """Return the nearest caller (index) that owns the excess in a helper; None if the helper is
-        slow.
+        """Return the nearest caller (index) that owns the excess in a helper; None if the helper itself is slow.
 
         other(r) = seconds of the helper under other functions of the user's. The excess is the
                    caller's if the caller has share >= 0.8, the peers have other > 0, and
@@ -328,8 +345,9 @@ class Profiles(Functions):
         return next((each for each in reversed(above) if users.has(self._frames[each].file)), -1) not in (caller, -1)
 
     def _by_frame(self, mine: Ints, rank: int, usual: _Frames) -> _ByFrame | None:
-        """Seconds per step by frame of these rows of a rank, with its peers'; None without
-        stacks.
+        """Seconds per step by frame of these pattern rows of a rank, with its peers'; None without stacks.
+
+        `mine`: rows of the rank; `usual`: the peers' medians.
         """
         own = self._spent(mine, np.array([rank]))
         frames = np.union1d(own.frames, usual.frames)
@@ -337,6 +355,7 @@ class Profiles(Functions):
             return None
 
         def placed(of: _Frames, values: Floats) -> Floats:
+            """Put values by frame of one side into the order of all frames; 0 for others."""
             found = np.zeros(len(frames))
             found[np.searchsorted(frames, of.frames)] = values
             return found
@@ -346,7 +365,10 @@ class Profiles(Functions):
         return _ByFrame(frames, inclusive, expected, inclusive - expected, leaf_over, placed(own, own.depth))
 
     def _usual_frames(self, rows: Ints, peers: Ints, key: str) -> _Frames:
-        """Median over these peers of their seconds by frame; cached until the peers change."""
+        """Median over these peers of their seconds by frame; cached until the peers change.
+
+        `rows`: their pattern rows; `key`: names this selection of rows in the cache.
+        """
         known, key = self._beside(peers), f"frames {key}"
         if key not in known:
             spent = self._spent(rows, peers)
@@ -384,8 +406,9 @@ class Profiles(Functions):
         return _Frames(frames, inclusive, leaf, deep / total)
 
     def _callers(self, chosen: int, frames: Ints, mine: Ints) -> list[int]:
-        """Indices into `frames` of the frames above `chosen`, nearest first, on its longest
-        stack.
+        """Return the frames above `chosen`, nearest first, on the stack with most time (indices into `frames`).
+
+        `mine`: pattern rows of the rank, of which the 200 longest are looked at.
         """
         code = int(frames[chosen])
         best: list[int] = []
@@ -398,11 +421,16 @@ class Profiles(Functions):
         return [int(np.searchsorted(frames, frame)) for frame in reversed(best)]
 
     def _function(self, frame: int) -> Function:
+        """Return the Python function of a frame (by code)."""
         name, file, line = self._frames[frame]
         return Function("python", name, file, line)
 
     def _by_leaf(self, mine: Ints, rows: Ints, ranks: Ints, excess: float) -> Located | None:
-        """Locate the leaf with the most excess, where there are no stacks."""
+        """Return the leaf function with the largest excess over the peers' median, seconds per step; never None.
+
+        `ranks`: the rank, then its peers; `rows`: their pattern rows; `excess`: the rank's whole
+        excess, of which less than half in the leaf sets `spread`. `mine` is not used.
+        """
         keys, inverse = distinct(self._key[rows])
         seconds = self._sum(rows, inverse, len(keys), ranks)
         expected = nan_median(seconds[1:], 0) if len(ranks) > 1 else np.zeros(len(keys))

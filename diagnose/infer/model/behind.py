@@ -124,6 +124,11 @@ def _more(fleet: Fleet, rank: int, peers: Ints) -> float:
 
 
 def _run_s(fleet: Fleet, ranks: Ints) -> Floats:
+    """CPU seconds of the window that the process and the loaders of each of these ranks run; 0 if not counted.
+
+    Of the training thread at most its own time without queueing, since in a collective it may only
+    poll.
+    """
     thread, process, loaders = (
         np.nan_to_num(fleet.counters.total(name, ranks))
         for name in ("cpu.run_s", "cpu.process_run_s", "cpu.workers_run_s")
@@ -134,16 +139,22 @@ def _run_s(fleet: Fleet, ranks: Ints) -> Floats:
 
 
 def price_of(fleet: Fleet, scene: Scene, ranks: Ints, calm_s: float, longer: float) -> tuple[float, float]:
-    """(loss, price) in seconds per step of ranks that together cost `calm_s` without CPU queues.
+    """Return (loss, price) of slow ranks, seconds per step, where CPU queues lengthen the step.
 
-    `longer`: length of a step with queues over that without.
+    loss: what a step loses by them, which must explain it; price: what is reported as their cost.
+    `calm_s`: what they cost together without queues; `longer`: length of a step with queues over
+    that without.
     """
     healed_s = _healed_s(fleet, scene, ranks)
     return max(longer * calm_s, healed_s), max(beside_queues_s(scene, ranks, calm_s), healed_s)
 
 
 def beside_queues_s(scene: Scene, ranks: Ints, calm_s: float) -> float:
-    """Seconds per step that these ranks cost beside the queues: price of the header."""
+    """Estimate the seconds per step that these ranks cost although their peers queue for CPUs.
+
+    `calm_s`: what they cost together without queues. Ranks that queue less than their peers hide a
+    part of it (x and u in the header of this file).
+    """
     others = np.setdiff1d(np.flatnonzero(np.isin(scene.roles, scene.roles[ranks])), ranks)
     if scene.queue_s is None or not len(others):
         return calm_s
@@ -154,7 +165,10 @@ def beside_queues_s(scene: Scene, ranks: Ints, calm_s: float) -> float:
 
 
 def _healed_s(fleet: Fleet, scene: Scene, ranks: Ints) -> float:
-    """Seconds per step regained if these ranks were as fast as their peers, and queued as they do."""
+    """Seconds per step regained if these ranks were as fast as their peers, and queued as they do.
+
+    The delays that they cause to others on their hosts are removed too.
+    """
     own, roles = scene.own, scene.roles
     better = without(own, behind_each(fleet, own, roles, ranks))
     healed = repaired(better, roles, ranks)[ranks]

@@ -42,7 +42,7 @@ _FEW, _UNEVEN = 3, 0.4  # ranks of a role
 
 
 def queued_s(fleet: Fleet) -> Floats:
-    """queued(r, s): seconds ready but not running, without the own quota; 0 if unknown."""
+    """Seconds that each rank was ready but not running, ranks x steps, without its own quota; 0 if unknown."""
     return np.asarray(np.nan_to_num(fleet.steps.sched_s) * (1 - held_back(fleet)[0])[:, None], dtype=np.float64)
 
 
@@ -61,9 +61,7 @@ def mean_queue_s(fleet: Fleet, columns: slice) -> Floats:
 
 
 def _outside(fleet: Fleet) -> Floats:
-    """Share of each rank's ready time that is neither throttled by its quota nor inside
-    collectives.
-    """
+    """Share of each rank's ready time that is neither throttled by its quota nor inside collectives."""
     return np.asarray((1 - held_back(fleet)[0]) * (1 - _inside(fleet)), dtype=np.float64)
 
 
@@ -84,8 +82,9 @@ def _inside(fleet: Fleet) -> Floats:
 
 
 def _taken_from(fleet: Fleet) -> tuple[Floats, Floats]:
-    """Seconds that other processes ran while each rank's process queued: (those outside the job,
-    all). Its own threads are not counted.
+    """Return the seconds of the window that other processes ran while each rank's process queued.
+
+    (those of processes outside the job, those of all); the rank's own threads are not counted.
     """
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
     rank = table.rank[rows]
@@ -97,52 +96,52 @@ def _taken_from(fleet: Fleet) -> tuple[Floats, Floats]:
 
 
 def _queued_behind(fleet: Fleet) -> tuple[Floats, Floats]:
-    """Seconds that strangers, and that any process, ran while each rank queued: what is counted, and
-    in all at least the rank's own queueing, which may be behind its own threads.
+    """Return the seconds of the window that processes outside the job, and any, ran while each rank queued.
+
+    The second is at least the rank's own queueing, which may be behind its own threads.
     """
     theirs, total = _taken_from(fleet)
     return theirs, np.asarray(np.fmax(total, np.nansum(queued_s(fleet), axis=1)), dtype=np.float64)
 
 
 def _ready_s(fleet: Fleet, total: Floats) -> Floats:
-    """Seconds that the threads of each rank's process queued, at least `total`, what others ran."""
+    """Seconds that all threads of each rank's process queued for a CPU, at least `total`.
+
+    `total`: seconds that other processes ran meanwhile, by rank.
+    """
     return np.fmax(total, np.nan_to_num(fleet.counters.total("cpu.process_ready_s", np.arange(len(total)))))
 
 
 def others_share(fleet: Fleet) -> Floats:
-    """Share of each rank's queueing that is behind other processes, not behind threads of its own;
-    1 if not counted.
-    """
+    """Share of each rank's queueing that is behind other processes, not its own threads; 1 if not counted."""
     _, total = _taken_from(fleet)
     ready = _ready_s(fleet, total)
     return np.divide(total, ready, out=np.ones(len(ready)), where=ready > 0)
 
 
 def ranks_share(fleet: Fleet) -> Floats:
-    """The same behind other ranks of the job; 0 if not counted."""
+    """Share of each rank's queueing that is behind other ranks of the job; 0 if not counted."""
     theirs, total = _taken_from(fleet)
     ready = _ready_s(fleet, total)
     return np.divide(total - theirs, ready, out=np.zeros(len(ready)), where=ready > 0)
 
 
 def taken_share(fleet: Fleet) -> Floats:
-    """share(r): share of strangers in what r queued behind; 0 if not counted."""
+    """share(r): share of processes outside the job in what each rank queued behind; 0 if not counted."""
     theirs, whole = _queued_behind(fleet)
     return np.divide(theirs, whole, out=np.zeros(len(whole)), where=whole > 0)
 
 
 def taken_s(fleet: Fleet) -> Floats:
-    """taken(r, s): seconds that processes outside the job cost each rank, ranks x steps; 0 if not
-    counted.
-    """
+    """Seconds that processes outside the job cost each rank, ranks x steps; 0 if not counted: taken(r, s)."""
     return _cost_s(fleet, *_queued_behind(fleet))
 
 
 def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> Floats:
-    """taken(r, s): seconds that excess threads of one rank's process cost each rank, ranks x steps.
+    """Seconds that excess threads of one rank's process cost each rank, ranks x steps.
 
-    `row`: that rank. `part`: their part of what the process took from other ranks' CPUs.
-        `behind_s`: seconds per step that its own training thread queues behind them.
+    `row`: that rank. `part`: their share of what the process took from other ranks' CPUs.
+    `behind_s`: seconds per step that its own training thread queues behind them.
     """
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
     _, total = _queued_behind(fleet)
@@ -158,9 +157,10 @@ def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> 
 
 
 def _cost_s(fleet: Fleet, theirs: Floats, total: Floats) -> Floats:
-    """taken(r, s): seconds that some processes cost each rank in each step, ranks x steps.
+    """Seconds that some processes cost each rank in each step, ranks x steps: taken(r, s) of the header.
 
-    They ran for `theirs` of the `total` seconds of the window in which each rank queued.
+    `theirs`, `total`: by rank, seconds of the window that these processes, and all, ran while it
+    queued.
     """
     share = np.divide(theirs, total, out=np.zeros(len(total)), where=total > 0)
     host = distinct_texts(fleet.ranks.observed_on)[1]
@@ -171,8 +171,9 @@ def _cost_s(fleet: Fleet, theirs: Floats, total: Floats) -> Floats:
 
 
 def _kept(fleet: Fleet, share: Floats) -> Floats:
-    """kept(r): share of queueing behind other ranks that remains without strangers; 0 if CPUs are
-    unknown.
+    """Share of each rank's queueing behind other ranks that remains without strangers: kept(r) of the header.
+
+    `share`: share of processes outside the job in its queueing. 0 if its CPUs are unknown.
     """
     _, wanted_by, there = _wanted(fleet)
     more = np.maximum(wanted_by - there, 0)
@@ -181,7 +182,10 @@ def _kept(fleet: Fleet, share: Floats) -> Floats:
 
 
 def _wanted(fleet: Fleet) -> tuple[Ints, Ints, Ints]:
-    """(pool, ranks in that pool, CPUs in that pool) of each rank; enough CPUs where unknown."""
+    """Return, by rank, (number of its pool, ranks in that pool, CPUs in that pool).
+
+    Where the CPUs are unknown, as many CPUs as ranks.
+    """
     pool = pools(fleet)
     lists = dict[int, list[str]]()
     for number, names in {(int(each), names) for each, names in zip(pool, fleet.ranks.cpus, strict=True)}:
@@ -220,21 +224,22 @@ def strangers_shares(fleet: Fleet) -> dict[str, float]:
 
 
 def busy_shares(fleet: Fleet) -> Floats:
-    """`strangers_shares` of each rank's host; 0 where not counted."""
+    """Share (0..1) of the CPU time of each rank's host that processes outside the job took; 0 if not counted."""
     share = strangers_shares(fleet)
     return np.array([min(share.get(host, 0.0), 1.0) for host in fleet.ranks.observed_on], dtype=np.float64)
 
 
 def busy_noise_s(fleet: Fleet, roles: Ints) -> Floats:
-    """Noise of each rank's own time that strangers cause, in seconds: 0.4 · u (1 - u) · w(r).
+    """Noise in seconds per step that processes outside the job cause in each rank's own time.
 
-    u = busy_shares(r); w(r) = median over s of own(r,s), at most what r's process ran or queued for
-        per step: a rank that sleeps or waits for a device is not slowed. 0 for ranks with more than
-        two peers, which show this spread themselves.
+    0.4 · u (1 - u) · w(r), u = busy_shares(r)
+    w(r) = median over s of own(r,s), at most what r's process ran or queued for per step: a rank
+           that sleeps or waits for a device is not slowed.
 
-    A rank that computes alongside strangers is slower in everything, by caches, clocks and the
-    other thread of a core, which is not counted, and unevenly while strangers have some of the
-    cores. Measured: diagnose/measured.md.
+    0 for ranks with more than two peers, which show this spread themselves. A rank that computes
+    alongside strangers is slower in everything, by caches, clocks and the other thread of a core,
+    which is not counted, and unevenly while strangers have some of the cores. Measured:
+    diagnose/measured.md.
     """
     few = np.bincount(roles)[roles] <= _FEW
     if not few.any():
@@ -307,6 +312,7 @@ def _queue_in_own_s(fleet: Fleet) -> Floats:
 
 
 def _least(of_ranks: Floats) -> Floats:
+    """Least known value of each column (ranks x steps); NaN where there is none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.asarray(np.nanmin(of_ranks, axis=0), dtype=np.float64)
@@ -352,8 +358,9 @@ def pools(fleet: Fleet) -> Ints:
 
 @lru_cache(maxsize=2)
 def _pools(hosts: tuple[str, ...], cpus_of_each: tuple[str, ...]) -> Ints:
-    """Compute `pools` from hosts and CPU lists; cached, since it is called several times
-    per fleet.
+    """Compute `pools` from the host and the CPU list of each rank; cached.
+
+    It is called several times per fleet.
     """
     places = list(zip(hosts, cpus_of_each, strict=True))
     of_host = dict[str, list[str]]()
@@ -369,10 +376,14 @@ def _pools(hosts: tuple[str, ...], cpus_of_each: tuple[str, ...]) -> Ints:
 
 
 def _joined(lists: list[str]) -> list[int]:
-    """Number lists of CPUs: equal if they have common CPUs, directly or through others."""
+    """Number lists of CPUs: equal if they have common CPUs, directly or through others.
+
+    The number of a pool is the index of a list in it.
+    """
     above = list(range(len(lists)))  # for each list, an earlier one of its pool; the first points to itself
 
     def first_of(one: int) -> int:
+        """Index of the first list of a list's pool."""
         while above[one] != one:
             above[one] = above[above[one]]
             one = above[one]

@@ -44,17 +44,18 @@ PlaceShare = Callable[[int, Ints], float]  # maps (row, steps) to q
 
 
 def no_place(_: int, __: Ints) -> float:
-    """Place share for a fleet without observed pauses: 1."""
+    """Place share q for a fleet without observed pauses: always 1."""
     return 1.0
 
 
 def at_one_place(fleet: Fleet, first: int) -> PlaceShare:
-    """Return the function q(row, steps) from the pauses that the observer saw of the ranks.
+    """Return q(row, steps): share of a rank's steps that have the pause which it makes in all of `steps`.
 
-    `first`: column of the fleet's steps at which `steps` begin to count.
+    1 without such a pause. `first`: column of the fleet's steps at which `steps` begin to count.
     """
 
     def share(row: int, steps: Ints) -> float:
+        """Return q for a rank (row) and these steps, counted from `first`."""
         known = max(int(np.isfinite(fleet.steps.own_s[row]).sum()), 1)
         places = np.flatnonzero((fleet.pauses.rank == row) & ~fleet.pauses.more).tolist()
         held = [columns for columns in map(fleet.pause_columns, places) if np.isin(steps + first, columns).all()]
@@ -97,7 +98,8 @@ def find_episodes(
     """Yield ranks with rare episodes, most damaging first.
 
     `own`: ranks x steps, seconds; `floor_s`: effect floor of each rank; `skip`: rows that are
-        suspects for all of their steps; `place_share`: q.
+    suspects for all of their steps; `place_share`: q(row, steps), probability that a step is at the
+    place of these episodes.
     """
     ranks, steps = own.shape
     if ranks < 2 or steps < limits.STEPS_FEW:
@@ -123,7 +125,10 @@ def find_episodes(
 
 
 def _first_of_runs(sudden: Bools, going_on: Bools) -> Bools:
-    """Mark the first sudden step of each sequence of steps that continue."""
+    """Mark the first sudden step of each run of steps in which an episode continues.
+
+    `sudden`, `going_on`: ranks x steps: an episode may begin there; it continues there.
+    """
     first = np.zeros_like(sudden)
     for row in np.flatnonzero(sudden.any(axis=1)):
         run = np.cumsum(~going_on[row])  # equal within a run
@@ -133,6 +138,11 @@ def _first_of_runs(sudden: Bools, going_on: Bools) -> Bools:
 
 
 def _oftener_than_chance(gap: Floats, sudden: Bools, begins: Bools, place_share: PlaceShare) -> Iterator[_Candidate]:
+    """Yield ranks with more episodes than chance explains, in the order of rows.
+
+    `gap`: own time above the peers' median, ranks x steps; `sudden`: steps of episodes; `begins`:
+    their first steps.
+    """
     ranks, steps = gap.shape
     count, at_once = begins.sum(axis=1), begins.sum(axis=0)
     accidents, together = int((at_once > 0).sum()), float(at_once[at_once > 0].mean()) if at_once.any() else 0.0
@@ -153,11 +163,14 @@ def _oftener_than_chance(gap: Floats, sudden: Bools, begins: Bools, place_share:
 
 
 def _that_cost(own: Floats, gap: Floats, found: list[_Candidate], floor_s: Floats) -> Iterator[Episodes]:
-    """Yield episodes that gain their floor beyond the others, each with its part of the
-    joint loss.
+    """Yield episodes that gain their floor beyond the others, each with its part of the joint loss.
+
+    `own`, `gap`: own time, and that above the peers, ranks x steps; `floor_s`: least gain by rank,
+    seconds per step.
     """
 
     def gained_s(chosen: list[_Candidate]) -> float:
+        """Mean seconds per step gained without the episodes of these ranks."""
         better = own.copy()
         for each in chosen:
             better[each.row] = np.where(each.sudden, own[each.row] - gap[each.row], own[each.row])
@@ -180,7 +193,10 @@ def _that_cost(own: Floats, gap: Floats, found: list[_Candidate], floor_s: Float
 
 
 def _rhythm(at: Ints) -> tuple[int, float]:
-    """(steps between these, 0 if irregular; probability that chance is so regular)."""
+    """Return (distance in steps, 0 if irregular; probability that chance is so regular, else 1).
+
+    `at`: steps in which episodes begin, rising.
+    """
     apart = np.diff(at)
     period = float(apart.mean())
     if len(at) < 3 or period < 4 or np.abs(apart - period).max() > 1:

@@ -124,8 +124,10 @@ def differences(
 
 
 def _levels(gap: Floats, noise: Floats | None, rho: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """(trimmed mean, least) of the gap, and (error, freedom) of the noise; None: the gap is the
-    noise.
+    """Return, by rank, the trimmed mean and the least of the gap, and the error and freedom of the noise.
+
+    `gap`: own time above the peers, ranks x steps; `noise`: the same without its growth, None: the
+    gap itself; `rho`: autocorrelation.
     """
     of_gap = trimmed(gap)
     of_noise = of_gap if noise is None else trimmed(noise)
@@ -133,16 +135,20 @@ def _levels(gap: Floats, noise: Floats | None, rho: Floats) -> tuple[Floats, Flo
 
 
 def standardised(excess: Floats, known: Floats, error: Floats, freedom: Floats) -> tuple[Floats, Floats]:
-    """z = excess / sqrt(known² + error²), and its degrees of freedom."""
+    """Return z = excess / sqrt(known² + error²), and its degrees of freedom.
+
+    `known`: spread of healthy ranks, taken as exact; `freedom`: degrees of freedom of `error`.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         z = excess / np.sqrt(known**2 + error**2)
     return z, combined_freedom(known, error, freedom)
 
 
 def _steady(gap: Floats, drifting: bool = False) -> Floats:
-    """Least trimmed mean over thirds of the steps (halves below 15 steps, the whole below 8).
+    """Return, by rank, the least trimmed mean over thirds of the steps (halves below 15, the whole below 8).
 
-    `drifting`: for a rank whose means rise from third to third, without the first.
+    `gap`: own time above the peers, ranks x steps. `drifting`: leave out the first third of ranks
+    whose means rise from third to third.
     """
     count = gap.shape[1]
     parts = np.array_split(gap, 3 if count >= 15 else 2 if count >= 8 else 1, axis=1)
@@ -162,13 +168,18 @@ def strength(found: Differences) -> Floats:
 
 
 def strength_of_many_steps(found: Differences) -> Floats:
-    """Evidence that each rank is slower, in nats, as if errors were known from many steps: -ln P(N
-    >= z(r)).
+    """Evidence that each rank is slower, in nats, as if errors were known from many steps.
+
+    -ln P(N >= z(r)), N normal; 0 where the excess is too small or not lasting, as in `strength`.
     """
     return _strength(found, np.full(len(found.z), np.inf))
 
 
 def _strength(found: Differences, freedom: Floats) -> Floats:
+    """Return -ln P(t >= z(r)) in nats, by rank, for t with these degrees of freedom.
+
+    0 where the excess is below the effect floor, or not present in every third of the steps.
+    """
     result = np.zeros(len(found.z))
     effect = np.isfinite(found.excess_s) & (found.excess_s >= found.floor_s) & (found.z > 0)
     effect &= found.steady_s >= limits.PART * found.excess_s

@@ -72,9 +72,9 @@ class FunctionLevels:
         return max(float(nats(p).max()) - float(np.log(seconds.shape[1])), 0.0)
 
     def strength_of(self, located: Located, row: int, found: Differences) -> float:
-        """Evidence of a user's function with all that it calls, in nats, for a rank with few peers.
+        """Evidence in nats that a user's function is slow with all that it calls, for a rank with few peers.
 
-        Its time may be spread over several leaves.
+        Its time may be spread over several leaves. `located`: the function; `row`: the rank.
         """
         error_s = np.array([found.error_s[row]])
         if located.spread or located.excess_s < self._least_s(row, found):
@@ -85,13 +85,18 @@ class FunctionLevels:
         return max(float(nats(p)[0]) - float(np.log(max(len(self.fleet.patterns), 1))), 0.0)
 
     def _least_s(self, row: int, found: Differences) -> float:
+        """Least excess in seconds per step that a function must show: the floor, or half of the rank's if more."""
         return max(float(found.floor_s[row]), limits.HOLDS_LEAST * float(found.excess_s[row]))
 
     def _steps(self, row: int) -> int:
+        """Number of the rank's steps less 1, at least 1: degrees of freedom."""
         return max(int(np.isfinite(self.fleet.steps.seconds[row]).sum()) - 1, 1)
 
     def _level(self, peers: Ints, role: int) -> tuple[Floats, Floats]:
-        """(usual, spread) of these peers' seconds in each function."""
+        """Return (median, robust deviation) over these peers of the seconds per step in each function.
+
+        With fewer than limits.FLEET peers: (maximum, 10 % of it). Otherwise cached by role.
+        """
         assert self._table is not None
         seconds = self._table[0]
         if len(peers) < limits.FLEET:
@@ -127,6 +132,7 @@ def _seconds(fleet: Fleet) -> tuple[Floats, Floats]:
     of_devices, device = rows[devices[of_kind]], (np.cumsum(devices) - 1)[of_kind[devices[of_kind]]]
 
     def matrix(weight: Floats) -> Floats:
+        """Sum a weight of the pattern rows by rank, for each function and then for each kind of device work."""
         by_function = _matrix(table.rank[shown], column, weight[shown], ranks, width)
         by_kind = _matrix(table.rank[of_devices], device, weight[of_devices], ranks, int(devices.sum()))
         return np.hstack([by_function, by_kind])
@@ -138,5 +144,6 @@ def _seconds(fleet: Fleet) -> tuple[Floats, Floats]:
 
 
 def _matrix(rank: Ints, column: Ints, weight: Floats, ranks: int, width: int) -> Floats:
+    """Sum `weight` into a matrix of ranks x `width`; `rank`, `column`: place of each weight."""
     total = np.bincount(rank * width + column, weights=weight, minlength=ranks * width)
     return np.asarray(total, dtype=np.float64).reshape(ranks, width)

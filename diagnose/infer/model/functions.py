@@ -90,7 +90,10 @@ class Functions:
         return tuple(self._describe(int(first[k]), float(own[k]), float(expected[k])) for k in order)
 
     def usual_steps(self, name: str, peers: Ints) -> Floats:
-        """Median over peers, by step, of a matrix of the steps; cached until the peers change."""
+        """Median over peers, by step, of a matrix of the fleet's steps; cached until the peers change.
+
+        `name`: of the matrix, such as 'own_s'; `peers`: rows.
+        """
         peers = sample(peers)
         known, key = self._beside(peers), f"steps {name}"
         if key not in known:
@@ -99,8 +102,9 @@ class Functions:
         return found
 
     def native_in(self, rank: int, name: str) -> str:
-        """Native function with half of the running time of the rank's Python functions of this
-        name; or ''.
+        """Native function that takes most of a rank's running time in Python functions of this name.
+
+        '' if none takes half of it, or it is unknown.
         """
         table = self._table
         if table.native is None:
@@ -126,7 +130,7 @@ class Functions:
         return self._sum(rows[queue], np.zeros(int(queue.sum()), dtype=np.int64), 1, ranks)[:, 0]
 
     def queue_per_second(self, ranks: Ints) -> float:
-        """Median over ranks of seconds of queueing per second of computing."""
+        """Median over ranks of seconds of queueing for a CPU per second of computing; cached."""
         ranks = sample(ranks)
         known, key = self._beside(ranks), "queue"
         if key not in known:
@@ -135,6 +139,7 @@ class Functions:
         return found
 
     def _queue_per_second(self, ranks: Ints) -> float:
+        """Compute `queue_per_second` for these ranks, of which there is at least one."""
         table, rows = self._table, self._rows(ranks)
         rows = rows[table.thread.codes[rows] == table.thread.code("training")]
         waits = rows[table.kind.codes[rows] == table.kind.code("sched")]
@@ -154,7 +159,7 @@ class Functions:
         return self._last_peers[1]
 
     def _usual(self, peers: Ints, thread: str) -> _ByFunction:
-        """Median over the peers of their seconds by function; cached."""
+        """Median over the peers of their seconds by function on a thread; cached until the peers change."""
         known, key = self._beside(peers), f"functions {thread}"
         if key not in known:
             known[key] = self._by_function(peers, thread)
@@ -186,6 +191,7 @@ class Functions:
         return rows
 
     def _own_work(self, rows: Ints, thread: str) -> Bools:
+        """Mask of these pattern rows: on this kind of thread, and not waiting for other ranks."""
         table = self._table
         mask: Bools = (table.thread.codes[rows] == table.thread.code(thread)) & ~self._waits[rows]
         return mask
@@ -203,6 +209,7 @@ class Functions:
         return place
 
     def _describe(self, row: int, own_s: float, peers_s: float) -> FunctionExcess:
+        """Build the result for one function; `row`: a row of the pattern table with it."""
         table = self._table
         kind = table.kind.at(row)
         caller = "" if kind == "python" else table.caller.at(row)

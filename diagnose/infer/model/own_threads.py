@@ -94,16 +94,21 @@ def _in_library(function: str) -> bool:
 
 
 def _over(seconds: Floats) -> float:
-    """Excess of the first value over the median of the others; 0 if unknown."""
+    """Excess of the first rank's value over the median of the others'; 0 if unknown."""
     return float(np.nan_to_num(seconds[0] - nan_median(seconds[1:], 0)))
 
 
 def _ran_s(fleet: Fleet, ranks: Ints) -> Floats:
+    """Return, per rank (row), the CPU seconds per step of its process without its training threads; NaN if unknown."""
     spent = fleet.counters.total("cpu.process_run_s", ranks) - fleet.counters.total("cpu.run_s", ranks)
     return np.asarray(spent / fleet.steps.of_those(ranks), dtype=np.float64)
 
 
 def _behind_s(fleet: Fleet, profiles: Profiles, ranks: Ints) -> Floats:
+    """Return, per rank (row), the seconds per step that its training thread queues behind its own process.
+
+    NaN if it is not counted how long all threads of the process queued.
+    """
     ready = fleet.counters.total("cpu.process_ready_s", ranks)
     taken = np.nan_to_num(fleet.counters.total("cpu.taken_s", ranks, without=fleet.ranks.pid))
     own = np.clip(1 - np.divide(taken, ready, out=np.ones(len(ranks)), where=ready > 0), 0.0, 1.0)
@@ -111,8 +116,9 @@ def _behind_s(fleet: Fleet, profiles: Profiles, ranks: Ints) -> Floats:
 
 
 def _native(fleet: Fleet, ranks: Ints, least_s: float) -> str:
-    """The threads without Python with the largest excess on the first rank, if at least `least_s`;
-    else ''.
+    """Return the kind of threads without Python that has the largest excess on the first rank, in words.
+
+    `ranks`: the rank, then its peers. '' if that is below `least_s`, seconds per step.
     """
     # A thread's main function is known from few samples and may differ between equal threads; its
     # name does not.
@@ -122,11 +128,11 @@ def _native(fleet: Fleet, ranks: Ints, least_s: float) -> str:
 
 
 def _helpers(fleet: Fleet, ranks: Ints) -> Iterator[tuple[str, Floats, Floats]]:
-    """Yield the first rank's busiest kinds of threads: words, CPU seconds per step and rank, same
-    name.
+    """Yield kinds of threads of the first rank, busiest first: (words, seconds, seconds of that name).
 
-    The last array sums all threads of that name. A forged window may have a million threads: each
-    row is read once and few kinds are summed.
+    CPU seconds per step by rank: of this kind (a name and a main function), and of all threads of
+    the same name. A forged window may have a million threads: each row is read once and few kinds
+    are summed.
     """
     instance, table = fleet.counters.table.instance, fleet.counters.table
     order = np.argsort(ranks, kind="stable")
@@ -150,12 +156,12 @@ def _helpers(fleet: Fleet, ranks: Ints) -> Iterator[tuple[str, Floats, Floats]]:
 
 
 def _groups(of_codes: Sequence[_Key], wanted: Iterable[_Key]) -> Ints:
-    """Index in `wanted` of each code's key; -1 for others."""
+    """Return the index in `wanted` of each key in `of_codes`; -1 for others."""
     numbers = {one: number for number, one in enumerate(wanted)}
     return np.array([numbers.get(one, -1) for one in of_codes], dtype=np.int64)
 
 
 def _parts(told: str) -> tuple[str, str]:
-    """(name, function) of a thread's description."""
+    """(name, main function) of threads described as 'name: function (3 threads)'; '' without a function."""
     name, _, leaf = _COUNT.sub("", told).partition(": ")
     return name, leaf

@@ -58,7 +58,7 @@ from rankscope.probes.base.arrays import Floats, Ints
 
 
 def busy(own: Floats, pipelines: Pipelines | None = None, once_s: Floats | None = None) -> Floats:
-    """Seconds of each step in which ranks that wait for one another are busy; NaN without the step.
+    """Return the busy seconds of each step: its longest own time, or its slowest pipeline; NaN if unknown.
 
     `own`: ranks x steps; `once_s`: replaces the pipelines' own.
     """
@@ -81,8 +81,9 @@ def busy(own: Floats, pipelines: Pipelines | None = None, once_s: Floats | None 
 
 
 def repaired(own: Floats, roles: Ints, suspects: Ints) -> Floats:
-    """Own times with every suspect (row) at the median of its other peers, never slower
-    than it is.
+    """Return own times with each suspect (row) at the median of its other peers, if that is less.
+
+    Peers that are suspects too count only where there are no others.
     """
     others = own.copy()
     others[suspects] = np.nan
@@ -100,9 +101,10 @@ def repaired(own: Floats, roles: Ints, suspects: Ints) -> Floats:
 
 
 def unmet_s(own: Floats, late_s: Floats, collectives: float) -> float:
-    """Seconds per step by which sums understate the wait for suspects: unmet of the header.
+    """Seconds per step by which the sums of a step understate the wait for suspects: unmet of the header.
 
-    `own`: of ranks that are no suspects; `late_s`: x of each suspect; `collectives`: S.
+    `own`: of ranks that are no suspects; `late_s`: lateness x of each suspect; `collectives`: S,
+    their number in a step.
     """
     if collectives <= 1:
         return 0.0
@@ -116,10 +118,10 @@ def unmet_s(own: Floats, late_s: Floats, collectives: float) -> float:
 
 
 def scattered_s(taken: Floats, collectives: float) -> float:
-    """Seconds per step of waiting for time taken from ranks at different times: scattered of the
-    header.
+    """Seconds per step of waiting for time that was taken from ranks at different times.
 
-    `taken`: ranks x steps, seconds; `collectives`: S.
+    Scattered of the header. `taken`: ranks x steps, seconds; `collectives`: S, their number in a
+    step.
     """
     if collectives <= 1 or not taken.size:
         return 0.0
@@ -131,7 +133,7 @@ def scattered_s(taken: Floats, collectives: float) -> float:
 def in_order_of(own: Floats, healed: Floats) -> Floats:
     """Sort each rank's `healed` times into the order of its own times, and never above these.
 
-    The longest falls into the step that is longest in `own`: own'' of the header. Steps in which
+    The longest falls into the step that is longest in `own` (both ranks x steps). Steps in which
     only one of the two is known are unchanged.
     """
     known = np.isfinite(own) & np.isfinite(healed)
@@ -177,7 +179,10 @@ def shrink(
 
 
 def _better_once(own: Floats, better: Floats, pipelines: Pipelines | None) -> Floats | None:
-    """Time once per step that remains after `own - better` was removed; None without pipelines."""
+    """Return pipelines.once_s (ranks x steps) with the own times `better`; None without pipelines.
+
+    What was taken from `own` is taken first from the part of once_s above its usual.
+    """
     if pipelines is None:
         return None
     more = np.maximum(np.nan_to_num(pipelines.once_s - pipelines.usual_once_s), 0.0)
@@ -185,6 +190,9 @@ def _better_once(own: Floats, better: Floats, pipelines: Pipelines | None) -> Fl
 
 
 def share_out(total_s: float, excess_s: Floats) -> Floats:
-    """Divide the joint gain in proportion to each suspect's excess, seconds per step."""
+    """Divide the joint gain among suspects in proportion to each one's excess, seconds per step.
+
+    All 0 where no excess is above 0.
+    """
     weight = np.maximum(np.nan_to_num(excess_s), 0.0)
     return total_s * weight / weight.sum() if weight.sum() > 0 else np.zeros(len(weight))

@@ -37,7 +37,7 @@ class Scene:
 
 
 def mean_step_s(seconds: Floats, scene: Scene) -> float:
-    """Mean step of the judged part: over its steps, then over the ranks that have any. What a cost is a share of, as a cost is a mean too.
+    """Mean length of the judged steps: over steps, then over the ranks that have any; costs are shares of it.
 
     `seconds`: ranks x steps, length of each step of the window; NaN: unknown.
     """

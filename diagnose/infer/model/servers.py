@@ -72,7 +72,7 @@ class RunServer:
 
 @dataclass(frozen=True, slots=True)
 class SlowServer:
-    """How much longer a server takes than the others of its program, and how clear that is.
+    """How much longer a server takes than the others of its host and program, and how clear that is.
 
     `share`: of its time, by which it exceeds them; `usual_answer_s`, `usual_pace`: the others'
     medians.
@@ -120,6 +120,7 @@ def servers_of(fleet: Fleet) -> tuple[RunServer, ...]:
     for asked in counters.named("server.asked_s"):
 
         def spread(name: str, pid: int = asked.pid, at: str = asked.instance) -> Spread | None:
+            """Median and quartiles of one of this server's counters; None without finite values."""
             for row in counters.rows(name).tolist():
                 if int(table.pid[row]) == pid and table.instance.at(row) == at:
                     values = float(table.minimum[row]), float(table.value[row]), float(table.maximum[row])
@@ -127,6 +128,7 @@ def servers_of(fleet: Fleet) -> tuple[RunServer, ...]:
             return None
 
         def value(name: str, pid: int = asked.pid, at: str = asked.instance) -> float:
+            """Value of one of this server's counters; NaN without it."""
             return next((c.value for c in counters.named(name) if (c.pid, c.instance) == (pid, at)), math.nan)
 
         found.append(
@@ -140,12 +142,16 @@ def servers_of(fleet: Fleet) -> tuple[RunServer, ...]:
 
 
 def slowest(servers: Sequence[RunServer]) -> SlowServer | None:
-    """Return the server that is slowest against the others of its program; None without others."""
+    """Return the server that is slowest against the others of its host and program; None without others."""
     found = [each for each in (_against(one, servers) for one in servers) if each is not None]
     return max(found, key=lambda each: each.share, default=None)
 
 
 def _against(one: RunServer, servers: Sequence[RunServer]) -> SlowServer | None:
+    """Compare a server with the others of its host and program, by seconds per answer and per byte.
+
+    The lesser excess and clearness of the two count. None without others, or without answers.
+    """
     others = [each for each in servers if each is not one and (each.host, each.program) == (one.host, one.program)]
     shares, scores, usuals = [], [], []
     for name in ("answer_s", "pace"):
@@ -163,4 +169,5 @@ def _against(one: RunServer, servers: Sequence[RunServer]) -> SlowServer | None:
 
 
 def _whole(value: float) -> int:
+    """Convert a counter to a whole number; 0 if it is not finite."""
     return int(value) if math.isfinite(value) else 0

@@ -50,7 +50,10 @@ from rankscope.probes.base.arrays import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The slot at which the others wait longest for a rank."""
+    """The slot (0 is the first) of `of` slots at which the others wait longest for a rank.
+
+    `late_s`: seconds per step.
+    """
 
     slot: int
     of: int
@@ -69,9 +72,7 @@ def least_stay(wait: Floats, pipelines: Pipelines | None, stays: Slots | None) -
 
 
 def gain(slots: Slots, roles: Ints, suspects: Ints) -> float:
-    """Seconds per step regained if the suspects (rows) entered every collective when their peers
-    do.
-    """
+    """Seconds per step regained if the suspects (rows) entered every collective when their peers do."""
     return Regained(slots, roles, suspects).by(suspects)
 
 
@@ -93,7 +94,7 @@ class Regained:
         self._peers: dict[int, Medians] = {}
 
     def by(self, suspects: Ints) -> float:
-        """Seconds per step regained by repairing these suspects."""
+        """Seconds per step regained by repairing these suspects (rows); 0 if there are none or all ranks are."""
         stay, roles = self._stay, self._roles
         if len(suspects) == 0 or len(suspects) >= len(roles):
             return 0.0
@@ -114,10 +115,10 @@ class Regained:
         return max(gained_s - max(len(suspects) * kept_s, early_s), 0.0)
 
     def hidden_s(self, suspects: Ints, transfer_s: float) -> float:
-        """Upper bound of the wait for these suspects that the sums of a step can hide, seconds per
-        step.
+        """Upper bound of the wait for these suspects that the sums of a step can hide, seconds per step.
 
-        `transfer_s`: the transfer according to the sums, without what links take of it.
+        Infinite where collectives do not overlap. `transfer_s`: the transfer according to the sums,
+        without what links take of it.
         """
         if self.apart:
             return float("inf")
@@ -127,7 +128,7 @@ class Regained:
         return max(min(spared_s, transfer_s), 0.0)
 
     def _spared_s(self, role: int, mine: Ints) -> Floats:
-        """Seconds per step that each of these queues less for a CPU than the others of its role."""
+        """Seconds per step that each of these ranks queues less for a CPU than the others of its role; at least 0."""
         others = np.setdiff1d(np.flatnonzero(self._roles == role), mine)
         if not len(others):
             return np.zeros(len(mine))
@@ -143,8 +144,9 @@ class Regained:
 
 
 def _waits_alone_s(stay: Floats) -> Floats | None:
-    """Seconds per step that the others wait for each rank alone; None where no step is known on
-    all, or there are no others.
+    """Seconds per step that the others wait for each rank alone, summed over collectives.
+
+    `stay`: ranks x steps x slots. None where no step is known on all ranks, or there are no others.
     """
     known = np.isfinite(stay).all(axis=(0, 2))
     if len(stay) < 2 or not known.any():

@@ -61,7 +61,10 @@ def usual_spread(own: Floats, roles: Ints, error_s: Floats, step_s: float, count
 
 
 def _of_role(own: Floats, error_s: Floats, step_s: float) -> UsualSpread:
-    """Spread of the ranks of one role, each a peer of all others."""
+    """Spread of ranks of one role, each a peer of all others.
+
+    `own`: these ranks x steps; `error_s`: standard error of each rank's excess.
+    """
     # Against one common median: the peers' own medians would carry the suspect's time into their
     # spread.
     around = own - nan_median(own, 0)
@@ -71,8 +74,9 @@ def _of_role(own: Floats, error_s: Floats, step_s: float) -> UsualSpread:
 
 
 def _beside(result: UsualSpread, rest: Ints, usable: Ints, own: Floats, error_s: Floats, step_s: float) -> None:
-    """Fill in ranks that may not serve as peers (`rest`), each compared with those that may
-    (`usable`).
+    """Fill in ranks that may not serve as peers (`rest`), each compared with those that may (`usable`).
+
+    Changes `result` in place.
     """
     if len(usable) > limits.PEERS_EXACT:
         one = usable[0]
@@ -85,13 +89,15 @@ def _beside(result: UsualSpread, rest: Ints, usable: Ints, own: Floats, error_s:
 
 
 def _put(result: UsualSpread, rows: Ints, found: UsualSpread, of: slice = slice(None)) -> None:
+    """Copy the entries `of` of `found` into the entries `rows` of `result`."""
     result.between_s[rows], result.wander_s[rows] = found.between_s[of], found.wander_s[of]
     result.wander_values[rows], result.peers[rows] = found.wander_values[of], found.peers[of]
 
 
 def _wander(around: Floats) -> Floats:
-    """Standard deviation of the times of each rank's peers around their levels. Rows: ranks of one
-    role.
+    """Standard deviation of the times of each rank's peers around their levels, seconds.
+
+    `around`: own time less the median of the role, ranks of one role x steps.
     """
     rest = deviations(around, 1)
     if len(rest) - 1 >= limits.PEERS_EXACT:
@@ -101,7 +107,10 @@ def _wander(around: Floats) -> Floats:
 
 
 def _between(level: Floats, error_s: Floats, step_s: float) -> Floats:
-    """Spread of the own time among each rank's peers, never below the floor."""
+    """Spread of the own time among each rank's peers, seconds, never below the floor.
+
+    `level`: of each rank of one role, relative to the role; `error_s`: its standard error.
+    """
     peers = len(level) - 1
     floor = limits.SCALE_FLOOR * step_s
     if peers < 3:  # whose spread cannot be estimated, and whose median differs as they do

@@ -39,9 +39,7 @@ def transfer(wait: Floats) -> Floats:
 
 
 def waited_for(wait: Floats, roles: Ints, counted: Bools | None = None) -> Floats:
-    """Seconds per step that each rank's peers (those `counted`) stay longer in collectives than it
-    does.
-    """
+    """Seconds per step that each rank's peers (those `counted`) stay longer in collectives than it does."""
     return trimmed_mean(peers_median(wait, roles, counted) - wait)
 
 
@@ -76,9 +74,7 @@ def one_after_another(own: Floats, queued: Floats, roles: Ints, step: Floats) ->
 
 
 def gain_in_turn(own: Floats, better: Floats, roles: Ints) -> float:
-    """Seconds per step regained with the own times `better` where roles work in turn; at
-    least 0.
-    """
+    """Seconds per step regained with the own times `better` where roles work in turn; at least 0."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         shorter = sum(
@@ -89,8 +85,9 @@ def gain_in_turn(own: Floats, better: Floats, roles: Ints) -> float:
 
 
 def _longest(own: Floats, queued: Floats, rows: Ints) -> tuple[Floats, Floats]:
-    """(work, queue) per step of the rank with the longest own time among these; NaN without the
-    step.
+    """Return, by step, (work, queue) seconds of the rank with the longest own time among `rows`.
+
+    NaN where none of them has the step.
     """
     known = np.where(np.isfinite(own[rows]), own[rows], -np.inf)
     who, steps = rows[np.argmax(known, axis=0)], np.arange(own.shape[1])

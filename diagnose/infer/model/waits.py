@@ -54,6 +54,7 @@ def _for_gpu(table: Patterns) -> Ints:
 
 
 def _kernels(table: Patterns) -> Bools:
+    """Mask of the rows with kernels of a rank's GPU that no call waits for."""
     shown: Bools = (table.kind.codes == table.kind.code(_GPU)) & (table.detail.codes == table.detail.code(""))
     shown &= table.thread.codes == table.thread.code("training")
     return shown

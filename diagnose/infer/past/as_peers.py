@@ -24,9 +24,9 @@ _Table = TypeVar("_Table", Ranks, Patterns)
 
 
 def with_past(fleet: Fleet, roles: Ints, past: Sequence[Fleet], rows: Ints) -> tuple[Fleet, Ints]:
-    """Extend the fleet by rows for these ranks in each earlier fleet.
+    """Extend the fleet by a row for each of these ranks in each earlier fleet; return it with all roles.
 
-    Return it with the roles of all rows.
+    `roles`: by rank; `rows`: the ranks, each of which forms a new role with its own past.
     """
     ranks, patterns, steps = fleet.ranks, fleet.patterns, fleet.steps
     codes = [roles]
@@ -70,6 +70,7 @@ def _joined(now: _Table, then: _Table, rows: Ints) -> _Table:
 
 
 def _labels(now: Labels, then: Labels, rows: Ints) -> Labels:
+    """Append the given rows of `then` to a column of labels."""
     place = {text: code for code, text in enumerate(now.values)}
     new = [place.setdefault(text, len(place)) for text in then.values]
     codes = np.array(new, dtype=np.int64)[then.codes[rows]] if new else np.empty(0, dtype=np.int64)
@@ -77,7 +78,13 @@ def _labels(now: Labels, then: Labels, rows: Ints) -> Labels:
 
 
 def _joined_steps(now: Steps, then: Steps, rows: Ints) -> Steps:
+    """Append the steps of the given ranks (rows) of an earlier fleet to the matrices of the present one.
+
+    Earlier steps match no present ones: they fill the present columns in turn.
+    """
+
     def both(mine: Floats, theirs: Floats) -> Floats:
+        """Append earlier ranks to one matrix; NaN where there are no earlier steps."""
         added = np.full((len(rows), mine.shape[1]), np.nan)
         if theirs.shape[1]:  # past steps match no present ones: use them in turn
             added[:] = theirs[rows][:, np.arange(mine.shape[1]) % theirs.shape[1]]

@@ -83,20 +83,22 @@ def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
 
 
 def _ended_before(entries: Iterable[Entry], window: Window) -> list[Entry]:
+    """Select the entries whose window ended before this one began."""
     return [entry for entry in entries if entry.start + entry.seconds <= window.manifest.start + 1e-3]
 
 
 def _usable(entries: Iterable[Entry], roles: str, world: int) -> list[Entry]:
-    """Those that can be a baseline for a job of these roles and world size."""
+    """Select the entries that can be a baseline for a job of these roles and this world size."""
     return [entry for entry in entries if (entry.roles, entry.world_size) == (roles, world) and serves(entry)]
 
 
 def _started_alike(entries: Iterable[Entry], run: str, owner: int) -> list[Entry]:
-    """Entries of runs of the same user that were started alike; none where `run` is unknown."""
+    """Select the entries of runs of the same user that were started alike; none where `run` is unknown."""
     return [entry for entry in entries if run and (entry.run, entry.owner) == (run, owner)]
 
 
 def _of_newest_run(entries: Sequence[Entry]) -> list[Entry]:
+    """Select the entries of the job of the last one; `entries`: oldest first."""
     return [entry for entry in entries if entry.job == entries[-1].job]
 
 
@@ -109,13 +111,13 @@ def _same_job(entry: Entry, job: str, owner: int) -> bool:
 
 
 def serves(entry: Entry) -> bool:
-    """Whether a window can be a baseline: healthy, imbalanced or without peers, with enough
-    steps."""
+    """Whether a window can be a baseline: healthy, imbalance, or unknown for want of peers; enough steps."""
     judged = entry.status in ("healthy", "imbalance") or (entry.status == "unknown" and entry.peerless)
     return judged and entry.steps >= limits.STEPS_LEAST and np.isfinite(entry.step_p50)
 
 
 def _not_slow(entries: Sequence[Entry]) -> list[Entry]:
+    """Leave out entries with median steps over 10 % longer than those of the fastest third."""
     if not entries:
         return []
     fastest = float(np.quantile([entry.step_p50 for entry in entries], 1 / 3))
@@ -125,6 +127,11 @@ def _not_slow(entries: Sequence[Entry]) -> list[Entry]:
 def _why_none(
     history: History, host: str, entries: Sequence[Entry], before: Sequence[Entry], usable: Sequence[Entry]
 ) -> str:
+    """Say why a host has no baseline, as the text of a note.
+
+    `entries`: of this job on this host; `before`: those that ended before; `usable`: those that
+    could be a baseline.
+    """
     if history.strange:
         return f"no baseline: the history is not believed: {clean(history.strange, 200)}"
     start = f"no baseline: {history.folder} holds no healthy earlier window of this job on {clean(host, 60)}"
@@ -139,6 +146,7 @@ def _why_none(
 
 
 def _rows(window: Window, job: str) -> list[dict[str, object]]:
+    """Rows of the job in the window's table of ranks: job, role, world size."""
     columns = ("job", "role", "world_size")
     return [row for row in window.ranks.select(columns).to_pylist() if row["job"] == job]
 
@@ -153,8 +161,10 @@ def _roles(window: Window, job: str) -> str | None:
 
 
 def _world(window: Window, job: str) -> int:
+    """Largest world size that the job's ranks state in a window; 0 if unknown."""
     return max((int(str(row["world_size"] or 0)) for row in _rows(window, job)), default=0)
 
 
 def _moment(unix: float) -> str:
+    """Format Unix time as '2025-01-31 12:00:00Z'."""
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(unix))

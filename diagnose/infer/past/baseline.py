@@ -47,8 +47,7 @@ class Reference:
 
     @property
     def least_growth_s(self) -> float:
-        """Smallest growth in seconds per step that is neither chance nor variation between baseline
-        windows."""
+        """Smallest growth, in seconds per step, that is neither chance nor variation between baseline windows."""
         return self._least_s(limits.ALONE_SHARE)
 
     @property
@@ -60,6 +59,7 @@ class Reference:
         return self._least_s(limits.EFFECT_SHARE)
 
     def _least_s(self, share: float) -> float:
+        """The largest of: this share of the step, the effect floor, 3.5 times the spread; seconds per step."""
         return max(share * self.step_p50, limits.EFFECT_SECONDS, limits.Z_CLEAR * self.step_p50_spread)
 
 
@@ -74,13 +74,14 @@ class GrownFunction:
 
     @property
     def more_s(self) -> float:
+        """Growth in seconds per step."""
         return self.now_s - self.before_s
 
 
 def read_baseline(windows: Sequence[Window], job: str, source: str = "given") -> Reference:
     """Summarise the baseline windows of `job`. Raises BadData if there are none, or too few steps.
 
-    `source`: where they come from.
+    `source`: where they come from, 'given' or 'history'.
     """
     moments: list[Fleet] = []
     for start in sorted({round(window.manifest.start / max(window.manifest.seconds, 1.0)) for window in windows}):
@@ -146,6 +147,7 @@ def code_changed(reference: Reference, fleet: Fleet) -> bool:
 
 
 def _by_place(functions: Mapping[tuple[str, str, str, int, str], float]) -> dict[tuple[str, str], float]:
+    """Sum the seconds of Python and GPU functions by (name, file)."""
     result: dict[tuple[str, str], float] = {}
     for (kind, name, file, _, _), seconds in functions.items():
         if kind in ("python", "gpu"):
@@ -154,10 +156,11 @@ def _by_place(functions: Mapping[tuple[str, str, str, int, str], float]) -> dict
 
 
 def function_medians(fleet: Fleet, thread: str = "training") -> dict[tuple[str, str, str, int, str], float]:
-    """Median over ranks of each function's seconds per step on the training thread (or kind of
-    thread).
+    """Median over ranks of each function's seconds per step, on the training or another kind of thread.
 
-    Excludes waiting for ranks. The run-queue wait is one function wherever it occurs."""
+    By (kind, name, file, line, detail). Excludes collectives. The run-queue wait is one function
+    wherever it occurs.
+    """
     table = fleet.patterns
     rows = np.flatnonzero((table.thread.codes == table.thread.code(thread)) & ~collectives(table))
     if len(rows) == 0:
@@ -177,7 +180,7 @@ def function_medians(fleet: Fleet, thread: str = "training") -> dict[tuple[str, 
 
 
 def most_grown(reference: Reference, fleet: Fleet) -> GrownFunction | None:
-    """The function with the largest growth; None if none grew.
+    """Return the function with the largest growth since the baseline; None if none grew.
 
     Run-queue wait that the ranks cause by their own demand counts as known before.
     """
@@ -195,9 +198,9 @@ def most_grown(reference: Reference, fleet: Fleet) -> GrownFunction | None:
 
 
 def most_grown_helper(reference: Reference, fleet: Fleet, least_s: float) -> GrownFunction | None:
-    """The function of loaders or other threads that grew most, by at least `least_s`.
+    """Return the function of loaders or other threads that grew most, by at least `least_s` per step.
 
-    Excludes waiting.
+    Python and file functions only. None if there is none.
     """
     if not reference.fleets:
         return None

@@ -4,7 +4,7 @@ growth(r) = own(r) now - own(r) in the baseline - q(r)
             own: trimmed mean over steps; baseline: median over its windows;
             q: run-queue wait that the rank causes by wanting more CPU (demand.py)
 
-A rank grew if its growth exceeds max(10 % of the baseline step, 0.5 ms, 3 times the baseline's
+A rank grew if its growth exceeds max(10 % of the baseline step, 0.5 ms, 3.5 times the baseline's
 spread), and is unchanged below half of that. If some of a role are unchanged, those that grew are
 no references, however many: most ranks may be slow. If all of a role grew while other roles are
 unchanged, and the step grew by at least half as much, so that the others wait for them, each is
@@ -36,7 +36,7 @@ _NOBODY: Ints = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The fleet and scene for comparing ranks.
+    """The fleet and scene for comparing ranks with peers or with their own past.
 
     The first `count` rows are today's ranks, the rest earlier ones. `grown`: rows that are no
     references; `alone`: those of them that are compared with themselves.
@@ -60,6 +60,7 @@ class Compared:
         return found
 
     def _who(self, rows: Ints) -> str:
+        """Name these ranks (rows) by number, in words."""
         return rank_list(tuple(sorted(int(number) for number in self.fleet.ranks.number[rows])))
 
 
@@ -84,18 +85,26 @@ def compared(fleet: Fleet, scene: Scene, reference: Reference | None) -> Compare
 
 
 def growth_s(fleet: Fleet, own: Floats, reference: Reference) -> Floats:
-    """Growth of each rank's own time over the baseline, seconds per step; NaN if unknown."""
+    """Growth of each rank's own time over the baseline, seconds per step; NaN if unknown.
+
+    Without run-queue wait that the rank causes by more CPU demand. `own`: ranks x steps.
+    """
     before = [reference.own.get(int(number), np.nan) for number in fleet.ranks.number]
     queue_s = queue_of_demand_s(fleet, reference.demand)
     return np.asarray(trimmed_mean(own) - np.array(before) - queue_s, dtype=np.float64)
 
 
 def _extended(fleet: Fleet, scene: Scene, past: Sequence[Fleet], alone: Ints) -> tuple[Fleet, Scene]:
+    """Extend fleet and scene by earlier windows of the ranks (rows) in `alone`, as peers of these.
+
+    `past`: earlier fleets.
+    """
     extended, roles = with_past(fleet, scene.roles, past, alone)
     first = fleet.steps.count - scene.own.shape[1]
     least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
 
     def compare(counted: Bools) -> Differences:
+        """Compare all rows with those in the mask as peers."""
         return differences(extended.steps.own_s, roles, scene.step_s, first, least_s, False, counted)
 
     own, wait = extended.steps.own_s[:, first:], extended.steps.wait_s[:, first:]

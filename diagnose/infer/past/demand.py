@@ -48,7 +48,10 @@ def wanted_s(fleet: Fleet, ranks: Ints) -> Floats:
 
 
 def queue_of_demand_s(fleet: Fleet, before: Demand) -> Floats:
-    """q of each rank of the fleet, seconds per step; 0 where not counted, or unknown before."""
+    """Run-queue wait by rank that its growth in CPU demand since `before` explains, seconds per step.
+
+    0 where not counted, or unknown before.
+    """
     numbers = fleet.ranks.number.tolist()
     wanted, stood = (np.array([of.get(number, np.nan) for number in numbers]) for of in (before.wanted, before.queued))
     if not np.isfinite(wanted).any():
@@ -60,5 +63,5 @@ def queue_of_demand_s(fleet: Fleet, before: Demand) -> Floats:
 
 
 def _of_each(fleet: Fleet) -> tuple[Floats, Floats]:
-    """CPU demand and run-queue wait of each rank, seconds per step."""
+    """Return, by rank, (CPU seconds that it wants, with its loaders; run-queue wait), both per step."""
     return wanted_s(fleet, np.arange(len(fleet.ranks))) / fleet.steps.of_each, trimmed_mean(queued_s(fleet))

@@ -137,10 +137,10 @@ class History:
         return write_window(window, self.folder / _WINDOWS, {_VERDICT: to_json(verdict).encode()}).name
 
     def _within_cap(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Entries that fit the limit: the new one (last), the newest others, and all of other
-        hosts.
+        """Return the entries that fit the limit: the new one (last), the newest others, all of other hosts.
 
-        Removes the oldest of the user that has most, so that no user displaces another's past."""
+        Removes the oldest of the user that has most, so that no user displaces another's past.
+        """
         new, now_s = entries[-1], time.time()
         of_user: dict[int, deque[Entry]] = {}
         mine_all = (one for one in entries[:-1] if one.is_of_host_of(new))
@@ -156,11 +156,11 @@ class History:
         return [*sorted(kept, key=lambda each: each.start), new]
 
     def _reconciled(self, new: str) -> list[Entry]:
-        """The index matched with the folders: without removed windows, with windows not indexed
-        yet.
+        """Match the index with the folders: without removed windows, with windows not indexed yet.
 
-        A folder that cannot be read now is skipped: the disk may be failing, or a newer version
-        wrote it."""
+        `new`: name of the folder just written, which is left out. A folder that cannot be read now
+        is skipped: the disk may be failing, or a newer version wrote it.
+        """
         names = {path.name for path in (self.folder / _WINDOWS).iterdir()} - {new}
         there = {name for name in names if not name.startswith(PARTIAL)}
         known = [entry for entry in self._read_index() if entry.name in there]
@@ -168,22 +168,25 @@ class History:
         return [*known, *(entry for name in missing if (entry := self._entry_of_folder(name)) is not None)]
 
     def _with_machines(self, entries: Sequence[Entry], host: str) -> list[Entry]:
-        """Fill in the machine id of this host's entries from an older index, oldest first, some per
-        call.
+        """Fill in machine ids that are missing in this host's entries of an older index.
 
-        Until then such entries belong to no machine and are not removed."""
+        At most _ASKED_MOST per call, the oldest first. Until then such entries belong to no machine
+        and are not removed.
+        """
         unknown = [entry for entry in entries if entry.machine is None and entry.host == host]
         asked = sorted(unknown, key=lambda each: each.start)[:_ASKED_MOST]
         known = {entry.name: replace(entry, machine=self._machine_of(entry.name)) for entry in asked}
         return [known.get(entry.name, entry) for entry in entries]
 
     def _machine_of(self, name: str) -> str:
+        """Read the machine id in a window's manifest; '' if it cannot be read."""
         try:
             return read_manifest(self._place(name) / MANIFEST)[0].machine
         except BadData:
             return ""
 
     def _entry_of_folder(self, name: str) -> Entry | None:
+        """Make the entry of a window folder from its files; None if it cannot be read."""
         folder = self._place(name)
         try:
             window = read_window(folder)
@@ -193,6 +196,7 @@ class History:
             return None
 
     def _write_index(self, entries: Sequence[Entry], place: int) -> None:
+        """Replace the index file; `place`: descriptor of the open history folder."""
         table = pa.Table.from_pylist([asdict(entry) for entry in entries], INDEX)
         put_file(place, _INDEX, lambda file: pq.write_table(table, file, compression="zstd"))
 
@@ -248,6 +252,10 @@ class History:
             return None
 
     def _read_index(self, job: str | None = None, host: str | None = None) -> list[Entry]:
+        """Read the entries of a job and a host (None: all).
+
+        Rebuilt from the window folders if the index is missing or damaged.
+        """
         # Read like a window's table: scanning a damaged file as a dataset can crash the process.
         try:
             rows = cast(with_absent(read_table(self.folder / _INDEX, INDEX), INDEX), INDEX).to_pylist()
@@ -258,13 +266,14 @@ class History:
         return [entry for entry in found if job in (None, entry.job) and host in (None, entry.host)]
 
     def _from_folders(self, job: str | None, host: str | None) -> list[Entry]:
-        """Rebuild the index from the window folders."""
+        """Make the entries of a job and a host (None: all) from the window folders, without the index."""
         place = self.folder / _WINDOWS
         names = sorted(path.name for path in place.iterdir() if (path / MANIFEST).is_file()) if place.is_dir() else []
         found = [entry for name in names if (entry := self._entry_of_folder(name)) is not None]
         return [entry for entry in found if job in (None, entry.job) and host in (None, entry.host)]
 
     def _place(self, name: str) -> Path:
+        """Path of the window folder of this name."""
         return self.folder / _WINDOWS / name
 
 
@@ -277,6 +286,7 @@ def describe(name: str, window: Window, verdict: Verdict, size_bytes: int) -> En
 
 
 def _described(name: str, window: Window, verdict: dict[str, Any], size_bytes: int) -> Entry:
+    """Make the index row of a window; `verdict`: as JSON data; `size_bytes`: on disk."""
     manifest = window.manifest
     job = manifest.jobs[0] if manifest.jobs else str(verdict["job"])
     roles = [str(role) for role in window.ranks["role"].to_pylist()]
@@ -316,7 +326,7 @@ def owner_of(window: Window, job: str) -> int:
 
 
 def _size(folder: Path) -> int:
-    """Bytes on disk, in whole blocks."""
+    """Bytes on disk of the files in a folder, in whole blocks of 4 KiB."""
     total = 0
     for path in folder.iterdir():
         with suppress(OSError):

@@ -88,7 +88,10 @@ class Reputations:
         self.path = path
 
     def add(self, votes: Iterable[Vote], now_s: float) -> int:
-        """Store these votes, each once, and delete expired ones; return the number of new ones."""
+        """Store these votes, each once, and delete expired ones; return by how many the stored votes grew.
+
+        `now_s`: Unix time. Votes of one component and job are averaged over the job's windows.
+        """
         with self._opened() as base:
             before, newest_s = _count(base), _newest_s(base, now_s)
             base.executemany(
@@ -105,7 +108,7 @@ class Reputations:
             return _count(base) - before
 
     def all(self) -> list[Repute]:
-        """Every component, worst first."""
+        """Return the record of every component over all its jobs, worst first."""
         if not self.path.exists():
             return []
         with self._opened() as base:
@@ -126,6 +129,10 @@ class Reputations:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
+        """Open the database; make the file (0600) and the table if missing. Commits at the end.
+
+        Raises OutputFailed.
+        """
         try:
             with opened_folder(self.path.parent, make=True) as place:
                 if not self.path.exists():
@@ -146,11 +153,16 @@ def _newest_s(base: sqlite3.Connection, now_s: float) -> float | None:
 
 
 def _count(base: sqlite3.Connection) -> int:
+    """Number of stored votes."""
     return int(base.execute("select count(*) from votes").fetchone()[0])
 
 
 def _of_kind(kind: str, rows: list[tuple[str, str, str, str, float, float, int, float]]) -> Iterator[Repute]:
-    """Evaluate the components of one kind. `rows`: each component's votes in order of time."""
+    """Yield the record of each component of one kind.
+
+    `rows`: votes of each component in order of time, as (kind, component, position, host, start,
+    score, peers, excess).
+    """
     counted: dict[str, list[tuple[str, str, str, str, float, float, int, float]]] = {}
     for row in rows:
         mine = counted.setdefault(row[1], [])
@@ -166,7 +178,11 @@ def _of_kind(kind: str, rows: list[tuple[str, str, str, str, float, float, int, 
 
 
 def needed_nats(components: int, votes: int, starts: list[float]) -> float:
-    """ln h: the number of votes that all components cast in WEEKS weeks at the present pace."""
+    """Return the threshold ln h for the evidence against a component.
+
+    h: votes that all components cast in WEEKS weeks at the present pace. `starts`: Unix times of
+    the votes.
+    """
     weeks = max((max(starts) - min(starts)) / _WEEK_S, 1.0) if starts else 1.0
     return float(np.log(max(votes / weeks, components, 1) * WEEKS))
 
@@ -174,7 +190,11 @@ def needed_nats(components: int, votes: int, starts: list[float]) -> float:
 def votes_of(
     kind: str, job: str, start: float, names: list[str], positions: list[str], hosts: list[str], excess: Floats
 ) -> list[Vote]:
-    """Votes of one group of peers in one window. `excess`: of each, as a share of the step."""
+    """Make the votes of one group of peers in one window; none with fewer than PEERS_LEAST.
+
+    `names`, `positions`, `hosts`, `excess`: one per component; excess as a share of the step.
+    Unnamed ones are compared, and do not vote.
+    """
     known = np.flatnonzero(np.isfinite(excess))
     if len(known) < PEERS_LEAST:
         return []

@@ -1,4 +1,4 @@
-"""Earlier runs of the same program: what a launcher calls by another name each time.
+"""Recognise earlier runs of the same program, to which a launcher gives another name each time.
 
 A job's name holds the id of its run. Runs are of one kind if the same user's ranks run the same
 program with the same arguments in the same folder, by the observer's digest (census/describe.py).
@@ -16,13 +16,13 @@ _DIGEST_BYTES = 8
 
 
 def kind_of_run(window: Window, job: str) -> str:
-    """Digest of what the ranks of a job run in this window; '' where that is not known of all."""
+    """Digest of the programs that the ranks of a job run; '' unless it is known of all ranks."""
     rows = window.ranks.select(("job", "run")).to_pylist()
     return combined(str(row["run"] or "") for row in rows if row["job"] == job)
 
 
 def combined(runs: Iterable[str]) -> str:
-    """Digest of the different runs of a job's ranks; '' without any, or where one is not known."""
+    """Digest of the different runs of a job's ranks; '' without any, or where one is unknown ('')."""
     different = sorted(set(runs))
     if not different or "" in different:
         return ""
@@ -30,8 +30,10 @@ def combined(runs: Iterable[str]) -> str:
 
 
 def as_same_run(baseline: Sequence[Window], windows: Sequence[Window], job: str) -> list[Window]:
-    """Call the job of the baseline by this job's name, if none is, that is of the same kind and world
-    size; only if there is one.
+    """Rename the job in baseline windows to `job` where it is an earlier run of the same program.
+
+    Only if none of them is of this job, and exactly one job in them is of the same kind and world
+    size; else they are unchanged.
     """
     if any(job in window.ranks["job"].to_pylist() for window in baseline):
         return list(baseline)

@@ -50,7 +50,7 @@ def calibrate(score: float, points: Sequence[tuple[float, float]] = POINTS) -> f
 
 
 def calibrate_uncounted(score: float, points: Sequence[tuple[float, float]] = POINTS) -> float:
-    """Confidence of a hang, an imbalance or a guess: min(score, calibrate(score)).
+    """Confidence of a hang, an imbalance, waste or a guess: min(score, calibrate(score)).
 
     The map was counted on slow jobs with witnessed faults. A hang rests on other facts (a stopped
     or missing process, a failed device), an imbalance names no fault, and faults without a witness
@@ -60,8 +60,9 @@ def calibrate_uncounted(score: float, points: Sequence[tuple[float, float]] = PO
 
 
 def fit(pairs: Iterable[Pair], group: int = GROUP) -> tuple[tuple[float, float], ...]:
-    """Fit the map to pairs (score, right); with fewer than one group, the identity drawn half-way
-    to 0.5.
+    """Fit the map to pairs (score, right), as points (score, confidence).
+
+    With fewer pairs than one group: from (0, 0.25) to (1, 0.75).
     """
     known = sorted((float(score), bool(right)) for score, right in pairs if math.isfinite(score))
     if len(known) < group:
@@ -82,6 +83,7 @@ def fit(pairs: Iterable[Pair], group: int = GROUP) -> tuple[tuple[float, float],
 
 
 def _share(block: Sequence[float]) -> float:
+    """Estimated share that is right: (right + 1) / (count + 2); `block`: right, count, sum of scores."""
     return (block[0] + 1) / (block[1] + 2)
 
 
@@ -136,8 +138,9 @@ def reliability(pairs: Iterable[Pair], edges: Sequence[float] = (0.0, 0.5, 0.6, 
 
 
 def wilson(right: int, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share (Wilson 1927): (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1
-    + z²/n).
+    """Return the 95 % interval of the share `right` / `count` (Wilson 1927); (0, 1) if count is 0.
+
+    (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n)
     """
     if count == 0:
         return 0.0, 1.0
@@ -147,8 +150,9 @@ def wilson(right: int, count: int) -> tuple[float, float]:
 
 
 def expected_error(bins: Sequence[Bin]) -> float:
-    """Expected calibration error: mean over verdicts of |mean confidence - share right| of their
-    bin.
+    """Return the expected calibration error; 0 without verdicts.
+
+    Mean over verdicts of |mean confidence - share right| of their bin.
     """
     total = sum(each.count for each in bins)
     return sum(each.count * abs(each.mean - each.right) for each in bins) / total if total else 0.0

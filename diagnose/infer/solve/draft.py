@@ -44,7 +44,7 @@ def draft_of(fleet: Fleet, reference: Reference | None, spent: Spent | None) -> 
 
 
 def _machines(fleet: Fleet) -> tuple[str, ...]:
-    """Machines of which the ranks' hosts are containers; none where a host is its own machine."""
+    """Names of the machines whose containers the hosts are; none where all hosts are machines."""
     hosts, machines = set(fleet.hosts), set(fleet.ranks.observed_on) - {""}
     return () if machines <= hosts else tuple(sorted(machines))
 

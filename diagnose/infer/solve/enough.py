@@ -21,7 +21,10 @@ from rankscope.diagnose.text import rank_list, seconds
 
 
 def cannot_judge(fleet: Fleet, has_baseline: bool, step_s: float | None) -> Note | None:
-    """Return the reason why the steps cannot be judged, as a note; None if they can."""
+    """Return the reason why the steps cannot be judged, as a note; None if they can.
+
+    `step_s`: usual step, None if unknown.
+    """
     complete = np.isfinite(fleet.steps.seconds)
     count = int(median(complete.sum(axis=1))) if fleet.steps.count else 0
     stepping = int(complete.any(axis=1).sum()) if fleet.steps.count else 0
@@ -49,7 +52,7 @@ def cannot_judge(fleet: Fleet, has_baseline: bool, step_s: float | None) -> Note
 
 
 def is_alone(fleet: Fleet) -> bool:
-    """Tell whether the job is one rank. Of a file of timings nobody knows what is not in it."""
+    """Return whether the job has one rank only; never of a file of timings, which may lack ranks."""
     return len(fleet.ranks) == 1 and int(fleet.ranks.world_size[0]) == 1 and not fleet.timed
 
 
@@ -70,9 +73,7 @@ def ranks_gone(notes: Sequence[Note]) -> Note | None:
 
 
 def unproven(fleet: Fleet, scene: Scene) -> Note | None:
-    """Return a note on an excess that is large, or nearly significant, but not proven by these
-    steps.
-    """
+    """Return a note on a rank whose excess is large, or nearly significant, but not proven by these steps."""
     found = scene.differences
     count = int(median(np.isfinite(scene.own).sum(axis=1)))
     # Steps that vary together prove no more than a few steps would: a rank that was waited for in
@@ -94,7 +95,7 @@ def unproven(fleet: Fleet, scene: Scene) -> Note | None:
 
 
 def _more(fleet: Fleet, step_s: float | None) -> str:
-    """Advice in words for too few steps."""
+    """Advise to record or give more steps, in words; `step_s`: usual step, None if unknown."""
     if fleet.timed:
         return "give more steps"
     if step_s is None:

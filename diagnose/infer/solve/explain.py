@@ -23,7 +23,10 @@ from rankscope.diagnose.stats.robust import mean_of_known, nan_median
 
 
 def explain(found: Found, draft: Verdict) -> Verdict:
-    """Return the verdict on what stands in a job; `draft`: the verdict so far, without a status."""
+    """Complete the verdict on a job: status, suspects and notes from what was selected.
+
+    `draft`: the verdict without a status.
+    """
     fleet, step_s = found.job.fleet, found.job.scene.step_s
     suspects, notes = _suspects(found)
     if found.before is not None:
@@ -55,7 +58,7 @@ def explain(found: Found, draft: Verdict) -> Verdict:
 
 
 def _suspects(found: Found) -> tuple[list[Suspect], list[Note]]:
-    """Convert the rows that stand to suspects, with notes on ranks that are no suspects."""
+    """Convert the selected hypotheses to suspects, with notes on ranks that are no suspects."""
     scene = found.job.scene
     suspects: list[Suspect] = []
     notes = [note for note in found.notes if note.code is not NoteCode.MOVING_NOISE]
@@ -70,9 +73,10 @@ def _suspects(found: Found) -> tuple[list[Suspect], list[Note]]:
 
 
 def _queue_named(suspects: Sequence[Suspect], wasted: Sequence[Suspect]) -> tuple[list[Suspect], list[Suspect]]:
-    """Name a queue for the CPUs that grew on all ranks by the masks that make it, where masks do.
+    """Name the CPU masks as the cause of CPU queueing that grew on all ranks, where masks make half of it.
 
     That it grew is known from the baseline; why, from the ranks' masks, which are no waste then.
+    Returns (suspects, wasted).
     """
     masks = next((one for one in wasted if one.code == "cpu/affinity"), None)
     grown = next((one for one in suspects if (one.code, one.scope) == ("cpu/contended", "all")), None)
@@ -86,6 +90,7 @@ def _queue_named(suspects: Sequence[Suspect], wasted: Sequence[Suspect]) -> tupl
 
 
 def _calibrated(suspect: Suspect) -> Suspect:
+    """Replace the score of a suspect by its calibrated confidence."""
     uncounted = suspect.guess or suspect.waste or suspect.cause in DESIGNED
     return replace(suspect, confidence=(calibrate_uncounted if uncounted else calibrate)(suspect.confidence))
 
@@ -110,11 +115,10 @@ def _without_suspected(notes: Sequence[Note], suspects: Sequence[Suspect]) -> li
 
 
 def _late_by_waste(found: Found) -> set[int]:
-    """Numbers of the ranks whose own time exceeds the others' by waste of all: who waits longest for
-    the input that all lack is no riddle.
+    """Numbers of the ranks whose longer own time is mostly waste that all ranks have, such as lacking input.
 
-    By rank: what rows of waste took of it, less the median over ranks, is half of its own time less
-    the median over ranks.
+    What waste took of the rank, less the median over ranks, is at least half of its own time less
+    the median.
     """
     ranks = len(found.job.fleet.ranks)
     taken = np.zeros(ranks)
@@ -127,14 +131,12 @@ def _late_by_waste(found: Found) -> set[int]:
 
 
 def _without_late(notes: Sequence[Note], late: Collection[int]) -> list[Note]:
-    """Drop notes on these ranks, and that ranks are late in turn by noise: waste is what they wait for."""
+    """Drop notes on these ranks (numbers), whose lateness waste explains, and on ranks late in turn by noise."""
     return [note for note in notes if note.rank not in late and note.code is not NoteCode.MOVING_NOISE]
 
 
 def _slowdown_percent(found: Found, suspects: Sequence[Suspect]) -> float:
-    """Percent by which steps are longer than without the suspects, or than in the baseline
-    if more.
-    """
+    """Percent by which steps are longer than without the suspects, or than in the baseline if that is more."""
     step_s, reference = found.job.scene.step_s, found.job.reference
     lost = sum(suspect.lost_seconds_per_step for suspect in suspects)
     slowdown = 100 * lost / max(step_s - lost, 1e-9) if suspects else 0.0

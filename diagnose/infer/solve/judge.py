@@ -96,6 +96,10 @@ def judge(fleet: Fleet, reference: Reference | None = None) -> Verdict:
 
 
 def _of_steps(fleet: Fleet, reference: Reference | None, spent: Spent | None, draft: Verdict) -> Verdict:
+    """Judge a job that makes steps: compare, propose and select in each view, then explain.
+
+    `spent`: seconds by kind of activity, None if nothing was seen.
+    """
     found: Found | None = None
     for view_of in VIEWS:
         view = view_of(fleet, reference, found)
@@ -108,6 +112,7 @@ def _of_steps(fleet: Fleet, reference: Reference | None, spent: Spent | None, dr
 
 
 def _of_hang(fleet: Fleet, hang: Hang, draft: Verdict) -> Verdict:
+    """Complete the verdict on a hang: its suspects, notes, and the stacks of all ranks."""
     suspects = tuple(replace(each, confidence=calibrate_uncounted(each.confidence)) for each in hang.suspects)
     notes = (*draft.notes, *hang.notes, *idle_counters.events(fleet, suspects))
     return replace(draft, status="hang", suspects=suspects, notes=notes, stacks=merged_stacks(fleet))

@@ -56,9 +56,7 @@ def judge_timings(timings: Timings, job: str) -> Verdict:
 
 
 def _judged(timings: Timings, fleet: Fleet) -> Verdict:
-    """Return the verdict on one reading: the whole, then longer steps, then the steps of a slower
-    rank.
-    """
+    """Return the verdict on one reading: the whole, then longer steps, then the steps of a slower rank."""
     verdict = judge(fleet)
     if verdict.status == "fault":
         return verdict
@@ -67,8 +65,9 @@ def _judged(timings: Timings, fleet: Fleet) -> Verdict:
 
 
 def _while_longer(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict | None:
-    """Return the verdict on longer steps against the others; None without them or without a
-    result.
+    """Judge the longer steps of a file with the others as baseline.
+
+    None if no steps are longer, or no cause of it is found. `verdict`: on the whole.
     """
     if (longer := _longer_steps(fleet)) is None:
         return None
@@ -97,9 +96,7 @@ def _while_longer(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict |
 
 
 def _stretch(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict:
-    """Return the verdict on the steps in which one rank is slower, if it is a fault; else
-    `verdict`.
-    """
+    """Return the verdict on the steps in which one rank is slower, if it is a fault; else `verdict`."""
     found = find_stretch(fleet, roles(fleet))
     if found is None:
         return verdict

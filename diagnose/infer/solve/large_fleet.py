@@ -75,6 +75,7 @@ def diagnose_large(
 def _each_job(
     found: Sources, wanted: str | None, pool: Executor, shared: Sequence[Group], baseline: Sequence[Source]
 ) -> Iterator[tuple[str, Verdict]]:
+    """Yield (title, verdict) of each job, as `diagnose_large` does, with the garbage collector paused."""
     sample = survey(sample_of(found.chosen))
     grids = grids_of(sample.roll, sample.begins_s, sample.steps)
     seen, notes = _everyone(found, grids, pool)
@@ -88,12 +89,14 @@ def _each_job(
     last = next(reversed(jobs), None)
 
     def judged(job: str) -> Verdict:
+        """Judge one job: compare all its ranks by their steps, and read the odd ones in full."""
         mine, said = jobs[job].windows, [*notes, *jobs[job].notes]
         crowd = crowd_of(seen, job, mine, grids.get(job), said)
         part = _in_full(sources, seen, mine, crowd, said, pool, job == last)
         return _judged(seen, mine, crowd, replace(part, groups=tuple(shared), unseen=jobs[job].unseen), baseline)
 
     def refused(job: str, why: Note) -> Verdict:
+        """Return the unknown verdict on a job that cannot be judged; `why`: the reason."""
         return unjudged(seen.roll, job, jobs[job].windows, (why, *notes, *jobs[job].notes))
 
     for job, verdict in each_by_itself(jobs, judged, refused):
@@ -102,9 +105,7 @@ def _each_job(
 
 @dataclass(frozen=True, slots=True)
 class _Called:
-    """A job's title, its windows to judge, notes on other windows, and the sources that
-    some lack.
-    """
+    """A job's title, its windows to judge (numbers), notes on other windows, and sources that some hosts lack."""
 
     title: str
     windows: list[int]
@@ -113,6 +114,11 @@ class _Called:
 
 
 def _jobs(seen: Survey, wanted: str | None, grids: Mapping[str, Grid]) -> dict[str, _Called]:
+    """Choose the jobs to judge and the windows of each, largest job first.
+
+    `wanted`: job to judge, None: all. `grids`: step grids by job, for the usual step. Raises
+    NoRanks and BadData.
+    """
     found = {}
     left: list[Note] = []
     for job, title in largest(seen.roll, jobs_in(seen.roll, wanted), left).items():
@@ -164,12 +170,18 @@ def _everyone(found: Sources, grids: Mapping[str, Grid], pool: Executor) -> tupl
 
 
 def _surveyed(sources: Sequence[Source], grids: Mapping[str, Grid], pool: Executor) -> Survey:
+    """Survey all sources in groups on the workers of `pool`, as one survey; `grids`: step grids by job."""
     firsts = range(0, len(sources), GROUP)
     groups = [sources[at : at + GROUP] for at in firsts]  # a list, because Dask takes no iterator
     return together(zip(firsts, pool.map(partial(survey, grids=grids), groups), strict=True))
 
 
 def _judged(seen: Survey, mine: Sequence[int], crowd: Crowd, part: Fleet, baseline: Sequence[Source]) -> Verdict:
+    """Judge one job from the ranks that were read in full; the verdict then names all its hosts and ranks.
+
+    `mine`: windows of the job (numbers); `crowd`: all its ranks; `part`: those read in full;
+    `baseline`: earlier windows.
+    """
     everyone, read_ranks = len(crowd.number), len(part.ranks)
     text = f"{everyone} ranks were compared by their steps; {read_ranks} of them, who may be odd and a sample of their peers, in full"
     read_hosts = frozenset(part.ranks.observed_on)
@@ -203,7 +215,11 @@ def _in_full(
     pool: Executor,
     last: bool,
 ) -> Fleet:
-    """Read the fleet's ranks on the chosen hosts in full. `last`: nothing is read after it."""
+    """Read the hosts that may be odd and a sample of others in full, and build their fleet.
+
+    `mine`: windows of the job (numbers); `crowd`: all its ranks. `last`: nothing is read after it,
+    so `pool` is released. Adds notes.
+    """
     hosts = hosts_to_read(crowd, of_arrays(pool))
     wanted = [number for number in mine if seen.manifests[number].host in hosts]
     tables = read_in_full(sources, seen, wanted, notes, pool)

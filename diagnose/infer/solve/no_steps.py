@@ -63,6 +63,10 @@ def _started(fleet: Fleet, starting: bool) -> list[str]:
 
 
 def _told(fleet: Fleet, place: Place, ranks: Sequence[tuple[int, float]]) -> str:
+    """Say where these ranks are and for how long: 'ranks 0-3 wait in load (utils.py:12) for files (read), …'.
+
+    `ranks`: (row, share of the window there) of each.
+    """
     share = median([share for _, share in ranks])
     how_long = "for the whole window" if share >= 1 - limits.EFFECT_SHARE else f"for {100 * share:.0f} % of the window"
     numbers = tuple(int(fleet.ranks.number[row]) for row, _ in ranks)

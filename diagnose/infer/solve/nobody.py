@@ -43,7 +43,7 @@ from rankscope.probes.base.arrays import Floats
 
 
 def nobody(found: Found, notes: Sequence[Note]) -> tuple[str, list[Note]]:
-    """Return (status, notes) for a job without suspects; of an unknown verdict the reason comes first."""
+    """Return (status, notes) of a job without suspects: healthy, or unknown with the reason as first note."""
     doubt = _Doubt(found, notes, *_rise(found))
     reason = next((note for why in REASONS if (note := why(doubt)) is not None), None)
     busy, codes = doubt.busy, {note.code for note in notes}
@@ -59,8 +59,10 @@ def nobody(found: Found, notes: Sequence[Note]) -> tuple[str, list[Note]]:
 
 @dataclass(frozen=True, slots=True)
 class _Doubt:
-    """What speaks against a healthy job: what was found and noted, a lasting rise of its steps, and
-    the note that CPU which others took explains the rise.
+    """What speaks against a healthy job.
+
+    `rise`: lasting rise of the steps; `busy`: note that CPU which other processes took explains the
+    rise.
     """
 
     found: Found
@@ -70,6 +72,7 @@ class _Doubt:
 
 
 def _unproven(doubt: _Doubt) -> Note | None:
+    """Return a note on an excess that is large, or nearly clear, and not proven by these steps; else None."""
     return unproven(doubt.found.job.fleet, doubt.found.job.scene)
 
 
@@ -79,6 +82,7 @@ def _seldom(doubt: _Doubt) -> Note | None:
 
 
 def _no_peers(doubt: _Doubt) -> Note | None:
+    """Return a note if no rank has a peer and there is no baseline; None otherwise, or for a job of one rank."""
     found = doubt.found
     if found.job.reference is not None or found.job.scene.differences.peer_count.any() or is_alone(found.job.fleet):
         return None
@@ -87,8 +91,9 @@ def _no_peers(doubt: _Doubt) -> Note | None:
 
 
 def _no_waiting(doubt: _Doubt) -> Note | None:
-    """Return a note if ranks are in step but never seen to wait: their times are then equal,
-    whichever rank is slow.
+    """Return a note if none of several ranks was ever seen to wait; None with a baseline or for a file of timings.
+
+    Without waits, all ranks show equal times, whichever is slow.
     """
     fleet = doubt.found.job.fleet
     if (
@@ -116,6 +121,7 @@ def _grew(doubt: _Doubt) -> Note | None:
 
 
 def _gone(doubt: _Doubt) -> Note | None:
+    """Return the note on ranks that are missing, or load something; else None."""
     return ranks_gone(doubt.notes)
 
 
@@ -131,23 +137,29 @@ REASONS: tuple[Callable[[_Doubt], Note | None], ...] = (
 
 
 def _step_s(found: Found) -> Floats:
+    """Length of each step, median over ranks, in seconds."""
     return nan_median(found.job.fleet.steps.seconds, 0)
 
 
 def _rise(found: Found) -> tuple[Onset | None, Note | None]:
-    """(rise of the steps, note that CPU which others took explains it); None without."""
+    """Return (rise of the steps, note that CPU which others took explains it); None where there is none.
+
+    No rise is looked for where there is a baseline.
+    """
     per_step = _step_s(found)
     rise = None if found.job.reference is not None else find_rise(per_step[np.isfinite(per_step)])
     return rise, None if rise is None else _busy_host(found.job.fleet, found.job.scene, per_step, rise)
 
 
 def _from_to(change: Onset) -> str:
+    """Words on a change of the step: 'from 0.2 s to 0.3 s'."""
     return f"from {seconds(change.before_s)} to {seconds(change.after_s)}"
 
 
 def _busy_host(fleet: Fleet, scene: Scene, per_step: Floats, change: Onset) -> Note | None:
-    """Return a note if steps became longer by CPU that others took; None if the job itself took
-    longer.
+    """Return a note if steps became longer by CPU that others took; None if the job itself took longer.
+
+    `per_step`: seconds of each step; `change`: the rise.
     """
     known = np.isfinite(per_step)
     queue = queued_s(fleet)[:, known]
@@ -178,6 +190,7 @@ def never_healthy(verdict: Verdict, fleet: Fleet) -> Verdict:
 
 
 def _visible(fleet: Fleet) -> Note | None:
+    """Return a note on ranks that others wait for in nearly every step, whatever their own times say; else None."""
     wait, step = fleet.steps.wait_s, nan_median(fleet.steps.seconds, 0)
     less = peers_median(wait, roles(fleet)) - wait
     known = np.isfinite(less)
@@ -195,6 +208,10 @@ def _visible(fleet: Fleet) -> Note | None:
 
 
 def _unseen(fleet: Fleet) -> Note | None:
+    """Return a note if ranks are missing in the file and all others wait long in each step; else None.
+
+    They may wait for a missing rank.
+    """
     gone = next((note for note in fleet.notes if note.code is NoteCode.RANKS_MISSING), None)
     if gone is None:
         return None

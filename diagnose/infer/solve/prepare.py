@@ -59,6 +59,7 @@ def part_of(
     least_s, noise_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS, busy_noise_s(fleet, role)
 
     def beside(counted: Bools | None) -> Differences:
+        """Compare the ranks with those in the mask as peers (None: all)."""
         return differences(own, role, step_s, columns.start, least_s, growing, counted, noise_s)
 
     found = beside(None)
@@ -72,9 +73,7 @@ def part_of(
 
 
 def _change(per_step: Floats) -> tuple[Onset | None, Drift | None]:
-    """(onset, drift) of the steps: the change, as a column of all steps, and a steady growth; or
-    None.
-    """
+    """Find a change of step length (its column counts all steps), and a steady growth; None without."""
     known = np.isfinite(per_step)
     onset = find_onset(per_step[known])
     drift = find_drift(per_step[known], onset)
@@ -84,6 +83,7 @@ def _change(per_step: Floats) -> tuple[Onset | None, Drift | None]:
 
 
 def _about(onset: Onset | None, drift: Drift | None) -> list[Note]:
+    """Return a note on steps that became longer or shorter; empty without a change, or if they drift."""
     if onset is None or drift is not None:
         return []
     longer = onset.after_s > onset.before_s
@@ -95,6 +95,7 @@ def _about(onset: Onset | None, drift: Drift | None) -> list[Note]:
 
 
 def _unseen(fleet: Fleet) -> list[Note]:
+    """Return a note on ranks whose hosts show no GPU data while others do; empty without."""
     unseen = fleet.ranks.number[blind(fleet)]
     if not len(unseen):
         return []

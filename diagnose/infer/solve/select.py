@@ -1,4 +1,4 @@
-"""Select the rows of the table that stand: admit, and ask again beside what was admitted.
+"""Select the hypotheses (rows) that explain the steps together: admit, then ask again beside these.
 
 1. Admit rows of the causes that depend on no other cause (causes/rows.py).
 2. Ask the others beside the admitted rows: rare steps beside ranks that are slow in all, growth
@@ -24,12 +24,12 @@ ROUNDS = 2  # rare steps and strangers beside slow ranks, then what grew beside 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What stands in a view of a job: `rows` with lost time, largest first, and notes.
+    """The hypotheses selected in a view of a job: `rows` with lost time, largest first, and notes.
 
     `odd`: the comparison of single ranks. `proposals`: of all causes. `told`: comparisons whose
-        ranks and notes are reported: `odd`, and another view's. `before`: what was found in another
-        view first, where that was nothing. `waste`: rows that stand beside `rows`, of what the job is
-        `spending` its time on; None: unknown, or not asked for in this view.
+    ranks and notes are reported: `odd`, and another view's. `before`: what was found in another
+    view first, where that was nothing. `waste`: rows selected beside `rows`, of what the job is
+    `spending` its time on; None: unknown, or not asked for in this view.
     """
 
     odd: OddRanks
@@ -54,10 +54,10 @@ def select(
     notes: Sequence[Note] = (),
     spending: Spending | None = None,
 ) -> Found:
-    """Select among the rows of all causes.
+    """Select the rows of all causes that explain the steps together, and then waste.
 
     `more`: rows from another view of the job. `notes`: about this view. `spending`: what the job
-        spends its time on, of which waste is selected.
+    spends its time on, of which waste is selected.
     """
     scene = odd.job.scene
     found = standing(scene, [*more, *_rows(proposals)])
@@ -79,8 +79,10 @@ def select_again(found: Found, more: Sequence[Row]) -> Found:
 
 
 def _rows(proposals: Proposals) -> list[Row]:
+    """All rows among the proposals; the others are notes."""
     return [each for of_one in proposals.values() for each in of_one if isinstance(each, Row)]
 
 
 def _mechanisms(rows: Iterable[Row]) -> list[tuple[str, str, str, tuple[int, ...]]]:
+    """What the rows are about, sorted, to compare selections: component, cause, scope, ranks."""
     return sorted((row.found.component, row.found.cause, row.found.scope, row.found.rows) for row in rows)

@@ -44,8 +44,9 @@ def each_by_itself(
 
 
 def unjudged(roll: RollCall, job: str, windows: Sequence[int], notes: Sequence[Note]) -> Verdict:
-    """Return the unknown verdict on a job whose windows cannot be used; `notes`: the reason
-    first.
+    """Return the unknown verdict on a job whose windows cannot be used.
+
+    `windows`: numbers of its windows; `notes`: the reason first.
     """
     about = [roll.manifests[number] for number in windows]
     mine = of_job(roll.ranks.select(["job", "rank", WINDOW]), job)

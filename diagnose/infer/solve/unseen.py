@@ -1,4 +1,4 @@
-"""Withhold what rests on missing evidence.
+"""Withhold suspects that rest on a source which could not be observed.
 
 Without an essential source (samples, run queue, collectives) the tables of a window look like those
 of a job that hangs, or whose ranks never wait. Where all hosts lack one, nothing is judged; where
@@ -73,6 +73,7 @@ def _with_hosts(fleet: Fleet, verdict: Verdict) -> Verdict:
 
 
 def _silenced(suspect: Suspect, missing: Sequence[Lacking]) -> Note:
+    """Make the note that replaces a suspect, as it rests on these missing sources."""
     text = (
         f"something seems wrong with {suspect.component} ({suspect.cause}), but {_sources(missing)} could not be observed on "
         f"{_hosts(missing)} ({missing[0].why or 'refused'}): run `rankscope doctor` there"
@@ -81,6 +82,7 @@ def _silenced(suspect: Suspect, missing: Sequence[Lacking]) -> Note:
 
 
 def _part(missing: Lacking) -> Note:
+    """Make the note on a missing source, with the causes that cannot be named without it."""
     causes = list(dict.fromkeys(f"{row.component}/{row.cause}" for row in unseen_without(frozenset({missing.source}))))
     more = f" and {len(causes) - TOLD} more" if len(causes) > TOLD else ""
     named = f": {', '.join(causes[:TOLD])}{more} cannot be named" if causes else ""
@@ -91,10 +93,12 @@ def _part(missing: Lacking) -> Note:
 
 
 def _sources(missing: Sequence[Lacking]) -> str:
+    """Name missing sources in words."""
     return ", ".join(IN_WORDS[one.source] for one in missing)
 
 
 def _hosts(missing: Sequence[Lacking]) -> str:
+    """Name the hosts that lack these sources, the first few and how many more."""
     hosts = list(dict.fromkeys(host for one in missing for host in one.hosts))
     more = f" and {len(hosts) - TOLD} more hosts" if len(hosts) > TOLD else ""
     return f"{', '.join(hosts[:TOLD])}{more}"

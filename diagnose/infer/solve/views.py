@@ -79,9 +79,10 @@ def as_it_is(fleet: Fleet, reference: Reference | None, _: Found | None) -> View
 
 
 def without_queueing(fleet: Fleet, _: Reference | None, found: Found | None) -> View | None:
-    """View the window without CPU queues, if these are at least the effect floor.
+    """View the window without CPU queues; None where these are below the effect floor.
 
-    Queues of the last rank to come, or of most ranks.
+    Counted are queues of the last rank to come, or of most ranks. None also for files of timings
+    and single ranks.
     """
     if fleet.timed or len(fleet.ranks) < 2 or found is None:
         return None
@@ -118,11 +119,12 @@ def _with_calm(found: Found | None, calm: Found) -> Found:
 
 
 def _share_of_step(row: Row, longer: float) -> Row:
+    """Give a row the cost of the same share of a step that is `longer` times as long."""
     return replace(row, taken=Taken(longer * row.found.lost_s))
 
 
 def _longer(found: Found, calm: Found) -> float:
-    """Length of a step as it is, over that without queues."""
+    """Ratio of the step length as it is to that without queues."""
     return found.job.scene.step_s / calm.job.scene.step_s
 
 
@@ -147,7 +149,11 @@ def slow_without_queue(found: Found, calm: Found, known: Ints) -> list[Row]:
 
 
 def one_stretch(fleet: Fleet, reference: Reference | None, found: Found | None) -> View | None:
-    """View the steps in which one rank is slower, where nothing was found and there is no baseline."""
+    """View the steps in which one rank is slower, where nothing was found before.
+
+    None with a baseline, for files of timings, and where other processes use 5 % of that rank's
+    host.
+    """
     if found is None or found.rows or fleet.timed or reference is not None:
         return None
     stretch = find_stretch(fleet, found.job.scene.roles)
@@ -160,7 +166,10 @@ def one_stretch(fleet: Fleet, reference: Reference | None, found: Found | None) 
 
 
 def _of_stretch(found: Found | None, inside: Found) -> Found:
-    """Return what was found in the stretch, if anything but a CPU that others took."""
+    """Return what was found in the stretch, if anything but a CPU that others took; else `found`.
+
+    `found`: in the whole window; `inside`: in the stretch.
+    """
     assert found is not None
     rows = [row for row in inside.rows if (row.found.component, row.found.cause) != ("cpu", "contended")]
     told = tuple(replace(one, notes=()) for one in inside.told)
@@ -170,9 +179,7 @@ def _of_stretch(found: Found | None, inside: Found) -> Found:
 
 
 def find_stretch(fleet: Fleet, role: Ints) -> Stretch | None:
-    """Return the steps in which some rank is slower than its peers, if clearly no accident; else
-    None.
-    """
+    """Return the steps in which some rank is slower than its peers, if clearly no accident; else None."""
     if not fleet.steps.count:
         return None
     step_s = float(np.nanmedian(fleet.steps.seconds))

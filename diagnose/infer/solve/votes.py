@@ -60,9 +60,7 @@ def _of_hosts(fleet: Fleet, excess: Floats, roles: Ints, known: Bools) -> list[V
 
 
 def _gpu(fleet: Fleet, row: int) -> str:
-    """The UUID of a rank's only GPU; if unknown, its host and name; '' without one, or with
-    several.
-    """
+    """Identify a rank's only GPU: its UUID, else host and name; '' without one, or with several."""
     ranks = fleet.ranks
     if not ranks.gpus or len(ranks.gpus[row]) != 1:
         return ""

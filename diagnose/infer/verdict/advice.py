@@ -57,7 +57,10 @@ def action_of(verdict: Verdict) -> str:
 
 
 def longer_s(step_s: float, window_s: float) -> int:
-    """Seconds of a window with enough steps to prove a large effect, and twice as long as this one was asked to be."""
+    """Seconds of a window long enough to prove a large effect, and at least twice as long as this one.
+
+    `step_s`: usual step; `window_s`: length of this window.
+    """
     return max(math.ceil(2 * limits.STEPS_FEW * step_s), 2 * round(window_s), 1)
 
 

@@ -32,6 +32,7 @@ def to_json(verdict: Verdict, *others: Verdict) -> str:
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
+    """Convert one verdict to JSON data, with summary and action in words."""
     steps = verdict.step_seconds
     found: dict[str, Any] = {
         "schema": VERDICT_SCHEMA,
@@ -62,6 +63,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _baseline(baseline: Baseline | None) -> dict[str, Any] | None:
+    """Convert what the verdict was compared with; None without a baseline."""
     if baseline is None:
         return None
     return {
@@ -76,6 +78,7 @@ def _baseline(baseline: Baseline | None) -> dict[str, Any] | None:
 
 
 def _suspect(suspect: Suspect, guessed: tuple[int, ...]) -> dict[str, Any]:
+    """Convert a suspect, with its sentence; `guessed`: rank numbers that are guesses."""
     return {
         "component": suspect.component,
         "cause": suspect.cause,
@@ -98,6 +101,7 @@ def _suspect(suspect: Suspect, guessed: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _instance(instance: Instance) -> dict[str, Any]:
+    """Convert a device and the process that uses it; null for an unknown process."""
     return {
         "name": clean(instance.name),
         "process": clean(instance.comm) or None,
@@ -106,6 +110,7 @@ def _instance(instance: Instance) -> dict[str, Any]:
 
 
 def _function(function: Function | None) -> dict[str, Any] | None:
+    """Convert a function; None without one."""
     if function is None:
         return None
     return {
@@ -117,6 +122,7 @@ def _function(function: Function | None) -> dict[str, Any] | None:
 
 
 def _budget(budget: Budget | None) -> dict[str, Any] | None:
+    """Convert the budget; None without one. Stages only where there are any."""
     if budget is None:
         return None
     found: dict[str, Any] = {
@@ -147,6 +153,7 @@ def _budget(budget: Budget | None) -> dict[str, Any] | None:
 
 
 def _part(budget: Budget, part: Part) -> dict[str, Any]:
+    """Convert one kind of activity of the budget, with its items; shares are 0..1."""
     found: dict[str, Any] = {
         "kind": part.kind.value,
         "words": IN_WORDS[part.kind],
@@ -160,6 +167,7 @@ def _part(budget: Budget, part: Part) -> dict[str, Any]:
 
 
 def _item(budget: Budget, item: Item) -> dict[str, Any]:
+    """Convert one item of the budget; its share is of the whole budget, 0..1."""
     return {
         "what": clean(item.what),
         "function": _function(item.function),
@@ -169,6 +177,7 @@ def _item(budget: Budget, item: Item) -> dict[str, Any]:
 
 
 def _evidence(evidence: Evidence) -> dict[str, Any]:
+    """Convert a line of evidence; `role` is 'against' where it speaks against the suspect."""
     return {
         "source": clean(evidence.source),
         "measure": clean(evidence.measure),
@@ -181,10 +190,12 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
 
 
 def _value(value: float | str | None) -> float | str | None:
+    """Convert a value of evidence: clean text, a rounded number, or None if unknown."""
     return clean(value, 400) if isinstance(value, str) else _number(value)
 
 
 def _number(value: float | None, digits: int = 6) -> float | None:
+    """Round a number to `digits` decimals; None if it is unknown or not finite."""
     return None if value is None or not math.isfinite(value) else round(float(value), digits)
 
 

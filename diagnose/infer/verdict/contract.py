@@ -64,7 +64,7 @@ class Instance:
 
     @property
     def text(self) -> str:
-        """The device with its process: 'gpu2', 'gpu2 by trainer (4711)'."""
+        """The device with the process that uses it, if known: 'gpu2', 'gpu2 by trainer (4711)'."""
         who = process_text(self.comm, self.pid)
         return f"{self.name} by {who}" if who else self.name
 
@@ -117,6 +117,8 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds:
+    """Step length in seconds: median, 99th percentile, and the baseline's median; None if unknown."""
+
     p50: float | None
     p99: float | None
     baseline_p50: float | None
@@ -137,6 +139,8 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    """The verdict on one job in one window."""
+
     status: str
     job: str
     hosts: tuple[str, ...]
@@ -157,7 +161,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """The first word for people: the status in capitals, or DEAD."""
+        """The first word for people: the status in capitals, or DEAD for a hang whose first suspect has ended."""
         first = self.suspects[0] if self.suspects else None
         return word_of(self.status, "" if first is None else first.component, "" if first is None else first.cause)
 
@@ -175,7 +179,10 @@ class Verdict:
 
 
 def word_of(status: str, component: str, cause: str) -> str:
-    """Return the first word for people, given the first suspect ('' if there is none)."""
+    """Return the verdict's first word: the status in capitals, or DEAD for a hang whose first suspect has ended.
+
+    `component`, `cause`: of the first suspect; '' without one.
+    """
     return DEAD if status == "hang" and (component, cause) in _ENDED else status.upper()
 
 

@@ -18,7 +18,7 @@ class Function:
 
     @property
     def words(self) -> str:
-        """The name as it is said in a sentence."""
+        """The name as it is said in a sentence; 'waiting for a CPU' for the run queue."""
         if (self.kind, self.name) == ("sched", "ready"):
             return "waiting for a CPU"
         return "what was not timed" if self.name == NOT_TIMED and not self.file else self.name

@@ -17,7 +17,7 @@ _MOUNT = re.compile(r"(?<![\w/])(?P<path>/\S*) \((?P<kind>[\w.-]+) (?P<device>\d
 
 
 def readable(text: str) -> str:
-    """Say mounts in full: '/ (ext4 254:0)' becomes 'the file system on / (ext4, device 254:0)'."""
+    """Rewrite mounts in a text: '/ (ext4 254:0)' becomes 'the file system on / (ext4, device 254:0)'."""
     return _MOUNT.sub(r"the file system on \g<path> (\g<kind>, device \g<device>)", text)
 
 
@@ -49,7 +49,7 @@ def who_of(suspect: Suspect, guessed: tuple[int, ...]) -> str:
 
 
 def few(names: str) -> str:
-    """Shorten a list of names to 'mlx5_0, mlx5_1 and 6 more'."""
+    """Shorten a list of more than 4 names to its first two: 'mlx5_0, mlx5_1 and 6 more'."""
     each = names.split(", ")
     return names if len(each) <= 4 else f"{', '.join(each[:2])} and {len(each) - 2} more"
 
@@ -62,12 +62,12 @@ def cost(suspect: Suspect) -> tuple[str, str]:
 
 
 def place_of(function: Function, most: int = NAME) -> str:
-    """Function with location, 'augment (train.py:88)'."""
+    """Format a function with its location, 'augment (train.py:88)'; `most`: characters shown of each name."""
     name = short(function.words, most)
     return f"{name} ({file_of(function, most)})" if function.file else name
 
 
 def file_of(function: Function, most: int = NAME) -> str:
-    """Location of a function, 'train.py:88'."""
+    """Format the location of a function, 'train.py:88'; `most`: characters shown of the file's name."""
     name = short(function.file.rpartition("/")[2], most)
     return f"{name}:{function.line}" if function.line > 0 else name

@@ -1,4 +1,4 @@
-"""The lines of evidence that a reader needs: the strongest reasons first, and what is told with -v.
+"""Select the lines of evidence to show of a suspect: the strongest reasons first; all of them with -v.
 
 A reason is worth a line on a terminal where it shows a difference: a value unlike the peers', not
 zero, and not small beside what the suspect costs. What is equal to the peers is no reason; a line
@@ -32,7 +32,7 @@ class Reasons:
 
 
 def reasons_of(suspect: Suspect, whole: bool = False) -> Reasons:
-    """Return what a terminal shows of a suspect's evidence; all of it if `whole`."""
+    """Select a suspect's evidence to show on a terminal; all of it if `whole`."""
     against = [one for one in suspect.evidence if is_against(one)]
     rest = [one for one in suspect.evidence if not is_against(one)]
     ruled_out = tuple(one for one in rest if one.role == RULED_OUT)
@@ -49,7 +49,7 @@ def reasons_of(suspect: Suspect, whole: bool = False) -> Reasons:
 
 
 def is_against(evidence: Evidence) -> bool:
-    """Whether it speaks against the suspect."""
+    """Whether a line of evidence speaks against the suspect."""
     return evidence.source.startswith(AGAINST)
 
 
@@ -74,15 +74,17 @@ def is_telling(evidence: Evidence, suspect: Suspect) -> bool:
 
 
 def _is_limit(evidence: Evidence) -> bool:
-    """Whether its value is itself a limit; one with a limit beside it is a reason."""
+    """Whether its value is itself a limit; a value that has a limit as `expected` is a reason."""
     return evidence.role == LIMIT and evidence.expected is None
 
 
 def _is_per_step(evidence: Evidence) -> bool:
+    """Whether its value is a number of seconds per step."""
     return evidence.unit == "s/step" and not isinstance(evidence.value, str)
 
 
 def _number(value: float | str | None) -> float:
+    """Return the value as a number; 0.0 for text and None."""
     return 0.0 if value is None or isinstance(value, str) else float(value)
 
 

@@ -55,7 +55,7 @@ class StackNode:
 
     @property
     def chain(self) -> list[StackNode]:
-        """This node and the frames below it down to where its ranks diverge."""
+        """This node and the frames below it as long as all its ranks are in one and the same frame."""
         chain = [self]
         while len(chain[-1].children) == 1 and chain[-1].children[0].ranks == self.ranks:
             chain.append(chain[-1].children[0])
@@ -63,7 +63,7 @@ class StackNode:
 
     @property
     def ending(self) -> tuple[int, ...]:
-        """Ranks without a frame below this one, where others have one."""
+        """Ranks whose stack ends here, while others have a frame below; empty if no rank has."""
         below = {rank for child in self.children for rank in child.ranks}
         return tuple(rank for rank in self.ranks if rank not in below) if self.children else ()
 
@@ -97,6 +97,7 @@ def from_json(content: Any) -> StackNode | None:
 
 
 def _node(content: Any, depth: int) -> StackNode:
+    """Parse a node and all below it, at most `depth` levels. Raises ValueError, KeyError or TypeError."""
     if not depth:
         raise ValueError("deeper than any tree of ours")
     children = tuple(_node(child, depth - 1) for child in content["children"])
@@ -117,7 +118,7 @@ def unfold(text: str) -> tuple[int, ...]:
 
 
 def lines(node: StackNode) -> Iterator[tuple[int, str]]:
-    """Yield depth and text of each line.
+    """Yield (depth, text) of each line that shows the tree.
 
     A chain of frames with equal ranks is one line, abbreviated.
     """

@@ -1,1 +1,1 @@
-"""All hosts of a job look at once, without talking to each other: triggers beside the windows, and one of them judges."""
+"""Looks of all hosts of a job over one interval, agreed on by messages in their shared store; one host judges."""

@@ -1,5 +1,4 @@
-"""Messages between the hosts of a job in a store, and the windows stored there. Calls may take as
-long as the store.
+"""Messages between the hosts of a job in a shared store, and the windows stored there. Calls may block on the store.
 
 Messages make services record, judge and drain. So in a folder only files that root alone can have
 written are accepted.
@@ -31,19 +30,25 @@ _EARLY_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """One store. Methods raise StoreFailed, UsageError."""
+    """Messages and windows in one store. Methods raise StoreFailed, UsageError."""
 
     uri: str
     most_bytes: int = 4 << 20  # a verdict with the stacks of ten thousand ranks
 
     def put(self, what: str, job: str, start: float, content: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Put a message unless there is one; return the stored one. Raises UnsafePlace, as `get`."""
+        """Put a message unless there is one already; return the stored one, None if unreadable.
+
+        `what`: TRIGGER, TURN or VERDICT; `start`: begin of the look it is about, Unix time. Raises UnsafePlace,
+        as `get`.
+        """
         objects.put_new(self._store, message_key(what, job, start), json.dumps(content, ensure_ascii=False).encode())
         return self.get(what, job, start)
 
     def get(self, what: str, job: str, start: float) -> dict[str, Any] | None:
-        """Read a message; None where there is none, it is unreadable, or an old trigger. Raises
-        UnsafePlace if others could have written it.
+        """Read a message; None if there is none, it is unreadable, or a trigger put long before its slot.
+
+        `what`: TRIGGER, TURN or VERDICT; `start`: begin of the look it is about, Unix time. Raises UnsafePlace
+        if other users could have written it.
         """
         try:
             path = f"{self._store.path}/{message_key(what, job, start)}"
@@ -55,17 +60,16 @@ class Board:
         return found if isinstance(found, dict) else None
 
     def _is_early(self, path: str, start: float) -> bool:
-        """Tell whether a trigger came long before its slot; uses this host's clock where the
-        store's is behind.
-        """
+        """Tell whether a trigger came long before its slot; uses this host's clock where the store's is behind."""
         early_s = start - objects.put_s(self._store, path)
         if not early_s > _EARLY_S or not self._store.local:
             return early_s > _EARLY_S
         return early_s - (time.time() - objects.clock(self._store)) > _EARLY_S
 
     def windows(self, job: str, start: float) -> Sources:
-        """List the windows of one job that began in this second, with a note on those that others
-        could have written.
+        """List the windows of a job that began in the second `start` (Unix time).
+
+        Those that other users could have written are left out, with a note.
         """
         place = f"/{moment(job, start)}"
         below = replace(self._store, path=self._store.path + place, shown=self._store.shown + place)
@@ -80,9 +84,7 @@ class Board:
         return Sources(tuple(chosen), (Note(NoteCode.OBJECTS_LEFT_OUT, text),) if strange else ())
 
     def _strange(self, path: str) -> str:
-        """Explain why others could have written this object; '' where they could not, or it is
-        missing.
-        """
+        """Explain why other users could have written this object; '' where they could not, or it is missing."""
         try:
             return objects.not_ours(self._store, path)
         except FileNotFoundError:

@@ -1,5 +1,4 @@
-"""Requests to a store from a loop that must not block: a child makes them one by one, and answers
-are read as they come.
+"""Requests to a store, made one by one in a child, as the calling loop must not block; answers are polled.
 
 An unreachable store blocks for half a minute, and libraries for buckets start threads, which a
 process that forks must not have. The child ends with the service.
@@ -22,8 +21,10 @@ from rankscope.probes.base.errors import RankscopeError
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer to a request: the stored message, None where there is none; `trouble`: why it is
-    unknown.
+    """Answer to a request of a `Courier`: the stored message as `content`, None where there is none.
+
+    `what`, `job`, `start`: as requested; `put`: the request stored a message; `trouble`: why the content is
+    unknown, '' if it is known.
     """
 
     what: str
@@ -36,9 +37,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Courier:
-    """Requests to one store. One not answered after `late_s` seconds is lost; so are those beyond
-    `most` at a time.
-    """
+    """Requests to one store. One not answered after `late_s` seconds is lost; so are those beyond `most` at a time."""
 
     uri: str
     late_s: float = 90.0
@@ -52,9 +51,10 @@ class Courier:
     def ask(
         self, what: str, job: str, start: float, content: Mapping[str, Any] | None = None, called: str = ""
     ) -> None:
-        """Request a message; with `content`: put it first, unless there is one. Never blocks.
+        """Request a message, or with `content` put it unless there is one. Never blocks; `answers` yields the result.
 
-        `called`: the job's name in the store, if different.
+        `what`, `start`: as for `Board.get`; `called`: the job's name in the store, if different. With `most`
+        requests waiting it does nothing.
         """
         if len(self._waiting) >= self.most:
             return
@@ -62,7 +62,7 @@ class Courier:
         self._child.send({"what": what, "job": called or job, "start": start, "content": content})
 
     def answers(self) -> Iterator[Answer]:
-        """Yield the answers that came since the last call."""
+        """Yield the answers that came since the last call; if the store is late or the child gone, a failure for each."""
         while (said := self._child.next()) is not None:
             if self._waiting:
                 yield self._answer(said, self._waiting.pop(0)[1])
@@ -83,6 +83,7 @@ class Courier:
 
     @staticmethod
     def _answer(said: Mapping[str, Any], question: Answer) -> Answer:
+        """Make the answer to `question` from the child's reply: the content, or the trouble that the store had."""
         trouble = said["trouble"]
         if trouble:
             return _failed(question, trouble)
@@ -90,10 +91,12 @@ class Courier:
 
 
 def _failed(question: Answer, trouble: str) -> Answer:
+    """Make the answer to a request that failed; `trouble`: why."""
     return Answer(question.what, question.job, question.start, question.put, None, trouble)
 
 
 def _serve(uri: str, line: socket.socket) -> None:
+    """Run in the child: answer each request line with JSON {content, trouble} from the store, until the socket closes."""
     # Imported here, in the child: the service needs neither Arrow nor the libraries for buckets.
     from rankscope.diagnose.service.hosts.board import Board
 

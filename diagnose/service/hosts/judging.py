@@ -1,7 +1,6 @@
-"""Send this host's window of an agreed time to the store; on the judging host, judge it with those
-of all others.
+"""Send this host's window of an agreed interval to the store; on the judging host, judge the windows of all hosts.
 
-Runs in the child process of a look (watch/looks/look.py), so it may block.
+Runs in the child process of a look (looks/look.py), so it may block.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ _TAKES_HZ = 1000.0  # objects per second that any store accepts, and names that 
 class Outcome:
     """Result of a look with other hosts.
 
-    `verdict`: JSON of schema rankscope.verdict/1; None where another host judges, or `trouble`
-    gives the reason. `broken`: where another host judges, reasons to drain this one by its own
-    window.
+    `verdict`: JSON of schema rankscope.verdict/1; None where another host judges, or `trouble` gives the
+    reason. `kept`: the window's name in the history, '' if not stored. `broken`: where another host judges,
+    reasons to drain this one by its own window.
     """
 
     verdict: dict[str, Any] | None
@@ -52,9 +51,10 @@ class Outcome:
 
 
 def judge_with_others(share: Share, history: Path, mine: Window | None, ended_s: float | None = None) -> Outcome:
-    """Send this host's window, if any, and judge if this host is the judge. Raises RankscopeError.
+    """Send this host's window, if any; judge if this host is the judge, else find its own reasons to drain it.
 
-    `ended_s`: when the windows of all hosts ended, CLOCK_MONOTONIC; None: by the clock.
+    `history`: gets the judge's window; it is compared with only if the store shows no window. `ended_s`: when
+    the windows of all hosts ended, CLOCK_MONOTONIC; None: by the clock. Raises RankscopeError.
     """
     trouble = _send(mine, share) if mine is not None else ""
     if not share.judges:
@@ -65,8 +65,10 @@ def judge_with_others(share: Share, history: Path, mine: Window | None, ended_s:
 def judge_all(
     share: Share, history: Path, mine: Window | None = None, trouble: str = "", ended_s: float | None = None
 ) -> Outcome:
-    """Judge the windows of all hosts and put the verdict into the store. If another host's is
-    already there, that remains.
+    """Judge the windows of all hosts and put the verdict into the store; another host's that is there already remains.
+
+    `mine`: this host's window, judged alone if the store shows none, and added to the history. `trouble`: why
+    sending it failed; `ended_s`: as for `judge_with_others`.
     """
     board, trigger = Board(share.uri), share.trigger
     found = _gathered(board, share, ended_s)
@@ -95,10 +97,9 @@ def judge_all(
 
 
 def broken_by(mine: Window, job: str) -> tuple[str, ...]:
-    """List reasons to drain this host by its own window, each once.
+    """List reasons to drain this host by its own window, each once; () if it cannot be judged.
 
-    Other hosts' verdicts are no sufficient reason: anyone who can write to the store could have
-    hosts drained.
+    Other hosts' verdicts are no sufficient reason: anyone who can write to the store could have hosts drained.
     """
     try:
         found = json.loads(to_json(judge.diagnose([mine], (), job)))
@@ -109,7 +110,7 @@ def broken_by(mine: Window, job: str) -> tuple[str, ...]:
 
 
 def _send(window: Window, share: Share) -> str:
-    """Send a window to the store through the spool; return why that failed, or ''."""
+    """Send a window to the store through the spool; return why that failed, '' if it did not."""
     try:
         spool = Spool(share.spool, share.uri)
         key = spool.add(window)
@@ -123,8 +124,10 @@ def _send(window: Window, share: Share) -> str:
 
 
 def _gathered(board: Board, share: Share, ended_s: float | None = None) -> Sources:
-    """Wait for the windows of all hosts, or until it is late, and list them. Until then only names
-    are listed; windows are read once.
+    """Wait until the windows of all hosts are in the store, or until it is late, and list them.
+
+    Only names are listed meanwhile; windows are read once. `ended_s`: when they ended, CLOCK_MONOTONIC; None:
+    by the clock.
     """
     now_s, end = time.monotonic(), share.trigger.start + share.trigger.seconds
     sent = time.time() if ended_s is None else end + now_s - ended_s
@@ -143,9 +146,7 @@ def _gathered(board: Board, share: Share, ended_s: float | None = None) -> Sourc
 
 
 def _with_late(board: Board, share: Share, found: Sources) -> Sources:
-    """Add the windows of hosts that began later: on a busy host loading may take more than a slot
-    longer.
-    """
+    """Add windows of hosts missing in `found` that began later: on a busy host loading may take two slots longer."""
     chosen, hosts = list(found.chosen), {each.host for each in found.chosen}
     for second in range(1, int(2 * share.pace.slot_s) + 1):
         if sum(each.hosts for each in chosen) >= share.hosts:
@@ -159,7 +160,7 @@ def _with_late(board: Board, share: Share, found: Sources) -> Sources:
 
 
 def _judged(found: Sources, share: Share, mine: Window | None) -> Verdict:
-    """Judge these windows, and this host's own if the store lacks it."""
+    """Judge these windows, and this host's own if the store lacks it; add a note if hosts are missing."""
     not_sent = _not_sent(mine, found)
     came = sum(each.hosts for each in found.chosen)
     with _with_own(found, not_sent) as all_of_it:
@@ -171,7 +172,7 @@ def _judged(found: Sources, share: Share, mine: Window | None) -> Verdict:
 
 
 def _verdict(found: Sources, share: Share, beside: tuple[Window, ...]) -> Verdict:
-    """Judge these windows; with few hosts also the windows `beside` them."""
+    """Judge the windows in `found`: of a large fleet by worker processes, else here, and those in `beside` with them."""
     earlier, job = _earlier(share), share.job
     if is_large(found):
         with engines.started("local") as pool:
@@ -185,9 +186,7 @@ def _verdict(found: Sources, share: Share, beside: tuple[Window, ...]) -> Verdic
 
 @contextmanager
 def _with_own(found: Sources, mine: tuple[Window, ...]) -> Iterator[Sources]:
-    """Add this host's window as a folder if there are so many windows that workers read them, by
-    location.
-    """
+    """Yield `found`; for a large fleet with `mine` added as a temporary folder, as its workers read by location."""
     if not mine or not is_large(replace(found, chosen=(*found.chosen, Source("", "")))):
         yield found
         return
@@ -201,14 +200,14 @@ def _with_own(found: Sources, mine: tuple[Window, ...]) -> Iterator[Sources]:
 
 
 def _not_sent(mine: Window | None, found: Sources) -> tuple[Window, ...]:
-    """Return this host's own window if it is not among those of the store."""
+    """Return this host's own window, alone in a tuple, if it is not among those of the store; else ()."""
     if mine is None or label_of(mine.manifest.host, mine.manifest.machine) in {each.host for each in found.chosen}:
         return ()
     return (mine,)
 
 
 def _earlier(share: Share) -> Sources:
-    """List windows to compare with; none where they are unavailable."""
+    """List the stored windows of the job's last healthy look of all hosts; empty if none or unavailable."""
     if share.earlier is None:
         return Sources((), ())
     try:

@@ -1,6 +1,4 @@
-"""Connect one service with those of the other hosts of its jobs: agreements (together.py), by the
-clock, through the store.
-"""
+"""Connect one service, through the store, with those of its jobs' other hosts; agreements as in together.py."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ _APART_S = 0.5  # largest difference of hosts' clocks
 
 
 def hosts_of(ranks: Sequence[RankPulse]) -> int:
-    """Count the hosts on which the job of these ranks has ranks."""
+    """Estimate on how many hosts the job of these ranks runs, from its world size; 1 without ranks."""
     if not ranks:
         return 1
     identity = ranks[0].found.identity
@@ -57,27 +55,24 @@ class Others:
         self._together = Together(self.host, Courier(self.uri), self.pace)
 
     def propose(self, alarm: Alarm, seconds: float, ready: bool) -> None:
-        """Propose a look to all hosts, unless one is being agreed on. `ready`: here one would begin
-        at once.
-        """
+        """Propose a look of `seconds` to all hosts, unless this host has one pending. `ready`: a look here is prepared."""
         if not self._together.is_proposed(alarm.job):
             self._together.propose(alarm, seconds, time.time(), ready)
 
     def agreed(self) -> list[str]:
-        """List the jobs with an agreed look that has not begun, the soonest first."""
+        """List the jobs with a pending look that this host proposed, the soonest first."""
         return self._together.agreed()
 
     def call(self, in_common: Mapping[str, str]) -> None:
-        """Set the names that all hosts use for jobs: a host's own name of a job depends on other
-        jobs there.
-        """
+        """Set `in_common`: this host's name of a job, which depends on its other jobs, -> its name on all hosts."""
         self._together.in_common = in_common
 
     def take(
         self, jobs: Mapping[str, int], unready: Collection[str] = ()
     ) -> Iterator[Begin | Alone | Turn | Remark | ClockSet | Seen]:
-        """Yield tasks. `jobs`: those with ranks here, with their number of hosts; `unready`: those
-        without a prepared look.
+        """Yield what is to be done now: looks to begin, verdicts to give or received, remarks, steps of the clock.
+
+        `jobs`: those with ranks here, with their number of hosts; `unready`: those without a prepared look.
         """
         self._hosts = {job: hosts for job, hosts in jobs.items() if hosts > 1}
         self._seen = {which: seen for which, seen in self._seen.items() if which[0] in jobs}
@@ -92,7 +87,10 @@ class Others:
                 yield task
 
     def share(self, task: Begin | Turn, earlier: float | None) -> Share:
-        """Describe the next look's common settings with other hosts."""
+        """Return the settings of an agreed look; this host judges if it put the trigger, or takes its turn.
+
+        `earlier`: begin of the job's last healthy look of all hosts, Unix time; None if unknown.
+        """
         self._set_before_s.setdefault((task.job, task.trigger.start), self._set_s)
         ours = isinstance(task, Turn) or task.ours
         hosts = self._hosts.get(task.job, 2)
@@ -100,7 +98,7 @@ class Others:
         return Share(self.uri, self.spool, task.trigger, ours, hosts, self.host, earlier, self.pace, called)
 
     def sent(self, seen: Seen) -> None:
-        """Record that this host's window was sent, and that another host judges."""
+        """Record that this host's window was sent, and that another host is to judge it."""
         assert seen.share is not None
         self._notice_clock()
         which = seen.alarm.job, seen.share.trigger.start
@@ -113,6 +111,7 @@ class Others:
         self._together.close()
 
     def _notice_clock(self) -> None:
+        """Handle a step of this host's clock by 0.5 s or more: drop agreements by the old one; `take` reports it."""
         clocks = read_clocks()
         by_s = stepped_s(self._clocks, clocks)
         if abs(by_s) >= _APART_S:
@@ -121,6 +120,7 @@ class Others:
             self._told += [ClockSet(by_s), *self._together.clock_set(by_s)]
 
     def _judged(self, task: Judged) -> Remark | Seen:
+        """Return another host's verdict as result of this host's look; a Remark if unreadable, or without such a look."""
         seen = self._seen.pop((task.job, task.trigger.start), None)
         try:
             host, verdict = judged_of(task.content, self._together.in_common.get(task.job, task.job))

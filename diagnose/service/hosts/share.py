@@ -40,18 +40,19 @@ class Share:
 
     @property
     def longer_s(self) -> float:
-        """Extra seconds of such a look, compared with one of this host alone."""
+        """Seconds that a look of all hosts may take longer than one of this host alone."""
         return 2 * self.pace.slot_s + self.pace.gather_s + self.pace.turn_s + self.hosts / 50
 
 
 def judged_as_json(host: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the judging host's message to the others."""
+    """Make the message by which the judging host `host` sends its verdict to the others."""
     return {"schema": JUDGED_SCHEMA, "host": host, "verdict": verdict}
 
 
 def judged_of(content: Mapping[str, Any], job: str) -> tuple[str, dict[str, Any]]:
-    """Parse such a message: the judging host and its verdict. Raises ValueError if it is not about
-    this job, as anyone may have written it.
+    """Parse another host's message with its verdict; return that host's name and the verdict.
+
+    Raises ValueError if it is malformed or not about this job, as anyone may have written it.
     """
     try:
         host, verdict = clean(str(content["host"]), 80).strip(), clean_all(dict(content["verdict"]))
@@ -67,7 +68,10 @@ def judged_of(content: Mapping[str, Any], job: str) -> tuple[str, dict[str, Any]
 
 
 def _suspect(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Check and convert the printed parts of a suspect."""
+    """Copy a suspect of another host's verdict, with the fields that are printed converted, and all others as they are.
+
+    Raises KeyError, TypeError, ValueError, AttributeError or OverflowError if it is malformed.
+    """
     function = content["function"]
     found = dict(content)
     found["ranks"] = [int(rank) for rank in content["ranks"]]

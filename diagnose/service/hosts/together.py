@@ -21,8 +21,9 @@ from rankscope.diagnose.service.hosts.trigger import Pace, Trigger, trigger_of
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Task: look from `trigger.start` on. `alarm`: this host's own, None if another host raised it;
-    `ours`: this host judges.
+    """Task: begin a look of all hosts at `trigger.start`.
+
+    `alarm`: this host's own, None if another host raised it; `ours`: this host judges.
     """
 
     trigger: Trigger
@@ -31,6 +32,7 @@ class Begin:
 
     @property
     def job(self) -> str:
+        """This host's own name of the job."""
         return self.trigger.job
 
 
@@ -43,6 +45,7 @@ class Alone:
 
     @property
     def job(self) -> str:
+        """This host's own name of the job."""
         return self.alarm.job
 
 
@@ -55,34 +58,37 @@ class Judged:
 
     @property
     def job(self) -> str:
+        """This host's own name of the job."""
         return self.trigger.job
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Task: judge, as no other host has."""
+    """Task: judge the look of all hosts that `trigger` began, as no other host has."""
 
     trigger: Trigger
 
     @property
     def job(self) -> str:
+        """This host's own name of the job."""
         return self.trigger.job
 
 
 @dataclass(frozen=True, slots=True)
 class ClockSet:
-    """This host's clock was set: times recorded by it are no longer valid."""
+    """This host's clock was set, by `by_s` seconds: times recorded by it are no longer valid."""
 
     by_s: float
 
     @property
     def words(self) -> str:
+        """The step of the clock in words, for a message."""
         return f"the clock of this host was set by {self.by_s:+.1f} s: what was agreed on with other hosts by then is forgotten"
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A message to report once."""
+    """A message about a job, to be reported once."""
 
     job: str
     words: str
@@ -93,7 +99,7 @@ Task = Begin | Alone | Judged | Turn | Remark
 
 @dataclass(slots=True)
 class _Awaited:
-    """A verdict expected from another host."""
+    """A verdict expected from another host. `asked`: when it was last requested; `claimed`: the turn was requested."""
 
     trigger: Trigger
     until: float  # after that another host may take the turn
@@ -104,6 +110,8 @@ class _Awaited:
 
 @dataclass(slots=True)
 class _Job:
+    """State of one job's looks: this host's pending proposal, the last trigger accepted, and the awaited verdicts."""
+
     proposed: tuple[Alarm, Trigger] | None = None
     asked: float | None = None  # the slot whose trigger was last requested
     taken: Trigger | None = None
@@ -114,8 +122,9 @@ class _Job:
 
 @dataclass(slots=True)
 class Together:
-    """Coordinates the looks of all hosts. `host`: this one's name in the store; `in_common`: job ->
-    its name on all hosts, if different.
+    """Coordinates the looks of all hosts of the jobs; pure, times are Unix seconds.
+
+    `host`: this one's name in the store; `in_common`: job -> its name on all hosts, if different.
     """
 
     host: str
@@ -127,10 +136,10 @@ class Together:
     _complained: float = float("-inf")
 
     def propose(self, alarm: Alarm, seconds: float, now: float, ready: bool = True) -> None:
-        """Propose a look to the other hosts; `now`: Unix time. `take` returns what comes of it.
+        """Propose a look of `seconds` to the other hosts; `take` returns what comes of it. `now`: Unix time.
 
-        If not `ready`, as when the job has just begun, the others are hardly ready either: then it
-        is a slot later.
+        If not `ready`, as when the job has just begun, the others are hardly ready either: then it is a slot
+        later.
         """
         start = self.pace.slot_after(now) + (0.0 if ready else self.pace.slot_s)
         trigger = Trigger(alarm.job, start, seconds, alarm.kind, alarm.words, self.host)
@@ -138,19 +147,19 @@ class Together:
         self._ask("trigger", alarm.job, start, {**trigger.as_json(), "job": self._called(alarm.job)})
 
     def is_proposed(self, job: str) -> bool:
-        """Tell whether a look at the job is being agreed on."""
+        """Tell whether a look at the job that this host proposed is still pending."""
         return job in self._jobs and self._jobs[job].proposed is not None
 
     def agreed(self) -> list[str]:
-        """List the jobs with a look being agreed on, the soonest first."""
+        """List the jobs with a pending look that this host proposed, the soonest first."""
         starts = {name: job.proposed[1].start for name, job in self._jobs.items() if job.proposed is not None}
         return sorted(starts, key=lambda name: (starts[name], self._called(name)))
 
     def sent(self, trigger: Trigger, hosts: int, now: float, set_by: float = 0.0) -> None:
         """Record that this host's window is in the store, and await another host's verdict.
 
-        If sending took long, the verdict is requested before the turn comes. `set_by`: step of this
-        host's clock since the look was agreed on.
+        `hosts`: number of hosts of the job; `set_by`: step of this host's clock since the look was agreed on,
+        seconds. If sending took long, the verdict is requested at once.
         """
         as_it_was = now - set_by
         turn, answered = self.pace.turn_at(trigger, self.host, hosts), as_it_was + self.pace.slot_s / 2
@@ -159,11 +168,10 @@ class Together:
             self._ask("verdict", trigger.job, trigger.start)
 
     def take(self, now: float, jobs: Mapping[str, int], unready: Collection[str] = ()) -> Sequence[Task]:
-        """Return the tasks that are due. Looks are in an order equal on all hosts, as each looks at
-        one job at a time.
+        """Return the tasks that are due. Looks are in an order equal on all hosts, as each looks at one job at a time.
 
-        `jobs`: those with ranks on other hosts, with their number of hosts; `unready`: those where
-        a look would not begin at once: for these the slot after the next is requested too, as other
+        `now`: Unix time; `jobs`: those with ranks on other hosts, with their number of hosts; `unready`: those
+        where a look would not begin at once: for these the slot after the next is requested too, as other
         unready hosts put their trigger there.
         """
         tasks: list[Task] = []
@@ -188,11 +196,10 @@ class Together:
         return sorted(tasks, key=self._order)
 
     def clock_set(self, by_s: float) -> Sequence[Alone]:
-        """Handle a step of this host's clock: forget slots by the old clock; waits last as long as
-        planned.
+        """Handle a step of this host's clock: forget slots by the old clock; waits last as long as planned.
 
-        A look that this host proposed reaches the others at another time, or not at all: it looks
-        alone.
+        Returns a task `Alone` for each look that this host proposed: it reaches the others at another time, or
+        not at all.
         """
         tasks: list[Alone] = []
         self._complained = float("-inf")
@@ -205,6 +212,7 @@ class Together:
         return tasks
 
     def _order(self, task: Task) -> tuple[bool, bool, str]:
+        """Return a sort key: Begin tasks after all others, routine ones last, by the job's common name."""
         if not isinstance(task, Begin):
             return False, False, ""
         return True, task.trigger.kind is AlarmKind.ROUTINE, self._called(task.job)
@@ -214,15 +222,19 @@ class Together:
         self.courier.close()
 
     def _called(self, job: str) -> str:
+        """Return the name of a job on all hosts."""
         return self.in_common.get(job, job)
 
     def _ask(self, what: str, job: str, start: float, content: Mapping[str, Any] | None = None) -> None:
+        """Request the message `what` of the look at `start` from the store; with `content` put it. Does not wait."""
         self.courier.ask(what, job, start, content, self._called(job))
 
     def _of(self, job: str) -> _Job:
+        """Return the state of a job, a new one if it is unknown."""
         return self._jobs.setdefault(job, _Job())
 
     def _answered(self, answer: Answer, now: float) -> list[Task]:
+        """Handle an answer of the store: return the tasks that follow, and now and then a Remark that the store fails."""
         job = self._jobs.get(answer.job)
         if job is None:
             return []
@@ -244,6 +256,10 @@ class Together:
         return tasks
 
     def _triggered(self, job: _Job, answer: Answer, now: float) -> list[Task]:
+        """Handle the answer about a slot's trigger: Begin if agreed, Alone if this host's proposal failed, or a Remark.
+
+        Returns nothing if the answer is for another time, or the trouble is being looked at already.
+        """
         if answer.start > now + self.pace.asked_s + self.pace.slot_s:
             return []  # too early: requested by a clock that was ahead and was set back since
         if answer.content is None and now < answer.start - self.pace.asked_s:
@@ -270,13 +286,14 @@ class Together:
         return [Begin(trigger, alarm, trigger.host == self.host)]
 
     def _late(self, job: _Job, now: float) -> list[Task]:
-        """End a proposal that was not answered in time."""
+        """End a proposal that was not answered in time: this host then looks alone."""
         if job.proposed is None or now <= job.proposed[1].start + self.pace.slot_s / 2:
             return []
         alarm, job.proposed = job.proposed[0], None
         return [Alone(alarm, "the store did not answer in time")]
 
     def _awaits(self, name: str, hosts: int, now: float) -> list[Task]:
+        """Request awaited verdicts again, claim the turn to judge when it is time, and at last give up with a Remark."""
         job, tasks = self._jobs[name], list[Task]()
         for start, awaited in list(job.awaited.items()):
             as_it_was = now - awaited.set_by

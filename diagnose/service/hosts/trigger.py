@@ -40,44 +40,47 @@ class Pace:
         return math.ceil((now + self.put_s) / self.slot_s) * self.slot_s
 
     def slot_to_ask(self, now: float) -> float | None:
-        """Return the slot whose trigger should be requested now; None between two."""
+        """Return the slot (Unix time) whose trigger should be requested now; None if the next one is too far off yet."""
         slot = math.ceil(now / self.slot_s) * self.slot_s
         return slot if 0 < slot - now <= self.asked_s else None
 
     def gathered_by(self, trigger: Trigger, sent: float) -> float:
-        """Return until when to wait for other hosts' windows if this host's was sent at `sent`:
-        theirs may take twice as long.
+        """Return the Unix time until which to wait for other hosts' windows if this host's was sent at `sent`.
+
+        Theirs may take twice as long, within limits.
         """
         end = trigger.start + trigger.seconds
         return end + min(max(self.gather_s, 2 * (sent - end)), self.gather_s + self.turn_s / 2)
 
     def gathered_within(self, trigger: Trigger, sent: float) -> float:
-        """Return how long to wait for them from then on, limited in case the clock was set since
-        the trigger.
-        """
+        """Return how many seconds after `sent` to wait for other hosts' windows; limited in case the clock was set."""
         return min(self.gathered_by(trigger, sent) - sent, self.gather_s + self.turn_s / 2)
 
     def late_s(self, trigger: Trigger, began: float) -> float:
-        """Return how late a window began, by this host's clock; limited in case the clock was set."""
+        """Return how many seconds late a window began (`began`: Unix time); limited in case the clock was set."""
         return min(max(began - trigger.start, 0.0), 2 * self.slot_s)
 
     def turn_at(self, trigger: Trigger, host: str, hosts: int) -> float:
-        """Return when a host takes the turn if no verdict came: at random times, with many hosts at
-        most one a second.
+        """Return the Unix time at which a host takes the turn to judge if no verdict came.
+
+        Random per host and look, over `hosts` seconds, at least two slots, at most three `turn_s`. `hosts`:
+        number of hosts of the job.
         """
         chance = hashlib.sha256(f"{host} {trigger.start:.0f}".encode()).digest()[0] / 256
         judged_by = trigger.start + trigger.seconds + self.gather_s + self.turn_s + _judging_s(hosts)
         return judged_by + chance * min(max(2 * self.slot_s, hosts), 3 * self.turn_s)
 
     def given_up_at(self, trigger: Trigger, hosts: int) -> float:
-        """Return when to stop waiting."""
+        """Return the Unix time after which no verdict on this look is awaited; later the more hosts there are."""
         return trigger.start + trigger.seconds + 2 * self.gather_s + 6 * self.turn_s + 2 * _judging_s(hosts)
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """Request for a look of all hosts. `start`: Unix time, a slot; `host`: the one that put it, and
-    judges; `words`: of its alarm.
+    """Request for a look of all hosts.
+
+    `start`: Unix time, a slot; `seconds`: length of the window; `host`: the one that put it, and judges;
+    `words`: of its alarm.
     """
 
     job: str
@@ -88,17 +91,18 @@ class Trigger:
     host: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return the trigger as stored."""
+        """Return the trigger as the JSON object that is stored."""
         return {"schema": TRIGGER_SCHEMA, **asdict(self), "kind": self.kind.value}
 
     def alarm(self, at_s: float) -> Alarm:
-        """Return the alarm for a host that received this trigger."""
+        """Return this trigger as an alarm at `at_s`, for a host that received it."""
         return Alarm(self.kind, self.job, at_s, f"{self.words} (on {self.host})")
 
 
 def trigger_of(content: Mapping[str, Any], job: str, start: float, most_s: float = 600.0) -> Trigger:
-    """Parse the stored trigger of this job and slot. Raises ValueError if it is none: anyone may
-    have written it.
+    """Parse the stored trigger of this job and slot; `most_s`: longest window accepted.
+
+    Raises ValueError if it is none: anyone may have written it.
     """
     try:
         found = Trigger(
@@ -115,5 +119,5 @@ def trigger_of(content: Mapping[str, Any], job: str, start: float, most_s: float
 
 
 def _judging_s(hosts: int) -> float:
-    """Return seconds for judging many hosts: 12,500 took a minute on a busy machine."""
+    """Return the seconds that judging so many hosts may take: 12,500 took a minute on a busy machine."""
     return hosts / 100

@@ -1,5 +1,4 @@
-"""Account for all time of one job, from what tier 0 reports of it. Pure: times and steps in, a
-ledger out.
+"""Account for all time of one job, from what tier 0 reports of it. Pure: times and steps in, a ledger out.
 
 A cursor runs along the job's time; all before it is accounted for:
 
@@ -39,7 +38,10 @@ _END_STEPS, _END_S = 3.0, 1.0  # before a run ends: longer is no step any more
 
 @dataclass(slots=True)
 class _Still:
-    """A standstill that an alarm reported. `verdict`: the status of the window's verdict, if any."""
+    """A standstill that an alarm reported.
+
+    `what`: in words; `verdict`: the status of its window's verdict, '' if there is none yet.
+    """
 
     alarm: Alarm
     what: str
@@ -48,7 +50,7 @@ class _Still:
 
 @dataclass(slots=True)
 class _Undecided:
-    """A long pause with an alarm, until there is a verdict."""
+    """A long pause with an alarm, booked as a pause or a hang once a verdict comes, or at `until_s`."""
 
     event: Event
     still: _Still
@@ -57,7 +59,7 @@ class _Undecided:
 
 @dataclass(slots=True)
 class _Slow:
-    """A slow stretch: steps took `before_s` before it."""
+    """A slow stretch since `since_s`: steps took `before_s` before it; `seconds`: what they took more since, in total."""
 
     since_s: float
     before_s: float
@@ -68,10 +70,10 @@ class _Slow:
 
 @dataclass(slots=True)
 class Account:
-    """The account of one job.
+    """The account of one job: books every second of its time as productive or as an event.
 
-    `unix`: Unix time at zero of CLOCK_MONOTONIC; `ledger`: what does not change with each step; the
-    rest is in `entries` and the fields below.
+    `unix`: Unix time at zero of CLOCK_MONOTONIC; `cursor_s`: all time before it is booked; `ledger`: what does not
+    change with each step; the rest is in `entries` and the fields below.
     """
 
     ledger: Ledger
@@ -92,7 +94,7 @@ class Account:
 
     @staticmethod
     def of(ledger: Ledger, unix: float) -> Account:
-        """Go on with a stored ledger."""
+        """Continue a stored ledger. `unix`: Unix time at zero of CLOCK_MONOTONIC."""
         entries = Entries.of(ledger.entries, ledger.others)
         made = Account(
             ledger, unix, ledger.until - unix, entries, False, ledger.productive_s, ledger.steps, ledger.saved_steps
@@ -104,8 +106,9 @@ class Account:
     # ---- runs --------------------------------------------------------------------------------------------------------
 
     def again(self, started_s: float, how: str) -> None:
-        """Begin another run of the job, whose first process started then. `how`: how the last one
-        ended.
+        """Begin another run of the job, whose first process started at `started_s`; `how`: how the last one ended.
+
+        Books the time between as down, and the last run's steps since its checkpoint as redone.
         """
         self._end_stretches()
         self._redone()
@@ -118,14 +121,17 @@ class Account:
         self._latest.clear()
 
     def not_seen(self, until_s: float, why: str) -> None:
-        """Account for time in which the service saw nothing."""
+        """Book the time from the cursor until `until_s`, in which the service saw nothing; `why`: in words."""
         if until_s > self.cursor_s:
             seconds = until_s - self.cursor_s
             self._book(Event(Kind.UNSEEN, self.unix + self.cursor_s, seconds, self.steps, _cut(why)))
             self.cursor_s = until_s
 
     def end(self, at_s: float, how: str) -> None:
-        """End the run; `how` in words."""
+        """End the run at `at_s`, and book the time since its last step as start-up, hang, pause or productive.
+
+        `how`: how it ended, in words.
+        """
         self._close(UNKNOWN)
         left_s = at_s - self.cursor_s
         if left_s > 0 and self.starting:
@@ -144,7 +150,7 @@ class Account:
         self.ledger = replace(self.ledger, ended=_cut(how))
 
     def _redone(self) -> None:
-        """Account for the steps of the last run since its last checkpoint, which are done again."""
+        """Move the time of steps after the last checkpoint from productive to redone; nothing without a checkpoint."""
         saved = self._saved()
         begin = max(saved, self._first)
         lost = self.steps - begin
@@ -170,6 +176,7 @@ class Account:
             self.entries.step_s = self.pace.usual_s
 
     def _before_step(self, begin_s: float) -> None:
+        """Book the time from the cursor to the begin of a step: as start-up before the first, else as not timed."""
         if self.starting:
             event = Event(Kind.STARTUP, self.unix + self.cursor_s, begin_s - self.cursor_s, self.steps)
             self._book(event)
@@ -178,6 +185,10 @@ class Account:
         self.cursor_s = begin_s
 
     def _step(self, end_s: float, spent_s: float, seconds: float, whose: WhoseOf) -> None:
+        """Book `spent_s` of a step of `seconds`, the part after the cursor: productive, slow stretch or pause.
+
+        `end_s`: the step's end; `whose`: finds the ranks that work in a pause, which is booked when it ends.
+        """
         self.starting = False
         self.steps += 1
         learnt = self.pace.usual_s is not None
@@ -200,13 +211,14 @@ class Account:
             self._changes_level(end_s)
 
     def _first_steps(self) -> None:
-        """Move what the first steps took more than usual to the start-up."""
+        """Move the seconds that the first steps took above the usual from productive to start-up, if that has an entry."""
         more_s = min(self.pace.first_excess_s(), self.productive_s)
         if more_s > 0 and any(one.kind is Kind.STARTUP for one in self.entries):
             self.productive_s -= more_s
             self.entries.extend(Kind.STARTUP, more_s)
 
     def _pause(self, long: LongSteps, whose: Whose, now_s: float) -> None:
+        """Book long steps as a pause in which `whose` ranks work; with an alarm in it only after its verdict."""
         event = Event(Kind.PAUSE, self.unix + long.begin_s, long.excess_s, long.first, "", whose, self.wrote)
         still, self.wrote = self._still, False
         if still is None or not long.begin_s - 1.0 <= still.alarm.at_s <= long.end_s:
@@ -218,21 +230,21 @@ class Account:
             self._decide(self._undecided.pop(0))
 
     def _changes_level(self, end_s: float) -> None:
-        """Handle steps that stay long although nothing raised an alarm: they are the usual now."""
+        """Make the length of steps that stay long without an alarm the usual one; book their excess as slow."""
         long = self.pace.close()
         if long is not None:
             self._book(Event(Kind.SLOW, self.unix + long.begin_s, long.excess_s, long.first, "steps became longer"))
             self.pace.move((self.pace.usual_s or 0.0) + long.excess_s / long.steps)
 
     def other_steps(self) -> None:
-        """Learn the usual length of steps anew: other calls end them now."""
+        """Forget the usual length of steps, as other calls end them now; book what is open."""
         self._close(UNKNOWN)
         self._end_slow()
         self.pace = Pace()
         self._latest.clear()
 
     def _close(self, whose: Whose) -> None:
-        """Book the long steps at the end of a run."""
+        """Book the long steps that are still open as a pause in which `whose` ranks work."""
         long = self.pace.close()
         if long is not None:
             self._pause(long, whose, self.cursor_s)
@@ -240,8 +252,9 @@ class Account:
     # ---- alarms ------------------------------------------------------------------------------------------------------
 
     def raised(self, alarm: Alarm, shifted: tuple[float, float] | None) -> None:
-        """Take note of an alarm. `shifted`: seconds per step before and since, of one that steps are
-        slower.
+        """Take note of an alarm: a standstill begins, or a slow stretch.
+
+        `shifted`: seconds per step before and since, if the detector of changes sees a shift; else None.
         """
         if alarm.kind in STANDSTILLS and self._still is None:
             self._still = _Still(alarm, _cut("no step" if alarm.kind is AlarmKind.SILENT else alarm.words))
@@ -249,6 +262,10 @@ class Account:
             self._slower(alarm, *shifted)
 
     def _slower(self, alarm: Alarm, before_s: float, after_s: float) -> None:
+        """Begin or continue a slow stretch; steps since the alarm's begin are moved to it as far as they took longer.
+
+        `before_s`, `after_s`: seconds per step before and since; `after_s` is the usual duration from now on.
+        """
         long = self.pace.close()
         if self._slow is None:
             self._slow = _Slow(alarm.at_s, before_s)
@@ -262,39 +279,42 @@ class Account:
         self.pace.move(after_s)
 
     def relieved(self, relief: Relief) -> None:
-        """Take note of the end of a trouble."""
+        """End the slow stretch if this is the end of slower steps; any other relief changes nothing."""
         if relief.kind is AlarmKind.SLOWER and self._slow is not None:
             self._end_slow()
             if relief.after_s is not None:
                 self.pace.move(relief.after_s)
 
     def _end_slow(self) -> None:
+        """End the slow stretch, if there is one, and book it."""
         slow, self._slow = self._slow, None
         if slow is not None:
             self._book(_slow_event(slow, self.unix, self.steps))
 
     def _end_stretches(self) -> None:
-        """End the slow stretch, and decide what is undecided."""
+        """Book the slow stretch and all undecided pauses."""
         self._end_slow()
         for one in self._undecided:
             self._decide(one)
         self._undecided.clear()
 
     def decide(self, now_s: float) -> None:
-        """Decide on pauses whose verdict did not come in time."""
+        """Book the undecided pauses whose verdict did not come in time."""
         due = [one for one in self._undecided if now_s >= one.until_s]
         for one in due:
             self._undecided.remove(one)
             self._decide(one)
 
     def _decide(self, one: _Undecided) -> None:
+        """Book a long pause with an alarm as what it is by now: a pause or a hang (`_decided`)."""
         self._book(_decided(one, self.entries))
 
     # ---- what windows saw --------------------------------------------------------------------------------------------
 
     def judged(self, alarm: Alarm, status: str, words: str, ranks: Sequence[int]) -> None:
-        """Take note of the verdict of a window that was recorded for this alarm; `words`: what it
-        names, '' if nothing.
+        """Use the verdict of a window that an alarm caused: name the slow stretch, or decide pauses it is about.
+
+        `status`: of the verdict; `words`: what it names, '' if nothing; `ranks`: of its first suspect.
         """
         if alarm.kind is AlarmKind.SLOWER and words:
             if self._slow is not None:
@@ -319,6 +339,7 @@ class Account:
     # ---- out ---------------------------------------------------------------------------------------------------------
 
     def _book(self, event: Event) -> None:
+        """Add an event to the entries."""
         self.entries.add(event)
 
     def _saved(self) -> int:
@@ -327,7 +348,7 @@ class Account:
         return max((*saves, self.saved_steps))
 
     def snapshot(self, now_s: float) -> Ledger:
-        """Return the ledger as of now."""
+        """Return the ledger as of `now_s` (CLOCK_MONOTONIC), with what is still open counted; changes nothing."""
         open_events = [_decided(one, self.entries) for one in self._undecided]
         if self._slow is not None and self._slow.seconds > 0:
             open_events.append(_slow_event(self._slow, self.unix, self.steps))
@@ -367,9 +388,11 @@ def _decided(one: _Undecided, entries: Entries) -> Event:
 
 
 def _slow_event(slow: _Slow, unix: float, step: int) -> Event:
+    """Make the event of a slow stretch. `unix`: Unix time at zero of CLOCK_MONOTONIC; `step`: number of the last step."""
     whose = Whose(Scope.SOME, slow.ranks) if slow.ranks else UNKNOWN
     return Event(Kind.SLOW, unix + slow.since_s, slow.seconds, step, slow.what, whose)
 
 
 def _cut(words: str) -> str:
+    """Clean words for printing, and cut them to `NAME_MOST` characters."""
     return clean(words, NAME_MOST)

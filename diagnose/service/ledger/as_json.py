@@ -50,7 +50,7 @@ _Read = TypeVar("_Read")
 
 
 def to_json(ledger: Ledger, host: str) -> dict[str, Any]:
-    """Convert a ledger to a JSON object."""
+    """Convert a ledger to a JSON object of schema `rankscope.ledger/1`. `host`: name of this host."""
     return {
         "schema": SCHEMA, "job": ledger.job, "user": ledger.user, "title": ledger.title, "host": host,
         "world_size": ledger.world, "ranks_here": ledger.here, "gpus": ledger.gpus,
@@ -65,6 +65,7 @@ def to_json(ledger: Ledger, host: str) -> dict[str, Any]:
 
 
 def _entry_json(entry: Entry, step_s: float | None) -> dict[str, Any]:
+    """Convert an entry to a JSON object, with its recurrence. `step_s`: usual duration of a step, None if unknown."""
     rhythm = recurrence.find(entry.recent, step_s)
     return {
         "kind": entry.kind.value, "what": entry.what, "scope": entry.scope.value,
@@ -87,6 +88,7 @@ def from_json(content: object) -> Ledger:
 
 
 def _ledger(content: dict[str, Any]) -> Ledger:
+    """Read a ledger from its JSON object. Raises KeyError, TypeError or ValueError if it is none."""
     if content["schema"] != SCHEMA:
         raise ValueError("another schema")
     others = _object(content["others"])
@@ -106,6 +108,7 @@ def _ledger(content: dict[str, Any]) -> Ledger:
 
 
 def _entry(content: object) -> Entry:
+    """Read an entry of a ledger from its JSON object. Raises KeyError, TypeError or ValueError if it is none."""
     row = _object(content)
     return Entry(
         _kind(row["kind"]), _text(row["what"]), Scope(row["scope"]), _count(row["count"]), _seconds(row["seconds"]),
@@ -117,6 +120,7 @@ def _entry(content: object) -> Entry:
 
 
 def _kind(value: object) -> Kind:
+    """Return the kind with this name. Raises ValueError if unknown, and for `productive`, which has no entries."""
     kind = Kind(value)
     if kind is Kind.PRODUCTIVE:
         raise ValueError("no kind of an entry")
@@ -124,36 +128,42 @@ def _kind(value: object) -> Kind:
 
 
 def _object(value: object) -> dict[str, Any]:
+    """Return a JSON object as it is. Raises TypeError for any other value."""
     if not isinstance(value, dict):
         raise TypeError("no object")
     return value
 
 
 def _rows(value: object, most: int, read: Callable[[object], _Read]) -> tuple[_Read, ...]:
+    """Read each item of a JSON list by `read`. Raises TypeError for no list, or one of more than `most` items."""
     if not isinstance(value, list) or len(value) > most:
         raise TypeError("no list, or too long")
     return tuple(read(one) for one in value)
 
 
 def _pair(value: object, first: Callable[[object], _Read]) -> tuple[_Read, int]:
+    """Read a JSON list of two: one value by `first`, and a count. Raises TypeError, ValueError."""
     if not isinstance(value, list) or len(value) != 2:
         raise TypeError("no pair")
     return first(value[0]), _count(value[1])
 
 
 def _text(value: object) -> str:
+    """Return a string, cleaned and cut to `TEXT_MOST` characters. Raises TypeError for any other value."""
     if not isinstance(value, str):
         raise TypeError("no text")
     return clean(value, TEXT_MOST)
 
 
 def _count(value: object) -> int:
+    """Return an integer from 0 to 2**53 as it is. Raises ValueError for any other value."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _COUNT_MOST:
         raise ValueError("no count")
     return value
 
 
 def _seconds(value: object) -> float:
+    """Return a number from 0 to `_SECONDS_MOST` as a float. Raises ValueError for any other value."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _SECONDS_MOST:
         raise ValueError("no seconds")
     return float(value)  # what is not finite is not within these bounds

@@ -1,5 +1,4 @@
-"""The ledgers of all jobs of a host: fed once a beat by the service, stored, and asked which window
-would name a pause that recurs.
+"""The ledgers of all jobs of a host: fed by the service once a beat, stored, and asked for windows to record.
 
 A job that ends in any other way than by itself and is there again within `RESTART_S`, of the same
 user, script and size, goes on in the same ledger. After a restart of the service a ledger goes on
@@ -59,7 +58,7 @@ class _Live:
     _minute: tuple[int, int] = (0, 0)
 
     def find_whose(self, ranks: Sequence[RankPulse], pause: LongSteps) -> Whose:
-        """Find the ranks that work in a pause, so many times a minute."""
+        """Find the ranks that work in a pause; UNKNOWN beyond a number of searches per minute, as they cost CPU time."""
         minute, count = self._minute
         now = int(pause.end_s // 60)
         self._minute = now, count + 1 if now == minute else 1
@@ -70,9 +69,7 @@ class _Live:
 
 @dataclass(slots=True)
 class Book:
-    """All ledgers. `began_s`: when the service began, CLOCK_MONOTONIC; `store`: None to keep
-    nothing.
-    """
+    """All ledgers of this host. `began_s`: when the service began, CLOCK_MONOTONIC; `store`: None to store nothing."""
 
     store: Store | None
     began_s: float
@@ -88,7 +85,10 @@ class Book:
     # ---- jobs come and go --------------------------------------------------------------------------------------------
 
     def come(self, name: str, user: str, ranks: Sequence[FoundRank], now_s: float) -> None:
-        """Take note of new ranks of a job; those of other users are none of it."""
+        """Add new ranks of the job `name`, without those of other users than `user`.
+
+        Begins the job's account, continues its stored one, or begins another run if ranks of it had ended.
+        """
         ranks = [one for one in ranks if user_of(one) == user]
         if not ranks:
             return
@@ -113,7 +113,10 @@ class Book:
         live.account.ledger = replace(known, here=here, processes=processes)
 
     def _account(self, name: str, user: str, ranks: Sequence[FoundRank], started_s: float, now_s: float) -> Account:
-        """Return the account of a job that is new here, or goes on."""
+        """Return the account of a job that is new here: its stored ledger continued, or a new one.
+
+        `started_s`: start of its first process, CLOCK_MONOTONIC.
+        """
         unix = time.time() - time.monotonic()
         first = ranks[0]
         ledger = Ledger(
@@ -132,6 +135,11 @@ class Book:
     def _goes_on(
         self, past: Ledger, new: Ledger, ranks: Sequence[FoundRank], unix: float, started_s: float, now_s: float
     ) -> Account | None:
+        """Return an account that continues the stored ledger `past`; None if it is another job's, finished or too old.
+
+        It continues if one of its processes still runs, or as another run if title and size are equal. `new`: the
+        ledger that would begin; `unix`: Unix time at zero of CLOCK_MONOTONIC.
+        """
         same = {(one.pid, one.start_ticks) for one in ranks} & set(past.processes)
         alike = (past.title, past.world) == (new.title, new.world)
         away_s = unix + started_s - past.until
@@ -150,7 +158,7 @@ class Book:
         return account
 
     def gone(self, name: str, now_s: float) -> None:
-        """Take note that a job has no rank here any more."""
+        """End the ledger of a job without ranks here, and store it. Raises OSError, OutputFailed."""
         live = self._live.pop(name, None)
         if live is None:
             return
@@ -164,7 +172,7 @@ class Book:
             self.store.write(ledger)
 
     def died(self, deaths: Sequence[Death]) -> None:
-        """Take note of ranks that ended, before what came in the same beat."""
+        """Take note of ranks that ended. Call before `come` and `take` of the same beat."""
         for death in deaths:
             live = self._live.get(death.job)
             if live is not None and death.pid in live.pids:
@@ -176,7 +184,11 @@ class Book:
         self, name: str, ranks: Sequence[RankPulse], beat: Beat, told: Sequence[Alarm | Relief], watch: JobWatch,
         written_hz: float,
     ) -> None:  # fmt: skip
-        """Account for one beat of a job. `told`: its alarms and their ends in this beat."""
+        """Account for one beat of a job; do nothing if it is unknown.
+
+        `told`: its alarms and reliefs in this beat; `watch`: for the step time before and after a slowdown;
+        `written_hz`: bytes per second of the rank that writes most.
+        """
         live = self._live.get(name)
         if live is None:
             return
@@ -199,7 +211,7 @@ class Book:
         account.decide(beat.at_s)
 
     def _pace(self, live: _Live, ranks: Sequence[RankPulse]) -> int:
-        """Return the pid of the rank whose steps count: the first one here, as long as it is timed."""
+        """Return the pid of the rank whose steps count: the last choice while timed, else the first; -1 if none."""
         first = -1
         for one in ranks:
             if one.marker is not None and one.found.pid in live.pids:
@@ -210,7 +222,7 @@ class Book:
         return first
 
     def save(self, now_s: float) -> None:
-        """Store one ledger, if it is due. Raises OSError, OutputFailed."""
+        """Store the ledger that was stored longest ago, if that is `SAVE_S` ago. Raises OSError, OutputFailed."""
         if self.store is None or not self._live:
             return
         live = min(self._live.values(), key=lambda one: one.saved_s)
@@ -219,18 +231,18 @@ class Book:
             self.store.write(live.account.snapshot(now_s))
 
     def close(self, now_s: float) -> None:
-        """Store all ledgers: the service ends. Raises OSError, OutputFailed."""
+        """Store the ledgers of all jobs with ranks here, as the service ends. Raises OSError, OutputFailed."""
         for live in self._live.values():
             if self.store is not None:
                 self.store.write(live.account.snapshot(now_s))
 
     def snapshot(self, name: str, now_s: float) -> Ledger | None:
-        """Return the ledger of a job as of now."""
+        """Return the ledger of a job as of `now_s` (CLOCK_MONOTONIC); None if the job has no ranks here."""
         live = self._live.get(name)
         return None if live is None else live.account.snapshot(now_s)
 
     def seconds(self, name: str, now_s: float) -> dict[str, tuple[float, int]]:
-        """Return seconds and number of events of a job by kind, for the metrics."""
+        """Return by kind the seconds of a job and the number of events, for the metrics; {} if it has no ranks here."""
         ledger = self.snapshot(name, now_s)
         if ledger is None:
             return {}
@@ -243,20 +255,18 @@ class Book:
     # ---- windows -----------------------------------------------------------------------------------------------------
 
     def due(self, name: str, now_s: float) -> Alarm | None:
-        """Return a request for a window that is due now, to see a pause that recurs."""
+        """Return an alarm that requests a window for a recurring pause, if one is due now; None if not."""
         live = self._live.get(name)
         return None if live is None else live.plan.due(name, live.account, now_s)
 
     def begun(self, alarm: Alarm) -> None:
-        """Take note that a requested window has begun."""
+        """Count the window that `due` requested by this alarm, as it has begun."""
         live = self._live.get(alarm.job)
         if live is not None:
             live.plan.begun(live.account)
 
     def learnt(self, seen: Seen) -> str:
-        """Take note of a window's verdict and pauses; return what a requested window found, in
-        words.
-        """
+        """Use a window's verdict and pauses; return what a window for a recurring pause found, '' for any other window."""
         live = self._live.get(seen.alarm.job)
         if live is None:
             return ""
@@ -273,12 +283,13 @@ class Book:
 
 
 def _has_gpu(rank: FoundRank) -> bool:
+    """Tell whether a rank uses a GPU: it has loaded CUDA, or PyTorch's part for it on a host with a GPU driver."""
     driver = any(Path(path).exists() for path in ("/proc/driver/nvidia", "/dev/kfd"))
     return bool(rank.libraries.cuda) or (driver and bool(rank.libraries.torch_cuda))
 
 
 def _named(verdict: dict[str, object]) -> tuple[str, str, tuple[int, ...]]:
-    """Return status, first suspect in words and its ranks of a verdict's JSON."""
+    """Return status, first suspect in words and its ranks of a verdict's JSON; '' and () without suspects."""
     suspects = verdict.get("suspects")
     status = str(verdict.get("status", ""))
     if not isinstance(suspects, list) or not suspects:
@@ -292,7 +303,7 @@ def _named(verdict: dict[str, object]) -> tuple[str, str, tuple[int, ...]]:
 
 
 def _end_of(died: Sequence[Death], now_s: float) -> tuple[str, float]:
-    """Return how a run ended, in words, and when its last rank did."""
+    """Return how a run ended, in words, and when its last rank did; `now_s` without any death."""
     if not died:
         return "nobody saw how it ended", now_s
     at_s = max(one.at_s for one in died)

@@ -1,5 +1,4 @@
-"""The entries of one ledger: which pauses are alike, what they are called, and how many there may
-be. Pure.
+"""The entries of one ledger: which pauses are alike, what they are called, and how many there may be. Pure.
 
 Pauses are alike if as many ranks work in them (some, all, none of this host) and they last as long,
 within a factor `ALIKE`. Of several entries that a pause could belong to, the one counts at whose
@@ -41,7 +40,7 @@ class Entries:
 
     @staticmethod
     def of(known: Iterable[Entry], others: tuple[int, float] = (0, 0.0)) -> Entries:
-        """Make them of stored entries."""
+        """Make entries from stored ones. `others`: number and seconds of those without room."""
         made = Entries(others=others)
         for entry in known:
             made._put(entry)
@@ -62,7 +61,7 @@ class Entries:
         return recurrence.find(entry.recent, self.step_s)
 
     def add(self, event: Event) -> None:
-        """Add an event to the entry of its like, or as a new one."""
+        """Add an event to the entry of events like it, or make a new entry; ignore an event without duration."""
         if event.seconds <= 0:
             return
         self.version += 1
@@ -80,19 +79,20 @@ class Entries:
             self._of[number] = replace(self._of[number], seconds=self._of[number].seconds + seconds)
 
     def knows(self, event: Event) -> bool:
-        """Tell whether there were pauses like this one before."""
+        """Tell whether there is an entry for an event like this one."""
         return self._match(event) is not None
 
     def asked(self, number: int) -> None:
-        """Count a window that was asked for to name an entry."""
+        """Count a window that was recorded to name the entry of this number."""
         entry = self._of.get(number)
         if entry is not None:
             self.version += 1
             self._of[number] = replace(entry, asked=entry.asked + 1)
 
     def name(self, seen: Sequence[SeenPause]) -> bool:
-        """Name the latest pauses that a window saw; return False if it saw none of them. Of several
-        functions in one pause the longest counts.
+        """Name the latest pauses that a window saw; return False if it saw none of them.
+
+        Of several functions in one pause the longest counts.
         """
         named = False
         self.version += 1
@@ -104,13 +104,17 @@ class Entries:
         return named
 
     def call(self, kind: Kind, what: str, whose: Whose) -> None:
-        """Name the latest event of a kind that has no name yet."""
+        """Name the latest event of a kind that has no name yet, and set its ranks."""
         found = [row for row in self._latest if row[0].kind is kind and not row[0].what and row[1] in self._of]
         if found:
             self.version += 1
             self._move(*found[-1], replace(found[-1][0], what=what, whose=whose))
 
     def _name(self, event: Event, number: int, seen: SeenPause) -> None:
+        """Name an entry by what a window saw of its `event`; merge it with an alike entry of that name.
+
+        If a window gave it another name before, move only the event to the entry of the new name.
+        """
         entry = self._of.get(number)
         if entry is None:
             return
@@ -128,6 +132,7 @@ class Entries:
                 self._merge(number, same, named)
 
     def _move(self, event: Event, number: int, moved: Event) -> None:
+        """Take an event out of entry `number`; add its named version `moved` where that belongs, as named by a window."""
         left = self._of[number].without(event)
         if left is None:
             del self._of[number]
@@ -142,7 +147,7 @@ class Entries:
         self._latest[at] = moved, to
 
     def _merge(self, number: int, into: int, named: Entry) -> None:
-        """Add one entry to another of the same name."""
+        """Drop entry `number`, and add its new version `named` to entry `into`, which has the same name."""
         self._of[into] = merged(self._of[into], named)
         del self._of[number]
         for at, (event, of) in enumerate(self._latest):
@@ -155,6 +160,10 @@ class Entries:
         return min(found)[1] if found else None
 
     def _unlike(self, entry: Entry, event: Event) -> float:
+        """Return how unlike an event is to an entry, 0 at best: in length, in time of recurrence, and in ranks.
+
+        Length counts as the absolute logarithm of the ratio to the mean. 0 for events that are no pauses.
+        """
         if event.kind not in PAUSES:
             return 0.0
         unlike = abs(math.log(event.seconds / max(entry.mean_s, 1e-9)))
@@ -167,6 +176,7 @@ class Entries:
         return unlike + _OTHERS * (1.0 - usual) if event.whose.ranks else unlike
 
     def _put(self, entry: Entry) -> int:
+        """Store an entry under a new number, after making room if there are `MOST`; return the number."""
         if len(self._of) >= MOST:
             self._make_room()
         self._next += 1
@@ -174,7 +184,7 @@ class Entries:
         return self._next
 
     def _make_room(self) -> None:
-        """Drop the entry with least time, and count it among the others; pauses first."""
+        """Drop the entry with least time, pauses first; its time goes to `others`, or to another entry of its kind."""
         least = min(self._of, key=lambda number: (self._of[number].kind not in PAUSES, self._of[number].seconds))
         gone = self._of.pop(least)
         if gone.kind in PAUSES:
@@ -188,7 +198,7 @@ class Entries:
 
 
 def merged(one: Entry, other: Entry) -> Entry:
-    """Add up two entries of the same kind."""
+    """Add up two entries of the same kind; name and scope are those of `one`."""
     ranks = dict(one.ranks)
     for rank, count in other.ranks:
         ranks[rank] = ranks.get(rank, 0) + count
@@ -204,7 +214,7 @@ def merged(one: Entry, other: Entry) -> Entry:
 
 
 def _may_be(entry: Entry, event: Event) -> bool:
-    """Tell whether an event may belong to an entry."""
+    """Tell whether an event may belong to an entry: a pause by name, length and scope, any other by kind and name."""
     if event.kind not in PAUSES:
         return (entry.kind, entry.what) == (event.kind, event.what)
     if entry.kind not in PAUSES or not 1 / ALIKE <= event.seconds / max(entry.mean_s, 1e-9) <= ALIKE:
@@ -215,11 +225,12 @@ def _may_be(entry: Entry, event: Event) -> bool:
 
 
 def _is_same(entry: Entry, unnamed: Entry, seen: SeenPause) -> bool:
+    """Tell whether an entry has the name and kind that a window saw, and the scope of the entry `unnamed`."""
     return (entry.kind, entry.what) == (seen.kind, seen.what) and entry.scope is unnamed.scope
 
 
 def _is_seen(event: Event, seen: SeenPause) -> bool:
-    """Tell whether a window saw this pause in this function."""
+    """Tell whether a pause that a window saw is this event: of its ranks, at its time, and a large enough part of it."""
     if event.whose.ranks and seen.rank not in event.whose.ranks:
         return False
     if seen.waits and event.whose.scope is not Scope.NONE:
@@ -231,6 +242,6 @@ def _is_seen(event: Event, seen: SeenPause) -> bool:
 
 
 def _by_what_was_written(entry: Entry) -> Entry:
-    """Call a pause a checkpoint if in most of them a rank wrote to disk."""
+    """Make a pause's entry a checkpoint if a rank wrote to disk in at least `limits.MOST` of its pauses."""
     writes = entry.kind is Kind.PAUSE and entry.wrote >= limits.MOST * entry.count
     return replace(entry, kind=Kind.CHECKPOINT) if writes else entry

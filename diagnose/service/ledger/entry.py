@@ -56,7 +56,7 @@ UNKNOWN = Whose(Scope.UNKNOWN)
 
 
 def scope_of(working: tuple[int, ...], here: int) -> Whose:
-    """Return the scope of a pause in which these of `here` ranks work."""
+    """Return the scope of a pause in which the ranks `working` work, of `here` ranks on this host."""
     if not working:
         return Whose(Scope.NONE)
     if (here > 1 and len(working) >= _NEARLY_ALL * here) or here == 1:
@@ -66,8 +66,10 @@ def scope_of(working: tuple[int, ...], here: int) -> Whose:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One stretch of lost time. `at`: begin; `step`: number of its first step; `wrote`: a rank
-    wrote to disk meanwhile.
+    """One stretch of lost time.
+
+    `at`: begin, Unix time; `step`: number of its first step; `what`: its name, '' if unknown; `wrote`: a rank wrote
+    to disk meanwhile.
     """
 
     kind: Kind
@@ -106,16 +108,16 @@ class Entry:
 
     @property
     def mean_s(self) -> float:
-        """Mean duration of an event."""
+        """Mean duration of its events, in seconds."""
         return self.seconds / max(self.count, 1)
 
     @property
     def is_told_apart(self) -> bool:
-        """True if it is known what it is: by a window, or by what was written."""
+        """True if its cause is known: any kind but `PAUSE`, or a pause with a name."""
         return self.kind is not Kind.PAUSE or bool(self.what)
 
     def also(self, event: Event) -> Entry:
-        """Add one event."""
+        """Return the entry with one more event."""
         ranks, more = _counted(self.ranks, event.whose.ranks)
         recent = (*self.recent, (event.at, event.step))[-RECENT_MOST:]
         return replace(
@@ -125,7 +127,7 @@ class Entry:
         )  # fmt: skip
 
     def without(self, event: Event) -> Entry | None:
-        """Take one event out again; None if it was the only one."""
+        """Return the entry without this event of it; None if it was the only one. `longest_s`, `first`, `last` remain."""
         if self.count <= 1:
             return None
         counts = dict(self.ranks)
@@ -140,13 +142,13 @@ class Entry:
 
 
 def entry_of(event: Event) -> Entry:
-    """Make an entry of its first event."""
+    """Make an entry with this first event."""
     empty = Entry(event.kind, event.what, event.whose.scope, 0, 0.0, 0.0, event.at, event.at)
     return empty.also(event)
 
 
 def _counted(known: tuple[tuple[int, int], ...], more: tuple[int, ...]) -> tuple[tuple[tuple[int, int], ...], int]:
-    """Count these ranks once more; return the counts, and how many had no room."""
+    """Count the ranks `more` once more; return the counts as (rank, count), and how many ranks had no room."""
     counts, left = dict(known), 0
     for rank in more:
         if rank in counts or len(counts) < RANKS_MOST:
@@ -188,11 +190,11 @@ class Ledger:
 
     @property
     def total_s(self) -> float:
-        """Seconds from its start until now."""
+        """Seconds from the start of its first process until `until`."""
         return max(self.until - self.began, 0.0)
 
     def seconds(self) -> dict[Kind, float]:
-        """Sum the time by kind."""
+        """Sum the time by kind, in seconds; pauses without an entry (`others`) are pauses."""
         sums = {Kind.PRODUCTIVE: self.productive_s}
         for entry in self.entries:
             sums[entry.kind] = sums.get(entry.kind, 0.0) + entry.seconds

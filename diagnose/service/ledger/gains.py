@@ -1,4 +1,4 @@
-"""What of a job's time would come back, by what would have to be mended. Pure.
+"""Estimate how much of a job's time would come back if its pauses, hangs and restarts were fixed. Pure.
 
 Computing is never waste, nor is the first start-up. Checkpoints and evaluations are above a tenth
 of the time. A restart costs the time without a job, its start-up, and the steps that were done
@@ -30,8 +30,9 @@ _ACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Seconds of the job that would come back; `what`: mended, in words; `action`: how; `count`: how often it
-    cost time.
+    """Seconds of a job that would come back by one fix.
+
+    `what`: to be fixed, in words; `action`: how; `count`: how often it cost time.
     """
 
     what: str
@@ -41,11 +42,12 @@ class Gain:
 
 
 def gains(ledger: Ledger) -> list[Gain]:
-    """Return what would come back, the most first."""
+    """List the possible gains, the most seconds first."""
     return sorted(_gains(ledger), key=lambda one: -one.seconds)
 
 
 def _gains(ledger: Ledger) -> Iterator[Gain]:
+    """Yield a gain for each entry that can be fixed, and one for all restarts together."""
     for entry in ledger.entries:
         if entry.kind in _BY_DESIGN:
             over_s = entry.seconds - limits.FEW * ledger.total_s
@@ -70,13 +72,14 @@ def _often(entry: Entry, ledger: Ledger) -> str:
 
 
 def _how_to_name(entry: Entry, ledger: Ledger) -> str:
+    """Say how to find a pause's function: a window of `rankscope watch` if one will come, else `rankscope diagnose`."""
     if entry.asked < TRIES and recurrence.find(entry.recent, ledger.step_s) is not None:
         return "`rankscope watch` looks when the next one is expected, and names the function"
     return "`rankscope diagnose` while it comes names the function"
 
 
 def _restarts(ledger: Ledger) -> Gain | None:
-    """Return what the restarts cost together; None if there were none."""
+    """Return what the restarts cost together: down time, start-ups and steps done twice; None if there were none."""
     downs = [entry for entry in ledger.entries if entry.kind is Kind.DOWN]
     if not downs:
         return None

@@ -20,8 +20,10 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 @dataclass(frozen=True, slots=True)
 class SeenPause:
-    """A pause of one rank in a window. `at`: begin of its steps, Unix time; `seconds`: median of
-    one; `inside`: library function that `name` calls only then; `waits`: the rank waits for others.
+    """A recurring or single pause of one rank in a window, with the function it was in.
+
+    `at`: begin of its steps, Unix time; `seconds`: median of one; `inside`: library function that `name` calls only
+    then; `waits`: the rank waits for others.
     """
 
     rank: int

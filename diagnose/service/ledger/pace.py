@@ -28,7 +28,10 @@ _FIRST = 3.0  # times the median: a step that compiled, say
 
 @dataclass(frozen=True, slots=True)
 class LongSteps:
-    """Consecutive long steps, times in CLOCK_MONOTONIC. `excess_s`: above the usual, of all."""
+    """Consecutive long steps, times in CLOCK_MONOTONIC.
+
+    `first`: number of the first one; `excess_s`: above the usual duration, sum over all.
+    """
 
     begin_s: float
     end_s: float
@@ -48,7 +51,10 @@ class Pace:
     _since: int = 0
 
     def take(self, end_s: float, seconds: float, number: int) -> tuple[float, LongSteps | None]:
-        """Process one step; return its excess, and the pause before it, if this step ends one."""
+        """Process step `number`; return its seconds above the usual (0 if ordinary), and the pause that this step ends.
+
+        The pause is None unless long steps came right before and this one is ordinary.
+        """
         if self.usual_s is None:
             self._kept.append(seconds)
             if len(self._kept) >= LEARNT:
@@ -70,7 +76,7 @@ class Pace:
         return 0.0, self.close()
 
     def close(self) -> LongSteps | None:
-        """Return the long steps until now, and begin anew."""
+        """Return the long steps since the last ordinary one and forget them; None if there are none."""
         found, self.open = self.open, None
         return found
 
@@ -80,7 +86,7 @@ class Pace:
         return self.open is not None and self.open.steps > RUN
 
     def move(self, level_s: float) -> None:
-        """Set the usual duration to that after a change of level."""
+        """Set the usual duration to that after a change of level, in seconds."""
         self._limit_s *= level_s / self.usual_s if self.usual_s else 1.0
         self.usual_s = level_s
         self._limit_s = max(self._limit_s, _SHARE * level_s, _LEAST_S)
@@ -89,11 +95,12 @@ class Pace:
         self._since = 0
 
     def first_excess_s(self) -> float:
-        """Return what the first steps took more than usual. Call once, when the usual is known."""
+        """Return the seconds that the first steps took more than usual. Call once, when the usual is known."""
         usual_s = self.usual_s or 0.0
         return sum(one - usual_s for one in self._kept if one >= _FIRST * usual_s)
 
     def _learn(self) -> None:
+        """Set the usual duration, and the limit from which a step is long, by the last ordinary steps."""
         self._since = 0
         self.usual_s, spread_s = _middle(self._kept)
         self._limit_s = max(_SPREADS * spread_s, _SHARE * self.usual_s, _LEAST_S)

@@ -1,5 +1,4 @@
-"""Plan windows for pauses that recur and have no name: short ones, where the next pause is
-expected. Pure.
+"""Plan short windows for pauses that recur and have no name, where the next pause is expected. Pure.
 
 A window begins before the expected time by three steps, and by as much as the pause has strayed; it
 ends as long after its end. At most `TRIES` windows are recorded for an entry, the costliest first,
@@ -28,8 +27,9 @@ _PLAN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Next:
-    """The next window: number of the entry, its begin and length, and the pause that is expected.
-    Times in CLOCK_MONOTONIC.
+    """The next window, times in CLOCK_MONOTONIC.
+
+    `number`: of the entry; `begin_s`, `seconds`: of the window; `pause_s`: when the pause is expected.
     """
 
     number: int
@@ -41,13 +41,13 @@ class _Next:
 
 @dataclass(slots=True)
 class Plan:
-    """The next window of one job."""
+    """Plans the next window of one job."""
 
     _next: _Next | None = None
     _planned: tuple[int, float] = (-1, -math.inf)  # version of the entries, and when
 
     def due(self, job: str, account: Account, now_s: float) -> Alarm | None:
-        """Return the request for the window that is to begin now, if there is one."""
+        """Return the alarm that requests the window that is to begin now; None if none is due."""
         version, at_s = self._planned
         if version != account.entries.version or now_s - at_s >= _PLAN_S or self._is_past(now_s):
             self._planned = account.entries.version, now_s
@@ -58,16 +58,18 @@ class Plan:
         return Alarm(AlarmKind.PAUSE, job, one.pause_s, one.words, seconds=one.seconds)
 
     def _is_past(self, now_s: float) -> bool:
+        """Tell whether the pause of the planned window should have begun already; False if none is planned."""
         return self._next is not None and now_s >= self._next.pause_s
 
     def begun(self, account: Account) -> None:
-        """Count the window that was due, as it has begun."""
+        """Count the planned window, as it has begun, and forget it."""
         if self._next is not None:
             account.entries.asked(self._next.number)
             self._next = None
 
 
 def _windows(account: Account, now_s: float) -> Iterator[_Next]:
+    """Yield a window for each unnamed pause that recurs, costs enough time, and was not tried `TRIES` times."""
     step_s = account.entries.step_s
     if step_s is None or account.starting:
         return
@@ -81,8 +83,9 @@ def _windows(account: Account, now_s: float) -> Iterator[_Next]:
 
 
 def _window(number: int, entry: Entry, rhythm: Recurrence, step_s: float, now: float) -> _Next | None:
-    """Plan a window, in Unix time; None where a pause comes so often that any window sees one, or
-    is too long for one.
+    """Plan a window (Unix time) of at most `LONGEST_S` around the next pause; None if no step fits on each side.
+
+    `number`: of the entry; `step_s`: usual duration of a step; `now`: Unix time.
     """
     margin_s = max(_STEPS * step_s, _LEAST_S, rhythm.jitter_s)
     length_s = min(2 * margin_s + entry.longest_s, LONGEST_S)

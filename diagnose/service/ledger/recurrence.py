@@ -20,8 +20,10 @@ _UNIT_STEPS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """A pause comes back every `seconds`; `steps`: every so many, None where it keeps time instead;
-    `last`: its last begin; `jitter_s`: how far it strayed from its time.
+    """A pause comes back every `seconds`.
+
+    `steps`: every so many steps, None where it keeps time instead; `last`: its last begin, Unix time; `jitter_s`: how
+    far it strayed from its time.
     """
 
     seconds: float
@@ -30,19 +32,19 @@ class Recurrence:
     jitter_s: float
 
     def next(self, now: float) -> float:
-        """Return the begin of the next one after `now`."""
+        """Return the Unix time of the first begin after `now` that is expected."""
         return self.last + self.seconds * max(math.floor((now - self.last) / self.seconds) + 1, 1)
 
     def expects(self, at: float) -> bool:
-        """Tell whether a pause at this time fits."""
+        """Tell whether a pause at Unix time `at` comes when one is expected."""
         off = (at - self.last) / self.seconds
         return abs(off - round(off)) * self.seconds <= self.jitter_s + _JITTER * self.seconds
 
 
 def find(recent: Sequence[tuple[float, int]], step_s: float | None) -> Recurrence | None:
-    """Find the recurrence of pauses with these begins and step numbers; None if there is none.
+    """Find the recurrence of pauses, from begin (Unix time) and step number of each; None if there is none.
 
-    `step_s`: usual duration of a step.
+    `step_s`: usual duration of a step, None if unknown.
     """
     for part in (recent, recent[-_LATEST:]):
         if len(part) >= limits.SEVERAL and (found := _find(part, step_s or 0.0)) is not None:
@@ -51,6 +53,10 @@ def find(recent: Sequence[tuple[float, int]], step_s: float | None) -> Recurrenc
 
 
 def _find(recent: Sequence[tuple[float, int]], step_s: float) -> Recurrence | None:
+    """Find a period in step numbers, else in time; None if neither has one. `recent`: (Unix time, step number).
+
+    `step_s`: usual duration of a step, 0 if unknown.
+    """
     at, step = (np.array(column, dtype=np.float64) for column in zip(*sorted(recent), strict=True))
     gaps = np.diff(at)
     if gaps.min() <= 0:
@@ -67,5 +73,6 @@ def _find(recent: Sequence[tuple[float, int]], step_s: float) -> Recurrence | No
 
 
 def _strayed_s(gaps: Floats, seconds: float) -> float:
+    """Return how far, at most, a gap is from its nearest multiple (1 or more) of the period `seconds`, in seconds."""
     times = np.maximum(np.round(gaps / seconds), 1.0)
     return float(np.abs(gaps - times * seconds).max())

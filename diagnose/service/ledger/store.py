@@ -1,5 +1,4 @@
-"""The ledgers of one host on disk: `<state>/ledger/<24 hex>.json`, 0600, each written whole or not
-at all.
+"""The ledgers of one host on disk: `<state>/ledger/<24 hex>.json`, 0600, each written whole or not at all.
 
 A file is at most `FILE_BYTES` long, and there are at most `FILES` of them, `FILES_EACH` of one
 user; beyond that the user with most loses the one that was written longest ago. What somebody else
@@ -33,8 +32,10 @@ _NAME = re.compile(r"[0-9a-f]{24}\.json")
 
 @dataclass(slots=True)
 class Store:
-    """The folder. `host`: name of this host, written into each file; `_users`: of the file of each
-    name, the one that was written longest ago first; None until the first write.
+    """The folder of the ledgers' files.
+
+    `host`: name of this host, written into each file; `_users`: user by file name, the file written longest ago
+    first; None until the first write.
     """
 
     folder: Path
@@ -42,7 +43,7 @@ class Store:
     _users: dict[str, str] | None = None
 
     def write(self, ledger: Ledger) -> None:
-        """Write one ledger, and remove what is too many. Raises OSError, OutputFailed."""
+        """Write one ledger, and remove files above the limits. Raises OSError, OutputFailed."""
         content = json.dumps(to_json(ledger, self.host), separators=(",", ":"), allow_nan=False).encode()
         if len(content) > FILE_BYTES:
             raise OutputFailed(f"the ledger of {ledger.job} has {len(content)} bytes")
@@ -56,7 +57,10 @@ class Store:
             _keep_within_bounds(place, self._users)
 
     def _found(self, place: int) -> dict[str, str]:
-        """Return what is there, and remove what is no ledger."""
+        """Return the user by name of each file, the oldest first, and delete files that are no ledgers.
+
+        `place`: descriptor of the folder.
+        """
         remove_left_files(place)
         users = {name: ledger.user for name, ledger in self._all()}
         for name in os.listdir(place):
@@ -66,11 +70,12 @@ class Store:
         return dict(sorted(users.items(), key=lambda row: _written(place, row[0])))
 
     def read(self) -> list[Ledger]:
-        """Read all ledgers, the one that was accounted for last first. Damaged ones are left out."""
+        """Read all ledgers, the latest `until` first. Damaged ones are left out."""
         found = [ledger for _, ledger in self._all()]
         return sorted(found, key=lambda one: -one.until)
 
     def _all(self) -> Iterator[tuple[str, Ledger]]:
+        """Yield name and ledger of each file; those that cannot be read or are no ledger are skipped."""
         if not self.folder.is_dir():
             return
         with opened_folder(self.folder) as place:
@@ -83,7 +88,10 @@ class Store:
 
 
 def _keep_within_bounds(place: int, users: dict[str, str]) -> None:
-    """Remove the oldest files of the user with most, while there are too many; never the newest."""
+    """Remove the oldest files of the user with most, while there are too many; never the newest.
+
+    `place`: descriptor of the folder; `users`: user by file name, the oldest first; it is updated.
+    """
     held = Counter(users.values())
     newest = next(reversed(users))
     while len(users) > FILES or max(held.values()) > FILES_EACH:
@@ -104,6 +112,7 @@ def name_of(ledger: Ledger) -> str:
 
 
 def _written(place: int, name: str) -> float:
+    """Return when a file was last written, Unix time; 0 if it is missing or no regular file."""
     try:
         found = os.stat(name, dir_fd=place, follow_symlinks=False)
     except OSError:

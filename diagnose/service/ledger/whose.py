@@ -20,7 +20,7 @@ _ROWS_LEAST = 5
 
 
 def find(ranks: Sequence[RankPulse], pause: LongSteps) -> Whose:
-    """Return the ranks of this host that work in a pause that has just ended."""
+    """Return the ranks of this host that work in a pause that has just ended; UNKNOWN if no rank's waiting is measured."""
     working, known = [], 0
     for one in ranks:
         more_s = _own_excess_s(one, pause)
@@ -35,7 +35,7 @@ def find(ranks: Sequence[RankPulse], pause: LongSteps) -> Whose:
 
 
 def _own_excess_s(rank: RankPulse, pause: LongSteps) -> float | None:
-    """Return by how much a rank's own time exceeds the usual in a pause; None if unknown."""
+    """Return the seconds by which a rank's own time exceeds the usual in a pause; None if unknown."""
     usual: list[float] = []
     inside: list[float] = []
     for end_s, seconds, waited_s in islice(reversed(rank.recent), _ROWS_MOST):

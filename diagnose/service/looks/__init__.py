@@ -1,1 +1,1 @@
-"""Closer looks: who may look when, a window and its verdict in a child of the service, one that stands by."""
+"""Looks of the service: when one may begin, its window and verdict in a child process, and one that is prepared."""

@@ -67,17 +67,17 @@ class Seen:
 
     @property
     def waits(self) -> bool:
-        """True if another host judges and has not yet."""
+        """True if another host judges this look and has not yet."""
         return self.verdict is None and self.share is not None and not self.share.judges
 
     @property
     def accuses(self) -> bool:
-        """True if the verdict names a cause by which somebody differs."""
+        """True if the verdict has a suspect, and its status is not `inefficient`."""
         return bool(self.verdict and self.verdict["suspects"]) and not self.wastes
 
     @property
     def wastes(self) -> bool:
-        """True if nobody differs and the job spends time that it need not: nobody is paged for it."""
+        """True if the verdict's status is `inefficient`: no rank differs, but the job wastes time. It alerts nobody."""
         return self.verdict is not None and self.verdict["status"] == "inefficient"
 
 
@@ -107,6 +107,7 @@ class Look:
         end(self.pid)
 
     def _read(self, otherwise: str) -> Seen:
+        """Read the result that the child wrote; without a valid one a result without verdict, with trouble `otherwise`."""
         try:
             with os.fdopen(self.result, "rb") as file:
                 file.seek(0)
@@ -123,8 +124,9 @@ class Look:
 
 
 def window_s(step_s: float | None, standstill: bool) -> float:
-    """Return a window's length in seconds for enough steps; during a standstill, long enough to
-    prove it.
+    """Return a window's length in seconds, for enough steps; in a standstill, long enough to prove it.
+
+    `step_s`: usual duration of a step, None if unknown.
     """
     if standstill:
         return STANDSTILL_S
@@ -133,8 +135,10 @@ def window_s(step_s: float | None, standstill: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A requested look. `share`: it is part of a look of all hosts; `only_judge`: judge finished
-    windows only.
+    """A requested look.
+
+    `seconds`: length of its window; `share`: settings of a look of all hosts, None if it is of this host alone;
+    `only_judge`: judge finished windows only.
     """
 
     alarm: Alarm
@@ -145,7 +149,7 @@ class Wanted:
 
     @property
     def longest_s(self) -> float:
-        """Deadline of the look, in seconds."""
+        """Seconds after which the look is killed."""
         return self.seconds + _GRACE_S + (self.share.longer_s if self.share is not None else 0.0)
 
 
@@ -158,9 +162,7 @@ def begin(wanted: Wanted) -> Look:
 
 
 def forked(work: Callable[[], None]) -> int:
-    """Fork a child that runs `work` and ends with it or with this process; return its pid. Raises
-    OSError.
-    """
+    """Fork a child that runs `work` and ends with it, or with this process; return its pid. Raises OSError."""
     READER.close()  # its child process can serve only one of us
     sys.stdout.flush()
     sys.stderr.flush()
@@ -180,6 +182,7 @@ def forked(work: Callable[[], None]) -> int:
 
 
 def _look(wanted: Wanted, result: int) -> None:
+    """Record the window and write its verdict to the descriptor `result`; runs in the child."""
     from rankscope.observer.recorder import record
 
     telling = Telling(result)
@@ -187,7 +190,7 @@ def _look(wanted: Wanted, result: int) -> None:
 
 
 def options_of(wanted: Wanted) -> RecordOptions:
-    """Choose the recording options of the window."""
+    """Return the recording options of a requested look: begin at once, or at the time agreed on with other hosts."""
     # Imported here, in the child: the service needs none of it.
     from rankscope.observer.recorder import RecordOptions
 
@@ -200,8 +203,8 @@ def options_of(wanted: Wanted) -> RecordOptions:
 class Telling:
     """Writes the result of a look, in the child, to an anonymous file.
 
-    `began_s`: begin of its window, CLOCK_MONOTONIC; `apart_s`: offset of the clock to that at its
-    begin; `reads`: thread that imports the judging code.
+    `began_s`: begin of its window, CLOCK_MONOTONIC; `apart_s`: Unix time less CLOCK_MONOTONIC at that time; `reads`:
+    thread that imports the judging code.
     """
 
     result: int
@@ -210,7 +213,7 @@ class Telling:
     reads: threading.Thread | None = None
 
     def heard(self, text: str) -> None:
-        """Handle a progress message of the observer."""
+        """Handle a progress message of the observer: once it observes, import the judging code in a thread."""
         if self.reads is None and text.startswith("observing"):
             self.apart_s = time.time() - time.monotonic()
             # Import the judging code while the window runs.
@@ -218,6 +221,7 @@ class Telling:
             self.reads.start()
 
     def _begun(self, window: Window) -> Window:
+        """Note when the window began, give the importing thread normal priority, and return the window."""
         apart_s = self.apart_s if self.apart_s is not None else time.time() - time.monotonic()
         self.began_s = window.manifest.start - apart_s
         if self.reads is not None and self.reads.is_alive() and self.reads.native_id is not None:
@@ -226,8 +230,9 @@ class Telling:
         return window
 
     def _ended_s(self, share: Share, window: Window) -> float | None:
-        """Return when the common interval of all hosts ended, CLOCK_MONOTONIC, whatever the clock
-        was set to since.
+        """Return when the interval common to all hosts ended, CLOCK_MONOTONIC, whatever the clock was set to since.
+
+        None if no window began.
         """
         if self.began_s is None:
             return None
@@ -235,7 +240,7 @@ class Telling:
         return self.began_s - share.pace.late_s(trigger, window.manifest.start) + trigger.seconds
 
     def judged(self, wanted: Wanted, observe: Callable[[], Window]) -> None:
-        """Write the verdict on the window that `observe` records."""
+        """Write the verdict on the window that `observe` records, or why there is none; errors are part of the result."""
         verdict: dict[str, Any] | None = None
         trouble = kept = ""
         broken: tuple[str, ...] = ()
@@ -261,7 +266,10 @@ class Telling:
 
 
 def _pauses(window: Window | None) -> list[list[Any]]:
-    """Return the pauses in a window as JSON; none where it cannot be read. A verdict is not lost for it."""
+    """Return the pauses in a window as JSON; [] without a window or where they cannot be read.
+
+    A verdict is not lost for it.
+    """
     if window is None:
         return []
     try:
@@ -271,6 +279,7 @@ def _pauses(window: Window | None) -> list[list[Any]]:
 
 
 def _read_what_judges() -> None:
+    """Import the judging code at idle priority; runs in a thread of its own."""
     with contextlib.suppress(OSError):
         # this thread only: the window's CPU belongs to the ranks
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -278,7 +287,10 @@ def _read_what_judges() -> None:
 
 
 def _by_itself(wanted: Wanted, window: Window) -> tuple[dict[str, Any], str, str]:
-    """Judge this host's window; return the verdict, why the history failed, and its name there."""
+    """Judge this host's window alone and add it to the history.
+
+    Returns the verdict as JSON, why the history failed ('' if it did not), and the window's name there.
+    """
     from rankscope.diagnose.infer.past.history import History
     from rankscope.diagnose.infer.solve import judge
 

@@ -1,5 +1,4 @@
-"""From alarms to looks and verdicts: which job may be looked at, one look at a time, agreed with
-the job's other hosts.
+"""From alarms to looks and verdicts: which job may be looked at, one look at a time, agreed with its other hosts.
 
 alarm ──► Allowance ──► waiting (users in turn) ──► Look (a child: window, verdict) ──► line, JSON line, hook
      └──► others: all hosts over one interval, one judges ──┘
@@ -111,12 +110,13 @@ class Looking:
             job.refused = alarm
 
     def _why_no_look(self, job: WatchedJob, alarm: Alarm, now_s: float) -> str:
+        """Explain why no look is allowed now, as this host is blind or by the job's limits; '' if one is."""
         if self.blind:
             return "no verdict can be had on this host"
         return job.allowance.allows(now_s, urgent=alarm.is_urgent)
 
     def suspect_hardware(self, now_s: float, words: str) -> None:
-        """Raise an alarm for all jobs here, except those with a queued look."""
+        """Raise a hardware alarm for all jobs here, except those with a queued look; `words`: what was found."""
         for name, job in self.jobs.items():
             if name not in self._waiting:
                 self.alarm(job, Alarm(AlarmKind.HARDWARE, name, now_s, words), now_s)
@@ -133,9 +133,7 @@ class Looking:
             self._waiting[name] = _Waiting(alarm, now_s)
 
     def by_routine(self, name: str, job: WatchedJob, now_s: float) -> None:
-        """Raise a routine alarm about once an hour, at random times: for comparison, and for faults
-        without an alarm.
-        """
+        """Raise a routine alarm about once an hour, at random times: for comparison, and for faults without an alarm."""
         if not self.routine or self.blind or job.watch.step_s is None or job.troubles:
             return
         if job.routine_s is None:
@@ -145,8 +143,10 @@ class Looking:
             self.alarm(job, Alarm(AlarmKind.ROUTINE, name, now_s, "a window for the history"), now_s)
 
     def expect(self, job: WatchedJob, alarm: Alarm, now_s: float) -> bool:
-        """Begin a window for a pause that is expected; return False if anything else needs this host or this
-        job's windows: one of them is left for an alarm. Of this host only: the pause is of its ranks.
+        """Begin a window for an expected pause, on this host only, as it is of its ranks; return whether it began.
+
+        False if a look or trouble comes first, if only the window for an alarm is left, if no verdict is possible, or
+        while no look is prepared for it: this call then prepares one.
         """
         is_busy = self._look is not None or self._waiting or self._held or job.troubles
         if self.blind or is_busy or job.allowance.left(now_s) <= _LEFT_FOR_ALARMS:
@@ -209,15 +209,13 @@ class Looking:
             self._keep([name for name in self.jobs if not self.tier0.is_learning(name)])
 
     def _stands_by(self, name: str) -> bool:
-        """Tell whether a look at this job would begin at once; if not, prepare one, unless another
-        job comes first.
-        """
+        """Tell whether a look at this job would begin at once; if not, prepare one, unless another job comes first."""
         if not (ready := self.standby.is_ready(name, self._pids(name))):
             self._keep([name])
         return ready
 
     def _keep(self, known: Sequence[str]) -> None:
-        """Prepare the next look for one of these jobs, or for one with an agreed look."""
+        """Have one look prepared: for a job with an agreed or expected look, else for one of the jobs `known`."""
         wanted = (*(self.others.agreed() if self.others is not None else ()), self._expected)
         agreed = [name for name in wanted if name in self.jobs]
         self.standby.keep({name: self._pids(name) for name in (*agreed, *known)}, agreed)
@@ -238,7 +236,7 @@ class Looking:
             self.others.close()
 
     def hear_others(self, now_s: float) -> None:
-        """Process proposals and verdicts of the jobs' other hosts."""
+        """Process proposals and verdicts of the jobs' other hosts, and begin agreed looks."""
         if self.others is None:
             return
         self._call(self.others)
@@ -264,16 +262,16 @@ class Looking:
         self._begin_held(now_s)
 
     def _look_alone(self, task: Alone, now_s: float) -> None:
+        """Report why this host looks without the others, and queue the look."""
         self.voice.note(now_s, "note", f"this host looks alone: {task.why}", task.job)
         self._alone.add(task.job)
         self._waiting[task.job] = _Waiting(task.alarm, now_s)
 
     def _forget_begins(self, now_s: float) -> None:
-        """Drop delayed looks of all hosts after this host's clock was set, as their begin comes at
-        another time here.
+        """Drop delayed looks of all hosts after this host's clock was set, as they would begin at another time here.
 
-        If this host had an alarm of its own, it looks alone. A host that judges can do so later,
-        from the windows of the others.
+        If this host had an alarm of its own, it looks alone. A host that judges can do so later, from the windows of
+        the others.
         """
         begins = [task for task in self._held if isinstance(task, Begin)]
         self._held = [task for task in self._held if isinstance(task, Turn)]
@@ -282,9 +280,7 @@ class Looking:
                 self._look_alone(Alone(task.alarm, "the clock of this host was set"), now_s)
 
     def _begin_held(self, now_s: float) -> bool:
-        """Begin an agreed look as soon as no other one runs; return True if one runs or must begin
-        first.
-        """
+        """Begin an agreed look as soon as no other one runs; return True if one runs or must begin first."""
         while self._held and self._look is None and self.others is not None:
             task = self._held[0]
             job = self.jobs.get(task.job)
@@ -300,9 +296,7 @@ class Looking:
         return self._look is not None
 
     def _is_served(self, alarm: Alarm) -> bool:
-        """Tell whether a look of all hosts at this trouble runs or ran while it lasted, and its
-        verdict is still unknown.
-        """
+        """Tell whether a look of all hosts at the same kind of trouble covers this alarm, its verdict not yet known."""
         trigger = self._in_common.get(alarm.job)
         if trigger is None or alarm.again or unix(alarm.at_s) >= trigger.start + trigger.seconds:
             return False
@@ -310,9 +304,7 @@ class Looking:
         return same or (trigger.kind in STANDSTILLS and alarm.kind in STANDSTILLS)
 
     def _call(self, hosts: Others) -> None:
-        """Set the jobs' names for other hosts, with the owner: local names may differ, owners do
-        not.
-        """
+        """Give the connection each job's common name, which contains the owner: local names may differ, owners do not."""
         hosts.call(
             {
                 name: of_user(name, max((one.found.owner for one in self.tier0.of_job(name)), default=-1))
@@ -322,7 +314,8 @@ class Looking:
 
     def _judge_instead(self, hosts: Others, job: WatchedJob, task: Turn, now_s: float) -> bool:
         """Judge in place of the host that should have, or without a window of this host's own.
-        Returns False if not possible now.
+
+        Returns False if not possible now, to be tried again; True also if it is too late to judge.
         """
         trigger, share = task.trigger, hosts.share(task, job.earlier)
         if unix(now_s) > hosts.pace.given_up_at(trigger, share.hosts):
@@ -335,7 +328,7 @@ class Looking:
         return True
 
     def _join(self, hosts: Others, job: WatchedJob, task: Begin, now_s: float) -> bool:
-        """Take part in a look of all hosts. Returns False if not possible now."""
+        """Take part in a look of all hosts, or report why not; return False, to be tried again, if no child can start."""
         trigger = task.trigger
         routine = trigger.kind is AlarmKind.ROUTINE
         forced = routine or trigger.kind is AlarmKind.ASKED
@@ -369,7 +362,10 @@ class Looking:
         share: Share | None = None,
         only_judge: bool = False,
     ) -> bool:
-        """Begin a look; return False where this host lacks resources."""
+        """Begin a look at a job; return False if no child can be started now.
+
+        `seconds`: of its window; `share`: settings of a look of all hosts; `only_judge`: judge finished windows only.
+        """
         wanted = Wanted(alarm, seconds, self.history, share, only_judge)
         try:
             self._look = self.standby.begin(wanted, self._pids(alarm.job))
@@ -385,6 +381,7 @@ class Looking:
         return True
 
     def _learn(self, seen: Seen, now_s: float) -> None:
+        """Handle a look's result: await another host's verdict, or report it and update ledger, allowance and job."""
         job = self.jobs.get(seen.alarm.job)
         if seen.waits and self.others is not None:
             if seen.trouble:  # the others judge without it, and may find that this host is the cause
@@ -416,17 +413,18 @@ class Looking:
             self.evidence.freeze(job, event)
 
     def _is_news(self, job: WatchedJob, seen: Seen) -> bool:
-        """Remember a job's waste; return False for a window of the history that shows the same again."""
+        """Store what a job wastes; return False if a routine window shows the same waste again, which is not reported."""
         before, job.wasted = job.wasted, job.wasted if seen.verdict is None else events.waste_words(seen.verdict)
         routine = seen.alarm.kind is AlarmKind.ROUTINE
         return not (routine and seen.wastes and job.wasted == before)
 
     def _pids(self, job: str) -> frozenset[int]:
+        """Return the pids of a job's ranks on this host."""
         return frozenset(one.found.pid for one in self.tier0.of_job(job))
 
 
 def _name(job: WatchedJob, seen: Seen, verdict: dict[str, Any]) -> None:
-    """Name the causes that a verdict found, or nobody any more where nothing is wrong.
+    """Set the job's named cause by a verdict; clear it if nothing is wrong and no trouble lasts.
 
     Suspects of another host's verdict are left to its metrics: once in the whole cluster.
     """

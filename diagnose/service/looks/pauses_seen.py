@@ -23,13 +23,14 @@ _LEAST_S = 0.05
 
 
 def seen_in(window: Window) -> tuple[SeenPause, ...]:
-    """Return the pauses in a window, the longest first."""
+    """Return the pauses in a window, the longest first, at most `MOST`."""
     found = list(_of_table(window)) or list(_of_patterns(window))
     found.sort(key=lambda one: -one.seconds)
     return tuple(found[:MOST])
 
 
 def _of_table(window: Window) -> Iterator[SeenPause]:
+    """Yield the pauses of the window's table of pauses, with the times of the steps in which they were."""
     begins = {
         (row["rank"], row["step"]): window.manifest.start + row["start_s"]
         for row in window.steps.select(["rank", "step", "start_s"]).to_pylist()
@@ -43,7 +44,7 @@ def _of_table(window: Window) -> Iterator[SeenPause]:
 
 
 def _of_patterns(window: Window) -> Iterator[SeenPause]:
-    """Yield functions with one activity that stands out; when it began is not in a window."""
+    """Yield functions with one activity that stands out; its time is unknown and set to the window's middle."""
     middle = window.manifest.start + window.manifest.seconds / 2
     columns = ["rank", "thread", "kind", "name", "file", "line", "detail", "max_s", "p50_s", "count"]
     for row in window.patterns.select(columns).to_pylist():

@@ -1,5 +1,4 @@
-"""A prepared look: its child has loaded, found and named all that a window needs, and waits for an
-alarm.
+"""A prepared look: its child has loaded, found and named all that a window needs, and waits for an order to begin.
 
 Loading takes seconds, and a fault may be over by then. Nothing is attached meanwhile: it costs the
 ranks nothing, and this host the memory of two forks of the service. It observes the ranks that it
@@ -63,6 +62,7 @@ class Prepared:
 
     @property
     def has_ended(self) -> bool:
+        """True if its child has ended."""
         try:
             return os.waitpid(self._pid, os.WNOHANG)[0] != 0
         except ChildProcessError:
@@ -86,8 +86,7 @@ class Prepared:
 
 @dataclass(slots=True)
 class Standby:
-    """Maintains one prepared look: for a job with an agreed look, else for the job with most ranks
-    here.
+    """Maintains one prepared look: for a job with an agreed look, else for the job with most ranks here.
 
     `_refused`: ranks without one, as it ended by itself or used too much memory.
     """
@@ -96,10 +95,10 @@ class Standby:
     _prepared: Prepared | None = None
 
     def keep(self, jobs: Mapping[str, frozenset[int]], agreed: Sequence[str] = ()) -> None:
-        """Prepare anew if the ranks changed. Call regularly with the pids of the ranks of each job.
+        """Prepare a look for the soonest job of `agreed`, else the one with most ranks; anew if its ranks changed.
 
-        `agreed`: jobs with an agreed look, the soonest first: the prepared look is theirs until
-        then, whichever job has more ranks.
+        Call regularly with the pids of each job's ranks. Ranks whose prepared look ended by itself or used too much
+        memory get none again.
         """
         soonest = next((job for job in agreed if job in jobs), None)
         job = soonest or max(jobs, key=lambda one: len(jobs[one]), default=None)
@@ -124,11 +123,12 @@ class Standby:
         return pids == self._refused
 
     def weigh(self, beside_bytes: int) -> None:
-        """Close it if it and the service together use too much memory."""
+        """Close the prepared look, for good, if it uses too much memory together with the service (`beside_bytes`)."""
         if self._prepared is not None and beside_bytes + self._prepared.memory_bytes() > RESIDENT_BYTES:
             self._refuse()
 
     def _refuse(self) -> None:
+        """Close the prepared look, and prepare none for its ranks again."""
         if self._prepared is not None:
             self._refused = self._prepared.pids
             self.close()
@@ -154,10 +154,12 @@ class Standby:
 
 
 def _prepare(job: str, pids: frozenset[int]) -> Prepared:
+    """Fork a child that prepares a look at these ranks of a job and waits for its order. Raises OSError."""
     ours, theirs = socket.socketpair()
     result = os.memfd_create("look", os.MFD_CLOEXEC)
 
     def work() -> None:
+        """Prepare the look in the child, with only its own descriptors open."""
         _hold_only(theirs.fileno(), result)
         _stand_by(job, theirs, result)
 
@@ -172,6 +174,7 @@ def _prepare(job: str, pids: frozenset[int]) -> Prepared:
 
 
 def _stand(nice: int) -> None:
+    """Set the nice value of this process; keep the present one if that is not permitted."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, nice)
 
@@ -181,9 +184,7 @@ class _ObserverGone(Exception):
 
 
 def _lives(observer: int) -> bool:
-    """Tell whether a child of this process is alive; its pid cannot be reused before it is waited
-    for.
-    """
+    """Tell whether a child of this process is alive; its pid cannot be reused before it is waited for."""
     try:
         return procfs.read_stat(observer).state not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -193,8 +194,9 @@ def _lives(observer: int) -> bool:
 
 
 def _hold_only(*kept: int) -> None:
-    """Close all descriptors except these and the standard streams: probes released by the service
-    would otherwise remain with this child.
+    """Close all descriptors except `kept` and the standard streams.
+
+    Otherwise probes released by the service would remain with this child.
     """
     last = 3
     for one in sorted(kept):
@@ -204,6 +206,10 @@ def _hold_only(*kept: int) -> None:
 
 
 def _stand_by(job: str, line: socket.socket, result: int) -> None:
+    """Prepare an observer, wait for the order (a pickled `Wanted`) on `line`, and write the verdict to `result`.
+
+    Runs in the child. A byte on `line` tells the service that all is prepared.
+    """
     from rankscope.observer.recorder import STANDING_BY, Order, RecordOptions, record, stand_by
 
     telling, usual = Telling(result), os.getpriority(os.PRIO_PROCESS, 0)
@@ -211,6 +217,7 @@ def _stand_by(job: str, line: socket.socket, result: int) -> None:
     windows: list[Window] = []
 
     def orders(observer: int) -> Order:
+        """Wait for the order, read it, and return it for the observer. Raises _ObserverGone; EOFError if it is closed."""
         while not select.select([line], [], [], _LOOKS_EVERY_S)[0]:
             # When memory is short the kernel kills observers first: a look needed then loads by
             # itself.
@@ -228,6 +235,7 @@ def _stand_by(job: str, line: socket.socket, result: int) -> None:
         return Order(options.window_s, options.begin_at)
 
     def say(text: str) -> None:
+        """Handle a progress message of the observer; tell the service when all is prepared."""
         if text == STANDING_BY:
             with contextlib.suppress(OSError):  # the order was given before
                 line.send(b"!")
@@ -236,6 +244,7 @@ def _stand_by(job: str, line: socket.socket, result: int) -> None:
         telling.heard(text)
 
     def observed() -> Window:
+        """Return the recorded window; record it now if the prepared observer was gone. Raises what failed instead."""
         # ended since the last check: the look is not lost, and loads now
         if isinstance(failed, _ObserverGone):
             return record(look.options_of(wanted[0]), say)[0].window

@@ -1,4 +1,4 @@
-"""Determine at the start of the service what this host allows to observe, by loading every program in a child.
+"""Find out at the start of the service what this host allows to observe, by loading every program in a child.
 
 Where no verdict is possible no alarm starts a look: a window would cost the job and reveal nothing.
 """
@@ -19,8 +19,9 @@ _BYTES_MOST = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Result of the trial. `blind`: why no verdict is possible here, '' where one is; `missing`:
-    missing sources, in words.
+    """Result of the trial.
+
+    `blind`: why no verdict is possible here, '' where one is; `missing`: missing sources, in words.
     """
 
     blind: str = ""
@@ -73,6 +74,7 @@ class Trial:
 
 
 def _try(result: int) -> None:
+    """Try all sources, and write those that are missing to the descriptor `result` as JSON; runs in the child."""
     # Imported here, in the child: the service needs none of it.
     from rankscope.observer.live.tried import tried
     from rankscope.observer.sources import ESSENTIAL, IN_WORDS, Seen

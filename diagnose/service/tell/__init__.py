@@ -1,1 +1,1 @@
-"""What the service tells others: metrics, hooks, why to drain a host, that it lives."""
+"""Outputs of the service: metrics, hooks, log, reasons to drain a host, signs of life for a supervisor."""

@@ -30,7 +30,7 @@ class Answers:
 
     @property
     def done(self) -> bool:
-        """Tell whether nothing more is to be waited for."""
+        """True if no further answer is to be expected: all jobs asked for have one, or none can come."""
         return bool(self.ended) or (bool(self.verdicts) and all(self._wanted.values()))
 
     @property
@@ -42,7 +42,7 @@ class Answers:
         return min(found, key=_WORST_FIRST.index)
 
     def hear(self, event: dict[str, Any]) -> bool:
-        """Take one event of the service; return whether it is an answer, to be printed."""
+        """Process one event of the service; return whether it answers the request, and is to be printed."""
         kind, job = event.get("kind"), str(event.get("job") or "")
         if kind == "ended":
             self.ended = "the service has ended"
@@ -65,7 +65,7 @@ class Answers:
         return False
 
     def _answers(self, event: dict[str, Any]) -> bool:
-        """Tell whether a verdict is on a look that was asked for, or that began after the request."""
+        """Tell whether a verdict answers: on a look that was asked for, or that began after the request."""
         about = event.get("job") in self._wanted or not self._wanted
         asked = event.get("alarm") == AlarmKind.ASKED.value
         took_s = event.get("took_s")
@@ -80,6 +80,7 @@ def code_of(event: dict[str, Any]) -> int:
 
 
 def _unix(time: object) -> float:
+    """Convert a time in ISO 8601 to Unix seconds; 0 if it is none."""
     try:
         return datetime.fromisoformat(str(time).replace("Z", "+00:00")).timestamp()
     except ValueError:

@@ -1,5 +1,6 @@
-"""Reasons to drain a host, in one form for every scheduler: `rankscope: COMPONENT/CAUSE INSTANCE`
-(scripts/deploy/README.md). Pure.
+"""Reasons to drain a host, in one form for every scheduler: `rankscope: COMPONENT/CAUSE INSTANCE`. Pure.
+
+For the schedulers' rules see scripts/deploy/README.md.
 
 Only for faults that no restart of a job repairs and that the hardware itself reported: never a
 hang, a slow function, a slow device, or an Xid that user code causes.
@@ -29,9 +30,7 @@ def reason_of(component: str, cause: str, instance: str = "") -> str:
 
 
 def of_verdict(verdict: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the host to drain by a verdict's first suspect, and the reason; two '' if there is
-    none.
-    """
+    """Return the host to drain by a verdict's first suspect, and the reason; '' and '' if there is none."""
     if not verdict["suspects"]:
         return "", ""
     first = verdict["suspects"][0]
@@ -43,8 +42,9 @@ def of_verdict(verdict: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _of_application(suspect: Mapping[str, Any]) -> bool:
-    """Tell whether a suspect rests only on Xids that user code causes: any user of a GPU could have
-    its host drained by them.
+    """Tell whether a suspect's evidence names Xids, all of kinds that user code causes; other evidence is ignored.
+
+    Such a suspect must drain no host: any user of a GPU could have its host drained.
     """
     told = [_XID.match(str(each.get("measure", ""))) for each in suspect.get("evidence") or ()]
     numbers = [int(found[1]) for found in told if found]

@@ -46,6 +46,7 @@ class EventsLog:
         return found + self._lines()
 
     def _lines(self) -> list[dict[str, Any]]:
+        """Read on, and return the events of the lines that are complete; what is no JSON object is skipped."""
         if self._file is None:
             return []
         *whole, self._rest = (self._rest + os.read(self._file, _READ_BYTES)).split(b"\n")

@@ -1,5 +1,4 @@
-"""The service's hook: a program that gets each important event as JSON on stdin, in a child,
-without blocking the service.
+"""The service's hook: a program that gets each important event as JSON on stdin, in a child, without blocking.
 
 A few run at a time, and the others wait: first drains of this host, then other hardware events,
 then all else, users in turn. However many alarms a crowd of jobs raises, no drain is lost, as one
@@ -33,7 +32,7 @@ _DRAIN, _HARDWARE, _OTHER = range(3)
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """An event that waits for its hook."""
+    """An event that waits for its hook. `again`: it repeats a drain that no hook has taken."""
 
     content: dict[str, Any]
     state: str
@@ -42,7 +41,7 @@ class _Told:
 
     @property
     def urgency(self) -> int:
-        """Rank of urgency; lower is sooner."""
+        """Class of urgency, lower is sooner: 0 for drains, 1 for other hardware events, 2 for all else."""
         if self.content.get("drain_reason"):
             return _DRAIN
         # Events that a program can cause itself are as urgent as any alarm.
@@ -52,9 +51,7 @@ class _Told:
 
 @dataclass(slots=True)
 class Hooks:
-    """Runs the hooks. `program`: '' for none; `kept`: a file with open drains for a restarted
-    service.
-    """
+    """Runs the hooks. `program`: '' for none; `kept`: a file with open drains, for a restarted service."""
 
     program: str
     kept: Path | None = None
@@ -71,10 +68,9 @@ class Hooks:
         self._owed = Drains(self.kept if self.program else None)
 
     def tell(self, content: dict[str, Any], state: str, user: str = "") -> str:
-        """Start the hook for an event, at once or in its turn (`tend`); return what went wrong, ''
-        if nothing.
+        """Start the hook for an event, at once or in its turn (`tend`); return what went wrong, '' if nothing.
 
-        `user`: owner of the job concerned. The hook's answer goes to stderr.
+        `state`: severity; `user`: owner of the job concerned. The hook's answer goes to stderr.
         """
         if not self.program:
             return ""
@@ -89,9 +85,7 @@ class Hooks:
         self._waiting = [one for one in self._waiting if not one.again or key_of(one.content) in self._owed]
 
     def tend(self) -> str:
-        """Forget ended hooks and start waiting ones; return what went wrong, '' if nothing. Call
-        regularly.
-        """
+        """Forget ended hooks and start waiting ones; return what went wrong, '' if nothing. Call regularly."""
         self.reap()
         self._waiting += (_Told(one.content, one.state, one.user, True) for one in self._owed.due())
         while self._waiting:
@@ -121,7 +115,7 @@ class Hooks:
         return f"hook {self.program}: {'; '.join(filter(None, (said, taken)))}" if said or taken else ""
 
     def reap(self) -> None:
-        """Forget hooks that have ended."""
+        """Forget hooks that have ended, and record for those of drains whether they succeeded."""
         for pid in list(self._running):
             status = 1  # if unknown
             with contextlib.suppress(ChildProcessError):
@@ -133,8 +127,9 @@ class Hooks:
                 self._owed.ended(key, well=status == 0)
 
     def _within_bounds(self) -> str:
-        """Drop events above the limit: the last of the least urgent, of the user and job with most
-        of them. Reported once until all are delivered.
+        """Drop one waiting event if there are too many; return a message at the first, '' until all are delivered.
+
+        It is the last of the least urgent, of the user and job with most of them.
         """
         if len(self._waiting) <= WAITING_MOST:
             return ""
@@ -150,7 +145,7 @@ class Hooks:
         return f"hook {self.program}: {WAITING_MOST} events wait for it; of those that are not about hardware some are not told"
 
     def _start(self, told: _Told) -> None:
-        """Start the hook in a child. Raises OSError."""
+        """Start the hook for an event in a child. Raises OSError."""
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()

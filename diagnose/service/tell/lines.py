@@ -1,5 +1,4 @@
-"""Print the service's lines (to the journal). A reader that has stopped delays the service by a
-second, once.
+"""Print the service's lines (to the journal). A reader that has stopped delays the service by a second, once.
 
 A journal that waits for a dead disk reads nothing; a service that waited for it would watch no job,
 drain no host, and be killed by its watchdog. Its log and its hook report what the journal misses.
@@ -27,8 +26,9 @@ class Lines:
     _cut: bool = False
 
     def write(self, stream: TextIO, line: str) -> int:
-        """Write a line; return the number of lines lost before it if it was written, else 0. Raises
-        OSError if no reader is left.
+        """Write a line; return the number of lines lost before it if it was written, else 0.
+
+        Raises OSError if no reader is left.
         """
         try:
             descriptor = stream.fileno()

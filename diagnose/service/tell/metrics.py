@@ -1,5 +1,6 @@
-"""The service's metrics in Prometheus' text format: bounded labels (training_job, rank, kind of
-alarm, component and cause), never a function or path. Pure.
+"""The service's metrics in Prometheus' text format. Pure.
+
+Labels are bounded (training_job, rank, kind of alarm, component and cause), never a function or path.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """State of one job with ranks here. `alarms`: by kind, since the service began; `user`: its
-    owner. `inefficient`: nobody differs, and time is spent that need not be. `ledger`: seconds and
-    number of events by kind, since the job began.
+    """State of one job with ranks here.
+
+    `alarms`: by kind, since the service began; `user`: its owner. `inefficient`: nobody differs, and time is spent
+    that need not be. `ledger`: seconds and number of events by kind, since the job began.
     """
 
     job: str
@@ -69,8 +71,10 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """State of the service itself. `put_off`: operations delayed for lack of resources; `left_out`:
-    ranks that are not watched; `at`: Unix time of this state.
+    """State of the service itself.
+
+    `put_off`: operations delayed for lack of resources; `left_out`: ranks that are not watched; `at`: Unix time of
+    this state.
     """
 
     cpu_s: float
@@ -116,7 +120,7 @@ _SUSPECT_GAUGES: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Series of one name. `kind`: gauge or counter; each row: labels and a finite value."""
+    """All series of one metric. `kind`: gauge or counter; each row: labels and a finite value."""
 
     name: str
     kind: str
@@ -126,9 +130,10 @@ class Family:
 
 @dataclass(slots=True)
 class Names:
-    """Names with series (of jobs, or the labels of suspects): limits a user who renames a job every
-    minute. `each`, `most`: new ones per day, of a user and of all; `_known`: by name and user, when
-    it was added.
+    """Names that may have series (of jobs, or the labels of suspects), limited per day and user.
+
+    Otherwise a user who renames a job every minute would fill the scraper. `each`, `most`: new ones per day, of a
+    user and of all; `_known`: by name and user, when it was added, CLOCK_MONOTONIC.
     """
 
     each: int = NAMES_EACH
@@ -136,8 +141,9 @@ class Names:
     _known: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def has_room(self, name: str, user: str, now_s: float) -> bool:
-        """Tell whether this name has series, or may get them. Names older than a day are dropped,
-        the oldest first.
+        """Tell whether this name has series, or may get them; in that case it is added.
+
+        Names older than a day are dropped, the oldest first.
         """
         if (name, user) in self._known:
             return True
@@ -150,8 +156,10 @@ class Names:
 
 
 def families(jobs: Sequence[JobState], service: ServiceState, ended: Sequence[EndedJob] = ()) -> list[Family]:
-    """Build all series; with more than `JOBS_MOST` jobs the first ones of each user. Series with
-    unknown values are left out. `ended`: of these whether a rank died, and the suspects.
+    """Build all metrics of jobs, suspects, ranks and service; series with unknown values are left out.
+
+    With more than `JOBS_MOST` jobs only the first ones of each user. `ended`: jobs that ended by a failure, of which
+    only that and the suspects are shown.
     """
     shown, over = _shared_out(jobs), _shared_out(ended)
     found: list[Family] = []
@@ -192,9 +200,7 @@ _AnyJob = TypeVar("_AnyJob", JobState, EndedJob)
 
 
 def _shared_out(jobs: Sequence[_AnyJob]) -> list[_AnyJob]:
-    """Select at most `JOBS_MOST` jobs, in their order: the first of each user, then the second of
-    each, and so on.
-    """
+    """Select at most `JOBS_MOST` jobs, in their order: the first of each user, then the second of each, and so on."""
     before, turns = Counter[str](), list[int]()
     for job in jobs:
         turns.append(before[job.user])
@@ -204,7 +210,7 @@ def _shared_out(jobs: Sequence[_AnyJob]) -> list[_AnyJob]:
 
 
 def as_prometheus(jobs: Sequence[JobState], service: ServiceState, ended: Sequence[EndedJob] = ()) -> str:
-    """Format all series as text."""
+    """Format all metrics in Prometheus' text format."""
     lines: list[str] = []
     for family in families(jobs, service, ended):
         lines += [f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}"]
@@ -215,12 +221,16 @@ def as_prometheus(jobs: Sequence[JobState], service: ServiceState, ended: Sequen
 
 
 def _family(name: str, kind: str, text: str, values: Iterable[tuple[dict[str, str], float]]) -> list[Family]:
-    """Build one series for each set of labels, as readers refuse duplicates."""
+    """Build the metric `name` with one series for each set of labels, as readers refuse duplicates; [] without a value.
+
+    Values that are NaN are left out. `kind`: gauge or counter; `text`: its help.
+    """
     known = {tuple(labels.items()): (labels, value) for labels, value in values if not math.isnan(value)}
     return [Family(name, kind, text, tuple(known.values()))] if known else []
 
 
 def _job_value(job: JobState, name: str) -> float:
+    """Return the value of a job for the metric of this name in `_JOB_GAUGES`."""
     return {
         "step_seconds": job.step_s, "step_baseline_seconds": job.baseline_s, "steps_total": float(job.steps),
         "slow": float(job.slow), "hung": float(job.hung), "dead": float(job.dead), "named": float(job.named),
@@ -230,18 +240,22 @@ def _job_value(job: JobState, name: str) -> float:
 
 
 def _rank_value(rank: RankState, name: str) -> float:
+    """Return the value of a rank for the metric of this name in `_RANK_GAUGES`."""
     return {
         "up": float(rank.up), "stopped": float(rank.stopped), "silent_seconds": rank.silent_s, "waited_ratio": rank.waited_share,
     }[name]  # fmt: skip
 
 
 def _suspect_value(suspect: SuspectState, name: str) -> float:
+    """Return the value of a suspect for the metric of this name in `_SUSPECT_GAUGES`."""
     return {"": 1.0, "_lost_seconds_per_step": suspect.lost_s, "_lost_ratio": suspect.lost_share}[name]
 
 
 def _of(job: JobState | EndedJob) -> dict[str, str]:
+    """Return the label of a job."""
     return {"training_job": clean(job.job, _LONGEST)}
 
 
 def _escaped(text: str) -> str:
+    """Escape the value of a label for Prometheus' text format."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

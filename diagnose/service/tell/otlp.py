@@ -1,5 +1,4 @@
-"""Send the metrics to a collector over OTLP, with opentelemetry's SDK: its data model and exporter,
-without its reader and threads.
+"""Send the metrics to a collector over OTLP, with data model and exporter of opentelemetry's SDK, without its threads.
 
 The exporter blocks, so it runs in a child; what it cannot send is dropped, as the next values
 contain all.
@@ -53,8 +52,9 @@ class Otlp:
         self._child = Child(partial(_serve, self.url, self.host, self.timeout_s))
 
     def send(self, families: Iterable[Family]) -> str:
-        """Send the metrics, unless earlier ones are still being sent; return what went wrong since
-        the last call, '' if nothing.
+        """Send the metrics, unless two earlier requests are unanswered; return what went wrong since the last call.
+
+        '' if nothing went wrong. Never blocks.
         """
         trouble = ""
         while (said := self._child.next()) is not None:
@@ -77,6 +77,7 @@ class Otlp:
 
 
 def _serve(url: str, host: str, timeout_s: float, line: socket.socket) -> None:
+    """Export each line of metrics to `url`, and answer with what went wrong, '' if nothing; runs in the child."""
     # Imported here, in the child: the service has neither the SDK nor its threads.
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics.export import MetricExportResult
@@ -95,9 +96,7 @@ def _serve(url: str, host: str, timeout_s: float, line: socket.socket) -> None:
 
 
 def _why(error: BaseException) -> str:
-    """Describe an error by kind and system message: its own text contains the collector's address,
-    which may contain a key.
-    """
+    """Describe an error by kind and system message; its own text may contain the collector's address, with a key in it."""
     kind, inner, reason = type(error).__name__, error, ""
     for _ in range(_DEEPEST):
         if isinstance(inner, OSError) and inner.strerror:
@@ -110,7 +109,7 @@ def _why(error: BaseException) -> str:
 
 
 def _data(content: dict[str, Any], host: str) -> Any:
-    """Convert the families to the SDK's data model."""
+    """Convert a request of `Otlp.send` (JSON) to the SDK's data model. `host`: name of this host."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -122,6 +121,7 @@ def _data(content: dict[str, Any], host: str) -> Any:
 
 
 def _metric(family: dict[str, Any], since: int, now: int) -> Any:
+    """Convert one family (JSON) to the SDK's data model. `since`, `now`: begin of counting and now, Unix nanoseconds."""
     from opentelemetry.sdk.metrics.export import AggregationTemporality, Gauge, Metric, NumberDataPoint, Sum
 
     points: Sequence[Any] = [NumberDataPoint(labels, since, now, value) for labels, value in family["rows"]]

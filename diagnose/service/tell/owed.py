@@ -1,5 +1,4 @@
-"""Drains that no hook has taken yet: repeated until one takes it or its cause is over, for at most
-a day.
+"""Drains that no hook has taken yet: repeated until one takes it or its cause is over, for at most a day.
 
 A hook fails if three nodes are drained already, or its cluster is unreachable. Broken hardware
 reports once, so a forgotten drain would leave the host in service. The pause between tries is a
@@ -39,8 +38,10 @@ _NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A drain for a hook. `since_s`, `due_s`: seconds since boot; `due_s` is inf while its hook
-    runs.
+    """A drain for a hook.
+
+    `since_s`, `due_s`: seconds since boot; `due_s` is inf while its hook runs; `content`: the event; `state`: its
+    severity.
     """
 
     content: dict[str, Any]
@@ -52,18 +53,20 @@ class Drain:
 
     @property
     def key(self) -> tuple[str, str]:
+        """The host to drain, and the reason."""
         return key_of(self.content)
 
 
 def key_of(content: dict[str, Any]) -> tuple[str, str]:
-    """Return the host to drain, and the reason."""
+    """Return the host to drain, and the reason, of an event; '' for what it lacks."""
     return str(content.get("drain_host") or ""), str(content.get("drain_reason") or "")
 
 
 @dataclass(slots=True)
 class Drains:
-    """Open drains. `kept`: a file in a root-only folder, None to store nothing. Times are in
-    seconds since boot, of `clock`. Never raises.
+    """Open drains, in memory and in a file; never raises.
+
+    `kept`: a file in a root-only folder, None to store nothing. Times are in seconds since boot, of `clock`.
     """
 
     kept: Path | None = None
@@ -82,8 +85,9 @@ class Drains:
         return len(self._of)
 
     def owe(self, content: dict[str, Any], state: str, user: str) -> int:
-        """Add a drain that is being reported, until it is taken; return how many others were
-        dropped: the latest of the user with most.
+        """Add a drain that is being reported, until a hook takes it; return how many others were dropped.
+
+        Above `MOST` these are the latest of the user with most.
         """
         before = self._of.get(key_of(content))
         self._of[key_of(content)] = Drain(content, state, user, clock(), tries=before.tries if before else 0)
@@ -94,7 +98,7 @@ class Drains:
         return left
 
     def ended(self, key: tuple[str, str], well: bool) -> None:
-        """Record the end of a hook for a drain."""
+        """Record the end of a hook for a drain: taken if `well`, else due again after a pause, or dropped after a day."""
         one = self._of.get(key)
         if one is None:
             return
@@ -105,7 +109,7 @@ class Drains:
             self._of[key] = replace(one, due_s=clock() + pause_s, tries=min(one.tries + 1, 16))
 
     def over(self, content: dict[str, Any]) -> None:
-        """Remove the drains whose trouble this event ends."""
+        """Remove the drains whose trouble this event ends: of its job and alarm, or of hardware that is well again."""
         if content.get("kind") == "over":
             same = ("job", "alarm")
             self._let_go([one for one in self._of.values() if one.content.get("kind") == "verdict"
@@ -123,6 +127,7 @@ class Drains:
         return found
 
     def _let_go(self, gone: list[Drain]) -> None:
+        """Remove these drains, and write the file if there are any."""
         for one in gone:
             del self._of[one.key]
         if gone:
@@ -131,7 +136,7 @@ class Drains:
     # ---- the file ----------------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """Write the file without waiting for the disk: it is valid only until the host boots."""
+        """Write the drains that last until the host boots to the file, without waiting for the disk."""
         if self.kept is None:
             return
         name = self.kept.name
@@ -145,6 +150,7 @@ class Drains:
             put_file(place, name, lambda file: file.write(content), lasting=False)
 
     def _read(self) -> Iterator[Drain]:
+        """Yield the drains stored since the host booted; none if there is no valid file."""
         if self.kept is None:
             return
         try:
@@ -164,6 +170,7 @@ def clock() -> float:
 
 
 def _boot() -> str:
+    """Return the kernel's id of this boot, '' if it cannot be read."""
     try:
         return read_file("/proc/sys/kernel/random/boot_id", 64).decode("ascii", "replace").strip()
     except OSError:

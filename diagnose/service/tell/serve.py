@@ -51,9 +51,7 @@ class _Asker:
     rest: memoryview | None = None
 
     def let_go(self) -> None:
-        """Close the connection, also for a client that waits for its end while a forked child still
-        has it.
-        """
+        """Close the connection, also for a client that waits for its end while a forked child still has it."""
         with self.line, contextlib.suppress(OSError):
             self.line.shutdown(socket.SHUT_WR)
 
@@ -86,10 +84,14 @@ class MetricsPort:
 
     @property
     def number(self) -> int:
+        """The number of the port, also if port 0 was given."""
         return int(self._socket.getsockname()[1])
 
     def answer(self, text: Callable[[], str]) -> None:
-        """Answer the requests since the last call. Never blocks, never raises."""
+        """Answer requests that came since the last call, and continue unfinished answers. Never blocks.
+
+        `text`: builds the metrics, called at most once.
+        """
         now = time.monotonic()
         with contextlib.suppress(OSError):
             for _ in range(_AT_ONCE_MOST):
@@ -118,7 +120,7 @@ def shown(address: str) -> str:
 
 
 def _newest(askers: list[_Asker]) -> list[_Asker]:
-    """Disconnect all but the newest clients, those of each address by themselves; return the others in order."""
+    """Return the newest `_KEPT_MOST` clients, `_KEPT_OF_ONE` of an address, in order; disconnect the others."""
     kept: list[_Asker] = []
     of_address: Counter[str] = Counter()
     for asker in reversed(askers):
@@ -131,7 +133,7 @@ def _newest(askers: list[_Asker]) -> list[_Asker]:
 
 
 def _is_done(asker: _Asker, metrics: Callable[[], bytes]) -> bool:
-    """Continue a client's answer; return whether it is complete or the client is gone."""
+    """Answer a client's first bytes without blocking; return whether all is sent or the client is gone."""
     try:
         if asker.rest is None:
             asker.rest = memoryview(_reply(asker.line.recv(_ASKED_MOST), metrics))
@@ -145,6 +147,7 @@ def _is_done(asker: _Asker, metrics: Callable[[], bytes]) -> bool:
 
 
 def _reply(asked: bytes, metrics: Callable[[], bytes]) -> bytes:
+    """Return the HTTP response to a request: `metrics()`, head included, for GET /metrics; else 404."""
     words = asked.split(b"\r\n", 1)[0].split(b" ")
     if len(words) != 3 or words[0] != b"GET" or words[1].split(b"?", 1)[0] != b"/metrics":
         return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -152,6 +155,7 @@ def _reply(asked: bytes, metrics: Callable[[], bytes]) -> bytes:
 
 
 def _metrics(text: Callable[[], str]) -> bytes:
+    """Return the whole HTTP response with the metrics as body. `text`: builds them."""
     body = text().encode()
     head = f"HTTP/1.1 200 OK\r\nContent-Type: {_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     return head.encode() + body

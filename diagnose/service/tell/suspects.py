@@ -61,6 +61,10 @@ def of_death(rank: int, host: str) -> SuspectState:
 
 
 def _of(status: str, suspect: Mapping[str, Any]) -> SuspectState | None:
+    """Read one suspect of a verdict's JSON; None if its status, component or cause is no known word.
+
+    `status`: of the verdict.
+    """
     component, cause = str(suspect["component"]), str(suspect["cause"])
     if status not in _STATUSES or component not in COMPONENTS or not _CAUSE.fullmatch(cause):
         return None
@@ -78,4 +82,5 @@ def _of(status: str, suspect: Mapping[str, Any]) -> SuspectState | None:
 
 
 def _number(value: object) -> float:
+    """Return a number as float; NaN for any other value."""
     return float(value) if isinstance(value, (int, float)) else math.nan

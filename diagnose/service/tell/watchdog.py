@@ -1,5 +1,4 @@
-"""Report to a supervisor that the service is ready, alive or stopping; it restarts a service that
-stopped reporting.
+"""Report to a supervisor that the service is ready, alive or stopping; it restarts one that stopped reporting.
 
 systemd by its socket (sd_notify(3)); others by the age of a file, RANKSCOPE_ALIVE, best in memory:
 a full disk is no reason to restart a healthy service.
@@ -15,7 +14,7 @@ READY, ALIVE, STOPPING = "READY=1", "WATCHDOG=1", "STOPPING=1"
 
 
 def tell(state: str) -> None:
-    """Report this state, if there is a supervisor. Never raises, never blocks."""
+    """Report `READY`, `ALIVE` or `STOPPING` to the supervisor, if there is one. Never raises, never blocks."""
     if state == ALIVE:
         _touch(os.environ.get("RANKSCOPE_ALIVE", ""))
     place = os.environ.get("NOTIFY_SOCKET", "")
@@ -27,6 +26,7 @@ def tell(state: str) -> None:
 
 
 def _touch(path: str) -> None:
+    """Set the file's time of modification to now, creating it if missing; '' for no file. Never raises."""
     if not path:
         return
     with contextlib.suppress(OSError):

@@ -22,6 +22,10 @@ _READ = "/sys/devices/system/cpu/cpu*/cpufreq"
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield a warning for CPUs whose governor keeps them slow, whose clock is capped, or that differ; else ok.
+
+    Raises NotApplicable without cpufreq.
+    """
     governors: Counter[str] = Counter()
     slow, capped = [], []
     for cpu in cpu_folders(context):

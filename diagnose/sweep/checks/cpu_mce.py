@@ -21,6 +21,10 @@ SETTINGS = {"hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield machine-check errors, from the counters' growth and from the kernel's log; ok if there are none.
+
+    From the log the critical ones, or else those of the last `hours`, as one finding.
+    """
     exceptions = parse_exceptions(read_file(proc_path(context.root, "interrupts"), 16 << 20))
     grown = sum(context.grown(cpu, count).amount for cpu, count in exceptions.items())
     if grown:
@@ -48,8 +52,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def parse_exceptions(data: bytes) -> dict[str, int]:
-    """Machine-check exceptions by CPU from /proc/interrupts; empty if the architecture has no such
-    line. Never raises."""
+    """Parse the number of machine-check exceptions by CPU from /proc/interrupts; {} without such a line. Never raises."""
     lines = data.split(b"\n")
     cpus = [word.decode("ascii", "replace") for word in lines[0].split() if word.startswith(b"CPU")]
     for line in lines:

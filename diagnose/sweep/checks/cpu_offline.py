@@ -20,6 +20,10 @@ _READ = "/sys/devices/system/cpu/online"
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield whether all present CPUs are in use: critical if an earlier sweep saw one online that is off now.
+
+    Any other CPU that is off is a warning, and ok while SMT is off. Raises NotApplicable if CPUs are not listed.
+    """
     present = context.text("sys/devices/system/cpu/present")
     online = context.text("sys/devices/system/cpu/online")
     if not present or not online:

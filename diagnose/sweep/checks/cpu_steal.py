@@ -18,6 +18,10 @@ SETTINGS = {"warning_percent": 10.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield the share of CPU time that the hypervisor took since the last sweep: a warning above the limit, else ok.
+
+    Raises Unreadable.
+    """
     host = context.shared.get("host", lambda: sample_host(context.root, clocks=False))
     if host.total is None:
         raise Unreadable("/proc/stat cannot be read")

@@ -18,6 +18,10 @@ SETTINGS = {"per_hour": 10.0, "hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield the hourly rate of thermal throttling of the worst CPU: a warning above the limit, else ok.
+
+    Raises NotApplicable if no CPU counts it.
+    """
     read, counted, hottest, where = "/sys/devices/system/cpu/cpu*/thermal_throttle", False, 0.0, ""
     for cpu in cpu_folders(context):
         for kind in ("core", "package"):

@@ -23,6 +23,10 @@ _ACTION = "Check the device (smartctl, nvme smart-log) and replace it if it repe
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield errors of SCSI disks, NVMe controllers, RAID arrays and of the kernel's log; ok if there are none.
+
+    Raises Unreadable if the log cannot be read and nothing else is wrong.
+    """
     bad = [*_scsi(context), *_nvme(context), *_raid(context)]
     yield from bad
     try:
@@ -42,6 +46,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _scsi(context: Context) -> Iterator[Finding]:
+    """Yield a warning for each SCSI disk whose error count grew by more than the setting allows."""
     for disk in names(context, "sys/block"):
         text = context.text("sys/block", disk, "device/ioerr_cnt")
         try:
@@ -59,6 +64,7 @@ def _scsi(context: Context) -> Iterator[Finding]:
 
 
 def _nvme(context: Context) -> Iterator[Finding]:
+    """Yield each NVMe controller that is not in use: critical if dead or away for `critical_s`, else a warning."""
     for controller in names(context, "sys/class/nvme"):
         state = context.text("sys/class/nvme", controller, "state")
         if state is None or state in ("live", "new"):
@@ -73,6 +79,7 @@ def _nvme(context: Context) -> Iterator[Finding]:
 
 
 def _raid(context: Context) -> Iterator[Finding]:
+    """Yield a warning for each RAID array that lacks disks."""
     for array in names(context, "sys/block"):
         missing = context.integer("sys/block", array, "md/degraded") if array.startswith("md") else None
         if missing:

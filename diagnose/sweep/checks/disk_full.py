@@ -19,6 +19,7 @@ SETTINGS = {"warning_percent": 92.0, "critical_percent": 101.0, "free_gb": 20.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield for each file system with a size whether it has room. Raises NotApplicable if there is none."""
     judged = [usage for usage in usages(context) if usage.answered and not usage.error and usage.total_bytes]
     if not judged:
         raise NotApplicable("no file system with a size")
@@ -47,4 +48,5 @@ def judge(context: Context, usage: Usage) -> Finding:
 
 
 def _state(percent: float, warning: float, critical: float) -> str:
+    """State of a percentage: critical or warning above these limits, else ok."""
     return CRITICAL if percent > critical else WARNING if percent > warning else OK

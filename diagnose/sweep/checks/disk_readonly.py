@@ -24,6 +24,10 @@ _ERRORS = "errors "  # key prefix of a mount point
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield for each file system whether it became read-only; store its state while it is writable.
+
+    Raises NotApplicable without a file system on a device.
+    """
     found = mounts(context)
     if not found:
         raise NotApplicable("no file system on a device")
@@ -52,7 +56,11 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _judge(context: Context, mount: Mount, remounted: set[str], writable: set[str]) -> tuple[str, str]:
-    """State of a mount and the reason; no reason if nothing is wrong."""
+    """Return the state of a mount and the reason, '' if nothing is wrong.
+
+    `remounted`: devices that the kernel remounted read-only after an error, by its log; `writable`: mount points that
+    fstab mounts writable.
+    """
     options = mount.super_options.split(",")
     if "shutdown" in options or "emergency_ro" in options:
         return CRITICAL, "the file system shut itself down after an error"
@@ -72,23 +80,27 @@ def _judge(context: Context, mount: Mount, remounted: set[str], writable: set[st
 
 
 def _keep_errors(context: Context, mount: Mount, errors: int | str | None) -> None:
-    """Store the error count from when the mount was last seen writable."""
+    """Store the error count of a mount that was last seen writable, for later comparison; nothing if it is None."""
     if errors is not None:
         context.keep(_ERRORS + mount.mount_point, f"{errors}")
 
 
 def _errors(context: Context, mount: Mount) -> int | None:
+    """Number of errors that the file system's driver counts on a mount; None if it counts none."""
     return _driver_says(context, mount, "errors_count")
 
 
 def _driver_says(context: Context, mount: Mount, name: str) -> int | None:
-    """A number from the file system driver's folder in /sys/fs; None if absent."""
+    """A number from the folder of the file system's driver in /sys/fs for this mount, by file name; None if absent."""
     numbers = (context.integer("sys/fs", mount.fs_type, device, name) for device in kernel_names(context, mount))
     return next((number for number in numbers if number is not None), None)
 
 
 def _new_errors(context: Context, mount: Mount) -> int:
-    """Errors since the mount was last seen writable: ext4 counts old ones for ever."""
+    """Number of errors since the mount was last seen writable; without such a sweep, of this boot.
+
+    ext4 counts old ones for ever.
+    """
     errors, before = _errors(context, mount) or 0, context.recall(_ERRORS + mount.mount_point) or ""
     if before.isdecimal():
         return errors - int(before) if errors >= int(before) else errors  # fsck resets the count

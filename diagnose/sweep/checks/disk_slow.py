@@ -20,6 +20,10 @@ _VIRTUAL = re.compile(r"(?:loop|ram|zram|dm-|md|sr|fd|nbd|rbd|ublkb)\d*")
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield each disk's mean time per request since the last sweep: a warning above its limit, else ok.
+
+    Raises NotApplicable without disks.
+    """
     sample = sample_disks(context.root)
     disks = [
         disk

@@ -21,6 +21,7 @@ SETTINGS: dict[str, float] = {}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield each version as a finding; critical if NVIDIA's library and kernel module have different ones."""
     release = context.text("proc/sys/kernel/osrelease")
     if release:
         yield context.ok("/proc/sys/kernel/osrelease", release, instance="kernel")

@@ -43,6 +43,8 @@ _STACKS_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
+    """A process in state D (uninterruptible). `switches`: its counts of context switches as text; `user`: its uid."""
+
     pid: int
     comm: str
     start_ticks: int
@@ -63,6 +65,10 @@ class _Hanging:
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield mounts that do not answer and processes that hang in the kernel; ok if there are none.
+
+    Raises Unreadable, after all findings, if the mounts could not be asked.
+    """
     # Mounts first, and reported before processes, since users' processes may use up the time.
     first = _FirstLook(context)
     silent: list[Usage] = []
@@ -96,10 +102,10 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 class _FirstLook:
-    """First pass over processes, on its own thread, as hanging mounts leave no time for it
-    afterwards.
+    """First pass over processes, on its own thread, as hanging mounts leave no time for it afterwards.
 
-    It begins after `patience_s`, when working mounts have answered, or when `result` is called."""
+    It begins after `patience_s`, when working mounts have answered, or when `result` is called.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -124,6 +130,7 @@ class _FirstLook:
         return self._found.result()
 
     def _run(self) -> None:
+        """Make the pass after `patience_s`, or as soon as `result` asks; store what it found or raised."""
         self._asked.wait(self._context.number("patience_s"))
         try:
             found = patiently(lambda: _uninterruptible(self._context, None))
@@ -133,7 +140,7 @@ class _FirstLook:
 
 
 def _silent(context: Context, usage: Usage) -> Finding:
-    """Finding on a mount that did not answer.
+    """Make the finding on a mount that did not answer: a warning, or critical if it lasts and the host is at fault.
 
     A slow answer may be load; one that never comes is a fault.
     """
@@ -157,9 +164,9 @@ def _silent(context: Context, usage: Usage) -> Finding:
 
 
 def _hanging(context: Context, one: _Waiting, until: float) -> _Hanging:
-    """Finding on a process that did not run between both passes.
+    """Make the finding on a process that did not run between both passes: a warning, or critical if it lasts.
 
-    `until`: deadline for reading stacks (monotonic).
+    Critical only if it also waits for something of the host. `until`: deadline for reading stacks (monotonic).
     """
     still_s = still_for_s(context, f"{one.pid}.{one.start_ticks}", one.switches)
     lasts = still_s is not None and still_s >= context.number("critical_s")
@@ -181,6 +188,7 @@ def _hanging(context: Context, one: _Waiting, until: float) -> _Hanging:
 
 
 def _uninterruptible(context: Context, among: set[int] | None) -> list[_Waiting]:
+    """Find the processes in state D among these pids (None: all), without kernel threads."""
     found = []
     for pid in pids(context.root) if among is None else sorted(among):
         try:

@@ -17,6 +17,10 @@ SETTINGS = {"percent": 97.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield one finding per GPU: a warning if its clock limit is below its default or a sibling's, else ok.
+
+    Raises NotApplicable if no GPU tells its clocks.
+    """
     found = [gpu for gpu in gpus(context) if gpu.sm_clock_max_mhz]
     if not found:
         raise NotApplicable("no GPU tells its clocks")

@@ -19,6 +19,10 @@ SETTINGS = {"corrected_per_hour": 100.0, "hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield one finding per GPU with ECC: new uncorrected errors critical, many corrected ones or ECC off a warning.
+
+    Raises NotApplicable without such a GPU.
+    """
     found = gpus(context)
     some_on, judged = any(gpu.ecc_enabled for gpu in found), False
     for gpu in found:

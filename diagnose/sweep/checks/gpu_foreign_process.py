@@ -24,6 +24,10 @@ PER_PROCESS = True
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield a warning for each process of no job on a GPU that a job uses; ok if there are none.
+
+    Raises NotApplicable without GPUs, Unreadable if processes could not be examined.
+    """
     found = gpus(context)
     if not found:
         raise NotApplicable("no GPU")
@@ -53,6 +57,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _comm(context: Context, pid: int) -> str:
+    """Name of a process (comm), '' if it has ended."""
     try:
         return read_comm(pid, context.root)
     except OSError:

@@ -24,6 +24,10 @@ _ACTION = "Drain the host and power-cycle it; inspect the GPU (seating, power) i
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield GPUs that do not answer, say nothing, or are missing; ok with their number if there are none.
+
+    Raises NotApplicable without the driver, Unreadable without NVML.
+    """
     known, given_away = _known(context)
     before = max(0, _number(context.recall("count")) - given_away)
     expected = int(context.number("count")) or before
@@ -62,10 +66,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _known(context: Context) -> tuple[set[str], int]:
-    """PCI addresses of GPUs that answered earlier and are still the host's.
-
-    Number since given to virtual machines.
-    """
+    """PCI addresses of GPUs that answered earlier and are still the host's; number of those given to virtual machines."""
     seen = {key.removeprefix(_SEEN) for check, key in context.earlier.words if check == ID and key.startswith(_SEEN)}
     given_away = {address for address in seen if is_given_away(context.root, address)}
     return seen - given_away, len(given_away)
@@ -78,4 +79,5 @@ def _short(bus: str) -> str:
 
 
 def _number(text: str | None) -> int:
+    """Parse a stored number; 0 for anything else."""
     return int(text) if text and text.isascii() and text.isdigit() else 0

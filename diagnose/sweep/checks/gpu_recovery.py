@@ -18,6 +18,10 @@ SETTINGS: dict[str, float] = {}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield one finding per GPU: critical if the driver recommends to reset it, to reboot or to drain, else ok.
+
+    Raises NotApplicable if the driver recommends nothing at all (before 565).
+    """
     found = telling(
         context,
         lambda gpu: gpu.recovery_action is not None,

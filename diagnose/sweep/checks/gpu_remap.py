@@ -18,6 +18,10 @@ SETTINGS = {"hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield one finding per GPU: a failed remap of memory rows is critical, a pending or a new one a warning.
+
+    Raises NotApplicable if no GPU remaps rows or retires pages.
+    """
     found = telling(
         context,
         lambda gpu: gpu.remap_failed is not None or gpu.retired_pending is not None,

@@ -21,6 +21,10 @@ _SOFTWARE_THERMAL = 0x20
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield one finding per GPU: whether it is slowed down by heat or power; unknown if it stopped telling.
+
+    Raises NotApplicable if no GPU tells why its clocks are low.
+    """
     found = telling(
         context,
         lambda gpu: gpu.throttle_reasons is not None or gpu.power_limit_w is not None,
@@ -39,6 +43,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _judge(context: Context, gpu: Gpu) -> Finding:
+    """Judge one GPU: slowed down by hardware critical; by software for heat, or a lowered power limit, a warning."""
     reasons, name = gpu.throttle_reasons or 0, name_of(gpu)
     hot = f" at {gpu.temperature_c} °C" if gpu.temperature_c is not None else ""
     hardware = [word for bit, word in _HARDWARE.items() if reasons & bit]

@@ -22,6 +22,10 @@ SETTINGS = {"hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield the Xids in the kernel's log by GPU and number, warnings only of the last `hours`; ok if there are none.
+
+    Raises NotApplicable without the driver, Unreadable without the log.
+    """
     if not loaded(context):
         raise NotApplicable("no NVIDIA driver is loaded here")
     groups: dict[tuple[str, int], list[LoggedXid]] = {}

@@ -25,6 +25,10 @@ _GROUPS = (
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield for each port a warning per kind of error above its hourly limit; ok if there is none.
+
+    Raises NotApplicable without InfiniBand or RoCE.
+    """
     ports = context.shared.get("ib", lambda: read_ports(context.root, interfaces=False))
     if not ports:
         raise NotApplicable("no InfiniBand or RoCE device")

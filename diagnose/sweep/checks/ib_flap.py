@@ -24,6 +24,10 @@ SETTINGS = {"critical": 3.0, "hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield for each port how often it lost its link since the last sweep: never is ok, often may be critical.
+
+    Raises NotApplicable without InfiniBand or RoCE.
+    """
     counted = False
     for port in context.shared.get("ib", lambda: read_ports(context.root, interfaces=False)):
         downs = port.count("link_downed")
@@ -51,7 +55,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _at_fault(context: Context, port: Port) -> bool:
-    """Whether only the host's operator can have switched the port off and on."""
+    """Whether frequent losses of a port's link are a fault: nobody but the host's operator can have switched it."""
     device = context.path("sys/class/infiniband", port.device)
     if is_part(str(device / "device")):
         return False

@@ -28,6 +28,10 @@ _ACTION = "Check cable, transceiver and switch port (ibdiagnet, mlxlink)."
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield one finding per port: active at full rate, lost, slow or gone; and one if fewer are active than set.
+
+    Raises NotApplicable without InfiniBand or RoCE.
+    """
     ports = context.shared.get("ib", lambda: read_ports(context.root, interfaces=False))
     gone = list(missing(context, {port.number for port in ports}, {_function(context, port) for port in ports}))
     if not ports and not gone and not context.number("ports"):
@@ -53,6 +57,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _judge(context: Context, port: Port, ports: tuple[Port, ...]) -> Finding:
+    """Judge one port by its state and rate, against earlier sweeps and equal ports of this host; store what it is now."""
     read = f"/sys/class/infiniband/{port.device}/ports/{port.port}/state"
     function, before = _function(context, port), _before(context, port)
     was_active = before != "" and not before.endswith(_OFF)
@@ -96,20 +101,20 @@ def _judge(context: Context, port: Port, ports: tuple[Port, ...]) -> Finding:
 
 
 def _expected_but_off(context: Context, ports: tuple[Port, ...]) -> int:
-    """Number of expected ports that are switched off: those seen active, and others needed to reach
-    the setting."""
+    """Number of expected ports that are switched off: those seen active, and others needed to reach the setting."""
     off = [_before(context, port) != "" for port in ports if port.off]
     unused = len(ports) - int(min(context.number("ports"), len(ports)))
     return sum(off) + max(0, off.count(False) - unused)
 
 
 def _before(context: Context, port: Port) -> str:
-    """Stored rate of a port seen active in an earlier sweep.
+    """Rate that an earlier sweep stored of this port, as text, with ' off' if it was switched off since.
 
-    '' if none was, or another card has its name.
+    '' if none saw it active, or another card has its name.
     """
     return "" if another_card(context, port.number, _function(context, port)) else context.recall(port.number) or ""
 
 
 def _function(context: Context, port: Port) -> str:
+    """PCI address of a port's card; '' if it is no physical PCI function."""
     return function_of(context, "sys/class/infiniband", port.device, "device")

@@ -21,6 +21,10 @@ PER_PROCESS = True
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield a warning for each process left over from a run whose launcher is gone; ok if there are none.
+
+    Raises Unreadable if processes could not be examined.
+    """
     found = context.shared.get("claims", lambda: claims(context.root, pids(context.root)))
     runs: dict[str, list[LaunchedRank]] = {}
     for claim in found.ranks:

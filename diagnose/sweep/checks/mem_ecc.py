@@ -18,6 +18,10 @@ SETTINGS = {"corrected_per_hour": 10.0, "hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield one finding per DIMM: new uncorrected errors critical, many corrected ones a warning, else ok.
+
+    Raises NotApplicable without an EDAC driver.
+    """
     memory = read_edac(context.root)
     if memory is None:
         raise NotApplicable("no EDAC driver (no ECC memory, or a virtual machine)")

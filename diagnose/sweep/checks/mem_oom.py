@@ -25,6 +25,10 @@ _SLURM = re.compile(r"/job_(\d{1,10})(?:/step_(\w{1,16}))?")
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield a warning if processes were killed for lack of memory since the last sweep, with the last three; else ok.
+
+    Raises Unreadable.
+    """
     host = context.shared.get("host", lambda: sample_host(context.root, clocks=False))
     if host.vm is None:
         raise Unreadable("/proc/vmstat cannot be read")

@@ -19,6 +19,10 @@ _ACTION = "See what uses the memory (ps --sort=-rss, tmpfs, page cache of the jo
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield the share of time in which all tasks waited for memory, and the memory available; bad ones are warnings.
+
+    Raises Unreadable if neither can be read.
+    """
     host = context.shared.get("host", lambda: sample_host(context.root, clocks=False))
     meminfo = _meminfo(context.text("proc/meminfo") or "")
     memory = next((pressure for pressure in host.pressures if pressure.resource == "memory"), None)
@@ -44,6 +48,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _meminfo(text: str) -> dict[str, int]:
+    """Parse /proc/meminfo into numbers by name (most in kB); other lines are left out."""
     found = {}
     for line in text.splitlines()[:256]:
         name, _, rest = line.partition(":")

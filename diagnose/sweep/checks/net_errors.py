@@ -18,6 +18,10 @@ SETTINGS = {"errors_per_million": 10.0, "drops_per_million": 10000.0, "least": 1
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield one finding per interface: a warning if errors or drops exceed their share of packets, else ok.
+
+    Raises NotApplicable without physical interfaces.
+    """
     nics = physical(context)
     if not nics:
         raise NotApplicable("no physical network interface")

@@ -24,6 +24,10 @@ SETTINGS = {"flaps": 0.0, "hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield one finding per interface with a device: link kept, lost or switched off; and one for each that is gone.
+
+    Raises NotApplicable without physical interfaces.
+    """
     nics = physical(context)
     gone = list(missing(context, {nic.name for nic in nics}, {_function(context, nic) for nic in nics}))
     if not nics and not gone:
@@ -41,6 +45,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _judge(context: Context, nic: Nic) -> Finding:
+    """Judge the link of one interface against earlier sweeps, and store whether it is up."""
     read = f"/sys/class/net/{nic.name}/operstate"
     function = _function(context, nic)
     was_up = context.recall(nic.name) == "up" and not another_card(context, nic.name, function)
@@ -79,4 +84,5 @@ def _judge(context: Context, nic: Nic) -> Finding:
 
 
 def _function(context: Context, nic: Nic) -> str:
+    """PCI address of an interface's card; '' if it is no physical PCI function."""
     return function_of(context, "sys/class/net", nic.name, "device")

@@ -18,6 +18,10 @@ SETTINGS = {"mbps": 0.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield one finding per interface that reports a speed: a warning if lower than expected or half duplex, else ok.
+
+    Raises NotApplicable without such interfaces.
+    """
     nics = [nic for nic in physical(context) if nic.up and nic.speed_mbps]
     if not nics:
         raise NotApplicable("no physical interface reports a speed (usual in a virtual machine)")
@@ -48,6 +52,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _number(text: str | None) -> float:
+    """Parse a stored number; 0 for none or anything else."""
     try:
         return float(text or 0)
     except ValueError:

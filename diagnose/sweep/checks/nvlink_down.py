@@ -17,6 +17,10 @@ SETTINGS: dict[str, float] = {}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield one finding per GPU: critical if fewer NVLinks are up than a sibling has or an earlier sweep saw, else ok.
+
+    Raises NotApplicable if no NVLink is in use.
+    """
     everything = gpus(context)
     active = {gpu.index: sum(link.active for link in gpu.links) for gpu in everything}
     judged = 0

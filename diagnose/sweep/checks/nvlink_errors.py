@@ -18,6 +18,10 @@ SETTINGS = {"per_hour": 100.0, "hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield the hourly rate of errors of each NVLink since the last sweep: a warning above the limit, else ok.
+
+    Raises NotApplicable if no link counts errors.
+    """
     found = [(gpu, link) for gpu in gpus(context) for link in gpu.links if link.errors is not None]
     if not found:
         raise NotApplicable("no NVLink that counts errors")

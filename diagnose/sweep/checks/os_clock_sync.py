@@ -22,6 +22,10 @@ _ACTION = "systemctl status chronyd (or ntpd, systemd-timesyncd); can it reach i
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield the clock's offset, warning or critical above the limits, or a warning if it is not synchronised.
+
+    Raises NotApplicable in a virtual machine without a time service.
+    """
     clock = read_clock(context.root)
     if not clock.synchronised:
         service = patiently(lambda: _service(context))
@@ -39,6 +43,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _service(context: Context) -> str:
+    """Name of the time service that runs; '' if there is none."""
     for pid in pids(context.root):
         try:
             comm = read_comm(pid, context.root)

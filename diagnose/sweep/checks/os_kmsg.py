@@ -28,6 +28,10 @@ SETTINGS = {"hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield troubles in the kernel's log by kind and instance, warnings only of the last `hours`; ok if there are none.
+
+    Raises Unreadable.
+    """
     lines = len(kernel_log(context))
     found = [
         event

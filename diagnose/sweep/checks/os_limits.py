@@ -20,6 +20,7 @@ SETTINGS = {"used_percent": 90.0, "memlock_gb": 1.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield how much of file handles, pid_max and threads-max is used, and a low memlock limit; bad ones as warnings."""
     limit = context.number("used_percent")
     words = (context.text("proc/sys/fs/file-nr") or "").split()
     if len(words) == 3 and all(word.isdigit() for word in words) and int(words[2][:18]):
@@ -42,6 +43,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _memlock(context: Context) -> Iterator[Finding]:
+    """Yield one warning if a launched rank may lock too little memory for RDMA, on hosts with InfiniBand or RoCE."""
     if not context.shared.get("ib", lambda: read_ports(context.root, interfaces=False)):
         return
     for claim in context.shared.get("claims", lambda: claims(context.root, pids(context.root))).ranks:

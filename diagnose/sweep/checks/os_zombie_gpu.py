@@ -46,6 +46,10 @@ class _Thread:
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield dead or hanging processes of which a thread hangs in the NVIDIA driver; ok if there are none.
+
+    If the time was too short for all, one more finding is unknown. Raises NotApplicable without the driver.
+    """
     if not loaded(context):
         raise NotApplicable("no NVIDIA driver is loaded here")
     until = time.monotonic() + _STACKS_S
@@ -97,6 +101,7 @@ def _told(context: Context, stat: ProcStat, hanging: list[_Thread]) -> Finding:
 
 
 def _look(context: Context, among: list[int]) -> list[ProcStat]:
+    """Find among these pids the processes in state D, and the zombies that still have other threads."""
     found = []
     for pid in among:
         try:
@@ -109,6 +114,7 @@ def _look(context: Context, among: list[int]) -> list[ProcStat]:
 
 
 def _user(context: Context, pid: int) -> int:
+    """Uid of a process; -1 if it has ended."""
     try:
         return read_status(pid, context.root).uid
     except (OSError, ValueError):
@@ -156,6 +162,7 @@ def _stands(context: Context, stat: ProcStat, one: _Thread) -> bool:
 
 
 def _switches(context: Context, pid: int, tid: int) -> str:
+    """Counts of context switches of a thread, as text; '' if it has ended."""
     try:
         return switches_of(context, pid, tid)
     except OSError:

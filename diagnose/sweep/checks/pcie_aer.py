@@ -20,6 +20,10 @@ SETTINGS = {"correctable_per_hour": 100.0, "hours": 24.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield one finding per PCI device with error counters; unknown if it counted earlier and does not now.
+
+    Raises NotApplicable without any.
+    """
     judged = False
     for device in context.shared.get("pci", lambda: read_pci(context.root)):
         if device.aer:
@@ -33,10 +37,12 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _read(device: PciDevice) -> str:
+    """Path pattern of a device's error counters, for findings."""
     return f"/sys/bus/pci/devices/{device.address}/aer_dev_*"
 
 
 def _judge(context: Context, device: PciDevice, aer: AerCounters) -> Finding:
+    """Judge one device by growth of its error counters: fatal critical, nonfatal or many correctable ones a warning."""
     fatal, nonfatal, correctable = (
         context.grown(f"{device.address}.{name}", getattr(aer, name)) for name in ("fatal", "nonfatal", "correctable")
     )

@@ -20,6 +20,10 @@ SETTINGS = {"critical_percent": 49.0}
 
 
 def run(context: Context) -> Iterator[Finding]:
+    """Yield one finding per GPU, NIC and NVMe drive: whether its PCIe link has full width and speed.
+
+    Raises NotApplicable without such devices.
+    """
     devices = context.shared.get("pci", lambda: read_pci(context.root))
     judged = [device for device in devices if device.kind and device.link.width and device.able.width]
     if not judged:
@@ -29,6 +33,10 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _judge(context: Context, device: PciDevice) -> Finding:
+    """Judge one device's PCIe link by its share of the possible bandwidth; store what it is now.
+
+    For a GPU only the width counts, as idle ones lower their speed.
+    """
     read, now = f"/sys/bus/pci/devices/{device.address}/current_link_*", words(device.link)
     ratio = (device.link.width or 1) / (device.able.width or 1)
     if device.kind != "gpu" and device.link.speed_gts and device.able.speed_gts:

@@ -49,6 +49,7 @@ def may_be_attached(context: Context, device: str) -> bool:
 
 
 def _any_attached(context: Context, devices: list[str]) -> bool:
+    """Whether one of these block devices, or one below them (up to four layers), may have been attached by a user."""
     for _ in range(_MAX_UPON):
         if any(_ATTACHED.fullmatch(name) for name in devices):
             return True
@@ -57,13 +58,16 @@ def _any_attached(context: Context, devices: list[str]) -> bool:
 
 
 def _upon(context: Context, device: str) -> list[str]:
+    """Names of the devices that a block device is made of; [] for a plain disk."""
     whole = _PARTITION.sub("", device) if _STACKED.fullmatch(device) else device
     return names(context, "sys/class/block", whole, "slaves")
 
 
 def _mapped(context: Context) -> list[str]:
+    """Names of all mapped devices (dm-N)."""
     return [name for name in names(context, "sys/class/block") if name.startswith("dm-")]
 
 
 def _map_name(context: Context, device: str) -> str | None:
+    """Name of a mapped device in /dev/mapper; None if unknown."""
     return context.text("sys/class/block", device, "dm/name")

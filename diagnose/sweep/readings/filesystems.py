@@ -130,9 +130,8 @@ for way, base, point in zip(words[::3], words[1::3], words[2::3]):
 class Usage:
     """Usage of one mount.
 
-    `answered`: in time; `waits`: what of the host its request waited for, in words; `error`: errno,
-    0 if none; `inodes`: 0 if not counted; `covered`: another mount covers it or its path, so that
-    it was not asked.
+    `answered`: in time; `waits`: what of the host its request waited for, in words; `error`: errno, 0 if none;
+    `inodes`: 0 if not counted; `covered`: another mount covers it or its path, so that it was not asked.
     """
 
     mount: Mount
@@ -148,6 +147,7 @@ class Usage:
 
     @property
     def network(self) -> bool:
+        """Whether the mount is served by another host or process."""
         return is_network(self.mount.fs_type)
 
 
@@ -166,16 +166,16 @@ def of_user(mount: Mount) -> bool:
 
 
 def mounts(context: Context) -> tuple[Mount, ...]:
-    """Mounts of real file systems, one per device, without those of users.
+    """Mounts of real file systems, one per device, without those of users; at most MAX_MOUNTS.
 
-    Read from process 1, so that a pod or a sandboxed service sees the host's. If there are too
-    many, disks and network come first, in turns by type.
+    Read from process 1, so that a pod or a sandboxed service sees the host's. If there are too many, disks and
+    network come first, in turns by type.
     """
     return _all_of_host(context)[:MAX_MOUNTS]
 
 
 def left_out(context: Context) -> int:
-    """Number of mounts beyond MAX_MOUNTS."""
+    """Number of mounts of real file systems beyond MAX_MOUNTS, which are not asked."""
     return max(0, len(_all_of_host(context)) - MAX_MOUNTS)
 
 
@@ -189,16 +189,22 @@ def usages(context: Context, patience_s: float = 1.0) -> tuple[Usage, ...]:
 
 
 def _all_mounts(context: Context) -> tuple[Mount, ...]:
+    """All mounts of the host, of any kind, read once per sweep."""
     return context.shared.get(
         "mountinfo", lambda: read_mounts(1 if _foreign(context.root) else "self", context.root).mounts
     )
 
 
 def _all_of_host(context: Context) -> tuple[Mount, ...]:
+    """Mounts of real file systems, also beyond MAX_MOUNTS, selected once per sweep."""
     return context.shared.get("mounts", lambda: _mounts(context))
 
 
 def _mounts(context: Context) -> tuple[Mount, ...]:
+    """Select the mounts of real file systems, one per device (its shortest path), without users'.
+
+    If there are more than MAX_MOUNTS, disks and network come first, in turns by type.
+    """
     seen: dict[tuple[int, int], Mount] = {}
     for mount in _all_mounts(context):
         if mount.fs_type in _PSEUDO or mount.mount_point.startswith(("/proc/", "/sys/", "/dev/", "/run/credentials")):
@@ -227,6 +233,10 @@ def _foreign(root: Path) -> bool:
 
 
 def _ask(context: Context, wanted: tuple[Mount, ...], patience_s: float) -> tuple[Usage, ...]:
+    """Ask these mounts for their usage, in up to three children, as each ends at one without an answer.
+
+    Covered mounts, and those beyond the last child, are left out. Raises Unreadable if none could be asked.
+    """
     base = "/proc/1/root" if _foreign(context.root) else str(context.root)
     # Below another root (a recorded tree) the ids in mountinfo are not those of the folders.
     known = {mount.mount_id: mount for mount in _all_mounts(context)} if context.root == ROOT else {}
@@ -246,9 +256,9 @@ def _ask(context: Context, wanted: tuple[Mount, ...], patience_s: float) -> tupl
 
 
 def _way(mount: Mount, known: Mapping[int, Mount]) -> str:
-    """Ids of the mounts on the way to a mount, its own last, without users' mounts.
+    """Ids of the mounts on the way to a mount, its own last, separated by blanks, without users' mounts; '' if unknown.
 
-    '' if unknown.
+    `known`: mounts by id.
     """
     way: list[str] = []
     at = known.get(mount.mount_id)
@@ -262,7 +272,7 @@ def _way(mount: Mount, known: Mapping[int, Mount]) -> str:
 def _ask_child(questions: Sequence[tuple[str, str, str]], wanted: tuple[Mount, ...], patience_s: float) -> list[Usage]:
     """Ask mounts in a child process, up to the first without an answer.
 
-    Raises Unreadable if the child fails.
+    `questions`: way, base and mount point of each of the mounts `wanted`. Raises Unreadable if the child fails.
     """
     with os.fdopen(os.memfd_create("mounts"), "w+b") as asked:  # a full pipe would block
         asked.write("\0".join(itertools.chain.from_iterable(questions)).encode("utf-8", "surrogateescape"))
@@ -303,6 +313,7 @@ def _ask_child(questions: Sequence[tuple[str, str, str]], wanted: tuple[Mount, .
 
 
 def _usage(mount: Mount, line: bytes) -> Usage:
+    """Convert the child's answer on a mount: usage, error number, or covered."""
     words = line.split()
     if words[:1] == [b"covered"]:
         return Usage(mount, True, covered=True)

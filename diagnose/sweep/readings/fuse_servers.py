@@ -37,6 +37,10 @@ def of_the_host(mount: Mount, root: Path) -> bool:
 
 
 def _of_the_host(connection: int, until_s: float, root: Path) -> bool:
+    """Tell whether all holders of this FUSE connection are the host's root; False in doubt or after `until_s`.
+
+    `connection`: device number of the mount; `until_s`: time.monotonic.
+    """
     found = False
     try:
         ours = _FIRST | {"mnt": _mount_namespace(root)}
@@ -59,9 +63,9 @@ def _mount_namespace(root: Path) -> int:
 
 
 def _holds(pid: int, connection: int, until_s: float, root: Path) -> bool:
-    """Whether a process has the connection open.
+    """Whether a process has this FUSE connection open; one of unknown number counts.
 
-    Raises OSError if that cannot be seen (except for process 1).
+    Raises OSError if that cannot be seen (except for process 1), TimeoutError after `until_s`.
     """
     refused = (PermissionError,) if pid == 1 else ()
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, *refused):
@@ -77,6 +81,7 @@ def _holds(pid: int, connection: int, until_s: float, root: Path) -> bool:
 
 
 def _is_root_s(pid: int, ours: dict[str, int], root: Path) -> bool:
+    """Whether a process is root's, in these namespaces (inode by kind). Raises OSError."""
     return read_status(pid, root).uid == 0 and all(
         namespace_inode(pid, kind, root) == inode for kind, inode in ours.items()
     )

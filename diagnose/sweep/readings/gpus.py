@@ -23,8 +23,7 @@ def loaded(context: Context) -> bool:
 
 
 def on_bus(context: Context) -> list[str]:
-    """PCI addresses of NVIDIA GPUs with the nvidia driver or none (not those of virtual
-    machines)."""
+    """PCI addresses of NVIDIA GPUs with the nvidia driver or none (not those of virtual machines)."""
     devices = context.shared.get("pci", lambda: read_pci(context.root))
     return [
         one.address
@@ -47,7 +46,7 @@ def gpus(context: Context) -> tuple[Gpu, ...]:
 
 
 def telling(context: Context, tells: Callable[[Gpu], bool], nobody: str) -> tuple[Gpu, ...]:
-    """GPUs for which `tells` holds.
+    """GPUs that answer and for which `tells` holds.
 
     Raises NotApplicable with the text `nobody` if there are none.
     """

@@ -1,9 +1,8 @@
-"""How long something hangs, from entries of earlier sweeps: a half-second look cannot tell long
-from endless.
+"""How long something hangs, from entries of earlier sweeps: a half-second look cannot tell long from endless.
 
-Entries contain the boot id and a start in seconds that the host was awake since boot (the clock may
-be set, and time suspended is no hang). A task that ran in between, however shortly, hangs from now
-on, as its context switches show."""
+Entries contain the boot id and a start in seconds that the host was awake since boot (the clock may be set, and time
+suspended is no hang). A task that ran in between, however shortly, hangs from now on, as its context switches show.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +22,12 @@ def awake_s(context: Context) -> float:
 
 
 def since(context: Context, lasting_s: float) -> str:
-    """Encode a start `lasting_s` seconds ago, for storing."""
+    """Encode as text for storing: this boot, and a start `lasting_s` seconds ago."""
     return f"{context.boot or '-'} {awake_s(context) - lasting_s:.2f}"
 
 
 def lasting_s(context: Context, word: str | None) -> float | None:
-    """Seconds since the start in a stored entry.
+    """Seconds since the start in an entry that `since` encoded.
 
     None if there is none, or it is from another boot.
     """
@@ -41,7 +40,7 @@ def lasting_s(context: Context, word: str | None) -> float | None:
 
 
 def hangs_for_s(context: Context, key: str) -> float | None:
-    """Seconds since `key` was first reported hanging; None the first time. Stores the start."""
+    """Seconds since `key` was first reported hanging, in unbroken sweeps; None the first time. Stores the start."""
     seconds = lasting_s(context, context.recall(key))
     context.keep(key, since(context, seconds or 0.0))
     return seconds

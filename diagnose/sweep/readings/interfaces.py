@@ -32,11 +32,12 @@ class Nic:
 
 
 def physical(context: Context) -> tuple[Nic, ...]:
-    """Interfaces with a device. Raises PermissionError."""
+    """Network interfaces with a device, read once per sweep. Raises PermissionError."""
     return context.shared.get("nics", lambda: _read(context))
 
 
 def _read(context: Context) -> tuple[Nic, ...]:
+    """Read all network interfaces with a device, by name; () without /sys/class/net."""
     folder = context.path("sys/class/net")
     try:
         names = sorted(os.listdir(folder))[:_MAX]  # noqa: PTH208
@@ -46,6 +47,7 @@ def _read(context: Context) -> tuple[Nic, ...]:
 
 
 def _nic(context: Context, name: str) -> Nic:
+    """Read one interface from its folder in /sys/class/net."""
     base = f"sys/class/net/{name}"
     state = context.text(base, "operstate") or "unknown"
     speed = context.integer(base, "speed")  # unreadable while the interface is down
@@ -69,6 +71,7 @@ def _nic(context: Context, name: str) -> Nic:
 
 
 def _flags(text: str | None) -> int:
+    """Parse an interface's flags (hexadecimal, IFF_*); 0 if unreadable."""
     try:
         return int(text or "0", 16)
     except ValueError:

@@ -21,10 +21,7 @@ MLX5_HEALTH = "mlx5-health"
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One kind of event.
-
-    The expression matches from the beginning of a line; its group is the instance.
-    """
+    """One kind of event. Its expression matches from the beginning of a line; the first group found is the instance."""
 
     name: str
     family: str
@@ -35,7 +32,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A matching line. `time_s`: seconds since boot."""
+    """A line of the kernel's log that matches a pattern. `time_s`: seconds since boot."""
 
     name: str
     family: str
@@ -47,6 +44,7 @@ class Event:
 
 
 def _row(name: str, family: str, state: str, expression: str, action: str) -> Pattern:
+    """Make a pattern, compiling its expression."""
     return Pattern(name, family, state, re.compile(expression), action)
 
 
@@ -125,6 +123,7 @@ def kernel_log(context: Context) -> tuple[KernelMessage, ...]:
 
 
 def _read(context: Context) -> tuple[KernelMessage, ...]:
+    """Read the kernel's log. Raises Unreadable, with what to do."""
     try:
         return read_kmsg(context.root)
     except PermissionError as error:

@@ -1,4 +1,4 @@
-"""What of the host a task hangs in: a driver, a file server, a disk, or none of these.
+"""Find what of the host a task hangs in: a driver, a file server, a disk, or none of these.
 
 State D alone proves nothing: any user can hold a process in it for ever (vfork(2) and a sleeping
 child, an own FUSE file system, a page withheld by userfaultfd(2)). What counts is where the kernel
@@ -57,7 +57,7 @@ _OF_MEMORY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a task waits for, in words; '' if nothing of the host.
+    """What of the host a task waits for, as words in `by`; '' if nothing of it.
 
     `seen` False: neither stack nor wchan is readable.
     """
@@ -67,7 +67,10 @@ class Held:
 
 
 def held(pid: int, tid: int | None = None, root: Path = ROOT) -> Held:
-    """Find what a task hangs in. Raises OSError if it has ended."""
+    """Find what of the host a task hangs in, from its kernel stack. Raises OSError if it has ended.
+
+    `tid`: a thread of the process; None: the process itself.
+    """
     base = (pid, "task", tid) if tid is not None else (pid,)
     try:
         text = read_file(proc_path(root, *base, "stack"), _STACK_CAP).decode("ascii", "replace")
@@ -105,10 +108,9 @@ def _loop_devices(root: Path) -> bool:
 
 
 def waits_for(frames: list[tuple[str, str]], block_layer: bool = False) -> str:
-    """What of the host a stack waits for, '' if nothing. Never raises.
+    """Return what of the host a kernel stack waits for, in words; '' if nothing. Never raises.
 
-    `frames`: (function, module), innermost first; `block_layer`: functions of the block layer count
-    as a disk.
+    `frames`: (function, module), innermost first; `block_layer`: functions of the block layer count as a disk.
     """
     if any(_OF_USERS.match(function) for function, _ in frames):
         return ""

@@ -1,12 +1,11 @@
-"""Ports seen active by earlier sweeps and no longer listed, with the state of their cards on the
-PCI bus.
+"""Ports seen active by earlier sweeps and no longer listed, with the state of their cards on the PCI bus.
 
-A missing port proves no fault: an operator removed it, a cloud detached it, a driver is reloading,
-a pod or a virtual machine has it. So virtual and sub-functions, USB and other non-PCI devices are
-not remembered; a port given to a virtual machine, or whose card works in another namespace, is not
-missing; and a missing one is reported for a day, after which it counts as intended. Only hardware
-shows a fault: a card that the bus lists and that does not answer, for longer than its firmware
-takes to restart."""
+A missing port proves no fault: an operator removed it, a cloud detached it, a driver is reloading, a pod or a virtual
+machine has it. So virtual and sub-functions, USB and other non-PCI devices are not remembered; a port given to a
+virtual machine, or whose card works in another namespace, is not missing; and a missing one is reported for a day,
+after which it counts as intended. Only hardware shows a fault: a card that the bus lists and that does not answer,
+for longer than its firmware takes to restart.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ class Missing:
 
 
 def function_of(context: Context, *device: str) -> str:
-    """PCI address of the device that a `device` link leads to.
+    """PCI address of the device that a link in /sys leads to; `device`: path of the link.
 
     '' if it is no physical PCI function.
     """
@@ -47,20 +46,19 @@ def function_of(context: Context, *device: str) -> str:
 
 
 def remember(context: Context, name: str, function: str) -> None:
-    """Store that a port is active, with its card's address."""
+    """Store that a port is active, with its card's address `function`; nothing if that is ''."""
     if function:
         context.keep(_SEEN + name, function)
 
 
 def another_card(context: Context, name: str, function: str) -> bool:
-    """Whether an earlier sweep saw another card under this name, as reloaded drivers may swap
-    names."""
+    """Whether an earlier sweep saw another card under this name, as reloaded drivers may swap names."""
     seen = (context.recall(_SEEN + name) or "").partition(" ")[0]
     return is_address(seen) and function not in ("", seen)
 
 
 def missing(context: Context, here: Collection[str], functions: Collection[str]) -> Iterator[Missing]:
-    """Yield the missing ports.
+    """Yield the ports that earlier sweeps of this check saw, and that are gone for at most a day.
 
     `here`: names of present ports; `functions`: their addresses, in case of renaming.
     """
@@ -80,7 +78,10 @@ def missing(context: Context, here: Collection[str], functions: Collection[str])
 
 
 def _card(context: Context, name: str, function: str, missed_s: float) -> Missing | None:
-    """Describe the state of a missing port's card; None if the port is not considered missing."""
+    """Describe the state of a missing port's card; None if the port is not considered missing.
+
+    `function`: the card's PCI address; `missed_s`: seconds since a sweep first missed the port.
+    """
     card = context.path("sys/bus/pci/devices", function)
     if not card.exists():
         return Missing(name, f"its card {function} has left the PCI bus", False)
@@ -95,6 +96,7 @@ def _card(context: Context, name: str, function: str, missed_s: float) -> Missin
 
 
 def _number(text: str) -> float:
+    """Parse a stored time; 0 for anything else."""
     try:
         return float(text)
     except ValueError:

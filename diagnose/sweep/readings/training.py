@@ -1,5 +1,4 @@
-"""Processes that a launcher started as ranks, found by environment alone, which is cheaper than the
-census."""
+"""Processes that a launcher started as ranks, found by environment alone, which is cheaper than the census."""
 
 from __future__ import annotations
 
@@ -23,10 +22,7 @@ _RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK")
 
 @dataclass(frozen=True, slots=True)
 class LaunchedRank:
-    """A process with a launched rank's environment: the rank or a descendant.
-
-    `run`: name of the run.
-    """
+    """A process with a launched rank's environment: the rank or a descendant. `run`: name of the run."""
 
     pid: int
     stat: ProcStat
@@ -46,7 +42,7 @@ class Launched:
 
 
 def claims(root: Path, among: Sequence[int]) -> Launched:
-    """Find launched processes among these pids, without those that end or do not answer.
+    """Find among these pids the processes that a launcher started; skip those that end or do not answer.
 
     Never raises.
     """
@@ -54,6 +50,7 @@ def claims(root: Path, among: Sequence[int]) -> Launched:
 
 
 def _claims(root: Path, among: Sequence[int]) -> Launched:
+    """Find the launched processes among these pids, as `claims`; may block on a process that hangs."""
     found = []
     refused = 0
     for pid in among:

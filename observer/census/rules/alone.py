@@ -44,11 +44,17 @@ def choose_alone(draft: Draft) -> None:
 
 
 def _choose(draft: Draft, pid: int) -> None:
+    """Choose a process as rank 0 of a job of its own."""
     claim = Claim(LAUNCHER, f"local-{draft.host}-{pid}", 0, 0, 1, 1, "", True)
     draft.chosen[pid] = Chosen(draft.loaded[pid], claim.by(draft.loaded[pid].owner))
 
 
 def _may_train(draft: Draft, pid: int) -> bool:
+    """Tell whether a process may be a rank that works alone, before its CPU use is measured.
+
+    It has a training library but no claim, no rule has decided on it, and it is no server, no actor of
+    Ray and no worker of an ancestor.
+    """
     one = draft.loaded[pid]
     if pid in draft.chosen or pid in draft.rejected or one.claim is not None or not one.libraries.framework:
         return False
@@ -65,7 +71,10 @@ def _works_for(one: Candidate, above: Candidate) -> bool:
 
 
 def _families(draft: Draft, lonely: Iterable[int]) -> dict[int, list[int]]:
-    """Return each process with the workers below it."""
+    """Return, by pid, each of these processes followed by the processes with a training library below it.
+
+    Compilers are left out.
+    """
     found = {pid: [pid] for pid in lonely}
     for pid, one in draft.loaded.items():
         if pid not in found and not is_compiler(one.comm, one.cmdline):
@@ -80,10 +89,10 @@ def _below_a_rank(draft: Draft, pid: int) -> bool:
 
 
 def _trains(draft: Draft, family: list[int], cpus: float) -> bool:
-    """Tell whether a process that works alone, the first of its family, trains; what only serves is rejected with that
-    reason.
+    """Tell whether a process that works alone, the first of its `family`, trains; `cpus`: CPUs that all of them want.
 
-    A loop that waits for its workers uses next to no CPU itself: what they used counts as well.
+    A process that would, but listens on a port as a service does, is rejected with that reason. A loop
+    that waits for its workers uses next to no CPU itself: what they used counts as well.
     """
     pid = family[0]
     one = draft.loaded[pid]

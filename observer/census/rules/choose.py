@@ -1,5 +1,6 @@
-"""Rules that choose ranks: by a process's own claim, its children's, or its connections with
-similar ones (ranks.py).
+"""Rules that choose ranks: by a process's own claim, its children's, or its connections with similar ones.
+
+Their order: ranks.py.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from rankscope.observer.census.rules.taken import Chosen
 
 
 def reject_launchers(draft: Draft) -> None:
+    """Reject launchers, tools such as TensorBoard, and Ray Train's controller, by their command lines."""
     for pid, one in draft.loaded.items():
         name = launcher_name(one.cmdline)
         if name and one.comm != "pt_data_worker" and "--multiprocessing-fork" not in one.cmdline:

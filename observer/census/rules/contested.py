@@ -39,7 +39,7 @@ def separate_users(draft: Draft) -> None:
 
 
 def _whose(draft: Draft, job: str, owners: dict[int, list[int]]) -> int:
-    """Return the user who may use the job's plain name; -1 for none."""
+    """Return the user who may use the job's plain name; -1 for none. `owners`: user -> pids that claim its ranks."""
     working = [uid for uid, pids in owners.items() if draft.together(pids)]
     if len(working) > 1:
         # By number of processes anybody could take the name from its owner: nobody gets it, and
@@ -74,6 +74,7 @@ def separate_launchers(draft: Draft) -> None:
 
 
 def _name_apart(draft: Draft, job: str, below: dict[int, list[int]]) -> None:
+    """Append the pid of its launcher to each rank's job name, with a note; `below`: launcher's pid -> ranks' pids."""
     for launcher, pids in below.items():
         for pid in pids:
             one = draft.chosen[pid]
@@ -83,8 +84,10 @@ def _name_apart(draft: Draft, job: str, below: dict[int, list[int]]) -> None:
 
 
 def resolve_duplicates(draft: Draft) -> None:
-    """Choose one of several processes that claim one rank: one with connections of its own, else
-    the oldest.
+    """Choose one of several processes that claim one rank: one that works with other ranks, else the oldest.
+
+    Those that are connected with each other become ranks of one job instead, and are numbered. Workers
+    whose rank is gone are rejected.
     """
     claims: dict[tuple[Job, int], list[int]] = {}
     for pid in draft.in_order(draft.chosen):

@@ -24,7 +24,9 @@ _MAX_DEPTH = 64
 
 
 class Draft:
-    """`loaded`: processes with a training library or asked for, by pid; `chosen`: those considered
+    """The processes of a host while the rules of the census decide which of them are ranks.
+
+    `loaded`: processes with a training library or asked for, by pid; `chosen`: those considered
     ranks; `rejected`: reasons for others.
 
     `asked`: pids that are ranks even if nothing names them. `seeks_alone`: look for ranks that work
@@ -53,6 +55,7 @@ class Draft:
         self._serve: dict[int, bool] = {}
 
     def in_order(self, pids: Iterable[int]) -> Iterable[int]:
+        """Sort processes with a training library by their start, the oldest first."""
         return sorted(pids, key=lambda pid: (self.loaded[pid].start_ticks, pid))
 
     def above(self, pid: int) -> Iterable[int]:
@@ -82,9 +85,11 @@ class Draft:
         return self._later[one.pid]
 
     def cmdline(self, pid: int) -> tuple[str, ...]:
+        """Return the command line of any process; () where unreadable."""
         return self.loaded[pid].cmdline if pid in self.loaded else command_line(pid, self.root)
 
     def compiles(self, pid: int) -> bool:
+        """Tell whether a process is a compiler, by its name and command line; cached."""
         if pid not in self._compile:
             self._compile[pid] = is_compiler(self.scan.processes[pid].comm, self.cmdline(pid))
         return self._compile[pid]
@@ -96,6 +101,7 @@ class Draft:
         return self._serve[pid]
 
     def is_connected(self, pid: int) -> bool:
+        """Tell whether a process has established TCP connections that its parent has not."""
         return bool(self.connections.own(pid, self.parents.get(pid, 0)))
 
     def together(self, pids: list[int]) -> int:
@@ -105,6 +111,7 @@ class Draft:
         return sum(map(len, self.connections.groups(pids, {pid: self.parents.get(pid, 0) for pid in pids})))
 
     def cgroup(self, pid: int) -> str:
+        """Return the path of a process's control group, cached; '' where unreadable."""
         if pid not in self._cgroups:
             self._cgroups[pid] = read_facts(pid, self.root).cgroup
         return self._cgroups[pid]
@@ -116,12 +123,20 @@ class Draft:
         return self._evidence.of(pid)
 
     def is_orphan_worker(self, pid: int) -> bool:
+        """Tell whether a chosen process is only a worker whose rank is gone: forked, without connections of its own.
+
+        False where its number is a guess.
+        """
         one = self.loaded[pid]
         forked = one.comm == "pt_data_worker" or "--multiprocessing-fork" in one.cmdline
         return forked and not self.chosen[pid].guessed and not self.is_connected(pid)
 
     def number(self, group: list[int], job: str, base: Claim | None, parents: dict[int, int]) -> None:
-        """Choose a group of processes that work together as ranks, and number them."""
+        """Choose a group of processes that work together as ranks, and number them.
+
+        `job`: its name where no claim names one; `base`: the claim of the process that started them, None
+        without one; `parents`: parent by pid. Numbers that are guesses are noted.
+        """
         ordered = list(self.in_order(group))
         hub = self.connections.hub(ordered, parents)
         numbered = number_group(

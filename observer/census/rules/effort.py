@@ -20,7 +20,7 @@ _GPU = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
 
 
 def cpu_shares(pids: Iterable[int], root: Path) -> dict[int, float]:
-    """Measure the CPUs that each process wants at present; 0 for one that cannot be read."""
+    """Measure, for 0.3 s, the CPUs that each process wants at present; 0 for one that cannot be read."""
     wanted = tuple(pids)
     before, began_s = {pid: _wanted_s(pid, root) for pid in wanted}, time.monotonic()
     time.sleep(LOOK_S)
@@ -32,7 +32,7 @@ def cpu_shares(pids: Iterable[int], root: Path) -> dict[int, float]:
 
 
 def used_so_far(pid: int, root: Path) -> tuple[float, float]:
-    """(CPU seconds that a process used, CPUs that it used on average) since its start; 0 if unknown."""
+    """Return the CPU seconds that a process used since its start, and the CPUs it used on average; zeros if unknown."""
     try:
         stat = procfs.read_stat(pid, root)
         up_s = float(read_file(str(root / "proc/uptime"), 64).split()[0])

@@ -20,7 +20,7 @@ _MAX_WORKERS = 4096  # per rank
 
 
 def find_workers(draft: Draft) -> dict[int, list[Worker]]:
-    """Assign every living descendant of a rank to the nearest rank above it."""
+    """Assign every living descendant of a rank to the nearest rank above it; return workers by the rank's pid."""
     workers: dict[int, list[Worker]] = {}
     fair = Fair(FREELY_S, EACH_S)
     for pid in draft.scan.processes:
@@ -36,6 +36,7 @@ def find_workers(draft: Draft) -> dict[int, list[Worker]]:
 
 
 def reject_rest(draft: Draft, members: set[int]) -> None:
+    """Reject, with reasons, candidates and other Python programs that are no ranks. `members`: pids of workers."""
     above_ranks: dict[int, bool] = {}  # pid -> whether one of the ranks below is an actor of Ray
     for rank in draft.chosen:
         actor = rank in draft.loaded and bool(ray_actor(draft.loaded[rank].cmdline))

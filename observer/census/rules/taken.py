@@ -1,5 +1,4 @@
-"""Chosen ranks by pid, and the evidence for each: connections and control groups shared with other
-ranks.
+"""Chosen ranks by pid, and the evidence for each: connections and control groups shared with other ranks.
 
 Of two processes with one number, the one that works with the other ranks is the rank. That is
 queried for each of them while the draft changes: so a job's connections are looked up once and then
@@ -50,6 +49,7 @@ class ChosenRanks(dict[int, Chosen]):
         return super().pop(pid, *default)
 
     def _change(self, pid: int) -> None:
+        """Record that a process of its present job changes; do nothing if it is not chosen."""
         if pid in self:
             self._changed.setdefault(self[pid].job, set()).add(pid)
 
@@ -65,9 +65,11 @@ class _Marks:
     _ranks: dict[Hashable, Counter[int]] = field(default_factory=dict)
 
     def add(self, mark: Hashable, rank: int) -> None:
+        """Count one more process of this rank that has the mark."""
         self._ranks.setdefault(mark, Counter())[rank] += 1
 
     def remove(self, mark: Hashable, rank: int) -> None:
+        """Count one process less of this rank that has the mark."""
         ranks = self._ranks[mark]
         ranks[rank] -= 1
         if not ranks[rank]:
@@ -81,6 +83,8 @@ class _Marks:
 
 @dataclass(slots=True)
 class _Ranks:
+    """The connections and control groups of one job's chosen ranks, as counted so far."""
+
     ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank, of those counted
     ends: _Marks = field(default_factory=_Marks)
     cgroups: _Marks = field(default_factory=_Marks)
@@ -109,6 +113,7 @@ class Evidence:
         return linked, of_job.cgroups.of_another(self.cgroup(pid), rank)
 
     def _follow(self, of_job: _Ranks, job: Job, pid: int) -> None:
+        """Update a job's counts for a process that changed: remove what was counted of it, and add what it is now."""
         before = of_job.ranks.pop(pid, None)
         now = self.taken.get(pid)
         if before is not None:

@@ -46,6 +46,7 @@ class Clocks:
 
     @property
     def earlier_s(self) -> float:
+        """The earlier time of the two; this host's where the store's is unknown."""
         return self.host_s if math.isnan(self.store_s) else min(self.host_s, self.store_s)
 
 
@@ -90,6 +91,11 @@ def _since(start_s: float, put_s: float, now_s: float) -> float:
 
 
 def _doubt(going: Iterable[float], staying: Iterable[float], clocks: Clocks) -> None:
+    """Raise ClockInDoubt where the clocks differ, nothing would stay, or a year lies between what goes and what stays.
+
+    `going`, `staying`: the times (Unix) of the windows to remove and of the others; at least one
+    goes.
+    """
     last_s, next_s = max(going), min(staying, default=math.inf)
     says = f"this host's clock says {_day(clocks.host_s)}"
     if abs(clocks.host_s - clocks.store_s) > CLOCKS_APART_S:

@@ -1,6 +1,4 @@
-"""Read columns of a table as numpy arrays or texts, with substitutes for nulls; repetitive texts as
-codes.
-"""
+"""Read columns of a table as numpy arrays or texts, with substitutes for nulls; repetitive texts as codes."""
 
 from __future__ import annotations
 
@@ -34,6 +32,7 @@ class Labels:
         return np.asarray(known[self.codes[rows]], dtype=bool)
 
     def at(self, row: int) -> str:
+        """Return the text of a row."""
         return self.values[int(self.codes[row])]
 
 
@@ -60,6 +59,7 @@ def floats(table: pa.Table, name: str) -> Floats:
 
 
 def _as(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    """Cast a column to the wanted type, unless it has it."""
     return column if column.type == wanted else column.cast(wanted)
 
 

@@ -106,12 +106,15 @@ def part_of(window: Window, wanted: Mapping[str, Sequence[str]]) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
+    """The manifests of an object's windows with their row counts by table, and the tables not decoded yet."""
+
     manifests: list[tuple[Manifest, dict[str, int]]]
     columns: dict[str, Any]  # table -> a cell for each window
 
 
 @contextmanager
 def _refusing() -> Iterator[None]:
+    """Convert errors inside, which untrusted data may cause, to BadData with a single line."""
     try:
         yield
     except (
@@ -131,6 +134,10 @@ def _refusing() -> Iterator[None]:
 
 
 def _cells(data: bytes | pa.Buffer, wanted: Collection[str]) -> _Cells:
+    """Read the manifests and the cells of the wanted tables, after checking the object's size.
+
+    Raises ValueError, KeyError, ArrowException and others (`_refusing`).
+    """
     _check(data)
     file = pq.ParquetFile(pa.BufferReader(data), **_FOOTER_LIMITS)
     there = [name for name in file.metadata.schema.names if name in wanted and name in TABLES]
@@ -139,6 +146,7 @@ def _cells(data: bytes | pa.Buffer, wanted: Collection[str]) -> _Cells:
 
 
 def _stream(table: pa.Table, name: str) -> bytes:
+    """Encode a table, of the schema `name`, as an Arrow stream."""
     sink = io.BytesIO()
     schema = _plain(name)
     with pa.ipc.new_stream(sink, schema) as writer:
@@ -153,6 +161,7 @@ def _plain(name: str) -> pa.Schema:
 
 
 def _check(data: bytes | pa.Buffer) -> None:
+    """Check the number of windows and the unpacked size of an object, by footer and pages. Raises ValueError."""
     file = pa.BufferReader(data)
     footer = read_footer(file)
     size = sum(max(chunk.unpacked_bytes, 0) for chunk in footer.chunks)
@@ -162,6 +171,7 @@ def _check(data: bytes | pa.Buffer) -> None:
 
 
 def _manifests(footer: Any) -> list[tuple[Manifest, dict[str, int]]]:
+    """Parse the manifest of each window, with its row counts by table, from an object's footer. Raises ValueError."""
     said = unfolded((footer.metadata or {})[_MANIFESTS])
     if not isinstance(said, list) or len(said) != footer.num_rows:
         raise ValueError("manifests that are not those of its windows")
@@ -171,6 +181,7 @@ def _manifests(footer: Any) -> list[tuple[Manifest, dict[str, int]]]:
 
 
 def _window(manifest: Manifest, rows: dict[str, int], cells: _Cells, at: int) -> Window:
+    """Decode window number `at` of an object; `rows`: its row counts by table. Raises as `_cells`."""
     tables = {}
     for name, schema in TABLES.items():
         if name in YOUNGER and name not in cells.columns:
@@ -182,6 +193,10 @@ def _window(manifest: Manifest, rows: dict[str, int], cells: _Cells, at: int) ->
 
 
 def _columns(cells: _Cells, at: int, rows: dict[str, int], name: str, wanted: tuple[str, ...]) -> pa.Table:
+    """Decode columns of table `name` of window number `at`, in the schema's order; empty if an older window lacks it.
+
+    `rows`: the window's row counts by table. Raises ValueError, ArrowException.
+    """
     if name in YOUNGER and name not in cells.columns:
         return _chosen(TABLES[name].empty_table(), wanted)
     cell = _cell(cells, at, name)
@@ -209,11 +224,13 @@ def _part_of_schema(name: str, wanted: tuple[str, ...]) -> tuple[pa.Schema, Any]
 
 
 def _chosen(table: pa.Table, wanted: tuple[str, ...]) -> pa.Table:
+    """Select these columns, in the order of the table, without metadata of its schema."""
     names = [name for name in table.column_names if name in wanted]
     return table.select(names).replace_schema_metadata(None)
 
 
 def _cell(cells: _Cells, at: int, name: str) -> pa.Buffer:
+    """Return the encoded table `name` of window number `at`. Raises ValueError where there is none."""
     cell = cells.columns[name][at]
     stream = cell.as_buffer() if isinstance(cell, pa.BinaryScalar) else None
     if stream is None:  # a number, or null
@@ -222,6 +239,7 @@ def _cell(cells: _Cells, at: int, name: str) -> pa.Buffer:
 
 
 def _count(name: str, table: pa.Table, rows: dict[str, int]) -> None:
+    """Raise ValueError unless a table has the rows that its manifest states, and no more than a window may have."""
     if table.num_rows != rows.get(name):
         raise ValueError(f"{name} has {table.num_rows} rows, its manifest says {rows.get(name)}")
     check_rows(name, table.num_rows)
@@ -243,6 +261,7 @@ def _table(cell: pa.Buffer, name: str, schema: pa.Schema) -> pa.Table:
 
 
 def _check_values(table: pa.Table, cell: pa.Buffer) -> None:
+    """Validate all values; and text lengths, where the cell has room for a too long one. Raises ValueError."""
     table.validate(full=True)
     if cell.size > LONGEST_TEXT_BYTES:
         check_texts(table)
@@ -259,11 +278,13 @@ def _usual(kind: pa.DataType) -> bool:
 
 
 def _refuse_all_packed(cell: pa.Buffer) -> None:
+    """Raise ValueError where any message of an Arrow stream has a compressed body."""
     for message in pa.ipc.MessageReader.open_stream(cell):
         _refuse_packed_once(message.metadata.to_pybytes())
 
 
 def _refuse_packed_once(metadata: bytes) -> None:
+    """Raise ValueError where a message's body is compressed, by its metadata; cached for metadata of usual size."""
     (_refuse_known if len(metadata) <= _USUAL_MESSAGE_BYTES else _refuse_packed)(metadata)
 
 
@@ -298,7 +319,7 @@ def _refuse_packed(metadata: bytes) -> None:
 
 
 def _field(data: memoryview, table: int, slot: int) -> int | None:
-    """Return the position of a field in a flatbuffer's table; None where it is left out."""
+    """Return the position of field number `slot` of the flatbuffer's table at `table`; None where it is left out."""
     names = table - struct.unpack_from("<i", data, table)[0]
     if names < 0 or 4 + 2 * slot >= struct.unpack_from("<H", data, names)[0]:
         return None
@@ -307,4 +328,5 @@ def _field(data: memoryview, table: int, slot: int) -> int | None:
 
 
 def _follow(data: memoryview, at: int) -> int:
+    """Follow the relative offset stored at `at` in a flatbuffer; return the position that it points to."""
     return at + int(struct.unpack_from("<I", data, at)[0])

@@ -1,5 +1,4 @@
-"""The summary of an object's windows, stored before its footer: the first pass over a fleet reads
-nothing else.
+"""The summary of an object's windows, stored before its footer: the first pass over a fleet reads nothing else.
 
  … columns | packed summary | packed and unpacked length | MARK | footer | its length | PAR1
 
@@ -103,6 +102,7 @@ def unfolded(said: bytes) -> Any:
 
 
 def _is_much(said: bytes) -> bool:
+    """Tell whether JSON has more brackets or commas than the manifests of one object may have."""
     return said.count(b"{") + said.count(b"[") > _OPENED_MOST or said.count(b",") > _COMMAS_MOST
 
 
@@ -113,6 +113,7 @@ def _without_texts(said: bytes) -> bytes:
 
 
 def _check(batch: pa.RecordBatch, windows: int) -> None:
+    """Check a summary: complete steps, window numbers below `windows`, not too many ranks. Raises ValueError."""
     lists = [batch.column(name) for name in STEP_COLUMNS]
     window = batch.column(WINDOW)
     if window.null_count or any(column.null_count for column in lists):
@@ -127,8 +128,9 @@ def _check(batch: pa.RecordBatch, windows: int) -> None:
 
 
 def ending_bytes(data: bytes) -> int:
-    """Return the length from where a summary's ending would begin; more than the object's if it has
-    no room for one.
+    """Return how many bytes before the object's end a summary's ending begins, if it has one.
+
+    More than the object's length where there is no room for one.
     """
     at = _footer_at(data)
     return len(data) - at + ENDING.size if at >= 0 else len(data) + 1

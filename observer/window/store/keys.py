@@ -1,5 +1,6 @@
-"""Names of objects: `job=…/window=<UTC>/shard=<2 hex>/<host>.parquet`; several hosts:
-`hosts=<number>-<hash>.parquet`. Pure.
+"""Names of objects: `job=…/window=<UTC>/shard=<2 hex>/<host>.parquet` or `hosts=<number>-<hash>.parquet`. Pure.
+
+The latter contain several hosts.
 
 Messages between hosts about a window lie next to it: `job=…/trigger=<UTC>.json`, `turn=<UTC>.json`,
 `verdict=<UTC>.json`.
@@ -80,6 +81,7 @@ def start_of_message(path: str) -> int | None:
 
 @lru_cache(maxsize=256)  # thousands of hosts, a few times
 def _unix(text: str) -> int | None:
+    """Parse a time in the form that names contain (UTC); None where it is invalid."""
     try:
         return calendar.timegm(time.strptime(text, _TIME))
     except ValueError:
@@ -129,4 +131,5 @@ def label_of(text: str, beside: str = "") -> str:
 
 
 def _hash(text: str) -> str:
+    """Return the SHA-256 of a text, in hex."""
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()

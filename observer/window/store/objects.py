@@ -155,6 +155,7 @@ def _from_top(store: Store, path: str) -> tuple[Path, tuple[str, ...]]:
 
 
 def _read_file(store: Store, path: str, most_bytes: int, ours: bool) -> bytes:
+    """Read one object of a folder; `ours` as in `get`. Raises FileNotFoundError, BadData where it is unreadable."""
     try:
         if ours:
             return read_ours(*_from_top(store, path), most_bytes)
@@ -260,10 +261,12 @@ def listing(store: Store) -> Listing:
 
 
 def _path(each: Found | Told) -> str:
+    """Return the path, as a key to sort by."""
     return each.path
 
 
 def _objects(store: Store) -> Iterator[_Thing]:
+    """Yield the entries of a store that is not local, at any depth; or the one object that its path names."""
     infos = [store.filesystem.get_file_info(store.path)]
     if infos[0].type != fs.FileType.File:
         infos = store.filesystem.get_file_info(fs.FileSelector(store.path, recursive=True, allow_not_found=True))
@@ -330,6 +333,10 @@ def _put_file(path: Path, data: bytes, new: bool = False) -> bool:
 
 
 def _put_once(path: Path, data: bytes, new: bool) -> bool:
+    """Write a file, creating its folder; False if it must be `new` and exists.
+
+    Raises FileNotFoundError where the folder is removed meanwhile, OSError.
+    """
     with opened_folder(path.parent, make=True) as place:
         remove_left(place)
         try:

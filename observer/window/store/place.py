@@ -1,5 +1,4 @@
-"""Open a store by its URI: `s3://bucket/prefix`, `gs://…`, `file:///mnt/shared/windows`, or any of
-pyarrow's file systems.
+"""Open a store by its URI (`s3://bucket/prefix`, `gs://…`, `file:///mnt/…`): any of pyarrow's file systems.
 
  s3://bucket/prefix?region=…&endpoint_override=host:port&scheme=http     or from AWS_REGION, AWS_ENDPOINT_URL, ~/.aws
 
@@ -108,6 +107,10 @@ def open_store(uri: str) -> Store:
 
 
 def _s3(uri: str) -> tuple[Any, str]:
+    """Open the S3 of a URI; return its file system, and the path 'bucket/prefix'. Raises ValueError for an invalid one.
+
+    Settings come from the URI, else from the environment.
+    """
     parts = urlsplit(uri)
     settings = dict(parse_qsl(parts.query))
     unknown = sorted(settings.keys() - set(_S3_SETTINGS))

@@ -1,6 +1,4 @@
-"""Give hosts of one name that are several machines distinct names in a fleet, `localhost~3f2a`.
-Pure.
-"""
+"""Give hosts of one name that are several machines distinct names in a fleet, `localhost~3f2a`. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ def rename_hosts(manifests: Sequence[Manifest]) -> tuple[Manifest, ...]:
 
 
 def plain_name(about: Manifest) -> str:
-    """Return the name that a host calls itself."""
+    """Return the host's own name, without what `rename_hosts` appended."""
     for tail in (f"~{about.machine}", f"~{about.machine[:_SHOWN]}"):
         if about.machine and about.host.endswith(tail):
             return about.host.removesuffix(tail)
@@ -35,5 +33,6 @@ def plain_name(about: Manifest) -> str:
 
 
 def _short(machine: str, all_of_them: set[str]) -> str:
+    """Return the first `_SHOWN` characters of a machine id, or all where those are ambiguous among `all_of_them`."""
     enough = len({each[:_SHOWN] for each in all_of_them}) == len(all_of_them)
     return machine[:_SHOWN] if enough else machine

@@ -143,8 +143,9 @@ class Spool:
 
     @contextmanager
     def _opened(self, alone: bool = True) -> Iterator[int]:
-        """Open the folder. `alone`: lock it, so that two observers do not drop and count at the
-        same time.
+        """Open the folder, created if missing, and yield its descriptor. Raises OutputFailed.
+
+        `alone`: lock it, so that two observers do not drop and count at the same time.
         """
         try:
             with opened_folder(self.folder, make=True) as place:
@@ -192,6 +193,7 @@ class Spool:
 
 
 def _job_of(name: str) -> str:
+    """Return the job's part of a spooled file's name, `job=…`."""
     return name.partition(_SLASH)[0]
 
 
@@ -232,5 +234,6 @@ def _turns(place: int, chance: random.Random) -> deque[deque[str]]:
 
 
 def _read(place: int, name: str) -> bytes:
+    """Read a file in the spool's open folder, following no link. Raises OSError."""
     with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place), "rb") as file:
         return file.read()

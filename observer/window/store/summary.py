@@ -1,5 +1,4 @@
-"""Summaries for the first pass over thousands of hosts: one row per rank, with its steps and
-characteristics.
+"""Summaries for the first pass over thousands of hosts: one row per rank, with its steps and characteristics.
 
 works            the functions on which the rank's training thread spends 2 % of the window and more, as 64 bits of their names' hashes
 messages, moved  collectives and messages of the window, and their bytes: ranks of different stages differ in these
@@ -116,6 +115,7 @@ class _Places:
 
 
 def _key(table: pa.Table) -> Ints:
+    """Combine each row's window and rank into one number."""
     return np.asarray((ints(table, WINDOW) << 33) + ints(table, "rank"), dtype=np.int64)
 
 
@@ -134,6 +134,7 @@ def _steps(steps: pa.Table, where: _Places) -> dict[str, pa.Array]:
 
 
 def _works(patterns: pa.Table, where: _Places) -> tuple[npt.NDArray[np.uint64], Floats, Floats]:
+    """Return for each rank the bits of the functions it works in, its number of collectives, and their bytes."""
     row, beta = where.of(patterns), floats(patterns, "beta")
     thread, kind = labels(patterns, "thread"), labels(patterns, "kind")
     collective = kind.codes == kind.code("collective")
@@ -163,7 +164,10 @@ def address_of(endpoint: str) -> str:
 
 
 def _slowest(flows: pa.Table, where: _Places) -> tuple[Floats, list[tuple[str, str]]]:
-    """Return for each rank the rate of its slowest connection, and its addresses."""
+    """Return for each rank the rate (bytes/s) of its slowest connection, and that connection's (local, peer) addresses.
+
+    Infinite and ('', '') where little was sent.
+    """
     row, sent = where.of(flows), floats(flows, "sent_bytes")
     held = floats(flows, "busy_s") - floats(flows, "rwnd_limited_s") - floats(flows, "sndbuf_limited_s")
     rows = np.flatnonzero((row >= 0) & (sent >= _MUCH_SENT) & (held > 0))

@@ -1,5 +1,4 @@
-"""Mark jobs of several hosts' windows with their users, so that one user's job never joins
-another's.
+"""Mark jobs of several hosts' windows with their users, so that one user's job never joins another's.
 
 On one host the census separates jobs of several users (census/ranks.py). Another host knows nothing
 of that: there a job of the same name may be another user's, or the same user's job may have another

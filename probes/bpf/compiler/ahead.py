@@ -1,5 +1,4 @@
-"""Programs that were compiled before these sources were installed: in a wheel, a .deb, or by
-scripts/setup.
+"""Programs that were compiled before these sources were installed: in a wheel, a .deb, or by scripts/setup.
 
 They lie in a folder next to this file, under the digest of everything they were made of
 (loader.key_of), so other sources never match. They are as trusted as the Python code next to them:

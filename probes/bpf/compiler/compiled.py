@@ -123,7 +123,7 @@ def from_bytes(blob: bytes) -> Compiled:
 
 
 def is_of_this_compiler(compiled: Compiled) -> bool:
-    """Tell whether the compiler's library files are unchanged since it compiled this.
+    """Tell whether the compiler's library files are unchanged since it compiled this; False where none is recorded.
 
     An updated compiler may have fixed a bug.
     """
@@ -171,6 +171,6 @@ def compile_text(text: str, flags: Sequence[str], *, verbose: bool = False) -> C
 
 
 def _complaint(said: str) -> str:
-    """Return the first line of compiler output with an error, else the last line."""
+    """Return the first line of compiler output with an error, else the last; at most 300 characters, '' for none."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return next((line for line in lines if "error:" in line), lines[-1] if lines else "")[:300]

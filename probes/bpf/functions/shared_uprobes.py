@@ -51,10 +51,10 @@ def attach(
     offsets: Collection[int],
     root: Path = ROOT,
 ) -> tuple[int, ...]:
-    """Call `attach_with` without counters; if the kernel refuses, call it again with other tools'
-    counters.
+    """Call `attach_with` without counters; if the kernel refuses, call it again with other tools' counters.
 
-    Returns its result. Raises PlaceTaken, OSError.
+    It gets each counter's file offset by that of the probe, and returns descriptors, which are returned.
+    `offsets`: of the probes in the file. Raises PlaceTaken, OSError.
     """
     try:
         return attach_with({})
@@ -77,6 +77,11 @@ def _attach_agreeing(
     offsets: Collection[int],
     logged: Callable[[], tuple[KernelMessage, ...]],
 ) -> tuple[int, ...]:
+    """Call `attach_with`, each time with the counters of other tools' probes that the kernel's log names.
+
+    `logged` returns new messages of the log. Returns the first success. Raises PlaceTaken where such a
+    counter lies in writable data of the file, OSError where the kernel refuses for another reason.
+    """
     counters: dict[int, int] = {}
     for left in range(min(len(offsets), _MAX_PLACES), -1, -1):
         try:
@@ -94,12 +99,11 @@ def _attach_agreeing(
 
 
 def disagreements(messages: Iterable[KernelMessage], asked: Mapping[int, int]) -> dict[int, int]:
-    """Parse other tools' counters, by place, from kernel messages about refused requests.
+    """Parse other tools' counters, as file offset by that of the probe, from kernel messages about refused requests.
 
-    `asked`: the counters that we requested; messages about other requests are skipped. Another
-    process's messages may match too, which does no harm: any counter that nobody writes to is as
-    good, as long as all agree. The inode is not compared, because for a file in an overlay stat(2)
-    reports another one.
+    `asked`: the counters that we requested; messages about other requests are skipped. Another process's
+    messages may match too, which does no harm: any counter that nobody writes to is as good, as long as all
+    agree. The inode is not compared, because for a file in an overlay stat(2) reports another one.
     """
     found: dict[int, int] = {}
     for message in messages:
@@ -111,7 +115,7 @@ def disagreements(messages: Iterable[KernelMessage], asked: Mapping[int, int]) -
 
 
 def _is_written(library: FileBytes, counter: int) -> bool:
-    """Tell whether the counter lies in a writable mapping, where the kernel would change it.
+    """Tell whether a counter (file offset, 0: none) lies in a writable mapping, where the kernel would change it.
 
     Raises NotElf, OSError.
     """

@@ -64,10 +64,9 @@ def attach_many(
     counters: Mapping[int, int] = _NO_COUNTERS,
     pid: int = 0,
 ) -> tuple[int, ...]:
-    """Attach a program loaded for TRACE_UPROBE_MULTI to all file offsets with one link; closing it
-    detaches.
+    """Attach a program loaded for TRACE_UPROBE_MULTI to all file offsets; return the one descriptor of the link.
 
-    `pid`: the one process whose memory gets the probes; 0 for all. Raises OSError.
+    Closing it detaches. `pid`: the one process whose memory gets the probes; 0 for all. Raises OSError.
     """
     abilities.need(abilities.UPROBES, errno.EINVAL)
     abilities.need(abilities.MANY_UPROBES, errno.EINVAL)

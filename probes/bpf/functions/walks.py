@@ -1,5 +1,4 @@
-"""Measure how long a probe in a file would block every fork of the host, before and while it is
-attached.
+"""Measure how long a probe in a file would block every fork of the host, before and while it is attached.
 
 To insert a probe into a page of a file, or to remove it, the kernel visits every mapping of that
 page, and no process of the host can fork meanwhile (`dup_mmap_sem` in register_for_each_vma). Any
@@ -80,11 +79,11 @@ class _Took:
     wall_s: float
 
     def is_short(self, waits_most_s: float) -> bool:
-        """Tell whether a probe may be attached at this cost."""
+        """Tell whether a probe may be attached at this cost; `waits_most_s`: limit of the wall seconds."""
         return self.cpu_s <= TRIAL_MOST_S and self.wall_s <= waits_most_s
 
     def beyond(self, usual_s: float) -> _Took:
-        """Subtract the CPU time of a trial that visits no mapping."""
+        """Return the cost without `usual_s`, the CPU seconds of a trial that visits no mapping; never negative."""
         return _Took(max(self.cpu_s - usual_s, 0.0), self.wall_s)
 
 
@@ -100,6 +99,7 @@ def going_first() -> Iterator[None]:
 
 
 def _set_nice(nice: int) -> None:
+    """Set this thread's nice value, if permitted. Never raises."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
@@ -140,9 +140,10 @@ class Trials:
                 )
 
     def _shortest(self, trial: Callable[[], _Took], usual_s: float, waits_most_s: float) -> _Took:
-        """Repeat the trial until one is short; return the least costs seen.
+        """Repeat `trial` up to `_TRIES` times, until short or clearly too long; return the least costs seen.
 
-        The first trial also waits for the kernel's grace period.
+        CPU and wall seconds are minimized separately. `usual_s`: CPU seconds of a trial that visits no
+        mapping, subtracted from each. The first trial also waits for the kernel's grace period.
         """
         shortest = _Took(math.inf, math.inf)
         for _ in range(_TRIES):
@@ -153,7 +154,7 @@ class Trials:
         return shortest
 
     def _usual_s(self, program_fd: int) -> float:
-        """Measure the CPU seconds of a trial in a file that no process maps.
+        """Measure the CPU seconds of a trial in a file that no process maps; 0 where the kernel refuses it.
 
         12 ms on an emulated CPU, more than the limit.
         """
@@ -167,6 +168,10 @@ class Trials:
             os.close(nobody)
 
     def _trial(self, program_fd: int, path: Path, counters: Mapping[int, int], offsets: Sequence[int]) -> _Took:
+        """Attach probes restricted to this process, and detach them; return what attaching cost. Raises OSError.
+
+        Detaching takes longer, and is left to other threads.
+        """
         with going_first():
             began = time.thread_time(), time.monotonic()
             links = uprobes.attach_many(program_fd, path, offsets, counters=counters, pid=os.getpid())
@@ -220,7 +225,7 @@ class Growth:
 
 
 def inode_of(path: Path) -> bytes:
-    """Return the inode number of an open file (/proc/self/fd/N); empty where unknown.
+    """Return the inode number, as decimal digits, of an open file (/proc/self/fd/N); empty where unknown.
 
     Read from fdinfo: its file system might not answer.
     """
@@ -281,8 +286,9 @@ def need_one_user(path: Path, root: Path) -> None:
 
 
 def _seems_of(root: Path, pid: int) -> int:
-    """Return the user of a process by its folder in /proc: a fifth of the cost of `owner_uid`,
-    though who may not be traced seems root's.
+    """Return the uid that owns a process's folder in /proc; -1 where it cannot be read.
+
+    A fifth of the cost of `owner_uid`, but a process that may not be traced seems to be root's.
     """
     with contextlib.suppress(OSError):
         return Path(procfs.proc_path(root, pid)).stat().st_uid
@@ -290,11 +296,15 @@ def _seems_of(root: Path, pid: int) -> int:
 
 
 def _pids(root: Path) -> Iterator[int]:
+    """Yield the pids of all processes."""
     return (int(one.name) for one in (root / "proc").iterdir() if one.name.isdigit())
 
 
 def _times_mapped(pid: int, inode: bytes, until_s: float, root: Path, enough: int = 1 << 30) -> int:
-    """Count how often a process maps a file; at least as often, where time or bytes ran out."""
+    """Count a process's mappings of the file with this inode number. Raises OSError.
+
+    At least as many where the count reached `enough`, the time `until_s` (CLOCK_MONOTONIC) or a limit of bytes.
+    """
     wanted, count, rest, left = re.compile(rb" [0-9a-f]+:[0-9a-f]+ " + inode + rb" "), 0, b"", _SEARCH_BYTES
     with open(procfs.proc_path(root, pid, "maps"), "rb", buffering=0) as file:  # noqa: PTH123 - called through patience.ask
         while left > 0 and count < enough and time.monotonic() < until_s and (data := file.read(_CHUNK_BYTES)):

@@ -65,6 +65,7 @@ def _send(reader: socket.socket, message: bytes, until: float) -> None:
 
 
 def _message(priority: int, line: str) -> bytes:
+    """Format a line as syslog(3) sends it: priority, local time, program and pid."""
     now = time.localtime()
     clock = f"{_MONTHS[now.tm_mon - 1]} {now.tm_mday:2} {time.strftime('%H:%M:%S', now)}"
     return f"<{_DAEMON | priority}>{clock} rankscope[{os.getpid()}]: {line}".encode("utf-8", "replace")

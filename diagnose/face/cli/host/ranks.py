@@ -35,6 +35,7 @@ def run(*, as_json: bool, verbose: bool) -> int:
 
 
 def _warn(text: str) -> None:
+    """Print a message on stderr; on a terminal over the progress line."""
     begin = "\r\x1b[K" if sys.stderr.isatty() else ""  # overwrite the progress line
     sys.stderr.write(f"{begin}rankscope: {clean(text, 300)}\n")
 
@@ -48,6 +49,7 @@ def _job_names(ranks: Sequence[FoundRank], verbose: bool) -> dict[str, str]:
 
 
 def _print(sight: Sight, verbose: bool) -> None:
+    """Print the census as text: ranks, what else is seen of their jobs, rejected processes (all with -v), and notes."""
     census, devices = sight.census, sight.devices
     if census.ranks:
         ordered = sorted(census.ranks, key=lambda found: (found.identity.job, found.identity.rank))

@@ -246,6 +246,10 @@ def choose(checks: Sequence[Check], only: Sequence[str], skip: Sequence[str]) ->
 
 
 def _named(checks: Sequence[Check], names: Sequence[str], exact: bool = False) -> tuple[Check, ...]:
+    """Select the checks with these ids or families (`exact`: ids only). Raises UsageError for an unknown one.
+
+    A name may be several, separated by commas or blanks.
+    """
     asked = [name for entry in names for name in re.split(r"[,\s]+", entry) if name]
     for name in asked:
         if not any(check.id == name or (not exact and check.id.partition(".")[0] == name) for check in checks):
@@ -256,6 +260,10 @@ def _named(checks: Sequence[Check], names: Sequence[str], exact: bool = False) -
 
 
 def _config(options: Options, checks: Sequence[Check]) -> Config:
+    """Read the operator's settings from --config, else from the default file if there is one; --fail-on overrides it.
+
+    Raises ConfigError, UsageError.
+    """
     path = options.config
     if path is None and options.root == ROOT and DEFAULT_CONFIG.exists():
         path = DEFAULT_CONFIG

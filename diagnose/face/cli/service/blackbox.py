@@ -38,6 +38,7 @@ def run(*, state: Path, name: str | None, as_json: bool) -> int:
 
 
 def _list(box: Path, as_json: bool) -> int:
+    """Print the frozen recordings; return exit code 0."""
     rows = frozen_list(box)
     if as_json:
         print_json(rows)
@@ -49,6 +50,7 @@ def _list(box: Path, as_json: bool) -> int:
 
 
 def _show(folder: Path, as_json: bool) -> int:
+    """Print one recording: why it was frozen, stacks, and a row per rank; return exit code 0."""
     if as_json:
         print_json(as_object(folder))
         return EXIT_HEALTHY
@@ -83,6 +85,7 @@ def _print_stacks(event: dict[str, Any]) -> None:
 
 
 def _row(job: str, rank: int, rows: list[tuple[float, dict[str, Any]]]) -> tuple[str, ...]:
+    """Make the row of a rank: its times, number and length of steps, and silence. `rows`: (Unix time, what was stored)."""
     steps = [_number(seconds) for _, one in rows for seconds in _as_list(one.get("steps_s"))]
     median = f"{sorted(steps)[len(steps) // 2]:.3f}" if steps else "-"
     last = rows[-1][1]
@@ -93,8 +96,10 @@ def _row(job: str, rank: int, rows: list[tuple[float, dict[str, Any]]]) -> tuple
 
 
 def _number(value: object) -> float:
+    """Return a number as float; NaN for any other value."""
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
 def _as_list(value: object) -> list[Any]:
+    """Return a list as it is; [] for any other value."""
     return value if isinstance(value, list) else []

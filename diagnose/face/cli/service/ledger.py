@@ -50,6 +50,7 @@ def run(*, state: Path, job: str | None, html: Path | None, as_json: bool) -> in
 
 
 def _list(found: Sequence[Ledger]) -> None:
+    """Print a table with one row per job: hours, lost hours, and whether it runs."""
     now = time.time()
     rows = []
     for one in found[:_LISTED]:

@@ -36,6 +36,7 @@ def page(ledgers: Sequence[Ledger], now: float) -> str:
 
 
 def _section(ledger: Ledger, now: float) -> Iterator[str]:
+    """Yield the HTML of one ledger: heading, bar, table, sums, and what would come back first."""
     name, about = heading(ledger, now)
     yield f"<h2>{_safe(name)}</h2><p>{_safe(about)}</p>"
     yield from _bar(ledger)
@@ -63,6 +64,7 @@ def _section(ledger: Ledger, now: float) -> Iterator[str]:
 
 
 def _bar(ledger: Ledger) -> Iterator[str]:
+    """Yield the HTML of a bar with the share of each kind of time, and of its legend."""
     sums = {kind: spent_s for kind, spent_s in ledger.seconds().items() if spent_s > 0}
     whole_s = sum(sums.values()) or 1.0
     shares = {kind: 100 * spent_s / whole_s for kind, spent_s in sums.items()}
@@ -79,4 +81,5 @@ def _bar(ledger: Ledger) -> Iterator[str]:
 
 
 def _safe(text: str) -> str:
+    """Clean a text and escape it for HTML."""
     return html.escape(clean(text, 400))

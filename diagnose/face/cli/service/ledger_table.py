@@ -77,12 +77,14 @@ def unit_of(ledger: Ledger) -> str:
 
 
 def _day(at: float, now: float) -> str:
+    """Format a begin: the time of day within the last 12 hours, else date and time."""
     if now - at < 43_200:
         return clock(at)
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def _table(ledger: Ledger, width: int) -> Iterator[str]:
+    """Yield the lines of the table, `width` columns wide, with a last line for all time."""
     total_s = max(ledger.total_s, 1e-9)
     sizes = [0 if width < _NARROW and place in _LEFT_OUT else size for place, size in enumerate(_SIZES)]
     room = width - sum(size + 1 for size in sizes if size)
@@ -131,6 +133,7 @@ def _grouped(entries: Sequence[Entry]) -> Iterator[Entry]:
 
 
 def _has_row(entry: Entry, ledger: Ledger, total_s: float) -> bool:
+    """Tell whether an entry gets a row: a hang, a downtime, or enough time (less if its cause or recurrence is known)."""
     if entry.kind in (Kind.DOWN, Kind.HANG) or entry.seconds >= _LARGE * total_s:
         return True
     is_known = entry.is_told_apart or _rhythm(entry, ledger) is not None
@@ -138,6 +141,7 @@ def _has_row(entry: Entry, ledger: Ledger, total_s: float) -> bool:
 
 
 def _row(entry: Entry, ledger: Ledger) -> Row:
+    """Make the row of an entry."""
     rhythm = _rhythm(entry, ledger)
     every = span(rhythm.seconds) if rhythm is not None and entry.kind in PAUSES else ""
     ranks = ranks_of(entry, ledger) if entry.kind in PAUSES or entry.ranks else ""
@@ -145,6 +149,7 @@ def _row(entry: Entry, ledger: Ledger) -> Row:
 
 
 def _rhythm(entry: Entry, ledger: Ledger) -> recurrence.Recurrence | None:
+    """Return the recurrence of an entry; None if it has none."""
     return recurrence.find(entry.recent, ledger.step_s)
 
 
@@ -169,6 +174,7 @@ def ranks_of(entry: Entry, ledger: Ledger) -> str:
 
 
 def _sums(ledger: Ledger, width: int) -> Iterator[str]:
+    """Yield the lines with the time that was not productive, and what would come back first."""
     total_h, lost_h = ledger.total_s / 3600, lost_s(ledger) / 3600
     share = 100 * lost_h / total_h if total_h else 0.0
     text = f"Not productive: {hours(lost_h)} of {hours(total_h)} h ({share:.0f} %), "

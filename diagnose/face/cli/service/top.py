@@ -57,6 +57,7 @@ def _counted(show: Show, updates: int) -> Show:
     shown = 0
 
     def counted(snapshot: Snapshot) -> None:
+        """Show a snapshot, and count it. Raises _Enough at the last one."""
         nonlocal shown
         show(snapshot)
         shown += 1
@@ -84,6 +85,7 @@ def _from_watch(place: WatchPlace, job: str | None, show: Show) -> None:
 
 
 def _is_meant(line: dict[str, Any], job: str) -> bool:
+    """Tell whether a line of the black box is of this job: its title or name begins so."""
     return any(str(line.get(name) or "").startswith(job) for name in ("title", "job"))
 
 
@@ -134,6 +136,7 @@ def _shown(as_json: bool) -> Iterator[tuple[Show, Say]]:
 
 
 def _print_json(snapshot: Snapshot) -> None:
+    """Print a snapshot as one line of JSON."""
     print(json.dumps(clean_all(_finite(as_object(snapshot))), ensure_ascii=False, allow_nan=False), flush=True)
 
 
@@ -157,9 +160,11 @@ def _finite(content: Any) -> Any:
 
 
 def _print_lines(snapshot: Snapshot) -> None:
+    """Print a snapshot as lines of text."""
     print("\n".join(draw.plain(snapshot)), flush=True)
 
 
 def _complain(text: str) -> None:
+    """Print a message on stderr."""
     sys.stderr.write(f"rankscope: {clean(text, 300)}\n")
     sys.stderr.flush()

@@ -79,6 +79,7 @@ def _follow(place: WatchPlace, log: EventsLog, answers: Answers, at_most_s: floa
 
 
 def _print(event: dict[str, Any], as_json: bool) -> None:
+    """Print one answer of the service, as JSON or as a sentence with where its window is."""
     if as_json:
         print(json.dumps(event, ensure_ascii=False), flush=True)
         return

@@ -207,7 +207,7 @@ def _port(scrapes: Scrapes) -> Iterator[Callable[[Callable[[], str]], None] | No
 
 
 class _Speaker:
-    """Distribute events: a line on stdout (the journal), the log, the hook, NVSentinel."""
+    """Distributes events: a line on stdout (the journal), the log, the hook, NVSentinel."""
 
     def __init__(self, place: WatchPlace, hooks: Hooks, as_json: bool, sentinel: NvSentinel | None = None) -> None:
         self._place, self._hooks, self._as_json, self._sentinel = place, hooks, as_json, sentinel
@@ -215,6 +215,10 @@ class _Speaker:
         self._log_works = True
 
     def say(self, event: Event) -> None:
+        """Write an event to stdout and log; call hook and NVSentinel if it matters and is about this host.
+
+        Failures are reported, and never raised.
+        """
         content = event.as_json(self._host)
         try:
             missed = _STDOUT.write(sys.stdout, json.dumps(content, ensure_ascii=False) if self._as_json else event.line)
@@ -253,9 +257,11 @@ class _Speaker:
 
     @staticmethod
     def _complain(note: str) -> None:
+        """Report a note, unless it is ''."""
         if note:
             _complain(note)
 
 
 def _complain(text: str) -> None:
+    """Write a message to stderr without waiting for a reader that has stopped."""
     _STDERR.write(sys.stderr, f"rankscope: {clean(text, 300)}")

@@ -61,6 +61,7 @@ def pages(version: str, date: str) -> dict[str, str]:
 
 
 def _program(group: Any, context: Any, version: str, date: str) -> Iterator[str]:
+    """Yield the lines of the program's page; `date`: YYYY-MM-DD."""
     first, *rest = _paragraphs(group.help)
     yield from _head("rankscope", first.rstrip("."), version, date)
     yield from (".SH SYNOPSIS", ".B rankscope", ".I COMMAND", r"[\fIOPTIONS\fR] [\fIARGUMENTS\fR]")
@@ -82,6 +83,7 @@ def _program(group: Any, context: Any, version: str, date: str) -> Iterator[str]
 
 
 def _command(name: str, command: Any, context: Any, version: str, date: str) -> Iterator[str]:
+    """Yield the lines of a command's page; `date`: YYYY-MM-DD."""
     said, *rest = _paragraphs(command.help)
     yield from _head(f"rankscope-{name}", said.rstrip("."), version, date)
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
@@ -103,6 +105,7 @@ def _command(name: str, command: Any, context: Any, version: str, date: str) -> 
 
 
 def _options(command: Any, context: Any) -> Iterator[str]:
+    """Yield the section on the options of a command."""
     yield ".SH OPTIONS"
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context) if parameter.param_type_name == "option" else None
@@ -112,11 +115,13 @@ def _options(command: Any, context: Any) -> Iterator[str]:
 
 
 def _head(name: str, said: str, version: str, date: str) -> Iterator[str]:
+    """Yield the head of a page and its section NAME; `said`: what it is, in a sentence."""
     yield f'.TH {text(name.upper())} 1 {date} "Rankscope {text(version)}" "Rankscope"'
     yield from (".SH NAME", rf"{text(name)} \-", prose(said))
 
 
 def _tail(others: Sequence[str]) -> Iterator[str]:
+    """Yield the last sections: exit codes, then files for the program ([]), or a reference to it for a command."""
     yield ".SH EXIT STATUS"
     for code, said in _EXITS:
         yield from (".TP", rf"\fB{code}\fR", prose(said))
@@ -142,6 +147,7 @@ def _forms(forms: str) -> str:
 
 
 def _paragraphs(told: str) -> list[str]:
+    """Split a help text into paragraphs, each in one line."""
     return [" ".join(one.split()) for one in re.split(r"\n\s*\n", told.strip())]
 
 

@@ -53,6 +53,7 @@ class PlainGroup(TyperGroup):
 
 
 def _columns() -> int:
+    """Width of the help: the terminal's, at most `WIDTH`."""
     return min(width_of(sys.stdout), WIDTH)
 
 

@@ -47,6 +47,7 @@ def run(places: tuple[str, ...], *, keep: Path | None, as_json: bool, verbose: b
 
 
 def _print(known: Sequence[Repute], named: Sequence[Repute], verbose: bool) -> None:
+    """Print how many components are slow, and a table of them; with `verbose` at least the first ten of all."""
     if not known:
         tell(
             f"unknown: nothing was compared yet; `rankscope reputation DIR` takes in windows of jobs with {PEERS_LEAST} peers or more"
@@ -124,6 +125,7 @@ def _place_in(group: Ints) -> Ints:
 
 
 def _as_json(one: Repute) -> dict[str, object]:
+    """Convert one component's reputation to a JSON object."""
     return {
         "kind": one.kind, "component": clean(one.component, 100), "host": clean(one.host, 100), "jobs": one.jobs,
         "excess_percent": 100 * one.excess, "nats": one.nats, "needed_nats": one.needed, "named": one.named,

@@ -38,6 +38,7 @@ def compact(place: str, *, as_json: bool) -> int:
 
 
 def _store(place: str) -> Store:
+    """Open the store at a URI or in a folder. Raises UsageError if there is no such folder."""
     if is_uri(place):
         return open_store(place)
     if not Path(place).is_dir():
@@ -46,6 +47,7 @@ def _store(place: str) -> Store:
 
 
 def _print(what: str, done: Tidied, as_json: bool) -> None:
+    """Print what was removed or made, as JSON or text; `what`: the participle for the text."""
     if as_json:
         print_json(
             {

@@ -1,1 +1,1 @@
-"""Sections of the page, one file each."""
+"""Sections of the page of a report, one file each."""

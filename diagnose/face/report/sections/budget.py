@@ -1,4 +1,4 @@
-"""The budget of a step: bars of the job and of suspect ranks, and a table of its parts."""
+"""The page's budget of a step: bars of the job and of suspect ranks, and a table of its parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BARS_MOST = 3  # ranks with a bar of their own
 
 
 def spending_of(budget: Budget, suspects: Collection[int]) -> Spending:
-    """Build the section. `suspects`: numbers of ranks that are suspects, most damaging first."""
+    """Build the page's section on the budget of a step. `suspects`: numbers of suspect ranks, most damaging first."""
     who = f"all {budget.ranks} ranks" if budget.ranks > 1 else "the rank"
     bars = [_bar(who, budget.seconds, [(part.kind, part.seconds) for part in budget.parts])]
     if 0 < len(suspects) < budget.ranks:
@@ -27,7 +27,10 @@ def spending_of(budget: Budget, suspects: Collection[int]) -> Spending:
 
 
 def _part(budget: Budget, part: Part) -> SpentOn:
+    """Build the row of one part: share, largest items, and what loader workers do meanwhile."""
+
     def told(items: Iterable[Item]) -> tuple[str, ...]:
+        """Format items with their seconds."""
         return tuple(clean(f"{item_text(item)}: {seconds(item.seconds)}", 300) for item in items)
 
     percent = 100 * budget.share(part.seconds)
@@ -35,6 +38,7 @@ def _part(budget: Budget, part: Part) -> SpentOn:
 
 
 def _bar(who: str, whole_s: float, parts: Iterable[tuple[Kind, float]]) -> SpentBar:
+    """Build one bar; `parts`: kind and seconds of each piece, `whole_s`: seconds of the full bar."""
     pieces, begin = [], 0.0
     for kind, each_s in parts:
         width = 1000 * each_s / whole_s if whole_s > 0 else 0.0

@@ -1,5 +1,4 @@
-"""Ranks above their peers that are no suspects, with reasons, and the verdict's notes by
-section."""
+"""Ranks above their peers that are no suspects, with reasons, and the verdict's notes by section."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _COURSE = {
 
 
 def considered(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> tuple[Considered, ...]:
-    """Ranks above their peers that are no suspects, farthest first; then notes on others."""
+    """List ranks above their peers that are no suspects, farthest first; then notes on why others are none."""
     told = [Considered("", clean(note.text, budgets.NOTE_MOST)) for note in verdict.notes if note.code in _DROPPED]
     if verdict.status in ("hang", "unknown") or fleet.steps.count < limits.STEPS_LEAST:
         return tuple(told)
@@ -38,16 +37,17 @@ def considered(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> tuple[Consider
 
 
 def course_of(verdict: Verdict) -> tuple[str, ...]:
-    """Texts of notes on the course of the steps."""
+    """Return the texts of notes on how the steps ran."""
     return tuple(clean(note.text, budgets.NOTE_MOST) for note in verdict.notes if note.code in _COURSE)
 
 
 def unseen_by(verdict: Verdict) -> tuple[str, ...]:
-    """Texts of notes on what could not be observed."""
+    """Return the texts of notes on what could not be observed."""
     return tuple(clean(note.text, budgets.NOTE_MOST) for note in verdict.notes if note.code not in _DROPPED | _COURSE)
 
 
 def _ranks(fleet: Fleet, chosen: Chosen) -> list[Considered]:
+    """List the unsuspected ranks above their peers, farthest first, at most `budgets.SHOWN`, each with the reason."""
     scene, _ = prepare(fleet, nan_median(fleet.steps.seconds, 0))
     found = scene.compare(~chosen.accused)
     above = np.where(np.isfinite(found.excess_s) & ~chosen.accused, found.excess_s, -np.inf)

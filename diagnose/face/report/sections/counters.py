@@ -1,8 +1,7 @@
-"""Counters of the shown rank and its host next to those of others: same counter, same kind of
-device.
+"""Counters of the shown rank and its host next to those of others: same counter, same kind of device.
 
-A window contains a counter's growth or mean level, not its course, so only steps show when it
-moved."""
+A window contains a counter's growth or mean level, not its course, so only steps show when it moved.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +29,9 @@ _RATIO = 1.5  # ratio to the others' median (or its inverse) that is highlighted
 
 
 def counters_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> tuple[CounterLine, ...]:
-    """Counters that the verdict rests on, then those that differ most from the others'.
+    """Build the lines of counters: first those that the verdict rests on, then those that differ most from the others'.
 
-    Similar ones are left out.
+    Those similar to the others' are left out.
     """
     told = " ".join(evidence.measure for suspect in verdict.suspects for evidence in suspect.evidence)
     found: list[tuple[bool, float, CounterLine]] = []
@@ -48,6 +47,7 @@ def counters_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> tuple[Counter
 
 
 def _is_mine(fleet: Fleet, chosen: Chosen, rows: Ints) -> Ints:
+    """Tell which of these counter rows are of the shown rank or of its host."""
     table = fleet.counters.table
     host = table.observed_on.code(fleet.ranks.observed_on[chosen.culprit])
     whole_host = (table.rank[rows] < 0) & (table.observed_on.codes[rows] == host)
@@ -56,7 +56,7 @@ def _is_mine(fleet: Fleet, chosen: Chosen, rows: Ints) -> Ints:
 
 
 def _worst(fleet: Fleet, rows: Ints) -> Ints:
-    """The row with the largest value among instances of one counter."""
+    """Return the row with the largest value, in an array; empty if there are no rows."""
     if not len(rows):
         return rows
     value = fleet.counters.table.value[rows]
@@ -64,8 +64,10 @@ def _worst(fleet: Fleet, rows: Ints) -> Ints:
 
 
 def _others(fleet: Fleet, chosen: Chosen, rows: Ints, mine: int) -> Floats:
-    """Values of the same counter on peers (for a host counter: on other hosts), the largest
-    instance of each."""
+    """Return the values of a counter on the peers (of a host's counter: on other hosts), the largest of each.
+
+    `rows`: all rows of the counter; `mine`: the row that is shown.
+    """
     table = fleet.counters.table
     if table.rank[mine] >= 0:
         rows = rows[np.isin(table.rank[rows], chosen.peers)]
@@ -82,7 +84,7 @@ def _others(fleet: Fleet, chosen: Chosen, rows: Ints, mine: int) -> Floats:
 
 
 def _line(fleet: Fleet, name: str, row: int, others: Floats) -> tuple[CounterLine, float]:
-    """Build the line, and the relative difference between the shown rank and the others."""
+    """Build the line of one counter; also returns the relative difference (0..1) to the median of the others."""
     counter = fleet.counters.at(row)
     middle = median(others) if len(others) else float("nan")
     largest = max(abs(each) for each in (counter.value, middle, counter.limit, 1e-300) if np.isfinite(each))
@@ -126,5 +128,6 @@ def meaning_of(name: str) -> str:
 
 
 def _fits(name: str, known: str) -> bool:
+    """Tell whether a counter's name fits a known one with a part in angle brackets, which stands for any text."""
     begin, _, rest = known.partition("<")
     return fnmatch.fnmatchcase(name, f"{begin}*{rest.partition('>')[2]}")

@@ -73,7 +73,10 @@ def flames_of(fleet: Fleet, chosen: Chosen) -> FlameGraph | None:
 
 
 def _tree_of(table: Patterns, rows: Ints, waiting: Bools) -> _Tree:
-    """Build the tree of the stacks of these patterns."""
+    """Build the tree of the stacks of these pattern rows, with a leaf for each operation that is not Python.
+
+    `waiting`: by pattern, whether it waits for other ranks.
+    """
     stacks = table.stack
     known = np.zeros(len(stacks.parent), dtype=bool)
     for leaf in np.unique(stacks.codes[rows]).tolist():  # -1: no stack
@@ -105,7 +108,7 @@ def _tree_of(table: Patterns, rows: Ints, waiting: Bools) -> _Tree:
 
 
 def _rows_of_peers(table: Patterns, chosen: Chosen, training: Bools) -> list[Ints]:
-    """Pattern rows of each peer that has patterns on the training thread."""
+    """Return the pattern rows of each peer that has patterns on the training thread, one array per peer."""
     rows = np.flatnonzero(training & np.isin(table.rank, chosen.peers))
     order = rows[np.argsort(table.rank[rows], kind="stable")]
     edges = np.flatnonzero(np.diff(table.rank[order])) + 1
@@ -113,7 +116,7 @@ def _rows_of_peers(table: Patterns, chosen: Chosen, training: Bools) -> list[Int
 
 
 def _selfs(table: Patterns, tree: _Tree, rows: Ints, seconds: Floats, waiting: Bools) -> Floats:
-    """Own seconds of each node.
+    """Return each node's own seconds in these pattern rows, without its callees.
 
     Work in functions unknown to the tree counts for the nearest known caller.
     """
@@ -128,7 +131,7 @@ def _selfs(table: Patterns, tree: _Tree, rows: Ints, seconds: Floats, waiting: B
 
 
 def _with_below(tree: _Tree, own: Floats) -> Floats:
-    """Sum of each node and all its callees."""
+    """Return for each node the sum of its own value and those of all nodes below it."""
     total: Floats = own.copy()
     for node in range(len(total) - 1, -1, -1):
         if tree.parent[node] >= 0:
@@ -137,7 +140,10 @@ def _with_below(tree: _Tree, own: Floats) -> Floats:
 
 
 def _laid_out(tree: _Tree, width: Floats, above: Floats) -> tuple[Flame, ...]:
-    """Lay out frames from left to right, the widest first below each caller."""
+    """Lay out the frames from left to right, the widest first below each caller; narrow ones are left out.
+
+    `width`: seconds by node, callees included; `above`: difference to the median peer.
+    """
     below: dict[int, list[int]] = {}
     for node, parent in enumerate(tree.parent.tolist()):
         below.setdefault(parent, []).append(node)
@@ -156,7 +162,10 @@ def _laid_out(tree: _Tree, width: Floats, above: Floats) -> tuple[Flame, ...]:
 
 
 def _most_above(tree: _Tree, own: Floats, above: Floats) -> tuple[Flame, ...]:
-    """Frames whose own time exceeds the peers' most, without waiting for ranks."""
+    """Return the frames whose own time exceeds the peers' most, without waiting for ranks, worst first.
+
+    `own`: own seconds by node; `above`: the difference to the median peer.
+    """
     least = _LEAST * float(own.sum())
     order = [node for node in np.argsort(-above, kind="stable").tolist() if tree.kind[node] != _WAITS]
     return tuple(
@@ -167,6 +176,7 @@ def _most_above(tree: _Tree, own: Floats, above: Floats) -> tuple[Flame, ...]:
 def _frame(
     tree: _Tree, node: int, parent: int, seconds: float, above_s: float, offset_s: float, depth: int
 ) -> Flame:  # fmt: skip
+    """Build one frame as shown. `parent`: its caller's index, -1 for none; `offset_s`: from the left edge."""
     frame, kind, name = tree.frame[node], tree.kind[node], tree.name[node]
     place = f"{frame.file.rpartition('/')[2]}:{frame.line}" if frame.file else ""
     if kind == "sched":

@@ -64,7 +64,10 @@ def heat_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> Heat | None:
 
 
 def _rows(table: Patterns, beta: Floats) -> Ints:
-    """Rows of training threads, and of GPU functions in place of their sum."""
+    """Return the pattern rows of training threads, with GPU functions in place of their sum where these are known.
+
+    `beta`: each row's share of the critical path.
+    """
     launched = table.on_gpu("gpu") & (beta > 0)
     whole = (table.kind.codes == table.kind.code("gpu")) & np.isin(table.rank, table.rank[launched])
     training = (table.thread.codes == table.thread.code("training")) & (beta > 0) & ~whole
@@ -72,7 +75,7 @@ def _rows(table: Patterns, beta: Floats) -> Ints:
 
 
 def _functions(fleet: Fleet, rows: Ints) -> tuple[Ints, Ints]:
-    """Function number by row, and the first row of each function."""
+    """Number the functions of these rows; return the number by row, and the index in `rows` of each function's first."""
     table = fleet.patterns
     kind = table.kind.codes[rows]
     of_caller = np.isin(kind, [table.kind.code(name) for name in _CALLED])
@@ -84,7 +87,10 @@ def _functions(fleet: Fleet, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _heaviest(beta: Floats, function: Ints, rank: Ints) -> Ints:
-    """Functions with the largest share of any rank's critical path, heaviest first."""
+    """Return the functions with the largest share of any rank's critical path, heaviest first.
+
+    By row: `beta`: the share, `function`: its number, `rank`.
+    """
     count = int(function.max()) + 1
     pairs, which = np.unique(rank * count + function, return_inverse=True)
     of_pair = np.bincount(which.reshape(-1), beta)
@@ -96,7 +102,10 @@ def _heaviest(beta: Floats, function: Ints, rank: Ints) -> Ints:
 
 
 def _columns(share: Floats, above: Floats) -> list[int]:
-    """Functions to show: those most above the peers, and the heaviest; sorted by share."""
+    """Select the functions to show: those most above the peers, and the heaviest; sorted by share.
+
+    Both arrays: ranks x functions.
+    """
     odd = np.where(np.isnan(above), 0.0, above).max(axis=0)
     chosen = [int(each) for each in np.argsort(-odd, kind="stable")[:_ODD] if odd[each] > 0]
     mean = share.mean(axis=0)
@@ -105,6 +114,7 @@ def _columns(share: Floats, above: Floats) -> list[int]:
 
 
 def _is_accused(fleet: Fleet, verdict: Verdict, row: int) -> bool:
+    """Tell whether the function of a pattern row is that of a suspect."""
     table = fleet.patterns
     name, file = table.name.at(row), table.file.at(row)
     return any(
@@ -114,6 +124,7 @@ def _is_accused(fleet: Fleet, verdict: Verdict, row: int) -> bool:
 
 
 def _shown(fleet: Fleet, row: int, waits: bool, accused: bool) -> HeatFunction:
+    """Build a row of the heat map: the function's name and place for people."""
     table = fleet.patterns
     kind, name, caller = table.kind.at(row), table.name.at(row), table.caller.at(row)
     file, line = table.file.at(row), int(table.line[row])
@@ -126,7 +137,7 @@ def _shown(fleet: Fleet, row: int, waits: bool, accused: bool) -> HeatFunction:
 
 
 def _ranks(fleet: Fleet, chosen: Chosen) -> Ints:
-    """Ranks to show: all, or if too many the suspects and those farthest from their peers."""
+    """Select the ranks to show: all, or if too many the suspects and those farthest from their peers."""
     everyone = np.arange(len(fleet.ranks))
     if len(everyone) <= RANKS_MOST:
         return everyone
@@ -136,6 +147,7 @@ def _ranks(fleet: Fleet, chosen: Chosen) -> Ints:
 
 
 def _rank(fleet: Fleet, chosen: Chosen, row: int) -> HeatRank:
+    """Build a column of the heat map: a rank with host and role ('group 1' without a name)."""
     role = fleet.ranks.role[row] or f"group {int(chosen.roles[row]) + 1}"
     return HeatRank(
         int(fleet.ranks.number[row]), clean(fleet.ranks.host[row], 60), clean(role, 60), bool(chosen.accused[row])

@@ -1,4 +1,4 @@
-"""Where the ranks of a hang are: the tree of their stacks as lines of the page.
+"""Where the ranks of a hang are: the merged tree of their stacks as lines of the page.
 
 A part common to many stacks is shown once, with its ranks; branches with fewer ranks come first
 (like STAT).
@@ -36,7 +36,10 @@ def standing_of(tree: StackNode) -> tuple[Standing, ...]:
 
 
 def _chain(chain: list[StackNode], level: int) -> list[Standing]:
-    """Lines for a chain of frames with equal ranks; the last one says what they wait for."""
+    """Build the lines of a chain of frames with equal ranks; the last one says what they wait for.
+
+    Of a long chain the middle is left out. `level`: number of branchings above it.
+    """
     state = chain[-1].state
     frames = chain[:-1] if state else chain
     lines = [Standing(level, "", "", short(node.name, NAME), node.place, "") for node in frames]

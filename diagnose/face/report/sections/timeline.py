@@ -1,4 +1,4 @@
-"""Steps of the shown rank above those of a peer, each split into parts."""
+"""The page's timeline: steps of the shown rank above those of a peer, each split into parts."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def timeline_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> Timeline | No
 
 
 def _track(fleet: Fleet, chosen: Chosen, row: int, columns: Ints) -> Track:
+    """Build the bars of one rank (`row`) from the steps in these columns, split into PARTS."""
     steps = fleet.steps
     io_s, sched_s, sync_s = (np.nan_to_num(part[row]) for part in (steps.io_s, steps.sched_s, steps.sync_s))
     work = np.maximum(steps.own_s[row] - io_s - sched_s - sync_s, 0.0)
@@ -42,7 +43,7 @@ def _track(fleet: Fleet, chosen: Chosen, row: int, columns: Ints) -> Track:
 
 
 def _longest(seconds: Floats, bundled: int) -> Ints:
-    """Column of the rank's longest step in each bundle; a mean would hide rare ones."""
+    """Return the column of the rank's longest step in each bundle of so many; a mean would hide rare ones."""
     known = np.nan_to_num(seconds, nan=-1.0)
     padded = np.concatenate([known, np.full(-len(known) % bundled, -2.0)]).reshape(-1, bundled)
     columns: Ints = np.argmax(padded, axis=1) + np.arange(len(padded)) * bundled
@@ -50,9 +51,9 @@ def _longest(seconds: Floats, bundled: int) -> Ints:
 
 
 def _onset(fleet: Fleet, verdict: Verdict) -> tuple[int, str]:
-    """Column at which the first suspect's slowness began, and the time in words.
+    """Return the column at which the first suspect's slowness began, and the time in words; -1 and '' if unknown.
 
-    -1, '' if unknown.
+    The column is -1 also if no step begins after that.
     """
     since = verdict.suspects[0].since if verdict.suspects else None
     if since is None:

@@ -4,7 +4,7 @@ A single rank must prove its excess against all ranks that were examined. In a g
 of whose ranks have the fault, only the few remaining ranks are tested, and each is as likely to
 have the fault as not. Such a rank must satisfy
 
-strength(r) >= -ln 1 %, excess(r) >= floor        (`../../model/excess.py`)
+strength(r) >= -ln 1.4 %, excess(r) >= floor        (`../../model/excess.py`)
 
 its peers must wait for half of the excess, and the same mechanism must explain half of it. This
 completes hosts most of whose ranks are suspects, and groups of hosts. In fleets of up to
@@ -46,9 +46,7 @@ class Members:
     _profiles: Profiles | None = None
 
     def of_hosts(self, suspects: Sequence[Suspect]) -> list[Suspect]:
-        """Extend each suspect that covers at least half of a host's ranks to that host's slow
-        ranks.
-        """
+        """Extend each suspect that covers at least half of a host's ranks to that host's other slow ranks."""
         accused = frozenset(rank for each in suspects for rank in each.ranks)
         found: list[Suspect] = []
         for each in suspects if self._many() else ():
@@ -78,6 +76,7 @@ class Members:
         return replace(suspect, ranks=tuple(sorted({*suspect.ranks, *more}))) if more else suspect
 
     def _many(self) -> bool:
+        """Return whether the job has more than limits.PEERS_EXACT ranks; in smaller ones no members are added."""
         return max(len(self.fleet.ranks), self.fleet.looked_at) > limits.PEERS_EXACT
 
     def _is_so(self, suspect: Suspect, row: int, accused: Ints) -> bool:

@@ -6,7 +6,7 @@ probability
 
 p = N · P(Hypergeometric(N, n, K) >= n)
 
-Such a sequence is proposed if p <= 1 % and it has at least three hosts: the two ends of one bad
+Such a sequence is proposed if p <= 1.4 % and it has at least three hosts: the two ends of one bad
 link may be neighbours. Where the topology file says what the hosts share, nothing is proposed.
 """
 

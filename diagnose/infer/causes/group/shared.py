@@ -5,7 +5,7 @@ chance at least k fall into the group with probability
 
 p = P(Hypergeometric(N, n, K) >= k)
 
-The group is the suspect if G · p <= 1 %, G the number of groups examined, and at least half of its
+The group is the suspect if G · p <= 1.4 %, G the number of groups examined, and at least half of its
 hosts are suspects: a single bad host does not make a bad rack. Where only the worst hosts were
 examined, at least half of that many. Of several groups that pass, the one with the least p takes
 its suspects first, the others are tested on the rest. Hosts of the group that are slow for the same
@@ -47,6 +47,11 @@ _ACTION = {
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
+    """A group that may be the suspect instead of `members`.
+
+    `accused`: its hosts (of a rail: adapters) that are suspects; `size`: all of its hosts; `chance`: G · p.
+    """
+
     group: Group
     members: tuple[Suspect, ...]
     accused: int
@@ -84,6 +89,7 @@ class _Asked:
 
 
 def _asked(groups: Iterable[Group], fleet: Fleet, suspects: Sequence[Suspect]) -> dict[str, _Asked]:
+    """Return, by kind, how many groups there are and those with more than one suspect host."""
     host_of = _host_of(fleet)
     accused = frozenset(host_of[rank] for each in suspects if each.scope != "group" for rank in each.ranks)
     of_kind: dict[str, list[Group]] = {}
@@ -96,10 +102,12 @@ def _asked(groups: Iterable[Group], fleet: Fleet, suspects: Sequence[Suspect]) -
 
 
 def _host_of(fleet: Fleet) -> dict[int, str]:
+    """Map the numbers of ranks to the names of their hosts."""
     return dict(zip(fleet.ranks.number.tolist(), fleet.ranks.host, strict=True))
 
 
 def _candidates(fleet: Fleet, suspects: Sequence[Suspect], of_kind: Mapping[str, _Asked]) -> Iterator[_Candidate]:
+    """Yield the groups, and the rails of adapters, that have more suspects of one mechanism than by chance."""
     host_of = _host_of(fleet)
     everyone = fleet.looked_at_hosts or frozenset(host_of.values())
     mechanisms: dict[tuple[object, ...], list[Suspect]] = {}
@@ -127,6 +135,11 @@ def _candidates(fleet: Fleet, suspects: Sequence[Suspect], of_kind: Mapping[str,
 def _beyond_chance(
     asked: _Asked, suspects: Sequence[Suspect], units: dict[int, frozenset[str]], everyone: frozenset[str]
 ) -> Iterator[_Candidate]:
+    """Yield those groups at least half of whose hosts are suspects, with G · p of at most 1.4 %.
+
+    `suspects`: of one mechanism; `units`: hosts (of a rail: adapters) of each by its id(); `everyone`:
+    all hosts or adapters of the job.
+    """
     accused = frozenset[str]().union(*units.values())
     for group in asked.groups:
         there = group.hosts & everyone
@@ -142,14 +155,17 @@ def _beyond_chance(
 
 
 def _names(suspects: Iterable[Suspect]) -> list[str]:
+    """Return the names of the devices of these suspects, sorted."""
     return sorted({one.name for each in suspects for one in each.instances})
 
 
 def _adapters(suspect: Suspect, hosts: Iterable[str]) -> frozenset[str]:
+    """Return 'host/device' for each of these hosts and each device of the suspect."""
     return frozenset(f"{host}/{one.name}" for host in hosts for one in suspect.instances)
 
 
 def _as_one(fleet: Fleet, found: _Candidate) -> Suspect:
+    """Merge the suspects of a group into one of scope "group", after the one with the largest loss."""
     members, group = found.members, found.group
     first = max(members, key=lambda each: each.lost_seconds_per_step)
     text = Evidence(

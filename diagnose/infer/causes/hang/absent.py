@@ -75,7 +75,7 @@ def is_at_work(fleet: Fleet, row: int, stalled_s: float) -> bool:
        says="{function|it} waits for something that never comes")  # fmt: skip
 @cause("process", "spinning", witness="others wait, it computes", says="{function|it} runs without getting on")
 def why(fleet: Fleet, row: int) -> Absence:
-    """Determine why a rank (row of the fleet) does not enter the collective."""
+    """Return why a running rank (row) does not enter the collective: component and cause, place, evidence."""
     each = longest_pattern(fleet, row)
     found_at = place_of(fleet.patterns, row)
     if each is None or found_at is None:
@@ -103,6 +103,10 @@ def why(fleet: Fleet, row: int) -> Absence:
 
 
 def _cause(fleet: Fleet, each: int, share: float) -> tuple[str, str]:
+    """Return (component, cause) by what the training thread mostly does.
+
+    `each`: row of the pattern table; `share`: its share of the window.
+    """
     table = fleet.patterns
     kind, name, detail = table.kind.at(each), table.name.at(each), table.detail.at(each)
     if kind in ("python", "gpu"):
@@ -120,6 +124,7 @@ def _cause(fleet: Fleet, each: int, share: float) -> tuple[str, str]:
 
 
 def _share(share: float) -> Evidence:
+    """Return the evidence of the share (0..1) of the window for which the rank is there."""
     return Evidence("stacks", "for this much of the window", 100 * min(share, 1.0), None, "%")
 
 
@@ -130,6 +135,7 @@ def _other_threads(fleet: Fleet, row: int) -> Iterator[Evidence]:
 
 
 def _what(place: Place, function: Function | None, cause: str) -> str:
+    """Return what the rank is in, in words: the function that keeps the GIL for cause "gil", else the place."""
     if cause == "gil" and function is not None:
         return f"{function.place}, which keeps the GIL,"
     return Function("", place.name, place.file, place.line).place if place.name else "what it does"

@@ -98,6 +98,10 @@ def application_failures(fleet: Fleet, rows: Iterable[int]) -> tuple[Hypothesis,
 
 
 def _by_application(fleet: Fleet, row: int, told_of: Iterable[tuple[int, Counter, str]]) -> Iterator[Hypothesis]:
+    """Yield gpu/xid for an exited rank (row), one for each of these Xids that user code can cause.
+
+    `told_of`: (number, counter, source) of each.
+    """
     for number, counter, source in told_of:
         what, _, action = xids.meaning(number)
         text = f"Xid {number} on {counter.instance}: {what}, as user code can cause it"
@@ -107,9 +111,7 @@ def _by_application(fleet: Fleet, row: int, told_of: Iterable[tuple[int, Counter
 
 
 def _xids(fleet: Fleet, owners: Owners) -> Iterator[tuple[int, Counter, str]]:
-    """Yield (number, counter, source) of Xids in the window, then of earlier ones of exited
-    ranks.
-    """
+    """Yield (number, counter, source) of Xids in the window, then of earlier ones of exited ranks."""
     for prefix, source in (("gpu.xid.", "nvml"), ("gpu.earlier_xid.", "kernel log")):
         for name in fleet.counters.names(prefix):
             number = xids.number_of(name.removeprefix(prefix))
@@ -125,7 +127,7 @@ def _failure(
     fleet: Fleet, row: int, component: str, cause: str, instance: str, evidence: tuple[Evidence, ...], action: str,
     support: float = CONVICTED,
 ) -> Hypothesis:  # fmt: skip
-    """Return the hypothesis that this device of a rank (row) failed."""
+    """Return the hypothesis that a device (`instance`) of a rank (row) failed."""
     return Hypothesis(
         component=component, cause=cause, rows=(row,), lost_s=float("nan"), support=support, evidence=evidence, action=action,
         host=fleet.ranks.host[row], instance=instance,
@@ -141,7 +143,10 @@ class Owners:
         self._homeless: dict[str, int] = {}  # by host: the only rank without a GPU, -1 for several
 
     def rank_of(self, counter: Counter) -> int:
-        """Return the rank (row) that uses the counter's GPU; -1 for none."""
+        """Return the rank (row) that uses the counter's GPU; -1 for none.
+
+        A GPU without a rank belongs to the only rank of its host that has no GPU, if others have GPUs.
+        """
         if counter.rank >= 0:
             return counter.rank
         ranks = self._ranks
@@ -159,6 +164,7 @@ class Owners:
 
 
 def _lost(fleet: Fleet, owners: Owners) -> Iterator[Hypothesis]:
+    """Yield gpu/lost for each GPU of a rank that has fallen off the bus by its counter."""
     for counter in fleet.counters.moved("gpu.lost"):
         row = owners.rank_of(counter)
         if row >= 0:
@@ -167,15 +173,18 @@ def _lost(fleet: Fleet, owners: Owners) -> Iterator[Hypothesis]:
 
 
 def _gone(instance: str) -> Evidence:
+    """Return the evidence that a GPU has fallen off the bus."""
     return Evidence("nvml", f"{instance} answers", "no: it has fallen off the bus", None, "")
 
 
 def _lost_action(host: str, instance: str) -> str:
+    """Return the advice for a GPU that has fallen off the bus."""
     see = "`dmesg -T | grep Xid`"
     return f"Drain {host or 'its host'} and power-cycle it; have {instance} inspected if it falls off the bus again ({see})."
 
 
 def _by_xid(fleet: Fleet, owners: Owners) -> Iterator[Hypothesis]:
+    """Yield gpu/lost or gpu/xid for each Xid that no rank survives, those that mean a lost GPU first."""
     for number, counter, source in sorted(_xids(fleet, owners), key=lambda each: not xids.means_lost(each[0])):
         row = owners.rank_of(counter)
         if row < 0 or not xids.ends_ranks(number):
@@ -188,6 +197,10 @@ def _by_xid(fleet: Fleet, owners: Owners) -> Iterator[Hypothesis]:
 
 
 def _by_memory(fleet: Fleet, owners: Owners) -> Iterator[Hypothesis]:
+    """Yield gpu/ecc-errors per GPU of a rank with uncorrected errors or a failed remap.
+
+    A counter that moved on more than half of its GPUs is ignored.
+    """
     counters = fleet.counters
     for name in ("gpu.ecc_uncorrected", "gpu.remap_failed"):
         rows = counters.rows(name)

@@ -30,9 +30,7 @@ SOURCE = "flight recorder"
 
 
 def with_flight(fleet: Fleet, still: Standstill, found: Sequence[Blame]) -> Standstill:
-    """Return the standstill with the evidence of the dumps added, or with their hypotheses if it
-    has none.
-    """
+    """Return the standstill with the evidence of the dumps added, or with their hypotheses if it has none."""
     row_of = {int(number): row for row, number in enumerate(fleet.ranks.number)}
     here = {row_of[blame.rank]: blame for blame in found if blame.rank in row_of}
     confirmed = tuple(
@@ -73,6 +71,7 @@ def verdict_of(dumps: Sequence[Dump], job: str) -> Verdict:
 
 
 def _hypothesis(fleet: Fleet, row: int, blame: Blame) -> Hypothesis:
+    """Return gpu/lost where the rank's (row) device did not finish a collective, else process/missing-collective."""
     on_device = blame.how == UNFINISHED
     host, pid = fleet.ranks.host[row], int(fleet.ranks.pid[row])
     who = f"rank {blame.rank}" + (f" (pid {pid}{after('on', host)})" if pid else "")
@@ -94,6 +93,7 @@ def _hypothesis(fleet: Fleet, row: int, blame: Blame) -> Hypothesis:
 
 
 def _evidence(blame: Blame) -> Evidence:
+    """Return the evidence of a rank that blocks a collective: which one, what the rank did, how many wait."""
     where = f"{blame.operation} {blame.sequence} of {blame.group.words}"
     others = rank_list(blame.waiting)
     if blame.how == UNFINISHED:

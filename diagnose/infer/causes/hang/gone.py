@@ -40,11 +40,12 @@ def gone_before(fleet: Fleet, waiting: Sequence[Evidence]) -> tuple[Hypothesis, 
 
 
 def most_are_left(fleet: Fleet) -> bool:
-    """Whether more ranks were seen than are gone."""
+    """Return whether more ranks were seen than are gone."""
     return bool(2 * np.count_nonzero(fleet.ranks.seen) > len(fleet.ranks))
 
 
 def _hypothesis(host: str, gone: list[Gone], rows: list[int], waiting: Sequence[Evidence]) -> Hypothesis:
+    """Return the hypothesis that these ranks (`rows`) of one host had ended; `host`: '' if it has no window."""
     who = rank_list(tuple(each.number for each in gone))
     it, was = ("it", "its host was") if len(gone) == 1 else ("they", "their hosts were")
     evidence = []

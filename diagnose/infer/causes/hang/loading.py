@@ -36,9 +36,7 @@ class Load:
 
 
 def loads(fleet: Fleet, row: int, silent: float) -> Load | None:
-    """Return the download that the rank has waited for in the last `silent` seconds; None without
-    one.
-    """
+    """Return the download that the rank has waited for in the last `silent` seconds; None without one."""
     counters = fleet.counters
     received = {one.instance: one.value for one in counters.of("silence.received_bytes", row)}
     sent = {one.instance: one.value for one in counters.of("silence.sent_bytes", row)}
@@ -50,9 +48,7 @@ def loads(fleet: Fleet, row: int, silent: float) -> Load | None:
 
 
 def waited_for(fleet: Fleet, step_s: float | None) -> Note | None:
-    """Return a note on ranks that load at the end of the window while all others wait; None without
-    one.
-    """
+    """Return a note on ranks that load at the end of the window while all others wait; None without one."""
     ranks, silent, patience = fleet.ranks, silent_s(fleet), patience_s(fleet, step_s)
     there = np.array([state == "running" for state in ranks.state], dtype=bool)
     waiting = ranks.in_collective_s >= min(patience, 0.5 * fleet.seconds)
@@ -83,6 +79,10 @@ def longest_pattern(fleet: Fleet, row: int) -> int | None:
 
 
 def _brings(received: float, sent: float, waits: float, passed_s: float) -> bool:
+    """Return whether a connection brings a download: 1 MB a second, or ten times the bytes sent in many waits.
+
+    `waits`: number of waits for it; `passed_s`: seconds in which the bytes came.
+    """
     much = received >= limits.BYTES_LEAST * passed_s
     return bool(much or (waits >= limits.STEPS_FEW and received > limits.OTHER_KIND * sent))
 

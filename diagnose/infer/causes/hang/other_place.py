@@ -43,6 +43,10 @@ def elsewhere(fleet: Fleet, stalled_s: float) -> tuple[Hypothesis, ...]:
 
 
 def _charge(fleet: Fleet, row: int, place: Place, usual: Place, others: list[int], stalled_s: float) -> Hypothesis:
+    """Return process/missing-collective for a rank (row) that is at `place` while most of its role are at `usual`.
+
+    `others`: rows of those at `usual`.
+    """
     pid, host = int(fleet.ranks.pid[row]), fleet.ranks.host[row]
     who = rank_list(tuple(int(fleet.ranks.number[other]) for other in others))
     return Hypothesis(
@@ -64,6 +68,7 @@ def _charge(fleet: Fleet, row: int, place: Place, usual: Place, others: list[int
 
 
 def _action(place: Place, usual: Place, who: str) -> str:
+    """Return the advice for a rank, named by `who`, that waits at `place` while its role waits at `usual`."""
     if place.held and not usual.held and place.waits_for.startswith("for "):
         return f"See why {who} waits in {place.function_words} {place.waits_for}: it does not come to the collective of the others."
     return (

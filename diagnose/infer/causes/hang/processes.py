@@ -86,8 +86,9 @@ def _gone_before(fleet: Fleet, silent: Floats, waiting: Bools) -> Standstill:
 
 
 def _misses_it(fleet: Fleet, stopped: Bools, gone: Bools, silent: Floats) -> bool:
-    """Whether the others wait for a stopped rank, or are on their way to the collective it
-    misses.
+    """Return whether the others wait for a stopped rank, or are on their way to the collective it misses.
+
+    True where one of them is silent, or a rank was stopped, for 1 s or 5 % of the window, the shorter.
     """
     others = ~stopped & ~gone
     brief = min(1.0, 0.05 * fleet.seconds)
@@ -96,7 +97,11 @@ def _misses_it(fleet: Fleet, stopped: Bools, gone: Bools, silent: Floats) -> boo
 
 
 def _in_state(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, waiting: Bools) -> Standstill:
-    """Explain the hang by ranks that are stopped or exited, one hypothesis per host."""
+    """Explain the hang by ranks (`culprits`, a mask) that are stopped or exited, one hypothesis per host.
+
+    `cause`: "stopped" or "exited"; `silent`: seconds without progress by rank; `waiting`: mask of the ranks
+    in a collective.
+    """
     stalled, ranks = stalled_s(silent, culprits), fleet.ranks
     by_host: dict[str, list[int]] = {}
     for row in np.flatnonzero(culprits).tolist():
@@ -166,12 +171,13 @@ def told_to_end(fleet: Fleet) -> str:
 
 
 def _others(ended_s: Floats) -> str:
-    """State of the ranks that are not named, in words. `ended_s`: when each ended, NaN while it runs."""
+    """Return the state of the ranks that are not named, in words; `ended_s`: when each ended, NaN while it runs."""
     ended: Bools = np.isfinite(ended_s)
     return "running" if not ended.any() else "ended later" if ended.all() else "running, or ended later"
 
 
 def _exit_words(status: int) -> str:
+    """Return the wait status of a process in words: 'exit code 1', or the signal's name."""
     number = status & 0x7F
     if not number:
         return f"exit code {status >> 8}"
@@ -180,7 +186,7 @@ def _exit_words(status: int) -> str:
 
 
 def _ended(status: float) -> str:
-    """The sentence on how a process ended; '' where that is not known."""
+    """Return the sentence on how a process ended, by its wait status; '' where that is not known."""
     if not np.isfinite(status):
         return ""
     words = _exit_words(int(status))
@@ -188,7 +194,7 @@ def _ended(status: float) -> str:
 
 
 def _see_why_it_ended(status: float, pids: str, host: str) -> str:
-    """The advice for ranks that ended first. SIGKILL leaves nothing in a log of theirs."""
+    """Return the advice for ranks that ended first, by their wait status; SIGKILL leaves nothing in their logs."""
     if np.isfinite(status) and int(status) & 0x7F == signal.SIGKILL:
         return (
             f"Find who sent SIGKILL to process {pids}{after('on', host)}, which ended first: the kernel for want of memory "
@@ -198,7 +204,11 @@ def _see_why_it_ended(status: float, pids: str, host: str) -> str:
 
 
 def _absent(fleet: Fleet, outside: Bools, silent: Floats, waiting: Bools) -> Standstill | None:
-    """Explain the hang by ranks that run but did not come; None where one of them is working."""
+    """Explain the hang by ranks that run but did not come; None where one of them is working.
+
+    `outside`, `waiting`: masks of the ranks in no collective, and in one; `silent`: seconds without
+    progress by rank.
+    """
     stalled = stalled_s(silent, outside)
     rows = np.flatnonzero(outside)[: budgets.INSTANCES_SHOWN].tolist()
     if any(is_at_work(fleet, row, stalled) for row in rows):
@@ -238,9 +248,7 @@ def _behind(fleet: Fleet) -> dict[int, list[Evidence]]:
 
 
 def _late(fleet: Fleet, behind: dict[int, list[Evidence]], silent: Floats, waiting: Bools) -> Standstill:
-    """Explain the hang by ranks that NCCL's RAS reports, where every rank waits in some
-    collective.
-    """
+    """Explain the hang by ranks that NCCL's RAS reports, where every rank waits in some collective."""
     culprits = np.zeros(len(fleet.ranks), dtype=bool)
     culprits[list(behind)] = True
     stalled = stalled_s(silent, culprits)
@@ -254,6 +262,10 @@ def _late(fleet: Fleet, behind: dict[int, list[Evidence]], silent: Floats, waiti
 
 
 def _waiting_evidence(fleet: Fleet, waiting: Bools, culprits: Bools, stalled: float) -> list[Evidence]:
+    """Return the evidence of the others: `stalled` seconds without progress, and how many wait in a collective.
+
+    `waiting`, `culprits`: masks of ranks.
+    """
     others = waiting & ~culprits
     evidence = [Evidence("calls", "others without progress", stalled, None, "s", int((~culprits).sum()), DETAIL)]
     if others.any():
@@ -266,6 +278,7 @@ def _waiting_evidence(fleet: Fleet, waiting: Bools, culprits: Bools, stalled: fl
 def _hypothesis(
     fleet: Fleet, rows: list[int], cause: str, support: float, evidence: list[Evidence], action: str, function: Function | None = None,
 ) -> Hypothesis:  # fmt: skip
+    """Return the hypothesis of component process on these ranks (rows), host and pid of the first."""
     return Hypothesis(
         component="process",
         cause=cause,

@@ -29,7 +29,7 @@ class Standstill:
 
 
 def silent_s(fleet: Fleet) -> Floats:
-    """Seconds since each rank's last marker, at the end of the window.
+    """Return, by rank, the seconds since its last marker, at the end of the window.
 
     For a rank without a marker: since it entered the collective in which it waits, else the whole
     window.
@@ -56,7 +56,5 @@ def _longest_s(fleet: Fleet) -> float:
 
 
 def stalled_s(silent: Floats, culprits: Bools) -> float:
-    """Median seconds of silence of the ranks outside `culprits`; of all ranks if none is
-    outside.
-    """
+    """Return the median seconds of silence of the ranks outside `culprits`; of all ranks if none is outside."""
     return median(silent[~culprits]) if (~culprits).any() else median(silent)

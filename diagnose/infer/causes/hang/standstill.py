@@ -55,7 +55,7 @@ class Hang:
 
 
 def find_hang(fleet: Fleet, step_s: float | None) -> Hang | None:
-    """Detect a hang at the end of the window and its suspects; None if the job moves.
+    """Return the hang at the end of the window with its suspects; None if the job moves.
 
     `step_s`: an ordinary step, in seconds; None where none is known.
     """
@@ -76,6 +76,10 @@ def find_hang(fleet: Fleet, step_s: float | None) -> Hang | None:
 
 
 def _explained(fleet: Fleet, step_s: float | None) -> Standstill | None:
+    """Return the standstill with its causes: by processes, hardware or links; None if the job moves.
+
+    `step_s`: an ordinary step, in seconds; None where none is known.
+    """
     still = by_process(fleet, step_s)
     failed = failed_gpus(fleet)
     if still is None:
@@ -127,9 +131,7 @@ def _without_gpu(fleet: Fleet, failed: Sequence[Hypothesis], step_s: float | Non
 
 
 def _by_hardware(fleet: Fleet, still: Standstill, failed: Sequence[Hypothesis]) -> Standstill:
-    """Return the hang with failed hardware as the cause; a stopped rank remains the first
-    suspect.
-    """
+    """Return the hang with failed hardware as the cause; a stopped rank remains the first suspect."""
     ended = {row: each for each in still.found for row in each.rows}
     found = [each for each in still.found if each.cause == "stopped"]
     for each in failed[: budgets.INSTANCES_SHOWN]:
@@ -148,9 +150,7 @@ def _by_hardware(fleet: Fleet, still: Standstill, failed: Sequence[Hypothesis]) 
 
 
 def _all_wait(fleet: Fleet, still: Standstill) -> Standstill:
-    """Explain a hang in which all wait: by a link, by ranks elsewhere, or by unseen peers
-    (notes).
-    """
+    """Explain a hang in which all wait: by a link, by ranks elsewhere, or by unseen peers (notes)."""
     stuck = unacknowledged.stuck_pairs(fleet, still.stalled_s)
     link = unacknowledged.judge(fleet, stuck, still.stalled_s)
     if link is not None:

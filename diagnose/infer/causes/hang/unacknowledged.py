@@ -1,6 +1,6 @@
 """A link that loses data, while every rank waits in a collective and none is missing.
 
-stuck(flow):  its data was unacknowledged, and the receiver's window open, for 0.8 of the silence or
+stuck(flow):  its data was unacknowledged, and the receiver's window open, for 0.9 of the silence or
               more (busy - rwnd_limited), and some of it was sent again or none of it was
               acknowledged. (A kernel acknowledges at once even if its process does not read, and
               TCP doubles the time between retries, so that a short window may contain none.)
@@ -40,6 +40,7 @@ def judge(fleet: Fleet, pairs: Mapping[tuple[str, str], float], silent_s: float)
     losing = {address: (share, rest) for _, address, share, rest in lossy_ends(cells_of(fleet))}
 
     def weight(address: str) -> tuple[int, float]:
+        """Return (number of stuck pairs with this address, its share of losses above the others'), the sort key."""
         share, rest = losing.get(address, (0.0, 0.0))
         return sum(address in pair for pair in stuck), share - rest
 
@@ -52,9 +53,7 @@ def judge(fleet: Fleet, pairs: Mapping[tuple[str, str], float], silent_s: float)
 
 
 def stuck_pairs(fleet: Fleet, silent_s: float) -> dict[tuple[str, str], float]:
-    """Seconds of unacknowledged data by (source, destination), for pairs stuck through the
-    silence.
-    """
+    """Return seconds of unacknowledged data by (source, destination), for pairs stuck through the silence."""
     flows = fleet.flows
     unheard = (flows.retransmitted_bytes > 0) | (flows.sent_bytes == 0)
     stuck = (flows.unacknowledged_s >= limits.NEARLY_ALL * silent_s) & unheard
@@ -74,6 +73,11 @@ def _charge(
     loses: tuple[float, float] | None,
     silent_s: float,
 ) -> Hypothesis:
+    """Return network/loss at the end with this address; `stuck`: seconds of each stuck pair.
+
+    `sure`: no other end is as likely; else it is the path between two. `loses`: (its share of losses,
+    the others'), None if it loses no more than others.
+    """
     flows = fleet.flows
     mine = {pair: long for pair, long in stuck.items() if address in pair}
     (source, peer), longest = max(mine.items(), key=lambda item: item[1])

@@ -73,9 +73,10 @@ def gpu_users(job: WholeJob) -> list[Row]:
 
 
 def _share(fleet: Fleet, told: Ints) -> Floats:
-    """f of each rank: share of time that other processes ran on its GPUs, at most 1.
+    """Return f by rank: the share (0..1) of the time in which other processes ran on its GPUs.
 
-    `told`: rows of the counter gpu.foreign_active. A GPU that several ranks use is counted once.
+    `told`: rows of the counter gpu.foreign_active. The largest of its GPUs counts, with all processes
+    on it; a GPU that several ranks use is counted once.
     """
     table, ranks = fleet.counters.table, fleet.ranks
     shares = dict[tuple[str, str], float]()
@@ -89,9 +90,7 @@ def _share(fleet: Fleet, told: Ints) -> Floats:
 
 
 def _gpu_s(fleet: Fleet) -> Floats:
-    """g of each rank: seconds per step in which the GPU works, or the training thread waits
-    for it.
-    """
+    """Return g by rank: the seconds per step in which its GPU works or its training thread waits for it."""
     table = fleet.patterns
     works = table.kind.codes == table.kind.code("gpu")
     works |= (table.kind.codes == table.kind.code("sync")) & (table.name.codes == table.name.code("gpu"))

@@ -1,5 +1,4 @@
-"""Processes outside the job take CPUs from all ranks of a host; the kernel counts, without a
-baseline.
+"""Processes outside the job take CPUs from all ranks of a host; the kernel counts, without a baseline.
 
 One row of ../rows.py per host removes taken(r,s), from odd ranks only as much as from their peers;
 its price is max(that, queued(r,s) - even(r,s)) (model/busy_host.py). busy: the part of the host's
@@ -74,7 +73,12 @@ def _losers(taken: Floats) -> Bools:
 def _hypothesis(
     fleet: Fleet, here: Ints, losers: Bools, busy: float, took: Sequence[Program], longest_s: float
 ) -> Hypothesis:
-    """`longest_s`: mean over the steps of what they take from the rank that loses most in it."""
+    """Return cpu/contended by the programs `took`, largest first, on the ranks of one host.
+
+    `here`: the host's ranks (rows); `losers`: mask of those that are named; `busy`: share of the host's
+    CPU time that went to other processes; `longest_s`: mean over the steps of what they take from the
+    rank that loses most in it.
+    """
     rows, alike = here[losers], bool(losers.all())
     whose = "all ranks there alike" if alike else "these ranks" if len(rows) > 1 else "this rank"
     first, host = took[0], machine_of(fleet, rows.tolist())

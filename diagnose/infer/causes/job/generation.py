@@ -1,5 +1,4 @@
-"""Servers of a run that make its iterations longer: one is slower than the others, or their work is
-uneven.
+"""Servers of a run that make its iterations longer: one is slower than the others, or their work is uneven.
 
 slow server   answers take it longer, as a whole and per byte, than the others of its program
               (model/servers.py); a server that always gets the longest prompts of a batch looks
@@ -50,6 +49,10 @@ def generation(job: WholeJob) -> Iterator[Row]:
 
 
 def _slow(job: WholeJob, worst: SlowServer, looked_at: int, per_step: float) -> Row:
+    """Return the row of process/slow-server, the slowest of `looked_at` servers.
+
+    `per_step`: step over window, which turns seconds of the window into seconds per step.
+    """
     one = worst.server
     lost_s = min(one.alone_s, worst.share * one.asked_s) * per_step
     pace, answer = one.pace, one.answer_s
@@ -76,6 +79,10 @@ def _slow(job: WholeJob, worst: SlowServer, looked_at: int, per_step: float) -> 
 
 
 def _uneven(job: WholeJob, servers: Sequence[RunServer], per_step: float) -> Iterator[Row]:
+    """Yield the row of workload/uneven-generation if servers idle in rounds for 10 % of the step or more.
+
+    `per_step`: step over window, which turns seconds of the window into seconds per step.
+    """
     rounds = rounds_of(job.fleet)
     if rounds is None or rounds.count < limits.STEPS_LEAST:
         return

@@ -70,11 +70,16 @@ def heavy_stages(job: WholeJob) -> list[Row]:
 
 
 def _few_and_awaited(fleet: Fleet, members: Ints) -> bool:
+    """Return whether these ranks (rows) are fewer than all others, and the others wait for them."""
     others = np.setdiff1d(np.arange(len(fleet.ranks)), members)
     return len(members) < len(others) and are_awaited(fleet, members, others)
 
 
 def _hypothesis(fleet: Fleet, scene: Scene, members: Ints, facts: tuple[float, float, float]) -> Hypothesis:
+    """Return workload/stage-imbalance for a role with these ranks (rows).
+
+    `facts`: its excess, its own time, and how much longer the others wait; seconds per step.
+    """
     over, level, waited = facts
     role = fleet.ranks.role[int(members[0])] or f"like rank {int(fleet.ranks.number[members[0]])}"
     who = f"Role {role}" if fleet.ranks.role[int(members[0])] else f"The role of {role.removeprefix('like ')}"
@@ -112,9 +117,7 @@ def _hypothesis(fleet: Fleet, scene: Scene, members: Ints, facts: tuple[float, f
 
 
 def _heaviest(fleet: Fleet, members: Ints) -> tuple[Function | None, float]:
-    """Return the function with the largest mean excess over other roles, and that excess
-    per step.
-    """
+    """Return (function with the largest mean excess over other roles, that excess per step); (None, 0) without one."""
     table = fleet.patterns
     rows = np.flatnonzero(~waits(table))
     if len(rows) == 0:
@@ -124,6 +127,7 @@ def _heaviest(fleet: Fleet, members: Ints) -> tuple[Function | None, float]:
     ours[members] = True
 
     def mean(side: Floats) -> Floats:
+        """Return seconds per step by name of function (code), mean over some ranks (`side`: 1, others 0)."""
         weights = table.per_step_s[rows] * side[table.rank[rows]]
         return np.asarray(np.bincount(table.name.codes[rows], weights=weights, minlength=width) / max(side.sum(), 1))
 

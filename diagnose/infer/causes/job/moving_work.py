@@ -69,6 +69,8 @@ from rankscope.probes.base.arrays import Bools, Floats
 
 @dataclass(frozen=True, slots=True)
 class _Signature:
+    """What shows that work moves: evidence, how clear it is (z), and in which steps ranks have more (`heavy`)."""
+
     evidence: tuple[Evidence, ...]
     z: float
     heavy: Bools  # ranks x steps
@@ -170,17 +172,17 @@ def _done_in_turn(fleet: Fleet, signature: _Signature, x: Floats) -> Note | None
 
 
 def _usual(own: Floats) -> Floats:
-    """Median own time of each rank, as a column; lasting differences between ranks are not moving
-    ones.
-    """
+    """Return each rank's median own time, as a column: lasting differences between ranks are not moving ones."""
     return nan_median(own, 1)[:, None]
 
 
 def _highest(values: Floats) -> Floats:
+    """Return the largest finite value of each column (ranks x steps); -inf where there is none."""
     return np.asarray(np.where(np.isfinite(values), values, -np.inf).max(axis=0), dtype=np.float64)
 
 
 def _moved(work: Floats) -> Floats:
+    """Return x(r,s): work above each rank's lower quartile over steps and, from four ranks on, above the step's."""
     level = np.nan_to_num(_quartile(work, 1))[:, None]
     x = work - level
     if len(work) >= 4:
@@ -189,8 +191,7 @@ def _moved(work: Floats) -> Floats:
 
 
 def _without_longest(x: Floats, own: Floats, count: int) -> Floats:
-    """Mask with NaN the `count` longest ranks of each step, which were read because they are
-    longest.
+    """Return `x` with NaN for the `count` longest ranks of each step, which were read because they are longest.
 
     The remaining ones are a sample of all ranks.
     """
@@ -203,7 +204,7 @@ def _without_longest(x: Floats, own: Floats, count: int) -> Floats:
 
 
 def _quartile(values: Floats, axis: int) -> Floats:
-    """Lower quartile along an axis, ignoring NaN; a value that occurs. NaN where all are NaN."""
+    """Return the lower quartile along an axis, ignoring NaN; a value that occurs. NaN where all are NaN."""
     ordered = np.sort(values, axis=axis)  # NaN sorts last
     count = np.isfinite(values).sum(axis=axis)
     place = np.expand_dims(np.maximum(np.ceil(count * 0.25).astype(np.int64) - 1, 0), axis)
@@ -240,7 +241,7 @@ def _turns(x: Floats, often: bool) -> _Signature | None:
 
 
 def _spread_over_ranks(heavy: Bools) -> bool:
-    """Whether long steps are spread over ranks as chance spreads them.
+    """Return whether long steps are spread over ranks as chance spreads them.
 
     At least half of the ranks have their part, and none has more than three times the mean, or six
     standard deviations above it. `heavy`: ranks x steps.
@@ -254,7 +255,7 @@ def _spread_over_ranks(heavy: Bools) -> bool:
 
 
 def _between_stages(scene: Scene, pipelines: Pipelines, work: Floats, even: Floats, lost_s: float) -> float:
-    """Seconds per step that lengths which differ between micro-batches cost in addition.
+    """Return the seconds per step that lengths which differ between micro-batches cost in addition.
 
     `even`: own times with work divided evenly; `lost_s`: the loss already counted.
     """
@@ -291,6 +292,10 @@ def _shared(work: Floats) -> _Signature | None:
 
 
 def _together(fleet: Fleet, work: Floats, x: Floats, share: float, pipelines: Pipelines | None) -> _Signature | None:
+    """Return the signature "together" (all functions of a step grow together), or None.
+
+    `x`: moved work, ranks x steps; `share`: of the step that dividing work evenly would save.
+    """
     least = limits.EFFECT_SHARE if fleet.timed else limits.ALONE_SHARE
     if fleet.patterns.sd_s is None or share < least:
         return None
@@ -327,6 +332,10 @@ def _together(fleet: Fleet, work: Floats, x: Floats, share: float, pipelines: Pi
 
 
 def _hypothesis(fleet: Fleet, signature: _Signature, found: varying.Varying | None) -> Hypothesis:
+    """Return the hypothesis of moving work: data-imbalance, or the cause of a pause if one function pauses ranks.
+
+    `found`: the function that varies most, if any.
+    """
     rows = tuple(np.flatnonzero(signature.heavy.any(axis=1)).tolist())
     pause = found if found is not None and found.pauses else None
     oftenest = 100 * float(signature.heavy.sum(axis=1).max()) / max(signature.heavy.shape[1], 1)
@@ -367,9 +376,7 @@ def _hypothesis(fleet: Fleet, signature: _Signature, found: varying.Varying | No
 
 
 def _of_pause(pause: varying.Varying) -> tuple[str, str, str]:
-    """Return component, cause and action for a function that makes another rank late in
-    each step.
-    """
+    """Return (component, cause, action) for a function that makes another rank late in each step."""
     if pause.detail == "gc":
         return "python", "gc", ""
     place = pause.users.place

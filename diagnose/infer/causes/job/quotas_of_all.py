@@ -80,13 +80,13 @@ def throttled_together(job: WholeJob) -> list[Row]:
 
 
 def _crowded_s(fleet: Fleet, held: Bools) -> float:
-    """Mean additional seconds per step that these ranks would queue without their quotas."""
+    """Return the mean additional seconds per step that these ranks would queue without their quotas."""
     more = crowded_s(fleet) - mean_of_known(queued_s(fleet))
     return max(float(more[held].mean()), 0.0)
 
 
 def _scattered_s(scene: Scene, held: Floats) -> float:
-    """Seconds per step of waiting for throttled ranks beyond the one throttled longest in the step.
+    """Return seconds per step of waiting for throttled ranks beyond the one throttled longest in the step.
 
     `held`: throttled seconds, ranks x steps. 0 for pipelines and roles that work in turn.
     """
@@ -99,6 +99,7 @@ def _scattered_s(scene: Scene, held: Floats) -> float:
 
 
 def _evidence(fleet: Fleet, seconds: Floats) -> tuple[Evidence, ...]:
+    """Return the evidence of throttling, medians over the ranks; `seconds`: seconds per step of each."""
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.throttled_s")
     moved = rows[table.value[rows] > 0]
     evidence = [

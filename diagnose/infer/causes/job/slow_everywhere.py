@@ -101,8 +101,9 @@ def _of_some_only(growth: Floats, slower: float) -> bool:
 
 
 def _more_taken_s(fleet: Fleet, reference: Reference, own: Floats, taken: Sequence[Row]) -> float:
-    """Seconds per step that strangers and quotas take more than in the baseline, on the median
-    rank.
+    """Return the seconds per step that the rows `taken` take, less what strangers took in the baseline.
+
+    Both on the median rank; 0 if less. `taken`: strangers, quotas and the like.
     """
     if not taken:
         return 0.0
@@ -112,9 +113,7 @@ def _more_taken_s(fleet: Fleet, reference: Reference, own: Floats, taken: Sequen
 
 
 def _of_function(fleet: Fleet, grown: GrownFunction | None, evidence: tuple[Evidence, ...]) -> Hypothesis:
-    """Return the hypothesis that this function grew on all ranks; None: that everything is
-    slower.
-    """
+    """Return the hypothesis that this function grew on all ranks; None: that everything is slower."""
     place = _called(grown.function) if grown is not None else ""
     if grown is not None and grown.function.file:
         place += grown.function.place.removeprefix(grown.function.name)
@@ -145,7 +144,7 @@ def _of_function(fleet: Fleet, grown: GrownFunction | None, evidence: tuple[Evid
 
 
 def _of_queue(fleet: Fleet, rows: Sequence[int]) -> tuple[tuple[Evidence, ...], str]:
-    """(evidence, advice) on a queue for the CPUs that grew on all ranks: who ran meanwhile, which CPUs they may use."""
+    """Return (evidence, advice) on a queue for the CPUs that grew on all ranks: who ran, which CPUs they may use."""
     each_step = max(fleet.steps.count, 1) * min(len(rows), limits.PEERS_SAMPLED)
     least_s = limits.EFFECT_SHARE * median(np.nan_to_num(fleet.steps.sched_s).mean(axis=1)) * each_step
     found = [one for one in culprits(programs(fleet, rows)) if not one.is_ours and one.seconds >= least_s]
@@ -174,11 +173,10 @@ def _of_queue(fleet: Fleet, rows: Sequence[int]) -> tuple[tuple[Evidence, ...], 
 def _most_grown(
     fleet: Fleet, own: Floats, scene: Scene, reference: Reference, growth: Floats
 ) -> tuple[GrownFunction | None, tuple[Evidence, ...], bool]:
-    """Return the function that grew most, evidence from below it, and whether growth is
-    concentrated.
+    """Return (function that grew most, evidence from below it, whether growth is concentrated in it).
 
     A Python function is found by its stack; concentrated: it grew by more than its share of the
-    step.
+    step. `growth`: seconds per step by rank.
     """
     leaf, found = most_grown(reference, fleet), _python(fleet, own, scene, reference, growth)
     if (
@@ -195,9 +193,10 @@ def _most_grown(
 def _of_helper(
     reference: Reference, fleet: Fleet, leaf: GrownFunction | None
 ) -> tuple[GrownFunction, tuple[Evidence, ...], bool] | None:
-    """Return what grew in a rank's helper threads, where waiting for them is what grew most.
+    """Return what grew in a rank's helper threads, where waiting for them is what grew most; else None.
 
-    None unless `leaf` is a wait and the helpers' function grew by half of it.
+    As (function, evidence of the wait, False). None unless `leaf` is a wait and the helpers' function
+    grew by half of it.
     """
     if leaf is None or leaf.function.kind != "sync":
         return None
@@ -209,9 +208,7 @@ def _of_helper(
 
 
 def _python(fleet: Fleet, own: Floats, scene: Scene, reference: Reference, growth: Floats) -> Located | None:
-    """Locate the growth of Python time on the rank with the median growth; None without its
-    past.
-    """
+    """Locate the growth of Python time on the rank with the median growth; None without its past."""
     known = np.flatnonzero(np.isfinite(growth))
     if not len(known) or not reference.fleets or len(fleet.ranks) > RANKS_MOST:
         return None
@@ -225,16 +222,17 @@ def _python(fleet: Fleet, own: Floats, scene: Scene, reference: Reference, growt
 
 
 def _against_baseline(scene: Scene, reference: Reference) -> Evidence:
+    """Return the evidence of the step length now and in the baseline."""
     return Evidence("steps", "step time against the baseline", scene.step_s, reference.step_p50, "s", 0)
 
 
 def _called(function: Function) -> str:
-    """The function's name in words for readers."""
+    """Return the function's name in words for readers."""
     return "the queue for the CPUs" if (function.kind, function.name) == ("sched", "ready") else function.name
 
 
 def _component_of(grown: GrownFunction) -> tuple[str, str]:
-    """Return (component, cause) of growth on all ranks: a folder, the CPUs, else the code."""
+    """Return (component, cause) for a function that grew on all ranks: storage, cpu, else workload."""
     if grown.function.kind == "io":
         return "storage", "slow-write" if is_write(grown.function.name) else "slow-read"
     if grown.function.kind == "sched" and grown.function.name == "ready":
@@ -244,9 +242,7 @@ def _component_of(grown: GrownFunction) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _LongerTransfer:
-    """Growth of the transfer that explains half of the slowdown; `more_sent`: ranks send more as
-    well.
-    """
+    """Growth of the transfer that explains half of the slowdown; `more_sent`: ranks send more as well."""
 
     lost_s: float
     evidence: tuple[Evidence, ...]
@@ -254,6 +250,10 @@ class _LongerTransfer:
 
 
 def _longer_transfer(fleet: Fleet, scene: Scene, reference: Reference, slower: float) -> _LongerTransfer | None:
+    """Return the growth of the transfer since the baseline if it explains half of `slower`; else None.
+
+    `slower`: seconds per step.
+    """
     known = [_mean(transfer(each.steps.wait_s)) for each in reference.fleets]
     before = median(known) if known else float("nan")
     now = _mean(transfer(scene.wait))
@@ -270,7 +270,10 @@ def _longer_transfer(fleet: Fleet, scene: Scene, reference: Reference, slower: f
 
 
 def _of_network(fleet: Fleet, scene: Scene, reference: Reference, longer: _LongerTransfer) -> Hypothesis:
-    """Return the hypothesis that what all links have in common became slow."""
+    """Return network/slow-link for all ranks: what all links have in common became slow.
+
+    Its `lost_s` is NaN; the row that holds it has the seconds.
+    """
     rows = tuple(range(len(fleet.ranks)))
     return Hypothesis(
         scope="all",
@@ -285,6 +288,7 @@ def _of_network(fleet: Fleet, scene: Scene, reference: Reference, longer: _Longe
 
 
 def _mean(per_step: Floats) -> float:
+    """Return the trimmed mean of one value per step."""
     return float(trimmed_mean(per_step[None, :])[0])
 
 
@@ -306,10 +310,11 @@ def _sent(fleet: Fleet, reference: Reference) -> tuple[float, Evidence] | None:
 
 
 def _collective_bytes(fleet: Fleet) -> Floats:
+    """Return the bytes of collectives per step, by rank."""
     return fleet.bytes_per_step("collective")
 
 
 def _tcp_bytes(fleet: Fleet) -> Floats:
-    """Bytes sent per step over TCP, by rank."""
+    """Return the bytes sent per step over TCP, by rank."""
     sent = np.bincount(fleet.flows.rank, weights=fleet.flows.sent_bytes, minlength=len(fleet.ranks))
     return np.asarray(sent / fleet.steps.of_each, dtype=np.float64)

@@ -1,6 +1,4 @@
-"""Compare ports with their peers: rates, cost of a slow one, events; and the hypothesis about a
-port.
-"""
+"""Compare ports with their peers: rates, cost of a slow one, events; and the hypothesis about a port."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ from rankscope.probes.base.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Lengths for comparison: steps in the window, step and window in seconds, transfer per
-    step.
-    """
+    """Lengths for comparison: steps in the window, step and window in seconds, transfer in each judged step."""
 
     steps: int  # in the whole window
     step_s: float
@@ -32,6 +28,7 @@ class Scale:
 
     @property
     def transfer_s(self) -> float:
+        """Trimmed mean of the transfer over the judged steps, in seconds."""
         return float(trimmed_mean(self.transfer[None, :])[0])
 
     def counts(self, lost_s: float, share: float) -> bool:
@@ -41,8 +38,9 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All ports of one kind, compared with their peers. One entry per port; seconds per step,
-    bytes/s.
+    """All ports of one kind, compared with their peers: arrays of one entry per port.
+
+    Times in seconds per step, rates in bytes/s.
     """
 
     ports: Ports
@@ -83,23 +81,20 @@ class Found:
         return cls(seen, prefix, scale, group, rate, middle, spread, count, ratio, sending, lost)
 
     def grown(self, name: str, least: float) -> Bools:
-        """Mask of ports whose counter grew by at least `least` events, and far more than on the
-        peers.
-        """
+        """Mask the ports whose counter grew by at least `least` events, and far more than on the peers."""
         return grown(self.ports.value(name), self.group, least)
 
     def moved(self, names: Iterable[str]) -> Bools:
-        """Mask of ports on which one of these error counters grew at EVENTS_HZ or more, unlike the
-        peers'.
-        """
+        """Mask the ports on which one of these error counters grew at limits.EVENTS_HZ or more, unlike the peers'."""
         found = np.zeros(len(self.ports), dtype=np.bool_)
         for name in names:
             found |= self.grown(name, limits.EVENTS_HZ * self.scale.window_s)
         return found
 
     def slower(self) -> Bools:
-        """Mask of ports slower than their peers by enough to matter, if a counter gives the
-        reason.
+        """Mask the ports that are clearly slower than their peers by enough to matter, if a counter gives the reason.
+
+        Rate at most 90 % of theirs and outside their spread, and 5 % of the step lost.
         """
         floor = max(limits.EFFECT_SHARE * self.scale.step_s, limits.EFFECT_SECONDS)
         clear = self.rate <= self.peers_rate - limits.Z_HINT * self.spread
@@ -166,10 +161,10 @@ def link_charge(
     component: str, cause: str, host: str, instance: str, rows: tuple[int, ...], lost_s: float, ratio: float, support: float,
     evidence: tuple[Evidence, ...], action: str,
 ) -> Hypothesis:  # fmt: skip
-    """Return the hypothesis that a link of these ranks (rows) took a part of the transfer.
+    """Return the hypothesis that a link of these ranks (rows) took `lost_s` seconds per step of the transfer.
 
-    clear = 1 - ratio², with half of ratio² where a counter confirms it; `ratio`: its rate over its
-            peers'.
+    `ratio`: its rate over its peers'. clear = 1 - ratio², or 1 - ratio²/2 if `support` is at least
+    REPORTED (a counter confirms it).
     """
     doubt = min(ratio, 1.0) ** 2
     return Hypothesis(
@@ -180,9 +175,7 @@ def link_charge(
 
 
 def users(fleet: Fleet, rank: int, port: str) -> tuple[int, ...]:
-    """Ranks (rows) that use a port: `rank`, and others of the host that list the port as
-    their own.
-    """
+    """Return the ranks (rows) that use a port: `rank`, and others of its host that list the port as their own."""
     ranks = fleet.ranks
     on_host = (
         row for row, nics in enumerate(ranks.nics) if port in nics and ranks.observed_on[row] == ranks.observed_on[rank]

@@ -54,14 +54,12 @@ def moved(found: Found) -> Bools:
 @cause("nic", "slow", scope="link", witness="pause frames", rests_on=[Source.PORTS],
        says="the network port {instance|} is slower than the others")  # fmt: skip
 def charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
-    """Return the hypothesis on one port whose counters moved; None if its cost is unknown or too
-    small.
-    """
+    """Return the hypothesis on one port whose counters moved; None if its cost is unknown or too small."""
     return _down_charge(fleet, found, index) or _speed_charge(fleet, found, index) or _error_charge(fleet, found, index)
 
 
 def slow_action(host: str, instance: str) -> str:
-    """The advice for a port that is slow without a known reason."""
+    """Return the advice for a port that is slow without a known reason."""
     return (
         f"{instance}{after('of', host)} is slow and reports nothing: check the path behind it (cable, switch port, its counters and "
         f"congestion control), `ib_write_bw -d {instance.partition('/')[0]}` to another host."
@@ -77,12 +75,14 @@ def gone(found: Found) -> Bools:
 
 
 def _down(found: Found) -> Bools:
+    """Mask the ports that were active for less of the window, or lost their link more often, than their peers."""
     state, fell = found.ports.value("nic.state"), found.ports.value("nic.link_downed")
     middle = np.nan_to_num(peers_of(state, found.group)[0], nan=1.0)
     return np.asarray(((state < 1) & (state < middle)) | grown(fell, found.group, 1), dtype=np.bool_)
 
 
 def _down_charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
+    """Return nic/down for a port that was down, if that costs enough; else None."""
     if not _down(found)[index]:
         return None
     instance, host = found.ports.instance[index], fleet.ranks.host[int(found.ports.rank[index])]
@@ -108,8 +108,7 @@ def _down_charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
 
 
 def _by_detour(found: Found) -> float:
-    """Seconds per step lost by a port that was never active, from the load of the busiest other
-    port.
+    """Return the seconds per step lost by a port that was never active, by the load of the busiest other port.
 
     transfer · (1 - median bytes / largest bytes).
     """
@@ -124,7 +123,11 @@ def _by_detour(found: Found) -> float:
 
 
 def _speed(found: Found) -> Floats:
-    """Speed over the peers', where it is also below the port's own capability; 1 elsewhere."""
+    """Return each port's reported link speed over its peers' median; 1 unless limits.HALVED of that or less.
+
+    Also 1 if above limits.HALVED of its own capability, where that is reported. Without peers, over
+    its capability.
+    """
     speed, able = found.ports.value("nic.speed_hz"), found.ports.limit("nic.speed_hz")
     middle, _, count = peers_of(speed, found.group)
     expected = np.where(count > 0, middle, able)
@@ -136,6 +139,7 @@ def _speed(found: Found) -> Floats:
 
 
 def _speed_charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
+    """Return nic/speed-degraded for a port of too low a link speed, if that costs enough; else None."""
     share = float(_speed(found)[index])
     if share >= 1:
         return None
@@ -166,7 +170,7 @@ def _speed_charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
 
 
 def _by_speed(found: Found, index: int, share: float) -> tuple[float, float]:
-    """(seconds per step, share) lost by a port of unmeasured rate, sending at its reported speed.
+    """Return (seconds per step lost, `share`) of a port of unmeasured rate, as if it sent at its link speed.
 
     `share`: its speed over the peers'. Lost: sending time · (1 - share).
     """
@@ -181,6 +185,7 @@ def _by_speed(found: Found, index: int, share: float) -> tuple[float, float]:
 
 
 def _error_charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
+    """Return nic/errors, nic/slow (pause frames) or network/loss for a slow port by its error counters; else None."""
     if not found.slower()[index]:
         return None
     instance, host = found.ports.instance[index], fleet.ranks.host[int(found.ports.rank[index])]

@@ -5,7 +5,7 @@ at 1/s and ten times the peers'; both only where the transfer is longer for it. 
 means over some 0.1 s, in which all members of a ring move the same, so the GPU's own rate need not
 show it. Then the others must wait: during collectives the job's NICs move data in 90 % of the time
 or less (mean use over rate while moving), though no NIC is slow; lost = transfer · (1 - that
-share). Without NICs that share is the time that the bytes of the median GPU take at 80 % of its
+share). Without NICs that share is the time that the bytes of the median GPU take at 90 % of its
 links' speed, over the transfer; without rates, the links that are left.
 
 Evidence against: links that are down on most GPUs (the machine has so many); NICs that move all the
@@ -74,7 +74,7 @@ def charge(fleet: Fleet, found: Found, index: int, moving: float) -> Hypothesis 
 
 
 def slow_action(host: str, instance: str) -> str:
-    """The advice for a GPU whose NVLinks are slow without a known reason."""
+    """Return the advice for a GPU whose NVLinks are slow without a known reason."""
     return (
         f"NVLink of {instance}{after('on', host)} is slow and reports no error: check `nvidia-smi nvlink -s` and fabricmanager's log, run "
         "`nccl-tests all_reduce_perf` inside the host."
@@ -82,17 +82,17 @@ def slow_action(host: str, instance: str) -> str:
 
 
 def _more_down(found: Found) -> Floats:
-    """Number of links down on each GPU, less the peers' median."""
+    """Return the number of links that are down on each GPU, less the peers' median."""
     values = found.ports.value("nvlink.links_down")
     middle = np.nan_to_num(peers_of(values, found.group)[0])
     return np.nan_to_num(values - middle)
 
 
 def _cost(found: Found, index: int, down: float, total: float, moving: float) -> tuple[float, float]:
-    """(seconds per step, factor by which the transfer would shrink) of one GPU's NVLinks.
+    """Return (seconds per step lost, factor by which the transfer would shrink) of one GPU's NVLinks; (0, 1): none.
 
-    By its own rate; else by the share of the transfer in which the others move; else by the links
-    that are left.
+    By its own rate; else by `moving`, the share of the transfer in which the others move; else by the
+    links that are left, all but `down` of `total`.
     """
     if found.slower()[index]:
         return float(found.lost_s[index]), float(found.ratio[index])

@@ -66,8 +66,9 @@ def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]
 
 
 def lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
-    """Yield (weight, address, share, others' share) of addresses whose pairs lose far more than
-    others.
+    """Yield (weight, address, share, others' share) of addresses whose pairs lose far more than others.
+
+    Shares: of the bytes sent, those sent again.
     """
     losing = cells.retransmitted >= limits.LOSS_SHARE
     if not losing.any():
@@ -86,12 +87,17 @@ def lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
 
 
 def _pooled(cells: Cells, which: Bools) -> float:
+    """Return the share of all bytes of these pairs (mask) that was sent again."""
     return float(cells.retransmitted_bytes[which].sum() / max(cells.sent_bytes[which].sum(), 1.0))
 
 
 def _charge(
     end: End, narrow: float | None, lost_s: float, ratio: float, support: float, evidence: tuple[Evidence, ...]
 ) -> Hypothesis:
+    """Return network/loss at this end, or network/slow-link where its shaper drops the packets.
+
+    `narrow`: rate of the shaper in bytes/s, None without one; `ratio`: its share of losses over the others'.
+    """
     action = (
         f"Packets to and from {end} get lost: look at its errors and drops (ip -s link), its cable, its switch port."
     )

@@ -35,9 +35,7 @@ def shapers(fleet: Fleet) -> dict[str, float]:
 
 
 def tight_ends(shaped: Mapping[str, float]) -> dict[str, float]:
-    """Return the shapers (bytes/s by address) that are clearly tighter than the others, or the only
-    one.
-    """
+    """Return the shapers (bytes/s by address) that are clearly tighter than the others, or the only one."""
     ordered = sorted(shaped.values())
     return {address: value for address, value in shaped.items() if _is_tight(value, ordered)}
 

@@ -79,6 +79,7 @@ class End:
         )  # fmt: skip
 
     def __str__(self) -> str:
+        """Return interface, address and host in words."""
         return f"{self.interface or 'the interface'} ({self.address}){after('of', self.host)}"
 
 
@@ -102,6 +103,7 @@ class Cells:
 
     @property
     def rate(self) -> Floats:
+        """Bytes per second of each pair, while only the network delays it."""
         return self.sent_bytes / np.maximum(self.sending_s, 1e-6)
 
     @property
@@ -201,8 +203,9 @@ def cells_of(fleet: Fleet) -> Cells:
 
 
 def _slowest(cells: Cells, standing: Mapping[int, float]) -> list[int]:
-    """Cells at most half as fast as the fastest, or in a queue; at most _CELLS_EXAMINED,
-    ascending.
+    """Return the cells (indices, ascending) at most half as fast as the fastest, and the keys of `standing`.
+
+    `standing`: cells that queue at a slow end, with their factors. At most _CELLS_EXAMINED, then the slowest.
     """
     slow = cells.rate.max() >= limits.CONCENTRATED * cells.rate
     slow[list(standing)] = True
@@ -213,7 +216,7 @@ def _slowest(cells: Cells, standing: Mapping[int, float]) -> list[int]:
 
 
 def _others(cells: Cells, index: int) -> Ints:
-    """Cells to compare one with: without either of its ends, carrying half as much or more.
+    """Return the cells to compare one with: without either of its ends, carrying half as much or more.
 
     If every cell has an end in common with it, all other cells.
     """
@@ -223,13 +226,13 @@ def _others(cells: Cells, index: int) -> Ints:
 
 
 def _alike(cells: Cells, index: int, others: Bools) -> Ints:
-    """Among these cells, those that carry at least half as much as this one; all if none does."""
+    """Return those of the cells `others` (mask) that carry at least half as much as this one; all if none does."""
     as_much = others & (limits.CONCENTRATED * cells.sent_bytes >= cells.sent_bytes[index])
     return np.flatnonzero(as_much if as_much.any() else others)
 
 
 def _usual_rate(cells: Cells, index: int, others: Ints) -> float:
-    """Median rate of the compared cells (`others`), in bytes/s.
+    """Return the median rate of the compared cells (`others`), in bytes/s.
 
     With fewer than three, one may be slow itself and one fast by chance: then the median of the
     cells without one of this cell's ends, for the end with the higher rate.
@@ -255,7 +258,7 @@ class _Elsewhere:
 
 
 def _slow_ends(cells: Cells) -> set[str]:
-    """Addresses all of whose pairs, both ways, are slower and queue more than all other pairs.
+    """Return the addresses all of whose pairs, both ways, are slower and queue more than all other pairs.
 
     At least two pairs of each sort; without small messages, whose rate shows how fast they are
     read.
@@ -280,7 +283,7 @@ def _slow_ends(cells: Cells) -> set[str]:
 
 
 def _standing(cells: Cells) -> dict[int, float]:
-    """Queueing factors of pairs at a slow end: inflation over the longest of the other pairs.
+    """Map the pairs that queue at a slow end to how many times: inflation over the longest of the other pairs.
 
     For each address its heaviest pair each way, if both factors reach LINK_RATIO: a slow end has
     two queues, and a queue of one flow is that flow's own.
@@ -304,7 +307,7 @@ def _standing(cells: Cells) -> dict[int, float]:
 
 
 def _queued_s(fleet: Fleet) -> dict[str, float]:
-    """Seconds in the run queue of the worst process at each address, all its threads together."""
+    """Return, by address, the seconds that its worst process was in the run queue, all its threads together."""
     most: dict[int, float] = {}
     for counter in fleet.counters.moved("cpu.process_ready_s"):
         most[counter.rank] = max(most.get(counter.rank, 0.0), counter.value)
@@ -316,7 +319,7 @@ def _queued_s(fleet: Fleet) -> dict[str, float]:
 
 
 def _needed(cells: Cells, index: int, narrow: float | None) -> float:
-    """How many times slower than its peers this cell must be to count as slow."""
+    """Return how many times slower than its peers a cell must be to count as slow; `narrow`: its shaper, or None."""
     if narrow is not None:
         return limits.CONCENTRATED
     if len(cells.addresses) == 2 and not _loses(cells, index):
@@ -325,9 +328,7 @@ def _needed(cells: Cells, index: int, narrow: float | None) -> float:
 
 
 def _loses(cells: Cells, index: int) -> bool:
-    """Whether a cell retransmits 1 % and LINK_RATIO times the lower median (two may lose) of the
-    others.
-    """
+    """Return whether a cell retransmits 1 %, and LINK_RATIO times the lower median of the others (two may lose)."""
     share = cells.retransmitted
     others, middle = np.delete(share, index), (len(share) - 2) // 2
     usual = float(np.partition(others, middle)[middle]) if len(others) else 0.0
@@ -346,7 +347,7 @@ def _queues(cells: Cells, index: int) -> bool:
 
 
 def _longer_trips(cells: Cells, index: int) -> float:
-    """A cell's round-trip inflation over the median of the compared pairs."""
+    """Return a cell's round-trip inflation over the median of the compared pairs."""
     usual = median(cells.inflation[_others(cells, index)]) if len(cells.source) > 1 else 1.0
     return float(cells.inflation[index]) / max(usual, 1.0)
 
@@ -389,6 +390,10 @@ def _accuse(
 
 
 def _common_end(cells: Cells, slow: list[tuple[int, float, float]], tight: dict[str, float]) -> str:
+    """Return the address that the slow cells with most lost time have in common.
+
+    `slow`: (cell, reference rate, lost seconds); senders and addresses behind a tight shaper weigh more.
+    """
     weight: dict[str, float] = {}
     for index, _, lost in slow:
         # A sender is slightly likelier than the receiver: a rate is enforced in its queue.
@@ -401,6 +406,10 @@ def _common_end(cells: Cells, slow: list[tuple[int, float, float]], tight: dict[
 def _evidence(
     cells: Cells, worst: int, reference: float, address: str, shaped: dict[str, float], narrow: float | None
 ) -> Iterable[Evidence]:
+    """Yield the evidence of the worst cell: its rate, shaper, retransmissions and round trips against the others'.
+
+    `reference`: rate of the compared cells; `narrow`: rate of the shaper at `address`, None without one.
+    """
     count = len(cells.source) - 1
     name = f"{cells.source[worst]} > {cells.peer[worst]}"
     yield Evidence("tcp", f"rate while sending {name}", float(cells.rate[worst]), reference, "bytes/s", count)

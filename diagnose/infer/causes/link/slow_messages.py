@@ -85,6 +85,10 @@ def slow_links_of_pipelines(fleet: Fleet, scene: Scene) -> list[Row]:
 
 
 def _stays(fleet: Fleet) -> _Stays:
+    """Sum each rank's seconds per step in collectives that are no messages, and in messages of either way.
+
+    Sends are left out.
+    """
     table, ranks = fleet.patterns, len(fleet.ranks)
     collective = table.kind.codes == table.kind.code("collective")
     stayed = collective & (table.detail.codes != table.detail.code(TRANSFER))
@@ -92,6 +96,7 @@ def _stays(fleet: Fleet) -> _Stays:
     receives = np.array(["send" not in value.lower() for value in table.name.values], dtype=bool)[table.name.codes]
 
     def total(words: re.Pattern[str] | None) -> Floats:
+        """Return by rank the seconds per step in messages with a name like `words`; None: in what is no message."""
         chosen = stayed & ~message
         if words is not None:
             named = np.array([bool(words.search(value)) for value in table.name.values], dtype=bool)
@@ -102,20 +107,20 @@ def _stays(fleet: Fleet) -> _Stays:
 
 
 def _less(values: Floats, roles: Ints) -> Floats:
-    """Median of each rank's peers less its own value; 0 where unknown."""
+    """Return the median of each rank's peers less its own value; 0 where unknown."""
     return np.asarray(np.nan_to_num(peers_median(values[:, None], roles)[:, 0] - values), dtype=np.float64)
 
 
 def _more(values: Floats, roles: Ints) -> Floats:
+    """Return each rank's value less the median of its peers; 0 where unknown."""
     return -_less(values, roles)
 
 
 def _in_order(fleet: Fleet, ranks: Ints) -> Ints:
-    """Sort the ranks of one pipeline from first to last stage, by numbers in role names, else by
-    rank.
-    """
+    """Sort the ranks of one pipeline from first to last stage, by numbers in role names, else by rank."""
 
     def place(row: int) -> tuple[tuple[int, ...], int]:
+        """Sort key of a rank (row): the numbers in the name of its role, then its own number."""
         return tuple(int(number) for number in re.findall(r"\d{1,9}", fleet.ranks.role[row])), int(
             fleet.ranks.number[row]
         )
@@ -138,11 +143,16 @@ def _ends(ranks: Ints, stays: _Stays, roles: Ints, late_s: float) -> tuple[int, 
 
 
 def _hypothesis(fleet: Fleet, scene: Scene, ends: tuple[int, int], late_s: float, stays: _Stays) -> Hypothesis:
+    """Return network/slow-link between two ranks (rows) that costs `late_s` seconds per step.
+
+    `ends`: the rank of the earlier stage, that of the later one.
+    """
     before, behind = ends
     peers = int(np.count_nonzero(scene.roles == scene.roles[before])) - 1
     first, second = (int(fleet.ranks.number[row]) for row in ends)
 
     def stay(row: int, values: Floats) -> tuple[float, float]:
+        """Return (the rank's seconds, its peers' median) of these stays."""
         return float(values[row]), float(values[row] + _less(values, scene.roles)[row])
 
     own = nan_median(scene.own[list(ends)], 1)

@@ -88,9 +88,9 @@ def _of_nvlinks(fleet: Fleet, found: Found, moving: float) -> list[Hypothesis]:
 
 
 def _moving(nics: Found, nvlinks: Found) -> float:
-    """Share of the transfer in which the job's links move data; NaN if unknown.
+    """Return the share of the transfer (0..1) in which the job's links move data; NaN if unknown.
 
-    By NICs: median of mean use / use while moving. Without them: (bytes of the median GPU / 80 % of
+    By NICs: median of mean use / use while moving. Without them: (bytes of the median GPU / 90 % of
     its links' speed) / transfer.
     """
     speed = nics.ports.value("nic.speed_hz")
@@ -103,8 +103,7 @@ def _moving(nics: Found, nvlinks: Found) -> float:
 
 
 def _through_pcie(fleet: Fleet, found: Found, devices: Found, known: list[Hypothesis]) -> list[Hypothesis]:
-    """Return hypotheses on NICs that are slow because a PCIe link of their rank is degraded or
-    errs.
+    """Return hypotheses on NICs that are slow because a PCIe link of their rank is degraded or errs.
 
     `known`: hypotheses so far; their ranks are left out.
     """
@@ -192,6 +191,7 @@ def _one_link(found: list[Hypothesis]) -> list[Hypothesis]:
 
 
 def _judged_by_flows(fleet: Fleet, seen: Ports) -> Bools:
+    """Mask the ports that are interfaces of TCP flows in the same network namespace (slow_flows.py compares these)."""
     interfaces = {(int(fleet.ranks.netns[row]), name) for row, name in
                   zip(fleet.flows.rank.tolist(), fleet.flows.interface, strict=True) if name}  # fmt: skip
     netns = fleet.ranks.netns[seen.rank].tolist()
@@ -201,6 +201,7 @@ def _judged_by_flows(fleet: Fleet, seen: Ports) -> Bools:
 
 
 def _others(fleet: Fleet, rank: int) -> Ints:
+    """Return the rows of all ranks but this one."""
     return np.delete(np.arange(len(fleet.ranks)), rank)
 
 
@@ -248,7 +249,7 @@ def _of_pcie(fleet: Fleet, scale: Scale, devices: Found, elsewhere: Ints) -> lis
 
 
 def _cost(fleet: Fleet, scale: Scale, rank: int) -> tuple[float, float, Evidence] | None:
-    """(seconds per step, rate over the peers', evidence) of a rank's slowest PCIe device, or None.
+    """Return (seconds per step lost, rate over the peers', evidence) of a rank's slowest PCIe device, or None.
 
     None if it is not slow, or not measured.
     """
@@ -278,8 +279,9 @@ def _cost(fleet: Fleet, scale: Scale, rank: int) -> tuple[float, float, Evidence
 
 
 def _shared(found: list[Hypothesis]) -> tuple[Hypothesis, ...]:
-    """Merge hypotheses per port; together they cost as much as the worst, as a ring waits
-    for that.
+    """Merge hypotheses on one port, and divide the loss of the worst port among all: a ring waits for the slowest.
+
+    Of several causes of one port the one with most lost time · support remains.
     """
     best: dict[tuple[str, str], Hypothesis] = {}
     for charge in sorted(found, key=lambda each: -each.lost_s * each.support):

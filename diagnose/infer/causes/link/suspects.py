@@ -77,10 +77,10 @@ def slow_links(job: WholeJob) -> list[Row]:
 
 
 def _held_up(scene: Scene) -> Floats:
-    """Seconds of each step that no rank's work explains: median length - longest own time.
+    """Return the seconds of each step that no rank's work explains: median length - longest own time.
 
-    Not the least stay: a rank that has all of its packets goes on to its next step, and waits
-    there.
+    Steps where that is unknown are left out. Not the least stay: a rank that has all of its packets goes
+    on to its next step, and waits there.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -1,5 +1,4 @@
-"""Separate the part of a rank's excess that was in the baseline: an imbalance by design, not a
-fault.
+"""Separate the part of a rank's excess that was in the baseline: an imbalance by design, not a fault.
 
 before(r) = excess of rank r over its peers in the baseline, where it is 30 % of E, today's; else 0
 rest(r)   = E - before(r)
@@ -42,9 +41,7 @@ class Part:
 
 
 def with_design(among: Compared, selection: Selection, reference: Reference | None) -> list[Part]:
-    """Return the admitted hypotheses on single ranks with their parts, and imbalances of the
-    baseline.
-    """
+    """Return the admitted hypotheses on single ranks with their parts, and imbalances of the baseline."""
     found: list[Part] = []
     for row in selection.rows.tolist():
         admitted = [each for each in selection.admitted if each.row == row]
@@ -65,7 +62,7 @@ def with_design(among: Compared, selection: Selection, reference: Reference | No
 
 
 def _before_s(among: Compared, selection: Selection, reference: Reference, row: int) -> float:
-    """Seconds per step of the rank's excess in the baseline; 0 below 30 % of today's."""
+    """Return the seconds per step of the rank's excess in the baseline; 0 below 30 % of today's."""
     if row in among.alone:
         return 0.0
     before_s = reference.excess.get(int(among.fleet.ranks.number[row]), 0.0)
@@ -102,4 +99,5 @@ def _imbalance(admitted: Sequence[Admitted], share: float, told: Evidence) -> Ad
 
 
 def _with(each: Admitted, told: Evidence) -> Admitted:
+    """Return the hypothesis with one more line of evidence."""
     return replace(each, found=replace(each.found, evidence=(*each.found.evidence, told)))

@@ -74,9 +74,7 @@ class Case:
                 yield counter
 
     def peers_of(self, name: str) -> list[Counter]:
-        """Return the counters of this name of the rank's peers; of a sample of peers in a large
-        fleet.
-        """
+        """Return the counters of this name of the rank's peers; of a sample of peers in a large fleet."""
         return list(self.fleet.counters.of(name, sample(self.peers)))
 
     def host_counters(self, name: str) -> Iterator[Counter]:
@@ -88,8 +86,9 @@ class Case:
         self, component: str, cause: str, lost_s: float, support: float, evidence: tuple[Evidence, ...], action: str = "",
         instance: str = "", function: Function | None = None, computing_s: float = 0.0,
     ) -> Hypothesis:  # fmt: skip
-        """Return the hypothesis that a component took `lost_s` seconds per step of the rank's
-        excess.
+        """Return the hypothesis that a component took `lost_s` seconds per step of the rank's excess.
+
+        `computing_s`: the part of them that is growth of computing Python functions.
         """
         return Hypothesis(
             component=component,
@@ -120,10 +119,12 @@ def case_of(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: 
     steps = fleet.steps
 
     def apart(name: str) -> Floats:
+        """Return the rank's values of this column of the steps less its peers' usual ones, in seconds by step."""
         gap: Floats = getattr(steps, name)[row] - profiles.usual_steps(name, beside)
         return gap
 
     def excess(name: str) -> float:
+        """Return the trimmed mean of the rank's excess over its peers in this column of the steps; 0 if unknown."""
         return float(np.nan_to_num(trimmed_mean(apart(name)[None, :])[0]))
 
     functions = profiles.functions(row, beside)
@@ -158,6 +159,10 @@ def case_of(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: 
 
 
 def _queue_of(python: Located | None, profiles: Profiles, row: int, peers: Ints) -> float:
+    """Return the seconds per step of run-queue wait that accompany the odd Python function; 0 without one.
+
+    See `Case.queue_of_function_s`.
+    """
     if python is None or python.spread or not len(peers):
         return 0.0
     in_it = profiles.excess_through(row, peers, "sched", python.function)

@@ -24,10 +24,12 @@ _COUNTED = ("gpu", "nvlink", "pcie", "nic", "network")
 
 
 def _counters(component: str) -> str:
+    """Return the word for a component's counters in a sentence, such as 'GPU' or 'network card's'."""
     return {"gpu": "GPU", "nvlink": "NVLink", "pcie": "PCIe", "nic": "network card's"}.get(component, component)
 
 
 def _instead(rival: Hypothesis) -> str:
+    """Return words that name another hypothesis as a possible cause, with its function if it has one."""
     inside = f" (in {short(rival.function.name, NAME)})" if rival.function is not None else ""
     return f"it could also be {rival.component}/{rival.cause}, which explains{inside}"
 
@@ -35,10 +37,10 @@ def _instead(rival: Hypothesis) -> str:
 def weighed(
     case: Case, charge: Hypothesis, others: Sequence[Hypothesis], found: Differences, whole_s: float
 ) -> Hypothesis:
-    """Add the evidence against a hypothesis, and lower its support where another one is a rival.
+    """Return the hypothesis with the evidence against it, and with less support where another one is a rival.
 
-    `others`: other hypotheses on the rank, strongest first. `whole_s`: the rank's excess, seconds
-        per step.
+    `others`: other hypotheses on the rank, strongest first. `found`: all ranks compared with their
+        peers. `whole_s`: the rank's excess, seconds per step.
     """
     against = []
     rival = next((each for each in others if each.component not in (charge.component, "workload")), None)

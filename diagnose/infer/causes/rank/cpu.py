@@ -51,7 +51,7 @@ INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for too
 @cause("cpu", "steal", witness="steal time, and nobody else ran", rests_on=[Source.HOST],
        says="the hypervisor takes its CPU away")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """Propose cpu causes for the excess of ready time."""
+    """Propose cpu/quota for throttling, and one more CPU cause for the rest of the run-queue wait above the peers'."""
     ready = case.excess_of("sched") - case.excess_of("sched", "job control") if case.functions else case.sched_excess_s
     ready -= max(case.queue_of_function_s + case.threads.queue_s, _queue_of_demand_s(case))
     if ready <= 0:
@@ -97,8 +97,9 @@ def throttled(fleet: Fleet) -> Bools:
 
 
 def _throttling(case: Case) -> tuple[float, tuple[Evidence, ...]]:
-    """(seconds per step, evidence) of throttling of the rank's control group above its peers'
-    median.
+    """Return (seconds per step, evidence) of throttling of the rank's control group above its peers' median.
+
+    (0, ()) without any.
     """
     counters = list(case.counters("cpu.throttled_s", ("cgroup",)))
     if not counters:
@@ -118,11 +119,13 @@ def _throttling(case: Case) -> tuple[float, tuple[Evidence, ...]]:
 
 
 def _cgroup(case: Case) -> str:
+    """Return the rank's control group that was throttled longest; '' without one."""
     counters = sorted(case.counters("cpu.throttled_s", ("cgroup",)), key=lambda counter: -counter.value)
     return counters[0].instance if counters else ""
 
 
 def _ready_evidence(case: Case, ready: float) -> Evidence:
+    """Return the evidence of the rank's run-queue wait; `ready`: seconds per step above what is expected."""
     mine = sum(f.own_s for f in case.functions if f.kind == "sched")
     value, expected = (mine, mine - ready) if mine >= ready else (ready, 0.0)
     return Evidence("scheduler", "waiting for a CPU", value, max(expected, 0.0), "s/step", len(case.peers))
@@ -138,10 +141,12 @@ class _Takers:
 
     @property
     def foreign_s(self) -> float:
+        """Seconds of the window that processes outside the job ran."""
         return sum(one.seconds for one in self.foreign)
 
 
 def _takers(case: Case) -> _Takers:
+    """Return who ran while the rank was in the run queue: programs outside the job, and ranks of the job."""
     counters, pids_of = list(case.counters("cpu.taken_s", ("rank",))), case.fleet.ranks.pid
     met = np.flatnonzero(np.isin(pids_of, [counter.pid for counter in counters]))
     job = dict(zip(pids_of[met].tolist(), met.tolist(), strict=True))
@@ -189,10 +194,11 @@ def _taken_from_peers_s(case: Case, by: Callable[[Counter], bool]) -> tuple[floa
 def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
     """Return the hypothesis on the process that ran while the rank was in the run queue.
 
-    What another suspect took by its own excess is that suspect's. Ranks of the job are no cause,
-    even where the rank shares its CPUs with them alone, unless it queues behind them three times as
-    long as any other rank does: it is chance, or how they work together (the middle of a pipeline
-    is woken when both its neighbours are).
+    `queued`: run-queue wait above the peers'; `diffuse`: growth of all functions alike that goes with
+    it (lost caches); both in seconds per step. What another suspect took by its own excess is that
+    suspect's. Ranks of the job are no cause, even where the rank shares its CPUs with them alone,
+    unless it queues behind them five times as long as any other rank does: it is chance, or how they
+    work together (the middle of a pipeline is woken when both its neighbours are).
     """
     takers, steps = _takers(case), max(case.steps, 1)
     queued = max(queued - takers.suspects_s / steps, 0.0)
@@ -224,7 +230,11 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
 
 
 def _foreign_charge(case: Case, takers: _Takers, needed: float, lost_s: float, evidence: list[Evidence]) -> Hypothesis:
-    """Return the hypothesis on processes outside the job, by the largest one, or on interrupts."""
+    """Return cpu/contended by the largest process outside the job, or cpu/irq if that is the interrupt thread.
+
+    `needed`: CPU seconds of the window that the interrupt thread must take beyond the peers' median;
+    `lost_s`: seconds per step.
+    """
     told = (*evidence, *(
         Evidence("scheduler", f"CPUs taken meanwhile by {one.words}, on average", one.seconds / case.fleet.seconds, None, "CPUs")
         for one in culprits(takers.foreign)
@@ -247,8 +257,10 @@ def _by_interrupts(counter: Counter) -> bool:
 
 
 def _own_charge(case: Case, lost_s: float, evidence: list[Evidence]) -> Hypothesis:
-    """Return the hypothesis on unknown threads of the rank's own process, or its senders
-    (threads.py).
+    """Return cpu/contended by threads of the rank's own process, named if known; extend `evidence`.
+
+    `lost_s`: seconds per step. Named ones mostly send and receive for the job (own_threads.py): little
+    support.
     """
     threads = case.threads
     evidence.append(beside_evidence(case))
@@ -261,7 +273,11 @@ def _own_charge(case: Case, lost_s: float, evidence: list[Evidence]) -> Hypothes
 
 
 def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evidence: list[Evidence]) -> Hypothesis:
-    """Return the hypothesis on a quota or steal: the rank queued and hardly any process ran."""
+    """Return cpu/steal or, without steal time, cpu/quota: the rank queued while hardly any process ran.
+
+    `queued`, `diffuse`: seconds per step of queueing and of what goes with it; `taken`: seconds of the
+    window that other processes ran meanwhile. Extends `evidence`.
+    """
     steps = max(case.steps, 1)
     evidence.append(Evidence("scheduler", "CPU taken by any other process", taken / steps, queued, "s/step"))
     stolen = sum(counter.value for counter in case.host_counters("cpu.steal_s"))
@@ -288,9 +304,7 @@ def _is_crowded(case: Case) -> bool:
 
 
 def _within(some: Sequence[range], all_of_them: Sequence[range]) -> bool:
-    """Whether every range of `some` lies in one range of `all_of_them`; both ascend without
-    touching.
-    """
+    """Return whether every range of `some` lies in one range of `all_of_them`; both ascend without touching."""
     starts = [each.start for each in all_of_them]
     at = [bisect_right(starts, each.start) - 1 for each in some]
     return all(place >= 0 and each.stop <= all_of_them[place].stop for each, place in zip(some, at, strict=True))

@@ -30,14 +30,17 @@ class DeviceTime:
 
     @property
     def excess_s(self) -> float:
+        """Seconds per step above the peers'."""
         return self.own_s - self.peers_s
 
     @property
     def worst(self) -> FunctionExcess:
+        """The function with the largest excess over the peers'."""
         return max(self.functions, key=lambda f: f.excess_s)
 
     @property
     def function(self) -> Function:
+        """The function with the largest excess, as the verdict names functions."""
         return Function(self.worst.kind, self.worst.name, self.worst.file, self.worst.line)
 
 
@@ -52,15 +55,17 @@ class Beside:
 
     @property
     def known(self) -> bool:
+        """Whether peers have such a counter, so that `expected` is a number."""
         return self.peers > 0 and math.isfinite(self.expected)
 
     def evidence(self, source: str, unit: str, measure: str, factor: float = 1.0) -> Evidence:
+        """Return value and expected value, both times `factor`, as evidence; no expected value without peers'."""
         expected = self.expected * factor if self.known else None
         return Evidence(source, measure, self.value * factor, expected, unit, self.peers)
 
 
 def device_time(case: Case, kind: str, detail: str | None = None) -> DeviceTime | None:
-    """Time in functions of this kind; None without such functions or without an excess."""
+    """Return the time in functions of this kind; None without such functions or without an excess."""
     functions = tuple(f for f in case.functions if f.kind == kind and (detail is None or f.detail == detail))
     if not functions:
         return None
@@ -69,8 +74,7 @@ def device_time(case: Case, kind: str, detail: str | None = None) -> DeviceTime 
 
 
 def behaviour(case: Case, device: DeviceTime) -> tuple[Evidence, ...]:
-    """Evidence of the times alone: the worst function, the whole kind, how many functions are
-    slower.
+    """Return the evidence of times alone: the worst function, the whole kind, how many functions are slower.
 
     More work slows what grows with it; a slow device slows every function on it.
     """
@@ -138,7 +142,10 @@ def of_function(case: Case, kind: str, state: str, says: str) -> Hypothesis | No
 
 
 def beside(case: Case, name: str, lowest: bool = False, instance: str = "") -> Beside | None:
-    """Compare the rank's worst counter of this name with its peers': the highest, or the lowest."""
+    """Compare the rank's highest (or lowest) counter of this name with the median of all its peers' counters.
+
+    None if the rank has none; `expected` is NaN without peers'. `instance` selects among the rank's only.
+    """
     mine = [c for c in case.counters(name) if not instance or c.instance == instance]
     if not mine:
         return None
@@ -148,7 +155,7 @@ def beside(case: Case, name: str, lowest: bool = False, instance: str = "") -> B
 
 
 def total_beside(case: Case, name: str, instance: str) -> float:
-    """Sum over the rank's counters on `instance`, less the peers' median of the same sum."""
+    """Return the sum of the rank's counters on `instance`, less the median of its peers' sums over all theirs."""
     mine = sum(c.value for c in case.counters(name) if c.instance == instance)
     peers = sample(case.peers)
     counters = case.fleet.counters
@@ -159,14 +166,17 @@ def total_beside(case: Case, name: str, instance: str) -> float:
 
 
 def peers_value(case: Case, name: str) -> tuple[float, int]:
-    """(median over the peers' counters of this name, their number); (NaN, 0) without any."""
+    """Return (median of the peers' counters of this name, number of these counters); (NaN, 0) without any."""
     counters = case.fleet.counters
     values = counters.table.value[counters.rows_of(name, sample(case.peers))]
     return (median(values), len(values)) if len(values) else (float("nan"), 0)
 
 
 def grown(case: Case, name: str, least: float) -> Beside | None:
-    """Return an event counter that grew by `least` and far more than the peers'; else None."""
+    """Compare the rank's highest counter of events with its peers'; None below `least`, or if theirs moved alike.
+
+    It must be limits.OTHER_KIND times the peers' median, where they have any.
+    """
     found = beside(case, name)
     if found is None or found.value < least:
         return None

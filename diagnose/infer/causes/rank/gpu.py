@@ -75,7 +75,7 @@ _REASONS = {
 @cause("gpu", "slow", witness="kernels longer than the peers'", rests_on=[Source.GPU],
        says="{instance|the GPU} computes more slowly than its peers")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """Propose one cause for the excess of kernel time, by the counters of its GPU."""
+    """Propose one cause for the excess of kernel time, by the counters of the rank's GPU."""
     device = device_time(case, "gpu")
     if device is None:
         return
@@ -120,7 +120,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def name_of(case: Case) -> str:
-    """The rank's GPU, such as 'gpu2', by its counters or the rank itself; '' if unknown."""
+    """Return the rank's GPU, such as 'gpu2', by its counters or the rank itself; '' if unknown."""
     for name in ("gpu.sm_clock_hz", "gpu.sm_active", "gpu.power_w"):
         for counter in case.counters(name):
             return counter.instance
@@ -129,7 +129,7 @@ def name_of(case: Case) -> str:
 
 
 def smi(instance: str, what: str, host: str) -> str:
-    """The nvidia-smi command for a GPU, such as '`nvidia-smi -i 2 -q -d CLOCK` on node-7'."""
+    """Return the nvidia-smi command for a GPU, such as '`nvidia-smi -i 2 -q -d CLOCK` on node-7'."""
     index = instance.removeprefix("gpu")
     which, (first, _, rest) = f" -i {index}" if index.isdigit() else "", what.partition(" ")
     told = f"{which} {what}" if first.startswith("-") else f" {first}{which} {rest}"  # a subcommand comes first
@@ -166,11 +166,12 @@ def _clock(case: Case, device: DeviceTime) -> Hypothesis | None:
 
 
 def _of_limit(clock: Counter) -> float:
+    """Return the clock over its limit (0..1); the clock in Hz where the limit is unknown."""
     return clock.value / clock.limit if clock.limit > 0 else clock.value
 
 
 def _expected_clock(case: Case, mine: Counter) -> tuple[float, int]:
-    """(expected clock of this GPU in Hz, number of peers): the median of peers of the same model.
+    """Return (expected clock of this GPU in Hz, number of peers): the median of peers of the same model.
 
     Without such peers: the median of their clocks over their limits, times this GPU's limit.
     """
@@ -187,7 +188,10 @@ def _expected_clock(case: Case, mine: Counter) -> tuple[float, int]:
 
 
 def _held_by(case: Case, instance: str) -> tuple[str, tuple[Evidence, ...]]:
-    """(cause, evidence): the throttle reason set longer than on the peers, or a low power cap."""
+    """Return (cause, evidence) of a low clock: a low power cap, else the throttle reason set longer than on the peers.
+
+    clock-low where no reason was set.
+    """
     over: dict[str, tuple[float, Beside]] = {}
     for reason, holds in _REASONS.items():
         found = beside(case, f"gpu.throttle.{reason}_s", instance=instance)
@@ -218,6 +222,7 @@ def _held_by(case: Case, instance: str) -> tuple[str, tuple[Evidence, ...]]:
 
 
 def _bit(case: Case, found: Beside) -> Evidence:
+    """Return the evidence of a throttle reason: % of the window in which it was set, at most 100."""
     reason = found.counter.name.removeprefix("gpu.throttle.").removesuffix("_s")
     told = found.evidence("nvml", "% of the window", f"throttled by {reason}", 100 / case.fleet.seconds)
     # Read at slightly other times than the window begins and ends.
@@ -225,6 +230,7 @@ def _bit(case: Case, found: Beside) -> Evidence:
 
 
 def _hot(case: Case, instance: str) -> bool:
+    """Return whether the GPU came within 2 °C of its temperature limit."""
     now = beside(case, "gpu.temperature_c", instance=instance)
     return now is not None and now.counter.maximum >= now.counter.limit - 2
 
@@ -235,6 +241,10 @@ def _explained(case: Case, reason: Hypothesis) -> bool:
 
 
 def _bits_alone(case: Case) -> Hypothesis | None:
+    """Return the hypothesis on a throttle reason set for a quarter of the window longer than on the peers; else None.
+
+    Its cost is unknown (NaN).
+    """
     for reason in _REASONS:
         found = beside(case, f"gpu.throttle.{reason}_s")
         if found is None:
@@ -248,6 +258,7 @@ def _bits_alone(case: Case) -> Hypothesis | None:
 
 
 def _clock_action(case: Case, cause: str, instance: str) -> str:
+    """Return the advice for a low clock with this cause; `instance`: the GPU."""
     if cause == _THERMAL:
         see = smi(instance, "-q -d TEMPERATURE,PERFORMANCE", case.host)
         return f"{instance}{after('of', case.host)} is too hot: check fans, airflow and its neighbours ({see}); move the rank meanwhile."
@@ -286,6 +297,10 @@ def _neighbour(case: Case, device: DeviceTime) -> Hypothesis | None:
 
 
 def _neighbour_reason(case: Case, user: Counter, predicted_s: float, support: float, what: Evidence) -> Hypothesis:
+    """Return gpu/contended by the process that the counter `user` names.
+
+    `predicted_s`: seconds per step, NaN if unknown; `what`: evidence of how much others use the GPU.
+    """
     gpu, who = user.instance, process_text(user.comm, user.pid)
     action = f"Stop {who or 'the other process'}{after('on', case.host)} or move it off {gpu} ({smi(gpu, 'pmon -c 1', case.host)})."
     more = Evidence("nvml", "the process that uses it most", who, None, "") if who else None
@@ -298,6 +313,7 @@ def _neighbour_reason(case: Case, user: Counter, predicted_s: float, support: fl
 
 
 def _lost(case: Case) -> Hypothesis | None:
+    """Return gpu/lost if a GPU of the rank has fallen off the bus; else None."""
     for counter in case.counters("gpu.lost"):
         if counter.value > 0:
             evidence = Evidence("nvml", f"{counter.instance} answers", "no: it has fallen off the bus", None, "")
@@ -339,16 +355,19 @@ def _xid(case: Case) -> Hypothesis | None:
 
 
 def _xids(case: Case) -> list[Counter]:
+    """Return the rank's counters of Xids (errors that the driver reports) that occurred."""
     names = case.fleet.counters.names("gpu.xid.")
     return [c for name in names for c in case.counters(name) if c.value > 0 and xids.number_of(name[8:]) is not None]
 
 
 def _number(counter: Counter) -> int:
+    """Return the number of an Xid by the name of its counter; -1 if it has none."""
     number = xids.number_of(counter.name.removeprefix("gpu.xid."))
     return -1 if number is None else number
 
 
 def _xid_evidence(counter: Counter) -> Evidence:
+    """Return the evidence of an Xid: its number, its meaning, how often it occurred."""
     number = _number(counter)
     return Evidence(
         "nvml", f"Xid {number} on {counter.instance}: {xids.meaning(number)[0]}", counter.value, None, "events"
@@ -356,7 +375,7 @@ def _xid_evidence(counter: Counter) -> Evidence:
 
 
 def _unremarkable(case: Case) -> tuple[Evidence, ...]:
-    """Evidence of counters that were read and show nothing, so that readers know of them."""
+    """Return the evidence of counters that were read and show nothing, so that readers know of them."""
     found = []
     clock = beside(case, "gpu.sm_clock_hz", lowest=True)
     if clock is not None and clock.known:

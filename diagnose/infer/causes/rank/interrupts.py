@@ -50,6 +50,7 @@ class _Share:
 
     @property
     def over(self) -> float:
+        """Share of the rank's CPUs in interrupts above the peers' usual one, at most 0.9."""
         return min(self.own - (self.peers or 0.0), limits.NEARLY_ALWAYS)
 
 
@@ -89,9 +90,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def interrupted(fleet: Fleet) -> Bools:
-    """Mask of the ranks whose CPUs spend 5 % more of the window in interrupts than the job's
-    median.
-    """
+    """Return the mask of ranks whose CPUs spend 5 % more of the window in interrupts than the job's median."""
     spent, ranks = _per_cpu(fleet), fleet.ranks
     busy = {host for host, each in spent.items() if max(each.seconds) >= limits.EFFECT_SHARE * fleet.seconds}
     share = np.zeros(len(ranks))
@@ -101,7 +100,10 @@ def interrupted(fleet: Fleet) -> Bools:
 
 
 def _growth_beside(case: Case, computing: Sequence[FunctionExcess], function: FunctionExcess) -> float:
-    """Relative growth of the other computing functions; 0 unless above limits.Z_CLEAR errors."""
+    """Return the relative growth over the peers of all computing functions but this one, together.
+
+    0 unless it exceeds limits.Z_CLEAR standard errors of the samples.
+    """
     own = sum(f.own_s for f in computing) - function.own_s
     peers = sum(f.peers_s for f in computing) - function.peers_s
     error = math.sqrt((max(own, 0.0) + max(peers, 0.0)) * case.fleet.sampling_s / max(case.steps, 1))
@@ -109,6 +111,10 @@ def _growth_beside(case: Case, computing: Sequence[FunctionExcess], function: Fu
 
 
 def _by_cpu(case: Case, spent: Mapping[str, _Host]) -> _Share | None:
+    """Return the share of the rank's CPUs in interrupts and its peers', as counted per CPU.
+
+    None if the rank's is unknown or below 5 %, or no peer's is known.
+    """
     own = _share_of(case.fleet, case.rank, spent)
     if own is None or own < limits.EFFECT_SHARE:
         return None
@@ -124,6 +130,7 @@ class _Host:
     seconds: list[float]
 
     def of(self, cpus: range) -> float:
+        """Return the seconds in interrupts on the CPUs with numbers in this range."""
         return sum(self.seconds[bisect_left(self.cpus, cpus.start) : bisect_left(self.cpus, cpus.stop)])
 
 
@@ -141,7 +148,10 @@ def _per_cpu(fleet: Fleet) -> dict[str, _Host]:
 
 
 def _share_of(fleet: Fleet, rank: int, spent: Mapping[str, _Host]) -> float | None:
-    """Mean share of the window that a rank's allowed CPUs spent in interrupts; None if unknown."""
+    """Return the mean share of the window (0..1) that the rank's allowed CPUs spent in interrupts.
+
+    None if its allowed CPUs are unknown; 0 if nothing is counted on its host.
+    """
     ranks = fleet.ranks
     cpus, host = cpus_of(ranks.cpus[rank]), spent.get(ranks.observed_on[rank])
     if not cpus:
@@ -158,11 +168,15 @@ def _number(instance: str) -> int | None:
 
 
 def _cpus(text: str) -> frozenset[str]:
+    """Return the names ('cpu3') of the CPUs in a list such as '0-3,8'."""
     return frozenset(f"cpu{number}" for each in cpus_of(text) for number in each)
 
 
 def _by_daemon(case: Case) -> _Share | None:
-    """Share of interrupts on the CPU on which ksoftirqd ran in place of this rank, or None."""
+    """Return the share of softirq time of the CPU whose ksoftirqd ran most in place of the rank; None if unclear.
+
+    Where it is not counted per CPU, all softirq time of the host is taken to be on that CPU.
+    """
     taken = _daemons(case, case.rank)
     least = limits.NOTHING * case.fleet.seconds
     cpu = max(taken, key=lambda number: taken[number], default="")
@@ -178,7 +192,7 @@ def _by_daemon(case: Case) -> _Share | None:
 
 
 def _daemons(case: Case, rank: int) -> dict[str, float]:
-    """Seconds that each CPU's ksoftirqd ran while the rank was in the run queue."""
+    """Return, by CPU ('cpu3'), the seconds that its ksoftirqd ran while the rank (row) was in the run queue."""
     found: dict[str, float] = {}
     for counter in case.fleet.counters.of("cpu.taken_s", rank):
         if (match := INTERRUPTS.match(counter.comm)) is not None:
@@ -187,11 +201,10 @@ def _daemons(case: Case, rank: int) -> dict[str, float]:
 
 
 def _taken_s(case: Case) -> float:
-    """Seconds per step that processes other than ksoftirqd took from the rank, above its peers'
-    median.
-    """
+    """Return the seconds per step that processes other than ksoftirqd took from the rank, above its peers' median."""
 
     def taken(rank: int) -> float:
+        """Return the seconds of the window that processes other than ksoftirqd took from a rank (row)."""
         rows = case.fleet.counters.of("cpu.taken_s", rank)
         return sum(counter.value for counter in rows if not INTERRUPTS.match(counter.comm))
 

@@ -2,7 +2,7 @@
 
 faults    = excess of the time in which the training thread waits for pages (io, 'page fault')
 besides   = excess of the functions in which it does: the kernel's work for these pages, and the
-            queue after each, at most 3 · faults, or 50 µs for each reclaim of pages (from a fast
+            queue after each, at most 5 · faults, or 50 µs for each reclaim of pages (from a fast
             disk a page comes without waiting); also the run-queue wait that accompanies computing,
             per second as on the peers
 explained = faults + besides
@@ -15,7 +15,7 @@ group full of page cache hits its limit all day: without faults above the peers'
 
 Page faults without waiting: a function that allocates and touches new memory in each step spends
 its time in the kernel, which supplies and clears the pages. Evidence for: the function's time is in
-the kernel (native stacks), and the process has three times the minor faults of its peers, enough to
+the kernel (native stacks), and the process has five times the minor faults of its peers, enough to
 have taken half of the time if all were huge pages.
 
 By chance the allocators of two equal processes may return memory in one and retain it in the other:
@@ -73,6 +73,10 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def _given_pages(case: Case) -> Iterator[Hypothesis]:
+    """Propose memory/page-faults for new pages without waiting: of a function that allocates anew, or by chance.
+
+    By chance (ALIKE): support 0, so it is no suspect but is reported.
+    """
     faults = beside(case, "memory.minor_faults")
     if faults is None or not faults.known:
         return
@@ -100,7 +104,7 @@ def _given_pages(case: Case) -> Iterator[Hypothesis]:
 
 
 def _makes_anew(case: Case, found: Located, faults: Beside) -> bool:
-    """Whether the odd function allocates new memory in each step, and its peers reuse theirs."""
+    """Return whether the odd function allocates new memory in each step while its peers reuse theirs."""
     more = faults.value - faults.expected
     return (
         more * limits.MINOR_FAULT_S >= limits.HOLDS_LEAST * found.excess_s * max(case.steps, 1)
@@ -110,9 +114,7 @@ def _makes_anew(case: Case, found: Located, faults: Beside) -> bool:
 
 
 def as_long_per_page(case: Case) -> bool:
-    """Whether the function found is in the kernel, also on its peers, and as fast per page as
-    theirs.
-    """
+    """Return whether the function found is in the kernel, also on its peers, and as fast per page as theirs."""
     found, faults = case.python, beside(case, "memory.minor_faults")
     if found is None or faults is None or not faults.known or not faults.value > faults.expected > 0:
         return False
@@ -125,6 +127,7 @@ def as_long_per_page(case: Case) -> bool:
 
 
 def _taken_pages(case: Case, short: Pressure) -> Iterator[Hypothesis]:
+    """Propose the shortage `short` as cause of waiting for pages, with the work and queueing that goes with it."""
     faults = _faults(case)
     waited = sum(f.excess_s for f in faults)
     places = {f.caller for f in faults if f.caller}
@@ -153,7 +156,7 @@ def _taken_pages(case: Case, short: Pressure) -> Iterator[Hypothesis]:
 
 
 def pressure(case: Case) -> Pressure | None:
-    """Return why the rank's pages were reclaimed; None without a counter or waiting for pages."""
+    """Return the shortage by which the rank's pages were reclaimed; None without a counter or waiting for pages."""
     waited = sum(f.excess_s for f in _faults(case))
     if waited <= 0:
         return None
@@ -161,16 +164,25 @@ def pressure(case: Case) -> Pressure | None:
 
 
 def _faults(case: Case) -> list[FunctionExcess]:
+    """Return the rank's waits for pages (page faults of kind io)."""
     return [f for f in case.functions if f.kind == "io" and f.name == FAULT]
 
 
 def _goes_with(function: FunctionExcess, places: set[str]) -> bool:
+    """Return whether a function's excess accompanies waits for pages: computing or queueing in one of `places`.
+
+    `places`: names of the functions that wait for pages.
+    """
     if function.kind == "python":
         return function.name in places and function.detail not in ("sleep", "gc")
     return function.kind == "sched" and function.caller in places
 
 
 def _limit(case: Case) -> Pressure | None:
+    """Return reclaim if the rank's control group hit its memory limit once a second and ten times the peers; else None.
+
+    Peers in the same group are left out.
+    """
     worst = max(case.counters("memory.limit_hits", ("cgroup",)), key=lambda counter: counter.value, default=None)
     if worst is None or worst.value < limits.EVENTS_HZ * case.fleet.seconds:
         return None
@@ -193,6 +205,7 @@ def _limit(case: Case) -> Pressure | None:
 
 
 def _swap(case: Case) -> Pressure | None:
+    """Return swap if half of the host's major faults, and a page per second, came from swap; else None."""
     swapped = sum(counter.value for counter in case.host_counters("memory.swapped_in_pages"))
     major = sum(counter.value for counter in case.host_counters("memory.major_faults"))
     if swapped < limits.EVENTS_HZ * case.fleet.seconds or swapped < limits.HOLDS_LEAST * major:
@@ -209,6 +222,10 @@ def _swap(case: Case) -> Pressure | None:
 
 
 def _host(case: Case, waited: float) -> Pressure | None:
+    """Return reclaim if tasks of the host waited for memory (PSI) half as long as the rank for pages; else None.
+
+    `waited`: seconds per step that the rank waited for pages above its peers.
+    """
     stalled = sum(counter.value for counter in case.host_counters("psi.memory.some_s"))
     if stalled < max(limits.HOLDS_LEAST * waited * case.steps, limits.EFFECT_SECONDS * case.steps):
         return None

@@ -24,8 +24,9 @@ SOCKET_WAITS = frozenset({"recv", "poll", "select", "epoll", "read", "socket", "
 
 @dataclass(frozen=True, slots=True)
 class ObjectHost:
-    """A host outside the job. `peers_rtt_s`: round trip to it that other ranks see, NaN if none is
-    connected to it.
+    """A host outside the job from which a rank's data comes, with the round trip to it.
+
+    `peers_rtt_s`: the round trip that other ranks see, NaN if none is connected to it.
     """
 
     address: str
@@ -34,7 +35,7 @@ class ObjectHost:
     peers_rtt_s: float
 
     def evidence(self) -> tuple[Evidence, ...]:
-        """Evidence for where the data comes from, and how far that is."""
+        """Return the evidence of where the data comes from, how much, and how long a round trip is."""
         told = [Evidence("connections", "its data comes from", self.address, None, "")]
         if self.received_bytes:
             told.append(Evidence("connections", f"received from {self.address}", self.received_bytes, None, "bytes"))
@@ -45,7 +46,10 @@ class ObjectHost:
 
 
 def object_host(fleet: Fleet, row: int, detail: str) -> ObjectHost | None:
-    """The host that a rank (row) waits for; None if none can be told. `detail`: of the wait."""
+    """Find the host outside the job that a rank (row) waits for; None if it is not clear.
+
+    `detail`: of the wait, which may name the connection.
+    """
     inside = {_plain(address) for addresses in fleet.ranks.addresses for address in addresses}
     if SOCKET_TO in detail:
         peer = address_of(detail.partition(SOCKET_TO)[2])
@@ -61,8 +65,9 @@ def object_host(fleet: Fleet, row: int, detail: str) -> ObjectHost | None:
 
 
 def _feeding(fleet: Fleet, row: int, inside: Collection[str]) -> str:
-    """The host outside the job from which nearly all comes that the rank receives from outside; ''
-    if there is none, or it gets as much.
+    """Return the host outside the job that sends nearly all that the rank (row) gets from outside; '' without one.
+
+    Also '' where the rank sends it about as much. `inside`: addresses of the job's hosts.
     """
     flows = fleet.flows
     received: dict[str, float] = {}
@@ -81,13 +86,14 @@ def _feeding(fleet: Fleet, row: int, inside: Collection[str]) -> str:
 
 
 def _middle(fleet: Fleet, flows: Ints) -> float:
+    """Return the median round trip of these flows, in seconds; NaN if unknown."""
     times = fleet.flows.rtt_s[flows]
     times = times[np.isfinite(times)]
     return float(np.median(times)) if len(times) else float("nan")
 
 
 def _plain(address: str) -> str:
-    """An address in one form, also where IPv6 carries an IPv4 one."""
+    """Return an IP address in its standard form, as IPv4 where IPv6 carries one; other text as it is."""
     try:
         known = ipaddress.ip_address(address.strip("[]"))
     except ValueError:
@@ -97,7 +103,7 @@ def _plain(address: str) -> str:
 
 
 def _is_outside(address: str, inside: Collection[str]) -> bool:
-    """Whether it is another host's address, and no rank's."""
+    """Return whether it is an address of another host outside the job; `inside`: addresses of the job's hosts."""
     try:
         known = ipaddress.ip_address(_plain(address))
     except ValueError:

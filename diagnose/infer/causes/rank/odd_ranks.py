@@ -72,10 +72,9 @@ class OddRanks:
         return merged_suspects(self.among, self.selection, stand, mean_step_s(fleet.steps.seconds, scene)), notes
 
     def _fallen(self, found: Sequence[Row], stand: Ints, scene: Scene) -> list[Note]:
-        """Return notes on ranks that are clearly slower but no suspects, or suspects with hardly
-        any gain.
+        """Return notes on ranks that are clearly slower but no suspects, or on suspects with hardly any gain.
 
-        `stand`: ranks (rows) that are suspects.
+        `found`: the selected rows; `stand`: ranks (rows) that are suspects.
         """
         fleet = self.among.fleet
         gone = np.setdiff1d(self.selection.rows, stand)
@@ -118,6 +117,10 @@ def compare(job: WholeJob, among: Compared) -> OddRanks:
 
 
 def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[Part]) -> tuple[Row, ...]:
+    """Return a row for each part: what it took from the rank, how clear that is, its price, what accompanies it.
+
+    `parts`: admitted hypotheses and imbalances of the baseline, each with its part of a rank's excess.
+    """
     if not parts:
         return ()
     own, found = among.scene.own, scene.differences
@@ -157,10 +160,10 @@ def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[P
 
 
 def _freely_placed(among: Compared, selection: Selection) -> dict[int, Taken]:
-    """Map each rank that strangers drive off a CPU to what that takes from the affected ranks.
+    """Map each rank that strangers drive off a CPU to what that takes from it and from ranks on the same CPUs.
 
-    These are the rank itself and, once per pool, the ranks with the same CPUs; seconds above what
-    they would take if no rank were driven off.
+    The other ranks of a pool of CPUs are in the first of its entries only; seconds above what they would
+    take if no rank were driven off. Empty if earlier windows are compared.
     """
     own, count = among.scene.own, among.count
     kept = [each.row for each in selection.admitted if (each.found.component, each.found.cause) == ("cpu", "contended")]
@@ -178,14 +181,18 @@ def _freely_placed(among: Compared, selection: Selection) -> dict[int, Taken]:
 
 
 def _with_others(among: Compared, selection: Selection, row: int, others: Ints, healed: Floats) -> Taken:
-    """Seconds that a rank, and others that are no suspects, take longer than `healed`, ranks x steps."""
+    """Return the Taken of the seconds, ranks x steps, by which `row` and `others` exceed `healed`.
+
+    Of `others` (rows) suspects are left out; `healed`: own times of all ranks, from which the excess of
+    suspects is removed here.
+    """
     more = among.scene.own - repaired(healed, among.scene.roles, selection.rows)
     ranks = np.concatenate([[row], np.setdiff1d(others, selection.rows)]).astype(np.int64)
     return of_ranks(ranks, more[ranks])
 
 
 def _without_threads(among: Compared, selection: Selection) -> dict[int, Taken]:
-    """Map each rank whose own threads take its CPU to what that takes from it and its pool."""
+    """Map each rank whose own threads take its CPU to what that takes from it and from ranks on the same CPUs."""
     own, pool, result = among.scene.own, pools(among.fleet), dict[int, Taken]()
     if among.count < len(own):  # for earlier windows it is unknown which rank queued behind which
         return result
@@ -200,9 +207,7 @@ def _without_threads(among: Compared, selection: Selection) -> dict[int, Taken]:
 
 
 def _acquitted(fleet: Fleet, scene: Scene, free: Ints) -> list[Note]:
-    """Return notes on ranks (rows) that are clearly slower but for which no rank is seen to
-    wait.
-    """
+    """Return a note per rank in `free` (rows): it is clearly slower, but no rank is seen to wait for it."""
     untimed_s = _untimed(scene) if fleet.timed and len(free) else np.zeros(len(scene.own))
     notes = []
     for row in free:
@@ -250,8 +255,6 @@ def _may_be_in_turn(scene: Scene, rows: Ints, excess_s: float) -> bool:
 
 
 def _untimed(scene: Scene) -> Floats:
-    """Excess of own time plus waiting over the peers', by rank: untimed seconds per step of the
-    peers.
-    """
+    """Return, by rank, the excess of own time plus waiting over the peers': seconds per step not timed on them."""
     whole = scene.own + scene.wait
     return trimmed_mean(whole - peers_median(whole, scene.roles))

@@ -87,8 +87,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def _copied_more(case: Case, device: DeviceTime) -> Evidence | None:
-    """Evidence of more copied bytes than the peers', if these explain half of the excess; else
-    None.
+    """Return the evidence of more copied bytes than the peers' if these explain half of the excess; else None.
 
     Seconds explained: (b - b̃) / (b̃ / t̃), b bytes and t seconds, ~ the peers' medians.
     """
@@ -104,7 +103,7 @@ def _copied_more(case: Case, device: DeviceTime) -> Evidence | None:
 
 
 def _seconds_and_bytes(case: Case) -> tuple[Floats, Floats]:
-    """(seconds per step in copies, bytes of the window), of the rank, then of its peers."""
+    """Return (seconds per step in copies, bytes copied in the window); in each the rank, then its peers."""
     table, ranks = case.fleet.patterns, np.append(case.rank, sample(case.peers))
     if table.bytes is None:
         return np.zeros(len(ranks)), np.zeros(len(ranks))
@@ -118,6 +117,10 @@ def _seconds_and_bytes(case: Case) -> tuple[Floats, Floats]:
 
 
 def _more_data(case: Case, device: DeviceTime, copied: Evidence) -> Hypothesis:
+    """Return workload/data-imbalance for copies that take longer only because the rank copies more bytes.
+
+    `copied`: the evidence of the bytes.
+    """
     action = (
         "Compare its batch shapes and sequence lengths with its peers': it copies more to its GPU, as fast as they do."
     )
@@ -126,9 +129,7 @@ def _more_data(case: Case, device: DeviceTime, copied: Evidence) -> Hypothesis:
 
 
 def worst_errors(case: Case) -> Beside | None:
-    """Return the most serious error counter that grew far more than the peers'; None
-    without one.
-    """
+    """Return the most serious error counter that grew far more than the peers'; None without one."""
     for name in ERRORS:
         serious = name in ("pcie.aer_fatal", "pcie.aer_nonfatal")
         if (found := grown(case, name, 1 if serious else limits.EVENTS_HZ * case.fleet.seconds)) is not None:
@@ -137,7 +138,7 @@ def worst_errors(case: Case) -> Beside | None:
 
 
 def errors_action(instance: str, host: str) -> str:
-    """The advice for a link with errors."""
+    """Return the advice for a link with errors."""
     return (
         f"Reseat {instance}{after('of', host)}, clean its contacts, check riser and cable (`lspci -vv -s {instance}`: DevSta, "
         "`nvidia-smi -q | grep -i replay`): the link repeats what arrives broken."
@@ -145,6 +146,10 @@ def errors_action(instance: str, host: str) -> str:
 
 
 def _link_charge(case: Case, device: DeviceTime | None, link: Link) -> Hypothesis | None:
+    """Return pcie/link-degraded if the link's ratio predicts half of the excess; else None.
+
+    The excess is that of copies where they are timed (`device`), else that of the steps.
+    """
     timed = device is not None and device.excess_s >= limits.PART * case.excess_s
     copying = device.own_s if device is not None and timed else _copying_s(case)
     predicted = copying * (1 - link.ratio)
@@ -167,9 +172,7 @@ def _link_charge(case: Case, device: DeviceTime | None, link: Link) -> Hypothesi
 
 
 def _copying_s(case: Case) -> float:
-    """Seconds per step in which the rank's devices move data over PCIe: bytes / rate while
-    moving.
-    """
+    """Return the seconds per step in which the rank's devices move data over PCIe: bytes / rate while moving."""
     total = 0.0
     rates = {c.instance: c.value for c in case.counters("pcie.burst_hz")}
     for name in ("pcie.rx_bytes", "pcie.tx_bytes"):

@@ -65,6 +65,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def _function_charge(case: Case, found: Located) -> Hypothesis:
+    """Return the hypothesis on the odd function: slow, asleep, or asleep as on the peers, then an imbalance."""
     asleep = case.profiles.locate(case.rank, case.beside, ("python",), 0.0, details=("sleep",))
     blocking = asleep is not None and asleep.excess_s >= 0.5 * found.excess_s
     if asleep is not None and blocking and asleep.function != found.function:
@@ -111,6 +112,7 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
 
 
 def _state(case: Case, found: Located, blocking: bool) -> str:
+    """Return what the rank does in the function, in words: asleep (`blocking`), or computing, in which native code."""
     if blocking:
         return ASLEEP
     native = case.profiles.native_in(case.rank, found.deepest.name)
@@ -118,9 +120,7 @@ def _state(case: Case, found: Located, blocking: bool) -> str:
 
 
 def _collector_charge(case: Case, excess: float) -> Hypothesis:
-    """Return the hypothesis on garbage collection; the function in which it runs only
-    triggers it.
-    """
+    """Return python/gc, `excess` seconds per step; the function in which the collection runs only triggers it."""
     own = sum(f.own_s for f in case.functions if f.kind == "python" and f.detail == "gc")
     found = case.profiles.locate(case.rank, case.beside, ("python",), 0.0, details=("gc",))
     function = found.function if found is not None and not found.spread else None
@@ -138,7 +138,7 @@ def _collector_charge(case: Case, excess: float) -> Hypothesis:
 
 
 def _collect_less(function: Function, excess_s: float) -> str:
-    """The advice for a function that sets off garbage collection."""
+    """Return the advice for a function that sets off garbage collection."""
     return (
         f"{function.place} sets off garbage collection, {seconds(excess_s)} a step: where it calls gc.collect() itself, call it less "
         "often; else gc.freeze() after start-up, a higher gc.set_threshold, fewer cyclic objects."
@@ -146,9 +146,7 @@ def _collect_less(function: Function, excess_s: float) -> str:
 
 
 def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
-    """Propose causes of waiting for a thread or process of the own rank; for the GIL see
-    threads.py.
-    """
+    """Propose causes of waiting for a thread or process of the own rank; for the GIL see threads.py."""
     excess = max(case.excess_of("sync"), 0.0)
     if excess <= 0 or held_gil(case) is not None:
         return
@@ -185,7 +183,10 @@ def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
 
 
 def _of_wait(worst: FunctionExcess, name: str) -> tuple[str, str]:
-    """(sentence, advice) on what a function waits for; '' for the sentence of the cause."""
+    """Return (sentence, advice) on what a function waits for; sentence '' where that of the cause is enough.
+
+    `worst`: the longest wait; `name`: what waits, in words.
+    """
     if (worst.name, worst.detail) == ("pipe", "write"):
         action = (
             f"The pipe that {name} writes to is full: whoever reads this rank's output (a log collector, tee) is slow. "
@@ -207,9 +208,7 @@ def _of_wait(worst: FunctionExcess, name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Helper:
-    """A kind of thread or process that works for the training thread, and its words in a
-    verdict.
-    """
+    """A kind of thread or process that works for the training thread, and its words in a verdict."""
 
     thread: str
     who: str
@@ -251,11 +250,10 @@ def _helper_charges(case: Case, excess: float, evidence: tuple[Evidence, ...], h
 
 
 def _loaders_alike(case: Case) -> bool:
-    """Tell whether the loader workers of the rank and of its peers all work without a pause, and as
-    long for a batch: then all wait for their input, and who waits for it longest is chance
-    (../waste/input.py).
+    """Return whether loader workers of rank and peers all work without a pause, and take as long for a batch.
 
-    A peer that is early waits in a collective for the rank, and less for its loader meanwhile.
+    Then all wait for their input, and which rank waits longest is chance (../waste/input.py). A peer that
+    is early waits in a collective for the rank, and less for its loader meanwhile.
     """
     busy, idle = np.zeros(2), np.zeros(2)
     for each in case.profiles.functions(case.rank, case.beside, _LOADER.thread):
@@ -270,5 +268,6 @@ def _loaders_alike(case: Case) -> bool:
 
 
 def _late_batch(case: Case, excess: float, evidence: tuple[Evidence, ...]) -> Hypothesis:
+    """Return python/dataloader for waiting for the next batch, where no work of the loader explains it."""
     return case.charge("python", "dataloader", excess, NO_COUNTER, evidence,
                  "The next batch comes late: add loader workers or look at what they do.")  # fmt: skip

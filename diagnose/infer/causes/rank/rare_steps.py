@@ -60,6 +60,7 @@ def _episodes(fleet: Fleet, scene: Scene, skip: Ints) -> Iterator[Episodes]:
 
 
 def _rows(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints) -> Iterator[Proposal]:
+    """Yield a row for each rank's episodes whose cost its functions show, else a note; `odd`: rows of suspects."""
     floor = Floor(limits.NOTHING if fleet.timed else limits.EFFECT_SHARE)
     profiles: Profiles | None = None
     for each in episodes:
@@ -81,7 +82,7 @@ def _rows(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints) -
 
 
 def _says(fleet: Fleet, found: Hypothesis, each: Episodes) -> str:
-    """The sentence on what is slow in some steps alone: in which, and for how long each time."""
+    """Return the sentence on a rank that is slow in some steps only: in which, and for how long each time."""
     known = int(np.isfinite(fleet.steps.own_s[each.row]).sum())
     more = seconds(each.lost_s * known / max(each.count, 1))
     when = (
@@ -96,6 +97,7 @@ def _says(fleet: Fleet, found: Hypothesis, each: Episodes) -> str:
 
 
 def _behaviour(each: Episodes) -> tuple[Evidence, ...]:
+    """Return the evidence of episodes: their number, that of other ranks, the longest step, the period if any."""
     return (
         Evidence("steps", "steps in which it alone was slow", float(each.count), None, "steps"),
         Evidence("steps", "such steps of all other ranks", float(each.of_all - each.count), None, "steps"),

@@ -50,4 +50,5 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def _compiling_s(case: Case, rank: int) -> float:
+    """Return the seconds per step that a rank (row) computes or waits with a compiler's function on its stack."""
     return sum(case.profiles.seconds_through(rank, kind, COMPILER_FILES) for kind in _KINDS)

@@ -105,6 +105,7 @@ class Selection:
 
     @property
     def rows(self) -> Ints:
+        """Ranks (rows) with an admitted hypothesis, ascending."""
         return np.array(sorted({each.row for each in self.admitted}), dtype=np.int64)
 
 
@@ -119,6 +120,8 @@ def select(among: Compared) -> Selection:
 
 @dataclass(slots=True)
 class _Asking:
+    """State of a selection: ranks compared with a reference (`counted`) that shrinks, and hypotheses on each."""
+
     among: Compared
     fleet: Fleet = field(init=False)
     scene: Scene = field(init=False)
@@ -173,9 +176,7 @@ class _Asking:
         return chosen
 
     def again(self, rows: Ints) -> Selection:
-        """Examine these ranks (rows) compared with the remaining reference; return the
-        selection.
-        """
+        """Examine these ranks (rows) compared with the remaining reference; return the selection."""
         admitted: list[Admitted] = []
         unexplained: list[Unexplained] = []
         possible = self._possible(np.isin(np.arange(len(self.counted)), rows))
@@ -191,6 +192,10 @@ class _Asking:
     # ---- candidates --------------------------------------------------------------------------------------------------
 
     def _compare(self) -> None:
+        """Compare all ranks with the present reference and forget cases and hypotheses made with the former one.
+
+        The effect floor is a share of the step without the excess of ranks outside the reference.
+        """
         scene = self.scene
         gone_s = gain(scene.own, scene.roles, np.flatnonzero(~self.counted), scene.pipelines, scene.busy_s)
         left = 1 - min(gone_s / max(scene.step_s, 1e-12), 1.0)
@@ -202,7 +207,10 @@ class _Asking:
         self._charges.clear()
 
     def _possible(self, among: Bools) -> list[int]:
-        """Rows of `among` whose score may pass, the clearest first."""
+        """Return the rows in the mask `among` whose score may pass, the clearest first.
+
+        Raises `strength` and sets `by_function` where a single function is clearer than whole steps.
+        """
         found = self.found
         among = among & (np.arange(len(among)) < self.among.count)  # a rank's earlier windows are never suspects
         effect = among & np.isfinite(found.excess_s) & (found.excess_s >= found.floor_s) & ~self._not_waited_for()
@@ -222,8 +230,9 @@ class _Asking:
         return [int(row) for row in order]
 
     def _strongest(self, among: Bools) -> Bools:
-        """Mask of the EXAMINED clearest rows of `among`; a function may be clearer still than their
-        steps.
+        """Return the mask of the budgets.EXAMINED clearest rows in the mask `among`.
+
+        A function of these may be clearer still than their steps.
         """
         rows = np.flatnonzero(among)
         result = np.zeros(len(among), dtype=bool)
@@ -231,9 +240,9 @@ class _Asking:
         return result
 
     def _of_stack(self, row: int) -> float:
-        """Evidence of the user's function with most of the excess, by its stack, in nats.
+        """Return the evidence, in nats, of the user's function that has most of the rank's excess, by its stack.
 
-        0 with many peers, whose single functions show as much.
+        0 without one, and with limits.FLEET peers or more, whose single functions show as much.
         """
         if self.found.peer_count[row] >= limits.FLEET:
             return 0.0
@@ -241,8 +250,7 @@ class _Asking:
         return 0.0 if located is None else self._levels.strength_of(located, row, self.found)
 
     def _of_quota(self) -> Floats:
-        """Evidence of every rank's excess, in nats, with its peers' median error where that is
-        smaller.
+        """Return the evidence of every rank's excess, in nats, with its peers' median error where that is smaller.
 
         For throttled ranks, because a quota is no noise.
         """
@@ -253,11 +261,13 @@ class _Asking:
         return np.maximum(nats(chance(np.nan_to_num(z), freedom)), nats(chance(found.z, found.freedom)))
 
     def _asked(self, row: int) -> tuple[Case, tuple[Hypothesis, ...]]:
+        """Return the case of a rank (row) and all hypotheses on it, the strongest first; cached."""
         if row not in self._charges:
             self._charges[row] = charges(self._case(row))
         return self._case(row), self._charges[row]
 
     def _case(self, row: int) -> Case:
+        """Return the case of a rank (row), compared with the present reference; cached."""
         if row not in self._cases:
             if self._profiles is None:
                 self._profiles = Profiles(self.fleet)
@@ -267,6 +277,7 @@ class _Asking:
     # ---- scores ------------------------------------------------------------------------------------------------------
 
     def _looked_at(self) -> float:
+        """Return ln N: N ranks examined, times the steps at which the judged part might have begun if sought."""
         ranks = max(int(np.isfinite(self.found.excess_s[: self.among.count]).sum()), self.fleet.looked_at, 1)
         splits = self.fleet.steps.count if self.scene.own.shape[1] < self.fleet.steps.count else 1
         return float(np.log(ranks * splits))
@@ -312,10 +323,10 @@ class _Asking:
         return float(nats(chance(np.array([left / sigma]), np.array([found.freedom[row]])))[0])
 
     def _strength_without_queue(self, case: Case, left: float, doubt: float) -> float:
-        """Evidence of what the queue for a CPU leaves of an excess, in nats, by steps without
-        queueing.
+        """Return the evidence, in nats, of `left` seconds per step of a rank's excess, by steps without queueing.
 
-        -inf below the effect floor.
+        At most the excess without queueing for a CPU counts; -inf below the effect floor. `doubt`: seconds
+        of error of what was subtracted.
         """
         if self._calm is None:
             own, noise_s = self._without_queue()
@@ -328,14 +339,12 @@ class _Asking:
         return float(nats(chance(np.array([left / sigma]), np.array([calm.freedom[row]])))[0])
 
     def _without_queue(self) -> tuple[Floats, Floats]:
-        """(own time without queueing for a CPU, ranks x steps; noise from other work)."""
+        """Return (own time without queueing for a CPU, ranks x steps; noise from other work, in seconds)."""
         without = own_without_queue(self.fleet)
         return without.steps.own_s[:, -self.scene.own.shape[1] :], busy_noise_s(without, self.scene.roles)
 
     def _no_reason(self, case: Case, made: tuple[Hypothesis, ...]) -> Unexplained | None:
-        """Return a clearly slower rank as unexplained, unless a CPU cause explains it away; else
-        None.
-        """
+        """Return a clearly slower rank as unexplained; None if not clear, or if a CPU cause rules out its fault."""
         row = case.rank
         if any(each.component == "cpu" and excuses(each, case) for each in made):
             return None
@@ -346,6 +355,7 @@ class _Asking:
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
     def _not_waited_for(self) -> Bools:
+        """Mask ranks whose peers wait for less than half of their excess; all False if waits were not timed."""
         scene = self.scene
         if self.fleet.timed and not np.nansum(scene.wait) > 0:  # waiting was not timed
             return np.zeros(len(scene.own), dtype=bool)
@@ -362,8 +372,7 @@ class _Asking:
 
 
 def _error_s(each: Hypothesis, case: Case) -> float:
-    """Standard error of a hypothesis's seconds: 5 % of them, and of sampled ones the sampling
-    error.
+    """Return the standard error of a hypothesis's seconds: 5 % of them and, if sampled, the sampling error.
 
     A sample represents sampling_s seconds: t seconds per step have a variance of t · sampling_s /
     steps, and those of a peer as well.
@@ -375,11 +384,12 @@ def _error_s(each: Hypothesis, case: Case) -> float:
 
 
 def _explained(part: float) -> float:
-    """Share of an excess's strength that goes with this part of it: 1 - (1 - part)²."""
+    """Return the share of an excess's evidence that a part (0..1) of it gets: 1 - (1 - part)²."""
     return 1 - (1 - min(part, 1.0)) ** 2
 
 
 def _misfit(part: float) -> float:
+    """Return the penalty, in nats, for a part of the excess that is left, or below 0 explained too much."""
     return part**2 / (2 * _MISFIT**2)
 
 

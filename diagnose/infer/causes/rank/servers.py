@@ -47,9 +47,10 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Blamed:
-    """The server that files wait for, or the only one. `others_s`: an answer of the others, None if
-    there are none; `is_slow`: it answers clearly later than they do; `only_here`: the others are
-    the same server's answers to other hosts.
+    """The server that files wait for, or the only one that they have.
+
+    `others_s`: seconds to an answer of the others, None if there are none; `is_slow`: it answers clearly
+    later than they do; `only_here`: the others are the same server's answers to other hosts.
     """
 
     server: Server
@@ -59,7 +60,10 @@ class Blamed:
 
 
 def servers_of(counters: Iterable[Counter], writing: bool) -> tuple[Server, ...]:
-    """Servers by the counters of one host."""
+    """Return the storage servers that the counters of one host name, one for each server and mount.
+
+    `writing`: with their figures on writes; else on reads.
+    """
     fields = dict(zip(_names(writing), ("answers", "seconds", "retransmits", "in_flight"), strict=True))
     found: dict[str, dict[str, float]] = {}
     for counter in counters:
@@ -76,9 +80,9 @@ def servers_of(counters: Iterable[Counter], writing: bool) -> tuple[Server, ...]
 
 
 def server_of(fleet: Fleet, row: int, detail: str, writing: bool) -> Blamed | None:
-    """The server that a rank's files of a mount wait for.
+    """Return the server that a rank's (row) files of a mount wait for; None if none is known or stands out.
 
-    `detail`: the mount or the file, as a file call names it.
+    `detail`: the mount or the file, as a file call names it; `writing`: by writes, else by reads.
     """
     here: list[Counter] = []
     elsewhere: dict[str, list[Counter]] = {}
@@ -91,13 +95,16 @@ def server_of(fleet: Fleet, row: int, detail: str, writing: bool) -> Blamed | No
 
 
 def _names(writing: bool) -> tuple[str, ...]:
+    """Return the names of the counters of answers, their seconds, retransmits and requests in flight.
+
+    `writing`: of writes; else of reads.
+    """
     way = "write" if writing else "read"
     return (f"storage.{way}s", f"storage.{way}_s", "storage.retransmits", "storage.in_flight")
 
 
 def blamed(servers: Sequence[Server], detail: str, elsewhere: Sequence[Server] = ()) -> Blamed | None:
-    """The server that the files of a mount wait for most; None if no server is known for it, or
-    none of several stands out.
+    """Return the server that the files of a mount wait for most; None if none is known, or none of several is slow.
 
     `detail`: the mount or the file, as a file call names it; `elsewhere`: servers as other hosts
     see them.
@@ -125,24 +132,25 @@ def blamed(servers: Sequence[Server], detail: str, elsewhere: Sequence[Server] =
 
 
 def _device_at(servers: Sequence[Server], path: str) -> str:
-    """Device of the mount that a path lies under; '' if no server serves it."""
+    """Return the device of the mount that a path lies under; '' if no server serves it."""
     under = [one for one in servers if path.startswith(f"{one.point}/")]
     return max(under, key=lambda one: len(one.point)).device if under else ""
 
 
 def _usual(servers: Iterable[Server]) -> float | None:
-    """Median time to an answer, of those that answered."""
+    """Return the median over servers of the mean seconds to an answer; None if none answered."""
     times = [one.each_s for one in servers if one.each_s is not None]
     return median(times) if times else None
 
 
 def _is_slower(server: Server, usual_s: float | None) -> bool:
+    """Return whether the server's mean answer takes twice `usual_s` and limits.EFFECT_SECONDS; False if unknown."""
     each_s = server.each_s or 0.0
     return usual_s is not None and each_s >= _CLEARLY * usual_s and each_s >= limits.EFFECT_SECONDS
 
 
 def evidence_of(found: Blamed, writing: bool) -> tuple[Evidence, ...]:
-    """Evidence for which server is waited for, how long its answers take, and what was sent again."""
+    """Return the evidence for which server is waited for, how long its answers take, and what was sent again."""
     server, way = found.server, "write" if writing else "read"
     told = [Evidence("storage", "served by", server.name, None, "")]
     if server.each_s is not None:
@@ -153,7 +161,7 @@ def evidence_of(found: Blamed, writing: bool) -> tuple[Evidence, ...]:
 
 
 def action_of(found: Blamed, writing: bool) -> str:
-    """What to look at, by what is known of the server."""
+    """Return the advice on what to look at, by what is known of the server."""
     server, way = found.server, "write" if writing else "read"
     if found.is_slow and server.each_s is not None and found.others_s is not None:
         took, usual = _span(server.each_s), _span(found.others_s)
@@ -168,14 +176,17 @@ def action_of(found: Blamed, writing: bool) -> str:
 
 
 def _span(seconds: float) -> str:
+    """Format seconds as text: '1.5 s', below a second '20 ms'."""
     return f"{seconds:.1f} s" if seconds >= 0.999 else f"{seconds * 1e3:.3g} ms"
 
 
 def _tool(server: Server) -> str:
+    """Return the command that shows the server's statistics, in parentheses after a space."""
     if server.name.startswith("NFS"):
         return f" (nfsiostat 1 {server.point})"
     return f" (lctl get_param osc.*{_ost(server)}*.stats)"
 
 
 def _ost(server: Server) -> str:
+    """Return the target ('OST0004') in a Lustre server's name; 'OST' if there is none."""
     return next((word.rpartition("-")[2] for word in server.name.split() if "-OST" in word), "OST")

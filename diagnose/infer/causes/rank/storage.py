@@ -1,7 +1,7 @@
-"""Storage: the training thread, or a loader worker of the rank, waits in file calls.
+"""Storage: the training thread waits in file calls; for loader workers see python.py.
 
 Evidence for: time in reads or writes above the peers', and an I/O throttle on the rank's control
-group, or the disk below the files busy for 0.8 of the window, or the server of the files (NFS,
+group, or the disk below the files busy for 0.9 of the window, or the server of the files (NFS,
 Lustre) answering later than others (servers.py). Evidence against: no I/O time above
 the peers'; waiting for pages where memory is short (memory.py).
 """
@@ -44,7 +44,7 @@ _WRITING = re.compile(r"write|save|checkpoint|ckpt|dump|flush|upload", re.IGNORE
 @cause("storage", "slow-write", witness="time in writes", rests_on=[Source.FILE_CALLS],
        says="writing to {place|files} is slow")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """Propose slow reads and slow writes of the training thread or the rank's loader workers."""
+    """Propose storage/slow-read and storage/slow-write for the training thread's file calls."""
     reclaimed = memory.FAULT if memory.pressure(case) is not None else None
     for writing in (False, True):
         functions = [
@@ -65,6 +65,10 @@ def is_write(name: str) -> bool:
 
 
 def _charge(case: Case, writing: bool, functions: list[FunctionExcess], excess: float) -> Hypothesis:
+    """Return slow-write (`writing`) or slow-read for file calls that take `excess` seconds per step too long.
+
+    A throttle, a busy disk or a slow server is added as a witness.
+    """
     worst = max(functions, key=lambda f: f.excess_s)
     own, expected = sum(f.own_s for f in functions), sum(f.peers_s for f in functions)
     evidence = [
@@ -110,9 +114,10 @@ def _charge(case: Case, writing: bool, functions: list[FunctionExcess], excess: 
 
 
 def _hardware(case: Case, detail: str, other_way: str) -> Iterator[Evidence]:
-    """Evidence of I/O throttles on the rank's control group, and of busy disks.
+    """Yield evidence of I/O throttles on the rank's control group, and of the busy disk below the files.
 
-    `other_way`: the direction ("read" or "write") whose throttles are left out.
+    `detail`: the mount or file that names the disk; `other_way`: the direction ("read" or "write")
+    whose throttles are left out.
     """
     for counter in case.counters("disk.throttled"):
         if counter.value > 0 and not counter.instance.endswith(other_way):

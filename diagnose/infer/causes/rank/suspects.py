@@ -42,9 +42,7 @@ from rankscope.probes.base.arrays import Ints
 
 @dataclass(frozen=True, slots=True)
 class _Charged:
-    """One selected hypothesis on one rank (row): its part of the lost time, and of the rank's
-    excess.
-    """
+    """A selected hypothesis on one rank (row): its part of the lost time, and of the rank's excess (`explained`)."""
 
     row: int
     lost_s: float
@@ -56,7 +54,7 @@ class _Charged:
 def merged_suspects(
     among: Compared, selection: Selection, standing: Sequence[tuple[Admitted, float]], step_s: float
 ) -> list[Suspect]:
-    """Return suspects for the selected hypotheses.
+    """Convert the selected hypotheses to suspects, merging those that are the same on ranks of one host.
 
     `standing`: each with its lost seconds per step, of a step of `step_s`.
     """
@@ -86,11 +84,15 @@ def why_not(among: Compared, selection: Selection) -> list[Note]:
 
 
 def _weighed(each: Admitted, selection: Selection) -> Hypothesis:
+    """Return an admitted hypothesis with the evidence against it, its support lowered accordingly."""
     return weighed(each.case, each.found, each.others, selection.differences, each.whole_s)
 
 
 def _busy_host(case: Case, excess_s: float) -> Note | None:
-    """Return a note if other processes took as much CPU as the rank is slow in every function."""
+    """Return a note if other processes took at least `excess_s` per step of the rank's CPUs; else None.
+
+    The rank is slower by `excess_s` seconds per step in every function.
+    """
     taken = takers(case.fleet, (case.rank,))
     total = sum(each for _, each in taken) / max(case.steps, 1)
     if not taken or total < excess_s:
@@ -103,7 +105,7 @@ def _busy_host(case: Case, excess_s: float) -> Note | None:
 
 
 def _given_pages(case: Case) -> str:
-    """Words on minor page faults of the rank, where they are far more than the peers'; else ''.
+    """Return words on the rank's minor page faults, where they are far more than the peers'; else ''.
 
     An allocator that returns memory and takes it again slows everything. The time per page, from a
     microsecond to 200 for a huge one, is not counted.
@@ -119,8 +121,9 @@ def _given_pages(case: Case) -> str:
 
 
 def _by_pages(each: Unexplained, told: Evidence, who: str) -> str:
-    """Words on small pages that make a rank slower; `told`: its pages and its peers' in the
-    window.
+    """Return words on small pages that make a rank slower; `told`: the evidence of its pages and its peers'.
+
+    `who`: the rank, in words.
     """
     steps = max(each.case.steps, 1)
     mine, peers = (float(pages or 0.0) / steps for pages in (told.value, told.expected))
@@ -131,9 +134,7 @@ def _by_pages(each: Unexplained, told: Evidence, who: str) -> str:
 
 
 def _behind_threads(each: Unexplained) -> str:
-    """Words on queueing behind threads of the own process, where it is half of the excess;
-    else ''.
-    """
+    """Return words on queueing behind threads of the own process, where it is half of the excess; else ''."""
     threads = each.case.threads
     if threads.behind_s < limits.HOLDS_LEAST * each.excess_s:
         return ""
@@ -161,7 +162,7 @@ def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
 
 
 def _merged(fleet: Fleet, scene: Scene, admitted: Sequence[_Charged], step_s: float) -> list[Suspect]:
-    """Merge hypotheses on ranks of one host with the same cause and place and about equal loss."""
+    """Merge hypotheses on ranks of one host with the same cause and place and about equal loss; return the suspects."""
     groups: list[list[_Charged]] = []
     for each in sorted(admitted, key=lambda one: -one.lost_s):
         for group in groups:
@@ -176,6 +177,7 @@ def _merged(fleet: Fleet, scene: Scene, admitted: Sequence[_Charged], step_s: fl
 
 
 def _is_same(one: Hypothesis, other: Hypothesis) -> bool:
+    """Return whether component, cause, function and host are the same."""
     return (one.component, one.cause, one.function, one.host) == (
         other.component,
         other.cause,
@@ -187,6 +189,10 @@ def _is_same(one: Hypothesis, other: Hypothesis) -> bool:
 def _suspect(
     fleet: Fleet, scene: Scene, group: Sequence[_Charged], accused: Ints, least: float, step_s: float
 ) -> Suspect:
+    """Merge hypotheses on ranks of one host, the largest first, into a suspect with score, begin and evidence.
+
+    `accused`: rows of all suspects; `least`: share of steps in which the first rank waits least of all.
+    """
     first = group[0]
     z = float(scene.differences.z[first.row])
     # Certainty of the difference itself, of its attribution, and of its cause.
@@ -202,7 +208,7 @@ def _suspect(
 
 
 def _hidden(group: Sequence[_Charged]) -> tuple[Evidence, ...]:
-    """Evidence of what is not gained without a suspect, as other ranks are late in the same steps; empty below a quarter."""
+    """Return evidence of time not saved by mending these ranks alone, as others are as late; () below a quarter."""
     took, lost = group[0].found.lost_s, group[0].lost_s
     if not took - lost >= limits.LARGE_SHARE * took:
         return ()
@@ -215,7 +221,7 @@ def _hidden(group: Sequence[_Charged]) -> tuple[Evidence, ...]:
 
 
 def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints, least: float) -> tuple[Evidence, ...]:
-    """Evidence of the rank's steps, compared with peers that are not suspects.
+    """Return the evidence of the rank's steps, compared with peers that are not suspects.
 
     `least`: the share of steps in which it waited least of all; 0 in a large fleet: not shown.
     """
@@ -245,7 +251,7 @@ def _instances(group: Sequence[_Charged]) -> tuple[Instance, ...]:
 
 
 def _since(fleet: Fleet, scene: Scene, row: int) -> float | None:
-    """Time at which the rank's own excess began, if it began at the onset; else None."""
+    """Return the Unix time at which the rank's own excess began, if it began at the onset; else None."""
     onset = scene.onset
     if onset is None or onset.after_s <= onset.before_s or not np.isfinite(fleet.start):
         return None

@@ -1,6 +1,4 @@
-"""Collect all hypotheses on one rank's excess; each file of this folder proposes for one
-component.
-"""
+"""Collect all hypotheses on one rank's excess; each file of this folder proposes for one component."""
 
 from __future__ import annotations
 
@@ -36,13 +34,12 @@ def charges(case: Case) -> tuple[Hypothesis, ...]:
 
 
 def _acquits_workload(charge: Hypothesis) -> bool:
+    """Return whether a counter or page faults show that a component other than workload is the reason."""
     return charge.component != "workload" and (charge.support >= CONVICTED or charge.cause == "page-faults")
 
 
 def _without_refined(found: list[Hypothesis]) -> list[Hypothesis]:
-    """Drop hypotheses that another one refines: it gives their cause and covers half of
-    their time.
-    """
+    """Drop hypotheses that another one refines: it gives their cause and covers half of their time."""
     reasons = [(refines, one.lost_s) for one in found if (refines := _refines(one))]
     return [
         one
@@ -55,14 +52,15 @@ def _without_refined(found: list[Hypothesis]) -> list[Hypothesis]:
 
 
 def _refines(found: Hypothesis) -> frozenset[str]:
+    """Return the causes ('python/lock') that the hypothesis's cause is registered to explain; empty without any."""
     known = registered(found.component, found.cause, found.scope)
     return known.refines if known is not None else frozenset()
 
 
 def _joined(found: list[Hypothesis]) -> list[Hypothesis]:
-    """Merge hypotheses on one Python function, with the cause that took most.
+    """Merge hypotheses on the same component and function into one, with the cause that took most.
 
-    A function may be waited for and take the CPU as well.
+    Their seconds are added: a function may be waited for and take the CPU as well.
     """
     joined = list[Hypothesis]()
     for charge in sorted(found, key=lambda charge: -charge.lost_s):
@@ -77,4 +75,5 @@ def _joined(found: list[Hypothesis]) -> list[Hypothesis]:
 
 
 def _of_function(charge: Hypothesis) -> tuple[str, Function | None]:
+    """Return (component, function), the key by which hypotheses are merged."""
     return charge.component, charge.function

@@ -32,9 +32,7 @@ from rankscope.observer.window.users_code import users_code
 
 
 def held_gil(case: Case) -> FunctionExcess | None:
-    """Return the training thread's worst wait for another thread if it is for the GIL; else
-    None.
-    """
+    """Return the training thread's worst wait for another thread if it is for the GIL; else None."""
     waits = [each for each in case.functions if each.kind == "sync"]
     worst = max(waits, key=lambda each: each.excess_s, default=None)
     return worst if worst is not None and worst.name == "gil" and case.excess_of("sync") > 0 else None
@@ -50,9 +48,7 @@ def takes_cpu(found: Hypothesis, case: Case) -> bool:
 @cause("python", "gil", witness="waiting for the GIL, and its holder",
        says="another thread holds Python's lock (the GIL)[, in {function}]")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """Propose the other Python threads of the process, or its threads without Python, as
-    the cause.
-    """
+    """Propose the other Python threads of the process, or its threads without Python, as the cause."""
     threads, gil = case.threads, held_gil(case)
     gil_s = case.excess_of("sync") if gil is not None else 0.0
     lost_s = gil_s + (threads.queue_s if threads.in_python else 0.0)
@@ -83,7 +79,10 @@ def _gil_charge(case: Case, gil: FunctionExcess, lost_s: float) -> Hypothesis:
 
 
 def _owner(case: Case, holder: Function | None) -> str:
-    """What is to be moved, in words: the user's function by which the holder of the GIL is called, if not itself."""
+    """Return what is to be moved out of the process, in words; `holder`: the function that has the GIL.
+
+    That is `holder` itself if it is the user's, else the user's function that calls it.
+    """
     if holder is None:
         return "the work of the other Python threads"
     table, spent = case.fleet.patterns, list[tuple[list[StackFrame], float]]()
@@ -125,6 +124,7 @@ def _function_charge(case: Case, found: Located, gil: FunctionExcess | None, los
 
 
 def _native_charge(case: Case) -> Hypothesis:
+    """Return cpu/contended by threads without Python of the rank's process, which take its training thread's CPU."""
     who = case.threads.native
     return case.charge(
         component="cpu",
@@ -138,6 +138,7 @@ def _native_charge(case: Case) -> Hypothesis:
 
 
 def _gil_evidence(case: Case, gil: FunctionExcess) -> Evidence:
+    """Return the evidence of all waits for the GIL; `gil`: the wait that names the place and the holder."""
     own, peers = (
         sum(getattr(each, name) for each in case.functions if each.name == "gil") for name in ("own_s", "peers_s")
     )
@@ -147,6 +148,7 @@ def _gil_evidence(case: Case, gil: FunctionExcess) -> Evidence:
 
 
 def _queue_evidence(case: Case) -> tuple[Evidence, ...]:
+    """Return the evidence of queueing behind threads of the own process, and of their CPU time; () without any."""
     threads = case.threads
     if threads.queue_s <= 0:
         return ()

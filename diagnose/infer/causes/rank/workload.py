@@ -35,9 +35,7 @@ _MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
 @cause("workload", "data-imbalance", witness="all functions alike, or so before",
        says="its work takes longer, as with more input than its peers have")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """Propose workload/data-imbalance if the excess is in all functions, or follows the rank's
-    input.
-    """
+    """Propose workload/data-imbalance if the excess is in all functions, or follows the rank's input."""
     found = case.python
     if found is not None and found.spread:
         yield case.charge(
@@ -141,8 +139,7 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """CPU seconds of the training thread in the window: the rank's, its peers' median, clear
-    excess.
+    """CPU seconds of the training thread in the window: the rank's, and its peers' median.
 
     `least`: the smallest difference that is not by chance.
     """
@@ -167,7 +164,7 @@ def _computed(case: Case) -> _Computed | None:
 
 
 def has_no_more_input(case: Case, asleep: Located) -> bool:
-    """Whether more input would show in what a longer sleeping rank computes (see `_more_cpu`).
+    """Return whether more input would show in what a longer sleeping rank computes (see `_more_cpu`).
 
     True if c' (g - 1) / 4 is above the smallest clear difference; else a rank that sleeps longer
     may have more work.
@@ -177,6 +174,7 @@ def has_no_more_input(case: Case, asleep: Located) -> bool:
 
 
 def _more_input(case: Case) -> Iterator[Hypothesis]:
+    """Propose imbalance if kernels take longer while the GPU reads more over PCIe, by half as much or more."""
     device = device_time(case, "gpu")
     if device is None or device.peers_s <= 0:
         return

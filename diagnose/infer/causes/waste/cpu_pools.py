@@ -32,7 +32,7 @@ class CpuPool:
     masks: tuple[str, ...]
 
     def kept(self, threads: float, cpus: int) -> float:
-        """Share of the queueing of so many threads on `self.cpus` that one thread per rank keeps on `cpus`.
+        """Return the share (0..1) of queueing left if one thread per rank runs on `cpus`, not `threads` on `self.cpus`.
 
         Served alike a thread queues for threads / CPUs - 1 of its CPU time. All ranks wait for the
         CPU that serves one rank more than others: ⌈ranks / CPUs⌉ - 1.
@@ -42,7 +42,7 @@ class CpuPool:
 
 
 def cpu_pools(fleet: Fleet) -> Iterator[CpuPool]:
-    """Yield the pools of a fleet."""
+    """Yield the groups of ranks that may run on common CPUs; each rank is in one."""
     number = pools(fleet)
     order = np.argsort(number, kind="stable")
     for ranks in np.split(order, np.flatnonzero(np.diff(number[order])) + 1):
@@ -51,17 +51,20 @@ def cpu_pools(fleet: Fleet) -> Iterator[CpuPool]:
 
 
 def behind_own_s(spending: Spending) -> Floats:
-    """Seconds of each judged step that each rank queues behind threads of the job."""
+    """Return the seconds of each judged step that each rank queues behind threads of the job (ranks x steps)."""
     return _queued_s(spending, 1 - taken_share(spending.fleet))
 
 
 def behind_ranks_s(spending: Spending) -> Floats:
-    """The same behind other ranks and behind loader workers: without what each queues behind its own process."""
+    """Return the seconds that each rank queues behind other ranks and loader workers (ranks x judged steps).
+
+    What it queues behind threads of its own process is left out.
+    """
     return _queued_s(spending, ranks_share(spending.fleet))
 
 
 def behind_workers_s(spending: Spending) -> Floats:
-    """The same behind loader workers of the job.
+    """Return the seconds that each rank queues behind loader workers of the job (ranks x judged steps).
 
     CPU time that was taken under a rank's own pid is all its workers' (its threads are not counted);
     of what was taken under the pid of rank q, the share w(q):
@@ -87,6 +90,6 @@ def behind_workers_s(spending: Spending) -> Floats:
 
 
 def _queued_s(spending: Spending, share: Floats) -> Floats:
-    """A share, by rank, of the queueing in each judged step."""
+    """Return this share (0..1, by rank) of the queueing in each judged step (ranks x steps)."""
     queued = queued_s(spending.fleet)[:, -spending.columns :] * share[:, None]
     return np.asarray(np.fmin(queued, np.nan_to_num(spending.scene.own)), dtype=np.float64)

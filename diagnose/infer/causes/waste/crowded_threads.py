@@ -71,10 +71,10 @@ def crowded_threads(spending: Spending) -> Iterator[Row]:
 
 
 def _in_regions_s(spending: Spending) -> tuple[Floats, Floats]:
-    """Seconds per step of each rank in functions that mostly run a thread pool's code: (in that code,
-    by the share of their samples; in their own).
+    """Return, by rank, seconds per step in (a thread pool's own code, the computing of the functions that run it).
 
-    Each thread of the pool has an equal part of the second: without one helper it comes on top.
+    Divided by the share of their samples. Each thread of the pool has an equal part of the second:
+    without one helper it comes on top.
     """
     spent, share = spending.spent, spending.fleet.patterns.native_share
     rows, ranks = _in_pools(spending), len(spending.fleet.ranks)
@@ -87,7 +87,7 @@ def _in_regions_s(spending: Spending) -> tuple[Floats, Floats]:
 
 
 def _in_pools(spending: Spending) -> Bools:
-    """Mask of the rows of running in a thread pool's own code."""
+    """Mask the rows of `spent` that run in a thread pool's own code."""
     native, rows = spending.fleet.patterns.native, spending.spent.rows
     if native is None:
         return np.zeros(len(rows), dtype=bool)
@@ -97,7 +97,7 @@ def _in_pools(spending: Spending) -> Bools:
 
 
 def _helpers(fleet: Fleet) -> Ints:
-    """Number of threads of each rank's process that mostly run a pool's code, without the training thread."""
+    """Return, by rank, the number of threads that mostly run a pool's code, without the training thread."""
     table, rows = fleet.counters.table, fleet.counters.rows("thread.run_s")
     rows = rows[table.rank[rows] >= 0]
     codes = table.instance.codes[rows]

@@ -64,7 +64,7 @@ def files_written(spending: Spending) -> Iterator[Row]:
 
 
 def _place(spending: Spending, files: Bools) -> str:
-    """The file system with most of the writing; '' without one, as of pipes."""
+    """Return the file system with most of the writing; '' without one, as of pipes."""
     detail, spent = spending.fleet.patterns.detail, spending.spent
     codes = detail.codes[spent.rows[files]]
     if not len(codes) or codes.min() < 0:
@@ -73,7 +73,7 @@ def _place(spending: Spending, files: Bools) -> str:
 
 
 def _in_kernel(spending: Spending) -> Bools:
-    """Mask of the rows of `spent` that run in the kernel in calls that write."""
+    """Mask the rows of `spent` that run in the kernel in calls that write."""
     calls, rows = spending.fleet.patterns.kernel_for, spending.spent.rows
     if calls is None:
         return np.zeros(len(rows), dtype=bool)
@@ -82,7 +82,7 @@ def _in_kernel(spending: Spending) -> Bools:
 
 
 def _writes(spending: Spending) -> tuple[Bools, Bools]:
-    """Masks of the rows of `spent` that write: (files, pipes and terminals)."""
+    """Return masks of the rows of `spent` that write: (into files, into pipes and terminals)."""
     table, rows = spending.fleet.patterns, spending.spent.rows
     writes = np.array([is_write(name) for name in table.name.values], dtype=bool)
     named = writes[table.name.codes[rows]] if len(writes) else np.zeros(len(rows), dtype=bool)

@@ -62,8 +62,9 @@ def growing(spending: Spending) -> Iterator[Row]:
 
 
 def _rises(spending: Spending) -> tuple[Floats, Bools]:
-    """By rank: seconds that its work is longer in the last third of the steps than in the first, and
-    whether it rose clearly, and not at once.
+    """Return (seconds of rise, mask of ranks whose work rose clearly and not at once), both by rank.
+
+    Rise: mean work in the last third of the steps less that in the first.
     """
     steps = spending.fleet.steps
     work = steps.own_s - np.nan_to_num(steps.sched_s + steps.io_s + steps.sync_s)
@@ -77,7 +78,10 @@ def _rises(spending: Spending) -> tuple[Floats, Bools]:
 
 
 def _function(spending: Spending) -> tuple[Function, Floats, Floats] | None:
-    """The function of the user's that grew most, with its growth and its mean seconds per step by rank."""
+    """Return (function, its growth, its mean) of the user's function that grew most; None if it is not clear.
+
+    Growth and mean: seconds per step, by rank.
+    """
     spent, growth_s = spending.spent, spending.fleet.patterns.growth_s
     rows = np.flatnonzero(spending.of_kind(Kind.PYTHON))
     if growth_s is None or not len(rows):

@@ -59,9 +59,7 @@ _LATER = (
 @cause("gpu", "synchronised", scope="rank", witness="waits in the step, GPU idle after", rests_on=[Source.GPU],
        says="it waits for its GPU inside the step, in {function|several places}, and the GPU idles after that")  # fmt: skip
 def idle_gpu(spending: Spending) -> Iterator[Row]:
-    """Propose gpu/launch-bound, or gpu/synchronised, for the time that GPUs idle while their hosts
-    launch.
-    """
+    """Propose gpu/launch-bound or gpu/synchronised for the time that GPUs idle while their hosts launch."""
     fleet, ranks = spending.fleet, np.arange(len(spending.fleet.ranks))
     steps = max(fleet.steps.count, 1)
     idle_s = np.nan_to_num(fleet.counters.total("gpu.idle_s", ranks)) / steps
@@ -88,7 +86,7 @@ def idle_gpu(spending: Spending) -> Iterator[Row]:
 
 
 def _launching(spending: Spending) -> Bools:
-    """Mask of the rows of the budget in which a training thread computes where it launches kernels."""
+    """Mask the rows of `spent` in which a training thread computes where it launches kernels."""
     spent, table = spending.spent, spending.fleet.patterns
     _, first = functions_of(table, np.flatnonzero(table.on_gpu("gpu")).astype(np.int64))
     frames = {frame for row in first for frame in table.stack.of(int(table.stack.codes[row]))}
@@ -102,7 +100,7 @@ def _launching(spending: Spending) -> Bools:
 
 
 def _waits(spending: Spending) -> tuple[Floats, Floats, Function | None]:
-    """By rank: waits for the GPU in each step, and their seconds; the place of most of them."""
+    """Return (waits for the GPU per step, seconds per step of them), by rank, and the function with most waits."""
     fleet, table = spending.fleet, spending.fleet.patterns
     rows = np.flatnonzero(table.on_gpu("sync")).astype(np.int64)
     ranks, steps = len(fleet.ranks), max(fleet.steps.count, 1)

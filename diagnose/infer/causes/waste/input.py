@@ -78,7 +78,7 @@ def waited_for(spending: Spending) -> Iterator[Row]:
 
 
 def _paused(spending: Spending, loads: Bools) -> tuple[list[int], Bools]:
-    """(rows of the table of pauses in which a loader pauses a rank, mask of its rows of `spent`)."""
+    """Return (rows of the table of pauses in which a loader pauses a rank, mask of these pauses' rows of `spent`)."""
     fleet, spent = spending.fleet, spending.spent
     found, mask = list[int](), np.zeros(len(spent.rows), dtype=bool)
     for place, entries in places(fleet):
@@ -90,11 +90,15 @@ def _paused(spending: Spending, loads: Bools) -> tuple[list[int], Bools]:
 
 
 def _counted(spending: Spending, waiting: Floats) -> Floats:
+    """Spread each rank's waiting (seconds per step) as the kernel counts its waits in each judged step."""
     return spending.as_counted(waiting, np.nan_to_num(spending.fleet.steps.sync_s[:, -spending.columns :]))
 
 
 def _of_starts(spending: Spending, columns: Ints, loads: Bools) -> _Why:
-    """The reason where few steps have the waits: workers are started anew."""
+    """Return the reason where few steps (`columns`) have the waits: workers are started anew.
+
+    `loads`: mask of the loader's rows of `spent`.
+    """
     worst = _busiest(spending)
     evidence = [Evidence("stacks", "the loader pauses ranks", often(spending, columns), None, "")]
     if worst is not None:
@@ -109,7 +113,7 @@ def _of_starts(spending: Spending, columns: Ints, loads: Bools) -> _Why:
 
 
 def _of_workers(spending: Spending) -> _Why:
-    """The reason where most steps have the waits: what the workers do meanwhile."""
+    """Return the reason where most steps have the waits: what the workers do meanwhile."""
     worst = _busiest(spending)
     if worst is None:
         return _Why(
@@ -130,11 +134,12 @@ def _of_workers(spending: Spending) -> _Why:
 
 
 def _busiest(spending: Spending) -> Item | None:
-    """What the loader workers spend most time on; None where none was seen."""
+    """Return what the loader workers spend most time on; None where none was seen."""
     found = meanwhile(spending.fleet, spending.spent)
     return found[0] if found else None
 
 
 def _told(worst: Item) -> Evidence:
+    """Return the evidence of what a rank's loader workers spend most time on."""
     name = worst.function.place if worst.function is not None else worst.what
     return Evidence("stacks", f"loader workers of a rank in {name}", worst.seconds, None, "s/step")

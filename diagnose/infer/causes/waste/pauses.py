@@ -50,6 +50,13 @@ def recurring(spending: Spending) -> Iterator[Row]:
 
 
 def _of_place(spending: Spending, place: PausePlace, entries: Ints) -> Iterator[Row]:
+    """Yield the row of python/pause for one function, if it is a waste.
+
+    None in under three steps, for half of the time or more, for what other causes name, and for computing
+    that ranks do in the same steps.
+
+    `entries`: its rows in the table of pauses.
+    """
     fleet, spent = spending.fleet, spending.spent
     inside = through(fleet.patterns, spent, place) & np.isin(spent.rank, fleet.pauses.rank[entries])
     shares = {kind: float(spent.seconds[inside & spending.of_kind(kind)].sum()) for kind in Kind}
@@ -75,9 +82,10 @@ def _of_place(spending: Spending, place: PausePlace, entries: Ints) -> Iterator[
 
 
 def _beyond_the_longest(taken: Floats) -> Floats:
-    """What remains to be saved if all ranks paused in the steps of the one that it takes longest.
+    """Return the seconds saved if all ranks paused in the steps of the one that pauses most in total (ranks x steps).
 
-    Seconds of the others beyond those of that rank, on average, would still be waited for.
+    `taken`: seconds of pauses, ranks x steps. That rank saves 0; longer mean pauses of others are
+    scaled down to its mean pause, as the rest would still be waited for.
     """
     longest = int(np.argmax(taken.sum(axis=1)))
     each = np.array([row[row > 0].mean() if row.any() else 0.0 for row in taken])
@@ -96,7 +104,11 @@ def _waste(
     works: bool,
     apart: bool,
 ) -> Waste:
-    """Words on one pause: where, how often, who, and what it does."""
+    """Return the Waste of one pausing function, with evidence of when it pauses, which ranks, and what it does.
+
+    `columns`: the steps; `taken`: seconds, ranks x steps; `shares`: its seconds per step by kind; `works`:
+    it mostly computes; `apart`: ranks do it in steps of their own.
+    """
     each_s = float(np.median(taken[taken > 0])) if taken.any() else 0.0
     evidence = [Evidence("stacks", "pauses", f"{often(spending, columns)}, of {seconds(each_s)}", None, "")]
     does = max(_WORDS, key=lambda kind: shares[kind])

@@ -1,4 +1,4 @@
-"""Rows of waste: whom it touches, what it took, and how it recurs, in words."""
+"""Rows of waste: which ranks it touches, what it took, and how it recurs, in words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FLOOR_OF_WORK = limits.FEW
 class Waste:
     """One kind of waste: its cause, what shows it, what to do, and the least share that counts.
 
-    `ordered`: the support of its evidence (hypothesis.py).
+    `support`: of its evidence (hypothesis.py); `floor`: the least share of the mean step.
     """
 
     component: str
@@ -72,7 +72,7 @@ def row_of(spending: Spending, waste: Waste, taken: Floats, named: Bools | None 
 
 
 def by_turns(taken: Floats) -> bool:
-    """Tell whether ranks lose time in steps of their own: together half as much again as any of them.
+    """Return whether ranks lose time in steps of their own: together half as much again as any of them.
 
     `taken`: seconds, ranks x steps.
     """
@@ -80,7 +80,7 @@ def by_turns(taken: Floats) -> bool:
 
 
 def often(spending: Spending, columns: Ints) -> str:
-    """How these judged steps recur, in words: 'in every 25th step', 'in 9 of 151 steps, every 2.8 s'."""
+    """Return how these judged steps recur, in words: 'in every 25th step', 'in 9 of 151 steps, every 2.8 s'."""
     period = find_period(columns.astype(np.float64))
     if period is not None:
         return f"in every {ordinal(round(period))} step"

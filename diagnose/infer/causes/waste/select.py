@@ -54,7 +54,7 @@ def select_waste(spending: Spending, found: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def _beside(scene: Scene, rows: Sequence[Row], found: Sequence[Row]) -> float:
-    """Seconds per mean step gained without these rows, beyond what `found` gains."""
+    """Return the seconds per mean step gained without these rows, beyond what `found` gains."""
     return gain_s(scene, [*found, *rows], told=True) - gain_s(scene, list(found), told=True)
 
 

@@ -42,7 +42,10 @@ _BINDERS = "taskset, numactl, KMP_AFFINITY, OMP_PROC_BIND, --cpu-bind, --cpus-pe
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """Ranks that share few CPUs of a machine; `workers`, `idle`: CPUs that are used by theirs, and by nobody; `there`: CPUs in all."""
+    """Ranks that share few CPUs of a machine, while others of its CPUs idle.
+
+    `workers`, `idle`: CPUs that their loader workers use, and that nobody uses; `there`: CPUs in all.
+    """
 
     pool: CpuPool
     machine: str
@@ -51,7 +54,7 @@ class _Bound:
     there: int
 
     def who(self, fleet: Fleet) -> str:
-        """'rank 3', 'ranks 0, 1 on node-0', 'ranks 0, 1 (containers of node-0)'."""
+        """Return the ranks in words, as 'ranks 0, 1 on node-0' or 'ranks 0, 1 (containers of node-0)'."""
         who, rows = rank_list(tuple(sorted(fleet.ranks.number[self.pool.ranks].tolist()))), self.pool.ranks.tolist()
         if self.machine and not common_host(fleet, rows):
             return f"{who} (containers of {self.machine})"
@@ -84,7 +87,10 @@ def shared_cpus(spending: Spending) -> Iterator[Row]:
 
 
 def _action(fleet: Fleet, found: Sequence[_Bound]) -> str:
-    """The advice, with the command that lets the ranks of these pools, on the machine of the first, run on all its CPUs."""
+    """Return the advice, with the command that lets the ranks of these pools run on all CPUs of their machine.
+
+    Only pools on the machine of the first are in the command; the others are counted.
+    """
     worst, machines = found[0], [fleet.ranks.observed_on[int(one.pool.ranks[0])] for one in found]
     machine, others = machines[0], len(found) - machines.count(machines[0])
     rows = [row for one, on in zip(found, machines, strict=True) if on == machine for row in one.pool.ranks.tolist()]
@@ -106,13 +112,16 @@ def _action(fleet: Fleet, found: Sequence[_Bound]) -> str:
 
 
 def _workers_use(fleet: Fleet, pool: CpuPool) -> float:
-    """CPUs that the loader workers of these ranks used, on average over the window."""
+    """Return how many CPUs the loader workers of these ranks used, on average over the window."""
     used_s = float(np.nansum(fleet.counters.total("cpu.workers_run_s", pool.ranks)))
     return used_s / fleet.seconds if fleet.seconds > 0 else 0.0
 
 
 def _waste(fleet: Fleet, found: Sequence[_Bound], behind_s: float) -> Waste:
-    """Words on the pools, that with most ranks first; `behind_s`: median over the ranks of all pools."""
+    """Return the Waste of ranks bound to few CPUs; `found`: the pool with most ranks first.
+
+    `behind_s`: seconds per step queued behind one another, median over the ranks of all pools.
+    """
     worst, alone = found[0], len(found[0].pool.ranks) == 1
     evidence = (
         *(
@@ -131,7 +140,7 @@ def _waste(fleet: Fleet, found: Sequence[_Bound], behind_s: float) -> Waste:
 
 
 def _hosts(fleet: Fleet) -> dict[str, tuple[float, int]]:
-    """(CPUs that idle on average, number of CPUs) of each host that is counted."""
+    """Return, by host, (number of CPUs that idle on average, number of CPUs); only hosts that are counted."""
     if not fleet.seconds > 0:
         return {}
     return {
@@ -145,14 +154,17 @@ def _hosts(fleet: Fleet) -> dict[str, tuple[float, int]]:
 
 
 def _ran_s(fleet: Fleet) -> dict[str, float]:
-    """CPU time of all ranks of each host, seconds."""
+    """Return, by host, the CPU seconds of all its ranks' processes in the window."""
     total = np.nan_to_num(fleet.counters.total(_RUN, np.arange(len(fleet.ranks))))
     names, which = distinct_texts(fleet.ranks.observed_on)
     return dict(zip(names, np.bincount(which, total, len(names)).tolist(), strict=True))
 
 
 def _spare(host: tuple[float, int] | None, may_use: int, others: float) -> float:
-    """CPUs that idle on average, of those that the ranks may not use and `others` of the job leave."""
+    """Return how many CPUs idle on average that these ranks may not use and other ranks leave.
+
+    `host`: (idle CPUs, CPUs) or None; `may_use`: CPUs of these ranks; `others`: CPUs that other ranks use.
+    """
     if host is None:
         return 0.0
     idle, there = host

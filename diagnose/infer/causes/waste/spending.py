@@ -50,29 +50,30 @@ class Spending:
 
     @property
     def step_s(self) -> float:
-        """`mean_step_s` of what is judged."""
+        """Mean length of the judged steps, in seconds."""
         return mean_step_s(self.fleet.steps.seconds, self.scene)
 
     def of_kind(self, kind: Kind) -> Bools:
-        """Mask of the rows of this kind."""
+        """Mask the rows of `spent` that are of this kind."""
         return np.asarray(self.spent.kind == CODE[kind], dtype=bool)
 
     def queue_after(self, rows: Bools) -> Bools:
-        """Mask of the rows in the queue for a CPU at the places, by stack, of these rows: who waits
-        there queues each time that the wait ends.
+        """Mask the rows in the queue for a CPU whose stack is that of one of these rows (mask).
+
+        A thread that waits at that place queues each time that the wait ends.
         """
         stack = self.fleet.patterns.stack.codes[self.spent.rows]
         places = np.unique(stack[rows & (stack >= 0)])
         return np.asarray(self.of_kind(Kind.QUEUE) & np.isin(stack, places), dtype=bool)
 
     def seconds(self, rows: Bools) -> Floats:
-        """Seconds per step of each rank in these rows of `spent`."""
+        """Return each rank's seconds per step in these rows of `spent` (mask)."""
         spent = self.spent
         total = np.bincount(spent.rank[rows], spent.seconds[rows], len(self.fleet.ranks))
         return np.asarray(total, dtype=np.float64)
 
     def in_columns(self, entry: int) -> Ints:
-        """Judged steps in which a pause occurs; `entry` is a row of the table of pauses."""
+        """Return the judged steps (columns) in which a pause occurs; `entry` is a row of the table of pauses."""
         before = self.fleet.steps.count - self.columns
         columns = self.fleet.pause_columns(entry) - before
         return np.asarray(columns[columns >= 0], dtype=np.int64)
@@ -85,8 +86,7 @@ class Spending:
         return self._with_rest(self._events(entries), seconds)
 
     def ran(self, seconds: Floats, entries: Iterable[int] = ()) -> Floats:
-        """Spread each rank's seconds of running per step over the judged steps, with the queueing
-        that goes with it.
+        """Spread each rank's seconds of running per step over the judged steps, with the queueing for a CPU it brings.
 
         `entries`: rows of the table of pauses that are part of these seconds; none: `longest`.
         """
@@ -108,7 +108,7 @@ class Spending:
         return np.asarray(np.fmin(share[:, None] * counted, np.nan_to_num(self.scene.own)), dtype=np.float64)
 
     def _events(self, entries: Iterable[int]) -> Floats:
-        """Seconds outside collectives in the steps of these pauses, ranks x steps."""
+        """Return the seconds outside collectives in the steps of these pauses, ranks x judged steps."""
         pauses, events = self.fleet.pauses, np.zeros_like(self.scene.own)
         for entry in entries:
             rank, columns = int(pauses.rank[entry]), self.in_columns(entry)
@@ -117,7 +117,11 @@ class Spending:
         return events
 
     def _longest(self, running: Floats, seconds: Floats) -> Floats:
-        """Seconds in the steps in which a rank runs for longer than usual, ranks x steps."""
+        """Give each rank's seconds to the steps in which it runs longest above its median (ranks x steps).
+
+        Only steps longer by a quarter of a step count, the longest first; `running`: seconds, ranks x
+        steps; `seconds`: per step, by rank.
+        """
         longer = running - nan_median(running, 1)[:, None]
         longer = np.where(longer >= limits.LARGE_SHARE * self.scene.step_s, longer, 0.0)
         order = np.argsort(-longer, axis=1, kind="stable")
@@ -128,7 +132,7 @@ class Spending:
         return events
 
     def _with_rest(self, events: Floats, seconds: Floats) -> Floats:
-        """Add what of the seconds is in no event, evenly; at most the own time of each step."""
+        """Add what of each rank's seconds per step is in no event evenly to all steps; at most the step's own time."""
         rest = np.maximum(seconds * self.columns - events.sum(axis=1), 0.0) / max(self.columns, 1)
         return np.asarray(np.fmin(events + rest[:, None], np.nan_to_num(self.scene.own)), dtype=np.float64)
 
@@ -144,7 +148,7 @@ class Spending:
 
 
 def spending_of(fleet: Fleet, scene: Scene, spent: Spent | None) -> Spending | None:
-    """Return what a job spends its steps on; None of timings, and where nothing was seen."""
+    """Return the Spending of a job; None for a file of timings, and where no steps or functions were seen."""
     if spent is None or spent.of_window or fleet.timed or not scene.own.shape[1]:
         return None
     return Spending(fleet, scene, spent)

@@ -69,10 +69,10 @@ def align(reference_s: Floats, ends_s: Floats, step_s: float) -> Clocks:
 
 
 def far_offset(reference_s: Floats, ends_s: Floats) -> float | None:
-    """Offset of a clock to the reference, by step lengths alone; None if these cannot decide.
+    """Return the seconds to add to a clock so that it matches the reference; None if undecided.
 
-    Arguments rise, as in `align`. At least half of the shorter series must match within
-    CLOCK_NOTE_S.
+    By step lengths alone. Arguments: ends of steps in seconds, rising, as in `align`. At least half
+    of the shorter series must match within CLOCK_NOTE_S.
     """
     reference_s, ends_s = reference_s[:STEPS_MOST], ends_s[:STEPS_MOST]
     common = max(min(len(reference_s), len(ends_s)) // 2, limits.STEPS_FEW)
@@ -94,8 +94,10 @@ def far_offset(reference_s: Floats, ends_s: Floats) -> float | None:
 
 
 def _numbers_behind(reference_s: Floats, ends_s: Floats, step_s: float) -> Floats:
-    """By host, how much lower its step numbers are than those of the reference steps ending
-    nearest; NaN: none near."""
+    """Return, by host, the median of (index of the nearest reference step - own index); NaN: none near.
+
+    Steps further than `step_s` seconds from any reference step do not count.
+    """
     after = np.searchsorted(reference_s, np.nan_to_num(ends_s)).clip(1, max(len(reference_s) - 1, 1))
     before = after - 1
     after = np.minimum(after, len(reference_s) - 1)
@@ -105,7 +107,10 @@ def _numbers_behind(reference_s: Floats, ends_s: Floats, step_s: float) -> Float
 
 
 def clock_notes(hosts: tuple[str, ...], clocks: Clocks) -> list[Note]:
-    """Notes on clocks that differ, and on hosts whose steps could not be matched reliably."""
+    """Return notes on clocks that differ, and on hosts whose steps could not be matched reliably.
+
+    `hosts`: names, in the order of `clocks`.
+    """
     notes: list[Note] = []
     late = np.flatnonzero(np.abs(clocks.offset_s) > limits.CLOCK_NOTE_S)
     if len(late):

@@ -39,9 +39,10 @@ _Any = TypeVar("_Any", Window, Shown)
 def with_right_clocks(windows: Sequence[_Any], elsewhere: Sequence[_Any]) -> tuple[list[_Any], list[_Any], list[Note]]:
     """Correct the start of windows whose host clock was wrong but whose steps match the others'.
 
-    For each job, windows of `windows` off the time of most hosts, and windows of `elsewhere`, are
-    tried. Returns `windows` with the corrected ones added or replaced, the originals of the
-    corrected ones, and notes.
+    `windows`: chosen by their times; `elsewhere`: of other hosts, with other times. For each job
+    those of `windows` off the time of most hosts, and those of `elsewhere`, are tried. Returns
+    `windows` with the corrected ones added or replaced, the originals of the corrected ones, and
+    notes.
     """
     right: list[_Any] = []
     were: list[_Any] = []
@@ -97,6 +98,10 @@ def _set_right(windows: Sequence[_Any], others: Sequence[_Any]) -> tuple[list[tu
 
 
 def _offset(windows: Sequence[_Any], other: _Any) -> float | None:
+    """Return the seconds to add to the clock of `other` so that its steps match; None if undecided.
+
+    Compares step lengths with the window of `windows` that shares a job with it and has most steps.
+    """
     jobs = set(other.manifest.jobs)
     longest = max(
         (window for window in windows if jobs & set(window.manifest.jobs)), key=lambda each: each.steps.num_rows, default=None
@@ -116,14 +121,17 @@ def _ends(window: Window | Shown) -> Floats:
 
 
 def _who(window: Window | Shown) -> tuple[str, str]:
+    """Return what identifies the host of a window: (name, machine id)."""
     return window.manifest.host, window.manifest.machine
 
 
 def _ranks(window: Window | Shown) -> set[tuple[str, int]]:
+    """Return (job, rank number) of each rank in a window."""
     return set(zip(texts(window.ranks, "job"), ints(window.ranks, "rank").tolist(), strict=True))
 
 
 def _note(off: Sequence[tuple[float, str]]) -> Note:
+    """Build the note on corrected clocks; `off`: (seconds added, host) of each, the largest 8 are named."""
     worst = sorted(off, key=lambda each: -abs(each[0]))
     named = ", ".join(
         f"{clean(host, 60)} {minutes(abs(by_s))} {'behind' if by_s > 0 else 'ahead'}" for by_s, host in worst[:8]

@@ -73,10 +73,10 @@ def _moved(values: Ints, shift: int) -> Ints:
 
 
 def _cube(stay: Floats, column: Ints, columns: int) -> tuple[Floats, Ints]:
-    """Arrange stays as ranks x columns x slots, with the slot of each collective (-1: left out).
+    """Arrange stays as ranks x columns x slots, and number the slot of each collective (-1: left out).
 
-    Returns no slots if there are none or too many. `stay`: ranks x collectives; `column`: of each
-    collective.
+    `stay`: ranks x collectives; `column`: step column of each collective. Columns with an unusual
+    number of collectives are left out. Returns no slots if there are none or too many.
     """
     nothing = np.empty((len(stay), columns, 0)), np.empty(0, dtype=np.int64)
     if not len(column):
@@ -94,7 +94,7 @@ def _cube(stay: Floats, column: Ints, columns: int) -> tuple[Floats, Ints]:
 
 
 def _part_waited(cube: Floats, wait: Floats) -> float:
-    """Share of the excess stays that is waiting.
+    """Share (0..1) of the excess stays, ranks x steps x slots, that is waiting (`wait`: ranks x steps).
 
     1 if the excess is within the wait in nearly all steps; 0 if too few steps are known.
     """

@@ -27,7 +27,11 @@ class StayRows:
 
 
 def stay_rows(table: pa.Table, rows: Ints, last_step: int) -> StayRows:
-    """Select the valid rows: of a rank of the job, in an existing step, with a finite stay >= 0."""
+    """Select the valid rows: of a rank of the job, in an existing step, with a finite stay >= 0.
+
+    `rows`: row in Ranks by table row, -1 for other jobs; `last_step`: largest step number of any
+    rank.
+    """
     step, slot, stay, op = ints(table, "step"), ints(table, "slot"), floats(table, "stay_s"), labels(table, "op")
     kept: Bools = (rows >= 0) & (step >= 0) & (step <= last_step) & (slot >= 0) & np.isfinite(stay) & (stay >= 0)
     names = tuple(map(str, op.values))
@@ -37,11 +41,11 @@ def stay_rows(table: pa.Table, rows: Ints, last_step: int) -> StayRows:
 
 
 def made_each(table: pa.Table, rows: Ints, steps: Steps) -> float:
-    """Median over ranks of the number of collectives per step; 1 if unknown.
+    """Return the median over ranks of the number of collectives per step, at least 1; 1 if unknown.
 
-    `rows`: as in `read_slots`.
+    `rows`: row in Ranks by table row, -1 for others. Collectives that overlap count as one:
 
-    = 1 + (made - 1) · min(Σ waiting / Σ stays, 1)      overlapping collectives count as one
+    = 1 + (made - 1) · min(Σ waiting / Σ stays, 1)
     """
     stay_s = floats(table, "stay_s")
     counted = (rows >= 0) & np.isfinite(stay_s) & (stay_s >= 0)
@@ -55,7 +59,7 @@ def made_each(table: pa.Table, rows: Ints, steps: Steps) -> float:
 
 
 def columns_of(stays: StayRows, number: Ints) -> Ints:
-    """Column of each row's step, -1 if none.
+    """Return the column of each row's step in the step matrices, -1 if it has none.
 
     `number`: ranks x columns, step number in the rank's window.
     """
@@ -67,9 +71,9 @@ def columns_of(stays: StayRows, number: Ints) -> Ints:
 
 
 def least_stays(stay: Floats) -> Floats:
-    """Least stay by step and slot over the ranks that have the step.
+    """Return the least stay over ranks by step and slot (`stay`: ranks x steps x slots).
 
-    NaN if unknown for some of them.
+    Only ranks that have the step count; NaN where one of them has no known stay.
     """
     has_step = np.asarray(np.isfinite(stay).any(axis=2))
     missing = (np.isnan(stay) & has_step[:, :, None]).any(axis=0)

@@ -156,9 +156,10 @@ class _Rows:
 
 
 def _steps(seen: Survey, job: str, ranks: _Rows, grid: Grid | None, notes: list[Note]) -> tuple[Columns, EveryStep]:
-    """Assemble the steps of all ranks: those already in columns and the remaining ones.
+    """Assemble the steps of all ranks, those already in columns (`seen.placed`) and the remaining ones.
 
-    Add notes.
+    Returns the columns and the matrices. `grid`: None: choose one from the remaining steps. Adds
+    notes.
     """
     hosts, pieces = ranks.hosts, seen.placed.get(job, ())
     rows = ranks.of[ints(seen.steps, ROW)]
@@ -189,6 +190,7 @@ def _steps(seen: Survey, job: str, ranks: _Rows, grid: Grid | None, notes: list[
     matrices = {name: np.empty(shape, np.float32) if whole else np.full(shape, np.nan, np.float32) for name in SEEN}
 
     def put_in(name: str) -> None:
+        """Copy the matrix of this name from the pieces into the rows of their ranks."""
         for piece, at in zip(pieces, rows_there, strict=True):
             known: slice | Bools = slice(None) if at.min(initial=0) >= 0 else at >= 0
             matrices[name][at[known]] = piece.matrices[name][known]
@@ -203,10 +205,16 @@ def _steps(seen: Survey, job: str, ranks: _Rows, grid: Grid | None, notes: list[
 
 
 def _says(column: Labels, text: str) -> Bools:
+    """Mark the rows whose label is `text`."""
     return np.asarray(column.codes == column.code(text), dtype=bool)
 
 
 def _called(hosts: Labels, nodes: Labels) -> tuple[str, ...]:
+    """Names of a job's hosts as operators know them, sorted.
+
+    `hosts`, `nodes`: host and node name of each rank; where the ranks of a host see several node
+    names, these.
+    """
     several = from_windows.several_nodes(hosts, nodes)
     mine, inside = distinct(hosts.codes)[0], several[hosts.codes]
     names = {hosts.values[code] for code in mine.tolist() if not several[code]}

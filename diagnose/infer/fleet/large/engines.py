@@ -79,10 +79,10 @@ def started(engine: str, workers: int | None = None) -> Iterator[Executor]:
 
 
 def of_arrays(pool: Executor) -> Executor:
-    """Executor for large arrays of this process: its threads, as many as workers.
+    """Return an executor for work on large arrays: threads of this process, which need no copies.
 
-    Dask's own workers. Threads need no copies. With a cluster of Ray they are as many as processors
-    available here.
+    As many as workers, or with a cluster of Ray as processors available here. Dask's own workers
+    serve as they are.
     """
     return pool.threads if isinstance(pool, (_Processors, _RayExecutor)) else pool
 
@@ -118,12 +118,14 @@ class _Processors(ProcessPoolExecutor):
         self.shutdown(cancel_futures=True)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Shut down the threads and the processes."""
         self.threads.shutdown(wait, cancel_futures=cancel_futures)
         super().shutdown(wait, cancel_futures=cancel_futures)
 
 
 @contextmanager
 def _local(workers: int) -> Iterator[Executor]:
+    """Yield an executor of `workers` processes on this host; shut it down at the end of the block."""
     pool = _Processors(workers)
     try:
         yield pool
@@ -133,6 +135,7 @@ def _local(workers: int) -> Iterator[Executor]:
 
 @contextmanager
 def _dask(workers: int) -> Iterator[Executor]:
+    """Yield Dask's executor: the cluster of DASK_SCHEDULER_ADDRESS, else `workers` threads of this process."""
     from distributed import Client
 
     address = os.environ.get("DASK_SCHEDULER_ADDRESS")
@@ -162,6 +165,7 @@ def beginning(engine: str, workers: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def _ray(workers: int) -> Iterator[Executor]:
+    """Yield Ray's executor, using a Ray that `beginning` has started, if any."""
     before = _BEGUN.get()
     with (
         nullcontext(before) if before else _begun(workers) as begun,
@@ -180,8 +184,10 @@ class _Begun:
 
 @contextmanager
 def _begun(workers: int) -> Iterator[_Begun]:
-    """Run Ray from a thread that lives as long as this block, since Ray's processes end with their
-    thread."""
+    """Run Ray in the background while this block runs; yields at once, before it is ready.
+
+    From a thread that lives as long as the block, since Ray's processes end with their thread.
+    """
     begun = _Begun()
     thread = Thread(target=_keep_ray, args=(workers, begun), daemon=True)
     thread.start()
@@ -193,6 +199,11 @@ def _begun(workers: int) -> Iterator[_Begun]:
 
 
 def _keep_ray(workers: int, begun: _Begun) -> None:
+    """Start Ray and keep it until `begun.over` is set; for the thread of `_begun`.
+
+    Sets `begun.ready`, to the error if the start fails. A Ray that runs already is used, and not
+    stopped.
+    """
     with ExitStack() as held:
         try:
             folder = held.enter_context(short_scratch())
@@ -226,6 +237,7 @@ class _RayExecutor(Executor):
         self._call: Any = None
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run a call on the cluster; the first one waits until Ray runs, and raises the error of its start."""
         if self._call is None:
             self._begun.ready.result()
             import ray
@@ -245,11 +257,13 @@ _Packed = tuple[bytes, Sequence[pickle.PickleBuffer]]  # a pickled object and it
 
 
 def _packed(what: object) -> _Packed:
+    """Pickle an object: its bytes, and its arrays out of band, uncopied."""
     arrays: list[pickle.PickleBuffer] = []
     return pickle.dumps(what, protocol=5, buffer_callback=arrays.append), arrays
 
 
 def _unpack(to: Future[Any], packed: Future[_Packed]) -> None:
+    """Set the future `to` to the unpickled result of `packed`, or to its error."""
     try:
         data, arrays = packed.result()
         found = pickle.loads(data, buffers=arrays)

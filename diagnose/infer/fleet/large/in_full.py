@@ -29,8 +29,11 @@ _Whose = tuple[str, str, float]  # a window's own host name, machine, and start 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A source, and its wanted windows with the host name and start that the survey assigns to
-    each."""
+    """A source, and those of its windows to read.
+
+    `windows`: by the window's own name, machine and start, the host name and start that the survey
+    gives it.
+    """
 
     source: Source
     windows: Mapping[_Whose, tuple[str, float]]
@@ -76,8 +79,10 @@ def _read(wanted: Sequence[_Wanted]) -> tuple[dict[str, pa.Table], Unread]:
 
 
 def _named(about: Manifest, host: str, start: float) -> Manifest:
+    """Copy a manifest with this host name and start (Unix time)."""
     return replace(about, host=host, start=start)
 
 
 def _together(parts: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
+    """Concatenate each table of several groups of hosts, renumbering references to stacks."""
     return {name: counted_on(name, [(part[name], part["stacks"].num_rows) for part in parts]) for name in _TABLES}

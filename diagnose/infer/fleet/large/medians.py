@@ -66,7 +66,7 @@ def medians(matrices: Sequence[Singles], group: Ints, pool: Executor) -> list[Fl
 
 
 def _bracket(sample: Singles) -> Singles:
-    """Lower and upper bound by column.
+    """Return bounds between which the median of a whole group lies almost surely (lower and upper, by column).
 
     -inf and inf if the sample is too small, NaN if it is all NaN.
     """

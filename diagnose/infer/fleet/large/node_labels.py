@@ -46,6 +46,7 @@ def members(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _of_node(about: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield (kind, group name, host) for each label of one node that names a group; `about`: its metadata."""
     labels = about.get("labels") or {}
     host = str(labels.get(_HOST) or about["name"])
     for key, value in sorted(labels.items()):

@@ -96,6 +96,7 @@ def _without_folder() -> Any:
 
     class Job(JobConfig):  # type: ignore[misc]  # Ray has no types here
         def _runtime_env_has_working_dir(self) -> bool:
+            """Return True, so that Ray does not put the current folder first in sys.path."""
             return True
 
     return Job()

@@ -39,7 +39,10 @@ LONGEST = 4  # ranks per step
 
 
 def hosts_to_read(crowd: Crowd, pool: Executor) -> frozenset[str]:
-    """Hosts (observer's names) to read in full. `pool`: executor for blocks of ranks."""
+    """Choose the hosts (observer's names) to read in full: possibly odd ones, and a sample of their peers.
+
+    `pool`: executor for blocks of ranks.
+    """
     role = _roles(crowd)
     of_rank = crowd.hosts.of_rank
     names = crowd.hosts.names
@@ -66,6 +69,7 @@ def hosts_to_read(crowd: Crowd, pool: Executor) -> frozenset[str]:
 
 
 def _roles(crowd: Crowd) -> Ints:
+    """Number the role of each rank: the given one, else ranks alike in functions, messages and bytes per step."""
     if any(crowd.role.values):
         return np.unique(crowd.role.codes, return_inverse=True)[1].reshape(-1).astype(np.int64)
     each, number = _few_distinct(crowd.works)
@@ -77,8 +81,10 @@ def _roles(crowd: Crowd) -> Ints:
 
 
 def _few_distinct(values: Ints) -> tuple[Ints, Ints]:
-    """Like np.unique with return_inverse, but without sorting a million values, of which few are
-    distinct."""
+    """Return the distinct values, rising, and the index of each value among them.
+
+    Like np.unique with return_inverse, without sorting a million values of which few are distinct.
+    """
     encoded = pa.array(values).dictionary_encode()
     each = encoded.dictionary.to_numpy()
     order = np.argsort(each)
@@ -88,7 +94,7 @@ def _few_distinct(values: Ints) -> tuple[Ints, Ints]:
 
 
 def _magnitude(values: Floats) -> Ints:
-    """Power-of-two class relative to the median, within ±8.
+    """Class of each value: the power of two nearest to value / median of all, within ±8.
 
     An edge may split one role in two, which is harmless.
     """
@@ -97,16 +103,21 @@ def _magnitude(values: Floats) -> Ints:
 
 
 def _oddness(crowd: Crowd, by_steps: Singles) -> Floats:
-    """Oddness by rank, in effect floors; 0 for ordinary ranks."""
+    """Oddness by rank, in effect floors; 0 for ordinary ranks.
+
+    `by_steps`: oddness by the steps alone; ranks that stand still and hosts with device errors get
+    more.
+    """
     errors = (crowd.errors > 0) | (crowd.errors_hz > limits.EVENTS_HZ)
     return np.asarray(by_steps + 100.0 * _strange(crowd) + 10.0 * errors)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """Result from the steps: `odd`, oddness of each rank in floors.
+    """What the steps of ranks show.
 
-    `longest`, ranks with most own time in a step.
+    `odd`: oddness of each rank, in effect floors; `longest`: ranks (rows) with most own time in
+    some step.
     """
 
     odd: Singles
@@ -114,6 +125,10 @@ class _Shown:
 
 
 def _shown(crowd: Crowd, role: Ints, pool: Executor) -> _Shown:
+    """Compute the oddness of all ranks by their steps, and which ranks are the longest in a step.
+
+    `role`: by rank. Blocks of ranks are tasks of `pool`.
+    """
     own, wait = crowd.steps.own_s, crowd.steps.wait_s
     if not own.size:
         return _Shown(np.zeros(len(own), dtype=np.float32), np.empty(0, dtype=np.int64))
@@ -145,7 +160,7 @@ def _of_block(own: Singles, wait: Singles, usual: _Usual, step_s: float) -> _Sho
 
 
 def _highest(own: Singles) -> Ints:
-    """Rows of the LONGEST highest values of each column."""
+    """Rows of the LONGEST highest values of each column of `own` (ranks x steps), with repetitions."""
     count = min(LONGEST, len(own))
     by_step = np.ascontiguousarray(np.nan_to_num(own).T)
     return np.asarray(np.argpartition(by_step, len(own) - count, axis=1)[:, len(own) - count :].reshape(-1))
@@ -201,6 +216,7 @@ def _strange(crowd: Crowd) -> Bools:
 
 
 def _slow_links(crowd: Crowd, role: Ints) -> Bools:
+    """Mark ranks whose slowest connection has less than half of their role's median rate; unknown ones are not."""
     rate = np.where(np.isfinite(crowd.rate_hz), crowd.rate_hz, np.nan)
     usual = np.array([float(nan_median(rate[role == one], 0)) if np.isfinite(rate[role == one]).any() else np.nan
                       for one in range(int(role.max(initial=-1)) + 1)])  # fmt: skip
@@ -209,7 +225,7 @@ def _slow_links(crowd: Crowd, role: Ints) -> Bools:
 
 
 def _other_ends(crowd: Crowd, among: Bools) -> Ints:
-    """Hosts at the other end of these ranks' slowest connections."""
+    """Hosts (indices) at the other end of the slowest connections of the ranks in the mask `among`."""
     at = {address: number for number, address in enumerate(crowd.link_from.values) if address}
     host_of = np.full(len(crowd.link_from.values), -1, dtype=np.int64)
     host_of[crowd.link_from.codes] = crowd.hosts.of_rank

@@ -50,6 +50,7 @@ class Survey:
 
     @property
     def roll(self) -> RollCall:
+        """Manifests and ranks of the survey, from which jobs and windows are chosen."""
         return RollCall(self.manifests, self.ranks)
 
 
@@ -119,10 +120,10 @@ def together(surveys: Iterable[tuple[int, Survey]]) -> Survey:
 
 
 def with_right_clocks(seen: Survey, some: Survey, elsewhere: Survey) -> tuple[Survey, list[Note]]:
-    """Windows of `elsewhere` that observed the same time on hosts missing in `seen`, with corrected
-    starts.
+    """Return windows of `elsewhere` that are of the same time, with corrected starts, and notes on clocks.
 
-    Clocks are compared with `some` of the windows of `seen`. Also returns notes on clocks."""
+    Only of hosts missing in `seen`. Clocks are compared with `some` of the windows of `seen`.
+    """
     others = {number: _shown(elsewhere, number) for number in range(len(elsewhere.manifests))}
     new = [each for each in others.values() if not _has(seen, each.ranks)]
     known = [_shown(some, number) for number in range(len(some.manifests))]
@@ -139,7 +140,7 @@ def _has(seen: Survey, ranks: pa.Table) -> bool:
 
 
 def _only(seen: Survey, wanted: Mapping[int, Manifest]) -> Survey:
-    """Restrict to these windows, with the given manifests."""
+    """Restrict a survey to the windows with these numbers, which get the manifests given in `wanted`."""
     numbers = np.array(sorted(wanted), dtype=np.int64)
     window = ints(seen.ranks, WINDOW)
     rows = np.flatnonzero(np.isin(window, numbers))
@@ -158,6 +159,7 @@ def _only(seen: Survey, wanted: Mapping[int, Manifest]) -> Survey:
 
 
 def _shown(seen: Survey, window: int) -> Shown:
+    """Extract what is needed to compare clocks from one window of the survey (by number)."""
     ranks, rows = seen.ranks, np.flatnonzero(ints(seen.ranks, WINDOW) == window)
     row = ints(seen.steps, ROW)
     mine = np.flatnonzero((row >= rows[0]) & (row <= rows[-1])) if len(rows) else np.empty(0, dtype=np.int64)
@@ -178,7 +180,10 @@ def _steps(ranks: pa.Table) -> pa.Table:
 
 
 def _short(ranks: pa.Table) -> pa.Table:
-    """Dictionary-encode the text columns: a million ranks have few distinct texts."""
+    """Dictionary-encode the text columns of a table, to save memory.
+
+    A million ranks have few distinct texts.
+    """
     for place, column in enumerate(ranks.schema):
         if pa.types.is_string(column.type):
             ranks = ranks.set_column(place, column.name, ranks[column.name].dictionary_encode())

@@ -74,6 +74,7 @@ def parse(text: str) -> tuple[Group, ...]:
 
 
 def _nodes(text: str) -> tuple[Group, ...]:
+    """Parse the groups in the labels of Kubernetes nodes, in JSON. Raises ValueError."""
     members: dict[tuple[str, str], set[str]] = {}
     for kind, name, host in islice(node_labels.members(text), 8 * _MOST_HOSTS):
         members.setdefault((kind, name), set()).add(host)
@@ -81,10 +82,12 @@ def _nodes(text: str) -> tuple[Group, ...]:
 
 
 def _groups(members: Mapping[tuple[str, str], Iterable[str]]) -> tuple[Group, ...]:
+    """Build groups, sorted, from the hosts by (kind, group name)."""
     return tuple(Group(kind, name, frozenset(hosts)) for (kind, name), hosts in sorted(members.items()))
 
 
 def _table(lines: list[str]) -> tuple[Group, ...]:
+    """Parse a CSV table with a column `host` and columns of KINDS, whose cells name groups. Raises ValueError."""
     rows = csv.DictReader(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
     names = [name.strip() for name in rows.fieldnames or ()]
     kinds = [kind for kind in KINDS if kind in names]
@@ -118,6 +121,10 @@ class Room:
 
 
 def _slurm(lines: list[str]) -> tuple[Group, ...]:
+    """Parse the lines of Slurm's topology.conf: one group per switch, with all hosts below it.
+
+    Raises ValueError.
+    """
     nodes: dict[str, set[str]] = {}
     below: dict[str, list[str]] = {}
     room = Room()
@@ -135,8 +142,11 @@ def _slurm(lines: list[str]) -> tuple[Group, ...]:
 
 
 def _with_below(nodes: Mapping[str, set[str]], below: Mapping[str, list[str]]) -> dict[str, frozenset[str]]:
-    """All hosts below each switch, from the bottom up. Raises ValueError for cycles or too many
-    hosts."""
+    """Return all hosts below each switch, directly or through other switches.
+
+    `nodes`: hosts, `below`: switches directly below each switch. Raises ValueError for cycles or
+    too many hosts.
+    """
     whole: dict[str, frozenset[str]] = {}
     members = 0
     for top in below:
@@ -196,6 +206,7 @@ def _parts(names: str) -> Iterator[str]:
 
 
 def _expanded(part: str) -> Iterable[str]:
+    """Expand one part of a host list: 'a[01-03]b' gives a01b, a02b, a03b. Raises ValueError."""
     found = _RANGE.fullmatch(part) if "[" in part else None
     if found is None:
         if "[" in part or "]" in part:
@@ -205,6 +216,7 @@ def _expanded(part: str) -> Iterable[str]:
 
 
 def _numbers(ranges: str) -> Iterator[str]:
+    """Yield the numbers of '01-03,7' as text, padded with zeros as the first of each range is. Raises ValueError."""
     for each in ranges.split(","):
         first, _, last = each.partition("-")
         last = last or first

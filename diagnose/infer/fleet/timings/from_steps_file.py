@@ -43,6 +43,7 @@ def fleet_of(timings: Timings, job: str) -> Fleet:
     inside, cell, waits = column >= 0, row * shape[1] + column, timings.waits
 
     def matrix(rows: Bools) -> Floats:
+        """Sum the seconds of these timings by rank and step (ranks x steps)."""
         chosen = rows & inside
         total = np.bincount(cell[chosen], weights=timings.seconds[chosen], minlength=shape[0] * shape[1])
         return np.asarray(total, dtype=np.float64).reshape(shape)
@@ -75,9 +76,9 @@ def fleet_of(timings: Timings, job: str) -> Fleet:
 
 
 def with_untimed(timings: Timings, fleet: Fleet) -> Timings | None:
-    """Add untimed parts of steps as a function of their own.
+    """Return the timings with the untimed parts of steps as rows of a function of their own.
 
-    None if no rank is waited for meanwhile.
+    None if no rank is waited for meanwhile. `fleet`: made of these timings.
     """
     more = not_timed(fleet.steps.own_s, fleet.steps.wait_s, distinct_texts(fleet.ranks.role)[1])
     if not more.any():
@@ -87,7 +88,10 @@ def with_untimed(timings: Timings, fleet: Fleet) -> Timings | None:
 
 
 def _with(timings: Timings, more: Floats, numbers: Ints, labels: Ints) -> Timings:
-    """Append rows for the untimed seconds (`more`: ranks x steps) as one function."""
+    """Append rows for untimed seconds as executions of one function, with a note.
+
+    `more`: untimed seconds, ranks x steps; `numbers`, `labels`: their rank and step numbers.
+    """
     rank, step = np.nonzero(more)
     count = len(rank)
     first = {int(number): index for index, number in reversed(list(enumerate(timings.rank.tolist())))}
@@ -121,6 +125,7 @@ def between(timings: Timings, begin: int, end: int) -> Timings:
 
 
 def _inside(timings: Timings, begin: int, end: int) -> Bools:
+    """Return the mask of the timings in columns `begin` to `end` - 1 of the fleet made of them."""
     numbers, row = np.unique(timings.rank, return_inverse=True)
     labels, _ = _steps_of(timings, row, len(numbers), [])
     return np.asarray((timings.step >= labels[begin]) & (timings.step <= labels[end - 1]))
@@ -130,9 +135,10 @@ def _inside(timings: Timings, begin: int, end: int) -> Bools:
 
 
 def _steps_of(timings: Timings, row: Ints, ranks: int, notes: list[Note]) -> tuple[Ints, Ints]:
-    """Steps known for at least half of the ranks, and the column of every timing (-1: other steps).
+    """Select the steps known for at least half of the ranks; adds a note on others.
 
-    Adds a note.
+    `row`: rank (row) of each timing; `ranks`: number of ranks. Returns the step numbers, rising,
+    and the column of every timing (-1: a step that is left out).
     """
     labels, column = np.unique(timings.step, return_inverse=True)
     pairs = np.unique(row.astype(np.int64) * len(labels) + column)
@@ -150,9 +156,10 @@ def _steps_of(timings: Timings, row: Ints, ranks: int, notes: list[Note]) -> tup
 def _seen(
     timings: Timings, numbers: Ints, labels: Ints, cell: Ints, shape: tuple[int, int], notes: list[Note]
 ) -> Bools:
-    """Mark complete (rank, step) cells: no bad row, and at least half of the rank's usual rows.
+    """Mark complete cells (ranks x steps): no bad row, and at least half of the rank's usual number of rows.
 
-    Adds notes on the others.
+    `numbers`, `labels`: rank and step numbers; `cell`: rank · steps + column of each timing. Adds
+    notes on the other cells.
     """
     rows = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
     there = rows > 0
@@ -173,6 +180,11 @@ def _seen(
 
 
 def _step_seconds(own: Floats, wait: Floats, notes: list[Note]) -> Floats:
+    """Return the length of each step in seconds: the median over ranks of own + wait (ranks x steps).
+
+    If some rank's sums are typically over 10 % off that, take the rank with most own time in the
+    step, and add a note.
+    """
     total = own + wait
     if total.size == 0:
         return np.empty(0)
@@ -194,6 +206,11 @@ def _step_seconds(own: Floats, wait: Floats, notes: list[Note]) -> Floats:
 
 
 def _ranks(timings: Timings, numbers: Ints, row: Ints, notes: list[Note]) -> Ranks:
+    """Build the table of ranks from the file; what it does not say is unknown.
+
+    `numbers`: rank numbers; `row`: rank (row) of each timing. Adds notes on missing ranks, and on
+    missing or several roles.
+    """
     count = len(numbers)
     strides = np.unique(np.diff(numbers))
     if len(strides) > 1:
@@ -234,7 +251,10 @@ def _ranks(timings: Timings, numbers: Ints, row: Ints, notes: list[Note]) -> Ran
 
 
 def _first(labels: Labels, row: Ints, count: int) -> tuple[str, ...]:
-    """First non-empty text of each rank."""
+    """Return the first non-empty text of each rank; '' if it has none.
+
+    `row`: rank (row) of each label; `count`: number of ranks.
+    """
     if labels.values == ("",):
         return ("",) * count
     named = np.flatnonzero(labels.codes != labels.code(""))
@@ -246,13 +266,18 @@ def _first(labels: Labels, row: Ints, count: int) -> tuple[str, ...]:
 
 
 def _mixed(labels: Labels, row: Ints, count: int) -> int:
+    """Number of ranks with more than one distinct non-empty label; `row`: rank of each label."""
     named = labels.codes != labels.code("")
     pairs = np.unique(row[named] * len(labels.values) + labels.codes[named])
     return int((np.bincount(pairs // len(labels.values), minlength=count) > 1).sum())
 
 
 def _patterns(timings: Timings, row: Ints, column: Ints, usable: Bools, steps: Ints, window_s: float) -> Patterns:
-    """One row per rank, function and kind: seconds per step over the rank's usable steps."""
+    """Build one pattern per rank, function and kind: seconds per step over the rank's usable steps.
+
+    `row`, `column`: rank (row) and step column of each timing; `usable`: mask of timings; `steps`:
+    usable steps by rank.
+    """
     rows = np.flatnonzero(usable)
     collective = KINDS.index("collective")
     # Rows that wait count as collectives. A collective that does not wait is transfer: own time.
@@ -290,9 +315,10 @@ def _collects(timings: Timings) -> Bools:
 
 
 def _deviation(timings: Timings, rows: Ints, inverse: Ints, column: Ints, steps: Ints) -> Floats:
-    """Standard deviation of each pattern's seconds over the rank's usable steps.
+    """Standard deviation in seconds of each pattern over the rank's usable steps; a step without it is 0.
 
-    A step without it counts as 0.
+    `rows`: usable timings; `inverse`: pattern of each of them; `column`: step column by timing;
+    `steps`: usable steps of each pattern's rank.
     """
     width = int(column.max(initial=0)) + 1
     cells, cell = np.unique(inverse * width + column[rows], return_inverse=True)
@@ -309,10 +335,11 @@ def _deviation(timings: Timings, rows: Ints, inverse: Ints, column: Ints, steps:
 def _pipelines(
     timings: Timings, row: Ints, column: Ints, ranks: Ranks, matrix: Callable[[Bools], Floats]
 ) -> Pipelines | None:
-    """Pipelines of equal roles that exchange messages: the k-th rank of every role.
+    """Pipelines of equal roles that exchange messages: the k-th rank of every role; None if there are none.
 
-    None if there are none. The time in a message includes filling the pipeline, so the transfer is
-    taken from the other collectives.
+    `row`, `column`: rank (row) and step column of each timing; `matrix`: sums masked timings by
+    rank and step. The time in a message includes filling the pipeline, so the transfer is taken
+    from the other collectives.
     """
     roles, code = distinct_texts(ranks.role)
     sizes = np.bincount(code)
@@ -340,8 +367,10 @@ def _pipelines(
 
 
 def _micro_batches(timings: Timings, row: Ints, column: Ints) -> tuple[int, Bools]:
-    """Executions per step of the longest own function (1 if unknown), and the functions that run as
-    often."""
+    """Return the micro-batches per step, and a mask of the functions that run about as often.
+
+    Micro-batches: executions per rank and step of the longest own function; 1 if unknown.
+    """
     names = len(timings.function.values)
     own = np.flatnonzero(~timings.waits & (column >= 0))
     if len(own) == 0:

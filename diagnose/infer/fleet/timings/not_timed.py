@@ -42,4 +42,5 @@ def not_timed(own: Floats, wait: Floats, roles: Ints) -> Floats:
 
 
 def _least(values: Floats) -> Floats:
+    """Return the smallest finite value of each column (ranks x steps); inf where there is none."""
     return np.asarray(np.where(np.isfinite(values), values, np.inf).min(axis=0), dtype=np.float64)

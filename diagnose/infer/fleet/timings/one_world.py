@@ -54,7 +54,11 @@ def one_world(timings: Timings) -> Timings:
 
 
 def _edges(first: Ints, end: Ints, steps: int) -> Ints:
-    """Steps at which several ranks begin or end."""
+    """Steps (columns, rising) at which several ranks begin or end.
+
+    `first`, `end`: column of each rank's first step, and after its last one; `steps`: number of
+    columns.
+    """
     margin = limits.FEW * steps
     moments = np.concatenate([first[first >= margin], end[end <= steps - margin]])
     found, count = np.unique(moments, return_counts=True)

@@ -81,6 +81,7 @@ class Timings:
         """Select these rows, and append notes."""
 
         def chosen(labels: Labels) -> Labels:
+            """Select the rows of one label column."""
             return Labels(labels.codes[rows], labels.values)
 
         return replace(
@@ -156,7 +157,9 @@ def check(table: pa.Table, name: str) -> Timings:
 
 def _unusable(placed: Bools, function: Labels, kind: Ints, seconds: Floats, name: str, notes: list[Note]) -> Bools:
     """Mark rows that cannot be right, and add notes. Raises BadData if no row is left.
-    `placed`: rows whose rank and step are valid."""
+
+    `placed`: rows whose rank and step are valid; `name`: of the file, for messages.
+    """
     reasons = (
         ("without a rank and step that are whole numbers from 0", ~placed),
         ("without a function", placed & (function.codes == function.code(""))),
@@ -181,6 +184,10 @@ def _unusable(placed: Bools, function: Labels, kind: Ints, seconds: Floats, name
 
 
 def _load(path: Path) -> pa.Table:
+    """Read the known columns of a file of timings, as Parquet or CSV by its first bytes.
+
+    Raises NoTimings if there is no such file, BadData if it cannot be read.
+    """
     name = clean(str(path), 120)
     try:
         with os.fdopen(open_plain(path), "rb") as file:
@@ -199,6 +206,10 @@ def _load(path: Path) -> pa.Table:
 
 
 def _parquet(file: BinaryIO, name: str) -> pa.Table:
+    """Read the known columns of a Parquet file, with names in lower case.
+
+    `name`: of the file, for messages. Raises BadData if it is too large or damaged.
+    """
     footer = read_footer(file)
     if footer.most_rows > ROWS_MOST:
         raise BadData(f"{name}: {footer.most_rows} rows are too many: sum them up per step first")
@@ -214,6 +225,11 @@ def _parquet(file: BinaryIO, name: str) -> pa.Table:
 
 
 def _csv(file: BinaryIO, head: bytes, path: str) -> pa.Table:
+    """Read the known columns of a CSV file as text; empty if a required one is missing.
+
+    `head`: its first bytes, which decide the separator; `path`: for messages. Lines with another
+    number of columns are skipped and counted in the metadata. Raises BadData or ValueError.
+    """
     if b"\0" in head:
         raise ValueError("it holds binary data")
     if os.fstat(file.fileno()).st_size > BYTES_MOST:
@@ -230,6 +246,7 @@ def _csv(file: BinaryIO, head: bytes, path: str) -> pa.Table:
     broken: list[int] = []
 
     def skip(row: pcsv.InvalidRow) -> str:
+        """Skip and count a line with another number of columns; an error beyond BROKEN_MOST of them."""
         broken.append(row.actual_columns)
         return "skip" if len(broken) <= BROKEN_MOST else "error"
 
@@ -248,7 +265,10 @@ def _csv(file: BinaryIO, head: bytes, path: str) -> pa.Table:
 
 
 def _written_out(words: pa.DictionaryArray) -> int:
-    """Bytes of a text column if written out without its dictionary; 0 for numbers."""
+    """Bytes of a dictionary-encoded text column if written out without its dictionary.
+
+    0 for numbers, which are no longer than their row.
+    """
     if not (pa.types.is_string(words.type.value_type) or pa.types.is_large_string(words.type.value_type)):
         return 0  # numbers: no longer than their row
     used = pc.take(pc.binary_length(words.dictionary).cast(pa.int64()), words.indices)
@@ -256,6 +276,7 @@ def _written_out(words: pa.DictionaryArray) -> int:
 
 
 def _plain(table: pa.Table, column: str, name: str) -> pa.Array:
+    """Return a column as one array without dictionary. Raises BadData if its texts would be absurdly long."""
     values = table[column]
     if pa.types.is_dictionary(values.type):
         if sum(map(_written_out, values.chunks)) > BYTES_MOST:
@@ -280,6 +301,10 @@ def _numbers(table: pa.Table, column: str, name: str) -> Floats:
 
 
 def _texts(table: pa.Table, column: str, name: str) -> Labels:
+    """Read a text column as labels, trimmed and shortened; '' where it is null.
+
+    Raises BadData if it holds no text. `name`: of the file.
+    """
     values = _plain(table, column, name)
     if pa.types.is_nested(values.type) or pa.types.is_binary(values.type):
         raise BadData(f"{name}: column {column} holds {clean(str(values.type), 40)}, not text")
@@ -296,6 +321,7 @@ def _texts(table: pa.Table, column: str, name: str) -> Labels:
 
 
 def _optional(table: pa.Table, column: str, rows: Ints, name: str) -> Labels:
+    """Read an optional text column at these rows; '' everywhere if the file lacks it."""
     if column not in table.column_names:
         return Labels(np.zeros(len(rows), dtype=np.int64), ("",))
     labels = _texts(table, column, name)
@@ -311,6 +337,7 @@ def _kinds(table: pa.Table, name: str) -> Ints:
 
 
 def _counts(table: pa.Table, name: str) -> tuple[Ints, bool]:
+    """(executions of each row, 1 where not said or impossible; whether the file says any)."""
     if "count" not in table.column_names:
         return np.ones(table.num_rows, dtype=np.int64), False
     count = _numbers(table, "count", name)
@@ -319,6 +346,10 @@ def _counts(table: pa.Table, name: str) -> tuple[Ints, bool]:
 
 
 def _waits(table: pa.Table, kind: Ints, name: str) -> Bools:
+    """Mask of the rows that contain waiting for other ranks: by the column `waits`, else by kind.
+
+    Without a valid value, collectives wait and other kinds do not.
+    """
     by_kind: Bools = kind == KINDS.index("collective")
     if "waits" not in table.column_names:
         return by_kind
@@ -336,6 +367,7 @@ def _waits(table: pa.Table, kind: Ints, name: str) -> Bools:
 
 
 def _whole(values: Floats, most: int) -> Bools:
+    """Mark values that are whole numbers from 0 to `most`."""
     with np.errstate(invalid="ignore"):
         good: Bools = np.isfinite(values) & (values >= 0) & (values <= most) & (values == np.floor(values))
     return good
@@ -382,7 +414,10 @@ def _repeated(rank: Ints, step: Ints, function: Ints, kind: Ints, seconds: Float
 
 
 def _twice_over(rank: Ints, step: Ints, function: Ints, keep: Bools, usual: Floats, notes: list[Note]) -> Bools:
-    """Mark later rows of steps in which all functions have twice their usual rows (two sources)."""
+    """Mark later rows of steps in which all functions have twice their usual rows (two sources).
+
+    `keep`: rows to look at; `usual`: usual rows in a step, by function code. Adds a note.
+    """
     rows = np.flatnonzero(keep)
     order = rows[np.lexsort((rows, function[rows], step[rows], rank[rows]))]
     new_step = np.concatenate(([True], (np.diff(rank[order]) != 0) | (np.diff(step[order]) != 0)))

@@ -36,8 +36,9 @@ class Distance:
 
 
 def most_unlike(fleet: Fleet, row: int, peers: Ints) -> Distance | None:
-    """Return the function of the rank's own work with the largest distance; None without a
-    comparison.
+    """Return the function of the rank's own work whose pattern differs most from the peers'.
+
+    None if nothing can be compared.
     """
     table = fleet.patterns
     if len(peers) == 0 or table.mu is None or table.sigma is None or len(table) > budgets.CELLS_MOST:
@@ -57,6 +58,7 @@ def most_unlike(fleet: Fleet, row: int, peers: Ints) -> Distance | None:
     cell = place[table.rank[rows]] * len(keys) + column.reshape(-1)
 
     def summed(weight: Floats) -> Floats:
+        """Sum a weight of the pattern rows by rank and function (ranks x functions)."""
         total = np.bincount(cell, weights=weight, minlength=len(ranks) * len(keys))
         return np.asarray(total, dtype=np.float64).reshape(len(ranks), len(keys))
 
@@ -79,13 +81,17 @@ def most_unlike(fleet: Fleet, row: int, peers: Ints) -> Distance | None:
 
 
 def _apart(normal: list[Floats], index: int) -> Floats:
-    """Median distance of one rank to the others, by function."""
+    """Median over the other ranks of their distance to one rank, by function.
+
+    `normal`: β, μ and σ as shares of the largest, each ranks x functions; `index`: the rank's row
+    in them.
+    """
     distance = sum(np.abs(np.delete(part, index, axis=0) - part[index]) for part in normal)
     return np.asarray(np.median(distance, axis=0), dtype=np.float64)
 
 
 def distance_evidence(fleet: Fleet, row: int, peers: Ints) -> tuple[Evidence, ...]:
-    """Evidence for a suspect whose patterns differ by EROICA's measure; else empty."""
+    """Return a line of evidence if the rank's patterns differ from its peers' by EROICA's measure; else ()."""
     found = most_unlike(fleet, row, peers)
     if found is None or found.distance < DIFFERS:
         return ()

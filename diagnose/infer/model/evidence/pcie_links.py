@@ -47,6 +47,7 @@ class Link:
         return self.share / self.expected if self.expected > 0 else 1.0
 
     def evidence(self) -> tuple[Evidence, ...]:
+        """Return two lines: speed and width against the link's own capability, and w against the peers'."""
         mine = f"{self.speed_gts:.3g} GT/s x{self.width:.0f}"
         able = f"{self.speed_limit_gts:.3g} GT/s x{self.width_limit:.0f}"
         return (
@@ -55,6 +56,7 @@ class Link:
         )
 
     def action(self, host: str) -> str:
+        """Return what to do about the link, as a sentence; `host`: '' if unknown."""
         return (
             f"Reseat {self.instance}{after('of', host)} and check its riser and slot (`lspci -vv -s {self.instance} | grep Lnk`): the link "
             "came up below what both ends can do."
@@ -62,9 +64,7 @@ class Link:
 
 
 def degraded(fleet: Fleet, rank: int, peers: Ints) -> Link | None:
-    """Return the rank's link that is worst compared with its peers', if below 0.75 of theirs; else
-    None.
-    """
+    """Return the rank's PCIe link that is worst compared with its peers', if below 0.75 of theirs; else None."""
     mine = _links(fleet, np.array([rank]))
     if all(share > limits.HALVED for links in mine.values() for _, _, share, *_ in links):
         return None

@@ -38,14 +38,18 @@ class Program:
 
 
 def culprits(found: Sequence[Program]) -> tuple[Program, ...]:
-    """Programs that are worth a line: above a tenth of the first, and not the observer's own; at most budgets.TOLD."""
+    """Select the programs that took at least a tenth of what the first took, at most budgets.TOLD.
+
+    `found`: largest first. The observer's own are left out, unless there are no others.
+    """
     others = [one for one in found if not one.is_ours] or list(found[:1])
     return tuple(one for one in others if one.seconds >= limits.FEW * others[0].seconds)[: budgets.TOLD]
 
 
 def takers(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float]]:
-    """Processes outside the job that took CPU from these ranks (a sample), with seconds, largest
-    first.
+    """Return (process in words, seconds) of processes outside the job that took CPU from these ranks.
+
+    Largest first; `rows`: ranks, of which limits.PEERS_SAMPLED at most are looked at.
     """
     ordered = sorted(_taken(fleet, rows).items(), key=lambda item: -item[1])
     return [(f"{comm} ({pid})" if pid >= 0 else comm, seconds) for (comm, pid), seconds in ordered]

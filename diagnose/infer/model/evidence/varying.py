@@ -40,7 +40,7 @@ class Varying:
 
     @property
     def pauses(self) -> bool:
-        """Whether it is Python, varies alone and is little of the work."""
+        """Whether it is a pause: Python that varies alone; the garbage collector, or little of the work."""
         return (
             self.alone
             and self.function.kind == "python"
@@ -49,11 +49,13 @@ class Varying:
 
 
 def correlation(fleet: Fleet, work: Floats) -> float | None:
-    """Median over ranks of the mean correlation of their functions' times; None where unknown.
+    """Return how much functions vary together: median over ranks of their functions' mean correlation.
 
-    rho = (Var W - Σ sd(f)²) / ((Σ sd(f))² - Σ sd(f)²), from variances alone. `work`: seconds, ranks
-          x steps. Unknown where the samples' own variance is more than half of all, or where one
-          function varies alone.
+    rho = (Var W - Σ sd(f)²) / ((Σ sd(f))² - Σ sd(f)²), from variances alone. `work`: seconds,
+          ranks x steps.
+
+    None where unknown: the samples' own variance is more than half of all, or one function varies
+    alone.
     """
     whole, squares, linear, raw = _by_rank(fleet, work)
     usable = np.isfinite(whole) & (squares >= 0.5 * raw) & (squares <= 0.8 * linear) & (squares > 0)
@@ -67,8 +69,10 @@ def scattered(fleet: Fleet, work: Floats, found: Varying | None) -> bool:
     """Whether single functions vary independently: accidents, since input lengthens them together.
 
     Over all ranks rho = Σr(Var W - Σf sd²) / Σr((Σf sd)² - Σf sd²) is below 0.3, and no function
-                         has most of the variance: 0.8 of it; 0.5 where functions are sampled, which
-                         hides what grows with them.
+    has most of the variance: 0.8 of it; 0.5 where functions are sampled, which hides what grows
+    with them.
+
+    `work`: seconds, ranks x steps; `found`: the function that varies most; None gives False.
     """
     if found is None or found.of_variance >= (limits.NEARLY_ALL if fleet.timed else limits.HOLDS_LEAST):
         return False
@@ -79,7 +83,10 @@ def scattered(fleet: Fleet, work: Floats, found: Varying | None) -> bool:
 
 
 def most(fleet: Fleet) -> Varying | None:
-    """Return the function that varies most; None where the samples' own variance is most of it."""
+    """Return the function with most of the variance over steps, all ranks together; None if unknown.
+
+    Unknown: the samples' own variance is most of it.
+    """
     rows, variance, clean = work_variances(fleet)
     table = fleet.patterns
     if len(rows) == 0 or clean.sum() < 0.5 * variance.sum():
@@ -118,25 +125,23 @@ def _of_user(fleet: Fleet, row: int) -> Function | None:
 
 
 def _by_rank(fleet: Fleet, work: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Per rank: Var W (NaN with too few steps), Σ sd(f)², (Σ sd(f))², and Σ sd(f)² before
-    correction.
+    """Return, per rank, Var W (NaN with too few steps), Σ sd(f)², (Σ sd(f))², and Σ sd(f)² uncorrected.
 
-    Corrected for the samples' own variance, except the last.
+    All but the last are corrected for the samples' own variance. `work`: W, seconds, ranks x steps.
     """
     rows, variance, clean = work_variances(fleet)
     rank, ranks = fleet.patterns.rank[rows], len(fleet.ranks)
     whole: Floats = np.array([np.nanvar(each) if np.isfinite(each).sum() > 2 else np.nan for each in work])
 
     def total(each: Floats) -> Floats:
+        """Sum values of the work rows by rank."""
         return np.bincount(rank, each, ranks).astype(np.float64)
 
     return whole, total(clean), total(np.sqrt(clean)) ** 2, total(variance)
 
 
 def work_variances(fleet: Fleet) -> tuple[Ints, Floats, Floats]:
-    """(rows of the patterns that are work, their variance over steps, the same corrected for
-    sampling).
-    """
+    """Return the pattern rows that are work, their variance over steps, and that corrected for sampling."""
     table = fleet.patterns
     if table.sd_s is None:
         return np.empty(0, dtype=np.int64), np.empty(0), np.empty(0)

@@ -49,7 +49,10 @@ def merged_stacks(fleet: Fleet) -> StackNode:
 
 
 def _longest(fleet: Fleet) -> Ints:
-    """Pattern row of each rank: the longest pattern of its longest stack; -1 without one."""
+    """Return, by rank, the row of the longest pattern of its longest stack; -1 without one.
+
+    For a rank inside a collective at the end only its collectives count.
+    """
     table = fleet.patterns
     found = np.full(len(fleet.ranks), -1, dtype=np.int64)
     share, stacks = table.share, table.stack.codes.astype(np.int64)
@@ -69,6 +72,7 @@ def _longest(fleet: Fleet) -> Ints:
 
 
 def _python(table: Patterns, row: int) -> Sequence[StackFrame]:
+    """Python frames of a pattern, root first; without a stack its function or caller alone, if known."""
     code = int(table.stack.codes[row])
     if code >= 0:
         return table.stack.of(code)
@@ -85,6 +89,10 @@ def _shortened(frames: Sequence[StackFrame]) -> Sequence[StackFrame]:
 
 
 def _leaf(table: Patterns, row: int, state: str) -> str:
+    """Words in brackets on what a rank does at a pattern: '[waits for files (read)]', '[stopped]'.
+
+    `state`: of the rank.
+    """
     if state == "stopped":
         return "[stopped]"
     if table.kind.at(row) == "python":
@@ -96,12 +104,18 @@ def _leaf(table: Patterns, row: int, state: str) -> str:
 
 
 def _ended(state: str) -> StackFrame | None:
+    """The frame of a process that has ended; None for other states."""
     return StackFrame("[the process has ended]", "", 0) if state == "exited" else None
 
 
 def _children(
     stacks: list[tuple[tuple[StackFrame, ...], list[int]]], depth: int, above: tuple[int, ...]
 ) -> tuple[StackNode, ...]:
+    """Build the nodes of the frames at `depth`, those of fewest ranks first, with all nodes below them.
+
+    `stacks`: (frames, rank numbers); `above`: the parent's ranks, of which each node lists the
+    missing ones.
+    """
     by_frame: dict[StackFrame, list[tuple[tuple[StackFrame, ...], list[int]]]] = {}
     for frames, ranks in stacks:
         if len(frames) > depth:

@@ -1,4 +1,4 @@
-"""The other end of a socket, by what a window says of a wait."""
+"""Parse the other end of a connection from the detail of a wait in a window."""
 
 from __future__ import annotations
 

@@ -38,9 +38,7 @@ HANDSHAKE_BYTES = 1 << 16
 
 
 def group_call(frames: Sequence[StackFrame]) -> str:
-    """Name of the outermost function on a stack that waits for other ranks of a group; '' without
-    one.
-    """
+    """Name of the outermost function on a stack that waits for other ranks of a group; '' without one."""
     calls = (frame.name for frame in frames if frame.file.endswith(_C10D) and "<locals>" not in frame.name)
     return forming_call(frames) or next(calls, "")
 
@@ -62,7 +60,11 @@ def is_starting(fleet: Fleet) -> bool:
 
 
 def is_unbegun(fleet: Fleet) -> bool:
-    """Whether no rank of the job has ended a step or a collective yet, as far as can be seen."""
+    """Return whether no step or collective has ended yet and the ranks still connect; False without evidence.
+
+    Evidence: every waiting rank is in a function that connects ranks, or connections between ranks
+    are known to have carried at most HANDSHAKE_BYTES each.
+    """
     ranks = fleet.ranks
     if fleet.timed or fleet.steps.count or np.isfinite(ranks.last_progress_s).any():
         return False

@@ -26,8 +26,9 @@ _SOCKETS = ("connect", "accept", "send", "recv")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A user's function ('' without a stack), the library function called in it, and the wait
-    there.
+    """Where a rank is: a user's function ('' without a stack), and what it waits for there.
+
+    `inside`: the library function called in it, '' if none; `waits_for`: words, '' if it computes.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Place:
 
     @property
     def at_work(self) -> bool:
-        """Whether it runs the user's own code; a sleep inside a library may poll a lock."""
+        """Whether it computes, or sleeps in the user's own code; a sleep inside a library may poll a lock."""
         return self.waits_for == _COMPUTES or (self.waits_for == _SLEEPS and not self.inside)
 
     @property
@@ -75,7 +76,7 @@ class Place:
 
 
 def place_of(table: Patterns, row: int) -> tuple[Place, float] | None:
-    """(place, share of the window) of a rank; None where no pattern was seen."""
+    """Return (place, share of the window) where a rank's training thread spends most time; None if unseen."""
     mine = (table.rank == row) & (table.thread.codes == table.thread.code("training"))
     return _place(table, np.flatnonzero(mine & (table.beta > 0)), table.beta)
 
@@ -102,7 +103,10 @@ def places_of_threads(table: Patterns, row: int) -> list[tuple[Place, float]]:
 
 
 def _place(table: Patterns, mine: Ints, weight: Floats) -> tuple[Place, float] | None:
-    """(place, share of their weight) of a thread by these patterns; None without any."""
+    """Return (place, share of their weight) of a thread by these patterns; None without any.
+
+    `mine`: pattern rows of the thread; `weight`: by pattern row.
+    """
     stacks = {each: _frames(table, each) for each in mine.tolist()}
     users = users_code((frames, float(weight[each])) for each, frames in stacks.items())
     shares: dict[tuple[StackFrame, str], float] = {}
@@ -125,6 +129,7 @@ def _place(table: Patterns, mine: Ints, weight: Floats) -> tuple[Place, float] |
 
 
 def _frames(table: Patterns, row: int) -> list[StackFrame]:
+    """Frames of a pattern, root first; without a stack its function or caller alone, if its file is known."""
     if table.stack.codes[row] >= 0:
         return table.stack.of(int(table.stack.codes[row]))
     name = table.name.at(row) if table.kind.at(row) == "python" else table.caller.at(row)
@@ -132,8 +137,9 @@ def _frames(table: Patterns, row: int) -> list[StackFrame]:
 
 
 def _split(frames: Sequence[StackFrame], users: UsersCode) -> tuple[StackFrame, str]:
-    """(lowest frame of the user's code, leaf of the library called from it); without one: the leaf,
-    ''.
+    """Return (lowest frame of the user's code, name of the leaf in a library below it, '' if none).
+
+    Without a frame of the user's: (the leaf, '').
     """
     lowest = max((at for at, frame in enumerate(frames) if users.has(frame.file)), default=-1)
     if lowest < 0:

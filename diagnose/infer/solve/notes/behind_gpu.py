@@ -22,7 +22,7 @@ _TEXT = "an accused rank also waits for its GPU, whose work was not seen: where 
 
 
 def notes(fleet: Fleet, suspects: Sequence[Suspect], step_s: float) -> list[Note]:
-    """Return the note as a list, empty where it does not apply."""
+    """Return a note if time of a suspect's host may be hidden behind its GPU; empty if not."""
     accused = {rank for one in suspects if one.component in _OF_THE_HOST for rank in one.ranks}
     if not accused:
         return []

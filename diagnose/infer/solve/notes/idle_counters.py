@@ -71,6 +71,10 @@ def _devices(fleet: Fleet, suspects: Iterable[Suspect]) -> set[tuple[str, str]]:
 
 
 def _errors(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[Note]:
+    """Yield a note per error counter that is far above the devices' median on at most half of them.
+
+    Skips suspect devices, `accused` as (host, name), and all devices of `ranks` (rank numbers).
+    """
     table = fleet.counters.table
     for name, least in _ERRORS.items():
         rows = fleet.counters.rows(name)
@@ -84,7 +88,11 @@ def _errors(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Ite
 
 
 def _told(fleet: Fleet, moved: Ints, name: str, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[Note]:
-    """Return one note per counter: the device on which it moved most, and the number of others."""
+    """Yield the note on one counter: the device on which it moved most, and how many others.
+
+    `moved`: rows on which it moved. Skips suspect devices, `accused` as (host, name), and devices
+    of `ranks` (rank numbers); no note if none is left.
+    """
     table = fleet.counters.table
     left = [
         row
@@ -102,7 +110,10 @@ def _told(fleet: Fleet, moved: Ints, name: str, accused: set[tuple[str, str]], r
 
 
 def _known(fleet: Fleet, row: int, accused: set[tuple[str, str]], ranks: set[int]) -> bool:
-    """Whether the device, or another one of the same rank, is a suspect already."""
+    """Whether the device of a counter row, or another one of the same rank, is a suspect already.
+
+    `accused`: suspect devices as (host, name); `ranks`: numbers of ranks with a suspect device.
+    """
     table = fleet.counters.table
     rank = int(table.rank[row])
     if rank >= 0 and int(fleet.ranks.number[rank]) in ranks:
@@ -111,12 +122,14 @@ def _known(fleet: Fleet, row: int, accused: set[tuple[str, str]], ranks: set[int
 
 
 def _host(fleet: Fleet, row: int) -> str:
+    """Host of a counter row: its rank's host, else the observed one."""
     table = fleet.counters.table
     rank = int(table.rank[row])
     return fleet.ranks.host[rank] if rank >= 0 else table.observed_on.at(row)
 
 
 def _whose(fleet: Fleet, row: int) -> str:
+    """Say whose device a counter row is about: ' (rank 3, node-0)', ' (node-0, no rank of the job)'."""
     rank = int(fleet.counters.table.rank[row])
     host = _host(fleet, row)
     return (
@@ -125,6 +138,10 @@ def _whose(fleet: Fleet, row: int) -> str:
 
 
 def _below(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[Note]:
+    """Yield a note per speed or clock that is below its limit and its peers on some devices, or low on most.
+
+    Skips suspect devices, `accused` as (host, name), and all devices of `ranks` (rank numbers).
+    """
     table = fleet.counters.table
     for name, (share, size, unit) in _BELOW.items():
         rows = fleet.counters.rows(name)
@@ -149,6 +166,7 @@ def _below(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iter
 
 
 def _xids(fleet: Fleet, accused: set[tuple[str, str]]) -> Iterator[Note]:
+    """Yield a note per GPU and Xid error, but not on suspects; `accused`: suspects as (host, device name)."""
     for name in fleet.counters.names("gpu.xid."):
         number = xids.number_of(name[8:])
         if number is None:
@@ -163,6 +181,7 @@ def _xids(fleet: Fleet, accused: set[tuple[str, str]]) -> Iterator[Note]:
 
 
 def _lost(fleet: Fleet, accused: set[tuple[str, str]]) -> Iterator[Note]:
+    """Yield a note per GPU that fell off the bus and is no suspect; `accused`: suspects as (host, device name)."""
     rows = fleet.counters.rows("gpu.lost")
     for row in rows[fleet.counters.table.value[rows] > 0].tolist():
         counter = fleet.counters.at(row)

@@ -36,8 +36,9 @@ _COLLECTOR = "gc"
 
 @dataclass(frozen=True, slots=True)
 class ToldPause:
-    """A pause by design: its note, function, steps (columns), seconds in each, and the ranks that
-    work.
+    """A pause by design: its note, function, steps (columns), and seconds in each.
+
+    `rows`: the ranks that work in it.
     """
 
     note: Note
@@ -49,6 +50,8 @@ class ToldPause:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
+    """A place at which ranks pause: a function, and the library function `inside` it ('' if none)."""
+
     function: StackFrame
     inside: str
     more: bool  # it takes more there than in other steps
@@ -97,7 +100,7 @@ def without_accused(notes: Iterable[Note], told: Sequence[ToldPause], suspects: 
 
 
 def _places(fleet: Fleet) -> dict[_Place, Ints]:
-    """Rows of the table of pauses, by function."""
+    """Group the rows of the table of pauses by place."""
     table = fleet.pauses
     lines: dict[tuple[str, str], int] = {}
     for frame in fleet.patterns.stack.frames:
@@ -116,7 +119,7 @@ def _places(fleet: Fleet) -> dict[_Place, Ints]:
 
 
 def _told(fleet: Fleet, place: _Place, entries: Ints, working: Ints) -> ToldPause | None:
-    """Return a pause by design, or None.
+    """Return the pause with its note if it recurs regularly or nearly all ranks make it in the same steps; else None.
 
     `entries`: rows of the table with the function; `working`: those of ranks that work in it.
     """
@@ -156,9 +159,7 @@ def _iteration(fleet: Fleet, columns: Ints) -> str:
 
 
 def _rhythm(fleet: Fleet, columns: Ints) -> str:
-    """Words on the distance of these steps, in steps or, where lengths differ, in seconds; '' for
-    none.
-    """
+    """Words on the regular distance of these steps (columns), in steps, else in seconds; '' if irregular."""
     period = find_period(columns.astype(np.float64))
     if period is not None:
         return f"in every {ordinal(round(period))} step"
@@ -171,7 +172,7 @@ def _rhythm(fleet: Fleet, columns: Ints) -> str:
 
 
 def _waits(fleet: Fleet, entries: Ints) -> Bools:
-    """Mask of the table's rows whose ranks only wait there."""
+    """Mask of these rows of the table: ranks that only wait there, inside collectives."""
     only: Bools = fleet.pauses.wait_s[entries] >= limits.NEARLY_ALL * fleet.pauses.total_s[entries]
     return only
 
@@ -189,6 +190,10 @@ def _together(fleet: Fleet, entries: Ints, columns: Ints) -> bool:
 
 
 def _who(fleet: Fleet, working: Ints, columns: Ints, each_s: float) -> str:
+    """Words on who pauses and who waits for it: ' on rank 0, while all others wait for it'; '' for one rank.
+
+    `working`: rows of the table; `columns`: steps of the pause; `each_s`: seconds of one pause.
+    """
     everyone = len(fleet.ranks)
     rows = np.unique(fleet.pauses.rank[working])
     if everyone < 2:
@@ -208,7 +213,10 @@ def _who(fleet: Fleet, working: Ints, columns: Ints, each_s: float) -> str:
 
 
 def explain(told: Sequence[ToldPause], columns: Ints, more_s: Floats) -> bool:
-    """Whether these pauses explain at least half of the excess of most of these steps."""
+    """Whether these pauses explain at least half of the excess in at least half of these steps.
+
+    `columns`: the steps; `more_s`: seconds by which each is longer.
+    """
     held = np.zeros(len(columns))
     for pause in told:
         held += np.where(np.isin(columns, pause.columns), pause.seconds, 0.0)

@@ -30,8 +30,8 @@ def rhythm_notes(
 ) -> list[Note]:
     """Return notes on drifts, pauses, spikes of all ranks, and rare long steps of one rank.
 
-    `later`: only the later part of the window is judged. `paused`: known pauses, which explain
-        spikes.
+    `per_step`: seconds of each step. `later`: only the later part of the window is judged.
+    `paused`: known pauses, which explain spikes.
     """
     own = fleet.steps.own_s
     notes = [pause.note for pause in paused]
@@ -54,10 +54,15 @@ def rhythm_notes(
 
 
 def _high(per_step: Floats, spikes: Spikes) -> Ints:
+    """Columns of the steps that are spikes: longer than half-way between usual and spike."""
     return np.flatnonzero(np.nan_to_num(per_step) >= (spikes.spike_s + spikes.usual_s) / 2).astype(np.int64)
 
 
 def _who(numbers: Ints, own: Floats, per_step: Floats, spikes: Spikes) -> str:
+    """Words on what ranks do in the spikes: most are busy, all wait, or some are busy and waited for.
+
+    `numbers`: rank numbers; `own`: ranks x steps.
+    """
     at = _high(per_step, spikes)
     busy = nan_median(own[:, at], 1) - nan_median(own, 1)
     then = np.nan_to_num(busy) >= 0.5 * (spikes.spike_s - spikes.usual_s)
