@@ -274,10 +274,15 @@ class Module:
     def _first_trial(
         self, function: str, path: Path, offsets: Sequence[int], counters: Mapping[int, int], place: int | None
     ) -> None:
-        """Run the trial that precedes attaching. Its MappedTooOften also names the user who maps the file most."""
+        """Run the trial that precedes attaching. Its MappedTooOften also names the user who maps the file most.
+
+        A file that was refused before, and is still mapped so often, is refused without another trial.
+        """
+        walks.REFUSED.check(path, self.root)
         try:
             self._trial(function, path, offsets, counters, place, walks.WAITS_MOST_S)
         except uprobes.MappedTooOften as error:
+            walks.REFUSED.add(path)
             by = walks.mapped_most_by(walks.inode_of(path), self.root)
             raise uprobes.MappedTooOften(f"{error}{by}") from error
 
@@ -332,6 +337,7 @@ class Module:
                         del self._attached[descriptor]
                         self._withdrawn.add(descriptor)
             self._mapped_by = walks.mapped_most_by(inode, self.root)
+            walks.REFUSED.add(Path(f"/proc/self/fd/{ours[0].file}"))
         finally:
             os.close(nothing)
             for one in ours:

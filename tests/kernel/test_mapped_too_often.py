@@ -115,6 +115,28 @@ def test_a_probe_in_a_page_that_is_mapped_too_often_is_left_out(module: Module, 
     assert longest[0] < LONGEST_S * BUSY
 
 
+def test_a_refused_page_is_not_tried_again_while_it_is_mapped_so_often(module: Module, place: Place) -> None:
+    # GIVEN a library that was refused, after a trial that told what it took
+    mappers = place.mapped(1, MOST_MAPPINGS, place.offsets[0])
+    first = CallProbe(module, TABLE)
+    first.watch([mappers[0].pid])
+    assert any("visiting all mappings took" in note for note in first.notes)
+    # WHEN another observer of this process looks at it
+    second = CallProbe(module, TABLE)
+    second.watch([mappers[0].pid])
+    # THEN it is refused by what the mappings show, without a trial
+    (note,) = second.notes
+    assert "by user 65534, 6000" in note and "visiting" not in note and not second.rows_attached()
+    # and tried again when nobody maps it so often any more
+    for one in mappers:
+        one.kill()
+        one.wait()
+    (calm,) = place.mapped(1, 1, place.offsets[0])
+    third = CallProbe(module, TABLE)
+    third.watch([calm.pid])
+    assert third.rows_attached() == {0, 1} and not third.notes
+
+
 @pytest.mark.parametrize("processes", [256, 2_112])  # 64 ranks with 32 workers each
 def test_a_host_where_hundreds_of_processes_map_the_library_is_observed(
     module: Module, place: Place, processes: int

@@ -56,6 +56,8 @@ _DUTY = 20  # a look is followed by a pause of so many times its length
 _MAPPINGS = "sys/kernel/slab/vm_area_struct/objects"
 _PAGE_BYTES = 4096
 _AT_ONCE = 8  # links closed in parallel: each waits for the kernel's grace periods
+_REFUSED_MOST = 4096  # files
+_TOO_OFTEN = "a page of it is mapped so often that a probe in it would block every fork of this host"
 # limits of the search for the user who maps the file so often
 _SEARCH_S, _SEARCH_BYTES, _CHUNK_BYTES = 1.0, 1 << 24, 1 << 18
 _SUSPECT = 1_000  # mappings of one file in one process that make its user the likely cause
@@ -134,8 +136,7 @@ class Trials:
             shortest = self._shortest(partial(trial, (offset,)), usual_s, waits_most_s)
             if not shortest.is_short(waits_most_s):
                 raise MappedTooOften(
-                    f"a page of it is mapped so often that a probe in it would block every fork of this host (visiting all mappings "
-                    f"took {shortest.wall_s:.2f} s, {shortest.cpu_s * 1e3:.1f} ms of a CPU; "
+                    f"{_TOO_OFTEN} (visiting all mappings took {shortest.wall_s:.2f} s, {shortest.cpu_s * 1e3:.1f} ms of a CPU; "
                     f"limits: {WAITS_MOST_S:g} s, {TRIAL_MOST_S * 1e3:g} ms)"
                 )
 
@@ -190,6 +191,34 @@ class Trials:
         self._closing.shutdown()
 
 
+class Refused:
+    """Files that a trial has found mapped too often.
+
+    A trial, and its end, delay every fork for as long as it measures, so it is not repeated while a process is found
+    that maps the file so often. Known to this process and to forks made later, such as each observer of the service.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[bytes, bytes], None] = {}
+
+    def add(self, path: Path) -> None:
+        """Remember an open file (/proc/self/fd/N); beyond `_REFUSED_MOST` files the oldest is dropped."""
+        if (file := _file_of(path)) is not None:
+            self._files[file] = None
+            if len(self._files) > _REFUSED_MOST:
+                del self._files[next(iter(self._files))]
+
+    def check(self, path: Path, root: Path) -> None:
+        """Raise MappedTooOften for a file that was refused and is still mapped so often; else forget that it was."""
+        if self._files and (file := _file_of(path)) in self._files:
+            if by := mapped_most_by(inode_of(path), root):
+                raise MappedTooOften(f"{_TOO_OFTEN}{by}")
+            self._files.pop(file, None)
+
+
+REFUSED = Refused()
+
+
 @dataclass(slots=True)
 class Growth:
     """Decides when to check attached files again: any user may map a page more often while a probe
@@ -229,10 +258,22 @@ def inode_of(path: Path) -> bytes:
 
     Read from fdinfo: its file system might not answer.
     """
+    return _told(path, b"ino")
+
+
+def _file_of(path: Path) -> tuple[bytes, bytes] | None:
+    """Identify an open file by mount and inode number; None where unknown (before Linux 5.14)."""
+    found = _told(path, b"mnt_id"), _told(path, b"ino")
+    return found if all(found) else None
+
+
+def _told(path: Path, name: bytes) -> bytes:
+    """Return the digits of a line of an open file's fdinfo; empty where there are none."""
     try:
-        found = re.search(rb"^ino:\t(\d+)$", (Path("/proc/self/fdinfo") / path.name).read_bytes(), re.MULTILINE)
+        content = (Path("/proc/self/fdinfo") / path.name).read_bytes()
     except OSError:
         return b""
+    found = re.search(rb"^" + name + rb":\t(\d+)$", content, re.MULTILINE)
     return found[1] if found else b""
 
 
