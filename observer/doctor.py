@@ -208,6 +208,10 @@ def _nvml(_: Path) -> Requirement:
         import pynvml
 
         pynvml.nvmlInit()
+    except ImportError:
+        return Requirement(
+            "NVML", None, "nvidia-ml-py is not installed", "pip install nvidia-ml-py, on hosts with NVIDIA GPUs.", False
+        )
     except Exception as error:
         return Requirement(
             "NVML",

@@ -272,7 +272,8 @@ def _window(
     loading = threading.Thread(target=know_tables)  # a no-op unless this was a standby observer
     loading.start()
     running.run_until(begin.monotonic_ns / 1e9 + options.window_s, progress)
-    running.notes += clock_notes(clocks, read_clocks())
+    of_clocks = clock_notes(clocks, read_clocks())
+    running.notes += of_clocks
     loading.join()
     from rankscope.observer.finish.last import read_last
     from rankscope.observer.finish.windows import windows_from
@@ -281,7 +282,10 @@ def _window(
     if not goes_on:
         running.probes.rest()  # ranks pay for no probe while rows are made
     with giving_way():
-        return windows_from(running, before, last, begin.realtime_ns / 1e9)
+        made = windows_from(running, before, last, begin.realtime_ns / 1e9)
+    for note in of_clocks:  # of this window alone
+        running.notes.remove(note)
+    return made
 
 
 def observe(options: RecordOptions, progress: Progress) -> list[Window]:

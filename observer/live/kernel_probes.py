@@ -66,7 +66,7 @@ class KernelProbes:
     missing: list[Refused] = field(default_factory=list)  # programs that are not attached
     # entries that the kernel had no room for, by kind
     refused: Counter[str] = field(default_factory=Counter)
-    _takers_before: int = 0  # pairs that were made in earlier windows
+    _before: dict[str, int] = field(default_factory=dict)  # counters as the window began
 
     @property
     def maps(self) -> Mapping[str, Table]:
@@ -137,9 +137,9 @@ class KernelProbes:
 
     def losses(self) -> tuple[Loss, ...]:
         """Return nonzero counters of what was not observed, and entries refused by full maps."""
-        counted = dict(self.module.counters(COUNTERS))
+        counted = {name: count - self._before.get(name, 0) for name, count in self.counted().items()}
         lost = [Loss("bpf", name, counted[name]) for name in COUNTERS if name in LOSSES and counted[name]]
-        if forgotten := sched.takers_forgotten(self.module, counted["taker_new"] - self._takers_before):
+        if forgotten := sched.takers_forgotten(self.module, counted["taker_new"]):
             lost.append(Loss("bpf", "takers_forgotten", forgotten))
         return (*lost, *(Loss("observer", f"{what}_without_room", count) for what, count in self.refused.items()))
 
@@ -156,8 +156,8 @@ class KernelProbes:
         self.module.rest()
 
     def renew(self) -> None:
-        """Begin another window: earlier evictions are no loss of it."""
-        self._takers_before = self.counted()["taker_new"]
+        """Begin another window: what was lost before is no loss of it. What found no room is not observed in it either."""
+        self._before = self.counted()
 
     def wake(self) -> None:
         """Attach everything again, and drop events, losses and calls in progress from before."""
@@ -165,7 +165,7 @@ class KernelProbes:
         counters = self.maps["rs_counters"]
         for slot in range(len(COUNTERS)):
             counters[ctypes.c_int(slot)] = type(counters[ctypes.c_int(slot)])()
-        self._takers_before = 0
+        self._before.clear()
         for name in _OF_NOW:
             if name in self.maps:
                 for key, _ in self.maps[name].items():

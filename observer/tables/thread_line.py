@@ -56,7 +56,7 @@ def thread_line(
         Scopes(read_start, read_start + reads["dur_ns"] / 1e9, np.arange(len(reads))),
         file_kinds=file_kinds,
         edges_s=steps.edge_s if gpu is None else np.concatenate((steps.edge_s, gpu.start_s, gpu.end_s)),
-        # Queueing threads count inside collectives only. Delegate it would cut each of many
+        # Queueing threads count inside collectives only. Otherwise it would cut each of many
         # threads into pieces at each wait of the others.
         queued=raw.once("queued", lambda: _queued(raw)) if is_training or len(waits.start_s) else None,
         carried=carried,

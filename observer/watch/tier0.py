@@ -376,6 +376,7 @@ class Tier0:
             self.notes[job] = f"its steps are not visible: the rarest call that marks them, {rarest}"
         else:
             self.notes.pop(job, None)
+            self._again_s.pop(job, None)
             self.markers[job] = marker
             self._kept[job] = frozenset(place for place in learning.places if place[0] == marker.row)
             for rank in self.of_job(job):

@@ -12,7 +12,7 @@ import ctypes
 import ipaddress
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,8 +59,9 @@ _PACKAGES = re.compile(r"/lib(64)?/python\d?[\d.]*/(site|dist)-packages/([^/.]+)
 _PUBLIC_PARTS = re.compile(
     r"^(utils|usr|lib|lib64|bin|sbin|local|opt|srv|mnt|home|root|tmp|var|data|proc|sys|dev|shm|python\d?[\d.]*|site-packages|dist-packages)$"
 )
-# Names without a file; only their kind remains.
+# Names without a file; only their kind remains. Functions of the last two are made by libraries, others typed by a user.
 _NO_FILE = re.compile(r"<(string|stdin|unknown|__array_function__ internals|eval_with_key)>(\.\d+)?|[?]")
+_MADE_BY_LIBRARIES = ("<__array_function__ internals>", "<eval_with_key>")
 _KIND_OF_NO_FILE = re.compile(r"^<(frozen |attrs generated |torch_package_\d+>)")
 _COMPILED = re.compile(r"^(torchinductor_)(.*)$")
 _PUBLIC_PROCESSES = re.compile(
@@ -141,12 +142,15 @@ class Renaming:
         sources = tuple(replace(one, why="") for one in manifest.sources)
         manifest = replace(manifest, host=host, jobs=jobs, machine="", sources=sources)
         tables = {name: getattr(window, name) for name in TABLES}
-        for name, change in self._changes().items():
+        for name, change in self._changes(_functions_of_libraries(window.stacks)).items():
             tables[name] = _changed(name, tables[name], change)
         return Window(manifest, **tables)
 
-    def _changes(self) -> dict[str, dict[tuple[str, ...], Callable[..., Any]]]:
-        """Return, per table, columns to read → function for the new value of the first of them."""
+    def _changes(self, public: Set[str]) -> dict[str, dict[tuple[str, ...], Callable[..., Any]]]:
+        """Return, per table, columns to read → function for the new value of the first of them.
+
+        `public`: functions of public libraries, of which some tables do not tell the file.
+        """
         return {
             "ranks": {
                 ("job",): self._jobs.of, ("host",): self._hosts.of, ("node",): self._hosts.of, ("role",): self._roles.of,
@@ -164,7 +168,8 @@ class Renaming:
             },
             "stacks": {("name", "file"): self._function, ("file",): self._file},
             "pauses": {
-                ("name", "file"): self._pausing, ("file",): self._file, ("inside",): lambda name: self._function(name, "?"),
+                ("name", "file"): self._pausing, ("file",): self._file,
+                ("inside",): lambda name: name if name in public else self._function(name, ""),
             },
             "flows": {("local",): self._endpoint, ("peer",): self._endpoint},
             "collectives": {("op",): self._plain},
@@ -177,7 +182,7 @@ class Renaming:
         """Replace a function's name, 'Shard.load' → 'f1.f2', except Python's special names and
         public libraries.
         """
-        if not name or _is_public(file or ""):
+        if not name or _is_function_of_library(file or ""):
             return name
         return ".".join(self._part_of_name(part) for part in name.split("."))
 
@@ -322,6 +327,20 @@ def _is_public(file: str) -> bool:
         return found[3] in PUBLIC_LIBRARIES
     standard = _STANDARD.search(file)
     return standard is not None and standard[2] in _STANDARD_PARTS
+
+
+def _is_function_of_library(file: str) -> bool:
+    """Tell whether functions of this file are Python's own, or a public library's."""
+    return _is_public(file) and (file.startswith(_MADE_BY_LIBRARIES) or not _NO_FILE.fullmatch(file))
+
+
+def _functions_of_libraries(stacks: pa.Table) -> frozenset[str]:
+    """Return the names of functions that only public libraries have in these stacks."""
+    places = {
+        (name, _is_function_of_library(file))
+        for name, file in zip(stacks["name"].to_pylist(), stacks["file"].to_pylist(), strict=True)
+    }
+    return frozenset(name for name, public in places if public and (name, False) not in places)
 
 
 def _is_exported(name: str) -> bool:

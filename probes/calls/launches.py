@@ -107,14 +107,15 @@ class LaunchMeter:
         """
         self.processes = max(processes, 1)
         if self._thread is None:
+            thread = threading.Thread(target=self._run, name="launch-meter", daemon=True)
             try:
                 self._attach()  # here, as programs are loaded on one thread only
+                thread.start()
             except Exception as error:
                 self._give_up(error)
                 return
+            self._thread = thread
             self.module.before_close.append(self.stop)
-            self._thread = threading.Thread(target=self._run, name="launch-meter", daemon=True)
-            self._thread.start()
 
     def stop(self) -> None:
         """Stop the thread. The module detaches what is attached."""

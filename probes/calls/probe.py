@@ -435,8 +435,12 @@ class CallProbe:
         while the ring must be drained.
         """
         letting_go = threading.Thread(target=work, args=arguments, name="detach", daemon=True)
+        try:
+            letting_go.start()
+        except RuntimeError:  # none is available: do it here
+            work(*arguments)
+            return
         self.module.before_close.append(letting_go.join)
-        letting_go.start()
 
     def _detach_links(self, index: int, links: Sequence[int], whose: Collection[int] | None) -> None:
         """Close the descriptors of detached probes of row `index`, and remove its calls in progress.

@@ -92,11 +92,12 @@ def _source_name(symbol: str, at: int) -> tuple[str, int]:
 
 
 def _behind_substitution(symbol: str, at: int) -> int:
-    """Return the position after the substitution at `at`: S_, S0_, … or a short one such as Sa.
+    """Return the position after the substitution at `at`: S_, S0_, SA_, … or a short one such as Sa.
 
     Past the end of the symbol if it is unterminated.
     """
-    numbered = symbol[at + 1 : at + 2].isdigit() or symbol[at + 1 : at + 2] == "_"
+    first = symbol[at + 1 : at + 2]  # of a number to base 36, with capitals
+    numbered = first.isdigit() or first.isupper() or first == "_"
     stop = symbol.find("_", at) if numbered else at + 1
     return (stop if stop > 0 else len(symbol)) + 1
 

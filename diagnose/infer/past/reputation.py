@@ -88,7 +88,7 @@ class Reputations:
         self.path = path
 
     def add(self, votes: Iterable[Vote], now_s: float) -> int:
-        """Store these votes, each once, and delete expired ones; return by how many the stored votes grew.
+        """Store these votes, each once, and delete expired ones; return how many were new.
 
         `now_s`: Unix time. Votes of one component and job are averaged over the job's windows.
         """
@@ -102,10 +102,11 @@ class Reputations:
                 " start = excluded.start, host = excluded.host where excluded.start > start",
                 [{name: getattr(vote, name) for name in Vote.__slots__} for vote in votes],
             )
+            new = _count(base) - before
             # Delete nothing if a clock years ahead makes all votes look old.
             if newest_s is None or now_s - newest_s <= NEVER_SO_LONG_S:
                 base.execute("delete from votes where start < ?", (now_s - _KEPT_S,))
-            return _count(base) - before
+            return new
 
     def all(self) -> list[Repute]:
         """Return the record of every component over all its jobs, worst first."""

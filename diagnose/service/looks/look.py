@@ -157,7 +157,11 @@ def begin(wanted: Wanted) -> Look:
     """Fork a child that loads probes, observes and judges. Raises OSError."""
     result = os.memfd_create("look", os.MFD_CLOEXEC)
     begun_s = time.monotonic()
-    pid = forked(lambda: _look(wanted, result))
+    try:
+        pid = forked(lambda: _look(wanted, result))
+    except BaseException:
+        os.close(result)
+        raise
     return Look(wanted.alarm, pid, result, begun_s, begun_s + wanted.longest_s, wanted.share)
 
 

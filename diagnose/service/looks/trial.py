@@ -41,7 +41,11 @@ class Trial:
         self._result = os.memfd_create("trial", os.MFD_CLOEXEC)
         result = self._result
         self._until_s = time.monotonic() + _MOST_S
-        self._pid = forked(lambda: _try(result))
+        try:
+            self._pid = forked(lambda: _try(result))
+        except BaseException:
+            os.close(result)
+            raise
 
     def done(self) -> Found | None:
         """Return the result once; None while the child runs, and afterwards.

@@ -2,7 +2,8 @@
 
 Reads the MCE line of /proc/interrupts (growth since the last sweep, CPU by CPU: those that are off are not in it) and hardware
 errors in the kernel's log since boot.
-An uncorrected error is critical until the host was rebooted; growth and corrected errors are a warning for `hours`.
+An uncorrected error in the log is critical until the host was rebooted; growth is critical in the sweep that sees it and a warning
+after it; corrected errors are a warning for `hours`.
 """
 
 from __future__ import annotations

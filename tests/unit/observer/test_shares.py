@@ -162,6 +162,17 @@ def test_whom_the_kernel_has_no_room_for_is_counted_and_the_others_are_observed(
     }  # fmt: skip
 
 
+def test_what_was_lost_in_one_window_is_no_loss_of_the_next() -> None:
+    counted = {"ring_full": 5}
+    module: Any = SimpleNamespace(counters=lambda names: {**dict.fromkeys(names, 0), **counted})
+    probes = KernelProbes(module, cast(Any, None), cast(Any, None))
+    assert [(loss.name, loss.count) for loss in probes.losses()] == [("ring_full", 5)]
+    probes.renew()
+    assert probes.losses() == ()
+    counted["ring_full"] = 7
+    assert [(loss.name, loss.count) for loss in probes.losses()] == [("ring_full", 2)]
+
+
 class Slow:
     """Stacks that take long to put into words, by a clock that moves with nothing else."""
 

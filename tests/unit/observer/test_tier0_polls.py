@@ -76,6 +76,24 @@ def test_a_job_that_calls_nothing_is_tried_again_later(host: Host) -> None:
     assert host.tier.is_learning("job")
 
 
+def test_a_marker_that_was_found_meanwhile_is_kept_when_the_next_try_was_due(host: Host) -> None:
+    host.poll()
+    host.poll(tier0.LEARN_S + 1)
+    assert not host.tier.is_learning("job")
+    # A rank that comes later begins a search of its own, which finds the marker.
+    host.state(103, "R")
+    host.pids.append(103)
+    host.pulse.loaded.add(103)
+    while not host.tier.is_learning("job"):
+        host.poll(4.0)
+    while host.tier.is_learning("job"):
+        host.calls(UPDATES, 0.2, 20)
+        host.poll(4.0)
+    marker = host.tier.markers["job"]
+    host.poll(400.0)
+    assert not host.tier.is_learning("job") and host.tier.markers["job"] is marker
+
+
 def test_an_end_that_the_kernel_told_has_its_status(known: Host) -> None:
     known.pulse.queue.append((ring.EXIT, 102, 0, known.now, 0.0, SIGKILL))
     (death,) = known.poll().died

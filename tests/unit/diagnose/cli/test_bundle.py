@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 from builders import Job, build
 from hostile import EVIL, hostile
+from paused import paused
 
 from corpuskit.archive import Corpus, archives, cases_in, name_of, opened
 from corpuskit.case import Case
@@ -175,6 +176,16 @@ def test_no_name_of_job_host_user_or_code_is_left_and_numbers_stay() -> None:
         for column in before.column_names:
             if pa.types.is_floating(before[column].type):
                 assert before[column].equals(after[column])
+
+
+def test_what_a_pause_is_inside_of_keeps_its_name_where_a_public_library_has_it() -> None:
+    window = build(Job(ranks=2))[0]
+    frames = zip(window.stacks["name"].to_pylist(), window.stacks["file"].to_pylist(), strict=True)
+    public = next(name for name, file in frames if "/site-packages/torch/" in file)
+    for inside in (public, "acme_write"):
+        window = paused(window, ("SecretSet.load", 7, inside), 0.2, (3, 7), (0,), file="/home/alice/secret.py")
+    kept, renamed = Renaming().window(window).pauses["inside"].to_pylist()
+    assert kept == public and "acme" not in renamed and renamed.endswith("_write")
 
 
 def test_one_name_becomes_one_name_in_all_windows_and_tables() -> None:
@@ -418,7 +429,10 @@ def test_an_address_is_one_name_whether_a_description_or_a_connection_has_it() -
         ("/home/alice/lib/python3.10/acme_secret/train.py", "Secret.run", "/home/d"),
         ("/home/alice/lib/python3.10/json/decoder.py", "decode", "/lib/python3.10/json/decoder.py"),
         ("<frozen importlib._bootstrap>", "exec_module", "<frozen importlib._bootstrap>"),
-        ("<eval_with_key>.3", "forward", "<eval_with_key>.3"),
+        ("<eval_with_key>.3", "forward", "<eval_with_key>.3 forward"),
+        ("<string>", "AcmeConfig.check", "<string> f"),
+        ("<stdin>", "secret_main", "<stdin> f"),
+        ("?", "acme_step", "? f"),
         ("/srv/acme/dataloader.py", "read", "_dataloader.py"),
         ("/srv/acme/secret.py", "<generic parameters of Secret>.__acme_secret__", "/srv/d"),
     ],
