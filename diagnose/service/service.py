@@ -265,7 +265,7 @@ class Service:
             self.book.begun(expected)
 
     def _follow_marker(self, name: str, job: WatchedJob, now_s: float) -> None:
-        """Learn the step time anew if other calls end a job's steps now; report once why its steps are not visible."""
+        """Learn the step time anew if other calls end a job's steps now; report each new reason why none is visible."""
         marker = self.tier0.markers.get(name)
         if marker != job.marker:
             if job.marker is not None:

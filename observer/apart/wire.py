@@ -165,6 +165,6 @@ class Client:
         return answer, descriptors
 
     def tell(self, what: str, handed: Sequence[int] = (), **details: Any) -> None:
-        """Send a message that has no answer. Raises Ended."""
+        """Send a message that has no answer. Raises Ended; ValueError where it is too large."""
         with self._lock:
             send(self._channel, {"what": what, **details}, handed)

@@ -95,7 +95,10 @@ def identity_of(
 
 
 def run_of(pid: int, command: Sequence[str], root: Path) -> str:
-    """Digest the arguments and the folder of a process, keyed by the host; '' where `command` is empty."""
+    """Digest the arguments and the folder of a process, keyed by the host; '' where `command` is empty.
+
+    Arguments that number a rank or a run are left out: processes that differ only in them share a digest.
+    """
     if not command:
         return ""
     try:

@@ -100,8 +100,8 @@ class Shares:
 def combine(series: Sequence[Series]) -> Series:
     """Combine the series of one rank's GPUs to one, at the intervals of the first.
 
-    Of kernel activity the largest; SM, tensor and power activity in proportion to it, at their mean
-    ratio; traffic added.
+    Per interval: the maximum of kernel activity; SM, tensor and power activity as that maximum times
+    the ratio of their sum over the GPUs to the sum of kernel activity; the sum of traffic.
     """
     first = series[0]
     if len(series) == 1:

@@ -110,7 +110,7 @@ class KernelProbes:
         sched.look_again(self.module)
 
     def _enter(self, what: str, table: str, number: int, leaf: Any) -> None:
-        """Add an entry `number` -> `leaf` to a map; count it as refused, by `what`, if the map is full (E2BIG)."""
+        """Set the entry `number` of a map to `leaf`; on any OSError (map full) count it in `refused[what]` instead."""
         try:
             self.maps[table][ctypes.c_uint32(number)] = leaf
         except OSError:

@@ -84,7 +84,10 @@ def _refused_calls(probes: KernelProbes) -> dict[str, str]:
 
 
 def main() -> int:
-    """Print the states; return 69 where nothing can be loaded."""
+    """Print the states as JSON and return 0; where nothing can be loaded, print why and return an exit code.
+
+    It is that of the error, such as 69 where the kernel lacks BPF, 77 without root.
+    """
     try:
         found = tried()
     except RankscopeError as error:

@@ -38,7 +38,7 @@ class Exchange:
 
     @property
     def is_transfer(self) -> bool:
-        """Whether it carries much data to the server."""
+        """Whether the request sends at least 1 MiB, and at least 16 times the bytes of its answer."""
         return self.sent_bytes >= max(_BULK_BYTES, _BULK_RATIO * self.received_bytes)
 
 

@@ -143,12 +143,14 @@ def _between(markers: Markers, path: Ints) -> _Between | None:
 
 
 def _unseen(between: _Between, known: bool) -> dict[int, Chain]:
-    """Find turns of a loop without a call of its own, which look like turns of the loop inside it.
+    """Find turns in which an outer loop made no call of its own, so that only the loop inside it seemed to turn.
 
-    Returns {index of the pair of calls: the loop that turned between them}. Conditions: at least
-    half as much time lies between the pair as the outer loop spends itself, around the inner one,
-    in a seen turn; such turns are at least half as many as seen ones; and the inner loop turns as
-    often in less time, or is `known` to be one that may turn only once.
+    Returns {index of the pair of calls: the outer loop that turned between them}. Such a pair is a
+    turn of the inner loop with a gap of at least half of the outer loop's own time per seen turn
+    (`_own_s`). All such pairs of an inner loop are accepted or none: they must be at least half as
+    many as the outer loop's seen turns, and no more than the inner loop's turns with shorter gaps
+    (calls repeated at once included). With `known`, set where another rank of the job showed such
+    turns, the last condition does not apply: the inner loop may turn once per turn of the outer one.
     """
     turns_of: dict[Chain, list[int]] = {}
     within: dict[Chain, list[int]] = {}
@@ -276,5 +278,8 @@ def usual_chain(markers: Markers, around: Sequence[Chain], calls: Bools) -> Chai
 
 
 def holds(outer: Chain, inner: Chain) -> bool:
-    """Tell whether both chains share a loop (besides `_OUTSIDE`) and `inner` has further loops inside it."""
+    """Tell whether both chains share a loop (besides `_OUTSIDE`) and `inner` has further loops inside it.
+
+    `outer` need not end with the shared loop: it may have other loops inside it as well.
+    """
     return 1 < len(_shared(inner, outer)) < len(inner)

@@ -190,11 +190,12 @@ def side_patterns(
 
 
 def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int, guide: StepGuide) -> Markers:
-    """Select markers: the training thread's calls that are not inside another one; without any, all
-    threads' collectives.
+    """Select markers: the training thread's calls that are not inside another one; without any, all threads' calls.
 
-    A library that runs small collectives in the call and others on threads of its own (JAX) has
-    both. A rank that is alone (`guide.one_rank`) may make none: then its dispatches mark its steps.
+    Only calls of `MARKER_ROLES`. Also selected: the training thread's waits for others inside another
+    call, and collectives that a library it calls runs for it on threads without Python state (JAX
+    runs only small ones in the call itself). A rank that is alone (`guide.one_rank`) may make no such
+    calls at all: then its dispatches mark its steps.
     """
     handed = calls[of_roles(calls, table, DISPATCH) & (calls["tid"] == tid) & (calls["ready_ns"] > 0)]
     calls = calls[of_roles(calls, table, *MARKER_ROLES)]

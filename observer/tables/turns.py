@@ -240,7 +240,11 @@ def _owners(threads: Collection[ThreadEdges], time_s: Floats) -> Ints:
 
 
 def _state(one: ThreadEdges, time_s: Floats) -> tuple[Ints, Floats]:
-    """Return the thread's state (`_UNKNOWN` … `_RUNS`) at each time, and since when it runs or when it last ran."""
+    """Return the thread's state (`_UNKNOWN` … `_RUNS`) at each time, and since when (s) it has been in it.
+
+    A rest ends when the thread is woken, though it does not run yet. Before its first absence it is
+    in its state since its first event. The second array has no meaning for `_UNKNOWN`.
+    """
     known = (time_s >= one.since_s) & (time_s < one.until_s)
     if not len(one.start_s):
         return np.where(known, _RUNS, _UNKNOWN), np.full(len(time_s), one.since_s)

@@ -198,8 +198,9 @@ class Renaming:
         return "_".join((self._functions.of(part), *telling))
 
     def _native_function(self, name: str | None) -> str | None:
-        """Replace a native function's name, except exports of Python; of others keep whether it
-        runs Python code.
+        """Replace a native function's name; the replacement begins with `Py_` if it belongs to the interpreter.
+
+        Kept: None, '', 'kernel', Python's exports and its binary's name, and a thread pool's code.
         """
         if (
             not name

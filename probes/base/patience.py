@@ -193,7 +193,8 @@ def _is_kept(worker: _Worker) -> bool:
 def is_silent(pid: int) -> bool:
     """Return whether a process counts as one that blocks reads of its /proc files.
 
-    Once a user has `_EACH` such processes, all of that user's count; once there are `_MOST`, all do.
+    Once a user has `_EACH` such processes, all of that user's but ourselves count; once there are `_MOST`,
+    all do.
     """
     known = _silent.get(pid)
     if known is not None and _holds(pid, known):
@@ -207,7 +208,7 @@ def is_silent(pid: int) -> bool:
 
 
 def silent() -> tuple[int, ...]:
-    """List the processes that do not answer; those that answer again, or have ended, are dropped."""
+    """List the silent processes, after dropping those whose blocked read has returned or whose mark has expired."""
     return tuple(pid for pid, known in list(_silent.items()) if _holds(pid, known))
 
 

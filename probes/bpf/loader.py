@@ -144,8 +144,9 @@ def flags_of(target: str, defines: Mapping[str, int | str] = _NONE) -> list[str]
 def ready(text: str, flags: Sequence[str], root: Path, remarks: list[str], verbose: bool) -> Compiled:
     """Find `text` compiled ahead or in the cache, else compile and cache it.
 
-    `remarks`: list that gets a line for each of the two that could not be used. `verbose`: show the
-    compiler's output. Raises BpfUnavailable, CompileFailed.
+    `remarks`: list that gets a line for each of the two that could not be used, and if the result cannot be
+    cached. `root`: of the file tree with the cache. `verbose`: show the compiler's output. Raises
+    BpfUnavailable, CompileFailed.
     """
     key = key_of(text, flags)
     try:

@@ -209,9 +209,10 @@ def _guard_host() -> None:
 
 
 def _fork_again_and_again(tells: int) -> None:
-    """Fork twice a second for ever, writing a byte to the pipe `tells` after each success.
+    """Fork twice a second for ever, writing a byte to the pipe `tells` each time the call has returned.
 
-    A pause in these bytes shows that forks are blocked. Raises BrokenPipeError when the reader has ended.
+    A fork refused at a limit of processes (EAGAIN) counts too: a pause in these bytes shows that forks are
+    blocked. Raises BrokenPipeError when the reader has ended.
     """
     while True:
         with contextlib.suppress(BlockingIOError):  # no more processes available

@@ -89,8 +89,8 @@ class CallRow:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """List the exported names of a `whole` row, with CUDA's versions and stream flavours as
-        functions of their own.
+        """List the exported names of a `whole` row: its symbol; for CUDA also with each version and stream
+        flavour appended (_v2, _ptsz, _ptds).
         """
         tails = ("", "_v2", "_ptsz", "_ptds", "_v2_ptsz", "_v2_ptds") if self.family == "cuda" else ("",)
         return tuple(self.symbol + tail for tail in tails)

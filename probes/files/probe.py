@@ -96,7 +96,7 @@ def tracepoints() -> tuple[Tracepoint, ...]:
 
 
 def sums(module: Module) -> tuple[FileSum, ...]:
-    """Read the totals per process and operation."""
+    """Read calls, seconds and bytes per process and system call; `operation` names the call ('pread64', 'fsync')."""
     return tuple(
         FileSum(int(key.tgid), OPERATIONS[int(key.op)][0], int(row.count), int(row.ns) / 1e9, int(row.bytes))
         for key, row in module.maps["rs_file_sums"].items()

@@ -254,7 +254,8 @@ class Row(NamedTuple):
 def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gpu]]) -> GpuSamples:
     """Build the columns of one GPU from its rows and (time in ns, reading) pairs; see GpuSamples for fallbacks.
 
-    Rows whose metrics were never computed are left out: the last ones of a GPU whose driver hung.
+    Rows whose metrics were never computed (the last ones of a GPU whose driver hung) are left out, unless no
+    other rows remain.
     """
     rows = [row for row in rows if row.gpm is None or row.gpm.metrics] or rows
     first = readings[0][1] if readings else Gpu(index)

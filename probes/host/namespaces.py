@@ -142,7 +142,7 @@ def in_namespace(pid: int, kind: str, function: Callable[[], _Result], root: Pat
 
 
 def host_name(root: Path = ROOT) -> str:
-    """Return the node name of the observed host; '' where a recorded tree has none."""
+    """Return the node name in our own UTS namespace (uname); of a recorded tree its host's, '' where it has none."""
     if root == ROOT:
         return os.uname().nodename
     try:

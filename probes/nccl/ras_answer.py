@@ -215,7 +215,7 @@ def _communicator(each: Mapping[str, Any]) -> Communicator:
 
 
 def _trouble(status: Any) -> str:
-    """Describe in a word a rank's JSON `status` that is not normal ('aborted', 'initializing'); else ''.
+    """Describe a rank's JSON `status` that is not normal ('aborted', 'finalizing', 'async_error 6'); else ''.
 
     Codes of ncclResult_t: 0 success, 7 in progress.
     """

@@ -317,7 +317,10 @@ def growth_of(readings: list[tuple[int, Port]], statistics: list[PortErrors]) ->
 
 
 def _samples(reader: PortReader, raw: Raw) -> PortSamples:
-    """Build a byte series from (time in ns, sent, received) rows, cumulative even where a counter wraps."""
+    """Build a byte series from parsed rows (time in ns, sent bytes, received bytes), whose numbers may wrap or restart.
+
+    The series never falls: each value is the one before plus the counter's growth since.
+    """
     return PortSamples(
         reader.name,
         reader.device,

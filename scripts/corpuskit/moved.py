@@ -14,8 +14,7 @@ from pathlib import Path
 
 from corpuskit.archive import Corpus
 from corpuskit.case import Case
-from corpuskit.judging import Answer, Judges, tasks
-from corpuskit.overrides import DIAGNOSER, assigned
+from corpuskit.judging import DIAGNOSER, Answer, Judges, assigned, tasks
 
 BY = 0.3
 # Rooms that no verdict on windows passes through.

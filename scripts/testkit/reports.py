@@ -1,9 +1,10 @@
 """A plugin of pytest: one set of tests, run by several sessions, shown by one of them as if it had run them all.
 
 What only computes is run by three: one session begins at the first file of tests, at idle priority beside the kernel's tests; the one that
-shows all, when it is through with those, begins at the last file, and says so (a file, `computes`), at which another like the first may
-begin. Tests of the kernel that are marked `beside` are run by sessions of their own, beside the others of the kernel, and from the last
-file on by the one that shows all, when it is through with those: what they look at and wait for are processes of theirs. Those that are
+shows all, when it is through with those, begins at the last file. Another like the first may begin when the tests of real jobs go one
+after the other, and mostly wait: that is said by a file, `computes`. Tests of the kernel that are marked `beside` are run by sessions of
+their own, beside the others of the kernel, and from the last file on by the one that shows all, when it is through with those: what they
+look at and wait for are processes of theirs. Those that are
 marked `apart` want no other real job on the host: they come when all such files are through that start ranks, beside what computes and
 what is marked `beside(ranks=False)`, which these sessions leave for the end, or leave to another (`--ranks-only`). Who takes a file says
 so (a file in `taken/`), so that no test is run twice. Tests that are marked `alone` come after all that.
@@ -160,10 +161,10 @@ class Shown:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        if computes(item) or marked(item, "apart"):
+            self._computes.touch()
         if not computes(item) and not beside(item):
             return None
-        if computes(item):
-            self._computes.touch()
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if self._taken.take(item):
             # What this file sets up is let go with its last test: the next may be one that is only shown, and takes nothing down.

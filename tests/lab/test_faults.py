@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from labsupport import RANKSCOPE, REPOSITORY
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.apart
 
 FAULTS = ("python-slow", "cpu-hog", "cpu-quota", "slow-link", "slow-read")  # a rank that is stopped: test_watch.py
 Outcomes = dict[str, tuple[str, str]]  # of each fault: the outcome, and what was said of all

@@ -12,7 +12,7 @@ from labsupport import RunningJob, rankscope
 Torchrun = Callable[..., RunningJob]
 
 
-@pytest.mark.alone
+@pytest.mark.apart
 def test_a_healthy_job_is_not_accused_and_its_window_is_small(torchrun: Torchrun, tmp_path: Path) -> None:
     job = torchrun("60")
     done = rankscope("record", "--out", str(tmp_path), "--window", "20", "--job", job.name)

@@ -60,7 +60,10 @@ class _Reader:
         self.unread: Counter[str] = Counter()
 
     def add(self, images: tuple[Image, ...]) -> None:
-        """Add the kernels of one container, given its images, or count why they are not known."""
+        """Add the kernels of one container, by one of its images, or count why they are not known.
+
+        A cubin is chosen before PTX, then the newest architecture; no other image is tried. Raises NotElf, OSError.
+        """
         self.containers += 1
         programs = [one for one in images if one.kind in (PTX, CUBIN)]
         if not programs:
@@ -76,9 +79,10 @@ class _Reader:
                 self.kernels.update(found)
 
     def _kernels(self, image: Image) -> tuple[str, ...]:
-        """Read the kernels' mangled names from an image's first bytes, and from more until all are there.
+        """Read the kernels' mangled names from an image's first bytes; of a cubin, from more until all are there.
 
-        Raises NotUnpacked.
+        PTX is read once, up to 16 MB: kernels after that are missing. Raises NotUnpacked, also where a cubin's
+        names do not end within 16 MB; NotElf, OSError.
         """
         size = _FIRST_BYTES if image.kind == CUBIN else _MOST_BYTES
         while True:

@@ -209,7 +209,10 @@ def _file_name(mapping: Mapping) -> str:
 
 
 def _read_table(file: MappedFile) -> _OpenTable:
-    """Read the kernels of an open file; a table without any where it is malformed. Never raises OSError."""
+    """Read the kernels of an open file; an empty table where it is malformed or unreadable.
+
+    Never raises OSError.
+    """
     content = _Content(file)
     try:
         elf = ElfFile(content)

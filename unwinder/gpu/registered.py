@@ -147,10 +147,11 @@ def _pairs(facts: _Facts, layout: Layout, code: Code) -> Stubs:
 def _passed(
     calls_at: Ints, facts: _Facts, functions_at: Ints, names_at: Ints
 ) -> tuple[npt.NDArray[np.bool_], Ints, Ints]:
-    """Find for each call a function's address and a name's that are referred to after the call before it.
+    """Find for each call the last reference to a function and to a name since the call before it.
 
-    All `…_at` are sorted linked positions. Returns a mask of the calls that have both, and for each call
-    the index in `functions_at` and in `names_at`, valid only where the mask is set.
+    References before the calling function begins (`facts.begins`) do not count. All `…_at` are sorted linked
+    positions of calls and references. Returns a mask of the calls that have both, and for each call the index
+    in `functions_at` and in `names_at`, valid only where the mask is set.
     """
     breaks = np.sort(np.concatenate([calls_at, facts.begins]))
     floor = breaks[np.searchsorted(breaks, calls_at) - 1] if len(breaks) else _NOTHING

@@ -291,9 +291,9 @@ class _Reader:
         return found
 
     def _plain_type(self) -> str:
-        """Read a type as `_type` does, which limits the depth. Qualifiers and references are dropped.
+        """Read a type as `_type` does, which limits the depth. Pointers are kept: 'float*'.
 
-        Raises _Unread.
+        Qualifiers and references are dropped. Raises _Unread.
         """
         letter = self._peek()
         if self._next("r", "V", "K", "R", "O", "C", "G"):

@@ -80,7 +80,8 @@ def _length(block: bytes, at: int, length: int) -> tuple[int, int]:
 def unpack_zstd(frame: bytes, most_bytes: int) -> bytes:
     """Decode the first `most_bytes` of a Zstandard frame, fewer where it ends or breaks.
 
-    Whole blocks only: up to 128 KB, packed. Raises NotUnpacked where it is no such frame.
+    A block that is cut off in `frame` (up to 128 KB) is left out whole. Raises NotUnpacked where it is no such
+    frame or needs too much memory, and where pyarrow is not installed.
     """
     if _zstd_window_bytes(frame) > _MAX_WINDOW_BYTES:
         raise NotUnpacked("a Zstandard frame that needs too much memory")

@@ -52,7 +52,7 @@ class _FileCode:
         return bool(np.isin(start, self.exported))
 
     def calls(self, start: int) -> list[int]:
-        """List the functions that the one at `start` calls or jumps to: linked addresses, each once.
+        """List the other functions that the one at `start` calls or jumps to: linked addresses, each once.
 
         Empty for a function of less than 5 bytes or more than `_MOST_BYTES`. Raises NotElf, OSError.
         """

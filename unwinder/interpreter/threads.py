@@ -71,9 +71,10 @@ def list_threads(
 ) -> tuple[PythonThread, ...]:
     """List all threads with Python state, oldest first, each once.
 
-    A thread with state in several interpreters appears with that of the main one. Raises TargetGone;
-    UnreadableMemory where an interpreter of the list cannot be read. A list that changes while it is
-    read, or an unreadable thread state, may make it short: the next call has the rest.
+    A thread with state in several interpreters appears with that of the main one, whose threads come first;
+    without a known thread id it appears with each. Raises TargetGone; UnreadableMemory where an interpreter
+    of the list cannot be read. A list that changes while it is read, or an unreadable thread state, may make
+    it short: the next call has the rest.
     """
     pairs = pairs if pairs is not None else ThreadPairs()
     states = _states(interpreter, memory)
@@ -165,7 +166,8 @@ def _update_pairs(pid: int, pairs: ThreadPairs, root: Path) -> None:
 def _inner_from_libc(interpreter: Interpreter, memory: Memory, states: list[_State], pairs: ThreadPairs) -> list[int]:
     """Return each state's tid, as its pid namespace numbers it, from struct pthread of the C library.
 
-    In the order of `states`; 0 where not found. The main thread's is always known: it is the pid.
+    In the order of `states`; 0 where not found. The main thread's is the pid instead, where it is known which
+    that is; where struct pthread is unreadable or has no known offset, CPython's native id if the process has it.
     """
     records = {state.thread_id: _pthread(memory, state.thread_id) for state in states}
     if pairs.tid_place < 0:

@@ -14,8 +14,8 @@ NAME_CAP = 120
 def readable(symbol: str) -> str:
     """Shorten a symbol such as `_ZN2at6native3add...` to `at::native::add`. Never raises.
 
-    Version, clone suffix, arguments and template arguments are dropped. Printable, NAME_CAP characters
-    at most.
+    Arguments and template arguments are dropped. So are version (`@…`) and clone suffix (`.part.0`), also
+    from C names, which otherwise stay as they are. Printable, NAME_CAP characters at most.
     """
     bare = symbol.partition("@")[0]
     bare = bare.partition(".")[0] or bare

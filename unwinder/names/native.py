@@ -99,16 +99,18 @@ class NativeNames:
     _fair: Fair = field(default_factory=lambda: Fair(_FREELY, _EACH))
 
     def names(self, pid: int, pointers: npt.NDArray[np.uint64]) -> dict[int, str]:
-        """Map a process's instruction pointers to function names; unknown ones are left out.
+        """Map a process's instruction pointers to function names; the file's name where no function is known.
 
-        Those of generated code and of an ended process. Pointers into the kernel are 'kernel'.
+        Pointers into the kernel are 'kernel'. Generated code, and all but the kernel of an ended process, are
+        left out.
         """
         return self.placed(pid, pointers)[0]
 
     def placed(self, pid: int, pointers: npt.NDArray[np.uint64]) -> tuple[dict[int, str], dict[int, str]]:
         """Map a process's instruction pointers to function names, and to the names of the files mapped there.
 
-        Pointers into the kernel are named 'kernel' and have no file; generated code and vdso have neither.
+        Where no function is known in a file, the function name is the file's name. Pointers into the kernel
+        are named 'kernel' and have no file; generated code, vdso and an ended process have neither.
         """
         found = {int(pointer): KERNEL for pointer in pointers[pointers >= np.uint64(1 << 63)]}
         files: dict[int, str] = {}
@@ -183,7 +185,10 @@ def read_symbols(pid: int, mapping: Mapping, root: Path = procfs.ROOT) -> Symbol
 
 
 def _looked(file: MappedFile) -> int:
-    """Return the number of symbols read from a file; headers (it may have tens of thousands) count by size."""
+    """Convert the bytes read from a file so far to a number of symbols of that size; reads nothing.
+
+    Headers count too: a file may have tens of thousands.
+    """
     return file.read_bytes // SYMBOL.itemsize
 
 

@@ -98,9 +98,9 @@ class Sampling:
         return self.process.poll() is not None
 
     def end(self) -> tuple[int | None, tuple[int, int]]:
-        """Stop py-spy; return its exit code, None if it had to be killed, and descriptors of its output and log.
+        """Kill py-spy if it still runs; return its exit code, and descriptors of its output and log.
 
-        The caller closes both. The files' names are removed.
+        The exit code is None if py-spy still ran. The caller closes both descriptors; the files' names are removed.
         """
         code = self.process.poll()
         _end(self.process)
@@ -122,9 +122,9 @@ class _Elsewhere:
         return bool(self._asked.ask("pyspy_ended", pid=self.pid)[0]["ended"])
 
     def end(self) -> tuple[int | None, tuple[int, int]]:
-        """Stop py-spy; return its exit code, None if it had to be killed, and descriptors of its output and log.
+        """Kill py-spy if it still runs; return its exit code, and descriptors of its output and log.
 
-        The caller closes both.
+        The exit code is None if py-spy still ran. The caller closes both descriptors.
         """
         answer, files = self._asked.ask("pyspy_end", pid=self.pid)
         return answer["code"], (files[0], files[1])
@@ -271,7 +271,7 @@ def _result(one: Sampling | _Elsewhere) -> PySpyResult:
 
 
 def _opened(path: Path) -> int:
-    """Open a file that py-spy wrote; return the descriptor, that of /dev/null where there is none."""
+    """Open a file that py-spy wrote; return the descriptor, that of /dev/null where it cannot be opened."""
     try:
         # the folder belongs to py-spy's user
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -28,9 +28,11 @@ class BlockedStack:
 
 
 def walk_blocked(memory: Memory, interpreter: Interpreter, tstate: int) -> BlockedStack:
-    """Walk the frames of the thread whose PyThreadState is at address `tstate`.
+    """Walk the frames of the thread whose PyThreadState is at address `tstate`, innermost first.
 
-    Raises TargetGone; unreadable memory ends the walk.
+    `moved` is set where the innermost frame is another one after the walk: the thread ran, and its frames may be
+    mixed. An unreadable frame ends the walk; an unreadable thread state (before or after the walk) gives no
+    frames, and `moved`. Raises TargetGone.
     """
     try:
         first = _top(memory, interpreter, tstate)

@@ -14,6 +14,7 @@ from rankscope.diagnose import budgets
 from rankscope.diagnose.infer.budget.labels import Label
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.busy_host import others_share
+from rankscope.diagnose.infer.model.evidence.job_processes import rank_of_process
 from rankscope.diagnose.infer.verdict.contract import process_text
 from rankscope.probes.base.arrays import Floats
 
@@ -38,8 +39,9 @@ def behind(fleet: Fleet, queue_s: Floats) -> list[tuple[Label, float]]:
     share = others_share(fleet)
     own_s = float((queue_s * (1 - share)).sum())
     part *= share[rank]
-    own = table.pid[rows] == fleet.ranks.pid[rank]
-    others = ~own & np.isin(table.pid[rows], fleet.ranks.pid)
+    whose = rank_of_process(fleet, rows)
+    own = whose == rank
+    others = ~own & (whose >= 0)
     found: list[tuple[Label, float]] = [
         ((OWN, None), float(part[own].sum()) + own_s),
         ((RANKS, None), float(part[others].sum())),

@@ -117,7 +117,10 @@ def sureness(support: float) -> str:
 
 def once(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
     """Return the evidence with only the first of lines that have the same measure, value and unit."""
-    return tuple({(one.measure, one.value, one.unit): one for one in reversed(tuple(evidence))}.values())[::-1]
+    found = dict[tuple[object, ...], Evidence]()
+    for one in evidence:
+        found.setdefault((one.measure, one.value, one.unit), one)
+    return tuple(found.values())
 
 
 def instances_of(found: Hypothesis) -> tuple[Instance, ...]:

@@ -275,7 +275,10 @@ def of_one_device(rows: Sequence[Row]) -> list[Row]:
 
 
 def _is_uneven(row: Row, others: Iterable[Row]) -> bool:
-    """Return whether one of `others` proposes the same mechanism for fewer of the same ranks (Row.is_wider)."""
+    """Return whether one of `others` has the row's mechanism in another scope, for fewer ranks, some the same.
+
+    As Row.is_wider compares them; the narrower one then need not be a subset.
+    """
     return any(row.is_wider(other) for other in others)
 
 
@@ -363,9 +366,10 @@ class _Replay:
         return share_out(max(self.gain_s(priced) - together, 0.0), np.where(has, beside, 0.0))
 
     def _shorter(self, rows: Sequence[Row], told: bool) -> float:
-        """Return by how many seconds steps shorten without these rows' own times; their `step_s` is not counted.
+        """Return the seconds per step saved without what these rows took from own times; 0 if nothing.
 
-        `told`: as the mean over all steps; else a trimmed mean.
+        Does not count their `step_s`, which is taken from every step. `told`: mean over all steps; else
+        a trimmed mean.
         """
         if not any(len(row.taken.ranks) for row in rows):
             return 0.0

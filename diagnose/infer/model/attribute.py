@@ -269,7 +269,7 @@ class Profiles(Functions):
         """
         holding = np.flatnonzero(found.over >= part * excess) if found is not None else ()
         if found is None or len(holding) == 0:
-            return self._by_leaf(mine, *together(), excess)
+            return self._by_leaf(*together(), excess)
         # The deepest; of two equally deep frames the one with more excess.
         deepest = int(holding[np.argmax(found.depth[holding] + 1e-6 * found.over[holding] / excess)])
         share = np.divide(found.over, found.own, out=np.zeros(len(found.own)), where=found.own > 0)
@@ -425,11 +425,11 @@ class Profiles(Functions):
         name, file, line = self._frames[frame]
         return Function("python", name, file, line)
 
-    def _by_leaf(self, mine: Ints, rows: Ints, ranks: Ints, excess: float) -> Located | None:
-        """Return the leaf function with the largest excess over the peers' median, seconds per step; never None.
+    def _by_leaf(self, rows: Ints, ranks: Ints, excess: float) -> Located:
+        """Return the leaf function with the largest excess over the peers' median, seconds per step.
 
         `ranks`: the rank, then its peers; `rows`: their pattern rows; `excess`: the rank's whole
-        excess, of which less than half in the leaf sets `spread`. `mine` is not used.
+        excess, of which less than half in the leaf sets `spread`.
         """
         keys, inverse = distinct(self._key[rows])
         seconds = self._sum(rows, inverse, len(keys), ranks)

@@ -33,6 +33,7 @@ import numpy as np
 
 from rankscope.diagnose.infer.fleet.labels import distinct_texts
 from rankscope.diagnose.infer.fleet.model import Fleet
+from rankscope.diagnose.infer.model.evidence.job_processes import rank_of_process
 from rankscope.diagnose.stats.robust import mean_of_known, nan_median
 from rankscope.probes.base.arrays import Floats, Ints
 from rankscope.probes.host.procfs import cpu_ranges, joined_ranges
@@ -89,7 +90,7 @@ def _taken_from(fleet: Fleet) -> tuple[Floats, Floats]:
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
     rank = table.rank[rows]
     rows, rank = rows[rank >= 0], rank[rank >= 0]
-    strange = ~np.isin(table.pid[rows], fleet.ranks.pid)
+    strange = rank_of_process(fleet, rows) < 0
     total = np.bincount(rank, weights=table.value[rows], minlength=len(fleet.ranks))
     theirs = np.bincount(rank, weights=table.value[rows] * strange, minlength=len(fleet.ranks))
     return np.asarray(theirs, dtype=np.float64), np.asarray(total, dtype=np.float64)
@@ -120,7 +121,7 @@ def others_share(fleet: Fleet) -> Floats:
 
 
 def ranks_share(fleet: Fleet) -> Floats:
-    """Share of each rank's queueing that is behind other ranks of the job; 0 if not counted."""
+    """Share of each rank's queueing behind other ranks and loader workers of the job; 0 if not counted."""
     theirs, total = _taken_from(fleet)
     ready = _ready_s(fleet, total)
     return np.divide(total - theirs, ready, out=np.zeros(len(ready)), where=ready > 0)
@@ -145,10 +146,8 @@ def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> 
     """
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
     _, total = _queued_behind(fleet)
-    host = distinct_texts(fleet.ranks.observed_on)[1]
-    by_it = rows[(table.rank[rows] >= 0) & (table.pid[rows] == fleet.ranks.pid[row])]
+    by_it = rows[(table.rank[rows] >= 0) & (rank_of_process(fleet, rows) == row)]
     theirs = part * np.bincount(table.rank[by_it], weights=table.value[by_it], minlength=len(total))
-    theirs[host != host[row]] = 0.0
     total[row], theirs[row] = (
         float(np.nansum(queued_s(fleet)[row])),
         behind_s * np.isfinite(fleet.steps.seconds[row]).sum(),
@@ -157,10 +156,13 @@ def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> 
 
 
 def _cost_s(fleet: Fleet, theirs: Floats, total: Floats) -> Floats:
-    """Seconds that some processes cost each rank in each step, ranks x steps: taken(r, s) of the header.
+    """Estimate the seconds that some processes cost each rank in each step, ranks x steps: taken(r, s) of the header.
 
     `theirs`, `total`: by rank, seconds of the window that these processes, and all, ran while it
-    queued.
+    queued. A rank's seconds are its queueing in the step, times share + (1 - share) · min(c, 1 - kept):
+    share is theirs / total, the queueing behind these processes themselves; the second term is
+    queueing behind other ranks that would go without them (c: theirs / total of the whole host;
+    kept: `_kept`). 0 where share is 0.
     """
     share = np.divide(theirs, total, out=np.zeros(len(total)), where=total > 0)
     host = distinct_texts(fleet.ranks.observed_on)[1]

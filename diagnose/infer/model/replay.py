@@ -101,10 +101,11 @@ def repaired(own: Floats, roles: Ints, suspects: Ints) -> Floats:
 
 
 def unmet_s(own: Floats, late_s: Floats, collectives: float) -> float:
-    """Seconds per step by which the sums of a step understate the wait for suspects: unmet of the header.
+    """Seconds per step by which own times summed over a step understate the wait for suspects.
 
-    `own`: of ranks that are no suspects; `late_s`: lateness x of each suspect; `collectives`: S,
-    their number in a step.
+    g · (1 - 1/√S) + Σ over all but the latest suspect of max(x - g/√S, 0) · (1 - 1/S), not limited to the
+    transfer; g: mean over steps of the largest own time above the rank's mean. `own`: ranks that are no
+    suspects x steps; `late_s`: lateness x of each suspect; `collectives`: S per step; 0 if at most one.
     """
     if collectives <= 1:
         return 0.0
@@ -179,9 +180,10 @@ def shrink(
 
 
 def _better_once(own: Floats, better: Floats, pipelines: Pipelines | None) -> Floats | None:
-    """Return pipelines.once_s (ranks x steps) with the own times `better`; None without pipelines.
+    """Return pipelines.once_s (ranks x steps) less what `better` took from `own`; None without pipelines.
 
-    What was taken from `own` is taken first from the part of once_s above its usual.
+    once_s: seconds in functions that run once per step, not per micro-batch. At most its part above
+    pipelines.usual_once_s is subtracted; what was taken beyond that leaves it as it is.
     """
     if pipelines is None:
         return None

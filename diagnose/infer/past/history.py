@@ -139,7 +139,8 @@ class History:
     def _within_cap(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return the entries that fit the limit: the new one (last), the newest others, all of other hosts.
 
-        Removes the oldest of the user that has most, so that no user displaces another's past.
+        Leaves out the oldest of the user that has most, so that no user displaces another's past;
+        deletes no files.
         """
         new, now_s = entries[-1], time.time()
         of_user: dict[int, deque[Entry]] = {}

@@ -133,7 +133,10 @@ def lines(node: StackNode) -> Iterator[tuple[int, str]]:
 
 
 def _chain_text(chain: list[StackNode]) -> str:
-    """Format a chain as 'main (train.py:140) > 3 frames > backward (tensor.py:9) > [futex]'."""
+    """Format a chain as 'main (train.py:140) > … 3 frames … > backward (tensor.py:9) > [futex]'.
+
+    'in different places' for an empty one.
+    """
     if not chain:
         return "in different places"
     words = [one.text for one in chain]

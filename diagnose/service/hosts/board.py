@@ -60,7 +60,7 @@ class Board:
         return found if isinstance(found, dict) else None
 
     def _is_early(self, path: str, start: float) -> bool:
-        """Tell whether a trigger came long before its slot; uses this host's clock where the store's is behind."""
+        """Tell whether a trigger came long before its slot; in a folder whose clock is behind, by this host's clock."""
         early_s = start - objects.put_s(self._store, path)
         if not early_s > _EARLY_S or not self._store.local:
             return early_s > _EARLY_S

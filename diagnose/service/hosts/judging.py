@@ -172,7 +172,10 @@ def _judged(found: Sources, share: Share, mine: Window | None) -> Verdict:
 
 
 def _verdict(found: Sources, share: Share, beside: tuple[Window, ...]) -> Verdict:
-    """Judge the windows in `found`: of a large fleet by worker processes, else here, and those in `beside` with them."""
+    """Judge the windows in `found` and `beside` in this process; of a large fleet only `found`, by worker processes.
+
+    `beside`: windows in memory; ignored for a large fleet, for which `_with_own` adds them to `found`.
+    """
     earlier, job = _earlier(share), share.job
     if is_large(found):
         with engines.started("local") as pool:

@@ -372,7 +372,10 @@ class Account:
 
 
 def _is_about(alarm: Alarm, still: _Still) -> bool:
-    """Tell whether an alarm, perhaps another host's, was raised in a standstill."""
+    """Tell whether an alarm came at most `_SAME_S` before the one that reported the standstill, or any time after it.
+
+    It may be another host's. Its kind, and whether the standstill was over by then, are not checked.
+    """
     return alarm.at_s >= still.alarm.at_s - _SAME_S
 
 

@@ -80,7 +80,7 @@ def _entry_json(entry: Entry, step_s: float | None) -> dict[str, Any]:
 
 
 def from_json(content: object) -> Ledger:
-    """Read a ledger. Raises BadData for anything that `to_json` does not write."""
+    """Read a ledger from decoded JSON; ignore unknown fields. Raises BadData if malformed or of another schema."""
     try:
         return _ledger(_object(content))
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:

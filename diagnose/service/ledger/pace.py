@@ -100,7 +100,7 @@ class Pace:
         return sum(one - usual_s for one in self._kept if one >= _FIRST * usual_s)
 
     def _learn(self) -> None:
-        """Set the usual duration, and the limit from which a step is long, by the last ordinary steps."""
+        """Set the usual duration, and by how much a step must exceed it to be long, from the last ordinary steps."""
         self._since = 0
         self.usual_s, spread_s = _middle(self._kept)
         self._limit_s = max(_SPREADS * spread_s, _SHARE * self.usual_s, _LEAST_S)

@@ -97,8 +97,8 @@ class Standby:
     def keep(self, jobs: Mapping[str, frozenset[int]], agreed: Sequence[str] = ()) -> None:
         """Prepare a look for the soonest job of `agreed`, else the one with most ranks; anew if its ranks changed.
 
-        Call regularly with the pids of each job's ranks. Ranks whose prepared look ended by itself or used too much
-        memory get none again.
+        Call regularly with the pids of each job's ranks. The ranks whose prepared look was the last to end by itself
+        or to use too much memory get none again.
         """
         soonest = next((job for job in agreed if job in jobs), None)
         job = soonest or max(jobs, key=lambda one: len(jobs[one]), default=None)

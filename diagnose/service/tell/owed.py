@@ -85,9 +85,9 @@ class Drains:
         return len(self._of)
 
     def owe(self, content: dict[str, Any], state: str, user: str) -> int:
-        """Add a drain that is being reported, until a hook takes it; return how many others were dropped.
+        """Add a drain that is being reported, until a hook takes it; return how many drains were dropped.
 
-        Above `MOST` these are the latest of the user with most.
+        Above `MOST` the latest of the user with most are dropped; the new one may be among them.
         """
         before = self._of.get(key_of(content))
         self._of[key_of(content)] = Drain(content, state, user, clock(), tries=before.tries if before else 0)

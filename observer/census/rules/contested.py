@@ -52,8 +52,10 @@ def _whose(draft: Draft, job: str, owners: dict[int, list[int]]) -> int:
 
 
 def separate_launchers(draft: Draft) -> None:
-    """Separate jobs of launchers that name none (two mpiexec of one batch script): complete sets of
-    equal size.
+    """Give each launcher a job of its own where several started the same ranks of one job.
+
+    As two mpiexec of one batch script do. Only if each has the same two or more rank numbers, each
+    once; they need not be all ranks of the job. Changes the draft's claims.
     """
     claims: dict[Job, list[int]] = {}
     for pid in draft.in_order(draft.chosen):

@@ -171,7 +171,10 @@ def _check(data: bytes | pa.Buffer) -> None:
 
 
 def _manifests(footer: Any) -> list[tuple[Manifest, dict[str, int]]]:
-    """Parse the manifest of each window, with its row counts by table, from an object's footer. Raises ValueError."""
+    """Parse the manifest of each window, with its row counts by table, from an object's footer.
+
+    Raises ValueError, KeyError, TypeError, OverflowError, RecursionError (`_refusing`).
+    """
     said = unfolded((footer.metadata or {})[_MANIFESTS])
     if not isinstance(said, list) or len(said) != footer.num_rows:
         raise ValueError("manifests that are not those of its windows")

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +94,14 @@ def pods(documents: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: one["spec"]["template"]["spec"] for name, one in of_kind(documents, "DaemonSet").items()}
 
 
-def complaints(text: str, version: str, folder: Path) -> list[str]:
+@functools.cache
+def complaints(text: str, version: str) -> list[str]:
     """What the published schemas of a version of Kubernetes find, and those of the Prometheus operator."""
-    (folder / "manifests.yaml").write_text(text)
-    command = [str(VALIDATE), "--strict", "-k", version, str(folder / "manifests.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(text)
+        file.flush()
+        command = [str(VALIDATE), "--strict", "-k", version, file.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     kinds = "|".join(CUSTOM)
     return [line for line in done.stdout.splitlines() if " passed " not in line and not re.search(kinds, line)] + [
@@ -108,7 +112,7 @@ def complaints(text: str, version: str, folder: Path) -> list[str]:
     ]
 
 
-def test_a_chart_with_no_values_is_right(tmp_path: Path) -> None:
+def test_a_chart_with_no_values_is_right() -> None:
     done = helm()
     documents = rendered()
     # THEN there are both DaemonSets and nothing that acts on the cluster or needs what may not be there
@@ -122,7 +126,7 @@ def test_a_chart_with_no_values_is_right(tmp_path: Path) -> None:
         assert (pod["runtimeClassName"], pod["nodeSelector"]) == ("nvidia", {"nvidia.com/gpu.present": "true"})
         given = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
         assert (given["NVIDIA_VISIBLE_DEVICES"], given["NVIDIA_DRIVER_CAPABILITIES"]) == ("all", "utility")
-    assert not complaints(done.stdout, OLDEST, tmp_path) and not complaints(done.stdout, NEWEST, tmp_path)
+    assert not complaints(done.stdout, OLDEST) and not complaints(done.stdout, NEWEST)
 
 
 def test_helm_has_nothing_to_say_against_the_chart() -> None:
@@ -179,10 +183,10 @@ def test_a_cluster_without_gpus_hears_nothing_of_them() -> None:
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-def test_everything_that_can_be_asked_for_is_valid(version: str, tmp_path: Path) -> None:
+def test_everything_that_can_be_asked_for_is_valid(version: str) -> None:
     done = helm(*EVERYTHING)
     assert done.returncode == 0, done.stderr
-    assert complaints(done.stdout, version, tmp_path) == []
+    assert complaints(done.stdout, version) == []
 
 
 @pytest.mark.parametrize(
@@ -191,9 +195,9 @@ def test_everything_that_can_be_asked_for_is_valid(version: str, tmp_path: Path)
      ("sweep.enabled=false", "metrics.port.number=9999"), ("watch.enabled=false", "storage.persistent=false"),
      ("watch.guard.enabled=false", "storage.persistent=false")],
 )  # fmt: skip
-def test_what_is_left_out_leaves_nothing_of_it_behind(sets: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_is_left_out_leaves_nothing_of_it_behind(sets: tuple[str, ...]) -> None:
     documents = rendered(*sets)
-    assert complaints(yaml.safe_dump_all(documents), NEWEST, tmp_path) == []
+    assert complaints(yaml.safe_dump_all(documents), NEWEST) == []
     for pod in pods(documents).values():
         mounted = {mount["name"] for one in pod["containers"] for mount in one["volumeMounts"]}
         assert mounted == {volume["name"] for volume in pod["volumes"]}
@@ -255,13 +259,13 @@ def test_prometheus_reaches_the_port_of_each_node_and_gets_the_sweep_there_too()
     )
 
 
-def test_plain_manifests_are_valid(tmp_path: Path) -> None:
+def test_plain_manifests_are_valid() -> None:
     alone = [path for path in (DEPLOY / "kubernetes").glob("*.yaml") if path.name != "kustomization.yaml"]
     documents = [one for path in alone for one in yaml.safe_load_all(path.read_text())]
     assert len(documents) > 10
     for version in (OLDEST, NEWEST):
         text = yaml.safe_dump_all(documents + kustomized("kubernetes") + kustomized("kubernetes-gpu"))
-        assert complaints(text, version, tmp_path) == []
+        assert complaints(text, version) == []
 
 
 @pytest.mark.parametrize(
@@ -269,10 +273,10 @@ def test_plain_manifests_are_valid(tmp_path: Path) -> None:
     [("hostPID: true", "hostPID: 1"), ("hostNetwork: true", "hostNetworks: true"), ("volumeMounts:", "volumeMount:"),
      ("podMetricsEndpoints:", "podMetricEndpoints:"), ("interval: 15s", "interval: often"), ("expr: ", "exp: ")],
 )  # fmt: skip
-def test_what_the_schemas_do_not_know_is_found(was: str, now: str, tmp_path: Path) -> None:
+def test_what_the_schemas_do_not_know_is_found(was: str, now: str) -> None:
     text = helm("podMonitor.enabled=true", "prometheusRule.enabled=true").stdout
-    assert was in text and complaints(text, NEWEST, tmp_path) == []
-    assert complaints(text.replace(was, now), NEWEST, tmp_path)
+    assert was in text and complaints(text, NEWEST) == []
+    assert complaints(text.replace(was, now), NEWEST)
 
 
 def test_a_secret_is_where_hooks_look_for_it_and_only_root_reads_it() -> None:

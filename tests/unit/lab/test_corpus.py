@@ -152,6 +152,18 @@ def test_texts_for_a_stranger_are_what_a_terminal_shows_and_tell_nothing_of_the_
     shown = diagnose([read_window(RECORDED / "gil-hog")], [read_window(RECORDED / "cpu-hog")])
     assert (text.name, text.read_text().splitlines()) == ("01.txt", list(report(shown)))
     assert json.loads((tmp_path / "read-truth.json").read_text())["01"]["case"] == "a/python-slow-strong-1"
+    # or of the tables that were recorded, earlier windows among them
+    assert main(["texts", str(tmp_path / "read"), "--seed", "7", "--archives", str(tmp_path), "--tables"]) == 0
+    said = text.read_text()
+    for line in (
+        "steps: rank 1: ",
+        "patterns: rank 0: training python ",
+        "counters: ",
+        "flows: rank 0",
+        "EARLIER WINDOW 1",
+    ):
+        assert line in said
+    assert shown.suspects[0].says not in said
 
 
 def test_what_is_no_archive_is_said_to_be_none(tmp_path: Path) -> None:

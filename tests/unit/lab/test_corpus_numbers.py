@@ -11,9 +11,8 @@ import pytest
 from corpuskit import moved
 from corpuskit.archive import Corpus, archives, opened
 from corpuskit.cli import main
-from corpuskit.judging import Judges, judges
+from corpuskit.judging import Judges, judges, replaced
 from corpuskit.moved import Constant
-from corpuskit.overrides import replaced
 
 FLOOR = "rankscope.diagnose.limits:EFFECT_SHARE"
 

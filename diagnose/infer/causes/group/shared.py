@@ -73,7 +73,7 @@ def with_groups(
         explained = set(map(id, found.members))
         place = next(at for at, each in enumerate(left) if id(each) in explained)
         others = [each for each in left if id(each) not in explained]
-        one = _as_one(fleet, found)
+        one = _as_one(found)
         if members is not None and found.members[0].scope == "rank":
             one = members.joined(one, found.group.hosts, [rank for each in others for rank in each.ranks])
         left = [*others[:place], one, *others[place:]]
@@ -164,8 +164,12 @@ def _adapters(suspect: Suspect, hosts: Iterable[str]) -> frozenset[str]:
     return frozenset(f"{host}/{one.name}" for host in hosts for one in suspect.instances)
 
 
-def _as_one(fleet: Fleet, found: _Candidate) -> Suspect:
-    """Merge the suspects of a group into one of scope "group", after the one with the largest loss."""
+def _as_one(found: _Candidate) -> Suspect:
+    """Merge the suspects of a group into one of scope "group": ranks and devices of all, losses added up.
+
+    `host` is empty, the confidence is the highest, `since` the earliest if all have one. Component,
+    cause and evidence are those of the suspect with the largest loss, after evidence of the group.
+    """
     members, group = found.members, found.group
     first = max(members, key=lambda each: each.lost_seconds_per_step)
     text = Evidence(

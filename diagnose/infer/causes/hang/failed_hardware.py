@@ -30,7 +30,11 @@ _BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # s
 @cause("gpu", "lost", witness="the GPU does not answer, or its Xid", rests_on=[Source.GPU],
        says="{instance|the GPU} has fallen off the bus")  # fmt: skip
 def failed_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
-    """Return one hypothesis per lost or failed GPU of the job's ranks, lost ones first."""
+    """Return one hypothesis per failed GPU of a rank: gpu/lost first, then gpu/xid, then gpu/ecc-errors.
+
+    gpu/lost: it does not answer, or its Xid says so; gpu/xid: another Xid that no rank survives;
+    gpu/ecc-errors: uncorrected memory errors or a failed remap. Of several on one GPU, the first.
+    """
     found: dict[tuple[tuple[int, ...], str], Hypothesis] = {}
     owners = Owners(fleet)
     for failure in (*_lost(fleet, owners), *_by_xid(fleet, owners), *_by_memory(fleet, owners)):
@@ -63,9 +67,9 @@ def orphaned_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
 
 @cause("nic", "down", witness="a hang, and the port is down", rests_on=[Source.PORTS])
 def failed_ports(fleet: Fleet) -> tuple[Hypothesis, ...]:
-    """Return hypotheses on NICs of ranks that were inactive for a while, longest first.
+    """Return hypotheses on at most eight NICs of ranks that were inactive for a while, longest first.
 
-    Empty unless most NICs were active.
+    Empty if more than half of the ranks' NICs were.
     """
     down = sorted((c for c in fleet.counters.named("nic.state") if c.rank >= 0), key=lambda c: c.value)
     bad = [counter for counter in down if counter.value < 1]
@@ -98,9 +102,9 @@ def application_failures(fleet: Fleet, rows: Iterable[int]) -> tuple[Hypothesis,
 
 
 def _by_application(fleet: Fleet, row: int, told_of: Iterable[tuple[int, Counter, str]]) -> Iterator[Hypothesis]:
-    """Yield gpu/xid for an exited rank (row), one for each of these Xids that user code can cause.
+    """Yield one gpu/xid hypothesis on an exited rank (row) for every Xid given; selects none.
 
-    `told_of`: (number, counter, source) of each.
+    `told_of`: (number, counter, source) of each Xid; the caller passes only those that user code can cause.
     """
     for number, counter, source in told_of:
         what, _, action = xids.meaning(number)

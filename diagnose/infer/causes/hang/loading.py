@@ -48,7 +48,11 @@ def loads(fleet: Fleet, row: int, silent: float) -> Load | None:
 
 
 def waited_for(fleet: Fleet, step_s: float | None) -> Note | None:
-    """Return a note on ranks that load at the end of the window while all others wait; None without one."""
+    """Return a note on ranks that load at the end of the window while others wait in a collective.
+
+    None unless all running ranks are silent, at least one waits in a collective, and one of those that
+    do not wait loads. `step_s`: an ordinary step, as for `patience_s`.
+    """
     ranks, silent, patience = fleet.ranks, silent_s(fleet), patience_s(fleet, step_s)
     there = np.array([state == "running" for state in ranks.state], dtype=bool)
     waiting = ranks.in_collective_s >= min(patience, 0.5 * fleet.seconds)

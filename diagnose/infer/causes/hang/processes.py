@@ -86,9 +86,11 @@ def _gone_before(fleet: Fleet, silent: Floats, waiting: Bools) -> Standstill:
 
 
 def _misses_it(fleet: Fleet, stopped: Bools, gone: Bools, silent: Floats) -> bool:
-    """Return whether the others wait for a stopped rank, or are on their way to the collective it misses.
+    """Return whether other ranks wait for a stopped rank, or soon will.
 
-    True where one of them is silent, or a rank was stopped, for 1 s or 5 % of the window, the shorter.
+    True if any rank that is neither stopped nor gone has been silent, or any stopped rank has been
+    stopped, for at least 1 s or 5 % of the window, whichever is shorter; also if no other rank is left.
+    `stopped`, `gone`: masks by rank; `silent`: seconds without progress by rank.
     """
     others = ~stopped & ~gone
     brief = min(1.0, 0.05 * fleet.seconds)

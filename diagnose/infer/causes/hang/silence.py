@@ -42,8 +42,8 @@ def silent_s(fleet: Fleet) -> Floats:
 def patience_s(fleet: Fleet, step_s: float | None) -> float:
     """Seconds of silence up to which a job is not taken to hang.
 
-    `step_s`: an ordinary step; None or 0 (no complete step): half of the window, since steps may be
-        long.
+    A multiple of `step_s`, an ordinary step; half of the window where that is None or 0 (no complete
+    step), since steps may be long. At least limits.STALL_SECONDS and the longest step of the window.
     """
     usual = limits.STEPS_LEAST * step_s if step_s else 0.5 * fleet.seconds
     return max(usual, limits.STALL_SECONDS, _longest_s(fleet))

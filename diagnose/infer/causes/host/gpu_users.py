@@ -15,6 +15,8 @@ ran. Where they ran on the GPUs of some ranks only, those ranks are late and the
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 
 from rankscope.diagnose import limits
@@ -79,10 +81,13 @@ def _share(fleet: Fleet, told: Ints) -> Floats:
     on it; a GPU that several ranks use is counted once.
     """
     table, ranks = fleet.counters.table, fleet.ranks
-    shares = dict[tuple[str, str], float]()
+    of_process = dict[tuple[str, str, int], float]()  # each rank that uses the GPU tells of it
     for row in told.tolist():
-        gpu = (table.observed_on.at(row), table.instance.at(row))
-        shares[gpu] = shares.get(gpu, 0.0) + float(np.nan_to_num(table.value[row]))
+        process = table.observed_on.at(row), table.instance.at(row), int(table.pid[row])
+        of_process[process] = max(of_process.get(process, 0.0), float(np.nan_to_num(table.value[row])))
+    shares = defaultdict[tuple[str, str], float](float)
+    for (host, gpu, _), share in of_process.items():
+        shares[host, gpu] += share
     found = np.zeros(len(ranks))
     for rank, gpus in enumerate(ranks.gpus):
         found[rank] = max((shares.get((ranks.observed_on[rank], gpu), 0.0) for gpu in gpus), default=0.0)

@@ -182,7 +182,10 @@ def _highest(values: Floats) -> Floats:
 
 
 def _moved(work: Floats) -> Floats:
-    """Return x(r,s): work above each rank's lower quartile over steps and, from four ranks on, above the step's."""
+    """Return x(r,s): work less each rank's lower quartile over steps; negative where it is below.
+
+    From four ranks on, the lower quartile over ranks of the result is subtracted from each step too.
+    """
     level = np.nan_to_num(_quartile(work, 1))[:, None]
     x = work - level
     if len(work) >= 4:

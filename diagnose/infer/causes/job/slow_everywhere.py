@@ -65,7 +65,7 @@ def slower_everywhere(job: WholeJob, known: Known) -> list[Row]:
     taken = [row for row in found if not (row.is_excess or row.rare or row.found.cause in DESIGNED)]
     own = scene.own - removed(scene.own, single)
     scene = replace(scene, own=own, step_s=scene.step_s - gain_s(scene, single))
-    more_s = _more_taken_s(fleet, reference, own, taken) + sum(row.taken.step_s for row in taken)
+    more_s = _more_taken_s(reference, own, taken) + sum(row.taken.step_s for row in taken)
     slower = scene.step_s - reference.step_p50 - more_s
     if slower < reference.least_growth_of_function_s:
         return []
@@ -100,7 +100,7 @@ def _of_some_only(growth: Floats, slower: float) -> bool:
     return 0 < grew <= len(growth) / 2
 
 
-def _more_taken_s(fleet: Fleet, reference: Reference, own: Floats, taken: Sequence[Row]) -> float:
+def _more_taken_s(reference: Reference, own: Floats, taken: Sequence[Row]) -> float:
     """Return the seconds per step that the rows `taken` take, less what strangers took in the baseline.
 
     Both on the median rank; 0 if less. `taken`: strangers, quotas and the like.

@@ -29,6 +29,7 @@ from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.fleet.counters import Counter
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.busy_host import cpus_of
+from rankscope.diagnose.infer.model.evidence.job_processes import processes_on
 from rankscope.diagnose.infer.model.evidence.programs import Program, culprits
 from rankscope.diagnose.infer.model.functions import sample
 from rankscope.diagnose.infer.past.demand import wanted_s
@@ -146,16 +147,17 @@ class _Takers:
 
 
 def _takers(case: Case) -> _Takers:
-    """Return who ran while the rank was in the run queue: programs outside the job, and ranks of the job."""
-    counters, pids_of = list(case.counters("cpu.taken_s", ("rank",))), case.fleet.ranks.pid
-    met = np.flatnonzero(np.isin(pids_of, [counter.pid for counter in counters]))
-    job = dict(zip(pids_of[met].tolist(), met.tolist(), strict=True))
+    """Return who ran while the rank was in the run queue: programs outside the job, and ranks of the job.
+
+    Loader workers count as their rank, the rank's own ones too.
+    """
+    job = processes_on(case.fleet, [case.rank])
     foreign: dict[str, tuple[float, list[int]]] = {}
     ours = by_suspects = 0.0
-    for counter in counters:
-        if counter.pid in job:
+    for counter in case.counters("cpu.taken_s", ("rank",)):
+        if (row := job.get((counter.observed_on, counter.pid))) is not None:
             ours += counter.value
-            by_suspects += counter.value * _longer(case, job[counter.pid])
+            by_suspects += counter.value * _longer(case, row)
             continue
         total, pids = foreign.get(counter.comm, (0.0, []))
         foreign[counter.comm] = (total + counter.value, [*pids, counter.pid] if counter.pid >= 0 else pids)
@@ -211,8 +213,8 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
     if takers.foreign and takers.foreign_s >= max(needed, takers.ours_s):
         return _foreign_charge(case, takers, needed, lost_s, evidence)
     if takers.ours_s >= needed:
-        job = set(case.fleet.ranks.pid.tolist())
-        usual, most = _taken_from_peers_s(case, lambda one: one.pid in job)
+        job = processes_on(case.fleet, sample(case.peers).tolist())
+        usual, most = _taken_from_peers_s(case, lambda one: (one.observed_on, one.pid) in job)
         what = "CPU taken by ranks of the same job"
         evidence.append(Evidence("scheduler", what, takers.ours_s / steps, usual / steps, "s/step", len(case.peers)))
         apart = takers.ours_s - most >= needed

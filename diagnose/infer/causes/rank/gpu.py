@@ -85,7 +85,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     told += [r for r in measured if math.isnan(r.lost_s)]
     errors = [reason for reason in (_lost(case), _memory_errors(case), _xid(case)) if reason is not None]
     told += errors
-    if errors and told[0].cause == _CLOCKS and not _explained(case, told[0]):
+    if errors and told[0].cause == _CLOCKS and not _explained(told[0]):
         # A low clock without a throttle reason, on a GPU with a reported fault: the fault lowers
         # it.
         told = [replace(errors[0], lost_s=told[0].lost_s, evidence=(*errors[0].evidence, *told[0].evidence[:1]))]
@@ -235,7 +235,7 @@ def _hot(case: Case, instance: str) -> bool:
     return now is not None and now.counter.maximum >= now.counter.limit - 2
 
 
-def _explained(case: Case, reason: Hypothesis) -> bool:
+def _explained(reason: Hypothesis) -> bool:
     """Whether a throttle bit or power cap explains the lower clock."""
     return any(evidence.measure.startswith(("throttled by", "power cap")) for evidence in reason.evidence)
 
@@ -323,9 +323,10 @@ def _lost(case: Case) -> Hypothesis | None:
 
 
 def _memory_errors(case: Case) -> Hypothesis | None:
-    """Return the hypothesis on memory errors, or None.
+    """Return gpu/ecc-errors for memory errors that the peers lack, or None.
 
-    Uncorrected errors and failed remaps always count; corrected ones at EVENTS_HZ.
+    One uncorrected error, remapped row, failed remap or retired page is enough; corrected errors
+    count from EVENTS_HZ on. Each must be far more than on the peers (see `grown`).
     """
     storm = limits.EVENTS_HZ * case.fleet.seconds
     for name, least in (("gpu.ecc_uncorrected", 1), ("gpu.remap_failed", 1), ("gpu.ecc_corrected", storm),

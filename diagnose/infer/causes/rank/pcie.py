@@ -52,7 +52,12 @@ ERRORS = ("pcie.aer_fatal", "pcie.aer_nonfatal", "pcie.replays", "pcie.aer_corre
 @cause("pcie", "slow", witness="copies longer than the peers'", rests_on=[Source.CALLS],
        says="the PCIe link {instance|} is slower than the others")  # fmt: skip
 def judge(case: Case) -> Iterator[Hypothesis]:
-    """Propose at most one cause for the rank's longer copies."""
+    """Propose at most one cause for the rank's longer copies, the first that applies.
+
+    A degraded link that explains half of the excess (of the steps, where copies are not timed);
+    errors of the link; more bytes than the peers copy (python/blocking-call for a function that does
+    so, else workload/data-imbalance); otherwise pcie/slow.
+    """
     device = device_time(case, "memory")
     link = degraded(case.fleet, case.rank, case.peers)
     if link is not None and (charge := _link_charge(case, device, link)) is not None:

@@ -17,6 +17,7 @@ from rankscope.diagnose.infer.model.busy_host import (
     ranks_share,
     taken_share,
 )
+from rankscope.diagnose.infer.model.evidence.job_processes import rank_of_process
 from rankscope.probes.base.arrays import Floats, Ints
 
 
@@ -72,20 +73,19 @@ def behind_workers_s(spending: Spending) -> Floats:
     w(q) = CPU time of q's workers / (CPU time of q's workers + CPU time of q's process)
     """
     fleet = spending.fleet
-    table, rows, pids = fleet.counters.table, fleet.counters.rows("cpu.taken_s"), fleet.ranks.pid
+    table, rows, count = fleet.counters.table, fleet.counters.rows("cpu.taken_s"), len(fleet.ranks)
     rows = rows[table.rank[rows] >= 0]
     rank, seconds = table.rank[rows], table.value[rows]
-    every = np.arange(len(pids))
+    every = np.arange(count)
     workers, threads = (
         np.nan_to_num(fleet.counters.total(name, every)) for name in ("cpu.workers_run_s", "cpu.process_run_s")
     )
-    of_workers = np.divide(workers, workers + threads, out=np.zeros(len(pids)), where=workers > 0)
-    known, first = np.unique(pids, return_index=True)
-    at = np.minimum(np.searchsorted(known, table.pid[rows]), len(known) - 1)
-    part = np.where(known[at] == table.pid[rows], of_workers[first[at]], 0.0)
-    part[table.pid[rows] == pids[rank]] = 1.0
-    theirs, all_s = (np.bincount(rank, each, len(pids)) for each in (part * seconds, seconds))
-    share = np.divide(theirs, all_s, out=np.zeros(len(pids)), where=all_s > 0)
+    of_workers = np.divide(workers, workers + threads, out=np.zeros(count), where=workers > 0)
+    whose = rank_of_process(fleet, rows)
+    part = np.where(whose >= 0, of_workers[whose], 0.0)
+    part[whose == rank] = 1.0
+    theirs, all_s = (np.bincount(rank, each, count) for each in (part * seconds, seconds))
+    share = np.divide(theirs, all_s, out=np.zeros(count), where=all_s > 0)
     return _queued_s(spending, share * others_share(fleet))
 
 

@@ -106,8 +106,9 @@ def _waste(
 ) -> Waste:
     """Return the Waste of one pausing function, with evidence of when it pauses, which ranks, and what it does.
 
-    `columns`: the steps; `taken`: seconds, ranks x steps; `shares`: its seconds per step by kind; `works`:
-    it mostly computes; `apart`: ranks do it in steps of their own.
+    `columns`: the judged steps in which a rank pauses, not all of them; `taken`: seconds, ranks x judged
+    steps; `shares`: its seconds per step by kind; `works`: it mostly computes; `apart`: ranks do it in
+    steps of their own.
     """
     each_s = float(np.median(taken[taken > 0])) if taken.any() else 0.0
     evidence = [Evidence("stacks", "pauses", f"{often(spending, columns)}, of {seconds(each_s)}", None, "")]

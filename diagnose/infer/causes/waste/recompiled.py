@@ -33,7 +33,11 @@ _ACTION = (
 @cause("python", "recompile", scope="all", witness="stacks: compiling on all ranks",
        says="code is compiled again and again[, below {function}]")  # fmt: skip
 def recompiled(spending: Spending) -> Iterator[Row]:
-    """Propose python/recompile for the time that ranks compile, unless only at their start."""
+    """Propose python/recompile for the time that ranks compile, unless they stop early in the judged steps.
+
+    Nothing if steps with long compiling (a quarter of a step or more) all lie in the first two thirds.
+    Of scope "rank" if not nearly all ranks compile.
+    """
     rows = spending.of_kind(Kind.COMPILING)
     compiling = spending.seconds(rows)
     if not compiling.any():

@@ -88,7 +88,10 @@ class Spending:
     def ran(self, seconds: Floats, entries: Iterable[int] = ()) -> Floats:
         """Spread each rank's seconds of running per step over the judged steps, with the queueing for a CPU it brings.
 
-        `entries`: rows of the table of pauses that are part of these seconds; none: `longest`.
+        Returns ranks x judged steps. `entries`: rows of the table of pauses that are part of these seconds;
+        the steps of these pauses get what each took. Without any in judged steps, those in which the rank
+        runs much longer than in its median step get the seconds first (see `_longest`). The rest goes evenly
+        to all steps. Queueing is added to each in proportion to running; at most the step's own time.
         """
         steps, columns = self.fleet.steps, slice(-self.columns, None)
         queued = np.nan_to_num(steps.sched_s[:, columns])

@@ -68,7 +68,7 @@ def medians(matrices: Sequence[Singles], group: Ints, pool: Executor) -> list[Fl
 def _bracket(sample: Singles) -> Singles:
     """Return bounds between which the median of a whole group lies almost surely (lower and upper, by column).
 
-    -inf and inf if the sample is too small, NaN if it is all NaN.
+    -inf and inf in a column with too few known values, or none.
     """
     ordered = np.sort(sample, axis=0)  # NaN last
     known = (~np.isnan(sample)).sum(axis=0)

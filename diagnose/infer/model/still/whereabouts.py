@@ -103,9 +103,10 @@ def places_of_threads(table: Patterns, row: int) -> list[tuple[Place, float]]:
 
 
 def _place(table: Patterns, mine: Ints, weight: Floats) -> tuple[Place, float] | None:
-    """Return (place, share of their weight) of a thread by these patterns; None without any.
+    """Return the place with most weight in a thread, and the sum of its weight, at most 1; None without patterns.
 
-    `mine`: pattern rows of the thread; `weight`: by pattern row.
+    `mine`: pattern rows of the thread; `weight`: by row of the table, such as the share of the window.
+    The sum is not divided by the weight of the whole thread.
     """
     stacks = {each: _frames(table, each) for each in mine.tolist()}
     users = users_code((frames, float(weight[each])) for each, frames in stacks.items())

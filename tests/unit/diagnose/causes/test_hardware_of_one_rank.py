@@ -25,6 +25,8 @@ from hardware_builders import (
 
 from rankscope.diagnose.face.cli.report import report
 from rankscope.diagnose.infer.causes.causes import CAUSES
+from rankscope.diagnose.infer.causes.host import gpu_users
+from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.model.evidence.event_words import event_words
 from rankscope.diagnose.infer.solve.judge import diagnose
 from rankscope.diagnose.infer.verdict.note import NoteCode
@@ -149,6 +151,14 @@ def test_what_the_peers_have_as_much_acquits_the_device(everywhere: dict[str, fl
     shared = [("gpu", "contended")] if "gpu.foreign_active" in everywhere else []
     assert [(one.component, one.cause) for one in verdict.suspects if one.scope != "rank"] == shared
     assert len(verdict.suspects) == 1 + len(shared)
+
+
+def test_a_process_on_a_gpu_counts_once_however_many_ranks_use_that_gpu() -> None:
+    both = [row | {"rank": rank} for rank in (0, 1) for row in foreign(0, 0.3)]
+    another = [{**foreign(0, 0.2)[1], "comm": "mine-more", "pid": 4243}]
+    fleet = gather(Machine(more=[*both, *another], without=("gpu.foreign_active",)).windows())
+    share = gpu_users._share(fleet, fleet.counters.rows("gpu.foreign_active"))
+    assert share.tolist() == pytest.approx([0.5] + [0.0] * 7)
 
 
 def test_gpus_that_are_shared_on_several_hosts_are_told_of_all_ranks() -> None:
