@@ -120,13 +120,15 @@ def test_a_window_during_which_the_clock_is_set_says_so(monkeypatch: pytest.Monk
     monkeypatch.setattr(Observation, "totals", lambda self: None)
     monkeypatch.setattr(Observation, "start_fallback", set_the_clock)
     monkeypatch.setattr(last, "read_last", lambda _running, _before, start_ns, _hz: start_ns)
-    monkeypatch.setattr(windows, "windows_from", lambda *arguments: closed.append(arguments) or [])
+    monkeypatch.setattr(windows, "windows_from", lambda *given: closed.append((*given, [*given[0].notes])) or [])
     # WHEN a window of half a second is recorded
     began = time.perf_counter()
     recorder.observe(recorder.RecordOptions(window_s=0.5, align_s=0.5), lambda _: None)
     # THEN it is as long as it should be, begins when it was agreed, and says what happened
     assert 0.8 < time.perf_counter() - began < 5
-    (_, _, start_ns, start) = closed[0]
+    (_, _, start_ns, start, notes) = closed[0]
     assert abs(start * 2 - round(start * 2)) < 0.2 and abs(start - real(time.CLOCK_REALTIME) / NS) < 5
     assert abs(start_ns - real(time.CLOCK_MONOTONIC)) < 5 * NS
-    assert [note for note in running.notes if f"set by {step_s:+.3f} s" in note]
+    assert [note for note in notes if f"set by {step_s:+.3f} s" in note]
+    # and it is said of this window only
+    assert not running.notes
