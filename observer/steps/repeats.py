@@ -81,7 +81,11 @@ def _of_turns(markers: Markers, turned: Turns, known: int) -> FoundSteps:
     done_s = turned.done_s
     each = Markers(np.zeros(len(done_s), dtype=np.int64), turned.start_s, done_s)
     together = known or (_gap_multiple(each, 1) if turned.enclosed and turned.alike else 1)
-    if together > 1 and len(done_s) >= MIN_REPEATS * together:
+    if len(done_s) < MIN_REPEATS * together:
+        if known > 1:  # single turns are no steps where other ranks' steps are several
+            return none(f"only {len(done_s) // known} complete steps in the window")
+        together = 1
+    if together > 1:
         done_s = done_s[_anchor(each, together) :: together]
     edge_s = edges.of(markers, done_s)
     if len(edge_s) <= MIN_REPEATS:

@@ -279,12 +279,15 @@ def _fetch(source: Source) -> bytes | BadData | None:
 
 
 def _as_store(place: Path) -> str | None:
-    """URI of a local folder or file that holds objects by its names; None if it holds none."""
+    """URI of a local folder or file that holds objects by its names; None if it holds none, or is a window itself."""
+    if is_window(place):
+        return None
     if place.suffix == ".parquet" and place.is_file():
         return place.absolute().as_uri()
     try:
         inside = any(part.startswith("job=") for part in place.absolute().parts)
-        if place.is_dir() and (inside or any(place.glob("job=*"))):
+        names = ("job=*", *(("window=*", "shard=*", "*.parquet") if inside else ()))
+        if place.is_dir() and any(any(place.glob(name)) for name in names):
             return place.absolute().as_uri()
     except OSError:
         pass

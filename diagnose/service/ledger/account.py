@@ -50,11 +50,16 @@ class _Still:
 
 @dataclass(slots=True)
 class _Undecided:
-    """A long pause with an alarm, booked as a pause or a hang once a verdict comes, or at `until_s`."""
+    """A long pause with an alarm that was over at `ended_s`, booked as a pause or a hang once a verdict comes, or at `until_s`."""
 
     event: Event
     still: _Still
-    until_s: float
+    ended_s: float
+
+    @property
+    def until_s(self) -> float:
+        """Time from which no verdict is waited for (CLOCK_MONOTONIC)."""
+        return self.ended_s + _UNDECIDED_S
 
 
 @dataclass(slots=True)
@@ -225,7 +230,7 @@ class Account:
             self._book(event)
             return
         self._still = None
-        self._undecided.append(_Undecided(event, still, now_s + _UNDECIDED_S))
+        self._undecided.append(_Undecided(event, still, now_s))
         if len(self._undecided) > _UNDECIDED_MOST:
             self._decide(self._undecided.pop(0))
 
@@ -323,7 +328,7 @@ class Account:
                 self.entries.call(Kind.SLOW, _cut(words), Whose(Scope.SOME, tuple(ranks)))
         if alarm.kind not in STANDSTILLS:
             return
-        about = [one for one in self._undecided if _is_about(alarm, one.still)]
+        about = [one for one in self._undecided if _is_about(alarm, one.still) and alarm.at_s <= one.ended_s + _SAME_S]
         pending = [self._still] if self._still is not None and _is_about(alarm, self._still) else []
         for still in (*(one.still for one in about), *pending):
             still.verdict = status

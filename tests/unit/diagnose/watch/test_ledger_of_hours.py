@@ -522,6 +522,10 @@ def test_a_long_silence_is_a_hang_unless_a_window_of_any_host_says_that_it_is_no
         job.book.learnt(Seen(Alarm(AlarmKind.SILENT, job.name, 207.0, "another host's"), verdict, "", 0.0))
     job.run_until(264.0)
     assert total(job.ledger, kind) == (1, pytest.approx(60.0, rel=0.05)), "while it is waited for as well"
+    # A standstill that began when this one was over says nothing of it.
+    job.run_until(330.0)
+    later = {"status": "unknown" if kind is Kind.HANG else "hang", "suspects": [], "notes": []}
+    job.book.learnt(Seen(Alarm(AlarmKind.SILENT, job.name, 325.0, "a later one"), later, "", 0.0))
     job.run_until(600.0)
     assert total(job.ledger, kind) == (1, pytest.approx(60.0, rel=0.05))
     assert job.ledger.seconds()[kind] + job.ledger.productive_s == pytest.approx(job.ledger.total_s - 20.0, abs=1.5)

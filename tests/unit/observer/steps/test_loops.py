@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.observer.steps import loops
+from rankscope.observer.steps import loops, repeats
 from rankscope.observer.steps.find import common_guide, find_steps
 from rankscope.observer.steps.markers import Call, CallPath, Markers
 
@@ -281,3 +281,18 @@ def test_many_loops_inside_one_are_held_against_its_turns_once(monkeypatch: pyte
     monkeypatch.setattr(loops, "_own_s", counted)
     assert loops.turns(job.markers()) is not None
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("turns", [7, 41])
+def test_turns_that_are_too_few_for_the_steps_of_other_ranks_are_no_steps(turns: int) -> None:
+    job = Job()
+    for _ in range(turns):
+        job.work(0.02)
+        job.call(place(10, 5))
+    markers = job.markers()
+    found = repeats._of_turns(markers, loops.Turns(markers.start_s, markers.end_s, enclosed=True), known=4)
+    # THEN a step is as many turns as on the other ranks, or there is none, and that is said
+    if turns < 12:
+        assert not found.count and found.reason == "only 1 complete steps in the window"
+    else:
+        assert np.diff(found.edge_s) == pytest.approx(4 * 0.021, rel=0.1)

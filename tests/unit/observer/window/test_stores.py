@@ -15,6 +15,7 @@ from stored import NOW, same, send, windows
 from rankscope.diagnose.infer.fleet.gather import gather
 from rankscope.diagnose.infer.fleet.sources import load
 from rankscope.diagnose.infer.verdict.note import NoteCode
+from rankscope.observer.window.folder import write_window
 from rankscope.observer.window.store import container, objects
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import StoreFailed, StoreForbids, open_store
@@ -150,6 +151,12 @@ def test_a_folder_of_objects_is_read_by_its_plain_path_too(tmp_path: Path) -> No
     assert len(load([tmp_path]).windows) == 4
     assert len(load([next(tmp_path.glob("job=*/window=*"))]).windows) == 4
     assert len(load([next(tmp_path.rglob("*.parquet"))]).windows) == 1
+
+
+def test_a_window_below_a_folder_that_is_named_like_a_job_of_a_store_is_read(tmp_path: Path) -> None:
+    one = write_window(windows()[0], tmp_path / "job=1234")
+    assert [window.manifest for window in load([one]).windows] == [windows()[0].manifest]
+    assert len(load([one.parent]).windows) == 1
 
 
 # ---- two windows of one host -----------------------------------------------------------------------------------------
