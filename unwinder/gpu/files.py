@@ -172,6 +172,7 @@ class KernelNames:
         if key in self._tables and self._tables[key].is_again(file):
             self._tables.move_to_end(key)
             return self._tables[key]
+        self._tables.pop(key, None)  # of a file that has changed: the new one is the most recently used
         opened = self._tables[key] = _read_table(file)
         self._fair.spend(_PER_FILE_BYTES + file.read_bytes, user)
         while len(self._tables) > _FILES or (len(self._tables) > 1 and self._bytes() > _TABLES_BYTES):

@@ -19,7 +19,7 @@ def readable(symbol: str) -> str:
     """
     bare = symbol.partition("@")[0]
     bare = bare.partition(".")[0] or bare
-    text = _scopes(bare) if bare.startswith("_Z") else bare
+    text = _scopes(bare) if bare.startswith("_Z") and bare.isascii() else bare
     return printable(text, NAME_CAP)
 
 

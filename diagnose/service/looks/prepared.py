@@ -15,7 +15,7 @@ import select
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rankscope.diagnose.service.limits import RESIDENT_BYTES
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rankscope.observer.recorder import Order
     from rankscope.observer.window.folder import Window
 
+_REFUSED_MOST = 256  # sets of ranks; jobs come and go
 _LOOKS_EVERY_S = 5.0  # interval of checking that the observer is alive
 
 
@@ -91,14 +92,14 @@ class Standby:
     `_refused`: ranks without one, as it ended by itself or used too much memory.
     """
 
-    _refused: frozenset[int] = frozenset()
+    _refused: dict[frozenset[int], None] = field(default_factory=dict)
     _prepared: Prepared | None = None
 
     def keep(self, jobs: Mapping[str, frozenset[int]], agreed: Sequence[str] = ()) -> None:
         """Prepare a look for the soonest job of `agreed`, else the one with most ranks; anew if its ranks changed.
 
-        Call regularly with the pids of each job's ranks. The ranks whose prepared look was the last to end by itself
-        or to use too much memory get none again.
+        Call regularly with the pids of each job's ranks. Ranks whose prepared look ended by itself or used too much
+        memory get none again.
         """
         soonest = next((job for job in agreed if job in jobs), None)
         job = soonest or max(jobs, key=lambda one: len(jobs[one]), default=None)
@@ -108,7 +109,7 @@ class Standby:
             self.close()
         elif kept is not None and kept.has_ended:
             self._refuse()
-        if job is not None and self._prepared is None and pids != self._refused:
+        if job is not None and self._prepared is None and pids not in self._refused:
             # The next call tries again; a look needed meanwhile loads by itself.
             with contextlib.suppress(OSError):
                 self._prepared = _prepare(job, pids)
@@ -120,7 +121,7 @@ class Standby:
 
     def is_refused(self, pids: frozenset[int]) -> bool:
         """Tell whether nothing is prepared for these ranks any more."""
-        return pids == self._refused
+        return pids in self._refused
 
     def weigh(self, beside_bytes: int) -> None:
         """Close the prepared look, for good, if it uses too much memory together with the service (`beside_bytes`)."""
@@ -130,7 +131,9 @@ class Standby:
     def _refuse(self) -> None:
         """Close the prepared look, and prepare none for its ranks again."""
         if self._prepared is not None:
-            self._refused = self._prepared.pids
+            self._refused[self._prepared.pids] = None
+            if len(self._refused) > _REFUSED_MOST:
+                del self._refused[next(iter(self._refused))]
             self.close()
 
     def begin(self, wanted: Wanted, pids: frozenset[int]) -> Look:

@@ -131,6 +131,22 @@ def test_a_released_file_is_read_again_only_where_it_changed(tmp_path: Path, mon
     names.close()
 
 
+def test_a_file_that_has_changed_is_not_dropped_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stubs = {}
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        library = host_library(tmp_path / name, KERNELS, "-O2", static=True)
+        stubs[Launched(ctypes.cast(ctypes.CDLL(str(library))["stub_0"], ctypes.c_void_p).value or 0)] = library
+    names = KernelNames()
+    assert len(names.kernels(os.getpid(), stubs)) == 2
+    names.release()
+    monkeypatch.setattr(files, "_TABLES_BYTES", 0)  # there is room for one
+    longest_unused = min(stubs)
+    os.utime(stubs[longest_unused])
+    assert names.kernels(os.getpid(), [longest_unused])[longest_unused].symbol == KERNELS[0]
+    names.close()
+
+
 def test_the_file_whose_code_launches_is_known_without_reading_it() -> None:
     names, libc = KernelNames(), ctypes.CDLL("libc.so.6")
     inside = Launched(7, ctypes.cast(libc.getpid, ctypes.c_void_p).value or 0)

@@ -31,6 +31,7 @@ from rankscope.unwinder.names.native import KERNEL, NativeNames, function_column
         ("gc_collect_main.constprop.0", "gc_collect_main"),
         ("_ZN2at6native3addERKNS_6TensorE", "at::native::add"),
         ("_ZNSA_1aI3barE4callEv", "a::call"),
+        ("_Z²foo", "_Z²foo"),
         ("_ZNK2at6Tensor3dimEv", "at::Tensor::dim"),
         ("_ZN5torch8autograd6Engine7executeERKSt6vectorINS0_4EdgeESaIS3_EE", "torch::autograd::Engine::execute"),
         ("_ZN2at6native12_GLOBAL__N_110add_kernelEv", "at::native::(anonymous)::add_kernel"),

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from rankscope.diagnose.service.alarms import Alarm, AlarmKind
 from rankscope.diagnose.service.looks import prepared
 from rankscope.diagnose.service.looks.look import Wanted
-from rankscope.diagnose.service.looks.prepared import Prepared
+from rankscope.diagnose.service.looks.prepared import Prepared, Standby
 from rankscope.observer import recorder
 from rankscope.probes.base.errors import UsageError
 
@@ -85,6 +86,24 @@ def test_an_alarm_that_comes_before_its_death_is_noticed_is_looked_at_all_the_sa
     assert begun is not None
     seen: Any = _until(begun.done)
     assert seen.trouble == "it loads by itself"
+
+
+def test_ranks_whose_look_ended_by_itself_get_none_again_whatever_those_of_other_jobs_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[str] = []
+
+    def ended(job: str, pids: frozenset[int]) -> Any:
+        made.append(job)
+        return SimpleNamespace(job=job, pids=pids, has_ended=True, close=lambda: None)
+
+    monkeypatch.setattr(prepared, "_prepare", ended)
+    standby, small, large = Standby(), frozenset((1,)), frozenset((2, 3))
+    for jobs in ({"small": small}, {"small": small, "large": large}, {"small": small}):
+        for _ in range(3):
+            standby.keep(jobs)
+    assert made == ["small", "large"]
+    assert standby.is_refused(small) and standby.is_refused(large) and not standby.is_refused(frozenset((1, 2)))
 
 
 def test_a_child_that_runs_lives_and_one_that_has_ended_or_is_gone_does_not() -> None:
