@@ -44,12 +44,11 @@ def waited_for(wait: Floats, roles: Ints, counted: Bools | None = None) -> Float
 
 
 def least_waiter_share(wait: Floats) -> Floats:
-    """Share of steps in which each rank stayed in collectives least."""
-    full = np.where(np.isfinite(wait), wait, np.inf)
-    if full.shape[1] == 0:
+    """Share of steps in which each rank stayed in collectives least; of a step in which several did, a part for each."""
+    if wait.shape[1] == 0:
         return np.zeros(len(wait))
-    share: Floats = np.bincount(np.argmin(full, axis=0), minlength=len(wait)) / full.shape[1]
-    return share
+    least = np.isfinite(wait) & (wait == np.fmin.reduce(wait, axis=0))
+    return np.asarray((least / np.maximum(least.sum(axis=0), 1)).sum(axis=1) / wait.shape[1], dtype=np.float64)
 
 
 def one_after_another(own: Floats, queued: Floats, roles: Ints, step: Floats) -> bool | None:

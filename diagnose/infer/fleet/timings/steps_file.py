@@ -10,6 +10,7 @@ function with more than half of its rows unusable is left out.
 
 from __future__ import annotations
 
+import csv
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -237,7 +238,8 @@ def _csv(file: BinaryIO, head: bytes, path: str) -> pa.Table:
     file.seek(0)
     first = head.removeprefix(b"\xef\xbb\xbf").splitlines()[0] if head.strip() else b""
     mark = max((b",", b";", b"\t"), key=first.count)
-    names = [part.strip().strip('"').lower() for part in first.decode("utf-8", "replace").split(mark.decode())]
+    parts = next(csv.reader([first.decode("utf-8", "replace")], delimiter=mark.decode()), [])
+    names = [part.strip().strip('"').lower() for part in parts]
     wanted = [name for name in (*REQUIRED, *OPTIONAL) if name in names]
     if not set(REQUIRED) <= set(wanted):
         return pa.table({name: pa.array([], pa.string()) for name in wanted})

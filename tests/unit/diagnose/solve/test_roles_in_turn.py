@@ -7,7 +7,7 @@ import pytest
 
 from rankscope.diagnose.infer.fleet.model import Slots
 from rankscope.diagnose.infer.model.slots import alone_s
-from rankscope.diagnose.infer.model.waiting import gain_in_turn, one_after_another
+from rankscope.diagnose.infer.model.waiting import gain_in_turn, least_waiter_share, one_after_another
 from rankscope.diagnose.stats.slopes import slopes
 from rankscope.probes.base.arrays import Floats
 
@@ -134,3 +134,9 @@ def test_series_that_cannot_be_told_apart_have_no_slopes() -> None:
     assert slopes(np.array([line, 2 * line]), line) is None
     assert slopes(np.array([line, np.ones(50)]), line) is None
     assert slopes(np.array([line[:4], line[:4] ** 2]), line[:4]) is None
+
+
+def test_a_step_in_which_several_ranks_wait_least_is_divided_among_them() -> None:
+    wait = np.array([[0.0, 0.2, np.nan, 0.1], [0.0, 0.3, np.nan, np.nan], [0.4, 0.2, np.nan, 0.3]])
+    assert least_waiter_share(wait).tolist() == [(0.5 + 0.5 + 0 + 1) / 4, 0.5 / 4, 0.5 / 4]
+    assert least_waiter_share(wait[:, :0]).tolist() == [0, 0, 0]

@@ -83,6 +83,14 @@ def test_a_slow_rank_is_named_from_any_format(suffix: str, tmp_path: Path, capsy
     assert suspect["since"] is None and verdict["window"] == {"start": None, "end": None}
 
 
+def test_a_name_in_the_first_line_of_a_csv_file_may_hold_the_separator(tmp_path: Path) -> None:
+    file = tmp_path / "timings.csv"
+    table = pa.Table.from_pylist([{'"note", free': "a", **row} for row in rows(slow=SLOW)])
+    pcsv.write_csv(table, file)
+    assert file.read_text().startswith('"""note"", free",')
+    assert run(["diagnose", "--steps", str(file), "--json"]) == 1
+
+
 @pytest.mark.parametrize(
     ("function", "component"), [("forward", "gpu"), ("load", "storage"), ("step", "python")]
 )  # fmt: skip
