@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 from rankscope.probes.bpf.counters import COUNTERS, LOSSES, RANK
 from rankscope.probes.bpf.functions.uprobes import LeftAlone
 from rankscope.probes.bpf.functions.walks import Withdrawn
-from rankscope.probes.bpf.module import Module
+from rankscope.probes.bpf.module import Module, aside
 from rankscope.probes.calls import in_progress
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.attached import FileKey
@@ -171,7 +170,7 @@ class Pulse:
             with contextlib.suppress(OSError):
                 in_progress.take_out(self.module.maps, lambda call: call.row in gone)
 
-        self._aside(detach)
+        aside(self.module, detach)
 
     def tidy(self, now_s: float, ended: bool) -> None:
         """Drop withdrawn probes; at intervals, sooner after processes `ended`, remove calls of killed threads.
@@ -290,16 +289,6 @@ class Pulse:
             return False
         self._links[place] = tuple(links)
         return True
-
-    def _aside(self, work: Callable[[], None]) -> None:
-        """Do `work` on a thread, which is awaited before the probes are closed; here where no thread is available."""
-        thread = threading.Thread(target=work, name="detach", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # none available: do it here
-            work()
-            return
-        self.module.before_close.append(thread.join)
 
 
 def _put(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:

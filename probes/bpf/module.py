@@ -515,6 +515,20 @@ class Module:
             self._guard = -1
 
 
+def aside(module: Module, work: Callable[[], None]) -> None:
+    """Do `work` on a thread, which is awaited before the probes are closed; here where no thread is available.
+
+    Detaching takes 20 ms, or 0.3 s a function before Linux 6.6, while the ring must be drained.
+    """
+    thread = threading.Thread(target=work, name="detach", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        work()
+        return
+    module.before_close.append(thread.join)
+
+
 def _let_a_child_detach() -> None:
     """Let a short-lived child hold every attached probe, so that closing them here costs nothing.
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 from rankscope.probes.base.errors import RankscopeError
 from rankscope.probes.base.text import named
 from rankscope.probes.bpf.functions.uprobes import LeftAlone
-from rankscope.probes.bpf.module import Module
+from rankscope.probes.bpf.module import Module, aside
 from rankscope.probes.calls import in_progress
 from rankscope.probes.calls.attached import FileKey, Places, Row, Untimed, processes_of, too_often
 from rankscope.probes.calls.launches import LaunchMeter
@@ -413,7 +412,7 @@ class CallProbe:
         if often:
             had, files = len(row.sites), tuple(file for file in row.in_places(often) if file in row.sites)
             where = "" if len(files) == had else f", in {len(files)} files of {had}"
-            self._aside(self.module.release, row.take_sites(files))
+            aside(self.module, partial(self.module.release, row.take_sites(files)))
             self.notes.append(
                 f"{name} is called more than {self.site_budget_hz:.0f} times a second per process: "
                 f"it is timed, but its callers are no longer recorded{where}"
@@ -428,19 +427,7 @@ class CallProbe:
             self._exported.discard(index)
             del self._rows[index]
             whose = None
-        self._aside(self._detach_links, index, links, whose)
-
-    def _aside(self, work: Callable[..., None], *arguments: object) -> None:
-        """Run `work` on a thread: detaching takes 20 ms, or 0.3 s a function before Linux 6.6,
-        while the ring must be drained.
-        """
-        letting_go = threading.Thread(target=work, args=arguments, name="detach", daemon=True)
-        try:
-            letting_go.start()
-        except RuntimeError:  # none is available: do it here
-            work(*arguments)
-            return
-        self.module.before_close.append(letting_go.join)
+        aside(self.module, partial(self._detach_links, index, links, whose))
 
     def _detach_links(self, index: int, links: Sequence[int], whose: Collection[int] | None) -> None:
         """Close the descriptors of detached probes of row `index`, and remove its calls in progress.

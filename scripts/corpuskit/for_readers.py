@@ -1,4 +1,4 @@
-"""Tables of a window as text, for who is to say what the verdict will be: the figures that `diagnose/infer/README.md` names."""
+"""Tables of a window as text, for a reader who is to predict the verdict: the figures that `diagnose/infer/README.md` names."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import pyarrow as pa
 from rankscope.observer.window.folder import Window
 
 _MOST_FUNCTIONS, _MOST_VALUES, _MOST_FLOWS, _MOST_STAYS = 10, 24, 12, 48
+_OF_RANK = (
+    "state", "role", "cpus", "stopped_s", "last_progress_s", "in_collective_s", "samples", "age_s", "ended_s",
+)  # fmt: skip
 _PARTS = ("own_s", "wait_s", "io_s", "sched_s", "sync_s")
 
 
@@ -35,20 +38,7 @@ def _host(window: Window) -> Iterator[str]:
 
 def _ranks(window: Window) -> Iterator[str]:
     for row in window.ranks.to_pylist():
-        words = (
-            f"{name} {row[name]}"
-            for name in (
-                "state",
-                "role",
-                "cpus",
-                "stopped_s",
-                "last_progress_s",
-                "in_collective_s",
-                "samples",
-                "age_s",
-                "ended_s",
-            )
-        )
+        words = (f"{name} {row[name]}" for name in _OF_RANK)
         yield f"ranks: rank {row['rank']} of {row['world_size']}: " + ", ".join(words)
 
 

@@ -155,14 +155,19 @@ class Wanted:
 
 def begin(wanted: Wanted) -> Look:
     """Fork a child that loads probes, observes and judges. Raises OSError."""
-    result = os.memfd_create("look", os.MFD_CLOEXEC)
     begun_s = time.monotonic()
+    pid, result = forked_with_result("look", lambda result: _look(wanted, result))
+    return Look(wanted.alarm, pid, result, begun_s, begun_s + wanted.longest_s, wanted.share)
+
+
+def forked_with_result(name: str, work: Callable[[int], None]) -> tuple[int, int]:
+    """Fork a child as `forked` does, with a descriptor for its result; return (pid, descriptor). Raises OSError."""
+    result = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
-        pid = forked(lambda: _look(wanted, result))
+        return forked(lambda: work(result)), result
     except BaseException:
         os.close(result)
         raise
-    return Look(wanted.alarm, pid, result, begun_s, begun_s + wanted.longest_s, wanted.share)
 
 
 def forked(work: Callable[[], None]) -> int:

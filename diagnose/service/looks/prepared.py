@@ -159,21 +159,20 @@ class Standby:
 def _prepare(job: str, pids: frozenset[int]) -> Prepared:
     """Fork a child that prepares a look at these ranks of a job and waits for its order. Raises OSError."""
     ours, theirs = socket.socketpair()
-    result = os.memfd_create("look", os.MFD_CLOEXEC)
 
-    def work() -> None:
+    def work(result: int) -> None:
         """Prepare the look in the child, with only its own descriptors open."""
         _hold_only(theirs.fileno(), result)
         _stand_by(job, theirs, result)
 
     try:
-        return Prepared(job, pids, look.forked(work), ours, result)
+        pid, result = look.forked_with_result("look", work)
     except BaseException:
         ours.close()
-        os.close(result)
         raise
     finally:
         theirs.close()
+    return Prepared(job, pids, pid, ours, result)
 
 
 def _stand(nice: int) -> None:

@@ -10,7 +10,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from rankscope.diagnose.service.looks.look import forked
+from rankscope.diagnose.service.looks.look import forked_with_result
 from rankscope.diagnose.service.signals import end
 
 _MOST_S = 120.0  # on a host with all cores busy
@@ -38,14 +38,8 @@ class Trial:
 
     def begin(self) -> None:
         """Fork the child. Raises OSError."""
-        self._result = os.memfd_create("trial", os.MFD_CLOEXEC)
-        result = self._result
         self._until_s = time.monotonic() + _MOST_S
-        try:
-            self._pid = forked(lambda: _try(result))
-        except BaseException:
-            os.close(result)
-            raise
+        self._pid, self._result = forked_with_result("trial", _try)
 
     def done(self) -> Found | None:
         """Return the result once; None while the child runs, and afterwards.

@@ -29,7 +29,7 @@ from rankscope.diagnose.infer.causes.registry import cause
 from rankscope.diagnose.infer.fleet.counters import Counter
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.diagnose.infer.model.busy_host import cpus_of
-from rankscope.diagnose.infer.model.evidence.job_processes import processes_on
+from rankscope.diagnose.infer.model.evidence.job_processes import ranks_named
 from rankscope.diagnose.infer.model.evidence.programs import Program, culprits
 from rankscope.diagnose.infer.model.functions import sample
 from rankscope.diagnose.infer.past.demand import wanted_s
@@ -151,10 +151,11 @@ def _takers(case: Case) -> _Takers:
 
     Loader workers count as their rank, the rank's own ones too.
     """
-    job = processes_on(case.fleet, [case.rank])
+    counters = list(case.counters("cpu.taken_s", ("rank",)))
+    job = ranks_named(case.fleet, counters)
     foreign: dict[str, tuple[float, list[int]]] = {}
     ours = by_suspects = 0.0
-    for counter in case.counters("cpu.taken_s", ("rank",)):
+    for counter in counters:
         if (row := job.get((counter.observed_on, counter.pid))) is not None:
             ours += counter.value
             by_suspects += counter.value * _longer(case, row)
@@ -213,7 +214,7 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
     if takers.foreign and takers.foreign_s >= max(needed, takers.ours_s):
         return _foreign_charge(case, takers, needed, lost_s, evidence)
     if takers.ours_s >= needed:
-        job = processes_on(case.fleet, sample(case.peers).tolist())
+        job = ranks_named(case.fleet, case.peers_of("cpu.taken_s"))
         usual, most = _taken_from_peers_s(case, lambda one: (one.observed_on, one.pid) in job)
         what = "CPU taken by ranks of the same job"
         evidence.append(Evidence("scheduler", what, takers.ours_s / steps, usual / steps, "s/step", len(case.peers)))

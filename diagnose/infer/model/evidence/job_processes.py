@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from rankscope.diagnose.infer.fleet.counters import Counter
 from rankscope.diagnose.infer.fleet.model import Fleet
 from rankscope.probes.base.arrays import Ints
 
@@ -17,21 +18,25 @@ def rank_of_process(fleet: Fleet, rows: Ints) -> Ints:
 
     `rows`: counters that name a process, such as cpu.taken_s.
     """
-    ranks, table = fleet.ranks, fleet.counters.table
+    table = fleet.counters.table
     code = {host: number for number, host in enumerate(table.observed_on.values)}
-    host = np.fromiter((code.get(each, -1) for each in ranks.observed_on), np.int64, len(ranks))
-    known = np.flatnonzero((ranks.pid >= 0) & (host >= 0))
-    if not len(known) or not len(rows):
+    met = _with_pid(fleet, table.pid[rows])
+    if not len(met):
         return np.full(len(rows), -1)
-    keys = (host[known] << _PID_BITS) + ranks.pid[known]
+    host = np.fromiter((code.get(fleet.ranks.observed_on[row], -1) for row in met.tolist()), np.int64, len(met))
+    keys = (host << _PID_BITS) + fleet.ranks.pid[met]
     order = np.argsort(keys, kind="stable")
     wanted = (table.observed_on.codes[rows] << _PID_BITS) + table.pid[rows]
     at = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
-    return np.where((keys[at] == wanted) & (table.pid[rows] >= 0), known[at], -1)
+    return np.where((keys[at] == wanted) & (table.pid[rows] >= 0), met[at], -1)
 
 
-def processes_on(fleet: Fleet, ranks: Iterable[int]) -> dict[tuple[str, int], int]:
-    """Return the rank (row) of each process of the job on the hosts of these ranks (rows), by host and pid."""
-    of, pids = fleet.ranks.observed_on, fleet.ranks.pid
-    hosts = {of[rank] for rank in ranks}
-    return {(of[row], int(pids[row])): row for row in np.flatnonzero(pids >= 0).tolist() if of[row] in hosts}
+def ranks_named(fleet: Fleet, counters: Iterable[Counter]) -> dict[tuple[str, int], int]:
+    """Return the rank (row) of each process of the job that these counters may name, by host and pid."""
+    met = _with_pid(fleet, np.array([one.pid for one in counters], dtype=np.int64))
+    return {(fleet.ranks.observed_on[row], int(fleet.ranks.pid[row])): row for row in met.tolist()}
+
+
+def _with_pid(fleet: Fleet, pids: Ints) -> Ints:
+    """Return the ranks (rows) that have one of these pids, on whatever host; -1 is none."""
+    return np.flatnonzero(np.isin(fleet.ranks.pid, pids[pids >= 0]))

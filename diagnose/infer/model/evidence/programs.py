@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.infer.fleet.model import Fleet
-from rankscope.diagnose.infer.model.evidence.job_processes import processes_on
+from rankscope.diagnose.infer.model.evidence.job_processes import ranks_named
 
 # The observer, and the kernel's thread that samples memory for it.
 _OURS = ("rankscope", "kdamond")
@@ -74,9 +74,9 @@ def programs(fleet: Fleet, rows: Iterable[int]) -> list[Program]:
 def _taken(fleet: Fleet, rows: Iterable[int]) -> dict[tuple[str, int], float]:
     """Seconds taken from these ranks (a sample) by (name, pid), for processes outside the job."""
     sampled, taken = list(rows)[: limits.PEERS_SAMPLED], dict[tuple[str, int], float]()
-    job = processes_on(fleet, sampled)
-    for rank in sampled:
-        for counter in fleet.counters.of("cpu.taken_s", rank):
-            if (counter.observed_on, counter.pid) not in job:
-                taken[counter.comm, counter.pid] = taken.get((counter.comm, counter.pid), 0.0) + counter.value
+    counters = [counter for rank in sampled for counter in fleet.counters.of("cpu.taken_s", rank)]
+    job = ranks_named(fleet, counters)
+    for counter in counters:
+        if (counter.observed_on, counter.pid) not in job:
+            taken[counter.comm, counter.pid] = taken.get((counter.comm, counter.pid), 0.0) + counter.value
     return taken

@@ -7,7 +7,7 @@ import pytest
 from builders import build, first, hogged
 
 from rankscope.diagnose.infer.fleet.gather import gather
-from rankscope.diagnose.infer.model.evidence.job_processes import processes_on, rank_of_process
+from rankscope.diagnose.infer.model.evidence.job_processes import rank_of_process, ranks_named
 from rankscope.diagnose.infer.solve.judge import diagnose
 
 SLOW, HOG = 1, 777
@@ -37,5 +37,7 @@ def test_processes_are_ranks_of_the_job_on_their_own_host_only() -> None:
         for row, of in zip(rows, rank_of_process(fleet, rows), strict=True)
     }
     assert found[SLOW, HOG] == -1 and found[SLOW, 4000] == 0 and found[7, 4006] == 6 and found[7, -1] == -1
-    assert processes_on(fleet, [7]).keys() == {(fleet.ranks.observed_on[7], int(pid)) for pid in fleet.ranks.pid[4:]}
+    counters = [fleet.counters.at(int(row)) for row in rows]
+    here, there = fleet.ranks.observed_on[SLOW], fleet.ranks.observed_on[7]
+    assert ranks_named(fleet, counters) == {(here, 4000): 0, (there, 4006): 6, (there, HOG): 7}
     assert rank_of_process(fleet, np.empty(0, np.int64)).tolist() == []
